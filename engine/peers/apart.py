@@ -1,4 +1,4 @@
-"""Sides that a device can't hold at once: which is measured when, and how their parts become one. No torch."""
+"""Sides that a device can't hold at once are measured in parts, which are put together here. No torch."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from engine.result.peers import SIDES, Measured, Side, SideName
 
 
 def order_in_a_job(number: int) -> tuple[SideName, ...]:
-    """Which side's processes come first in the job of that number, counted from 0: each side's in every other job."""
+    """Order the sides' processes in a job, by its number from 0: each side's come first in every other job."""
     return SIDES if number % 2 == 0 else SIDES[::-1]
 
 
 def parts_in_a_launch(rounds: int) -> list[tuple[tuple[SideName, ...], int]]:
-    """What the same processes build and drop, one after the other, and for how many rounds.
+    """List what the same processes build and drop, one after the other, and for how many rounds.
 
     Half of the engine's rounds come before the peer's and half after them, so that of a machine that gets slower or
     faster neither side has the better part. Of an odd number more come before.
@@ -28,7 +28,7 @@ def parts_in_a_launch(rounds: int) -> list[tuple[tuple[SideName, ...], int]]:
 
 
 def put_together(comparison: Comparison, case: Case, parts: Sequence[Measured]) -> Measured:
-    """Of parts that each have one side. Raises RunError if losses or gradient norms differ anywhere."""
+    """Join parts that each have one side. Raises RunError if losses or gradient norms differ anywhere."""
     ours = [part for part in parts if part.ours.wall_s]
     peers = [part.peer for part in parts if part.peer.wall_s]
     for one in ours:

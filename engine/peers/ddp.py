@@ -1,6 +1,7 @@
-"""The serial model under torch's DistributedDataParallel: the batch is split, the weights are copies.
+"""torch's DistributedDataParallel splits the batch of the serial model, whose weights are copies.
 
-bf16 throughout, or by autocast with the hook of torch's own that sums gradients in bf16: both as the engine sums them.
+It is bf16 throughout, or by autocast with the hook of torch's own that sums gradients in bf16: both as the engine sums
+them.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -40,5 +41,5 @@ class DDP(TrainingStep):
 
 
 def sum_in_bf16(group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:
-    """torch's hook under a name of ours: under its own DDP refuses it on gloo, where it works as well."""
+    """Call torch's hook under a name of ours: under its own DDP refuses it on gloo, where it works as well."""
     return bf16_compress_hook(group, bucket)

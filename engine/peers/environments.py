@@ -1,4 +1,4 @@
-"""Environments of peers whose pins contradict ours: .venv-peers/LIBRARY, made by ci/peers. No torch."""
+"""Peers whose pins contradict ours have environments of their own: .venv-peers/LIBRARY, made by ci/peers. No torch."""
 
 import sys
 from contextlib import suppress
@@ -12,14 +12,14 @@ FOLDER = ROOT / ".venv-peers"
 
 
 def python_of(library: str | None) -> Path:
-    """Where a library's Python would be. None is ours."""
+    """Say where a library's Python would be. None is ours."""
     if library is None:
         return Path(sys.executable)
     return FOLDER / library / "bin" / "python"
 
 
 def lacking(library: str | None) -> str | None:
-    """What to do where an environment isn't there, or isn't whole; None where it is. None is ours."""
+    """Say what to do where an environment isn't there, or isn't whole; None where it is. None is ours."""
     if library is None or ((FOLDER / library / "par4d-installed").exists() and python_of(library).exists()):
         return None
     with suppress(OSError):
@@ -29,7 +29,7 @@ def lacking(library: str | None) -> str | None:
 
 
 def has(library: str | None, module: str) -> bool:
-    """Whether a module, or a package of them, is installed there. None is ours."""
+    """Say whether a module, or a package of them, is installed there. None is ours."""
     if library is None:
         return find_spec(module) is not None
     return any((FOLDER / library).glob(f"lib/python3*/site-packages/{module}*"))

@@ -1,4 +1,4 @@
-"""Whether both sides of a comparison train alike. No torch."""
+"""Both sides of a comparison have to train alike. No torch."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,9 @@ def check_equal(
     """Raises RunError unless both sides had the same losses, a pair a step, and the same first gradient norm, up to the
     tolerance.
 
-    Later norms are only told: on processors PyTorch's norm of 4 million fp32 elements is off by 2e-5, another way to
-    sum them is not, and clipping by it hands the difference on (1e-4 in the third step, while losses differed by 1e-7).
+    Later norms are only reported: on processors PyTorch's norm of 4 million fp32 elements is off by 2e-5, another way
+    to sum them is not, and clipping by it hands the difference on (1e-4 in the third step, while losses differed by
+    1e-7).
     """
     for step, (a, b) in enumerate(zip(ours, peer, strict=True)):
         for what, x, y, most in zip(("loss", "gradient norm"), a, b, tolerance, strict=True):
@@ -27,6 +28,6 @@ def check_equal(
 
 
 def check_apart(name: str, measured: Measured, tolerance: Tolerance) -> None:
-    """The same of sides that were measured in processes of their own. Raises RunError."""
+    """Check sides that were measured in processes of their own. Raises RunError."""
     ours, peer = (list(zip(side.losses, side.gradient_norms, strict=True)) for side in (measured.ours, measured.peer))
     check_equal(name, ours, peer, tolerance)

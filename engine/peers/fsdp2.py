@@ -1,9 +1,10 @@
-"""The serial model under FSDP2: fully_shard on each block and on the rest, on the meta device; no rank makes all of it.
+"""FSDP2 is fully_shard on each block of the serial model and on the rest, on the meta device; no rank makes all of it.
 
 Of several micro-batches it sums gradients over ranks after the last one, and keeps them whole until then, as it keeps
 gathered weights; where it gathers twice to save memory, gradients are sharded after each.
 
-bf16 by its own policy: bf16 weights are gathered, gradients are reduced in bf16, masters stay fp32, as in the engine.
+bf16 is by its own policy: bf16 weights are gathered, gradients are reduced in bf16, masters stay fp32, as in the
+engine.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -26,7 +27,7 @@ from engine.precision import Precision
 
 
 def policy(case: Case) -> MixedPrecisionPolicy:
-    """What a block is given stays as it is: its activations have the right format, and rotary angles need theirs."""
+    """Leave what a block is given as it is: its activations have the right format, and rotary angles need theirs."""
     precision = Precision.named(case.precision)
     if precision.compute == precision.master:
         return MixedPrecisionPolicy()
@@ -71,11 +72,10 @@ class FSDP2(TrainingStep):
         super().__init__(own, model, comm.device, Masters(model.parameters()))
 
     def how(self, case: Case, comm: Comm) -> dict[str, Any]:
-        """What fully_shard takes for each block."""
+        """Give what fully_shard takes for each block."""
         return chosen(self.settings, "fully_shard", comm.device.type)
 
     def mesh(self, comm: Comm) -> DeviceMesh:
-        """Every rank has a shard."""
         return init_device_mesh(comm.device.type, (comm.grid.size,))
 
     def _around(self, last: bool) -> AbstractContextManager[object]:
@@ -95,7 +95,7 @@ class FSDP2Reshard(FSDP2):
 
 
 class HSDP(FSDP2):
-    """Shards over z, copies over data, on a mesh whose second dimension is the sharded one.
+    """It has shards over z and copies over data, on a mesh whose second dimension is the sharded one.
 
     Where activations are recomputed weights are gathered again, too.
     """
@@ -103,7 +103,6 @@ class HSDP(FSDP2):
     settings = "hsdp"
 
     def how(self, case: Case, comm: Comm) -> dict[str, Any]:
-        """See FSDP2.how."""
         return super().how(case, comm) | ({"reshard_after_forward": True} if case.checkpoint_activations else {})
 
     def _around(self, last: bool) -> AbstractContextManager[object]:

@@ -1,7 +1,7 @@
-"""The same network by Hugging Face's transformers: their GPT-2 and Llama, built of a configuration, on one rank.
+"""Hugging Face's transformers have the same network: their GPT-2 and Llama, built of a configuration, on one rank.
 
 Nothing is downloaded: the weights are those of the serial model under other names. Attention is torch's fused one
-(sdpa); bf16 throughout, or by autocast.
+(sdpa); bf16 is throughout, or by autocast.
 """
 
 from typing import Any
@@ -24,8 +24,6 @@ except ImportError:
 
 
 class TransformersStep(TrainingStep):
-    """One of their networks takes a step, with the optimizer of all peers."""
-
     def _loss(self, batch: Tensors, divisor: float | Tensor) -> Tensor:
         with autocast(self._case, self._device):
             logits_BSV = self._model(batch["tokens"], use_cache=False).logits
@@ -33,8 +31,6 @@ class TransformersStep(TrainingStep):
 
 
 class HuggingFace(TransformersStep):
-    """Their network is trained on one rank."""
-
     def __init__(self, case: Case, comm: Comm) -> None:
         check_precision(case)
         with torch.device(comm.device):
@@ -44,13 +40,13 @@ class HuggingFace(TransformersStep):
 
 
 def check_precision(case: Case) -> None:
-    """Raises Unavailable for one in which they don't compute everything."""
+    """Raises Unavailable for a precision in which they don't compute everything."""
     if case.precision == "fp64":
         raise Unavailable("transformers computes parts of a network in fp32 at most: compare in fp32 or bf16.")
 
 
 def build(case: Case, device: str) -> Any:
-    """Their network of the case's shape. Raises Unavailable for a shape that they have no network for."""
+    """Make their network of the case's shape. Raises Unavailable for a shape that they have no network for."""
     shape, options = case.model, chosen("transformers", "from_config", device)
     of_llama: dict[str, Any] = {}
     if isinstance(shape, LlamaConfig):

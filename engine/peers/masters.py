@@ -1,4 +1,4 @@
-"""Training in bf16 throughout, as the engine and large runs do it, around a network and an optimizer of anyone's.
+"""A network and an optimizer of anyone's train in bf16 throughout, as in the engine and large runs.
 
 Parameters, their gradients and the residual stream are bf16; AdamW steps fp32 masters of the parameters, and the norm
 and the clipping are of gradients in fp32. Nothing else is cast: the angles of rotary positions stay as they are. With
@@ -18,13 +18,13 @@ from engine.precision import Precision
 
 
 def is_pure(case: Case) -> bool:
-    """Whether parameters are stored in the compute format, beside masters."""
+    """Say whether parameters are stored in the compute format, beside masters."""
     precision = Precision.named(case.precision)
     return precision.compute != precision.master and not case.autocast
 
 
 class Masters:
-    """What an optimizer steps. pairs: parameters of a network, each with its master; none where it steps these
+    """An optimizer steps them. pairs: parameters of a network, each with its master; none where it steps these
     themselves.
     """
 
@@ -35,8 +35,8 @@ class Masters:
 
     @classmethod
     def of(cls, case: Case, network: nn.Module) -> "Masters":
-        """fp32 masters where the case is pure: the network's parameters are replaced by ones in bf16, before DDP, which
-        keeps what it finds.
+        """Make fp32 masters where the case is pure: the network's parameters are replaced by ones in bf16, before DDP,
+        which keeps what it finds.
         """
         if not is_pure(case):
             return cls(network.parameters())
@@ -44,7 +44,7 @@ class Masters:
         return cls((master for _, master in pairs), pairs)
 
     def adamw(self, case: Case, *kinds: Iterable[nn.Parameter], decays: Decays = is_matrix) -> torch.optim.AdamW:
-        """peer.adamw, of kinds of masters: after each step the network's parameters are these, rounded."""
+        """Make peer.adamw of kinds of masters: after each step the network's parameters are these, rounded."""
         optimizer = adamw(case.optim, *kinds, decays=decays)
         if self._pairs:
             optimizer.register_step_post_hook(lambda *_: self._round())
@@ -64,7 +64,7 @@ class Masters:
 
 
 def _own(tensor: Tensor) -> Tensor:
-    """What this rank holds of it."""
+    """Give what this rank holds of it."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.data
 
 

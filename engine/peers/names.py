@@ -1,4 +1,4 @@
-"""What names and layouts of other libraries have in common."""
+"""Names and layouts of other libraries have this in common."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from engine.peers.peer import serial_model
 
 
 def grouped(heads: int, keys: int, size: int, *, halved: bool) -> Index:
-    """Rows of a fused projection that has of each key head its query heads, the key and the value.
+    """List the rows of a fused projection that has of each key head its query heads, the key and the value.
 
     halved: whether rotary pairs lie in the halves of a head; else they are neighbours, as in the serial model.
     """
@@ -23,7 +23,7 @@ def grouped(heads: int, keys: int, size: int, *, halved: bool) -> Index:
 
 
 def renamed(case: Case, places: Stored, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """The whole state of the serial model, under a library's names."""
+    """Give the whole state of the serial model under a library's names."""
     serial = serial_model(case, device).state_dict()
     whole = library_state(places, {name: value for name, value in serial.items() if name in places.parts})
     return whole | {second: whole[first] for second, first in places.aliases.items()}

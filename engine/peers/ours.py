@@ -1,4 +1,4 @@
-"""The engine's side of a comparison: what `engine train` runs."""
+"""The engine's side of a comparison is what `engine train` runs."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -15,13 +15,13 @@ from engine.training.trainer import Trainer
 def trainer(
     case: Case, comm: Comm, kernels: Mapping[str, Kernels] = MappingProxyType({}), *, overlaps: Sequence[Overlap] = ()
 ) -> Trainer:
-    """What runs it. kernels: of layers, by name. overlaps: between which it will switch."""
+    """Make what runs it. kernels: of layers, by name. overlaps: between which it will switch."""
     data, recorder = case.model.task.data.synthetic(), comm.recorder or Recorder()
     return Trainer(case, data, comm, recorder, kernels, overlaps=overlaps)
 
 
 class Ours:
-    """The engine on the grid of comm; as a peer (registry.py), every product is as PyTorch does it.
+    """It is the engine on the grid of comm; as a peer (registry.py), every product is as PyTorch does it.
 
     kernels: of its layers, by name.
     """
@@ -30,6 +30,6 @@ class Ours:
         self._trainer = trainer(case, comm, kernels)
 
     def step(self, _: Tensors | None = None) -> StepMetrics:
-        """See peer.Peer. The trainer draws the same rows of the same batches by itself."""
+        """Take a step. The trainer draws the same rows of the same batches by itself."""
         done = self._trainer.step()
         return StepMetrics(done.loss, done.gradient_norm)

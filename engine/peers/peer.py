@@ -1,4 +1,4 @@
-"""What a peer has to offer, and the pieces that all of them share: the serial model, its optimizer, its loss."""
+"""Peers offer a step, and share these pieces: the serial model, its optimizer, its loss."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -16,27 +16,27 @@ from engine.precision import Precision, at_least_fp32
 from engine.training_record import OptimConfig
 
 Tensors = Mapping[str, Tensor]
-"""Rows of a batch, as the network's task makes them."""
+"""They are rows of a batch, as the network's task makes them."""
 
 
 class StepMetrics(NamedTuple):
-    """What one step reports. loss: mean over the global batch in nats; gradient_norm: before clipping."""
+    """One step reports these. loss: mean over the global batch in nats; gradient_norm: before clipping."""
 
     loss: float
     gradient_norm: float
 
 
 class Peer(Protocol):
-    """A model, its parallelism and its optimizer, on the device of comm and in the precision of the case."""
+    """It has a model, its parallelism and its optimizer, on the device of comm and in the precision of the case."""
 
     def __init__(self, case: Case, comm: Comm) -> None: ...
 
     def step(self, batch: Tensors) -> StepMetrics:
-        """One whole optimizer step on this rank's rows of the global batch."""
+        """Take a whole optimizer step on this rank's rows of the global batch."""
 
 
 class ExternalPeer(Protocol):
-    """A peer in a process of its own, often of another Python, whose layout isn't a grid.
+    """It is a peer in a process of its own, often of another Python, whose layout isn't a grid.
 
     data_rank: which share of the global batch is this rank's, known once it is built.
     """
@@ -46,11 +46,11 @@ class ExternalPeer(Protocol):
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None: ...
 
     def step(self, batch: Tensors) -> StepMetrics:
-        """As a Peer's. The loss is the mean over this rank's rows; nan on a rank that doesn't know it."""
+        """Step as a Peer does. The loss is the mean over this rank's rows; nan on a rank that doesn't know it."""
 
 
 def serial_model(case: Case, device: torch.device | str) -> SerialModel:
-    """The serial model with the weights that every grid starts from, stored in the master format."""
+    """Make the serial model with the weights that every grid starts from, stored in the master format."""
     return initialise_serial(
         case.model,
         case.seed,
@@ -61,7 +61,7 @@ def serial_model(case: Case, device: torch.device | str) -> SerialModel:
 
 
 def is_matrix(parameter: nn.Parameter) -> bool:
-    """Whether it decays, as the engine's do."""
+    """Say whether it decays, as the engine's do."""
     return parameter.ndim > 1
 
 
@@ -90,13 +90,13 @@ def adamw(optim: OptimConfig, *kinds: Iterable[nn.Parameter], decays: Decays = i
 
 
 def serial_loss(model: SerialModel, forward: Callable[..., Tensor], batch: Tensors, divisor: float | Tensor) -> Tensor:
-    """The task's loss of these rows, never below fp32. forward: the model, or what is wrapped around it."""
+    """Give the task's loss of these rows, never below fp32. forward: the model, or what is wrapped around it."""
     output = at_least_fp32(forward(*model.task.inputs(batch)))
     return model.task.loss(model.criterion, output, batch, divisor)
 
 
 def mean_divisor(case: Case, batch: Tensors) -> float | Tensor:
-    """By what a rank's loss is divided: gradients that are averaged over ranks are then those of the global mean."""
+    """Give what divides a rank's loss: gradients that are averaged over ranks are then those of the global mean."""
     valid = case.model.task.valid(batch)
     if not isinstance(valid, Tensor):
         return valid
@@ -114,9 +114,9 @@ def micro_batches(batch: Tensors, count: int) -> list[dict[str, Tensor]]:
 
 
 def accumulate(parts: Sequence[Tensors], train: Callable[[Tensors, bool], Tensor]) -> Tensor:
-    """The sum of the micro-batches' losses.
+    """Sum the micro-batches' losses.
 
-    train: forward and backward of one, which is told whether it is the last, as of most libraries only the last sums
+    train: forward and backward of one; its flag says whether it is the last, as of most libraries only the last sums
     gradients over ranks. What it returns has no graph that anyone needs: it would live into the next forward.
     """
     losses = [train(part, number == len(parts)).detach() for number, part in enumerate(parts, 1)]
@@ -124,8 +124,8 @@ def accumulate(parts: Sequence[Tensors], train: Callable[[Tensors, bool], Tensor
 
 
 def autocast(case: Case, device: torch.device) -> torch.autocast:
-    """Matrix products in the compute format where the case asks for it and that isn't the masters'. Only a forward
-    belongs under it.
+    """Compute matrix products in the compute format where the case asks for it and that isn't the masters'. Only a
+    forward belongs under it.
     """
     precision = Precision.named(case.precision)
     enabled = case.autocast and precision.compute != precision.master
@@ -133,7 +133,7 @@ def autocast(case: Case, device: torch.device) -> torch.autocast:
 
 
 def mean_over_ranks(loss: Tensor) -> float:
-    """The mean of what ranks have, each its own share of the global mean."""
+    """Take the mean of what ranks have, each its own share of the global mean."""
     total = loss.detach()
     dist.all_reduce(total)
     return total.item() / dist.get_world_size()

@@ -1,4 +1,4 @@
-"""The peers that there are: whatever files of known/ describe. No torch in it."""
+"""The peers are those that files of known/ describe. No torch in it."""
 
 import pkgutil
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ COMPARISONS: Mapping[str, Comparison] = {
         key=lambda one: (bool(one.splits), one.grid.size),
     )
 }
-"""By name: those in processes of the engine come first, and those of fewer ranks."""
+"""They are by name: those in processes of the engine come first, and those of fewer ranks."""
 
 OPTIONS: Mapping[str, Mapping[str, Mapping[str, Option]]] = {
     peers: sections for file in _FILES for peers, sections in getattr(file, "OPTIONS", {}).items()
 }
-"""By the name of a comparison or with which it begins, by what takes them (a class, a function, a file, or the
+"""They are by the name of a comparison or with which it begins, by what takes them (a class, a function, a file, or the
 environment of its processes, environ), and by their own."""
 
 ALONE = tuple(name for name, comparison in COMPARISONS.items() if not comparison.splits and not comparison.axes)
-"""Peers of one device."""
+"""These peers take one device."""
 
 OWN_COMPARISON = Comparison(
     UNTUNED,
@@ -38,4 +38,4 @@ OWN_COMPARISON = Comparison(
     target=None,
     tunes=True,
 )
-"""What a tuned engine gains over itself. It is no one else's, so it is held only where it is named."""
+"""It shows what a tuned engine gains over itself. It is no one else's, so it is held only where it is named."""

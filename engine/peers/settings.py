@@ -1,4 +1,4 @@
-"""What peers are set to for speed, on this device and with what is installed. No torch."""
+"""Peers are set for speed, on this device and with what is installed. No torch."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -9,13 +9,13 @@ from engine.result.peers import Setting
 
 
 def here(module: str) -> bool:
-    """Whether it is installed for this Python."""
+    """Say whether it is installed for this Python."""
     return find_spec(module) is not None
 
 
 def chosen(peers: str, section: str, device: str, installed: Callable[[str], bool] = here) -> dict[str, Any]:
-    """The settings of one section on "cpu" or "cuda", by name, as the library takes them: those of processors where
-    what a GPU's needs isn't installed.
+    """Give the settings of one section on "cpu" or "cuda", by name, as the library takes them: those of processors
+    where what a GPU's needs isn't installed.
     """
     return {
         name: option.cuda if device == "cuda" and (not option.needs or installed(option.needs)) else option.cpu
@@ -24,7 +24,7 @@ def chosen(peers: str, section: str, device: str, installed: Callable[[str], boo
 
 
 def without(library: str, device: str) -> dict[str, str]:
-    """Modules that this Python lacks, by name, and what settings of that device need it and are as on processors."""
+    """Name modules that this Python lacks, and what settings of that device need each and are as on processors."""
     lacking: dict[str, list[str]] = {}
     for options in OPTIONS.get(library, {}).values() if device == "cuda" else ():
         for name, option in options.items():
@@ -34,14 +34,14 @@ def without(library: str, device: str) -> dict[str, str]:
 
 
 def environ(library: str | None, device: str) -> dict[str, str]:
-    """What the environment of a library's processes has on that device."""
+    """Give what the environment of a library's processes has on that device."""
     if "environ" not in OPTIONS.get(library or "", {}):
         return {}
     return {name: str(value) for name, value in chosen(str(library), "environ", device).items() if value is not None}
 
 
 def recorded(peer: str) -> tuple[Setting, ...]:
-    """All settings of the peer of a comparison, whose name is that of its library, or begins with it."""
+    """Give all settings of the peer of a comparison, whose name is that of its library, or begins with it."""
     named = [one for one in OPTIONS if peer == one or peer.startswith(f"{one}-")]
     if not named:
         return ()

@@ -1,4 +1,4 @@
-"""The serial model as a row of modules, each of which takes what the one before gives: what pipelines cut.
+"""Pipelines cut the serial model as a row of modules, each of which takes what the one before gives.
 
 The models have a table of tokens, blocks, a norm and a head, as the families in comparison.DECODERS have.
 """
@@ -16,7 +16,7 @@ from engine.precision import at_least_fp32
 
 
 class Begin(nn.Module):
-    """Tokens [B, S] -> [B, S, h]."""
+    """It takes tokens [B, S] to [B, S, h]."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -24,7 +24,6 @@ class Begin(nn.Module):
         self.positions = getattr(model, "positions", None)
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
-        """Look tokens up, and add rows of the positions where those are learnt."""
         x_BSH = self.tokens(tokens_BS)
         if self.positions is None:
             return x_BSH
@@ -32,7 +31,7 @@ class Begin(nn.Module):
 
 
 class Middle(nn.Module):
-    """A block, [B, S, h] -> [B, S, h]."""
+    """It is a block, from [B, S, h] to [B, S, h], recomputed in the backward where the model is."""
 
     def __init__(self, model: Any, place: int) -> None:
         super().__init__()
@@ -43,7 +42,6 @@ class Middle(nn.Module):
         self._run = [model.run_block]  # not a submodule: it would have all other blocks as well
 
     def forward(self, x_BSH: Tensor) -> Tensor:
-        """It is recomputed in the backward where the model is."""
         turn = None
         if self._shape.rotary_features:
             turn = rotation(self._shape, x_BSH.shape[1], x_BSH.device, x_BSH.dtype)
@@ -51,24 +49,23 @@ class Middle(nn.Module):
 
 
 class End(nn.Module):
-    """[B, S, h] -> logits [B, S, V]."""
+    """It takes [B, S, h] to logits [B, S, V]."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.norm, self.head = model.norm, model.head
 
     def forward(self, x_BSH: Tensor) -> Tensor:
-        """Logits are the head's, of what the norm gives."""
         return self.head(self.norm(x_BSH))
 
 
 def mean_cross_entropy(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
-    """The mean loss of a micro-batch, never below fp32."""
+    """Give the mean loss of a micro-batch, never below fp32."""
     return F.cross_entropy(at_least_fp32(logits_BSV).flatten(0, 1), targets_BS.flatten())
 
 
 def cut(model: Any) -> list[nn.Module]:
-    """All of them in order. Raises Unavailable for a network whose first and last would share a table."""
+    """List all of them in order. Raises Unavailable for a network whose first and last would share a table."""
     if model.head.weight is model.tokens.weight:
         raise Unavailable("A tied table would be two in a pipeline: compare a network that isn't tied.")
     return [Begin(model), *(Middle(model, place) for place in range(len(model.blocks))), End(model)]

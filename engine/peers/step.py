@@ -1,4 +1,4 @@
-"""The training step that most peers take: gradients of micro-batches, clipping by their norm, AdamW of the masters.
+"""Most peers take the same training step: gradients of micro-batches, clipping by their norm, AdamW of the masters.
 
 What a library does in its own way it overrides.
 """
@@ -43,7 +43,6 @@ class TrainingStep:
         self._optimizer = self._adamw()
 
     def step(self, batch: Tensors) -> StepMetrics:
-        """See peer.Peer."""
         self._optimizer.zero_grad()
         loss = self._backward(batch)
         self._masters.take_gradients()
@@ -67,11 +66,11 @@ class TrainingStep:
         return accumulate(micro_batches(batch, rows // (self._case.peer_micro_batch or rows)), train)
 
     def _around(self, last: bool) -> AbstractContextManager[object]:
-        """What a micro-batch is computed in, as of most libraries only the last one sums gradients over ranks."""
+        """Give what a micro-batch is computed in, as of most libraries only the last one sums gradients over ranks."""
         return nullcontext()
 
     def _loss(self, batch: Tensors, divisor: float | Tensor) -> Tensor:
-        """What a micro-batch adds to the loss."""
+        """Give what a micro-batch adds to the loss."""
         return serial_loss(self._model, self._forward, batch, divisor)
 
     def _differentiate(self, loss: Tensor) -> None:
@@ -81,8 +80,7 @@ class TrainingStep:
         """Run the network on inputs in the format in which it computes."""
         compute = Precision.named(self._case.precision).compute
         with autocast(self._case, self._device):
-            output: Tensor = self._parallel(*(one.to(compute) if one.is_floating_point() else one for one in inputs))
-            return output
+            return self._parallel(*(one.to(compute) if one.is_floating_point() else one for one in inputs))
 
     def _clip(self) -> Tensor | float:
         """Clip the masters' gradients; returns their norm before."""
@@ -97,7 +95,7 @@ class TrainingStep:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole of a tensor that may be split."""
+    """Give the whole of a tensor that may be split."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

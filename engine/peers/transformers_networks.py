@@ -1,4 +1,4 @@
-"""transformers' GPT-2 and Llama of the serial model's shapes; what its versions call differently is the caller's."""
+"""transformers makes its GPT-2 and Llama of the serial model's shapes; its caller says what versions differ in."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from engine.peers.names import renamed
 
 
 def network(shape: Architecture, of_llama: Mapping[str, Any], of_gpt2: Mapping[str, Any]) -> Any:
-    """None for a shape that they have no network for. of_llama, of_gpt2: further options of the configuration."""
+    """Make one; None for a shape that they have none for. of_llama, of_gpt2: further options of the configuration."""
     common: dict[str, Any] = {"tie_word_embeddings": bool(shape.ties), "use_cache": False}
     common |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "vocab_size": shape.outputs}
     if isinstance(shape, LlamaConfig) and not (shape.qkv_bias or shape.qk_norm):
@@ -45,7 +45,7 @@ def network(shape: Architecture, of_llama: Mapping[str, Any], of_gpt2: Mapping[s
 
 
 def scaling(shape: LlamaConfig) -> dict[str, Any]:
-    """How its rotary positions are stretched, if they are."""
+    """Say how its rotary positions are stretched, if they are."""
     return {"rope_type": "llama3", "factor": shape.rope_scaling} | LLAMA3 if shape.rope_scaling != 1 else {}
 
 
