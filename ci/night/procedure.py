@@ -14,7 +14,7 @@ from night.selection import HOUR_S, NightlyTest, Selection, nightly_tests, selec
 from night.session import NightRun
 from reports import text
 from reports.nights import summary
-from reports.nights.history import History, Job, history
+from reports.nights.history import History, NightJob, history
 from reports.nights.judge import suspects
 from reports.nights.report import NightReport, night_reports
 from systems.references import Key, name_of, references
@@ -158,22 +158,22 @@ def _affordable(several: Iterable[NightlyTest], node_hours: float) -> list[Night
     return list(select(list(several), node_hours).chosen)
 
 
-def _of(night: NightRun, found: History) -> Sequence[Job]:
+def _of(night: NightRun, found: History) -> Sequence[NightJob]:
     """A night's jobs so far."""
     return next((one.jobs for one in found.nights if one.name == night.name), ())
 
 
-def _spent_node_hours(tonight: Iterable[Job]) -> float:
+def _spent_node_hours(tonight: Iterable[NightJob]) -> float:
     return sum(job.node_seconds for job in tonight) / HOUR_S
 
 
-def _jobs(tonight: Iterable[Job]) -> Counter[tuple[str, str]]:
+def _jobs(tonight: Iterable[NightJob]) -> Counter[tuple[str, str]]:
     """How many jobs each test has, also without a result."""
     return Counter(job.key.name for job in tonight)
 
 
-def _by_key(jobs: Iterable[Job]) -> dict[Key, list[Job]]:
-    found: dict[Key, list[Job]] = {}
+def _by_key(jobs: Iterable[NightJob]) -> dict[Key, list[NightJob]]:
+    found: dict[Key, list[NightJob]] = {}
     for job in jobs:
         if job.figures:
             found.setdefault(job.key, []).append(job)

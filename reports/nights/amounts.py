@@ -1,4 +1,4 @@
-"""Numbers of many units in one column of a table."""
+"""A column of a table may have numbers of many units."""
 
 from reports.nights.summary import amount
 

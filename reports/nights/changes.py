@@ -1,6 +1,6 @@
-"""Where a figure's history changes its level, and what of the machine changed in that night.
+"""A figure's history may change its level in a night, in which something of the machine may have changed too.
 
-The points are those of least squares with a penalty for each (Killick, Fearnhead and Eckley 2012), found by ruptures,
+The nights are those of least squares with a penalty for each (Killick, Fearnhead and Eckley 2012), found by ruptures,
 on values whose outliers were drawn in, so that a job that is off by itself makes no level.
 """
 
@@ -27,7 +27,7 @@ the Schwarz criterion, as noise is neither normal nor independent."""
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A night from which on a figure has another level. at: its position; change: of the level, as a fraction."""
+    """A figure has another level from a night on, whose position is at; change is that of the level, as a fraction."""
 
     at: int
     change: float
@@ -52,13 +52,13 @@ def changes(values: Sequence[float]) -> list[Change]:
 
 
 def _scale(logs: Floats) -> float:
-    """The noise from night to night, which a change of level hardly touches."""
+    """The noise is that from night to night, which a change of level hardly touches."""
     steps = np.diff(logs)
     return max(evidence.SCALE_OF_MAD * float(np.median(np.abs(steps))) / math.sqrt(2), evidence.LEAST_SCALE)
 
 
 def _drawn_in(logs: Floats, scale: float) -> Floats:
-    """What lies far from the median of the nights around it, at the distance that still counts."""
+    """Put what lies far from the median of the nights around it at the distance that still counts."""
     reach = SHORTEST_LEVEL
     padded = np.pad(logs, reach, mode="edge")
     around = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1), axis=1)
@@ -66,8 +66,8 @@ def _drawn_in(logs: Floats, scale: float) -> Floats:
 
 
 def what_changed(before: Sequence[Mapping[str, str]], since: Sequence[Mapping[str, str]]) -> list[str]:
-    """How the state of jobs differs from that of jobs before, in words: torch 2.9 -> 2.10. What had varied before is
-    no change. Of nodes, which a queue draws anew every night, only those count that all jobs since then have had.
+    """Say how the state of jobs differs from that of jobs before: torch 2.9 -> 2.10. What had varied before is no
+    change. Of nodes, which a queue draws anew every night, only those count that all jobs since then have had.
     """
     words = []
     nodes = [{*state.get(NODES, "").split(", ")} for state in since]

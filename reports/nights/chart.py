@@ -1,4 +1,4 @@
-"""A figure through the nights, as inline SVG: a dot a night, reference and band, changes, and what was updated below.
+"""A chart draws a figure through the nights: a dot a night, reference and band, changes, and what was updated below.
 
 Dots are strokes without a length, of which one path holds all: a page has many charts of many nights.
 """
@@ -36,10 +36,10 @@ LARGEST = 1e300
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened with a night. at: its position; words: what, as a title; label: beside it, if any.
+    """Something happened with the night at that position. words are its title, and label stands beside it, if any.
 
-    kind: a change for the worse or for the better, or something of the machine that was updated; quiet is what changes
-    from night to night, such as nodes.
+    kind says whether a figure changed for the worse or for the better, or something of the machine was updated; what
+    changes from night to night, such as nodes, is quiet.
     """
 
     at: int
@@ -50,10 +50,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A figure through the nights. nights: the names of all of the system; at: the positions of those with a value.
+    """A figure has a value, the least and the most of its jobs, in each of the nights at these positions.
 
-    least, most: of the night's jobs; alarms: the positions of those with an alarm. usual, low, high: the reference and
-    its band, NaN where there is none.
+    nights are the names of all of the system, and alarms the positions of those with an alarm. usual is the reference
+    and its band goes from low to high; they are NaN where there is none.
     """
 
     nights: Sequence[str]
@@ -98,7 +98,7 @@ def chart(track: Track) -> Figure:
 
 
 def scale(unit: str, values: Sequence[float]) -> tuple[float, str]:
-    """What values are divided by, and the unit that they then have."""
+    """Return what values are divided by, and the unit that they then have."""
     middle = float(np.median(values))
     if unit == "B":
         return (2.0**30, "GiB") if middle >= 2**30 else (2.0**20, "MiB")
@@ -109,7 +109,7 @@ def scale(unit: str, values: Sequence[float]) -> tuple[float, str]:
 
 
 def _limits(values: Floats, always: Iterable[float]) -> tuple[float, float]:
-    """The ends of the scale: all values but those far off the others, and what is to be seen in any case."""
+    """The scale spans all values but those far off the others, and what is to be seen in any case."""
     start, end = np.quantile(values, (0.05, 0.95))
     reach = FAR * max(end - start, 0.005 * abs(end))
     seen = [*values[(values >= start - reach) & (values <= end + reach)], *always]
@@ -137,7 +137,7 @@ Cap: TypeAlias = Literal["round", "projecting", "butt"]
 
 
 def _draw_dots(axes: Axes, rows: Floats, alarms: frozenset[int], low: float, high: float) -> None:
-    """A dot a night, red and square in those with an alarm; a triangle at the edge for what lies beyond."""
+    """Draw a dot a night, red and square in those with an alarm; a triangle at the edge for what lies beyond."""
     width = 3.0 if rows.shape[1] > DENSE else 4.5
     inside = (rows[1] >= low) & (rows[1] <= high)
     alarm = np.isin(rows[0], list(alarms))
@@ -162,7 +162,7 @@ def _strokes(
     axes: Axes, at: Floats, start: Floats, end: Floats, colour: str, width: float, *,
     cap: Cap = "butt", alpha: float = 1.0, below: bool = False, gid: str = "",
 ) -> None:  # fmt: skip
-    """Upright strokes as one path. below: start and end are pixels above the horizontal scale, not values."""
+    """Draw upright strokes as one path. If below, start and end are pixels above the horizontal scale, not values."""
     if not len(at):
         return
     corners = np.stack([at, start, at, end], axis=1).reshape(-1, 2)
@@ -177,7 +177,7 @@ def _strokes(
 
 
 def _draw_marks(figure: Figure, axes: Axes, marks: Sequence[Mark]) -> None:
-    """Changes as dashes from top to bottom, updates as ticks below the scale."""
+    """Draw changes as dashes from top to bottom, and updates as ticks below the scale."""
     free = 0.0
     for mark in marks:
         if mark.kind in ("worse", "better"):

@@ -1,4 +1,4 @@
-"""`par4d reference make` and `par4d verdict`."""
+"""`par4d reference make` makes references, and `par4d verdict` judges nights by them."""
 
 import sys
 import traceback

@@ -1,6 +1,6 @@
-"""What of a test got worse, as a clause: compute, communication along an axis, matrix products, a link, or one node.
+"""A clause says what of a test got worse: compute, communication along an axis, matrix products, a link, or one node.
 
-Compares the parts of the night's results (history.Job.parts) with those of the nights before. One slow node is looked
+The parts of the night's results (NightJob.parts) are compared with those of the nights before. One slow node is looked
 for first, because the others then wait for it, which looks like slow communication.
 """
 
@@ -8,17 +8,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from reports.nights.history import Job
+from reports.nights.history import NightJob
 from reports.text import gain, signed
 
 NODE_APART = 0.1
 """A node is the slow one if its compute grew by this fraction more than that of the others."""
 COUNTS = 0.03
+"""A part that grew counts from this part of the step on, and a rate that fell from this part of what it was on."""
 
 Parts = Mapping[tuple[str, str], float]
 
 
-def usual_parts(jobs: Iterable[Job]) -> dict[tuple[str, str], float]:
+def usual_parts(jobs: Iterable[NightJob]) -> dict[tuple[str, str], float]:
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for job in jobs:
         for part, value in job.parts.items():
@@ -26,8 +27,8 @@ def usual_parts(jobs: Iterable[Job]) -> dict[tuple[str, str], float]:
     return {part: median(values) for part, values in found.items()}
 
 
-def culprit(test: str, tonight: Sequence[Job], before: Sequence[Job]) -> str:
-    """A clause that says what of a test got slower, "" where nothing shows it. before: jobs from before it did."""
+def culprit(test: str, tonight: Sequence[NightJob], before: Sequence[NightJob]) -> str:
+    """Say what of a test got slower; "" where nothing shows it. The jobs before are those from before it did."""
     now, then = usual_parts(tonight), usual_parts(before)
     if node := _slow_node(tonight, before, now, then):
         return node
@@ -59,9 +60,9 @@ OF_ONE_THING = {
 """These tests measure one thing only, which is the culprit."""
 
 
-def _slow_node(tonight: Sequence[Job], before: Sequence[Job], now: Parts, then: Parts) -> str:
-    """The node whose compute got slower than the others': against itself, or, where a night's nodes are others than
-    before, against how far nodes of one job usually are apart.
+def _slow_node(tonight: Sequence[NightJob], before: Sequence[NightJob], now: Parts, then: Parts) -> str:
+    """Name the node whose compute got slower than the others', "" for none. It is compared with itself, or, where a
+    night's nodes are others than before, with how far nodes of one job usually are apart.
     """
     by_host = {
         host: now[kind, host] / then[kind, host] - 1
@@ -78,8 +79,8 @@ def _slow_node(tonight: Sequence[Job], before: Sequence[Job], now: Parts, then: 
     return f"one node: {worst} computes {signed(by_host[worst])} longer than before, the others {signed(others)}{clock}"
 
 
-def _apart(tonight: Sequence[Job], before: Sequence[Job]) -> str:
-    """The one node that is the slowest in most of tonight's jobs, by more than is usual."""
+def _apart(tonight: Sequence[NightJob], before: Sequence[NightJob]) -> str:
+    """Name the one node that is the slowest in most of tonight's jobs, by more than is usual; "" for none."""
     slow = [one for one in map(_slowest, tonight) if one]
     usual = [more for more, _ in filter(None, map(_slowest, before))]
     if not slow or not usual:
@@ -92,8 +93,8 @@ def _apart(tonight: Sequence[Job], before: Sequence[Job]) -> str:
     return f"one node: {host} computes {signed(more)} longer than the others, {usually}"
 
 
-def _slowest(job: Job) -> tuple[float, str] | None:
-    """The slowest node of a job: the fraction by which it computes longer than the others' median, and its name."""
+def _slowest(job: NightJob) -> tuple[float, str] | None:
+    """Return by which fraction the slowest node of a job computes longer than the others' median, and its name."""
     hosts = sorted((value, host) for (kind, host), value in job.parts.items() if kind == "host" and value > 0)
     if len(hosts) < 2:
         return None

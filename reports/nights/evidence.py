@@ -1,10 +1,10 @@
-"""How sure one can be that a figure got worse: from its nights alone, whatever the figure is.
+"""A figure's nights alone tell how sure one can be that it got worse, whatever the figure is.
 
-The model of a night without any change: its expected level, which may drift, and noise of the scale that the nights
-before it had, with one job in twenty that is off for a reason of its own. Noise is normal at least, and at least as
-wild as those nights were: what s of n of them have shown comes again with a chance of (s + 1/2) / (n + 1), and if it
-does, that night counts for the next one (the prediction by Jeffreys' prior). So one bad job proves nothing, however
-bad, and one bad night little: that the next ones are bad as well does.
+A night without any change has its expected level, which may drift, and noise of the scale that the nights before it
+had, with one job in twenty that is off for a reason of its own. Noise is normal at least, and at least as wild as those
+nights were: what s of n of them have shown comes again with a chance of (s + 1/2) / (n + 1), and if it does, that night
+counts for the next one (the prediction by Jeffreys' prior). So one bad job proves nothing, however bad, and one bad
+night little: that the next ones are bad as well does.
 
 Evidence of a change that began w nights ago is that k of these w nights, more than half of them, are above a level.
 The chance of that without a change is at most
@@ -32,48 +32,47 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 OFF = 0.05
-"""Of jobs, those that are off for a reason of their own."""
+"""This part of all jobs is off for a reason of its own."""
 FALSE_ALARMS_A_YEAR = 0.5
-"""Of all figures of a system together."""
+"""All figures of a system together may raise so many."""
 NIGHTS_A_YEAR = 365
 LOOK_BACK = 12
-"""The most nights ago that a change can have begun to be found."""
+"""A change is found if it began so many nights ago at most."""
 BASELINE = 90
-"""So many nights before it tell what is usual."""
 FEWEST_NIGHTS = 20
+"""At most and at least so many nights before one tell what is usual."""
 NIGHTS_THAT_DIFFER = 5
-"""Fewer don't tell by how much nights differ."""
+"""Fewer nights don't tell by how much they differ."""
 SCALE_OF_MAD = 1.4826
-"""Of a normal distribution the standard deviation by the median absolute deviation."""
+"""A normal distribution's standard deviation is so many times its median absolute deviation."""
 EFFICIENCY_OF_MAD = 0.37
 """A scale from the MAD of n values is as uncertain as a standard deviation of so many times n (normal values)."""
 VARIANCE_OF_MEDIAN = math.pi / 2
-"""Of a median of n values by that of their mean, for large n (normal values)."""
+"""A median of n values has so many times the variance of their mean, for large n (normal values)."""
 LEAST_SCALE = 1e-3
 """A figure that never varies still may by so much."""
 DRIFT, MOST_DRIFT = 0.0003, 0.0005
-"""A night: usually about 1 % a month, either way, and at most 1.5 %. What goes faster is no drift."""
-
-
+"""A level drifts by so much a night: usually about 1 % a month, either way, and at most 1.5 %; what goes faster is no
+drift."""
 LEAST_EFFECT = math.log1p(LEAST)
 WILD = 2.0
-"""Scales from the line beyond which a night counts only so far for it (Huber's)."""
+"""A night that is more scales from the line counts for it as if it were so many (Huber's)."""
 SUSPICIOUS = 1.645
-"""Scales above the level: one night in twenty."""
+"""One night in twenty is so many scales above the level."""
 LEAST_FREEDOM = 2.0
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _EDGES = np.array([1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0])
-"""Of what a scale may be, as quantiles of its distribution, close together where it is far larger than it seemed."""
+"""These are quantiles of what a scale may be, close together where it is far larger than it seemed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is expected of a night, as the natural logarithm of the figure by its reference, upwards worse.
+    """A night's figure is expected to have this level, as the natural logarithm by its reference, upwards worse.
 
-    scale: of one night's noise; error: how uncertain the level is, in the same unit; freedom: degrees of the scale's;
-    of_jobs: the share of the noise's variance in which jobs of one night differ, which more of them take away; nights:
-    that tell all this; seen, least_seen: by how much each of them and its best job were above the level, where that is
-    known.
+    scale is that of one night's noise, with so many degrees of freedom, and error says how uncertain the level is.
+    of_jobs is the share of the noise's variance in which jobs of one night differ, which more of them take away. That
+    many nights tell all this; seen and least_seen are by how much each of them and its best job were above the level,
+    where that is known.
     """
 
     level: float
@@ -86,7 +85,7 @@ class Expected:
     least_seen: Floats = field(default_factory=lambda: np.empty(0))
 
     def cases(self) -> tuple[Floats, Floats, Floats]:
-        """What may really be: by how much the level is higher, the scale, and how likely that is."""
+        """Return by how much the level may really be higher, what the scale may be, and how likely that is."""
         likely = np.diff(_EDGES)
         scales = self.scale * np.sqrt(self.freedom / chdtri(self.freedom, 1 - (_EDGES[:-1] + _EDGES[1:]) / 2))
         shifts = np.repeat(self.error * _NODES, len(likely))
@@ -95,7 +94,9 @@ class Expected:
 
 
 def from_reference(known: Reference) -> Expected:
-    """What a reference alone says. Where it doesn't, or is of too few nights, nights are all that differs."""
+    """A reference alone is what is known. Where it doesn't say how jobs of a night differ, or is of too few nights,
+    nights are all that differs.
+    """
     scale = max(SCALE_OF_MAD * known.mad / known.median, LEAST_SCALE)
     within = known.within if known.within and known.nights >= NIGHTS_THAT_DIFFER else 0.0
     of_jobs = min(1.0, (within / known.mad) ** 2) if known.mad else 0.0
@@ -105,8 +106,8 @@ def from_reference(known: Reference) -> Expected:
 
 
 def from_nights(before: Floats, ahead: float, least: Floats | None = None) -> Expected:
-    """By at least FEWEST_NIGHTS nights, oldest first. ahead: nights from the last of them to the one expected; least:
-    the best job of each, where nights have several.
+    """At least FEWEST_NIGHTS nights, oldest first, are what is known. The night that is expected comes so many nights
+    after the last of them; least has the best job of each, where nights have several.
 
     A drift is taken out by a line of least squares, for which a wild night counts as far as WILD scales only, and which
     is believed as far as the noise lets it, against what drifts usually are (the mean of both, by their variances).
@@ -134,14 +135,14 @@ def from_nights(before: Floats, ahead: float, least: Floats | None = None) -> Ex
 
 
 def median(values: Floats) -> float:
-    """The same as numpy's, which takes ten times as long for so few."""
+    """This is the same as numpy's, which takes ten times as long for so few."""
     ordered, count = np.sort(values), len(values)
     return float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A figure got worse. chance: of as much without a change; nights: since how many; effect: its median."""
+    """A figure got worse so many nights ago, by this median effect; chance is that of as much without a change."""
 
     chance: float
     nights: int
@@ -150,8 +151,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """By how much several nights are above their expected level at least, as so many of their jobs agree: a value and
-    the chance that these jobs are all off for reasons of their own, a night each.
+    """Several nights are so far above their expected level at least, as so many of their jobs agree; off is the chance
+    of each night that these jobs are all off for reasons of their own.
     """
 
     above: Floats
@@ -176,8 +177,8 @@ def agreed(nights: Sequence[Sequence[float]]) -> tuple[Agreed, Agreed]:
 
 
 def strongest(nights: Sequence[Sequence[float]], usual: Expected) -> Evidence:
-    """Of the last LOOK_BACK nights at most, oldest first, the last being tonight: by how much each job is above its
-    reference.
+    """Return the strongest evidence of a change that these nights show, LOOK_BACK at most, oldest first, the last being
+    tonight. A night is by how much each of its jobs is above the reference.
     """
     best = Evidence(1.0, 0, 0.0)
     middle = np.array([median(np.array(night)) for night in nights]) - usual.level
@@ -207,7 +208,7 @@ def _chance(nights: Agreed, usual: Expected, seen: Floats) -> float:
 
 
 def looks_worse(above_reference: float, usual: Expected, so_before: bool = False) -> bool:
-    """Whether it is worth another job the same night: after a night that looked worse already it is sooner."""
+    """Say whether a night is worth another job: after one that looked worse already it is sooner."""
     above = above_reference - usual.level
     return above >= LEAST_EFFECT and (so_before or above > SUSPICIOUS * math.hypot(usual.scale, usual.error))
 
@@ -218,15 +219,15 @@ def _error(usual: Expected, jobs: int) -> float:
 
 
 def interval(usual: Expected, jobs: int) -> float:
-    """Half the width of the interval of confidence 0.95 of a night's median of so many jobs."""
+    """Return half the width of the interval of confidence 0.95 of a night's median of so many jobs."""
     return float(stdtrit(usual.freedom, 0.975)) * _error(usual, jobs)
 
 
 def visible(usual: Expected, jobs: int, p: float) -> float:
-    """The change that so many jobs of a night show in four nights of five, where p (two-sided) has to be so small."""
+    """Return the change that so many jobs show in four nights of five, where p (two-sided) has to be so small."""
     return float(stdtrit(usual.freedom, 1 - p / 2) + stdtrit(usual.freedom, 0.8)) * _error(usual, jobs)
 
 
 def two_sided(usual: Expected, jobs: int, effect: float) -> float:
-    """The chance of a night's median at least so far from the level."""
+    """Return the chance of a night's median at least so far from the level."""
     return float(2 * stdtr(usual.freedom, -abs(effect - usual.level) / _error(usual, jobs)))

@@ -1,6 +1,6 @@
-"""Which figures of a test are judged, and which way is worse.
+"""Some figures of a test are judged.
 
-A figure that follows from another one of the same job by arithmetic would only count a slowdown twice. Parts of a step
+One that follows from another one of the same job by arithmetic would only count a slowdown twice. Parts of a step
 are not judged but say, where the step got slower, what did (culprit.py). The mean of all steps, which other work on the
 machine moves for minutes, takes more to raise an alarm where the faster half of the steps is there to do so.
 """
@@ -27,7 +27,7 @@ ENDS = ("_low", "_high")
 
 
 def is_judged(figure: str, unit: str, beside: frozenset[str]) -> bool:
-    """Whether a figure of a test is judged. beside: all figures of the job."""
+    """A figure is judged by its unit, its name, and the other figures of the job beside it."""
     return (
         worse_by(unit) != 0
         and figure not in PARTS | FITTED
@@ -38,16 +38,13 @@ def is_judged(figure: str, unit: str, beside: frozenset[str]) -> bool:
 
 
 def share(figure: str, beside: Container[str]) -> float:
-    """The share of a steady figure's false alarms that a figure may raise.
-
-    beside: the figures of its test that have a reference.
-    """
+    """A figure may raise this share of a steady one's false alarms, by the figures with a reference beside it."""
     return RARELY if MOVED_BY_OTHERS.get(figure) in beside else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class FigureHistory:
-    """A figure through the nights: of each that has it, the values of its jobs, in the order of the nights."""
+    """A figure has values in some nights, which are given by position in their order: one of each of its jobs."""
 
     key: Key
     figure: str

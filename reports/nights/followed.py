@@ -1,4 +1,4 @@
-"""A system's nights with all that there is to say of each: what its pages are made of."""
+"""A system's pages are made of its nights with all that there is to say of each."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,9 @@ from systems.references import Key, Reference, References
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A judged figure through the nights. test: its name in a few words; verdicts, updates (what changed of the machine
-    since the night before in which the test ran): by the night's position; changes: at positions of nights.
+    """A judged figure has verdicts by the night's position, and its test a name in a few words.
+
+    updates say, by position too, what of the machine changed since the night before in which the test ran.
     """
 
     of: FigureHistory
@@ -36,7 +37,7 @@ class Followed:
 
     @property
     def latest(self) -> Verdict | None:
-        """The verdict of the last night that has the figure; None for one before the references."""
+        """The last night that has the figure has this verdict; None if it is from before the references."""
         return self.verdicts.get(self.of.nights[-1])
 
     @property
@@ -46,7 +47,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class FollowedSystem:
-    """page: the name of its page of nights; report: of its last night."""
+    """A system has a page of its nights, of that name, and a report of the last one."""
 
     page: str
     history: History
@@ -92,7 +93,7 @@ def _system(page: str, history: History) -> FollowedSystem:
 
 
 def _references(system: str) -> tuple[References | None, list[str]]:
-    """The references of a system, whose name may be anything; or None and why there are none to use."""
+    """Read a system's references, whatever its name may be; or else None and why there are none to use."""
     if system not in {path.stem for path in references.FOLDER.glob("*.yaml")}:
         return None, []
     try:
@@ -102,7 +103,7 @@ def _references(system: str) -> tuple[References | None, list[str]]:
 
 
 def _updates(nights: Sequence[Night]) -> dict[Key, dict[int, list[str]]]:
-    """What of the machine differs from the night before in which the test ran, by test and position of the night."""
+    """Say by test, and by the night's position, what of the machine differs from the night before with that test."""
     found: dict[Key, dict[int, list[str]]] = {}
     before: dict[Key, list[Mapping[str, str]]] = {}
     for at, night in enumerate(nights):
@@ -120,7 +121,7 @@ def _updates(nights: Sequence[Night]) -> dict[Key, dict[int, list[str]]]:
 
 
 def band(one: Followed) -> tuple[float, float, float]:
-    """The reference, and the ends of where a night of as many jobs as lately lies; NaN where there is none."""
+    """Return the reference, and the ends of where a night of as many jobs as lately lies; NaN where there is none."""
     if one.usual is None:
         return (float("nan"),) * 3
     jobs = int(median(len(values) for values in one.of.values[-evidence.LOOK_BACK :]))

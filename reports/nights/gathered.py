@@ -1,19 +1,19 @@
-"""The nights of every system in every results database, each night once."""
+"""The nights of every system are gathered from all results databases, each night once."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from reports.nights.history import History, Job, Night, history, systems_in
+from reports.nights.history import History, Night, NightJob, history, systems_in
 
 
 def histories(database: Path) -> list[History]:
-    """The history of each system that has nights there. Raises ResultError."""
+    """Read the history of each system that has nights there. Raises ResultError."""
     return [found for system in systems_in(database) if (found := history(database, system)).nights]
 
 
 def joined(several: Iterable[History]) -> list[History]:
-    """One of each system, in alphabetical order, from those of all databases."""
+    """Join the histories of all databases to one of each system, in alphabetical order."""
     by_system: dict[str, list[History]] = {}
     for one in several:
         by_system.setdefault(one.system, []).append(one)
@@ -26,10 +26,10 @@ def _one(system: str, several: Sequence[History]) -> History:
 
 
 def _nights(several: Sequence[History]) -> tuple[Night, ...]:
-    """All nights in the order in which they began. A session that an earlier database holds too, as a copy does, counts
-    once: sessions are the same if they began at the same time.
+    """Put all nights in the order in which they began. A session that an earlier database holds too, as a copy does,
+    counts once: sessions are the same if they began at the same time.
     """
-    jobs: dict[str, list[Job]] = {}
+    jobs: dict[str, list[NightJob]] = {}
     chosen: dict[str, dict[tuple[str, str], None]] = {}
     nightly = {night.name for one in several for night in one.nights if night.nightly}
     known: set[datetime] = set()

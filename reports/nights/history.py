@@ -1,4 +1,4 @@
-"""What ReFrame's results database tells of a system's nights: its jobs, what they measured and how the machine was.
+"""ReFrame's results database tells of a system's nights: its jobs, what they measured and how the machine was.
 
 The database is ReFrame's and is opened read-only. A night is what one run of ci/nightly has started; of sessions that
 it didn't start, those of one day. Only jobs whose result was good carry figures: one that failed only its references is
@@ -30,11 +30,12 @@ CHOSEN = "par4d_chosen"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A test case of a night. failed: whether it did, and not only its references; reason: why it has no result, ""
-    where it has one, or was a dry run. figures: (value, unit) by name, none without a result. state: what can change
-    from night to night, in words, by name. parts: numbers that tell what of a step got slower, by (what, which):
-    seconds, bytes/s, flop/s or Hz. node_seconds: that it held nodes for.
+class NightJob:
+    """A job of a night ran a test case, which has failed if more did than its references.
+
+    reason says why it has no result; it is "" where it has one, or was a dry run. figures are (value, unit) by name,
+    none without a result. state is what can change from night to night, in words, by name. parts are numbers that tell
+    what of a step got slower, by (what, which), in seconds, bytes/s, flop/s or Hz.
     """
 
     key: Key
@@ -51,21 +52,22 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """All jobs of a night, in the order in which they were stored. chosen: the tests that it had to run, by name and
-    point, none for one that ci/nightly hasn't started. nightly: whether ci/nightly has started one of its sessions.
+    """A night has jobs, in the order in which they were stored. It is nightly if ci/nightly has started one of its
+    sessions; chosen are the tests that it had to run then, by name and point.
     """
 
     name: str
     began: datetime
-    jobs: tuple[Job, ...]
+    jobs: tuple[NightJob, ...]
     chosen: tuple[tuple[str, str], ...] = ()
     nightly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A system's nights in the order in which they were stored. remarks: what is odd about the database. held_s: the
-    node-seconds of every good job by the unique name of its test, also of what only prepares for others.
+    """A system has nights, in the order in which they were stored, and remarks say what is odd about the database.
+
+    held_s are the node-seconds of every good job by the unique name of its test, also of what only prepares for others.
     """
 
     system: str
@@ -74,12 +76,12 @@ class History:
     held_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[NightJob]:
         return (job for night in self.nights for job in night.jobs)
 
     @property
     def nightly(self) -> bool:
-        """Whether ci/nightly has ever run: what people start by hand alone is no night to speak of."""
+        """What people start by hand alone is no night to speak of: ci/nightly has to have run."""
         return any(night.nightly for night in self.nights)
 
     def until(self, name: str) -> "History":
@@ -88,25 +90,25 @@ class History:
 
 
 def said(tests: Iterable[str]) -> str:
-    """The names of tests as ReFrame displays them, in words without a comma, which would end what ReFrame is given."""
+    """Write the names of tests as ReFrame displays them without a comma, which would end what ReFrame is given."""
     return " ".join(quote(name, safe="") for name in tests)
 
 
 def systems_in(database: Path) -> tuple[str, ...]:
-    """The systems that have results there, in alphabetical order. Raises ResultError."""
+    """Name the systems that have results there, in alphabetical order. Raises ResultError."""
     found = {case.get("system") for _, report in sessions(database) if report for case in _cases(report)}
     return tuple(sorted(name for name in found if isinstance(name, str) and name))
 
 
 def history(database: Path, system: str, *, since: datetime | None = None) -> History:
-    """A system's nights, none where there is no such file. since: what began before it is left out.
+    """Read a system's nights, none where there is no such file, without what began before `since`.
 
     Raises ResultError for a file that can't be read as a database of this ReFrame's.
     """
     if not database.exists():
         return History(system, (), (f"There is no database of results at {database}.",))
     remarks: list[str] = []
-    jobs: dict[str, list[Job]] = {}
+    jobs: dict[str, list[NightJob]] = {}
     chosen: dict[str, dict[tuple[str, str], None]] = {}
     held_s: dict[str, list[float]] = {}
     nightly: set[str] = set()
@@ -160,12 +162,12 @@ def _moment(seconds: object) -> datetime | None:
         return None
 
 
-def _job(case: Mapping[str, Any], night: str, began: datetime) -> Job:
+def _job(case: Mapping[str, Any], night: str, began: datetime) -> NightJob:
     record = _dict(case.get(RECORD))
     reason, stage = failure(case)
     good = case.get("result") == "pass" or (reason is not None and stage in AFTER_SANITY)
     origin = _dict(record.get("provenance"))
-    return Job(
+    return NightJob(
         key=key_of(
             partition=str(case.get("partition") or ""),
             display_name=str(case.get("display_name") or case.get("name") or ""),
@@ -195,8 +197,8 @@ def _node_seconds(case: Mapping[str, Any]) -> float:
 
 
 def _held_s(case: Mapping[str, Any]) -> float:
-    """How long a job has held its nodes: what ReFrame counts has the time in the queue in it, and is the most that it
-    can be; what the result tells begins with its first rank, and is the least.
+    """A job has held its nodes at most for what ReFrame counts, in which the time in the queue is, and at least for
+    what the result tells, which begins with its first rank.
     """
     origin = _dict(_dict(case.get(RECORD)).get("provenance"))
     most = max(0.0, _number(case.get("time_run")))
@@ -216,7 +218,7 @@ def _figures(case: Mapping[str, Any]) -> Iterator[tuple[str, tuple[float, str]]]
 
 
 def _state(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What an update of a machine changes, in words. Of a job's own numbers nothing."""
+    """Say what an update of a machine may change, and nothing of a job's own numbers."""
     if commit := origin.get("git_commit"):
         yield "commit", f"{str(commit)[:12]}{', modified' if origin.get('git_dirty') else ''}"
     for name, version in _dict(origin.get("versions")).items():
@@ -234,7 +236,7 @@ def _state(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tup
 
 
 def _parts(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float]]:
-    """What of a step got slower, where the result has it."""
+    """Give NightJob.parts as far as the result has them."""
     if breakdown := _dict(record.get("breakdown")):
         yield ("compute", ""), _number(breakdown.get("compute_s"))
         for one in map(_dict, _list(breakdown.get("axes"))):

@@ -1,4 +1,4 @@
-"""The page of a system's nights: every figure that is judged, night by night, with what changed and when."""
+"""The page of a system's nights shows every figure that is judged, night by night, with what changed and when."""
 
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -45,7 +45,7 @@ def page(system: FollowedSystem) -> Page:
 
 
 def interest(one: Followed, nights: int) -> int:
-    """How much there is to see: ALARM to ENDED. nights: of the system."""
+    """Say how much there is to see, from ALARM to ENDED, where the system has so many nights."""
     latest = one.latest
     if one.of.nights[-1] < nights - evidence.LOOK_BACK:
         return ENDED
@@ -115,7 +115,7 @@ def _way(one: Followed, change: float) -> str:
 
 
 def _charts(system: FollowedSystem, seen: Sequence[Followed], frames: dict[int, pd.DataFrame]) -> Iterable[Section]:
-    """A section a test, with the figures of all its points."""
+    """Make a section a test, with the figures of all its points."""
     names = text.slugs(f"{one.test} {one.of.figure}" for one in seen)
     drawn: dict[str, list[Figure]] = {}
     for one, name in zip(seen, names, strict=True):

@@ -1,4 +1,4 @@
-"""Verdicts: each figure of a night against its reference, and whether it got worse against the nights before.
+"""Each figure of a night is judged by its reference, and by the nights before.
 
 A verdict compares a night's median with the reference: slower (or faster) is what lies beyond the interval, by at least
 LEAST, and stays so among all figures of the night (Benjamini and Hochberg 1995, at FALSE_DISCOVERIES). An alarm takes
@@ -17,16 +17,16 @@ from statistics import median
 from reports.nights import evidence
 from reports.nights.evidence import LOOK_BACK, Expected
 from reports.nights.figures import MOVED_BY_OTHERS, FigureHistory, figures, share
-from reports.nights.history import History, Job, Night
+from reports.nights.history import History, Night, NightJob
 from reports.nights.verdicts import Alarm, Verdict
 from reports.nights.watch import Watch
 from systems import references
 from systems.references import Key, References, ReferenceSet, worse_by
 
 FALSE_DISCOVERIES = 0.05
-"""Of the figures of a night that are called slower or faster, at most so many by chance, on average."""
+"""At most this part of the figures of a night that are called slower or faster is so by chance, on average."""
 NOTHING_KEPT = "ReFrame has kept nothing of it, as where the night's time limit is reached"
-"""Why a test that a night had to run has no result."""
+"""A night had to run a test of which there is no job."""
 
 
 def judge(history: History, known: References | None, *, last: int = 1) -> list[list[Verdict]]:
@@ -50,7 +50,7 @@ def judge(history: History, known: References | None, *, last: int = 1) -> list[
 
 
 def _judged(every: Iterable[FigureHistory], by_key: Mapping[Key, ReferenceSet]) -> tuple[int, float]:
-    """How many of these figures have a reference, and the limit of the chance of the evidence of a steady one."""
+    """Count the figures that have a reference; the second number limits the chance of a steady one's evidence."""
     known = [one for one in every if one.key in by_key and one.figure in by_key[one.key].figures]
     return len(known), alarm_limit(sum(share(one.figure, by_key[one.key].figures) for one in known))
 
@@ -62,8 +62,8 @@ def _absent(
     ran: Sequence[Container[tuple[str, str]]],
     wanted: Iterable[int],
 ) -> Iterator[tuple[int, Verdict]]:
-    """Of nights without the figure. Nothing passes unmeasured where the test has run. Where it hasn't, an alarm stays
-    for LOOK_BACK nights, and the next one says that it is given up.
+    """Judge nights without the figure. Nothing passes unmeasured where the test has run. Where it hasn't, an alarm
+    stays for LOOK_BACK nights, and the next one says that it is given up.
     """
     for position in wanted:
         if position in verdicts:
@@ -85,7 +85,7 @@ def _absent(
 
 
 def _once(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """With one alarm for the same work: that of the steadier figure."""
+    """Leave one alarm for the same work: that of the steadier figure."""
     alarmed = {(verdict.key, verdict.figure) for verdict in verdicts if verdict.alarm}
     return [
         replace(verdict, alarm=None) if (verdict.key, MOVED_BY_OTHERS.get(verdict.figure)) in alarmed else verdict
@@ -94,13 +94,13 @@ def _once(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def alarm_limit(judged: float) -> float:
-    """How small the chance of an alarm's evidence has to be, with so many figures."""
+    """The chance of an alarm's evidence has to be so small, with so many figures."""
     return evidence.FALSE_ALARMS_A_YEAR / evidence.NIGHTS_A_YEAR / max(1, judged)
 
 
-def by_test(jobs: Iterable[Job]) -> dict[tuple[str, str, str], list[Job]]:
-    """By partition, test and point: what is left of a key where a job has no result."""
-    found: dict[tuple[str, str, str], list[Job]] = {}
+def by_test(jobs: Iterable[NightJob]) -> dict[tuple[str, str, str], list[NightJob]]:
+    """Group jobs by partition, test and point, which is what is left of a key where a job has no result."""
+    found: dict[tuple[str, str, str], list[NightJob]] = {}
     for job in jobs:
         found.setdefault((job.key.partition, job.key.test, job.key.point), []).append(job)
     return found
@@ -144,7 +144,7 @@ def _of_figure(
     limit: float,
     judged: int,
 ) -> Iterator[tuple[int, Verdict]]:
-    """Night by night, from the first of the reference on. judged: figures of the system."""
+    """Judge night by night, from the first of the reference on, where so many figures of the system are judged."""
     by_reference = evidence.from_reference(usual)
     watch, followed = Watch(by_reference, limit * share(one.figure, series.figures)), list[int]()
     for position, values in _with_reference(one, nights, series):
@@ -164,13 +164,13 @@ def _of_figure(
 def _with_reference(
     one: FigureHistory, nights: Sequence[Night], series: ReferenceSet
 ) -> Iterator[tuple[int, list[float]]]:
-    """The nights of a figure from the first of its reference on, by the order of storing: a clock may run backwards."""
+    """Leave out nights before the first of the reference, by the order of storing: a clock may run backwards."""
     since = datetime.fromisoformat(series.first)
     return dropwhile(lambda of: nights[of[0]].began < since, zip(one.nights, one.values, strict=True))
 
 
 def _worse_than(usual: references.Reference, values: Iterable[float]) -> list[float]:
-    """By how much each is worse than the reference, as the natural logarithm."""
+    """Return by how much each is worse than the reference, as the natural logarithm."""
     return [worse_by(usual.unit) * math.log(value / usual.median) for value in values]
 
 
@@ -178,7 +178,7 @@ def _against(
     one: FigureHistory, night: Night, value: float, effect: float, jobs: int, usual: references.Reference,
     expected: Expected, judged: int,
 ) -> Verdict:  # fmt: skip
-    """A night against the reference, before other figures are looked at."""
+    """Compare a night with the reference, before other figures are looked at."""
     half = evidence.interval(expected, jobs)
     sign = worse_by(one.unit)
     ends = sorted(math.expm1(sign * end) for end in (effect - half, effect + half))
@@ -194,7 +194,7 @@ def _against(
 
 
 def discovered(verdicts: list[Verdict]) -> list[Verdict]:
-    """With as many of a night called slower or faster as Benjamini and Hochberg allow."""
+    """Call as many of a night slower or faster as Benjamini and Hochberg allow."""
     p = sorted(verdict.p for verdict in verdicts if verdict.word in ("faster", "same", "slower"))
     held = [value for rank, value in enumerate(p, 1) if value <= FALSE_DISCOVERIES * rank / len(p)]
     most = max(held, default=0.0)
@@ -204,11 +204,8 @@ def discovered(verdicts: list[Verdict]) -> list[Verdict]:
     ]
 
 
-def suspects(history: History, known: References | None, tonight: Mapping[Key, Sequence[Job]]) -> list[Key]:
-    """Of tonight's tests those with a figure that looks worse than before: what is worth another job tonight.
-
-    history: of the nights before.
-    """
+def suspects(history: History, known: References | None, tonight: Mapping[Key, Sequence[NightJob]]) -> list[Key]:
+    """Find the tests of tonight with a figure that looks worse than in the nights before: another job is worth it."""
     by_key = known.by_key() if known else {}
     every = figures(history.nights)
     before = {(one.key, one.figure): one for one in every}

@@ -1,4 +1,4 @@
-"""The page of the last night of every system: did anything get worse, what, through what, and what can't be said."""
+"""A page says of every system's last night whether anything got worse, through what, and what can't be said."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def page(systems: Sequence[FollowedSystem]) -> Page:
 
 
 def notice(system: FollowedSystem, details: Iterable[str] = (), links: Iterable[tuple[str, str]] = ()) -> Notice:
-    """The night in one line. details, links: as of a Notice."""
+    """Tell the night in one line, with the details and links of a Notice."""
     report = system.report
     if report.code == WORSE:
         word = "Worse" if report.alarms else "Failed"

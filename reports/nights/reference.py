@@ -1,4 +1,4 @@
-"""Makes a system's references of the jobs that are in its results database.
+"""A system's references are made of the jobs that are in its results database.
 
 Every night counts the same, however many jobs of a test it has: what looks worse is run again in the same night, and
 would else count more often than what doesn't.
@@ -18,7 +18,7 @@ from engine.errors import UsageError
 from engine.result import provenance
 from reports.nights.evidence import Floats
 from reports.nights.figures import is_judged
-from reports.nights.history import History, Job
+from reports.nights.history import History, NightJob
 from systems import references
 from systems.files import SystemFileError
 from systems.references import FEWEST_JOBS, Key, Reference, ReferenceSet
@@ -26,9 +26,11 @@ from systems.references import FEWEST_JOBS, Key, Reference, ReferenceSet
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """path: the system's file; series: of the tests that had enough jobs, with what was there before of figures that
-    have too few; kept: those that were there before, of other tests; short: how many jobs the tests have that have too
-    few, and no reference from before; spoilt: why nothing of what was there before could be kept, "" if it could.
+    """The system's file has series of the tests that had enough jobs, with what was there before of figures that have
+    too few, and has kept those of other tests that were there before.
+
+    short says how many jobs the tests have that have too few, and no reference from before, and spoilt why nothing of
+    what was there before could be kept, "" if it could.
     """
 
     path: Path
@@ -39,8 +41,8 @@ class Made:
 
 
 def made(history: History, fewest: int) -> tuple[list[ReferenceSet], dict[Key, int]]:
-    """The series of every test with a figure that so many jobs have; and the jobs of the tests that have fewer."""
-    by_key: dict[Key, list[Job]] = defaultdict(list)
+    """Make the series of every test with a figure that so many jobs have, and count the jobs of the other tests."""
+    by_key: dict[Key, list[NightJob]] = defaultdict(list)
     for job in history.jobs:
         if job.figures:
             by_key[job.key].append(job)
@@ -94,7 +96,7 @@ def _with_older(
     return found
 
 
-def _figures(jobs: list[Job], fewest: int) -> dict[str, Reference]:
+def _figures(jobs: list[NightJob], fewest: int) -> dict[str, Reference]:
     by_night: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for job in jobs:
         for name, (value, unit) in job.figures.items():
@@ -120,7 +122,7 @@ def reference_of(unit: str, nights: Sequence[Sequence[float]]) -> Reference:
 
 
 def weighted_median(values: Floats, weights: Floats) -> float:
-    """The value with half of the weight on either side; between two of them, their mean."""
+    """The value has half of the weight on either side; between two of them it is their mean."""
     order = np.argsort(values, kind="stable")
     ordered, summed = values[order], np.cumsum(weights[order])
     at = int(np.searchsorted(summed, summed[-1] / 2 * (1 - 1e-12)))
@@ -129,7 +131,7 @@ def weighted_median(values: Floats, weights: Floats) -> float:
     return float((ordered[at] + ordered[after]) / 2 if between else ordered[at])
 
 
-def _series(key: Key, jobs: list[Job], usual: dict[str, Reference]) -> ReferenceSet:
+def _series(key: Key, jobs: list[NightJob], usual: dict[str, Reference]) -> ReferenceSet:
     versions: dict[str, list[str]] = defaultdict(list)
     for job in jobs:
         for name, value in job.state.items():

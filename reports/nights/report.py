@@ -1,4 +1,4 @@
-"""What there is to say of a night: its verdicts, its alarms with their culprits, and how much chance is in them."""
+"""A report says of a night its verdicts, its alarms with their culprits, and how much chance is in them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from reports import text
 from reports.nights import evidence
 from reports.nights.changes import what_changed
 from reports.nights.culprit import culprit
-from reports.nights.history import History, Job, Night
+from reports.nights.history import History, Night, NightJob
 from reports.nights.judge import by_test, judge
 from reports.nights.verdicts import Verdict, Word, words
 from systems.references import FEWEST_JOBS, Key, References, worse_by
@@ -19,7 +19,7 @@ BEFORE = 20
 LASTING = 10
 """A figure is reported if it is slower than its reference this many nights in a row, even without an alarm."""
 LATELY = 3 * LASTING
-"""They are looked for in this many nights, as not every night has every test."""
+"""LASTING of them are looked for in this many nights, as not every night has every test."""
 JUDGED: tuple[Word, ...] = ("slower", "same", "faster")
 FINE, WORSE, UNKNOWN = 0, 1, 2
 """These are the exit codes of par4d verdict."""
@@ -27,7 +27,7 @@ FINE, WORSE, UNKNOWN = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An alarm of a night. test: its name; culprit: a clause; changed: what of the machine differs since then."""
+    """A night's alarm names the test, says in a clause what the culprit is, and what of the machine changed then."""
 
     verdict: Verdict
     test: str
@@ -36,7 +36,7 @@ class Raised:
 
     @property
     def sentence(self) -> str:
-        """What got worse, by how much, since when, through what, and what changed then."""
+        """The sentence says what got worse, by how much, since when, through what, and what changed then."""
         verdict, alarm = self.verdict, self.verdict.alarm
         assert alarm is not None
         way = "longer" if verdict.unit == "s" else "more" if worse_by(verdict.unit) > 0 else "less"
@@ -52,8 +52,8 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class NightReport:
-    """What there is to say of a night. names: a different one for each test that has ever measured something; remarks:
-    what else is to be known, in sentences.
+    """A night has verdicts and alarms, and remarks say in sentences what else is to be known. Each test that has ever
+    measured something has a name of its own.
     """
 
     system: str
@@ -73,7 +73,7 @@ class NightReport:
 
     @property
     def judged(self) -> int:
-        """How many figures were set against a reference."""
+        """So many figures were set against a reference."""
         return sum(self.counts[word] for word in JUDGED)
 
     @property
@@ -119,14 +119,14 @@ class NightReport:
 
 
 def night_reports(history: History, known: References | None, *, last: int = 1) -> list[NightReport]:
-    """The last nights, oldest first."""
+    """Report the last nights, oldest first."""
     return reports_of(history, known, judge(history, known, last=last + LATELY), last)
 
 
 def reports_of(
     history: History, known: References | None, judged: Sequence[Sequence[Verdict]], last: int
 ) -> list[NightReport]:
-    """The last nights by their verdicts, which go back further than is reported."""
+    """Report the last nights by verdicts that go back further."""
     names = named(dict.fromkeys(job.key for job in history.jobs if job.figures))
     found = []
     for back in range(min(last, len(judged)), 0, -1):
@@ -180,7 +180,7 @@ def _remarks(system: str, known: References | None, night: Night) -> Iterable[st
 
 
 def _lasting(nights: Sequence[Sequence[Verdict]], names: Mapping[Key, str]) -> Iterable[str]:
-    """What is slower than its reference for LASTING nights without an alarm: it drifted."""
+    """What is slower than its reference for LASTING nights without an alarm has drifted."""
     lately: dict[tuple[Key, str], list[Word]] = {}
     for verdict in (verdict for verdicts in nights for verdict in verdicts if verdict.word in JUDGED):
         lately.setdefault((verdict.key, verdict.figure), []).append(verdict.word)
@@ -211,5 +211,5 @@ def _raised(verdict: Verdict, test: str, nights: Sequence[Night]) -> Raised:
     return Raised(verdict, test, culprit(verdict.key.test, since, before), tuple(changed))
 
 
-def _states(jobs: Iterable[Job]) -> list[dict[str, str]]:
+def _states(jobs: Iterable[NightJob]) -> list[dict[str, str]]:
     return [dict(job.state) for job in jobs]

@@ -1,4 +1,4 @@
-"""A night's summary: as text, as Markdown for a ticket, and as JUnit for a pipeline; and as JSON."""
+"""A night's summary is text, Markdown for a ticket, JUnit for a pipeline, or JSON."""
 
 import json
 import math

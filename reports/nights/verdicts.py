@@ -1,4 +1,4 @@
-"""What can be said of a figure in a night: its verdict, and the alarm that it may carry."""
+"""A figure has a verdict in a night, which may carry an alarm."""
 
 import math
 from collections.abc import Iterable
@@ -15,8 +15,10 @@ ALARMED = ", ALARM"
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A figure got worse. night: the first that is worse; new: raised tonight; effect: how many times as bad as
-    expected, less one; chance: of as much without a change, when it was raised.
+    """A figure got worse with that night; the alarm is new if it was raised tonight.
+
+    effect is how many times as bad as expected it is, less one, and chance that of as much without a change, when the
+    alarm was raised.
     """
 
     night: str
@@ -27,11 +29,11 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on a figure of a test in a night; that on a test without a result has no figure ("").
+    """The verdict on a test without a result has no figure ("").
 
-    value: the median of the night's jobs. usual: that of the reference. change: value by usual, less one, with its
-    interval; least: the smallest change that so many jobs are likely to show, if no other figure changes. p: of the
-    change, two-sided, 1 for one that doesn't count. reason: why it failed or is unknown.
+    value is the median of the night's jobs, usual that of the reference, and change the first by the second, less one,
+    with its interval; least is the smallest change that so many jobs are likely to show, if no other figure changes. p
+    is the change's, two-sided, and 1 for one that doesn't count. reason says why it failed or is unknown.
     """
 
     night: str
@@ -53,7 +55,7 @@ class Verdict:
 
     @property
     def said(self) -> str:
-        """The word, and whether there is an alarm."""
+        """The word says besides whether there is an alarm."""
         return f"{self.word}{ALARMED}" if self.alarm else self.word
 
 

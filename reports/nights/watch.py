@@ -1,4 +1,4 @@
-"""A figure followed from night to night: what is expected of the next, and the alarms and gains that nights show."""
+"""A figure is followed from night to night: what is expected of the next, and which alarms and gains nights show."""
 
 import math
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from reports.nights.evidence import BASELINE, FEWEST_NIGHTS, LOOK_BACK, Expected
 STILL_WORSE = 0.5
 """An alarm ends with two nights in a row that are worse by less than this part of its effect."""
 LASTS = 6
-"""Nights that a gain has to last: a few good ones are luck."""
+"""A gain has to last so many nights: a few good ones are luck."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Gain:
-    """A change for the better. began: the first of the nights that are; usual: what had been expected of them."""
+    """A figure is better since a night; usual is what had been expected of the nights since then."""
 
     began: int
     usual: Expected
@@ -26,8 +26,8 @@ class _Gain:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """An alarm that has been raised. began: the first of the nights that are worse; usual: what had been expected of
-    them; effect, chance: as of evidence.Evidence.
+    """An alarm has been raised, as a figure is worse since a night; usual is what had been expected of the nights since
+    then. effect and chance are those of evidence.Evidence.
     """
 
     began: int
@@ -42,7 +42,7 @@ class _Open:
 
 class Watch:
     """Follows a figure from night to night. A night is its jobs, each how much worse it is than the reference, as the
-    natural logarithm. limit: of the chance of an alarm's evidence.
+    natural logarithm. The chance of an alarm's evidence is at most the limit.
 
     While an alarm is open, what got worse still is found against the nights since then; the newest alarm is reported. A
     gain, by evidence as strong, is what is usual from then on: to lose it is a change for the worse.
@@ -57,7 +57,7 @@ class Watch:
         self._gain: _Gain | None = None
 
     def looks_worse(self, jobs: Sequence[float]) -> bool:
-        """Whether a night of these jobs is worth another one."""
+        """Say whether a night of these jobs is worth another one."""
         if self._open:
             usual = _since(self._open[-1].usual, self._middle[self._open[-1].began :])
         else:
@@ -66,8 +66,8 @@ class Watch:
         return evidence.looks_worse(_lower(jobs), usual, so_before)
 
     def add(self, jobs: Sequence[float]) -> tuple[int, bool, float, float] | None:
-        """A night; returns its alarm, if there is one: since which of the nights that were added, whether it is new, by
-        how much, as a fraction, and the chance of its evidence.
+        """Add a night; returns its alarm, if there is one: since which of the nights that were added, whether it is
+        new, by how much, as a fraction, and the chance of its evidence.
         """
         self._middle.append(median(jobs))
         self._nights.append(jobs)
@@ -86,8 +86,8 @@ class Watch:
         return alarm.began, new is not None, math.expm1(now), alarm.chance
 
     def _expected(self, until: int, ahead: float) -> Expected:
-        """So many nights later, by the usual nights up to then; where they are too few, by the reference, or by what
-        was expected before a gain, which only moves the level.
+        """The usual nights up to then tell what is expected so many nights later; where they are too few, the reference
+        does, or what was expected before a gain, which only moves the level.
         """
         before = self._usual(until)
         if len(before) >= FEWEST_NIGHTS:
@@ -95,19 +95,19 @@ class Watch:
         return _since(self._gain.usual, self._middle[self._gain.began : until]) if self._gain else self._by_reference
 
     def _usual(self, until: int) -> list[int]:
-        """The nights up to then that tell what is usual: since the last gain, without those of alarms that are over."""
+        """Nights up to then are usual if they came since the last gain, and in no alarm that is over."""
         began = self._gain.began if self._gain else 0
         return [at for at in range(began, until) if at not in self._bad][-BASELINE:]
 
     def _by_nights(self, before: Sequence[int], ahead: float, sign: int) -> Expected:
-        """sign: -1 for what is expected with all signs turned."""
+        """A sign of -1 gives what is expected with all signs turned."""
         middle = [sign * self._middle[at] for at in before]
         least = [sign * self._ends[at][0 if sign > 0 else 1] for at in before]
         return evidence.from_nights(np.array(middle), ahead, np.array(least))
 
     def _gained(self) -> _Gain | None:
-        """The gain that the last night shows: what would be an alarm with all signs turned, and has lasted. Until
-        enough nights tell what is usual since the last one, none is looked for.
+        """The last night shows a gain if it would be an alarm with all signs turned, and has lasted. None is looked for
+        until enough nights tell what is usual since the last one.
         """
         count = len(self._middle)
         window = min(LOOK_BACK, count - self._over)
@@ -126,7 +126,7 @@ class Watch:
         return _Gain(count - found.nights, self._expected(count - window, window))
 
     def _new(self) -> _Open | None:
-        """The alarm that the last night raises, beside those that are open."""
+        """The last night may raise an alarm beside those that are open."""
         count = len(self._middle)
         if self._open:
             since = self._middle[self._open[-1].began :]
@@ -144,7 +144,7 @@ class Watch:
 
 
 def _since(usual: Expected, nights: Sequence[float]) -> Expected:
-    """What is expected once so many nights were worse."""
+    """These nights, which were worse, are what is expected from then on."""
     error = usual.scale * math.sqrt(evidence.VARIANCE_OF_MEDIAN / len(nights))
     return replace(usual, level=median(nights), error=error)
 

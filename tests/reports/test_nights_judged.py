@@ -16,7 +16,7 @@ from reports.nights.changes import changes, what_changed
 from reports.nights.culprit import culprit
 from reports.nights.evidence import Expected, from_nights, from_reference, interval, strongest
 from reports.nights.figures import is_judged
-from reports.nights.history import Job
+from reports.nights.history import NightJob
 from reports.nights.judge import alarm_limit, discovered
 from reports.nights.reference import reference_of, weighted_median
 from reports.nights.verdicts import Verdict
@@ -390,11 +390,11 @@ def test_what_changed_is_what_was_never_so_before():
     assert what_changed(before, [{"nodes": "c"}, {"nodes": "d"}])[-1] != "nodes: c was not among them before"
 
 
-def a_job(**parts: float) -> Job:
-    """parts: what__which, as history.Job.parts has it."""
+def a_job(**parts: float) -> NightJob:
+    """parts: what__which, as history.NightJob.parts has it."""
     told = {tuple(name.split("__")) if "__" in name else (name, ""): value for name, value in parts.items()}
     key = Key("cpu", "WeakScaling", "", "2x1x1x1", 2, "fp32", "")
-    return Job(key, "n", None, False, "", {}, {}, told, (), 0.0)  # type: ignore[arg-type]
+    return NightJob(key, "n", None, False, "", {}, {}, told, (), 0.0)  # type: ignore[arg-type]
 
 
 USUAL = {"compute": 1.0, "exposed__x": 0.2, "exposed__data": 0.1, "host__n0": 1.0, "host__n1": 1.0, "rate__x": 1e8}
