@@ -22,8 +22,7 @@ from engine.result.schema import SCHEMA, Result, ResultError, checked, parse
 from engine.validation.document import SCHEMA as VALIDATION
 from engine.validation.document import Validation
 from reports import run_reports
-from reports.nights.gathered import histories, joined
-from reports.nights.history import History
+from reports.nights.history import History, histories
 from reports.run_reports import StoredResult
 from reports.text import clean
 
@@ -35,9 +34,9 @@ PREDICTIONS = (PLAN, VALIDATION)
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """What was found, and the file it was read from.
+    """Something was found in a file; the remark says why its test failed although the result is good.
 
-    remark: why its test failed although the result is good; written: when the file was, of a plan or validation.
+    Of a plan or validation it is known when the file was written.
     """
 
     result: T
@@ -65,8 +64,8 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """All that was found. duplicates: runs met again, without_record: test cases that measured nothing; histories: each
-    system's nights.
+    """All that was found is here; duplicates are runs met again, test cases without_record measured nothing, and
+    histories are each system's nights.
     """
 
     folders: tuple[str, ...]
@@ -101,7 +100,7 @@ def load(folders: Sequence[Path]) -> Loaded:
     skipped: list[Skipped] = []
     results: list[StoredResult] = []
     reported: list[StoredResult] = []
-    nights: list[History] = []
+    databases: dict[Path, list[run_reports.Session]] = {}
     files = 0
     for path in _files(folders):
         if path.suffix == ".json":
@@ -112,9 +111,8 @@ def load(folders: Sequence[Path]) -> Loaded:
             kept.extend([found] if isinstance(found, StoredResult) else found)
         else:
             try:
-                with run_reports.remembered(path):
-                    reported.extend(run_reports.from_database(path))
-                    nights.extend(histories(path))
+                databases[path] = list(run_reports.sessions(path))
+                reported.extend(run_reports.from_sessions(path, databases[path]))
             except ResultError as error:
                 skipped.append(Skipped(str(path), str(error)))
         files += 1
@@ -150,7 +148,7 @@ def load(folders: Sequence[Path]) -> Loaded:
     runs, contests, checks, plans, validations = (tuple(some) for some in by_schema.values())
     return Loaded(
         tuple(map(str, folders)), runs, tuple(skipped), files, duplicates, without_record, contests, checks, plans,
-        validations, tuple(joined(nights)),
+        validations, tuple(histories(databases)),
     )  # fmt: skip
 
 
@@ -183,7 +181,7 @@ def _read_json(path: Path, skipped: list[Skipped]) -> StoredResult | list[Stored
     if isinstance(data, dict) and data.get("schema") in (*run_reports.SCHEMAS, *PREDICTIONS):
         return StoredResult(str(path), data)
     if run_reports.is_run_report(data):
-        return run_reports.stored_results(data, str(path))
+        return list(run_reports.stored_results(data, str(path)))
     return None
 
 
@@ -230,7 +228,7 @@ def _written(source: str) -> datetime:
 
 
 def _identity(data: dict[str, Any]) -> str:
-    """What parts one run from another: who ran what, where and when. Of a prediction all that it says."""
+    """One run is told from another by who ran what, where and when, and a prediction by all that it says."""
     if data.get("schema") in PREDICTIONS:
         return json.dumps(data, sort_keys=True)
     provenance = data.get("provenance")

@@ -6,8 +6,8 @@ rebuild ours. Format: ReFrame 4.10, run report data version 4.2.
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,18 @@ SCHEMAS = (SCHEMA, peers.SCHEMA, gpu_check.SCHEMA)
 DATA_VERSION = 4
 """Newer major versions of ReFrame's report data are refused."""
 LOCK_TIMEOUT_S = 10
+Session = tuple[str, dict[str, Any] | None]
+"""A session has a name and its run report, None for one that is none."""
 AFTER_SANITY = ("performance", "cleanup", "finalize")
 """These stages of a test case come once its result has been found good."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """A result as decoded JSON, not yet checked. data is None where a test case measured nothing.
+    """A result is decoded JSON, not yet checked. data is None where a test case measured nothing.
 
-    failure: why its test case failed, None for one that did not fail, or failed only once its result was found good;
-    remark: why that one failed.
+    failure says why its test case failed, None for one that did not fail, or failed only once its result was found
+    good; the remark says why that one failed.
     """
 
     source: str
@@ -40,7 +42,7 @@ class StoredResult:
     remark: str = ""
 
     def judged(self, failure: str) -> dict[str, Any]:
-        """The data as that of a run that failed for this reason, unless it says so itself.
+        """Give the data as that of a run that failed for this reason, unless it says so itself.
 
         A contest is as one that was asked for and not held. Without data there is none.
         """
@@ -64,15 +66,11 @@ def is_run_report(data: object) -> bool:
     return isinstance(data, dict) and "session_info" in data and isinstance(data.get("runs"), list)
 
 
-def stored_results(report: dict[str, Any], source: str) -> list[StoredResult]:
+def stored_results(report: dict[str, Any], source: str) -> Iterator[StoredResult]:
     """The record of every test case that leaves a result or a contest with peers.
 
     Test cases of other suites carry no such variable, and a record of another schema is neither.
     """
-    return list(_stored_results(report, source))
-
-
-def _stored_results(report: dict[str, Any], source: str) -> Iterator[StoredResult]:
     for session in report["runs"]:
         cases = session.get("testcases") if isinstance(session, dict) else None
         for case in cases if isinstance(cases, list) else ():
@@ -99,45 +97,21 @@ def failure(case: Mapping[str, Any]) -> tuple[str | None, str]:
     return clean(words), str(case.get("fail_phase") or "")
 
 
-def from_database(path: Path) -> list[StoredResult]:
-    """What every session in a results database has stored, opened read-only; none if it is another database.
-
-    Raises ResultError if the file can't be read as a database.
-    """
-    found: list[StoredResult] = []
-    for uuid, report in sessions(path):
+def from_sessions(path: Path, stored: Iterable[Session]) -> Iterator[StoredResult]:
+    """What every session of a results database has stored."""
+    for uuid, report in stored:
         if report is None:
-            found.append(StoredResult(f"{path}, session {uuid}", None, "the session is cut short or is not JSON"))
+            yield StoredResult(f"{path}, session {uuid}", None, "the session is cut short or is not JSON")
         else:
-            found.extend(_stored_results(report, f"{path}, session {uuid}"))
-    return found
+            yield from stored_results(report, f"{path}, session {uuid}")
 
 
-@contextmanager
-def remembered(path: Path) -> Iterator[None]:
-    """Read and decode the sessions of a database once and keep them in memory meanwhile.
-
-    They are asked for once for its results and once for each system's nights. Raises ResultError.
-    """
-    _remembered[path] = list(sessions(path))
-    try:
-        yield
-    finally:
-        del _remembered[path]
-
-
-_remembered: dict[Path, list[tuple[str, dict[str, Any] | None]]] = {}
-
-
-def sessions(path: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Every session of a results database with its run report, None for one that is none, in the order in which they
-    were stored; none if it is another database. The file is opened read-only.
+def sessions(path: Path) -> Iterator[Session]:
+    """Every session of a results database in the order in which they were stored; none if it is another database. The
+    file is opened read-only.
 
     Raises ResultError if it can't be read as a database, or is of a ReFrame whose format is newer than this.
     """
-    if path in _remembered:
-        yield from _remembered[path]
-        return
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCK_TIMEOUT_S)) as opened:
             tables = {name for (name,) in opened.execute("SELECT name FROM sqlite_master")}

@@ -4,7 +4,7 @@ import math
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,22 +123,16 @@ def say(sentence: str) -> None:
 
 def keep(night: NightRun, reported: NightReport) -> None:
     """Write the night's summary in each form. If the disk is full it is said, and changes no verdict."""
+    forms: tuple[Callable[[NightReport], str], ...] = (
+        summary.as_text, summary.as_markdown, summary.as_junit, summary.as_json
+    )  # fmt: skip
     try:
-        _write(night, reported)
+        for ending, form in zip(("txt", "md", "xml", "json"), forms, strict=True):
+            for name in (night.name, "latest"):
+                write_text(_folder(night) / f"{name}.{ending}", form(reported))
+        say(f"The summary is {_folder(night) / night.name}.txt, .md, .xml (JUnit) and .json.")
     except OSError as error:
         say(f"The summary could not be written: {error}")
-
-
-def _write(night: NightRun, reported: NightReport) -> None:
-    for ending, words in (
-        ("txt", summary.as_text(reported)),
-        ("md", summary.as_markdown(reported)),
-        ("xml", summary.as_junit(reported)),
-        ("json", summary.as_json([reported])),
-    ):
-        for name in (night.name, "latest"):
-            write_text(_folder(night) / f"{name}.{ending}", words)
-    say(f"The summary is {_folder(night) / night.name}.txt, .md, .xml (JUnit) and .json.")
 
 
 def _folder(night: NightRun) -> Path:
@@ -159,7 +153,6 @@ def _affordable(several: Iterable[NightlyTest], node_hours: float) -> list[Night
 
 
 def _of(night: NightRun, found: History) -> Sequence[NightJob]:
-    """A night's jobs so far."""
     return next((one.jobs for one in found.nights if one.name == night.name), ())
 
 
@@ -168,7 +161,6 @@ def _spent_node_hours(tonight: Iterable[NightJob]) -> float:
 
 
 def _jobs(tonight: Iterable[NightJob]) -> Counter[tuple[str, str]]:
-    """How many jobs each test has, also without a result."""
     return Counter(job.key.name for job in tonight)
 
 

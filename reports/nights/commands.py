@@ -90,7 +90,7 @@ def verdict(
     try:
         found = history(database, name)
         nights = night_reports(found, systems.references.references(name), last=last)
-        words = summary.as_json(nights) + "\n" if json else "\n".join(map(summary.as_text, nights))
+        words = summary.as_json(*nights) + "\n" if json else "\n".join(map(summary.as_text, nights))
     except EngineError:
         raise
     except Exception:  # an exit code of 1 would blame the machine

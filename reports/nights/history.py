@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from reports.run_reports import AFTER_SANITY, RECORD, failure, sessions
+from reports.run_reports import AFTER_SANITY, RECORD, Session, failure, sessions
 from systems.references import Key, key_of, name_of
 
 DATABASE = Path("results/reframe/results.db")
@@ -94,10 +94,23 @@ def said(tests: Iterable[str]) -> str:
     return " ".join(quote(name, safe="") for name in tests)
 
 
-def systems_in(database: Path) -> tuple[str, ...]:
-    """Name the systems that have results there, in alphabetical order. Raises ResultError."""
-    found = {case.get("system") for _, report in sessions(database) if report for case in _cases(report)}
-    return tuple(sorted(name for name in found if isinstance(name, str) and name))
+def systems_in(stored: Iterable[Session]) -> set[str]:
+    found = {case.get("system") for _, report in stored if report for case in _cases(report)}
+    return {name for name in found if isinstance(name, str) and name}
+
+
+def histories(databases: Mapping[Path, Sequence[Session]]) -> list[History]:
+    """Read the history of each system that has nights in these databases, in alphabetical order.
+
+    Nights of several are in the order in which they began. A session that an earlier database holds too, as a copy
+    does, counts once: sessions are the same if they began at the same time.
+    """
+    systems = {path: systems_in(stored) for path, stored in databases.items()}
+    every = (
+        _history(name, {path: stored for path, stored in databases.items() if name in systems[path]})
+        for name in sorted(set().union(*systems.values()))
+    )
+    return [found for found in every if found.nights]
 
 
 def history(database: Path, system: str, *, since: datetime | None = None) -> History:
@@ -107,46 +120,53 @@ def history(database: Path, system: str, *, since: datetime | None = None) -> Hi
     """
     if not database.exists():
         return History(system, (), (f"There is no database of results at {database}.",))
+    return _history(system, {database: sessions(database)}, since)
+
+
+def _history(system: str, databases: Mapping[Path, Iterable[Session]], since: datetime | None = None) -> History:
     remarks: list[str] = []
     jobs: dict[str, list[NightJob]] = {}
     chosen: dict[str, dict[tuple[str, str], None]] = {}
     held_s: dict[str, list[float]] = {}
-    nightly: set[str] = set()
-    broken = 0
-    ends: list[float] = []
-    for _, report in sessions(database):
-        if report is None:
-            broken += 1
-            continue
-        info = _dict(report["session_info"])
-        began = _moment(info.get("time_start_unix"))
-        if began is None:
-            broken += 1
-            continue
-        own = [case for case in _cases(report) if case.get("system") == system]
-        if not own or (since and began < since):
-            continue
-        ends.append(_number(info.get("time_end_unix")))
-        night = str(info.get(NIGHT) or f"{began:%Y-%m-%d}")
-        if info.get(NIGHT):
-            nightly.add(night)
-        jobs.setdefault(night, []).extend(_job(case, night, began) for case in own if RECORD in case)
-        words = str(info.get(CHOSEN) or "").split()
-        chosen.setdefault(night, {}).update(dict.fromkeys(name_of(unquote(word)) for word in words))
-        for case in own:
-            if case.get("result") == "pass":
-                held_s.setdefault(str(case.get("unique_name")), []).append(_node_seconds(case))
-    if broken:
-        remarks.append(f"{broken} session{'s' * (broken > 1)} of {database} can't be read and were left out.")
-    if back := sum(later < earlier for earlier, later in pairwise(ends)):
-        remarks.append(
-            f"The clock ran backwards before {back} session{'s' * (back > 1)} of {database}: nights are taken in the "
-            "order in which they were stored."
-        )
-    nights = tuple(
-        Night(name, of[0].began, tuple(of), tuple(chosen[name]), name in nightly) for name, of in jobs.items() if of
-    )
-    return History(system, nights, tuple(remarks), held_s)
+    nightly, known = set[str](), set[datetime]()
+    for database, stored in databases.items():
+        broken, ends, met = 0, list[float](), set[datetime]()
+        for _, report in stored:
+            info = _dict(report["session_info"]) if report else {}
+            began = _moment(info.get("time_start_unix"))
+            if report is None or began is None:
+                broken += 1
+                continue
+            own = [case for case in _cases(report) if case.get("system") == system]
+            if not own or (since and began < since):
+                continue
+            ends.append(_number(info.get("time_end_unix")))
+            met.add(began)
+            night = str(info.get(NIGHT) or f"{began:%Y-%m-%d}")
+            if info.get(NIGHT):
+                nightly.add(night)
+            words = str(info.get(CHOSEN) or "").split()
+            chosen.setdefault(night, {}).update(dict.fromkeys(name_of(unquote(word)) for word in words))
+            for case in own if began not in known else ():
+                if RECORD in case:
+                    jobs.setdefault(night, []).append(_job(case, night, began))
+                if case.get("result") == "pass":
+                    held_s.setdefault(str(case.get("unique_name")), []).append(_node_seconds(case))
+        known |= met
+        if broken:
+            remarks.append(f"{broken} session{'s' * (broken > 1)} of {database} can't be read and were left out.")
+        if back := sum(later < earlier for earlier, later in pairwise(ends)):
+            remarks.append(
+                f"The clock ran backwards before {back} session{'s' * (back > 1)} of {database}: nights are taken in "
+                "the order in which they were stored."
+            )
+    nights = [
+        Night(name, min(job.began for job in of), tuple(of), tuple(chosen[name]), name in nightly)
+        for name, of in jobs.items()
+    ]
+    if len(databases) > 1:
+        nights.sort(key=lambda night: night.began)
+    return History(system, tuple(nights), tuple(remarks), held_s)
 
 
 def _cases(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

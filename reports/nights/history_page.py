@@ -9,12 +9,11 @@ import pandas as pd
 from reports import text
 from reports.columns import columns_of
 from reports.nights import chart, evidence
-from reports.nights.amounts import Amount, read
 from reports.nights.chart import MOST_NIGHTS, Mark, Track
 from reports.nights.followed import Followed, FollowedSystem, band, frame
 from reports.nights.history import Night
 from reports.nights.night_page import BAD, NAME, notice
-from reports.nights.summary import amount
+from reports.nights.summary import Amount, amount, read
 from reports.page import Block, Column, Download, Facts, Figure, Figures, Notices, Page, Paragraph, Section, Table
 from systems.references import worse_by
 

@@ -18,10 +18,10 @@ from reports.nights import evidence
 from reports.nights.evidence import LOOK_BACK, Expected
 from reports.nights.figures import MOVED_BY_OTHERS, FigureHistory, figures, share
 from reports.nights.history import History, Night, NightJob
-from reports.nights.verdicts import Alarm, Verdict
+from reports.nights.verdicts import Alarm, Verdict, Word
 from reports.nights.watch import Watch
 from systems import references
-from systems.references import Key, References, ReferenceSet, worse_by
+from systems.references import Key, Reference, References, ReferenceSet, worse_by
 
 FALSE_DISCOVERIES = 0.05
 """At most this part of the figures of a night that are called slower or faster is so by chance, on average."""
@@ -40,10 +40,10 @@ def judge(history: History, known: References | None, *, last: int = 1) -> list[
         series = by_key.get(one.key)
         usual = series.figures.get(one.figure) if series else None
         if series is None or usual is None:
-            verdicts = dict(_unknown(one, history.nights))
+            verdicts = dict(_unknown(one))
         else:
             verdicts = dict(_of_figure(one, history.nights, series, usual, limit, count))
-            verdicts |= dict(_absent(one, history.nights, verdicts, ran, wanted))
+            verdicts |= dict(_absent(one, verdicts, ran, wanted))
         for position in verdicts.keys() & wanted:
             found[position - wanted.start].append(verdicts[position])
     return [_once(discovered(verdicts)) for verdicts in found]
@@ -56,11 +56,7 @@ def _judged(every: Iterable[FigureHistory], by_key: Mapping[Key, ReferenceSet]) 
 
 
 def _absent(
-    one: FigureHistory,
-    nights: Sequence[Night],
-    verdicts: Mapping[int, Verdict],
-    ran: Sequence[Container[tuple[str, str]]],
-    wanted: Iterable[int],
+    one: FigureHistory, verdicts: Mapping[int, Verdict], ran: Sequence[Container[tuple[str, str]]], wanted: range
 ) -> Iterator[tuple[int, Verdict]]:
     """Judge nights without the figure. Nothing passes unmeasured where the test has run. Where it hasn't, an alarm
     stays for LOOK_BACK nights, and the next one says that it is given up.
@@ -77,11 +73,8 @@ def _absent(
             reason = "it was not measured" if one.key.name in ran[position] else "its test was not run"
             if given_up:
                 alarm, reason = None, f"its alarm is given up, as it was not measured in {LOOK_BACK} nights"
-            night = nights[position]
-            yield position, Verdict(
-                night.name, night.began, one.key, one.figure, one.unit, "unknown", 0, reason=reason,
-                alarm=replace(alarm, new=False) if alarm else None,
-            )  # fmt: skip
+            alarm = replace(alarm, new=False) if alarm else None
+            yield position, Verdict(one.key, one.figure, one.unit, "unknown", 0, reason=reason, alarm=alarm)
 
 
 def _once(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -106,59 +99,41 @@ def by_test(jobs: Iterable[NightJob]) -> dict[tuple[str, str, str], list[NightJo
     return found
 
 
-def _no_result(night: Night, key: Key, reason: str, *, failed: bool = False) -> Verdict:
-    return Verdict(night.name, night.began, key, "", "", "failed" if failed else "unknown", 0, reason=reason)
-
-
 def _without_result(night: Night) -> Iterator[Verdict]:
     for jobs in by_test(night.jobs).values():
         failed = [job for job in jobs if job.failed]
         without = failed or [job for job in jobs if job.reason and not any(job.figures for job in jobs)]
         if without:
             of = f"{len(failed)} of {len(jobs)} jobs: " if 0 < len(failed) < len(jobs) else ""
-            yield _no_result(night, without[0].key, f"{of}{without[0].reason}", failed=bool(failed))
+            word: Word = "failed" if failed else "unknown"
+            yield Verdict(without[0].key, "", "", word, 0, reason=f"{of}{without[0].reason}")
     there = {job.key.name for job in night.jobs}
     for test, point in night.chosen:
         if (test, point) not in there:
-            yield _no_result(night, Key("", test, point, "", 0, "", ""), NOTHING_KEPT)
+            yield Verdict(Key("", test, point, "", 0, "", ""), "", "", "unknown", 0, reason=NOTHING_KEPT)
 
 
-def _unknown(one: FigureHistory, nights: Sequence[Night]) -> Iterator[tuple[int, Verdict]]:
-    jobs = 0
+def _unknown(one: FigureHistory) -> Iterator[tuple[int, Verdict]]:
+    jobs, fewest = 0, references.FEWEST_JOBS
     for position, values in zip(one.nights, one.values, strict=True):
         jobs += len(values)
-        fewest = references.FEWEST_JOBS
-        reason = f"no reference, {jobs} of the {fewest} jobs that one takes" if jobs < fewest else "no reference yet"
-        night = nights[position]
-        yield position, Verdict(
-            night.name, night.began, one.key, one.figure, one.unit, "unknown", len(values),
-            value=median(values), reason=reason,
-        )  # fmt: skip
+        why = f"no reference, {jobs} of the {fewest} jobs that one takes" if jobs < fewest else "no reference yet"
+        value = median(values)
+        yield position, Verdict(one.key, one.figure, one.unit, "unknown", len(values), value=value, reason=why)
 
 
 def _of_figure(
-    one: FigureHistory,
-    nights: Sequence[Night],
-    series: ReferenceSet,
-    usual: references.Reference,
-    limit: float,
-    judged: int,
+    one: FigureHistory, nights: Sequence[Night], series: ReferenceSet, usual: Reference, limit: float, judged: int
 ) -> Iterator[tuple[int, Verdict]]:
     """Judge night by night, from the first of the reference on, where so many figures of the system are judged."""
     by_reference = evidence.from_reference(usual)
     watch, followed = Watch(by_reference, limit * share(one.figure, series.figures)), list[int]()
     for position, values in _with_reference(one, nights, series):
-        night = nights[position]
         logs = _worse_than(usual, values)
         followed.append(position)
-        alarm = watch.add(logs)
-        yield (
-            position,
-            replace(
-                _against(one, night, median(values), median(logs), len(logs), usual, by_reference, judged),
-                alarm=Alarm(nights[followed[alarm[0]]].name, *alarm[1:]) if alarm else None,
-            ),
-        )
+        new = watch.add(logs)
+        alarm = Alarm(nights[followed[new[0]]].name, *new[1:]) if new else None
+        yield position, _against(one, median(values), median(logs), len(logs), usual, by_reference, judged, alarm)
 
 
 def _with_reference(
@@ -169,14 +144,14 @@ def _with_reference(
     return dropwhile(lambda of: nights[of[0]].began < since, zip(one.nights, one.values, strict=True))
 
 
-def _worse_than(usual: references.Reference, values: Iterable[float]) -> list[float]:
+def _worse_than(usual: Reference, values: Iterable[float]) -> list[float]:
     """Return by how much each is worse than the reference, as the natural logarithm."""
     return [worse_by(usual.unit) * math.log(value / usual.median) for value in values]
 
 
 def _against(
-    one: FigureHistory, night: Night, value: float, effect: float, jobs: int, usual: references.Reference,
-    expected: Expected, judged: int,
+    one: FigureHistory, value: float, effect: float, jobs: int, usual: Reference, expected: Expected, judged: int,
+    alarm: Alarm | None,
 ) -> Verdict:  # fmt: skip
     """Compare a night with the reference, before other figures are looked at."""
     half = evidence.interval(expected, jobs)
@@ -185,9 +160,8 @@ def _against(
     counts = abs(math.expm1(effect)) >= evidence.LEAST
     beyond = counts and abs(effect) > half
     return Verdict(
-        night.name, night.began, one.key, one.figure, one.unit,
-        ("slower" if effect > 0 else "faster") if beyond else "same",
-        jobs, value=value, usual=usual.median, change=value / usual.median - 1, low=ends[0], high=ends[1],
+        one.key, one.figure, one.unit, ("slower" if effect > 0 else "faster") if beyond else "same", jobs,
+        value=value, usual=usual.median, change=value / usual.median - 1, low=ends[0], high=ends[1], alarm=alarm,
         least=max(evidence.LEAST, math.expm1(evidence.visible(expected, jobs, FALSE_DISCOVERIES / judged))),
         p=evidence.two_sided(expected, jobs, effect) if counts else 1.0,
     )  # fmt: skip

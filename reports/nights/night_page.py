@@ -8,10 +8,10 @@ import pandas as pd
 from reports import text
 from reports.columns import columns_of
 from reports.nights import evidence
-from reports.nights.amounts import Amount, read
 from reports.nights.followed import FollowedSystem
 from reports.nights.judge import FALSE_DISCOVERIES
 from reports.nights.report import FINE, WORSE, NightReport
+from reports.nights.summary import Amount, read
 from reports.nights.verdicts import ALARMED, Verdict
 from reports.page import Block, Column, Facts, Notice, Notices, Page, Paragraph, Section, Table
 

@@ -31,6 +31,7 @@ class Raised:
 
     verdict: Verdict
     test: str
+    tonight: bool
     culprit: str
     changed: tuple[str, ...]
 
@@ -42,7 +43,7 @@ class Raised:
         way = "longer" if verdict.unit == "s" else "more" if worse_by(verdict.unit) > 0 else "less"
         size = alarm.effect if worse_by(verdict.unit) > 0 else -alarm.effect / (1 + alarm.effect)
         found = f"{self.test}: {verdict.figure} is {text.percent(abs(size))} {way}"
-        found += " tonight" if alarm.night == verdict.night else f" since the night {alarm.night}"
+        found += " tonight" if self.tonight else f" since the night {alarm.night}"
         found += f". Culprit: {self.culprit}" if self.culprit else ". Its parts don't tell the culprit"
         found += (
             f". Changed then: {'; '.join(self.changed)}." if self.changed else ". Nothing that is recorded changed."
@@ -208,7 +209,8 @@ def _raised(verdict: Verdict, test: str, nights: Sequence[Night]) -> Raised:
         of_began, last = (nights[began].name, before[-1].night if before else "")
         surely = [job for job in since if job.night != of_began]
         changed = what_changed(_states(job for job in before if job.night != last), _states(surely))
-    return Raised(verdict, test, culprit(verdict.key.test, since, before), tuple(changed))
+    tonight = began == len(nights) - 1
+    return Raised(verdict, test, tonight, culprit(verdict.key.test, since, before), tuple(changed))
 
 
 def _states(jobs: Iterable[NightJob]) -> list[dict[str, str]]:

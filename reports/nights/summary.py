@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from xml.etree import ElementTree
 
 from reports import text
@@ -16,6 +16,21 @@ UNITS: Mapping[str, Write] = {"s": text.seconds, "flop/s": text.flops, "B": text
 
 def amount(value: float, unit: str) -> str:
     return UNITS[unit](value) if unit in UNITS else text.si(value, unit)
+
+
+class Amount(float):
+    """A number that knows its unit: it sorts and goes to a CSV as a number, and is read with the unit."""
+
+    unit: str
+
+    def __new__(cls, value: float, unit: str) -> "Amount":
+        made = super().__new__(cls, value)
+        made.unit = unit
+        return made
+
+
+def read(value: Amount) -> str:
+    return amount(value, value.unit)
 
 
 def as_text(report: NightReport) -> str:
@@ -70,7 +85,7 @@ def as_junit(report: NightReport) -> str:
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def as_json(several: Iterable[NightReport]) -> str:
+def as_json(*several: NightReport) -> str:
     return json.dumps([_data(report) for report in several], indent=1)
 
 

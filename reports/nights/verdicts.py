@@ -1,9 +1,9 @@
 """A figure has a verdict in a night, which may carry an alarm."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal
 
 from systems.references import Key
@@ -36,8 +36,6 @@ class Verdict:
     is the change's, two-sided, and 1 for one that doesn't count. reason says why it failed or is unknown.
     """
 
-    night: str
-    began: datetime
     key: Key
     figure: str
     unit: str
@@ -60,7 +58,5 @@ class Verdict:
 
 
 def words(verdicts: Iterable[Verdict]) -> dict[Word, int]:
-    counted: dict[Word, int] = dict.fromkeys(("slower", "faster", "same", "unknown", "failed"), 0)
-    for verdict in verdicts:
-        counted[verdict.word] += 1
-    return counted
+    counted = Counter(verdict.word for verdict in verdicts)
+    return {word: counted[word] for word in ("slower", "faster", "same", "unknown", "failed")}

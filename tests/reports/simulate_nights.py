@@ -29,6 +29,7 @@ from reports.nights.judge import alarm_limit
 from reports.nights.reference import reference_of
 from reports.nights.report import named
 from reports.nights.watch import Watch
+from reports.run_reports import sessions
 
 MEASURED = Path(__file__).with_name("measured_noise.csv")
 DRIFT_A_NIGHT = 0.01 / 30
@@ -51,7 +52,7 @@ def write(databases: list[Path], path: Path, first: int) -> None:
     """Every judged figure that raises alarms and has 20 jobs or more in the first nights of a database."""
     rows, devices = [], set()
     for database in databases:
-        for system in systems_in(database):
+        for system in sorted(systems_in(sessions(database))):
             nights = history(database, system).nights[:first]
             devices |= {device for night in nights for job in night.jobs for device in job.devices}
             every = figures(nights)

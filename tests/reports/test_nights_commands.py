@@ -12,9 +12,10 @@ import pytest
 from nights_commands import make, verdict
 from sample_nights import FIRST, NEW, OLD, SLOWED, STEADY, case, night_name, session, slowed, store, timed
 
+from reports import run_reports
 from reports.load import load
-from reports.nights import gathered, summary
 from reports.nights import history as nights_history
+from reports.nights import summary
 from reports.nights.evidence import LOOK_BACK
 from reports.nights.report import night_reports
 from reports.par4d import main
@@ -194,7 +195,8 @@ def test_a_chosen_test_that_left_nothing_is_unknown_to_all_who_ask(tmp_path, cap
     out = capsys.readouterr().out
     assert "nothing got worse, 1 test left no result." in out
     assert "unknown  Lost, n=1     ReFrame has kept nothing of it, as where the night's time limit is reached" in out
-    (joined,) = gathered.joined(2 * [nights_history.history(database, "frontier")])
+    stored = list(run_reports.sessions(database))
+    (joined,) = nights_history.histories({database: stored, tmp_path / "copy.db": stored})
     assert joined.nights[-1].chosen == (("Steady", "n=512"), ("Slowed", "n=512"), ("Lost,", "n=1"))
 
 

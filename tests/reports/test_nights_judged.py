@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sample_nights import FIRST
 from scipy.stats import beta, chi2
 from simulate_nights import REFERENCE, Series, follow, residuals
 
@@ -266,7 +265,7 @@ def test_a_weighted_median_has_half_of_the_weight_on_either_side():
 
 def verdict(number: int, p: float) -> Verdict:
     word = "slower" if p < 0.05 else "same"
-    return Verdict("n", FIRST, Key("", str(number), "", "", 1, "", ""), "f", "s", word, 1, p=p)
+    return Verdict(Key("", str(number), "", "", 1, "", ""), "f", "s", word, 1, p=p)
 
 
 def test_of_many_figures_only_those_are_called_slower_that_benjamini_and_hochberg_allow():

@@ -18,8 +18,7 @@ from reports.load import load
 from reports.nights import history_page
 from reports.nights.chart import Mark, Track, chart
 from reports.nights.followed import followed
-from reports.nights.gathered import joined
-from reports.nights.history import History, history
+from reports.nights.history import history
 from reports.page import Figures, Page, Table
 from reports.plots.svg import inline
 from reports.site import build
@@ -44,7 +43,7 @@ def two_systems() -> list[dict[str, Any]]:
 
 
 def system_page(database: Path) -> Page:
-    (system,) = followed(joined([history(database, "frontier")]))
+    (system,) = followed([history(database, "frontier")])
     return history_page.page(system)
 
 
@@ -329,6 +328,9 @@ def test_the_methods_say_what_verdicts_and_alarms_are_with_the_numbers_that_are_
     assert "20 or more, and their spread" in words
 
 
-def test_histories_of_one_database_keep_the_order_in_which_they_were_stored() -> None:
-    one = History("a", (), ("odd",))
-    assert joined([one]) == [one]
+def test_nights_of_one_database_keep_the_order_in_which_they_were_stored(tmp_path: Path) -> None:
+    first, second, third = slowed(3)
+    store(tmp_path / "results.db", [third, first, second])
+    (found,) = load([tmp_path]).histories
+    assert [night.name for night in found.nights] == [night_name(number) for number in (2, 0, 1)]
+    assert ["The clock ran backwards" in remark for remark in found.remarks] == [True]
