@@ -81,12 +81,10 @@ class Bandwidth(EngineTest):
 
     @property
     def result(self) -> Result:
-        """What the engine wrote."""
         return parse(self.record, "the result")
 
     @property
     def links(self) -> Links:
-        """What the engine measured."""
         found = self.result.links
         assert found is not None, "a result that is good has links"
         return found

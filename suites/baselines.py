@@ -46,7 +46,6 @@ class Baseline(PeerComparison, PointTraining):
 
     @property
     def point(self) -> Point:  # type: ignore[override]
-        """The point of the match."""
         point: Point = self.match.point
         return point
 

@@ -54,7 +54,6 @@ def calibrated(name: str | None, *, timeout_s: float, results: Path | None = Non
 
 
 def numbers(measured: Measured) -> dict[str, str]:
-    """The fitted numbers, by their names in the file."""
     assert measured.performance is not None
     found = measured.performance
     names = ("products", "link", "fading", "slowdown", "spread")

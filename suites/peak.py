@@ -61,7 +61,6 @@ class DeviceTest(EngineTest):
             self.skip(reason)
 
     def budget(self) -> list[str]:
-        """The engine's option for the time budget."""
         budget_s = TIME_BUDGET_S[self.device] if self.time_budget_s is None else self.time_budget_s
         return ["--time-budget", f"{budget_s:g}"]
 

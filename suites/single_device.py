@@ -64,7 +64,6 @@ class SingleDevice(OfSeries, EngineTest):
 
     @property
     def result(self) -> PeersResult:
-        """What the engine wrote."""
         return parse(self.record, "the result")
 
     def judge(self) -> None:

@@ -98,7 +98,6 @@ TimeLimit = Annotated[str, Field(pattern=r"^(\d+h)?(\d+m)?$", min_length=2)]
 
 
 def seconds(time_limit: str) -> int:
-    """The seconds of a time limit such as 1h30m."""
     hours, minutes = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?", time_limit).groups(default="0")  # type: ignore[union-attr]
     return 3600 * int(hours) + 60 * int(minutes)
 

@@ -163,7 +163,6 @@ class ReferenceSet(Record):
 
     @property
     def key(self) -> Key:
-        """The key that its jobs share."""
         return Key(self.partition, self.test, self.point, self.grid, self.ranks, self.precision, self.options)
 
 
@@ -185,18 +184,15 @@ class References(Record):
         return self
 
     def by_key(self) -> Mapping[Key, ReferenceSet]:
-        """The system's series by key."""
         return {series.key: series for series in self.series}
 
 
 def digest(series: Iterable[ReferenceSet]) -> str:
-    """A hash of all that some series say."""
     text = json.dumps([one.model_dump(mode="json") for one in series], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def path_of(name: str) -> Path:
-    """The path of a system's file, whether it is there or not."""
     return FOLDER / f"{name}.yaml"
 
 

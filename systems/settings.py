@@ -22,7 +22,6 @@ __all__ = ["launchers", "site_configuration"]  # importing launchers is what reg
 
 
 def account() -> str | None:
-    """The account that jobs are charged to, as the environment names it."""
     return os.environ.get("PAR4D_ACCOUNT") or os.environ.get("SBATCH_ACCOUNT")
 
 

@@ -128,5 +128,4 @@ def keep(name: str, found: Measured) -> Path:
 
 
 def as_data(found: Measured) -> dict[str, object]:
-    """The keys and values of its file."""
     return found.model_dump(mode="json", exclude_none=True, exclude_defaults=True)

@@ -53,7 +53,6 @@ class Check:
 
     @property
     def slug(self) -> str:
-        """The name as its files have it."""
         return self.name.replace(" ", "-").replace(",", "")
 
     def on(self, device: str) -> "Check":

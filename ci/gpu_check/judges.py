@@ -269,7 +269,6 @@ class Judge:
 
 
 def _best(result: schema.Result) -> GemmPoint:
-    """The point of the best size."""
     return max((point for point in result.gemm if point.flops_per_s is not None), key=lambda p: p.flops_per_s or 0.0)
 
 

@@ -73,7 +73,6 @@ class Bench:
         return exact.to(self.device, self.precision.compute).requires_grad_()
 
     def parameter(self, exact: Tensor) -> nn.Parameter:
-        """The parameter as the device stores it."""
         return nn.Parameter(exact.to(self.device, self.precision.master))
 
     def weight(self, exact: Tensor, *, column_major: bool = False) -> ShardedWeight:
@@ -102,13 +101,11 @@ class Bench:
 
     @staticmethod
     def sent(gradient: Tensor, result: Tensor) -> Tensor:
-        """The gradient as it comes back to a result."""
         return gradient.to(result.device, result.dtype)
 
     def compared(
         self, ours: Sequence[Tensor], function: Callable[..., Tensor], gradient: Tensor, *inputs: Tensor
     ) -> Compared:
-        """Compare with what PyTorch's function makes of the same numbers."""
         return Compared(ours, *self.wanted(function, gradient, *inputs))
 
     def wanted(
@@ -124,7 +121,6 @@ def _gradients(leaves: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _taken(function: Callable[..., Tensor], gradient: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """The function's result and gradients."""
     result = function(*leaves)
     result.backward(gradient.to(result.device, result.dtype))
     return [result.detach(), *_gradients(leaves)]

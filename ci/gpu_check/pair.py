@@ -49,7 +49,6 @@ class Pair:
 
     @property
     def words(self) -> str:
-        """How the ranks are joined, for a person."""
         if self.device.type != "cuda":
             return "over gloo"
         return "a card each over NCCL" if self.own_card else "both on one card, copied to the host for gloo"

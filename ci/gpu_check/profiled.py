@@ -19,7 +19,6 @@ def rate(result: Result) -> float:
 
 
 def words(result: Result) -> str:
-    """The time and rates of those steps, for a person."""
     assert result.summary is not None
     summary = result.summary
     return (

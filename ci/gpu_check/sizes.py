@@ -41,7 +41,6 @@ class Training:
 
     @property
     def words(self) -> str:
-        """The training in words for a person."""
         parts = f", {self.micro} at once," if self.micro else ""
         return f"{self.choice.resolve().name}, {self.sequences} sequences{parts} in {self.precision}"
 

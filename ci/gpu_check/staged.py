@@ -34,7 +34,6 @@ class NoStream:
         """There is nothing to wait for."""
 
     def record_event(self) -> "NoStream":
-        """There is nothing to wait for."""
         return self
 
 
@@ -42,13 +41,11 @@ class NoStreams:
     """Stands for CudaStreams on a processor."""
 
     def lane(self) -> NoStream:
-        """The only stream."""
         return NoStream()
 
     current = lane
 
     def use(self, stream: NoStream) -> AbstractContextManager[object]:
-        """The stream is always in use."""
         return nullcontext()
 
 
@@ -72,7 +69,6 @@ class StagedChannel(NcclChannel):
         self._carrier = carrier
 
     def carry_out(self, kind: Kind, source: Tensor, target: Tensor, pending: Pending | None) -> None:
-        """See NcclChannel.carry_out."""
         sent = source.cpu()  # the host waits for the current stream, and for no other
         received = sent if kind in IN_PLACE else torch.empty_like(target, device="cpu")
         self._carrier.start(kind, sent, received, None, None, blocking=True)()
@@ -103,6 +99,5 @@ class Staged(ProcessGroups):
     """Backend of a Comm; torch.distributed's default group is gloo's."""
 
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
-        """See Backend.channel."""
         line = Line(self.rank, f"on axis {axis}", [member for member in members if member != self.rank], "gloo")
         return StagedChannel(super().channel(axis, lane, members), streams_of(self._device), line)

@@ -77,7 +77,6 @@ class SerialTraining:
         self._optimizer.step()
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients by name."""
         return {name: p.grad for name, p in self._model.named_parameters() if p.grad is not None}
 
     def changes(self) -> dict[str, Tensor]:

@@ -75,7 +75,6 @@ class _Slow(NcclChannel):
     """A channel whose collectives keep their stream busy for some 50 ms."""
 
     def carry_out(self, kind: Kind, source: Tensor, target: Tensor, pending: Pending | None) -> None:
-        """See NcclChannel.carry_out."""
         keep_busy(source.device, SLOW_CYCLES)
         super().carry_out(kind, source, target, pending)
 

@@ -30,7 +30,6 @@ class Way:
     tuned: bool = False
 
     def trainer(self, case: Case, comm: Comm) -> Trainer:
-        """A trainer of the case that steps in this way."""
         recompute = case.checkpoint_activations or self.recompute
         usual = replace(case, batch=replace(case.batch, micro=self.micro_batch), checkpoint_activations=recompute)
         own = replace(usual, reduce_dtype=self.sums or case.reduce_dtype)

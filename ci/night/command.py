@@ -43,7 +43,6 @@ SELECTING = ("--name", "--checkpath", "--tag", "--system")
 
 
 def main(words: Sequence[str]) -> int:
-    """Do what the command line says; returns the exit code."""
     words, given = list(words), list[str]()
     if "--" in words:
         words, given = words[: words.index("--")], words[words.index("--") + 1 :]

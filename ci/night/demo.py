@@ -195,7 +195,6 @@ def nights(folder: Path, began: float) -> tuple[list[str], list[Found]]:
 
 
 def a_night(folder: Path, *options: str) -> NightRun:
-    """A new night, which runs the demo's tests."""
     checks = ("--checkpath", str(Path(__file__).with_name("demo_tests.py")))
     ends = time.monotonic() + TIME_LIMIT_S
     return NightRun(night_name(), SYSTEM, folder, ends, options, checks, folder / "reframe.out")
@@ -248,12 +247,10 @@ def pin(name: str, processor: int) -> None:
 
 
 def processors() -> set[int]:
-    """The processors that this process may use."""
     return os.sched_getaffinity(0)
 
 
 def first_process(name: str) -> int:
-    """The first process of a node of the cluster that is up."""
     there = record.load()
     assert there is not None
     return there.processes[name].pid

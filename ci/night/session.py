@@ -41,7 +41,6 @@ class NightRun:
 
     @property
     def database(self) -> Path:
-        """The path of ReFrame's database."""
         return self.folder / DATABASE
 
     @property
@@ -83,5 +82,4 @@ class NightRun:
 
 
 def night_name() -> str:
-    """The name of a night that begins now."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H%M%S}"

@@ -119,7 +119,6 @@ def compare(wanted: Shape) -> int:
 
 
 def status() -> int:
-    """Say what is up."""
     if not STATE.exists():
         say("no cluster is up.")
         return 1
@@ -135,7 +134,6 @@ def status() -> int:
 
 
 def down() -> int:
-    """Remove the cluster, if there is one."""
     there = cluster.is_there()
     cluster.remove()
     say("the cluster is down; Debian's packages stay." if there else "no cluster is up.")

@@ -51,7 +51,6 @@ def run(*command: str, timeout_s: float = COMMAND_TIMEOUT_S, environment: dict[s
 
 
 def last_line(text: str) -> str:
-    """The last line that is not empty."""
     return ([line.strip() for line in text.splitlines() if line.strip()] or ["it said nothing"])[-1]
 
 

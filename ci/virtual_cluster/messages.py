@@ -16,5 +16,4 @@ class Misuse(Problem):
 
 
 def say(text: str) -> None:
-    """Write one line on standard error."""
     sys.stderr.write(f"cluster: {text}\n")

@@ -20,7 +20,6 @@ QUEUE = ("burst", "256kb", "latency", "50ms")  # deep: a switch that drops makes
 
 
 def addresses(nodes: int) -> dict[str, IPv4Address]:
-    """The address of each node, by name."""
     return {f"n{number}": NETWORK[number + 1] for number in range(nodes)}
 
 
@@ -80,7 +79,6 @@ def _limit(how: str, head: int, name: str, pid: int, bytes_per_s: int) -> None:
 
 
 def has_link() -> bool:
-    """Whether this machine has a link of the cluster's name."""
     return LINK in (name for _, name in socket.if_nameindex())
 
 

@@ -80,5 +80,4 @@ def live(name: str) -> NoReturn:
 
 
 def last_words(name: str) -> str:
-    """The last line that a node's daemons wrote."""
     return last_line((STATE / f"{name}.log").read_text())

@@ -31,7 +31,6 @@ class Process:
     start: int
 
     def lives(self) -> bool:
-        """Whether it still runs."""
         return start_ticks(self.pid) == self.start
 
 

@@ -72,7 +72,6 @@ def configure(nodes: dict[str, IPv4Address], ranks_per_node: int) -> None:
 
 
 def configured() -> bool:
-    """Whether this machine's Slurm is the cluster's."""
     return CONFIGURATION.is_symlink() and CONFIGURATION.readlink() == STATE / "slurm.conf"
 
 

@@ -90,7 +90,6 @@ class Ablation(PointTraining):
 
 
 def figures_of(variant: dict[str, Any]) -> Figures:
-    """The figures of one variant of a result."""
     own = "_".join(word.partition("=")[0] for word in variant["overlap"].split(","))
     breakdown = variant["breakdown"] or {}
     found: Figures = {f"time_{own}": (variant["time_per_iteration_s"], "s")}

@@ -25,7 +25,6 @@ class Allocation(rfm.RegressionTestPlugin):
 
     @property
     def system(self) -> systems.System:
-        """The machine that the test runs on."""
         return systems.load(self.current_system.name)
 
     @property

@@ -30,7 +30,6 @@ class Corpus(Allocation, rfm.RunOnlyRegressionTest):
 
     @property
     def folder(self) -> str:
-        """The folder of the corpus, for --data."""
         return str(Path(self.stagedir, FOLDER))
 
     @run_before("run")

@@ -69,7 +69,6 @@ class Training(EngineTest):
         return ["--checkpoint-activations"] if self.checkpoint_activations else []
 
     def corpus(self) -> str:
-        """The value of --data."""
         return self.data
 
     def plan_options(self, data: str) -> list[str]:
