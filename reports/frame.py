@@ -13,10 +13,10 @@ import pandas as pd
 from engine.grid import Grid
 from engine.overlap.bucket import bucket_bytes
 from engine.overlap.flags import Pace
-from reports import breakdowns, contests, gpu_checks, origin
-from reports.energies import energy
+from engine.result.schema import Result
+from reports import breakdowns, contests, origin
 from reports.gemm_modes import gemm_modes
-from reports.jobs import as_others, fields, with_moments
+from reports.jobs import as_others, fields, long, with_moments
 from reports.load import Checked, Contests, Run
 from reports.predictions import Predictions
 from reports.rings import rings
@@ -50,12 +50,11 @@ def series_title(row: "pd.Series[Any]") -> str:
 
 @dataclass(frozen=True)
 class Frames:
-    """runs: one row a job. iterations, collectives, gemm, stream (a kernel), launches: one row each of what the results
-    carry.
+    """runs have one row a job; iterations, collectives, gemm, stream and launches one of each that the results carry.
 
-    modes: one row a mode of matrix products (gemm_modes.py). rings: one row a shape (rings.py). energy: one row a
-    component (energies.py). variants: of the ablations among them. tunings: of the tuner's tables. contests: one row a
-    contest with a peer (contests.py), which belong to no run, as predictions (predictions.py) and checks of GPUs do.
+    modes have a row for each mode of matrix products (gemm_modes.py), rings for each shape (rings.py), and energy for
+    each component of results that looked for counters. variants are of the ablations among the runs, and tunings of the
+    tuner's tables. Contests with peers (contests.py), predictions (predictions.py) and checks of GPUs belong to no run.
     """
 
     runs: pd.DataFrame
@@ -90,53 +89,58 @@ def frames(
     runs = as_others(runs, "network", ["kind", "study", *(key for key in SETTING if key != "network")])
     runs = with_moments(runs, "start", "end")
     results = [run.result for run in loaded]
-    iterations = [
-        (place, step.index, number(step.time_s), number(step.loss), number(step.grad_norm), not step.counted)
-        for place, result in enumerate(results)
-        for step in result.iterations
-    ]
-    collectives = [
-        (place, clean(c.kind), clean(c.axis), number(c.calls), number(c.bytes), number(c.time_s))
-        for place, result in enumerate(results)
-        for c in result.collectives
-    ]
-    gemm = [
-        (place, point.size, number(point.flops_per_s), number(point.median_time_s), point.repeats, point.skipped)
-        for place, result in enumerate(results)
-        for point in result.gemm
-    ]
-    stream = [
-        (place, kernel.name, *map(positive, rates), *map(number, arrays))
-        for place, result in enumerate(results)
-        if result.stream
-        for arrays in [(result.stream.array_bytes, result.stream.cache_bytes, result.stream.repeats)]
-        for kernel in result.stream.kernels
-        for rates in [(kernel.best_bytes_per_s, kernel.median_bytes_per_s)]
-    ]
-    launches = [
-        (place, time.name, time.operators, time.samples, *map(positive, (time.median_s, time.low_s, time.high_s)))
-        for place, result in enumerate(results)
-        for time in result.launches
-    ]
+    iterations = long(results, lambda one: one.iterations, plain="index counted", numbers="time_s loss grad_norm")
+    collectives = long(results, lambda one: one.collectives, texts="kind axis", numbers="calls bytes time_s")
+    launches = long(
+        results, lambda one: one.launches, plain="name operators samples", positives="median_s low_s high_s"
+    )
     return Frames(
         runs,
-        pd.DataFrame(iterations, columns=["run", "index", "time_s", "loss", "grad_norm", "warmup"]),
-        pd.DataFrame(collectives, columns=["run", "kind", "axis", "calls", "bytes", "flight_s"]),
-        pd.DataFrame(gemm, columns=["run", "size", "flops_per_s", "median_time_s", "repeats", "skipped"]),
+        iterations.assign(warmup=iterations["counted"].map(lambda counted: not counted)),
+        collectives.rename(columns={"time_s": "flight_s"}),
+        long(results, lambda one: one.gemm, plain="size repeats skipped", numbers="flops_per_s median_time_s"),
         gemm_modes(results),
-        pd.DataFrame(stream, columns=STREAM_COLUMNS),
-        pd.DataFrame(launches, columns=["run", "name", "operators", "samples", "launch_s", "low_s", "high_s"]),
+        _stream(results),
+        launches.rename(columns={"median_s": "launch_s"}),
         rings(results),
-        energy(results),
+        _energy(results),
         variants(results),
         tunings(results),
         contests.frame(held),
         predictions,
-        gpu_checks.frame(checked),
+        _checks(checked),
     )
 
 
-STREAM_COLUMNS = [*("run", "kernel", "best_bytes_per_s", "median_bytes_per_s", "array_bytes", "cache_bytes", "repeats")]
+def _stream(results: Sequence[Result]) -> pd.DataFrame:
+    rates = long(
+        results, lambda one: one.stream.kernels if one.stream else (), plain="name",
+        positives="best_bytes_per_s median_bytes_per_s",
+    )  # fmt: skip
+    arrays = long(results, lambda one: filter(None, [one.stream]), numbers="array_bytes cache_bytes repeats")
+    return rates.rename(columns={"name": "kernel"}).merge(arrays, on="run")
+
+
+def _energy(results: Sequence[Result]) -> pd.DataFrame:
+    """Where there is no figure, unmeasured says why."""
+    components = long(
+        results, lambda one: one.energy.components if one.energy else (), plain="component",
+        texts="scope source unmeasured",
+        positives="joules_per_iteration tokens_per_joule sample_s counters machines",
+    )  # fmt: skip
+    return components.merge(long(results, lambda one: filter(None, [one.energy]), positives="seconds"), on="run")
+
+
+def _checks(found: Sequence[Checked]) -> pd.DataFrame:
+    """A row is a run of ci/gpu. Its device is cuda, or cpu for a rehearsal, and its result the whole of it."""
+    rows = [
+        (of.device, clean(of.device_name, 120), of.status, of.provenance.end, clean(one.source), of)
+        for one in found
+        for of in [one.result]
+    ]
+    return with_moments(pd.DataFrame(rows, columns=["device", "name", "status", "end", "source", "result"]), "end")
+
+
 RUN_COLUMNS = [
     *("kind", "status", "reason", "series", "variant", "dtype", "model"),
     *("parameters", "sequence", "ranks", "grid", "batch_size", "micro_batch", "checkpointing", "token_budget"),

@@ -8,9 +8,9 @@ from engine.result import metrics
 from engine.result.schema import Result
 from reports.columns import columns_of
 from reports.derived import by_row
-from reports.jobs import measured_by
+from reports.jobs import long, measured_by
 from reports.page import Table
-from reports.text import clean, number, positive
+from reports.text import clean
 
 KEYS = ["dtype", "size", "mode"]
 NOTE = "N: a factor lies row by row, T: column by column. All modes of a size were timed in turns, within one job."
@@ -18,14 +18,12 @@ NOTE = "N: a factor lies row by row, T: column by column. All modes of a size we
 
 def gemm_modes(results: Sequence[Result]) -> pd.DataFrame:
     """One row for each mode that a result measured. of_nn: of the rate of mode NN in the same job."""
-    rows = [
-        (place, clean(result.dtype, 20), number(point.size), point.mode, positive(point.flops_per_s), nn)
-        for place, result in enumerate(results)
-        for nn in [next((positive(point.flops_per_s) for point in result.gemm_modes if point.mode == "NN"), None)]
-        for point in result.gemm_modes
-    ]
-    table = pd.DataFrame(rows, columns=["run", *KEYS, "flops_per_s", "nn"])
-    return table.assign(of_nn=by_row(metrics.mode_rate, table["flops_per_s"], table["nn"]))
+    table = long(results, lambda one: one.gemm_modes, plain="mode", numbers="size", positives="flops_per_s")
+    nn = table[table["mode"] == "NN"].drop_duplicates("run").set_index("run")["flops_per_s"]
+    return table.assign(
+        dtype=[clean(results[run].dtype, 20) for run in table["run"]],
+        of_nn=by_row(metrics.mode_rate, table["flops_per_s"], table["run"].map(nn)),
+    )
 
 
 def by_mode(every: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

@@ -5,6 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from reports.text import clean, number, positive, titled
+
 
 def as_others(table: pd.DataFrame, column: str, keys: Sequence[str]) -> pd.DataFrame:
     """The table with a column filled where a job that failed, or was not held, left it empty.
@@ -39,3 +41,36 @@ def fields(record: object, read: Callable[[Any], Any], names: str, **renamed: st
     """
     known = {name: name for name in names.split()} | renamed
     return {key: read(getattr(record, name, None)) for key, name in known.items()}
+
+
+def long(
+    records: Sequence[Any],
+    listed: Callable[[Any], Iterable[Any]],
+    *,
+    plain: str = "",
+    texts: str = "",
+    numbers: str = "",
+    positives: str = "",
+    key: str = "run",
+) -> pd.DataFrame:
+    """One row for each thing that a record lists: the place of the record, under key, and fields of the thing."""
+    readers: list[tuple[str, Callable[[Any], Any]]] = [
+        *((name, lambda value: value) for name in plain.split()),
+        *((name, lambda words: clean(words or "")) for name in texts.split()),
+        *((name, number) for name in numbers.split()),
+        *((name, positive) for name in positives.split()),
+    ]
+    rows = [
+        (place, *(read(getattr(thing, name)) for name, read in readers))
+        for place, record in enumerate(records)
+        for thing in listed(record)
+    ]
+    return pd.DataFrame(rows, columns=[key, *(name for name, _ in readers)])
+
+
+def grouped(
+    table: pd.DataFrame, by: Sequence[str], title: Callable[["pd.Series[Any]"], str], most: int | None = None
+) -> list[tuple[str, str, pd.DataFrame]]:
+    """The rows that agree in these columns, as a part of a page with its name, and its title by the first of them."""
+    groups = [rows for _, rows in table.groupby(list(by), dropna=False, sort=True)][:most]
+    return titled(groups, lambda rows: title(rows.iloc[0]))

@@ -1,7 +1,7 @@
 """What a page is made of: sections of text, facts, figures and tables. templates/study.html draws them."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -20,13 +20,12 @@ NOT_RECORDED = "not recorded"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table. key: of the frame, also its name in the CSV; write: a value as text.
+    """A column of a table has a key of the frame, also in the CSV, whose values it writes as text.
 
-    missing: what stands where there is no value. figure: the name of the derived figure that it is
-    (metrics.DEFINITIONS), whose definition its head leads to. spread: the keys of
-    the ends of its interval, written behind it; level: the value that means no difference: what has it in its
-    interval, or has none, is written in grey. bad: values that are written as a warning. Raises ValueError for a figure
-    that is defined nowhere.
+    missing stands where there is no value. The head leads to the definition of the derived figure that the column is
+    (metrics.DEFINITIONS). spread has the keys of the ends of an interval, which is written behind the value; what has
+    the level in its interval, or has none, is written in grey. bad values are written as a warning. Raises ValueError
+    for a figure that is defined nowhere.
     """
 
     title: str
@@ -69,7 +68,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell: its text, what it sorts by, whether there is no value, whether it may be chance, whether it is bad."""
+    """A cell has a text and sorts by a value; there may be none, it may be chance (quiet), or it may be bad."""
 
     text: str
     sort: object
@@ -80,7 +79,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under sortable heads. data is what the CSV holds: every row, also those beyond HTML_ROWS."""
+    """A table has rows under sortable heads. Its CSV holds every row of the data, also those beyond HTML_ROWS."""
 
     title: str
     columns: tuple[Column, ...]
@@ -88,7 +87,7 @@ class Table:
     name: str
     note: str = ""
     failed: str = ""
-    """Key of a boolean column that says which rows are of failed jobs only: "failed" stands for what they lack."""
+    """A boolean column of this key says which rows are of failed jobs only: "failed" stands for what they lack."""
 
     HTML_ROWS = 1000
 
@@ -114,7 +113,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing with its caption and the data it was drawn from. description: for those who can't see it."""
+    """A figure is a drawing with the data it was drawn from, and a description for those who can't see it."""
 
     title: str
     caption: str
@@ -132,7 +131,7 @@ class Figure:
 class Figures:
     """Charts that stand side by side where there is room; wide ones take a row each."""
 
-    figures: tuple[Figure, ...]
+    figures: Sequence[Figure]
     wide: bool = False
 
 
@@ -146,11 +145,15 @@ class Commands:
     lines: tuple[str, ...]
 
 
+Fact = tuple[str | None, str, str]
+"""A large figure has a value, what it is, and a remark."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A few large figures: (value, what it is, remark). A value of None is not known, the remark says why."""
+    """A few large figures stand there. A value of None is not known, and the remark says why."""
 
-    facts: tuple[tuple[str | None, str, str], ...]
+    facts: Sequence[Fact]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +165,8 @@ class Definitions:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Whether something is well, by a sign, a colour and a word. details: sentences below it; links: (address,
-    words).
+    """A notice says by a sign, a colour and a word whether something is well. Below it stand details, which are
+    sentences, and links, each an address and words.
     """
 
     kind: Literal["worse", "fine", "unknown"]
@@ -198,7 +201,7 @@ Block = Table | Figures | Paragraph | Commands | Facts | Definitions | Notices |
 @dataclass(frozen=True, slots=True)
 class Section:
     title: str
-    blocks: tuple[Block, ...]
+    blocks: Sequence[Block]
     name: str = ""
     """The fragment in the address is unique in the page; it is made of the title if it is not given."""
 
@@ -209,14 +212,14 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One study's page. headline: the study in a few words, for the index; empty: nothing was measured.
+    """The headline says a page in a few words, for the index; it is empty if nothing was measured.
 
-    remark: what it is of, where that isn't the number of its jobs; of an empty one what is missing.
+    The remark says what the page is of, where that isn't the number of its jobs; of an empty one what is missing.
     """
 
     title: str
     lead: str
-    sections: tuple[Section, ...]
+    sections: Sequence[Section]
     headline: str
     empty: bool = False
     remark: str = ""
@@ -229,7 +232,7 @@ def flops_column(title: str, key: str, data: pd.DataFrame, missing: str = NOT_ME
     return Column(f"{title}, {letter}flop/s", key, write, missing=missing, figure="rate")
 
 
-def nothing_measured(*commands: str) -> Section:
+def nothing_measured(*commands: str, done: str = "measured", how: str = "Run the suite") -> Section:
     """What a page without results says: the commands that measure, and the one that builds the report again."""
     lines = (*commands, "python -m reports build --out site/")
-    return Section("Nothing measured yet", (Paragraph("Run the suite, then build this report:"), Commands(lines)))
+    return Section(f"Nothing {done} yet", (Paragraph(f"{how}, then build this report:"), Commands(lines)))

@@ -9,18 +9,18 @@ import pandas as pd
 from engine.result import choices
 from engine.result.matmul import TunedShape
 from engine.result.schema import Result
+from reports.jobs import long
 from reports.text import clean, positive
 
 SHAPE_COLUMNS = [
     *("run", "layer", "layers", "m", "n", "k", "dtype", "forwards", "again", "changed", "choice"),
     *("own_s", "chosen_s", "best_s", "holds"),
 ]
-WAY_COLUMNS = ["shape", "role", "column_major", "mode", "own", "chosen", "median_s", "low_s", "high_s", "flops_per_s"]
 
 
 @dataclass(frozen=True)
 class Tunings:
-    """shapes: `run` is the index of the job in the frame of runs. ways: `shape` is the index in shapes.
+    """A shape's `run` is the index of its job in the frame of runs, and a way's `shape` the index in shapes.
 
     Times are of the second timing where there is one (again), of which the choice knew nothing; only then a choice can
     hold: "yes", "no" or "undecided".
@@ -41,17 +41,11 @@ def tunings(results: Sequence[Result]) -> Tunings:
         if result.tuning
         for shape in result.tuning.again or result.tuning.shapes
     ]
-    ways = [
-        (
-            place, way.role, way.column_major, way.mode, way.own, way.chosen, positive(way.median_s),
-            positive(way.low_s), positive(way.high_s), positive(way.flops_per_s),
-        )
-        for place, (_, shape, _) in enumerate(listed)
-        for way in shape.times
-    ]  # fmt: skip
-    return Tunings(
-        pd.DataFrame([_row(*one) for one in listed], columns=SHAPE_COLUMNS), pd.DataFrame(ways, columns=WAY_COLUMNS)
-    )
+    ways = long(
+        [shape for _, shape, _ in listed], lambda shape: shape.times, key="shape",
+        plain="role column_major mode own chosen", positives="median_s low_s high_s flops_per_s",
+    )  # fmt: skip
+    return Tunings(pd.DataFrame([_row(*one) for one in listed], columns=SHAPE_COLUMNS), ways)
 
 
 def _row(run: int, shape: TunedShape, again: bool) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ import pandas as pd
 from engine.result.schema import Result, Variant
 from engine.result.step import Timeline
 from reports.breakdowns import COLUMNS, values
+from reports.jobs import long
 from reports.text import clean, number, positive
 
 VARIANT_COLUMNS = (*("run", "overlap", "time_s", *COLUMNS), *("prefetch_bytes", "cache_bytes", "cached_blocks"))
@@ -17,10 +18,11 @@ VARIANT_COLUMNS = (*("run", "overlap", "time_s", *COLUMNS), *("prefetch_bytes", 
 
 @dataclass(frozen=True)
 class Variants:
-    """table: one row a variant, `run` being the index of its job in the frame of runs.
+    """The table has one row a variant, whose `run` is the index of its job in the frame of runs.
 
-    By the index of the table: rounds, the time of each round in seconds (the median of its steps, NaN for a round that
-    has none), and the timelines of those that have one. axes: rows (variant, axis, exposed_s, hidden_s).
+    rounds have by the index of the table the time of each round in seconds (the median of its steps, NaN for a round
+    that has none), and timelines are those of the variants that have one. axes have rows (variant, axis, exposed_s,
+    hidden_s).
     """
 
     table: pd.DataFrame
@@ -37,14 +39,13 @@ class Variants:
 def variants(results: Sequence[Result]) -> Variants:
     listed = [(run, variant) for run, result in enumerate(results) for variant in result.variants]
     rows = [_row(run, variant, results[run].version) for run, variant in listed]
-    axes = [
-        (place, clean(axis.axis), number(axis.exposed_s), number(axis.hidden_s))
-        for place, (_, variant) in enumerate(listed)
-        for axis in (variant.breakdown.axes if variant.breakdown else ())
-    ]
+    axes = long(
+        [variant for _, variant in listed], lambda one: one.breakdown.axes if one.breakdown else (), key="variant",
+        texts="axis", numbers="exposed_s hidden_s",
+    )  # fmt: skip
     return Variants(
         pd.DataFrame(rows, columns=list(VARIANT_COLUMNS)),
-        pd.DataFrame(axes, columns=["variant", "axis", "exposed_s", "hidden_s"]),
+        axes,
         {place: tuple(_round(times) for times in variant.rounds_s) for place, (_, variant) in enumerate(listed)},
         {place: variant.timeline for place, (_, variant) in enumerate(listed) if variant.timeline},
     )

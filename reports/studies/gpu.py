@@ -4,11 +4,11 @@ from typing import Any
 
 import pandas as pd
 
-from engine.result.gpu_check import GpuCheck
-from reports import gpu_checks, text
+from engine.result.gpu_check import Finding, GpuCheck
+from reports import text
 from reports.columns import columns_of
 from reports.frame import Frames
-from reports.page import NOT_RECORDED, Block, Commands, Facts, Page, Paragraph, Section, Table
+from reports.page import NOT_RECORDED, Block, Facts, Page, Paragraph, Section, Table, nothing_measured
 from reports.study import Study
 
 TITLE = "GPU check"
@@ -27,22 +27,21 @@ REHEARSAL = (
     "A rehearsal without a GPU: what is compared with exact numbers is judged, nothing that was timed or sized is, and "
     "the networks are tiny."
 )
-RUN = ("ci/gpu", "python -m reports build --out site/")
 WORDS = {"pass": "passed", "fail": "failed", "undecided": "undecided", "told": "told, not judged", "not run": "not run"}
 SOFTWARE = ("torch", "cuda", "hip", "nccl", "driver")
 MOST_SECTIONS = 12
+FINDINGS = "finding outcome figure want seen seconds"
 
 
 def build(mine: Frames, everything: Frames) -> Page:
     checks = mine.checks
     if checks.empty:
-        words = "On a machine with a GPU, run the check, then build this report:"
-        nothing = Section("Nothing measured yet", (Paragraph(words), Commands(RUN)))
-        return Page(TITLE, LEAD, (nothing,), "", empty=True)
+        nothing = nothing_measured("ci/gpu", how="On a machine with a GPU, run the check")
+        return Page(TITLE, LEAD, [nothing], "", empty=True)
     newest = checks.sort_values("end", kind="stable").drop_duplicates(["device", "name"], keep="last")
     shown = newest.sort_values(["device", "name"], ascending=[False, True]).head(MOST_SECTIONS)
     sections = [_section(*one) for one in text.titled((row for _, row in shown.iterrows()), _title)]
-    return Page(TITLE, LEAD, tuple(sections), _headline(shown))
+    return Page(TITLE, LEAD, sections, _headline(shown))
 
 
 STUDY = Study("gpu", TITLE, SUMMARY, 10, lambda checks: checks["status"] != "", build, "checks")
@@ -74,13 +73,10 @@ def _section(name: str, title: str, row: "pd.Series[Any]") -> Section:
 def _facts(result: GpuCheck) -> Facts:
     outcomes: list[str] = [finding.status for finding in result.findings]
     memory = f", {text.memory(result.memory_bytes)} each" if result.memory_bytes else ""
-    return Facts(
-        (
-            *((f"{outcomes.count(status):,}", words, "") for status, words in WORDS.items()),
-            (text.seconds(result.seconds), "in all", f"of {result.minutes:g} minutes that it might take"),
-            (f"{result.devices:,}", "devices" if result.devices != 1 else "device", f"the first is named here{memory}"),
-        )
-    )
+    facts = [(f"{outcomes.count(status):,}", words, "") for status, words in WORDS.items()]
+    facts.append((text.seconds(result.seconds), "in all", f"of {result.minutes:g} minutes that it might take"))
+    what = "devices" if result.devices != 1 else "device"
+    return Facts([*facts, (f"{result.devices:,}", what, f"the first is named here{memory}")])
 
 
 def _findings(name: str, row: "pd.Series[Any]", result: GpuCheck) -> Table:
@@ -89,10 +85,23 @@ def _findings(name: str, row: "pd.Series[Any]", result: GpuCheck) -> Table:
     commit = (result.provenance.git_commit or NOT_RECORDED)[:12]
     ended = NOT_RECORDED if pd.isna(row["end"]) else text.moment(row["end"])
     note = f"Ended {ended}; commit {text.clean(commit)}; {text.clean(software)}; read from {row['source']}."
-    data = gpu_checks.findings(result)
-    columns = columns_of(
-        "finding outcome figure want seen seconds",
-        missing={"figure": "none", "seconds": "not run"},
-        seconds="Its process took",
-    )
-    return Table("Findings", columns, data, f"{name}-findings", note)
+    missing = {"figure": "none", "seconds": "not run"}
+    columns = columns_of(FINDINGS, missing=missing, seconds="Its process took")
+    return Table("Findings", columns, findings(result), f"{name}-findings", note)
+
+
+def findings(result: GpuCheck) -> pd.DataFrame:
+    """One row a finding of a run, as text: each figure has a unit of its own."""
+    rows = [
+        (
+            text.clean(one.name, 160), one.status, _figure(one), text.clean(one.want, 160), text.clean(one.sentence),
+            text.number(one.seconds),
+        )
+        for one in result.findings
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=FINDINGS.split())
+
+
+def _figure(one: Finding) -> str:
+    written = "" if one.figure is None else text.significant(text.number(one.figure), 3)
+    return f"{written} {text.clean(one.unit, 40)}".strip() if written else ""

@@ -11,8 +11,8 @@ from test_report_overlap import table
 
 from engine.result.schema import Result
 from engine.result.transport import Transport
+from reports.origin import network, words
 from reports.site import build
-from reports.transports import network, words
 
 
 def over(result: Result, name: str, **told: Any) -> Result:
