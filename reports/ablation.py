@@ -93,7 +93,7 @@ def most_exposed(row: "pd.Series[Any]", axes: Sequence[str]) -> tuple[str, float
 
 
 def _setting(runs: pd.DataFrame, variants: Variants) -> Setting:
-    """runs: the jobs of one setting, oldest first."""
+    """The runs are the jobs of one setting, oldest first."""
     ok = runs.index[runs["status"] == "ok"]
     rows = variants.table[variants.table["run"].isin(ok) & variants.table["overlap"].map(flags).notna()]
     rows = rows.sort_values("run", key=lambda run: run.map(ok.get_loc), kind="stable")
@@ -149,7 +149,7 @@ def _label(overlap: str, over: str) -> str:
 
 
 def _pooled(rows: pd.DataFrame, variants: Variants, rounds: Rounds) -> dict[str, Any]:
-    """One variant over the jobs of a setting, oldest first."""
+    """Pool one variant over the jobs of a setting, oldest first."""
     times = [time_s for of_job in rounds.values() for time_s in of_job if time_s == time_s]
     drawn = [place for place in rows.index if place in variants.timelines]
     said = {name: rows[name].tolist() for name in WORDS}

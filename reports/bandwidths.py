@@ -11,9 +11,8 @@ from reports.columns import NOT_KNOWN, columns_of
 from reports.derived import by_row
 from reports.frame import Frames
 from reports.jobs import measured_by
-from reports.page import Column, Figure, Table
+from reports.page import Column, Fact, Figure, Table
 from reports.plots.rows import Bars, Row, stacked
-from systems import Fact
 
 TIMES_THE_CACHE = 4
 NOTE = (
@@ -22,7 +21,7 @@ NOTE = (
 )
 
 
-def advertised(system: str) -> Fact | None:
+def advertised(system: str) -> systems.Fact | None:
     """What a system's file says; None for a system without one."""
     return systems.load(system).device.memory_bytes_per_s if system in systems.names() else None
 
@@ -43,7 +42,7 @@ def by_kernel(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def fact(table: pd.DataFrame) -> tuple[str | None, str, str]:
+def fact(table: pd.DataFrame) -> Fact:
     row = table[table["kernel"] == "triad"].iloc[0]
     share = row["of_advertised"]
     of = f"{text.percent(share)} of the advertised bandwidth" if share == share else "none is advertised"
@@ -52,7 +51,7 @@ def fact(table: pd.DataFrame) -> tuple[str | None, str, str]:
     return text.rate(row["bytes_per_s"]), what, f"{of}; {arrays}, {text.plural(int(row['jobs']), 'job')}"
 
 
-def figure(name: str, table: pd.DataFrame, known: Fact | None) -> Figure:
+def figure(name: str, table: pd.DataFrame, known: systems.Fact | None) -> Figure:
     """A bar a kernel, and an upright mark where the advertised bandwidth is."""
     factor, letter = text.prefix(max([table["bytes_per_s"].max(), *([known.value] if known else [])]))
     scaled = [value / factor for value in table["bytes_per_s"]]

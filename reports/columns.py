@@ -31,7 +31,7 @@ def _numbers(
     level: float | None = None,
     **titles: str,
 ) -> dict[str, Column]:
-    """level: of columns that have an interval, whose ends are in KEY_low and KEY_high."""
+    """Columns with a level have an interval, whose ends are in KEY_low and KEY_high."""
     made = {key: Column(title, key, write, missing=missing, figure=figure) for key, title in titles.items()}
     if level is None:
         return made
@@ -152,7 +152,7 @@ KNOWN = {
 
 
 def columns_of(*parts: str | Column, missing: Mapping[str, str] = _NONE, **titles: str) -> tuple[Column, ...]:
-    """The columns of keys separated by blanks, and others among them. titles, missing: where they aren't as usual."""
+    """The columns are of keys separated by blanks, with others among them; titles and missing replace the usual."""
     found: list[Column] = []
     for part in parts:
         if isinstance(part, Column):

@@ -6,20 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from engine.result import metrics
-from engine.result.peers import (
-    Measured,
-    Peaks,
-    Work,
-    is_equal,
-    paired,
-    peak_bytes,
-    rounds,
-    speed,
-    standing,
-    steps,
-    verdict,
-)
+from engine.result import metrics, peers
+from engine.result.peers import Measured, Peaks, Work
 from reports.contests import CONTEST
 from reports.jobs import fields
 from reports.page import NOT_RECORDED
@@ -58,7 +46,13 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
 
 def over_equal_roads(points: pd.DataFrame) -> pd.DataFrame:
     """Select what a headline counts; contests that were not held are among it."""
-    return points[points["road"].map(is_equal) | (points["jobs"] == 0)]
+    return points[points["road"].map(peers.is_equal) | (points["jobs"] == 0)]
+
+
+def most_held(points: pd.DataFrame, by: Sequence[str], most: int) -> list[pd.DataFrame]:
+    """Of the points that agree in these columns take those first of which the most contests were held."""
+    groups = [rows for _, rows in points.groupby(list(by), dropna=False, sort=True)]
+    return sorted(groups, key=lambda rows: -int((rows["jobs"] > 0).sum()))[:most]
 
 
 def _beside(points: pd.DataFrame) -> pd.DataFrame:
@@ -94,14 +88,14 @@ def _speeds(rows: pd.DataFrame, point: Mapping[str, Any]) -> dict[str, Any]:
         empirical=max((peak.empirical or 0.0 for peak in peaks), default=0.0) or None,
     )
     for side in ("ours", "peer"):
-        found = speed(works[-1], best, point["ranks"], point[f"{side}_s"])
+        found = peers.speed(works[-1], best, point["ranks"], point[f"{side}_s"])
         shares = fields(found, lambda share: math.nan if share is None else share, "tokens_per_s mfu hfu of_empirical")
         speeds |= {f"{side}_{name}": share for name, share in shares.items()}
     return speeds
 
 
 def _memory(jobs: Sequence[Measured]) -> dict[str, float]:
-    ours, peer = (math.nan if taken is None or taken <= 0 else float(taken) for taken in peak_bytes(jobs))
+    ours, peer = (math.nan if taken is None or taken <= 0 else float(taken) for taken in peers.peak_bytes(jobs))
     return {"ours_bytes": ours, "peer_bytes": peer, "memory_ratio": metrics.memory_ratio(ours, peer)}
 
 
@@ -110,12 +104,12 @@ def _figures(jobs: Sequence[Measured], target: str) -> dict[str, Any]:
     jobs = [job for job in jobs if _is_timed(job)]
     if not jobs:
         return none
-    times = [(steps(job.ours), steps(job.peer)) for job in jobs]
-    processor = [(steps(job.ours, processor=True), steps(job.peer, processor=True)) for job in jobs]
-    pair, by_job = paired(jobs), [metrics.ratio_of_medians([job]) for job in times]
+    times = [(peers.steps(job.ours), peers.steps(job.peer)) for job in jobs]
+    processor = [(peers.steps(job.ours, processor=True), peers.steps(job.peer, processor=True)) for job in jobs]
+    pair, by_job = peers.paired(jobs), [metrics.ratio_of_medians([job]) for job in times]
     return {
-        "verdict": verdict(pair.interval, len(jobs)),
-        "standing": standing(pair.interval, len(jobs), float(target)) if target else "",
+        "verdict": peers.verdict(pair.interval, len(jobs)),
+        "standing": peers.standing(pair.interval, len(jobs), float(target)) if target else "",
         "ratio": pair.ratio,
         "low": number(pair.low),
         "high": number(pair.high),
@@ -126,7 +120,7 @@ def _figures(jobs: Sequence[Measured], target: str) -> dict[str, Any]:
         "ours_s": float(pd.Series([s for ours, _ in times for s in ours]).median()),
         "peer_s": float(pd.Series([s for _, peer in times for s in peer]).median()),
         "jobs": len(jobs),
-        "rounds": sum(map(len, rounds(jobs))),
+        "rounds": sum(map(len, peers.rounds(jobs))),
     }
 
 
@@ -134,7 +128,7 @@ def _is_timed(job: Measured) -> bool:
     """Whether both sides have times, of as many rounds, that a clock can show."""
     sides = (job.ours, job.peer)
     return len(job.ours.wall_s) == len(job.peer.wall_s) > 0 and all(
-        all(side.wall_s) and _positive(steps(side)) for side in sides
+        all(side.wall_s) and _positive(peers.steps(side)) for side in sides
     )
 
 

@@ -72,13 +72,12 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
     }
     held = result.comparisons  # in the order of those that were asked for and can be held
     asked: tuple[Asked, ...] = result.contests or held
-    missing = [_asked(contest) | _missing(contest.missing) for contest in asked if contest.missing is not None]
-    possible = [contest for contest in asked if contest.missing is None]
-    others = [
-        _asked(contest) | (_held(held[place], result) if place < len(held) else _not_held(result, place - len(held)))
-        for place, contest in enumerate(possible)
-    ]
-    return [common | one for one in others + missing]
+    missing = [(one, _not_held("missing", one.missing)) for one in asked if one.missing is not None]
+    possible = [one for one in asked if one.missing is None]
+    ended = [_held(one, result) for one in held]
+    ended.append(_not_held("failed", result.reason or "no reason given"))  # those after it were not come to
+    ended += [_not_held("failed", "not begun, as one before it failed")] * len(possible)
+    return [common | _asked(one) | came for one, came in [*zip(possible, ended, strict=False), *missing]]
 
 
 def _peaks(result: PeersResult) -> Peaks:
@@ -106,14 +105,8 @@ def _asked(contest: Asked) -> dict[str, Any]:
     }
 
 
-def _missing(reason: str) -> dict[str, Any]:
-    return {"status": "missing", "reason": clean(reason), "measured": (), "load": math.nan, "road": "", "apart": ""}
-
-
-def _not_held(result: PeersResult, after: int) -> dict[str, Any]:
-    """The first that is missing failed; those after it were not come to."""
-    reason = "not begun, as one before it failed" if after else clean(result.reason or "no reason given")
-    return {"status": "failed", "reason": reason, "measured": (), "load": math.nan, "road": "", "apart": ""}
+def _not_held(status: str, reason: str) -> dict[str, Any]:
+    return {"status": status, "reason": clean(reason), "measured": (), "load": math.nan, "road": "", "apart": ""}
 
 
 def _held(contest: Compared, result: PeersResult) -> dict[str, Any]:

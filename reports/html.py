@@ -19,7 +19,7 @@ _HERE = Path(__file__).parent
 
 
 class Renderer:
-    """Draws the pages of one report. menu: (name, title) of the studies; results: how many the report shows."""
+    """Draws the pages of one report, which shows so many results. The menu has the name and title of each page."""
 
     def __init__(self, menu: Iterable[tuple[str, str]], *, results: int, built: datetime) -> None:
         script = (_HERE / "static" / "sort.js").read_text()
@@ -36,7 +36,7 @@ class Renderer:
         )
 
     def study(self, name: str, page: Page, files: Mapping[str, str]) -> str:
-        """A study's page. files: the address of the CSV of each table and figure, by its name."""
+        """Draw a study's page. files have the address of the CSV of each table and figure, by its name."""
         return self._environment.get_template("study.html").render(page=page, here=name, files=files)
 
     def index(self, page: Page, notices: Notices, cards: Iterable[Card], files: Mapping[str, str]) -> str:
@@ -45,7 +45,7 @@ class Renderer:
 
 
 def data_blocks(page: Page) -> list[Table | Figure | Download]:
-    """Every table and figure of a page, and what else has a CSV."""
+    """List every table and figure of a page, and what else has a CSV."""
     found: list[Table | Figure | Download] = []
     for section in page.sections:
         for block in section.blocks:

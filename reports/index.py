@@ -20,7 +20,7 @@ FIRST_STEPS = ("reframe -c suites/weak_scaling.py --system local", "python -m re
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A study on the first page. empty: whether it has nothing to show yet."""
+    """A study stands on the first page; it is empty if it has nothing to show yet."""
 
     name: str
     title: str

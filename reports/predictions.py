@@ -22,7 +22,7 @@ LONGEST_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """plans: the newest first. validation: the newest, None where there is none."""
+    """The newest plan comes first; the validation is the newest, None where there is none."""
 
     plans: tuple[Planned, ...] = ()
     validation: Validated | None = None

@@ -24,9 +24,8 @@ _MARKS = {"axonn-sc24": "o", "par4d": "s"}
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSeries:
-    """A series of points on one machine, and the published series to draw beside it (possibly none).
-
-    source: where in the papers the published points are.
+    """A series has points on one machine, and published ones to draw beside them (possibly none), from that source in
+    the papers.
     """
 
     name: str

@@ -9,8 +9,9 @@ import pandas as pd
 from reports import breakdowns, text
 from reports.columns import columns_of
 from reports.frame import Frames
+from reports.jobs import grouped
 from reports.overlaps import short
-from reports.page import Block, Column, Paragraph, Section, Table, flops_column
+from reports.page import Block, Column, Fact, Paragraph, Section, Table, flops_column
 from reports.points import runs_of
 from reports.provenance import failures, provenance
 from reports.scaling import MeasuredSeries
@@ -34,16 +35,16 @@ class ScalingKind:
 
 def sections(kind: ScalingKind, table: pd.DataFrame, frames: Frames) -> list[Section]:
     """A section for each of the first series, one for all others, and the details; nothing where nothing ran."""
-    groups = [rows for _, rows in table.groupby(list(kind.by), dropna=False, sort=True)]
+    groups = grouped(table, kind.by, kind.title)
     made = []
-    for name, title, rows in text.titled(groups[:MOST_SERIES], lambda rows: kind.title(rows.iloc[0])):
+    for name, title, rows in grouped(table, kind.by, kind.title, MOST_SERIES):
         before, after = kind.draw(name, rows, frames)
         failed = failures(runs_of(frames.runs, rows, kind.by), name)
         crowded = [Paragraph(breakdowns.no_core_left(words)) for words in dict.fromkeys(rows["crowded"]) if words]
         shown = (*crowded, *before, points_table(rows, name, kind), *failed, *after)
         made.append(Section(title, shown, f"series-{name}"))
     if len(groups) > MOST_SERIES:
-        rest = pd.concat(groups[MOST_SERIES:], ignore_index=True)
+        rest = pd.concat([rows for *_, rows in groups[MOST_SERIES:]], ignore_index=True)
         note = f"Figures are drawn for the first {MOST_SERIES} series."
         table_of_rest = points_table(rest, "more_series", kind, note, with_series=True)
         failed = failures(runs_of(frames.runs, rest, kind.by), "more_series")
@@ -88,9 +89,6 @@ def spelled_out(rows: pd.DataFrame) -> pd.DataFrame:
             for jobs, failed in zip(rows["jobs"], rows["failed"], strict=True)
         ],
     )
-
-
-Fact = tuple[str | None, str, str]
 
 
 def of_jobs(point: "pd.Series[Any]") -> str:

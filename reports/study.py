@@ -57,6 +57,6 @@ def contests_where(own: Callable[[pd.DataFrame], "pd.Series[bool]"]) -> Callable
 
 
 def all_studies() -> tuple[Study, ...]:
-    """Every study of reports/studies, in the order of the menu."""
+    """Import every study of reports/studies, in the order of the menu."""
     modules = (importlib.import_module(f"{studies.__name__}.{m.name}") for m in pkgutil.iter_modules(studies.__path__))
     return tuple(sorted((module.STUDY for module in modules), key=lambda study: study.order))

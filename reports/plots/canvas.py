@@ -16,7 +16,6 @@ from reports.text import clean
 WIDTH = 360.0
 WIDE = 960.0
 LETTER = 6.6  # mean width of a letter in pixels, on the wide side
-DOTTED = (0, (1.5, 2.5))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ LETTERS = 30
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """share: of the fullest colour, from 0 to 1; NaN is no cell. words: inside it."""
+    """A cell has a share of the fullest colour, from 0 to 1, and words in it; it is none if the share is NaN."""
 
     share: float
     words: str
@@ -41,8 +41,8 @@ def heat(
     rows: Sequence[tuple[str, str]], groups: Sequence[Group], cells: Mapping[tuple[int, int, int], Cell],
     marks: tuple[str, str],
 ) -> Figure:  # fmt: skip
-    """rows: name and a quieter line below it, first on top. cells: by (row, group, column in it); where there is none
-    the way wasn't there. marks: what a frame means, and a dot.
+    """Draw rows, first on top, with a name and a quieter line below it, and cells by (row, group, column in it); where
+    there is none the way wasn't there. marks say what a frame means, and a dot.
     """
     names = [(clean(first, LETTERS), clean(second, LETTERS)) for first, second in rows]
     left = 14 + max((width_of(words) for pair in names for words in pair), default=0)

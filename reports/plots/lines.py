@@ -12,19 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
-from reports.plots.canvas import (
-    DOTTED,
-    LETTER,
-    WIDTH,
-    Scale,
-    canvas,
-    format_ticks,
-    legend,
-    not_measured,
-    plain,
-    rule,
-    write,
-)
+from reports.plots.canvas import LETTER, WIDTH, Scale, canvas, format_ticks, legend, not_measured, plain, rule, write
 from reports.plots.svg import COLOURS, styled
 from reports.text import clean
 
@@ -34,6 +22,7 @@ TOP = 50.0
 LINE_HEIGHT = 13.0
 DECADE = 4.0
 """Values that span more than so many times the least are drawn on logarithmic scales."""
+DOTTED = (0, (1.5, 2.5))
 Kind = Literal["measured", "published", "predicted", "guide", "curve", "backdrop", "best", "rings", "dots", "open dots"]
 _RING = {"marker": "o", "markersize": 10, "markerfacecolor": "none", "markeredgewidth": 1.6}
 _LOOKS: dict[Kind, dict[str, Any]] = {

@@ -14,8 +14,9 @@ from reports.contest_tables import contests_table, failures, missing, provenance
 from reports.contests import SERIES
 from reports.derived import by_row
 from reports.frame import Frames
+from reports.jobs import grouped
 from reports.methods import INTERVALS, MANY, ROADS, ROOM
-from reports.page import Block, Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.plots.rows import Bars, Row, stacked
 from reports.series_page import published_gains
 from reports.study import Study, contests_where
@@ -54,13 +55,12 @@ def build(mine: Frames, everything: Frames) -> Page:
     if table.empty:
         return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
     contests = points(table)
-    equal = over_equal_roads(contests)
-    groups = [_best(rows) for _, rows in equal.groupby(TRAINED, dropna=False, sort=True)]
-    sections = [_section(*one) for one in text.titled(groups, lambda rows: _title(rows.iloc[0]))]
-    first = Section("Who is faster", tuple(Paragraph(_standing(rows)) for rows in groups))
-    details: tuple[Block, ...] = (Paragraph(HOW), contests_table("all", contests), *failures(table), *missing(table))
-    last = Section("Details", (*details, *settings(table), provenance(table)))
-    return Page(TITLE, LEAD, (first, *sections, _published(), last), _headline(groups))
+    parts = [(name, title, _best(of)) for name, title, of in grouped(over_equal_roads(contests), TRAINED, _title)]
+    best = [rows for _, _, rows in parts]
+    first = Section("Who is faster", [Paragraph(_standing(rows)) for rows in best])
+    tables = [contests_table("all", contests), *failures(table), *missing(table), *settings(table), provenance(table)]
+    last = Section("Details", [Paragraph(HOW), *tables])
+    return Page(TITLE, LEAD, [first, *(_section(*one) for one in parts), _published(), last], _headline(best))
 
 
 STUDY = Study(

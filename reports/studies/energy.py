@@ -8,8 +8,8 @@ from reports import text
 from reports.columns import columns_of
 from reports.derived import by_row
 from reports.frame import POINT, SERIES, Frames, series_title
-from reports.jobs import each_once
-from reports.page import Block, Facts, Figure, Figures, Page, Paragraph, Section, Table
+from reports.jobs import each_once, grouped
+from reports.page import Facts, Figure, Figures, Page, Paragraph, Section, Table
 from reports.plots.canvas import Scale, plain
 from reports.plots.lines import Line, lines
 from reports.points import fastest
@@ -38,10 +38,8 @@ def build(mine: Frames, everything: Frames) -> Page:
     table = energy_points(everything)
     if table.empty:
         return Page(TITLE, NOTHING, (), "nothing measured", empty=True)
-    groups = [rows for _, rows in table.groupby(SERIES, dropna=False, sort=True)][:MOST_SECTIONS]
-    sections = [_section(*one) for one in text.titled(groups, lambda rows: series_title(rows.iloc[0]))]
-    sections.append(Section("Details", (provenance(mine.runs),)))
-    return Page(TITLE, LEAD, tuple(sections), _headline(table))
+    sections = [_section(*one) for one in grouped(table, SERIES, series_title, MOST_SECTIONS)]
+    return Page(TITLE, LEAD, [*sections, Section("Details", [provenance(mine.runs)])], _headline(table))
 
 
 STUDY = Study("energy", TITLE, SUMMARY, 20, lambda runs: runs["counts_energy"].astype(bool), build, shared=True)
@@ -101,27 +99,20 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
     per_joule = point["flops_per_joule"]
     what = f"{point['component']}: {point['scope']}, {point['source']}"
     where = f"{point['model']} on {text.plural(int(point['ranks']), 'device')}"
-    facts = Facts(
-        (
-            (text.significant(point["tokens_per_joule"]), "tokens per joule", f"{where}; {what}"),
-            (
-                text.flops_per_joule(per_joule),
-                "of the model",
-                "flop/s per watt, recomputation not counted",
-            ),
-            (text.watts(point["power_w"]), "mean power", f"of all {text.count(point['counters'])} counters"),
-        )
-    )
-    figures = (
+    facts = [
+        (text.significant(point["tokens_per_joule"]), "tokens per joule", f"{where}; {what}"),
+        (text.flops_per_joule(per_joule), "of the model", "flop/s per watt, recomputation not counted"),
+        (text.watts(point["power_w"]), "mean power", f"of all {text.count(point['counters'])} counters"),
+    ]
+    figures = [
         _figure(f"{name}-tokens", "Tokens per joule", rows, "tokens_per_joule"),
         _figure(f"{name}-flops", "Model flops per joule", rows, "flops_per_joule"),
-    )
+    ]
     counted = rows["component"].isin(rows.loc[rows["jobs"] > 0, "component"])
     unknown = rows[~counted].drop_duplicates("component", keep="last")
     why = [f"{row['component']} ({row['unmeasured'] or 'no reason given'})" for _, row in unknown.iterrows()]
-    said = (Paragraph(f"Not measured here: {'; '.join(why)}."),) if why else ()
-    blocks: tuple[Block, ...] = (facts, Figures(figures), *said, _table(name, rows[counted]))
-    return Section(title, blocks, f"series-{name}")
+    said = [Paragraph(f"Not measured here: {'; '.join(why)}.")] if why else []
+    return Section(title, [Facts(facts), Figures(figures), *said, _table(name, rows[counted])], f"series-{name}")
 
 
 def _figure(name: str, title: str, rows: pd.DataFrame, key: str) -> Figure:

@@ -8,14 +8,16 @@ from engine.result import metrics
 from engine.result.names import UNTUNED
 from reports import published, text
 from reports.columns import columns_of
+from reports.contest_figure import COLOURS
+from reports.contest_points import points
 from reports.derived import by_row
 from reports.frame import SERIES, Frames, series_title
+from reports.jobs import grouped
 from reports.kernel_figures import heat_map, step_dots
 from reports.methods import INTERVALS
-from reports.page import Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import Block, Column, Fact, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.provenance import failures, provenance
 from reports.study import Study
-from reports.tuned_steps import steps
 
 TITLE = "Kernel modes"
 SUMMARY = "Each matrix product of a rank in the modes NN, NT and TN: rates, what the tuner chose, what a step gains."
@@ -39,21 +41,19 @@ SETTING = [*SERIES, "model", "grid", "micro_batch", "checkpointing", "ranks", "d
 
 
 def build(mine: Frames, everything: Frames) -> Page:
-    groups = [rows for _, rows in mine.runs.groupby(SETTING, dropna=False, sort=True)]
+    groups = grouped(mine.runs, SETTING, _title)
     shapes = with_figures(mine)
-    titled = text.titled(groups[:MOST_SECTIONS], lambda rows: _title(rows.iloc[0]))
-    sections = [_section(name, title, rows, mine, shapes) for name, title, rows in titled]
+    sections = [_section(*one, mine, shapes) for one in groups[:MOST_SECTIONS]]
     tuned = steps(everything.contests[everything.contests["peer"] == UNTUNED])
     if len(tuned):
         sections.append(_steps(tuned))
     if groups:
         details: list[Block] = [Paragraph(HOW)]
         details += [_shapes("all", shapes, of_several=True)] if len(groups) > MOST_SECTIONS else []
-        sections.append(Section("Details", (*details, *failures(mine.runs, "all"), provenance(mine.runs))))
+        sections.append(Section("Details", [*details, *failures(mine.runs, "all"), provenance(mine.runs)]))
     elif tuned.empty:
         sections.append(nothing_measured(RUN))
-    sections.append(_published())
-    return Page(TITLE, LEAD, tuple(sections), _headline(shapes), empty=not groups and tuned.empty)
+    return Page(TITLE, LEAD, [*sections, _published()], _headline(shapes), empty=not groups and tuned.empty)
 
 
 STUDY = Study("kernels", TITLE, SUMMARY, 9, lambda runs: runs["kind"] == "matmul", build)
@@ -107,31 +107,21 @@ def _facts(run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.DataFrame) -> F
     rates = ways.loc[ways["chosen"], "flops_per_s"]
     peak, of = (run["empirical"], "empirical") if run["empirical"] > 0 else (run["advertised"], "advertised")
     low, high = (metrics.utilisation(rate, 1, peak) for rate in (rates.min(), rates.max()))
-    known = peak > 0 and low == low
-    return Facts(
-        (
-            (
-                f"{int(timed['changed'].sum()):,} of {len(timed):,}", "shapes changed by the tuner",
-                f"on {run['devices'] or 'unnamed devices'}",
-            ),
-            (
-                f"{metrics.speed_up(own_s, chosen_s):.3f}x", "as fast, all layers' products",
-                f"{text.seconds(own_s)} to {text.seconds(chosen_s)} a micro-batch",
-            ),
-            (
-                None if held is None else text.percent(held), "of the choices hold",
-                "of shapes timed twice" if held is None else f"in a second timing; {text.percent(TARGET)} wanted",
-            ),
-            (
-                f"{text.percent(low)} to {text.percent(high)}" if known else None, f"of the {of} peak",
-                "slowest and fastest product as chosen" if known else "no peak is known of this device",
-            ),
-        )
-    )  # fmt: skip
+    changed = f"{int(timed['changed'].sum()):,} of {len(timed):,}"
+    faster = f"{metrics.speed_up(own_s, chosen_s):.3f}x"
+    holds: Fact = (None, "of the choices hold", "of shapes timed twice")
+    if held is not None:
+        holds = (text.percent(held), holds[1], f"in a second timing; {text.percent(TARGET)} wanted")
+    share: Fact = (None, f"of the {of} peak", "no peak is known of this device")
+    if peak > 0 and low == low:
+        share = (f"{text.percent(low)} to {text.percent(high)}", share[1], "slowest and fastest product as chosen")
+    times = f"{text.seconds(own_s)} to {text.seconds(chosen_s)} a micro-batch"
+    first = (changed, "shapes changed by the tuner", f"on {run['devices'] or 'unnamed devices'}")
+    return Facts([first, (faster, "as fast, all layers' products", times), holds, share])
 
 
 def _shapes(name: str, shapes: pd.DataFrame, *, of_several: bool = False) -> Table:
-    """of_several: settings, which the rows then name."""
+    """Rows of several settings name theirs."""
     setting = columns_of("system model grid")
     columns = columns_of(
         *(setting if of_several else ()),
@@ -144,6 +134,26 @@ def _shapes(name: str, shapes: pd.DataFrame, *, of_several: bool = False) -> Tab
         "3 % of the fastest ways in a second timing; undecided where its rounds don't tell, or weren't kept."
     )
     return Table("Shapes", columns, shapes, f"{name}-shapes", note)
+
+
+def steps(held: pd.DataFrame) -> pd.DataFrame:
+    """One row a contest: that of contests.points, speed_up, meaning in words, and the colour of its dot.
+
+    held: the contests with the peer "untuned".
+    """
+    table = points(held)
+    meaning = [_meaning(row) for _, row in table.iterrows()]
+    colour = table["verdict"].map(COLOURS).where(table["changed"] != 0).fillna("muted")
+    speed_up = by_row(metrics.speed_up, 1.0, table["ratio"].astype(float)) if len(table) else 1.0
+    return table.assign(meaning=meaning, colour=colour, speed_up=speed_up)
+
+
+def _meaning(row: "pd.Series[Any]") -> str:
+    if not row["jobs"]:
+        return "failed"
+    if row["changed"] == 0:
+        return "nothing changed: 1.0 by definition"
+    return {"won": "faster", "lost": "slower"}.get(row["verdict"], "undecided")
 
 
 def _steps(tuned: pd.DataFrame) -> Section:

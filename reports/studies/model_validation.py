@@ -1,5 +1,6 @@
 """Performance model: how far its predictions are from measured and from published times."""
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -8,8 +9,9 @@ from engine.result import metrics
 from reports import model_grids, model_published, text
 from reports.columns import columns_of
 from reports.frame import SERIES, Frames, series_title
+from reports.jobs import grouped
 from reports.load import Validated
-from reports.page import Block, Column, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import Page, Paragraph, Section, Table, nothing_measured
 from reports.points import points
 from reports.predictions import grid_rows, published_rows
 from reports.provenance import failures, provenance
@@ -38,7 +40,7 @@ def build(mine: Frames, everything: Frames) -> Page:
         words = f"Measured grids only: {PREDICT} sets the predictions beside them."
         sections.insert(0, Section("Not predicted yet", (Paragraph(words),)))
     remark = "predicted and measured" if validated else ""
-    return Page(TITLE, LEAD, tuple(sections), _headline(validated, mine), remark=remark)
+    return Page(TITLE, LEAD, sections, _headline(validated, mine), remark=remark)
 
 
 STUDY = Study("model_validation", TITLE, SUMMARY, 12, trainings_of("model_validation"), build)
@@ -65,12 +67,12 @@ def _headline(validated: Validated | None, mine: Frames) -> str:
 def _validated(validated: Validated) -> list[Section]:
     jobs = validated.result.jobs
     titled = text.titled(jobs[:MOST_JOBS], lambda job: text.clean(f"{job.name} on {job.system}", 120))
-    sections = [Section(title, tuple(model_grids.blocks(name, job)), f"job-{name}") for name, title, job in titled]
-    rest: list[tuple[str, list[Block]]] = [
-        ("Published times", model_published.blocks(validated.result)),
-        ("Effects", model_published.effects(validated.result)),
+    sections = [Section(title, model_grids.blocks(name, job), f"job-{name}") for name, title, job in titled]
+    rest = [
+        Section("Published times", model_published.blocks(validated.result)),
+        Section("Effects", model_published.effects(validated.result)),
     ]
-    sections += [Section(title, tuple(blocks)) for title, blocks in rest if blocks]
+    sections += [section for section in rest if section.blocks]
     said = f"Written {text.moment(validated.written)}; read from {text.clean(validated.source)}."
     if len(jobs) > MOST_JOBS:
         said += f" The first {MOST_JOBS} of {len(jobs)} jobs are shown."
@@ -81,13 +83,9 @@ def _measured(mine: Frames) -> list[Section]:
     """The grids that the suite has timed, the fastest first; nothing where none was."""
     if mine.runs.empty:
         return []
-    by = [*SERIES, "model", "ranks", "batch_size"]
-    table = points(mine.runs)
-    groups = [rows for _, rows in table.groupby(by, dropna=False, sort=True)]
-    titled = text.titled(groups[:MOST_JOBS], lambda rows: _title(rows.iloc[0]))
+    titled = grouped(points(mine.runs), [*SERIES, "model", "ranks", "batch_size"], _title, MOST_JOBS)
     tables = [_table(f"measured-{name}", title, rows) for name, title, rows in titled]
-    lost = failures(mine.runs, "measured")
-    return [Section("Measured grids", (*tables, *lost, provenance(mine.runs)))]
+    return [Section("Measured grids", [*tables, *failures(mine.runs, "measured"), provenance(mine.runs)])]
 
 
 def _title(row: "pd.Series[Any]") -> str:
@@ -97,12 +95,8 @@ def _title(row: "pd.Series[Any]") -> str:
 
 def _table(name: str, title: str, rows: pd.DataFrame) -> Table:
     data = rows.assign(lost=rows["jobs"] == 0).sort_values("time_s", kind="stable", na_position="last")
-    columns = columns_of(
-        "grid",
-        Column(
-            "Time per batch", "time_s", text.seconds, spread=("time_s_low", "time_s_high"), figure="time_per_iteration"
-        ),
-        "collectives_s compute_s jobs memory_max",
-    )
+    (time,) = columns_of("time_s")
+    time = replace(time, spread=("time_s_low", "time_s_high"))
+    columns = columns_of("grid", time, "collectives_s compute_s jobs memory_max")
     note = "The fastest first; medians over jobs, in brackets the fastest and the slowest job."
     return Table(title, columns, data, name, note, failed="lost")

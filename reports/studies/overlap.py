@@ -12,10 +12,10 @@ from reports.breakdowns import no_core_left, take_turns
 from reports.columns import NO_BASE
 from reports.frame import SETTING, Frames, series_title
 from reports.overlaps import NONE, short
-from reports.page import NOT_RECORDED, Block, Facts, Figures, Page, Paragraph, Section, nothing_measured
+from reports.page import NOT_RECORDED, Block, Fact, Facts, Figures, Page, Paragraph, Section, nothing_measured
 from reports.points import runs_of
 from reports.provenance import failures, provenance
-from reports.series_page import Fact, published_gains
+from reports.series_page import published_gains
 from reports.study import Study
 
 TITLE = "Overlap"
@@ -43,7 +43,7 @@ def build(mine: Frames, everything: Frames) -> Page:
         rest = mine.runs.drop(runs_of(mine.runs, shown, SETTING).index)
         sections.append(Section("Details", (*failures(rest, "further"), provenance(mine.runs))))
     sections.append(Section("Published figures", (published_gains(published.gains("overlap")),)))
-    return Page(TITLE, LEAD, tuple(sections), _headline(found), empty=not found)
+    return Page(TITLE, LEAD, sections, _headline(found), empty=not found)
 
 
 STUDY = Study("overlap", TITLE, SUMMARY, 3, lambda runs: runs["kind"] == "ablation", build)

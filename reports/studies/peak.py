@@ -9,6 +9,7 @@ import pandas as pd
 from reports import bandwidths, gemm_curves, gemm_modes, launches, peaks, published, rings, text
 from reports.columns import columns_of
 from reports.frame import SERIES, Frames, series_title
+from reports.jobs import grouped
 from reports.page import Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.provenance import failures, provenance
 from reports.study import Study
@@ -32,16 +33,11 @@ TOGETHER = [*(key for key in SERIES if key != "dtype"), "ranks", "threads"]
 
 
 def build(mine: Frames, everything: Frames) -> Page:
-    groups = [rows for _, rows in mine.runs.groupby(TOGETHER, dropna=False, sort=True)][:MOST_SECTIONS]
-    titled = text.titled(groups, lambda rows: _title(rows.iloc[0]))
-    sections = [_section(name, title, rows, mine) for name, title, rows in titled]
-    if not groups:
-        sections.append(nothing_measured(RUN))
-    else:
-        details: tuple[Block, ...] = (_best(mine.runs), *failures(mine.runs, "all_jobs"), provenance(mine.runs))
-        sections.append(Section("Details", details))
-    sections.append(_published())
-    return Page(TITLE, LEAD, tuple(sections), _headline(mine), empty=not groups)
+    sections = [_section(*one, mine) for one in grouped(mine.runs, TOGETHER, _title, MOST_SECTIONS)]
+    last = nothing_measured(RUN)
+    if sections:
+        last = Section("Details", [_best(mine.runs), *failures(mine.runs, "all_jobs"), provenance(mine.runs)])
+    return Page(TITLE, LEAD, [*sections, last, _published()], _headline(mine), empty=not sections)
 
 
 STUDY = Study("peak", TITLE, SUMMARY, 5, lambda runs: runs["kind"].isin(KINDS), build)
@@ -97,12 +93,11 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> Section
     if len(shapes := rings.by_shape(mine.rings, rows)):
         facts.append(rings.fact(shapes))
         tables.append(rings.table(name, shapes))
-    if not (drawn := tuple(figure for figure in figures if figure)) and not tables:
-        return Section(title, (Paragraph("Not measured: no job of this system ended well."),), f"series-{name}")
-    blocks: list[Block] = [Facts(tuple(facts))]
-    if drawn:
-        blocks.append(Figures(drawn))
-    return Section(title, (*blocks, *tables), f"series-{name}")
+    drawn = [Figures(shown)] if (shown := [one for one in figures if one]) else []
+    blocks: list[Block] = [Paragraph("Not measured: no job of this system ended well.")]
+    if drawn or tables:
+        blocks = [Facts(facts), *drawn, *tables]
+    return Section(title, blocks, f"series-{name}")
 
 
 def _best(runs: pd.DataFrame) -> Table:

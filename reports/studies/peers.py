@@ -6,12 +6,12 @@ import pandas as pd
 
 from reports import text
 from reports.contest_figure import ratios
-from reports.contest_points import over_equal_roads, points
+from reports.contest_points import most_held, over_equal_roads, points
 from reports.contest_tables import contests_table, failures, missing, provenance, settings
 from reports.contests import SERIES
 from reports.frame import Frames
 from reports.methods import INTERVALS, ROADS, ROOM
-from reports.page import Block, Facts, Figure, Figures, Page, Paragraph, Section, nothing_measured
+from reports.page import Block, Fact, Facts, Figure, Figures, Page, Paragraph, Section, nothing_measured
 from reports.study import Study, contests_where
 
 TITLE = "Peers"
@@ -40,22 +40,13 @@ def build(mine: Frames, everything: Frames) -> Page:
     table = mine.contests
     if table.empty:
         return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
-    contests = points(table)
-    contests = contests.sort_values([*SERIES, "ratio", "peer"], kind="stable")
-    groups = [rows for _, rows in contests.groupby(SERIES, dropna=False, sort=True)]
-    drawn = sorted(groups, key=lambda rows: -int((rows["jobs"] > 0).sum()))[:MOST_SECTIONS]
+    contests = points(table).sort_values([*SERIES, "ratio", "peer"], kind="stable")
+    drawn = most_held(contests, SERIES, MOST_SECTIONS)
     sections = [_section(*one) for one in text.titled(drawn, lambda rows: _title(rows.iloc[0]))]
-    details: tuple[Block, ...] = (
-        Paragraph(HOW),
-        *failures(table),
-        *missing(table),
-        *settings(table),
-        provenance(table),
-    )
-    if len(groups) > MOST_SECTIONS:
-        details = (contests_table("all", contests), *details)
-    sections.append(Section("Details", details))
-    return Page(TITLE, LEAD, tuple(sections), _headline(contests))
+    every = [contests_table("all", contests)] if sum(map(len, drawn)) < len(contests) else []
+    tables = [*failures(table), *missing(table), *settings(table), provenance(table)]
+    sections.append(Section("Details", [*every, Paragraph(HOW), *tables]))
+    return Page(TITLE, LEAD, sections, _headline(contests))
 
 
 OWN = contests_where(lambda held: (held["ranks"] > 1) & (held["study"] != "baselines"))
@@ -87,13 +78,10 @@ def _count(held: pd.DataFrame) -> tuple[int, int, int]:
 
 def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
     held = rows[rows["jobs"] > 0]
-    blocks: list[Block] = [_facts(rows, held)]
-    if held.empty:
-        blocks = [Paragraph("Not measured: no contest of this series ended well.")]
-    else:
-        blocks.append(Figures((_figure(name, rows),), wide=True))
-    blocks.append(contests_table(name, rows))
-    return Section(title, tuple(blocks), f"series-{name}")
+    blocks: list[Block] = [Paragraph("Not measured: no contest of this series ended well.")]
+    if len(held):
+        blocks = [_facts(rows, held), Figures([_figure(name, rows)], wide=True)]
+    return Section(title, [*blocks, contests_table(name, rows)], f"series-{name}")
 
 
 def _facts(rows: pd.DataFrame, held: pd.DataFrame) -> Facts:
@@ -102,19 +90,15 @@ def _facts(rows: pd.DataFrame, held: pd.DataFrame) -> Facts:
     won, lost, undecided = _count(held)
     met, missed, unknown = (int((held["standing"] == one).sum()) for one in ("met", "missed", "undecided"))
     targets = (f"{met:,} of {met + missed + unknown:,}", "targets met", f"{missed:,} missed, {unknown:,} undecided")
-    return Facts(
-        (
-            (f"{won:,} of {len(held):,}", "contests over equal roads won", f"{lost:,} lost, {undecided:,} undecided"),
-            *([targets] if met + missed + unknown else []),
-            (text.count(rows["ranks"].max()), "ranks at most", first["devices"] or "unnamed devices"),
-            (text.clean(first["torch"], 16) or None, "torch", f"number format {first['dtype']}"),
-            (
-                None if pd.isna(apart) else f"{apart:.1e}",
-                "losses differ at most",
-                f"relative, of {rows['tolerance'].max():.1e} allowed",
-            ),
-        )
-    )
+    apart_words, allowed = None if pd.isna(apart) else f"{apart:.1e}", f"{rows['tolerance'].max():.1e}"
+    facts: list[Fact] = [
+        (f"{won:,} of {len(held):,}", "contests over equal roads won", f"{lost:,} lost, {undecided:,} undecided"),
+        *([targets] if met + missed + unknown else []),
+        (text.count(rows["ranks"].max()), "ranks at most", first["devices"] or "unnamed devices"),
+        (text.clean(first["torch"], 16) or None, "torch", f"number format {first['dtype']}"),
+        (apart_words, "losses differ at most", f"relative, of {allowed} allowed"),
+    ]
+    return Facts(facts)
 
 
 def _label(row: "pd.Series[Any]", *, several: bool) -> str:

@@ -8,7 +8,7 @@ from reports import plan_figures, text
 from reports.columns import columns_of
 from reports.frame import Frames
 from reports.load import Planned
-from reports.page import Block, Commands, Figures, Page, Paragraph, Section, Table
+from reports.page import Block, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.predictions import plan_rows
 from reports.study import Study
 
@@ -19,10 +19,7 @@ LEAD = (
     "equations of communication; of those that communicate least the engine's own step is traced and played on a model "
     "of the machine. How far such predictions are off is on the page of the performance model."
 )
-RUN = (
-    "par4d plan --system frontier --model gpt-80b --gpus 8192 --batch-tokens 16.8M --out results/plan-gpt-80b.json",
-    "python -m reports build --out site/",
-)
+RUN = "par4d plan --system frontier --model gpt-80b --gpus 8192 --batch-tokens 16.8M --out results/plan-gpt-80b.json"
 MOST_PLANS = 12
 ORDERS = {
     "simulated": "those that communicate least by the equations were simulated and are listed fastest first",
@@ -34,15 +31,14 @@ ORDERS = {
 def build(mine: Frames, everything: Frames) -> Page:
     plans = everything.predictions.plans
     if not plans:
-        words = "Ask for a plan, then build this report:"
-        nothing = Section("Nothing planned yet", (Paragraph(words), Commands(RUN)))
-        return Page(TITLE, LEAD, (nothing,), "", empty=True, remark="Nothing planned yet")
+        nothing = nothing_measured(RUN, done="planned", how="Ask for a plan")
+        return Page(TITLE, LEAD, [nothing], "", empty=True, remark=nothing.title)
     shown = plans[:MOST_PLANS]
     sections = [_section(*one) for one in text.titled(shown, lambda one: _title(one.result))]
     if len(plans) > MOST_PLANS:
         sections.append(_older(plans[MOST_PLANS:]))
     remark = f"{text.plural(len(plans), 'plan')}, last on {plans[0].written:%Y-%m-%d}, predicted"
-    return Page(TITLE, LEAD, tuple(sections), _headline(plans[0].result), remark=remark)
+    return Page(TITLE, LEAD, sections, _headline(plans[0].result), remark=remark)
 
 
 STUDY = Study("planning", TITLE, SUMMARY, 11, lambda runs: pd.Series(False, index=runs.index), build)
@@ -68,7 +64,7 @@ def _section(name: str, title: str, one: Planned) -> Section:
         rows = plan_rows(one.result)
         drawn = (plan_figures.times(name, rows), *plan_figures.step(name, one.result))
         blocks += [_table(name, rows, one.result), Figures(drawn, wide=True)]
-    return Section(title, tuple(blocks), f"plan-{name}")
+    return Section(title, blocks, f"plan-{name}")
 
 
 def asked(plan: GridPlan) -> str:

@@ -1,6 +1,5 @@
 """Single device: tokens per second, share of the peak and memory of one device, by the engine and by others."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -8,23 +7,11 @@ import pandas as pd
 from reports import text
 from reports.columns import columns_of
 from reports.contest_figure import ratios
-from reports.contest_points import points
+from reports.contest_points import most_held, points
 from reports.contest_tables import contests_table, failures, missing, provenance
 from reports.frame import Frames
 from reports.methods import INTERVALS, ROOM
-from reports.page import (
-    NOT_MEASURED,
-    Block,
-    Column,
-    Facts,
-    Figure,
-    Figures,
-    Page,
-    Paragraph,
-    Section,
-    Table,
-    nothing_measured,
-)
+from reports.page import NOT_MEASURED, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.study import Study, contests_where
 
 TITLE = "Single device"
@@ -61,12 +48,10 @@ def build(mine: Frames, everything: Frames) -> Page:
     order = {peer: place for place, peer in enumerate(PEERS)}
     contests = contests.assign(place=contests["peer"].map(lambda peer: order.get(peer, len(order))))
     contests = contests.sort_values([*MACHINE, *TRAINED, "place", "peer"], kind="stable")
-    groups = [rows for _, rows in contests.groupby(MACHINE, dropna=False, sort=True)]
-    drawn = sorted(groups, key=lambda rows: -int((rows["jobs"] > 0).sum()))[:MOST_SECTIONS]
+    drawn = most_held(contests, MACHINE, MOST_SECTIONS)
     sections = [_section(*one) for one in text.titled(drawn, lambda rows: _title(rows.iloc[0]))]
-    details: tuple[Block, ...] = (Paragraph(HOW), *failures(table), *missing(table), contests_table("all", contests))
-    sections.append(Section("Details", (*details, provenance(table))))
-    return Page(TITLE, LEAD, tuple(sections), _headline(contests))
+    tables = [*failures(table), *missing(table), contests_table("all", contests), provenance(table)]
+    return Page(TITLE, LEAD, [*sections, Section("Details", [Paragraph(HOW), *tables])], _headline(contests))
 
 
 STUDY = Study("single_device", TITLE, SUMMARY, 7, contests_where(lambda held: held["ranks"] == 1), build, "contests")
@@ -88,35 +73,30 @@ def _headline(contests: pd.DataFrame) -> str:
 def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
     held = rows[rows["jobs"] > 0]
     if held.empty:
-        return Section(title, (Paragraph("Not measured: no contest on it ended well."),), f"machine-{name}")
-    blocks = (_facts(held), Figures((_figure(name, rows),), wide=True), _sides(name, rows))
-    return Section(title, blocks, f"machine-{name}")
+        return Section(title, [Paragraph("Not measured: no contest on it ended well.")], f"machine-{name}")
+    figures = Figures([_figure(name, rows)], wide=True)
+    return Section(title, [_facts(held), figures, _sides(name, rows)], f"machine-{name}")
 
 
-def _trained(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
+def _trained(rows: pd.DataFrame) -> list[pd.DataFrame]:
     """The contests of each network, format and batch."""
-    yield from (group for _, group in rows.groupby(TRAINED, dropna=False, sort=True))
+    return [group for _, group in rows.groupby(TRAINED, dropna=False, sort=True)]
 
 
 def _facts(held: pd.DataFrame) -> Facts:
     """The answer: what the engine does in a second with each network, its share of the peak and its standing."""
     facts = []
-    for rows in list(_trained(held))[:MOST_FACTS]:
+    for rows in _trained(held)[:MOST_FACTS]:
         engine = _engine(rows)
         rate = None if pd.isna(engine["tokens_per_s"]) else f"{text.significant(engine['tokens_per_s'])} tokens/s"
         standing = "step time " + ", ".join(
             f"{row['ratio']:.3f} of {text.clean(row['peer'], SHORT)}" for _, row in rows.iterrows()
         )
         held_bytes = "" if pd.isna(engine["bytes"]) else text.memory(engine["bytes"])
-        words = [word for word in (_share(engine), held_bytes, standing) if word]
-        facts.append(
-            (
-                rate,
-                f"{text.clean(engine['model'], SHORT)}, {text.clean(engine['dtype'], SHORT)}, by the engine",
-                ", ".join(words),
-            )
-        )
-    return Facts(tuple(facts))
+        words = ", ".join(word for word in (_share(engine), held_bytes, standing) if word)
+        what = f"{text.clean(engine['model'], SHORT)}, {text.clean(engine['dtype'], SHORT)}, by the engine"
+        facts.append((rate, what, words))
+    return Facts(facts)
 
 
 def _share(side: "dict[str, Any]") -> str:

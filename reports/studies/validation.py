@@ -9,6 +9,7 @@ from engine.result import metrics
 from reports import text
 from reports.columns import NO_SERIAL, columns_of
 from reports.frame import Frames
+from reports.jobs import grouped
 from reports.page import Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, lines
@@ -30,15 +31,11 @@ _COLOURS = ("blue", "red", "green", "purple")
 
 def build(mine: Frames, everything: Frames) -> Page:
     if mine.runs.empty:
-        todo = nothing_measured(RUN)
-        return Page(TITLE, LEAD, (todo,), "nothing measured", empty=True)
+        return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
     pairs, steps = compare(mine)
-    groups = [rows for _, rows in mine.runs.groupby(KEY, dropna=False, sort=True)][:MOST_SECTIONS]
-    titled = text.titled(groups, lambda rows: _title(rows.iloc[0]))
-    sections = [_section(name, title, rows, pairs, steps, mine) for name, title, rows in titled]
-    details: tuple[Block, ...] = (_table(pairs), *failures(mine.runs, "all_jobs"), provenance(mine.runs))
-    sections.append(Section("Details", details))
-    return Page(TITLE, LEAD, tuple(sections), _headline(pairs))
+    sections = [_section(*one, pairs, steps, mine) for one in grouped(mine.runs, KEY, _title, MOST_SECTIONS)]
+    details = Section("Details", [_table(pairs), *failures(mine.runs, "all_jobs"), provenance(mine.runs)])
+    return Page(TITLE, LEAD, [*sections, details], _headline(pairs))
 
 
 STUDY = Study("validation", TITLE, SUMMARY, 4, trainings_of("validation"), build)
@@ -97,23 +94,22 @@ def _section(
 ) -> Section:
     newest = pairs[pairs["run"].isin(rows.index) & (pairs["serial"] >= 0)].sort_values("when", ascending=False)
     newest = newest.drop_duplicates("grid").head(MOST_GRIDS)
-    if newest.empty:
-        said = Paragraph("Not compared: it takes a serial run and a 4D run that both ended well.")
-        return Section(title, (said,), f"series-{name}")
-    figures = Figures((_curves(name, newest, steps, frames), _differences(name, newest, steps)))
-    worst = newest.sort_values("largest", na_position="first").iloc[-1]
+    blocks: list[Block] = [Paragraph("Not compared: it takes a serial run and a 4D run that both ended well.")]
+    if len(newest):
+        figures = Figures([_curves(name, newest, steps, frames), _differences(name, newest, steps)])
+        blocks = [_facts(newest.sort_values("largest", na_position="first").iloc[-1]), figures]
+    return Section(title, blocks, f"series-{name}")
+
+
+def _facts(worst: "pd.Series[Any]") -> Facts | Paragraph:
     if pd.isna(worst["largest"]):
-        return Section(
-            title, (Paragraph("Not compared: the runs have no iteration in common."), figures), f"series-{name}"
-        )
-    facts = Facts(
-        (
-            (_largest(worst["largest"]), "largest difference", f"relative to the serial loss, grid {worst['grid']}"),
-            (text.count(worst["compared"]), "iterations", "compared one by one"),
-            (f"{worst['loss']:.4f}", "last loss", f"serial {worst['serial_loss']:.4f}"),
-        )
-    )
-    return Section(title, (facts, figures), f"series-{name}")
+        return Paragraph("Not compared: the runs have no iteration in common.")
+    facts = [
+        (_largest(worst["largest"]), "largest difference", f"relative to the serial loss, grid {worst['grid']}"),
+        (text.count(worst["compared"]), "iterations", "compared one by one"),
+        (f"{worst['loss']:.4f}", "last loss", f"serial {worst['serial_loss']:.4f}"),
+    ]
+    return Facts(facts)
 
 
 def _curves(name: str, newest: pd.DataFrame, steps: pd.DataFrame, frames: Frames) -> Figure:
