@@ -82,13 +82,9 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
 
 def _peaks(result: PeersResult) -> Peaks:
     """The command's own, else those of the system's file."""
-    known = facts(result.labels.get("system", ""), result.dtype)
-    own = result.peaks
-    return Peaks(
-        advertised=own.advertised or (known.advertised.flops_per_s if known.advertised else None),
-        empirical=own.empirical or (known.empirical.flops_per_s if known.empirical else None),
-        measured=own.measured,
-    )
+    own, known = result.peaks, facts(result.labels.get("system", ""), result.dtype)
+    advertised, empirical = (fact.value if fact else None for fact in known)
+    return own.model_copy(update={"advertised": own.advertised or advertised, "empirical": own.empirical or empirical})
 
 
 def _asked(contest: Asked) -> dict[str, Any]:

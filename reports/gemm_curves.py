@@ -34,8 +34,8 @@ def by_size(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
     )  # fmt: skip
     table["skipped"] = rows.dropna(subset="skipped").groupby("size")["skipped"].last()
     table["skipped"] = table["skipped"].fillna("").map(text.clean)
-    known = peaks.facts(runs.iloc[0]["system"], runs.iloc[0]["dtype"]) if len(runs) else Peaks(None, None)
-    advertised = known.advertised.flops_per_s if known.advertised else math.nan
+    known = peaks.facts(runs.iloc[0]["system"], runs.iloc[0]["dtype"]) if len(runs) else Peaks()
+    advertised = known.advertised.value if known.advertised else math.nan
     table["of_advertised"] = by_row(metrics.utilisation, table["flops_per_s"], 1, advertised)
     return table.reset_index()
 
@@ -71,10 +71,10 @@ def figure(name: str, dtype: str, table: pd.DataFrame, known: Peaks) -> Figure |
         return None
     sizes = table["size"].tolist()
     references = (("advertised", known.advertised, "muted"), ("published", known.empirical, "red"))
-    highest = max([table["flops_per_s_high"].max(), *(peak.flops_per_s for _, peak, _ in references if peak)])
+    highest = max([table["flops_per_s_high"].max(), *(peak.value for _, peak, _ in references if peak)])
     factor, letter = text.prefix(highest)
     drawn = [
-        Line([min(sizes), max(sizes)], [peak.flops_per_s] * 2, colour, label, kind="guide")
+        Line([min(sizes), max(sizes)], [peak.value] * 2, colour, label, kind="guide")
         for label, peak, colour in references
         if peak
     ]
@@ -82,7 +82,7 @@ def figure(name: str, dtype: str, table: pd.DataFrame, known: Peaks) -> Figure |
     drawn.append(rates.between(table, "flops_per_s_low", "flops_per_s_high"))
     rate = fastest["flops_per_s"]
     drawn.append(Line([fastest["size"]], [rate], "blue", f"best {text.significant(rate / factor, 3)}", kind="best"))
-    sources = [f"{label} {text.flops(peak.flops_per_s)} ({peak.source})" for label, peak, _ in references if peak]
+    sources = [f"{label} {text.flops(peak.value)} ({peak.source})" for label, peak, _ in references if peak]
     caption = "Ring: the best size. Upright lines span the jobs." + (
         f" Dotted: {'; '.join(sources)}; published is what others measured." if known.empirical
         else f" Dotted: {'; '.join(sources)}." if sources else ""

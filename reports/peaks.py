@@ -7,8 +7,7 @@ many ranks at once, on processors with as many threads each; on accelerators one
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -16,36 +15,19 @@ import systems
 from engine.result import metrics
 from reports.derived import by_row
 from reports.text import plural
+from systems import Fact
 
+Run = Mapping[Any, Any]
+"""A run is a row of the frame of runs."""
 OWN = "measured by the job's ranks at once"
 GIVEN = "given to the job"
 
 
-@dataclass(frozen=True, slots=True)
-class PeakRate:
-    """Flop/s of one device, and where the figure comes from."""
+class Peaks(NamedTuple):
+    """A system's file may say of one number format what one device reaches, in flop/s."""
 
-    flops_per_s: float
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Peaks:
-    """What a system's file says of one number format. None: nothing."""
-
-    advertised: PeakRate | None
-    empirical: PeakRate | None
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredPeak:
-    """The best rate of a gemm result, of one of its ranks. partition, device, threads: "" where it recorded none."""
-
-    partition: str
-    ranks: int
-    device: str
-    threads: str
-    flops_per_s: float
+    advertised: Fact | None = None
+    empirical: Fact | None = None
 
 
 def with_peaks(runs: pd.DataFrame) -> pd.DataFrame:
@@ -56,10 +38,10 @@ def with_peaks(runs: pd.DataFrame) -> pd.DataFrame:
     known = {key: facts(*key) for key in set(keys)}
     stated = [known[key] for key in keys]
     best = [_empirical(run, peaks, found) for run, peaks in zip(runs.to_dict("records"), stated, strict=True)]
-    listed = [peaks.advertised.flops_per_s if peaks.advertised else math.nan for peaks in stated]
+    listed = [peaks.advertised.value if peaks.advertised else math.nan for peaks in stated]
     table["advertised"] = table["given_peak"].fillna(pd.Series(listed, index=table.index, dtype=float))
-    table["empirical"] = pd.Series([peak.flops_per_s for peak in best], index=table.index, dtype=float)
-    table["empirical_from"] = pd.Series([peak.source for peak in best], index=table.index, dtype=object)
+    table["empirical"] = pd.Series([rate for rate, _ in best], index=table.index, dtype=float)
+    table["empirical_from"] = pd.Series([source for _, source in best], index=table.index, dtype=object)
     ranks, hardware, model = table["ranks"], table["hardware_flops_per_s"], table["model_flops_per_s"]
     for name, work, peak in (
         ("hfu", hardware, "advertised"), ("mfu", model, "advertised"), ("of_empirical", hardware, "empirical"),
@@ -71,46 +53,40 @@ def with_peaks(runs: pd.DataFrame) -> pd.DataFrame:
 def facts(system: str, dtype: str) -> Peaks:
     """The peaks in a system's file; none for a system without one."""
     if system not in systems.names():
-        return Peaks(None, None)
+        return Peaks()
     device = systems.load(system).device
-    advertised, empirical = (
-        next((PeakRate(fact.value, fact.source) for name, fact in stated.items() if name == dtype), None)
-        for stated in (device.peak_flops, device.empirical_peak_flops)
-    )
-    return Peaks(advertised, empirical)
+    stated = (device.peak_flops, device.empirical_peak_flops)
+    return Peaks(*(next((fact for name, fact in known.items() if name == dtype), None) for known in stated))
 
 
-def measured(runs: pd.DataFrame) -> dict[tuple[str, str], list[MeasuredPeak]]:
+def measured(runs: pd.DataFrame) -> dict[tuple[str, str], list[Run]]:
     """The gemm results among the runs, by (system, dtype)."""
     done = runs[(runs["kind"] == "gemm") & (runs["status"] == "ok") & runs["best_flops_per_s"].notna()]
-    found: dict[tuple[str, str], list[MeasuredPeak]] = {}
-    columns = ["system", "dtype", "partition", "ranks", "device_kind", "threads", "best_flops_per_s"]
-    for system, dtype, *rest in done[columns].itertuples(index=False):
-        found.setdefault((system, dtype), []).append(MeasuredPeak(*rest))
+    found: dict[tuple[str, str], list[Run]] = {}
+    for run in done.to_dict("records"):
+        found.setdefault((run["system"], run["dtype"]), []).append(run)
     return found
 
 
-def _empirical(run: Mapping[Any, Any], known: Peaks, found: dict[tuple[str, str], list[MeasuredPeak]]) -> PeakRate:
+def _empirical(run: Run, known: Peaks, found: dict[tuple[str, str], list[Run]]) -> tuple[float, str]:
+    """The empirical peak and where it comes from; NaN where nothing is known."""
     if run["own_empirical"] == run["own_empirical"]:
-        return PeakRate(run["own_empirical"], OWN if run["own_measured"] else GIVEN)
+        return run["own_empirical"], OWN if run["own_measured"] else GIVEN
     if known.empirical:
-        return PeakRate(known.empirical.flops_per_s, f"of the system's file, {known.empirical.source}")
+        return known.empirical.value, f"of the system's file, {known.empirical.source}"
     of_system = found.get((run["system"], run["dtype"]), ())
-    here = [
-        peak for peak in of_system if "" in (run["partition"], peak.partition) or run["partition"] == peak.partition
-    ]
-    joint = [peak for peak in here if peak.ranks == run["ranks"] and _same_processors(peak, run)]
-    alone = [peak for peak in here if peak.ranks == 1 and _accelerator(peak)]
+    here = [one for one in of_system if one["partition"] in ("", run["partition"]) or run["partition"] == ""]
+    joint = [one for one in here if one["ranks"] == run["ranks"] and _same_processors(one, run)]
+    alone = [one for one in here if one["ranks"] == 1 and _accelerator(one)]
     if not (like := joint or alone):
-        return PeakRate(math.nan, "")
-    highest = max(peak.flops_per_s for peak in like)
-    on = f"{plural(like[0].ranks, 'rank')} at once" if joint else "one device"
-    return PeakRate(highest, f"measured on {on} by a job of its own")
+        return math.nan, ""
+    on = f"{plural(like[0]['ranks'], 'rank')} at once" if joint else "one device"
+    return max(one["best_flops_per_s"] for one in like), f"measured on {on} by a job of its own"
 
 
-def _same_processors(peak: MeasuredPeak, run: Mapping[Any, Any]) -> bool:
-    return _accelerator(peak) or (peak.threads != "" and peak.threads == run["threads"])
+def _same_processors(one: Run, run: Run) -> bool:
+    return _accelerator(one) or (one["threads"] != "" and one["threads"] == run["threads"])
 
 
-def _accelerator(peak: MeasuredPeak) -> bool:
-    return peak.device not in ("", "cpu")
+def _accelerator(one: Run) -> bool:
+    return one["device_kind"] not in ("", "cpu")

@@ -30,33 +30,26 @@ def points(runs: pd.DataFrame, series: Sequence[str] = SERIES) -> pd.DataFrame:
     newest job that succeeded (-1 if none); commits: how many versions of the code; those of WORDS: what the jobs
     say, each once; batch_tokens: of a global batch; efficiency: see `with_efficiency`.
     """
-    ordered = runs.sort_values("end", kind="stable")
-    ok = ordered[ordered["status"] == "ok"]
-    bad = ordered[ordered["status"] != "ok"]
-    keys = ordered.drop_duplicates(POINT)[POINT]
-
-    done = ok.groupby(POINT, dropna=False, sort=False)
-    table = done[MEASURES].median()
-    for measure in RANGED:
-        table[f"{measure}_low"] = done[measure].min()
-        table[f"{measure}_high"] = done[measure].max()
-    for words in WORDS:
-        table[words] = done[words].agg(each_once)
-    table["jobs"] = done.size()
-    table["commits"] = done["commit"].nunique()
-    table["newest"] = ok.assign(job=ok.index).groupby(POINT, dropna=False, sort=False)["job"].last()
-    lost = bad.groupby(POINT, dropna=False, sort=False)
-    failures = pd.DataFrame({"failed": lost.size(), "reason": lost["reason"].last()})
-
-    merged = keys.merge(table.reset_index(), on=POINT, how="left").merge(failures.reset_index(), on=POINT, how="left")
-    for column in ("jobs", "failed", "commits"):
-        merged[column] = merged[column].fillna(0).astype(int)
-    merged["newest"] = merged["newest"].fillna(-1).astype(int)
-    for column in ("reason", *WORDS):
-        merged[column] = merged[column].fillna("")
-    merged = merged.sort_values([*series, "ranks", "time_s"], kind="stable").reset_index(drop=True)
-    merged["batch_tokens"] = pd.to_numeric(merged["batch_size"], errors="coerce") * merged["sequence"]
-    return with_efficiency(merged, series)
+    ordered = runs.sort_values("end", kind="stable").assign(newest=lambda table: table.index)
+    ok = ordered["status"] == "ok"
+    jobs = ordered.assign(
+        **{key: ordered[key].where(ok) for key in (*MEASURES, "commit", "newest")},
+        **{key: ordered[key].where(ok, "") for key in WORDS}, jobs=ok, failed=~ok, reason=ordered["reason"].mask(ok),
+    )  # fmt: skip
+    table = jobs.groupby(POINT, dropna=False, sort=False).agg(
+        **{key: (key, "median") for key in MEASURES},
+        **{f"{key}_low": (key, "min") for key in RANGED}, **{f"{key}_high": (key, "max") for key in RANGED},
+        **{key: (key, each_once) for key in WORDS}, **{key: (key, "sum") for key in ("jobs", "failed")},
+        commits=("commit", "nunique"), **{key: (key, "last") for key in ("newest", "reason")},
+    )  # fmt: skip
+    table = table.reset_index().sort_values([*series, "ranks", "time_s"], kind="stable", ignore_index=True)
+    return with_efficiency(
+        table.assign(
+            newest=table["newest"].fillna(-1).astype(int), reason=table["reason"].fillna(""),
+            batch_tokens=pd.to_numeric(table["batch_size"], errors="coerce") * table["sequence"],
+        ),
+        series,
+    )  # fmt: skip
 
 
 def with_efficiency(table: pd.DataFrame, series: Sequence[str]) -> pd.DataFrame:
