@@ -91,17 +91,13 @@ class Bench:
         forward = build(schedule)
         schedule.start_step()
         result = forward()
-        result.backward(self.sent(gradient, result))
+        result.backward(gradient.to(result.device, result.dtype))
         schedule.finish_step()
         return result.detach()
 
     def schedule(self, weights: Sequence[ShardedWeight], replicated: Sequence[nn.Parameter]) -> WeightSchedule:
         """The schedule of a layer's parameters, without overlap."""
         return WeightSchedule(self.comm, weights, replicated, self.precision, Overlap())
-
-    @staticmethod
-    def sent(gradient: Tensor, result: Tensor) -> Tensor:
-        return gradient.to(result.device, result.dtype)
 
     def compared(
         self, ours: Sequence[Tensor], function: Callable[..., Tensor], gradient: Tensor, *inputs: Tensor
@@ -133,19 +129,13 @@ def linear(bench: Bench) -> Iterator[Compared]:
     for kernels, biased in product(KERNELS, (True, False)):
         weight = bench.weight(W_NK, column_major=kernels.column_major)
         bias = bench.parameter(b_N) if biased else None
-        x = bench.input(x_MK)
+        biases, x = [bias] if bias is not None else [], bench.input(x_MK)
         found = bench.step(
             lambda schedule, w=weight, b=bias, k=kernels, x=x: lambda: Linear(bench.comm, schedule, w, b, k)(x),  # type: ignore[misc]
-            weight, [bias] if bias is not None else [], g_MN,
+            weight, biases, g_MN,
         )  # fmt: skip
         assert weight.shard.grad is not None
-        ours = [
-            found,
-            *_gradients([x]),
-            weight.tile(weight.shard.grad),
-            *_gradients([bias] if bias is not None else []),
-        ]
-        yield Compared(ours, *wanted[biased])
+        yield Compared([found, *_gradients([x]), weight.tile(weight.shard.grad), *_gradients(biases)], *wanted[biased])
 
 
 def token_embedding(bench: Bench) -> Iterator[Compared]:
@@ -159,40 +149,38 @@ def token_embedding(bench: Bench) -> Iterator[Compared]:
 
 def position_embedding(bench: Bench) -> Iterator[Compared]:
     table_SH, g_SH = bench.drawn(POSITIONS, IN), bench.drawn(POSITIONS, IN)
-    table, positions = bench.parameter(table_SH), torch.arange(POSITIONS, device=bench.device)
-    result = PositionEmbedding(table, bench.precision.compute)(positions)
-    result.backward(bench.sent(g_SH, result))
-    yield bench.compared([result.detach(), *_gradients([table])], torch.clone, g_SH, table_SH)
+    positions = torch.arange(POSITIONS, device=bench.device)
+
+    def embedded(table: nn.Parameter) -> Tensor:
+        return PositionEmbedding(table, bench.precision.compute)(positions)
+
+    yield bench.compared(_taken(embedded, g_SH, [bench.parameter(table_SH)]), torch.clone, g_SH, table_SH)
 
 
 def layer_norm(bench: Bench) -> Iterator[Compared]:
     x_MH, w_H, b_H, g_MH = bench.drawn(ROWS, IN), bench.drawn(IN), bench.drawn(IN), bench.drawn(ROWS, IN)
-    leaves = [bench.input(x_MH), weight := bench.parameter(w_H), bias := bench.parameter(b_H)]
-    result = LayerNorm(bench.comm, bench.schedule([], [weight, bias]), weight, bias, EPS)(leaves[0])
-    result.backward(bench.sent(g_MH, result))
-    ours = [result.detach(), *_gradients(leaves)]
+    weight, bias = bench.parameter(w_H), bench.parameter(b_H)
+    norm = LayerNorm(bench.comm, bench.schedule([], [weight, bias]), weight, bias, EPS)
+    ours = _taken(lambda x, *_: norm(x), g_MH, [bench.input(x_MH), weight, bias])
     yield bench.compared(ours, lambda x, w, b: F.layer_norm(x, (IN,), w, b, EPS), g_MH, x_MH, w_H, b_H)
 
 
 def rms_norm(bench: Bench) -> Iterator[Compared]:
     x_MH, w_H, g_MH = bench.drawn(ROWS, IN), bench.drawn(IN), bench.drawn(ROWS, IN)
-    leaves = [bench.input(x_MH), weight := bench.parameter(w_H)]
-    result = RMSNorm(bench.comm, bench.schedule([], [weight]), weight, EPS)(leaves[0])
-    result.backward(bench.sent(g_MH, result))
-    ours = [result.detach(), *_gradients(leaves)]
+    weight = bench.parameter(w_H)
+    norm = RMSNorm(bench.comm, bench.schedule([], [weight]), weight, EPS)
+    ours = _taken(lambda x, _: norm(x), g_MH, [bench.input(x_MH), weight])
     yield bench.compared(ours, lambda x, w: F.rms_norm(x, (IN,), w, EPS), g_MH, x_MH, w_H)
 
 
 def cross_entropy(bench: Bench) -> Iterator[Compared]:
     """Logits far apart, so that a softmax has large and small values; in four chunks, as those of a large network."""
-    logits_MV, targets_M = 4 * bench.drawn(ROWS, TOKENS), bench.tokens(ROWS)
-    logits = bench.input(logits_MV)
+    logits_MV, targets_M, one = 4 * bench.drawn(ROWS, TOKENS), bench.tokens(ROWS), torch.tensor(1.0)
+    loss, targets = CrossEntropy(bench.comm), targets_M.to(bench.device)
     with patch.dict(CHUNK_BYTES, {bench.device.type: ROWS * TOKENS}):
-        result = CrossEntropy(bench.comm)(logits.clone(), targets_M.to(bench.device), ROWS)
-        result.backward()
-    ours = [result.detach(), *_gradients([logits])]
+        ours = _taken(lambda x: loss(x.clone(), targets, ROWS), one, [bench.input(logits_MV)])
     plain: Callable[[Tensor], Tensor] = lambda x: F.cross_entropy(at_least_fp32(x), targets_M.to(x.device))  # noqa: E731
-    yield bench.compared(ours, plain, torch.tensor(1.0), logits_MV)
+    yield bench.compared(ours, plain, one, logits_MV)
 
 
 def attention(bench: Bench) -> Iterator[Compared]:
@@ -200,13 +188,9 @@ def attention(bench: Bench) -> Iterator[Compared]:
     for keys in (HEADS, HEADS // 4):
         sizes = [(2, heads, POSITIONS, HEAD_SIZE) for heads in (HEADS, keys, keys, HEADS)]
         *qkv, gradient = [bench.drawn(*size) for size in sizes]
-
         grouped = keys < HEADS
         attend: Callable[..., Tensor] = partial(F.scaled_dot_product_attention, is_causal=True, enable_gqa=grouped)
-        leaves = [bench.input(x) for x in qkv]
-        result = attend(*leaves)
-        result.backward(bench.sent(gradient, result))
-        yield bench.compared([result.detach(), *_gradients(leaves)], attend, gradient, *qkv)
+        yield bench.compared(_taken(attend, gradient, [bench.input(x) for x in qkv]), attend, gradient, *qkv)
 
 
 LAYERS: dict[str, Callable[[Bench], Iterator[Compared]]] = {
