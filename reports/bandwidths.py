@@ -11,7 +11,7 @@ from reports.columns import NOT_KNOWN, columns_of
 from reports.derived import by_row
 from reports.frame import Frames
 from reports.jobs import measured_by
-from reports.page import Column, Fact, Figure, Table
+from reports.page import Column, Figure, KeyFact, Table
 from reports.plots.rows import Bars, Row, stacked
 
 TIMES_THE_CACHE = 4
@@ -42,7 +42,7 @@ def by_kernel(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def fact(table: pd.DataFrame) -> Fact:
+def fact(table: pd.DataFrame) -> KeyFact:
     row = table[table["kernel"] == "triad"].iloc[0]
     share = row["of_advertised"]
     of = f"{text.percent(share)} of the advertised bandwidth" if share == share else "none is advertised"

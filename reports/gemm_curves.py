@@ -11,7 +11,7 @@ from reports.columns import NOT_KNOWN, columns_of
 from reports.derived import by_row
 from reports.frame import Frames
 from reports.jobs import measured_by
-from reports.page import Column, Fact, Figure, Table
+from reports.page import Column, Figure, KeyFact, Table
 from reports.peaks import Peaks
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, lines
@@ -53,7 +53,7 @@ def best(table: pd.DataFrame) -> "pd.Series[Any] | None":
     return None if done.empty else done.iloc[-1]
 
 
-def fact(dtype: str, table: pd.DataFrame, runs: pd.DataFrame) -> Fact:
+def fact(dtype: str, table: pd.DataFrame, runs: pd.DataFrame) -> KeyFact:
     what, fastest = f"best rate of a rank in {text.clean(dtype, 20)}", best(table)
     failed = int(((runs["kind"] == "gemm") & (runs["dtype"] == dtype) & (runs["status"] != "ok")).sum())
     more = f", {failed} more failed" if failed else ""

@@ -6,7 +6,7 @@ from reports import text
 from reports.columns import columns_of
 from reports.frame import Frames
 from reports.jobs import measured_by
-from reports.page import Fact, Table
+from reports.page import KeyFact, Table
 
 WORDS = {
     "dispatch": "until the call returns to the host",
@@ -25,7 +25,7 @@ def by_way(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index().assign(way=lambda table: table["name"].map(WORDS))
 
 
-def fact(table: pd.DataFrame) -> Fact:
+def fact(table: pd.DataFrame) -> KeyFact:
     row = table.iloc[0]
     jobs = text.plural(int(row["jobs"]), "job")
     return text.seconds(row["launch_s"]), "to launch a tiny operator", f"{row['way']}; {jobs}"

@@ -145,7 +145,7 @@ class Commands:
     lines: tuple[str, ...]
 
 
-Fact = tuple[str | None, str, str]
+KeyFact = tuple[str | None, str, str]
 """A large figure has a value, what it is, and a remark."""
 
 
@@ -153,7 +153,7 @@ Fact = tuple[str | None, str, str]
 class Facts:
     """A few large figures stand there. A value of None is not known, and the remark says why."""
 
-    facts: Sequence[Fact]
+    facts: Sequence[KeyFact]
 
 
 @dataclass(frozen=True, slots=True)

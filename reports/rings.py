@@ -8,7 +8,7 @@ from engine.result.schema import Result
 from reports import text
 from reports.columns import columns_of
 from reports.jobs import measured_by
-from reports.page import Column, Fact, Table
+from reports.page import Column, KeyFact, Table
 from reports.text import number, positive
 
 WORDS = {
@@ -66,7 +66,7 @@ def table(name: str, rows: pd.DataFrame) -> Table:
     return Table("Bandwidth between ranks", columns, rows, f"{name}-rings", NOTE)
 
 
-def fact(rows: pd.DataFrame) -> Fact:
+def fact(rows: pd.DataFrame) -> KeyFact:
     between = rows[rows["where"] == "alone"]
     row = (between if len(between) else rows).iloc[-1 if len(between) else 0]
     what = f"bandwidth of a ring of {int(row['ring'])} ranks {row['words']}"

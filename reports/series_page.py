@@ -11,7 +11,7 @@ from reports.columns import columns_of
 from reports.frame import Frames
 from reports.jobs import grouped
 from reports.overlaps import short
-from reports.page import Block, Column, Fact, Paragraph, Section, Table, flops_column
+from reports.page import Block, Column, KeyFact, Paragraph, Section, Table, flops_column
 from reports.points import runs_of
 from reports.provenance import failures, provenance
 from reports.scaling import MeasuredSeries
@@ -97,7 +97,7 @@ def of_jobs(point: "pd.Series[Any]") -> str:
     return f"{done} of {done + failed} jobs, {failed} failed" if failed else text.plural(done, "job")
 
 
-def of_size(series: MeasuredSeries) -> tuple[Fact, Fact, Fact]:
+def of_size(series: MeasuredSeries) -> tuple[KeyFact, KeyFact, KeyFact]:
     largest = series.line.iloc[-1]
     layouts = int(((series.points["ranks"] == largest["ranks"]) & (series.points["jobs"] > 0)).sum())
     of_several = f", fastest of {layouts} that ran" if layouts > 1 else ""
@@ -108,7 +108,7 @@ def of_size(series: MeasuredSeries) -> tuple[Fact, Fact, Fact]:
     )
 
 
-def of_peak(series: MeasuredSeries) -> tuple[Fact, Fact, Fact]:
+def of_peak(series: MeasuredSeries) -> tuple[KeyFact, KeyFact, KeyFact]:
     """HFU, MFU and the share of the empirical peak of the largest point."""
     hfu, mfu, best = (_share(series, key) for key in ("hfu", "mfu", "of_empirical"))
     remark = "of the advertised peak" if hfu else "no advertised peak is known"
@@ -116,7 +116,7 @@ def of_peak(series: MeasuredSeries) -> tuple[Fact, Fact, Fact]:
     return (hfu, "HFU", remark), (mfu, "MFU", remark), (best, "of empirical peak", of_best)
 
 
-def of_efficiency(series: MeasuredSeries) -> Fact:
+def of_efficiency(series: MeasuredSeries) -> KeyFact:
     if len(series.line) < 2:
         return None, "efficiency", "one device count only"
     smallest = text.plural(int(series.line["ranks"].min()), "device")

@@ -18,7 +18,7 @@ from engine.errors import UsageError, nearest
 from engine.schema import Record
 from systems.device import Device, completed, device_called
 from systems.files import SystemFileError, as_record, read_data
-from systems.performance import Cores, Dtype, Fact, Performance
+from systems.performance import Cores, Dtype, Fact, Performance, Sourced
 from systems.store import Between, Measured, OfProcessor, Source, measured
 
 __all__ = [
@@ -29,25 +29,7 @@ __all__ = [
 FOLDER = Path(__file__).parent
 
 
-class Count(Record):
-    """A whole number, and the source that gives it."""
-
-    value: int = Field(gt=0)
-    source: str = Field(min_length=1)
-
-
-class Names(Record):
-    """All known names of something, and the source that gives them."""
-
-    value: tuple[str, ...] = Field(min_length=1)
-    source: str = Field(min_length=1)
-
-
-class Variables(Record):
-    """Environment variables of a job, and the document that gives them."""
-
-    value: dict[str, str]
-    source: str = Field(min_length=1)
+Count = Sourced[Annotated[int, Field(gt=0)]]
 
 
 class Transport(Record):
@@ -58,10 +40,10 @@ class Transport(Record):
     all. env_vars: tune it. remedy: says what to do where NCCL took another one, as the end of a sentence.
     """
 
-    networks: Names
+    networks: Sourced[Annotated[tuple[str, ...], Field(min_length=1)]]
     provider: str | None = Field(default=None, min_length=1)
     nccl_net: str = Field(min_length=1)
-    env_vars: Variables
+    env_vars: Sourced[dict[str, str]]
     remedy: str = Field(min_length=1)
 
 
@@ -102,11 +84,8 @@ def seconds(time_limit: str) -> int:
     return 3600 * int(hours) + 60 * int(minutes)
 
 
-class LongestJobs(Record):
+class LongestJobs(Sourced[Annotated[dict[Annotated[int, Field(gt=0)], TimeLimit], Field(min_length=1)]]):
     """A queue's time limits: nodes -> the longest job on so many nodes at most, in the order of the nodes."""
-
-    value: dict[Annotated[int, Field(gt=0)], TimeLimit] = Field(min_length=1)
-    source: str = Field(min_length=1)
 
     def on(self, nodes: int) -> str | None:
         """The limit of a job on so many nodes; None for more than the queue takes."""

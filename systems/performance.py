@@ -4,7 +4,7 @@
 what follows from published times.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import Field
 
@@ -13,11 +13,17 @@ from engine.schema import Record
 Dtype = Literal["bf16", "fp16", "fp32", "tf32", "fp64"]
 
 
-class Fact(Record):
-    """A number, and the source that gives it."""
+Value = TypeVar("Value")
 
-    value: float = Field(gt=0)
+
+class Sourced(Record, Generic[Value]):
+    """A value, and the source that gives it."""
+
+    value: Value
     source: str = Field(min_length=1)
+
+
+Fact = Sourced[Annotated[float, Field(gt=0)]]
 
 
 class Cores(Record):

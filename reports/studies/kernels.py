@@ -15,7 +15,7 @@ from reports.frame import SERIES, Frames, series_title
 from reports.jobs import grouped
 from reports.kernel_figures import heat_map, step_dots
 from reports.methods import INTERVALS
-from reports.page import Block, Column, Fact, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import Block, Column, Facts, Figures, KeyFact, Page, Paragraph, Section, Table, nothing_measured
 from reports.provenance import failures, provenance
 from reports.study import Study
 
@@ -109,10 +109,10 @@ def _facts(run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.DataFrame) -> F
     low, high = (metrics.utilisation(rate, 1, peak) for rate in (rates.min(), rates.max()))
     changed = f"{int(timed['changed'].sum()):,} of {len(timed):,}"
     faster = f"{metrics.speed_up(own_s, chosen_s):.3f}x"
-    holds: Fact = (None, "of the choices hold", "of shapes timed twice")
+    holds: KeyFact = (None, "of the choices hold", "of shapes timed twice")
     if held is not None:
         holds = (text.percent(held), holds[1], f"in a second timing; {text.percent(TARGET)} wanted")
-    share: Fact = (None, f"of the {of} peak", "no peak is known of this device")
+    share: KeyFact = (None, f"of the {of} peak", "no peak is known of this device")
     if peak > 0 and low == low:
         share = (f"{text.percent(low)} to {text.percent(high)}", share[1], "slowest and fastest product as chosen")
     times = f"{text.seconds(own_s)} to {text.seconds(chosen_s)} a micro-batch"

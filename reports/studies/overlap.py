@@ -12,7 +12,7 @@ from reports.breakdowns import no_core_left, take_turns
 from reports.columns import NO_BASE
 from reports.frame import SETTING, Frames, series_title
 from reports.overlaps import NONE, short
-from reports.page import NOT_RECORDED, Block, Fact, Facts, Figures, Page, Paragraph, Section, nothing_measured
+from reports.page import NOT_RECORDED, Block, Facts, Figures, KeyFact, Page, Paragraph, Section, nothing_measured
 from reports.points import runs_of
 from reports.provenance import failures, provenance
 from reports.series_page import published_gains
@@ -99,10 +99,10 @@ def _facts(setting: Setting) -> Facts:
     return Facts((*_gained(setting, most), *_hidden(most, setting.axes)))
 
 
-def _gained(setting: Setting, most: "pd.Series[Any]") -> tuple[Fact, ...]:
+def _gained(setting: Setting, most: "pd.Series[Any]") -> tuple[KeyFact, ...]:
     done, all_of_them = setting.jobs
     jobs = text.plural(done, "job") if done == all_of_them else f"{done} of {all_of_them} jobs"
-    step: Fact = (text.seconds(most["time_s"]), "a step with", ", ".join(short(most["overlap"]).split(",")))
+    step: KeyFact = (text.seconds(most["time_s"]), "a step with", ", ".join(short(most["overlap"]).split(",")))
     if most["ratio"] != most["ratio"]:
         return (None, "as fast as without", NO_BASE), step
     none = setting.variants.set_index("overlap")["time_s"][NONE]
@@ -120,19 +120,19 @@ def _interval(row: "pd.Series[Any]", key: str, write: Callable[[float], str]) ->
     return f"{write(low)} to {write(high)}, " if low == low else ""
 
 
-def _hidden(most: "pd.Series[Any]", axes: Sequence[str]) -> tuple[Fact, Fact, Fact]:
+def _hidden(most: "pd.Series[Any]", axes: Sequence[str]) -> tuple[KeyFact, KeyFact, KeyFact]:
     """What the fullest variant hides, how near it is to its bound, and to the greatest gain."""
-    hidden: Fact = (None, "share hidden", "not recorded, or no communication")
+    hidden: KeyFact = (None, "share hidden", "not recorded, or no communication")
     if most["share_hidden"] == most["share_hidden"]:
         waits = f"{text.seconds(most['collectives_s'])} of a step stay exposed"
         if exposed := most_exposed(most, axes):
             waits += f", most along {exposed[0]}"
         hidden = (text.percent(most["share_hidden"]), "share hidden", waits)
-    bound: Fact = (None, "step by its bound", NOT_RECORDED)
+    bound: KeyFact = (None, "step by its bound", NOT_RECORDED)
     if most["step_by_bound"] == most["step_by_bound"]:
         by = f"bound by {most['bound_by']}, {text.seconds(most['bound_s'])}"
         bound = (text.times(most["step_by_bound"]), "step by its bound", by)
-    greatest: Fact = (None, "of the greatest gain", "not recorded, or nothing to gain")
+    greatest: KeyFact = (None, "of the greatest gain", "not recorded, or nothing to gain")
     if (share := most[GREATEST]) == share:
         sure = most[f"{GREATEST}_low"] > 0 or most[f"{GREATEST}_high"] < 0
         remark = _interval(most, GREATEST, text.gain) + "down to the bound of a step"

@@ -11,7 +11,7 @@ from reports.contest_tables import contests_table, failures, missing, provenance
 from reports.contests import SERIES
 from reports.frame import Frames
 from reports.methods import INTERVALS, ROADS, ROOM
-from reports.page import Block, Fact, Facts, Figure, Figures, Page, Paragraph, Section, nothing_measured
+from reports.page import Block, Facts, Figure, Figures, KeyFact, Page, Paragraph, Section, nothing_measured
 from reports.study import Study, contests_where
 
 TITLE = "Peers"
@@ -91,7 +91,7 @@ def _facts(rows: pd.DataFrame, held: pd.DataFrame) -> Facts:
     met, missed, unknown = (int((held["standing"] == one).sum()) for one in ("met", "missed", "undecided"))
     targets = (f"{met:,} of {met + missed + unknown:,}", "targets met", f"{missed:,} missed, {unknown:,} undecided")
     apart_words, allowed = None if pd.isna(apart) else f"{apart:.1e}", f"{rows['tolerance'].max():.1e}"
-    facts: list[Fact] = [
+    facts: list[KeyFact] = [
         (f"{won:,} of {len(held):,}", "contests over equal roads won", f"{lost:,} lost, {undecided:,} undecided"),
         *([targets] if met + missed + unknown else []),
         (text.count(rows["ranks"].max()), "ranks at most", first["devices"] or "unnamed devices"),
