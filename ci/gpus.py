@@ -25,7 +25,7 @@ def signs(text: str) -> tuple[list[str], dict[str, str]]:
 
 
 def systems_here(folder: Path = ROOT / "systems") -> Iterator[tuple[str, str]]:
-    """Each system with GPUs that this machine is: whose GPUs they are, and its name."""
+    """Give each system with GPUs that this machine is: whose GPUs they are, and its name."""
     hosts = {socket.gethostname(), socket.getfqdn()}
     for file in sorted(folder.glob("*.yaml")):
         text = file.read_text()

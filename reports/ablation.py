@@ -58,12 +58,12 @@ class Setting:
 
     @property
     def jobs(self) -> tuple[int, int]:
-        """How many jobs ended well, and how many there were."""
+        """Say how many jobs ended well, and how many there were."""
         return int((self.runs["status"] == "ok").sum()), len(self.runs)
 
     @property
     def nodes(self) -> float:
-        """The number of nodes; NaN where no job ended well."""
+        """Return the number of nodes; NaN where no job ended well."""
         return float(self.first["nodes"])
 
     def fullest(self) -> "pd.Series[Any] | None":
@@ -75,7 +75,7 @@ class Setting:
 
 
 def settings(frames: Frames) -> list[Setting]:
-    """Every setting of the ablations among the runs, in the order of system, model, devices and grid.
+    """Return every setting of the ablations among the runs, in the order of system, model, devices and grid.
 
     Jobs on another number of nodes, or with another pace of the flags, are another setting.
     """
@@ -87,7 +87,7 @@ def settings(frames: Frames) -> list[Setting]:
 
 
 def most_exposed(row: "pd.Series[Any]", axes: Sequence[str]) -> tuple[str, float] | None:
-    """The axis that compute waits for longest, and for how many seconds; None where none was measured."""
+    """Return the axis that compute waits for longest, and for how many seconds; None where none was measured."""
     waits = [(row[f"exposed_{axis}"], axis) for axis in axes if row[f"exposed_{axis}"] > 0]
     return (max(waits)[1], max(waits)[0]) if waits else None
 
@@ -118,7 +118,7 @@ def _setting(runs: pd.DataFrame, variants: Variants) -> Setting:
 
 
 def _placed(overlaps: Sequence[str]) -> list[tuple[str, Place]]:
-    """Overlaps in the papers' order: those that lead up to the fullest one, each flag alone, then what else ran.
+    """Return overlaps in the papers' order: those that lead up to the fullest one, each flag alone, then what else ran.
 
     Of several with the same flags the first stands for them. A single flag that begins the ladder is listed alone too.
     """
@@ -141,7 +141,7 @@ def _placed(overlaps: Sequence[str]) -> list[tuple[str, Place]]:
 
 
 def _label(overlap: str, over: str) -> str:
-    """What the bar of a variant is called: the flags that it adds, where it stands over another one."""
+    """Say what the bar of a variant is called: the flags that it adds, where it stands over another one."""
     before = flags(over) if over else None
     if before is None:
         return short(overlap)

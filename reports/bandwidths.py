@@ -22,7 +22,7 @@ NOTE = (
 
 
 def advertised(system: str) -> systems.Fact | None:
-    """What a system's file says; None for a system without one."""
+    """Read what a system's file says; None for a system without one."""
     return systems.load(system).device.memory_bytes_per_s if system in systems.names() else None
 
 
@@ -52,7 +52,7 @@ def fact(table: pd.DataFrame) -> KeyFact:
 
 
 def figure(name: str, table: pd.DataFrame, known: systems.Fact | None) -> Figure:
-    """A bar a kernel, and an upright mark where the advertised bandwidth is."""
+    """Draw a bar a kernel, and an upright mark where the advertised bandwidth is."""
     factor, letter = text.prefix(max([table["bytes_per_s"].max(), *([known.value] if known else [])]))
     scaled = [value / factor for value in table["bytes_per_s"]]
     shares = [(f"{100 * share:.0f} %",) if known else () for share in table["of_advertised"]]

@@ -16,7 +16,7 @@ WITH_BOUND = 3
 
 
 def values(breakdown: Breakdown | None, version: int) -> tuple[Any, ...]:
-    """The values of COLUMNS: seconds of an iteration on rank 0, NaN for what was not recorded.
+    """Return the values of COLUMNS: seconds of an iteration on rank 0, NaN for what was not recorded.
 
     blocking_s: in waits for what the very next operation needs, exposed_s: in the others. bound_by: the name of what
     bounds the step, "" where no bound is known. processors_s: what all ranks of the machine took of its processors,
@@ -44,7 +44,7 @@ def values(breakdown: Breakdown | None, version: int) -> tuple[Any, ...]:
 
 
 def take_turns(words: str) -> str:
-    """What `shared` means for the figures beside it."""
+    """Say what `shared` means for the figures beside it."""
     return (
         f"Ranks take turns on cores here, {words}: a wait is mostly the turn of another rank, so hiding it gains "
         "nothing and the share hidden says little. The bound is that of the processors or of the link."
@@ -52,7 +52,7 @@ def take_turns(words: str) -> str:
 
 
 def no_core_left(words: str) -> str:
-    """What `crowded` means for the figures beside it."""
+    """Say what `crowded` means for the figures beside it."""
     return (
         f"Every core computes here, {words}: the threads that carry out collectives have no core of their own and take "
         "the time of compute, so that hiding a collective gains little and makes compute longer. Processor seconds "

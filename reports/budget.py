@@ -55,7 +55,7 @@ def breakdown(series: MeasuredSeries, remark: str = "", *, as_share: bool = Fals
 
 
 def _by_overlap(series: MeasuredSeries, line: pd.DataFrame) -> tuple[pd.DataFrame, list[Row]]:
-    """The measured overlaps of the layout of each point of the line, none of them first, and a bar for each."""
+    """Return the measured overlaps of the layout of each point of the line, none of them first, and a bar for each."""
     places = line[SETTING].assign(place=range(len(line)))
     rows = places.merge(series.points[series.points["jobs"] > 0], on=SETTING).sort_values("time_s")
     rows = rows.drop_duplicates(["place", "overlap"]).assign(hides=rows["overlap"] != NONE)
@@ -85,7 +85,7 @@ def memory(series: MeasuredSeries) -> Figure:
 
 
 def traffic(series: MeasuredSeries, frames: Frames) -> Figure:
-    """Bytes that rank 0 hands to collectives in an iteration, by axis of the grid."""
+    """Draw bytes that rank 0 hands to collectives in an iteration, by axis of the grid."""
     chosen = spread_out(series.line, MOST_BARS)
     mine = frames.collectives[frames.collectives["run"].isin(chosen["newest"])]
     sums = mine.pivot_table(index="run", columns="axis", values="bytes", aggfunc="sum", fill_value=0.0)
@@ -112,7 +112,7 @@ def _bars(
     caption: str, said: Mapping[str, str], write: Callable[[float], str], bars: Sequence[Row] = (),
     columns: Sequence[str] = (),
 ) -> Figure:  # fmt: skip
-    """A bar for each row of chosen. said: the numbers to put into words, and what each is."""
+    """Draw a bar for each row of chosen. said: the numbers to put into words, and what each is."""
     name = f"{series.name}-{suffix}"
     words = [
         f"{at(point)}, overlap {point['overlap'] or 'unknown'}: "

@@ -17,7 +17,7 @@ def ratios(
     name: str, rows: pd.DataFrame, *, other: str, label: Callable[[pd.Series], str], heads: tuple[str, str],
     beside: Callable[[pd.Series], tuple[str, str]], columns: list[str], remark: str = "",
 ) -> Figure:  # fmt: skip
-    """The first rows of the frame that contests.points makes, each by the other's; other: what that one is called.
+    """Draw the first rows of the frame that contests.points makes, each by the other's; other: what that one is called.
 
     label: of a row; heads, beside: two columns besides the ratio; columns: what else the data holds.
     """

@@ -25,7 +25,7 @@ _BYTES = ("ours_bytes", "peer_bytes", "memory_ratio")
 
 
 def points(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a contest, whoever held it how often, in the order of series, peer and grid.
+    """Make one row a contest, whoever held it how often, in the order of series, peer and grid.
 
     ratio, low, high: metrics.paired of all jobs; low, high are NaN where nothing is known of them. verdict: won,
     lost or undecided; standing: of the target, met, missed or undecided, "" without one. of_medians:
@@ -77,7 +77,7 @@ def _point(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _speeds(rows: pd.DataFrame, point: Mapping[str, Any]) -> dict[str, Any]:
-    """Both sides at their median steps; the highest peak that any job knew makes the shares smaller."""
+    """Return both sides at their median steps; the highest peak that any job knew makes the shares smaller."""
     works = [work for work in rows["work"] if isinstance(work, Work)]
     peaks = [peak for peak in rows["peaks"] if isinstance(peak, Peaks)]
     speeds: dict[str, Any] = dict.fromkeys(_SPEEDS, math.nan) | {"peak_measured": any(peak.measured for peak in peaks)}
@@ -125,7 +125,7 @@ def _figures(jobs: Sequence[Measured], target: str) -> dict[str, Any]:
 
 
 def _is_timed(job: Measured) -> bool:
-    """Whether both sides have times, of as many rounds, that a clock can show."""
+    """Say whether both sides have times, of as many rounds, that a clock can show."""
     sides = (job.ours, job.peer)
     return len(job.ours.wall_s) == len(job.peer.wall_s) > 0 and all(
         all(side.wall_s) and _positive(peers.steps(side)) for side in sides

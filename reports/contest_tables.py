@@ -45,7 +45,7 @@ def failures(table: pd.DataFrame) -> list[Table]:
 
 
 def missing(table: pd.DataFrame) -> list[Table]:
-    """Contests that no machine of theirs could hold, each machine and reason once. models: those it is said of."""
+    """Give contests that no machine of theirs could hold, each machine and reason once. models: those it is said of."""
     data = table[table["status"] == "missing"].sort_values("end", ascending=False, kind="stable")
     if data.empty:
         return []
@@ -57,7 +57,7 @@ def missing(table: pd.DataFrame) -> list[Table]:
 
 
 def settings(table: pd.DataFrame) -> list[Table]:
-    """What peers are set to, as the newest results of each record it."""
+    """Say what peers are set to, as the newest results of each record it."""
     data = table.sort_values("end", ascending=False, kind="stable")[["peer", "settings"]]
     rows = [
         {"peer": peer, **{name: text.clean(str(value or ""), 200) for name, value in setting.model_dump().items()}}
@@ -71,7 +71,7 @@ def settings(table: pd.DataFrame) -> list[Table]:
 
 
 def provenance(table: pd.DataFrame) -> Table:
-    """Every contest of every command, newest first."""
+    """List every contest of every command, newest first."""
     data = table.sort_values("end", ascending=False, kind="stable").assign(jobs=table["measured"].map(len))
     keys = "start end status peer grid road system partition model dtype jobs warmup steps_per_round load"
     columns = columns_of(keys, ORIGIN)

@@ -36,7 +36,7 @@ COLUMNS = [
 
 
 def frame(found: Sequence[Contests]) -> pd.DataFrame:
-    """One row a contest of a command; measured: a tuple of jobs, empty for one that failed or was not held.
+    """Make one row a contest of a command; measured: a tuple of jobs, empty for one that failed or was not held.
 
     status: ok, failed, or missing for one that can't be held on that machine; the reason says why.
     """
@@ -81,7 +81,7 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
 
 
 def _peaks(result: PeersResult) -> Peaks:
-    """The command's own, else those of the system's file."""
+    """Return the command's own, else those of the system's file."""
     own, known = result.peaks, facts(result.labels.get("system", ""), result.dtype)
     advertised, empirical = (fact.value if fact else None for fact in known)
     return own.model_copy(update={"advertised": own.advertised or advertised, "empirical": own.empirical or empirical})
@@ -134,7 +134,7 @@ def _held(contest: Compared, result: PeersResult) -> dict[str, Any]:
 
 
 def _versions(job: Measured) -> str:
-    """The versions of its packages, and what it had to do without."""
+    """Return the versions of its packages, and what it had to do without."""
     named = [f"{clean(name, 40)} {clean(version, 40)}" for name, version in sorted(job.peer.versions.items())]
     lacked = [f"without {clean(name, 60)} ({clean(needs, 200)})" for name, needs in sorted(job.peer.without.items())]
     return ", ".join(named + lacked)
@@ -153,7 +153,7 @@ def _overlap(flags: object) -> str:
 
 
 def _bf16(dtype: str, case: Mapping[str, Any]) -> str:
-    """How peers compute bf16 where they leave it to their users, "" of other formats; older files mean autocast."""
+    """Say how peers compute bf16 where they leave it to their users, "" of other formats; older files mean autocast."""
     if dtype != "bf16":
         return ""
     return "by autocast" if case.get("autocast", True) else "throughout"

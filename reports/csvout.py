@@ -6,7 +6,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def to_csv(table: pd.DataFrame) -> str:
-    """The frame as CSV text. A string that a spreadsheet would run gets an apostrophe in front; numbers stay."""
+    """Return the frame as CSV text. A string that a spreadsheet would run gets an apostrophe in front; numbers stay."""
     names = [_safe(str(name)) for name in table]
     return table.astype(object).map(_value).to_csv(index=False, header=names, lineterminator="\n")
 

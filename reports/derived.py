@@ -12,7 +12,7 @@ NAMES = frozenset(definition.name for definition in metrics.DEFINITIONS)
 
 
 def by_row(figure: Callable[..., float | None], *columns: "pd.Series[Any] | float") -> "pd.Series[float]":
-    """One of the figures, row by row; NaN where an input is, where there is no such figure, or no finite one.
+    """Return one of the figures, row by row; NaN where an input is, where there is no such figure, or no finite one.
 
     columns: its parameters in order, one of them at least a column; a number is the same in every row.
     """

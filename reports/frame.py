@@ -43,7 +43,7 @@ _TUNES = {"oag": "prefetch_depth", "ors": "reduce_window", "cache=auto": "cache_
 
 
 def series_title(row: "pd.Series[Any]") -> str:
-    """The name of the series that a run or a point belongs to: frontier, gpu, bf16, axonn-sc24 series."""
+    """Return the name of the series that a run or a point belongs to: frontier, gpu, bf16, axonn-sc24 series."""
     series = row["series"] and f"{row['series']} series"
     return title(row["system"], row["partition"], row["dtype"], series, row["variant"])
 
@@ -73,7 +73,7 @@ class Frames:
     checks: pd.DataFrame
 
     def of(self, runs: pd.DataFrame) -> "Frames":
-        """The same frames with these runs only."""
+        """Return the same frames with these runs only."""
         parts = ("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "energy")
         kept = {name: (part := getattr(self, name))[part["run"].isin(runs.index)] for name in parts}
         return replace(self, runs=runs, variants=self.variants.of(runs), tunings=self.tunings.of(runs), **kept)
@@ -205,7 +205,7 @@ def _label(key: str, value: str) -> str:
 
 
 def _option(config: dict[str, Any], *path: str) -> str:
-    """An option of the run as text that jobs can be grouped by; "" where the run had none."""
+    """Return an option of the run as text that jobs can be grouped by; "" where the run had none."""
     value: Any = config
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
@@ -213,7 +213,7 @@ def _option(config: dict[str, Any], *path: str) -> str:
 
 
 def _tuning(overlap: str, config: dict[str, Any], grid: str | None) -> str:
-    """The options of the run's flags, of all where they took turns, that aren't the default: prefetch_depth=1. And
+    """Give the options of the run's flags, of all where they took turns, that aren't the default: prefetch_depth=1. And
     whether its products were tuned.
     """
     flags = list(_TUNES) if overlap == IN_TURNS else overlap.split(",")

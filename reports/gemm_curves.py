@@ -21,7 +21,7 @@ MOST_FORMATS = 8
 
 
 def by_size(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a matrix size: median, extremes and number of the jobs that measured it, or why it was skipped.
+    """Make one row a matrix size: median, extremes and number of the jobs that measured it, or why it was skipped.
 
     Of one number format, whose share of the advertised peak is of_advertised.
     """
@@ -48,7 +48,7 @@ def by_format(frames: Frames, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def best(table: pd.DataFrame) -> "pd.Series[Any] | None":
-    """The row of the fastest size; None where none was measured."""
+    """Return the row of the fastest size; None where none was measured."""
     done = table.dropna(subset="flops_per_s").sort_values("flops_per_s")
     return None if done.empty else done.iloc[-1]
 

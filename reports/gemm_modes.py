@@ -17,7 +17,7 @@ NOTE = "N: a factor lies row by row, T: column by column. All modes of a size we
 
 
 def gemm_modes(results: Sequence[Result]) -> pd.DataFrame:
-    """One row for each mode that a result measured. of_nn: of the rate of mode NN in the same job."""
+    """Make one row for each mode that a result measured. of_nn: of the rate of mode NN in the same job."""
     table = long(results, lambda one: one.gemm_modes, plain="mode", numbers="size", positives="flops_per_s")
     nn = table[table["mode"] == "NN"].drop_duplicates("run").set_index("run")["flops_per_s"]
     return table.assign(

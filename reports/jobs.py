@@ -9,7 +9,7 @@ from reports.text import clean, number, positive, titled
 
 
 def as_others(table: pd.DataFrame, column: str, keys: Sequence[str]) -> pd.DataFrame:
-    """The table with a column filled where a job that failed, or was not held, left it empty.
+    """Return the table with a column filled where a job that failed, or was not held, left it empty.
 
     Such a job counts with those that ended well and agree with it in these keys, where those all recorded the same.
     """
@@ -20,12 +20,12 @@ def as_others(table: pd.DataFrame, column: str, keys: Sequence[str]) -> pd.DataF
 
 
 def measured_by(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a long frame that belong to those of the runs that ended well."""
+    """Return the rows of a long frame that belong to those of the runs that ended well."""
     return rows[rows["run"].isin(runs.index[runs["status"] == "ok"])]
 
 
 def with_moments(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """The table with ISO 8601 texts of these columns read as times in UTC; NaT stands for what is none."""
+    """Return the table with ISO 8601 texts of these columns read as times in UTC; NaT stands for what is none."""
     read = {key: pd.to_datetime(table[key], errors="coerce", utc=True, format="ISO8601") for key in columns}
     return table.assign(**read)
 
@@ -35,7 +35,7 @@ def each_once(words: Iterable[str]) -> str:
 
 
 def fields(record: object, read: Callable[[Any], Any], names: str, **renamed: str) -> dict[str, Any]:
-    """The named fields of a record, each as `read` gives it; None is read for what the record lacks.
+    """Return the named fields of a record, each as `read` gives it; None is read for what the record lacks.
 
     renamed: the field of a key that is called otherwise.
     """
@@ -53,7 +53,7 @@ def long(
     positives: str = "",
     key: str = "run",
 ) -> pd.DataFrame:
-    """One row for each thing that a record lists: the place of the record, under key, and fields of the thing."""
+    """Make one row for each thing that a record lists: the place of the record, under key, and fields of the thing."""
     readers: list[tuple[str, Callable[[Any], Any]]] = [
         *((name, lambda value: value) for name in plain.split()),
         *((name, lambda words: clean(words or "")) for name in texts.split()),

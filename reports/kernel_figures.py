@@ -68,7 +68,7 @@ def heat_map(name: str, run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.Da
 
 
 def _scale(run: "pd.Series[Any]", ways: pd.DataFrame) -> tuple[str, str, str]:
-    """The column that cells are coloured by, its unit, and the caption's sentence on it."""
+    """Return the column that cells are coloured by, its unit, and the caption's sentence on it."""
     if ways["of_empirical"].notna().any():
         peak = f"{text.flops(float(run['empirical']))} ({run['empirical_from']})"
         return "of_empirical", "% of the empirical peak", f"Empirical peak: {peak}."
@@ -79,7 +79,7 @@ def _scale(run: "pd.Series[Any]", ways: pd.DataFrame) -> tuple[str, str, str]:
 
 
 def _layers(shape: Any) -> str:
-    """The first layer's name without its block, and how many there are."""
+    """Return the first layer's name without its block, and how many there are."""
     parts = shape.layer.split(".")
     kept = parts[2:] if len(parts) > 2 and parts[1].isdigit() else parts
     return ".".join(kept) + (f" \u00d7{shape.layers}" if shape.layers > 1 else "")

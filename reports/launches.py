@@ -16,7 +16,7 @@ WORDS = {
 
 
 def by_way(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a way to launch: medians over jobs of the jobs' medians and percentiles, and the number of jobs."""
+    """Make one row a way to launch: medians over jobs of the jobs' medians and percentiles, and the number of jobs."""
     rows = measured_by(frames.launches, runs)
     table = rows.groupby("name", sort=False).agg(
         launch_s=("launch_s", "median"), low_s=("low_s", "median"), high_s=("high_s", "median"),

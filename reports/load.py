@@ -82,7 +82,7 @@ class Loaded:
 
     @property
     def statuses(self) -> list[str]:
-        """The status of every job, "ok" or "failed"; a check of a GPU may be "undecided"."""
+        """Return the status of every job, "ok" or "failed"; a check of a GPU may be "undecided"."""
         runs, contests = ([found.result.status for found in some] for some in (self.runs, self.contests))
         return [*runs, *contests, *(found.result.status for found in self.checks)]
 
@@ -153,7 +153,7 @@ def load(folders: Sequence[Path]) -> Loaded:
 
 
 def _files(folders: Iterable[Path]) -> Iterator[Path]:
-    """Every *.json and *.db, each real file once, in a fixed order. Hidden ones are half-written or not ours."""
+    """Give every *.json and *.db, each real file once, in a fixed order. Hidden ones are half-written or not ours."""
     met: set[Path] = set()
     for folder in folders:
         for root, below, names in os.walk(folder):
@@ -169,7 +169,7 @@ def _files(folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def _read_json(path: Path, skipped: list[Skipped]) -> StoredResult | list[StoredResult] | None:
-    """A result, the results of a run report, or None for a file that is neither."""
+    """Return a result, the results of a run report, or None for a file that is neither."""
     try:
         data = json.loads(path.read_bytes())
     except OSError as error:

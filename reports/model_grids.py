@@ -39,7 +39,7 @@ def blocks(name: str, job: JobRows) -> list[Block]:
 
 
 def _errors(rows: pd.DataFrame) -> str:
-    """How far off the predictions of grids are that nothing was fitted to, and how often the intervals hold."""
+    """Say how far off the predictions of grids are that nothing was fitted to, and how often the intervals hold."""
     rest = rows[~rows["fitted"]]
     times, exposed = rest["error"].dropna().tolist(), rest["exposed_error"].dropna().tolist()
     if not times:
@@ -54,7 +54,7 @@ def _errors(rows: pd.DataFrame) -> str:
 
 
 def _rank(name: str, order: str, rows: pd.DataFrame) -> Figure:
-    """Measured time over the place in an order (axonn-sc24 Fig. 2)."""
+    """Draw measured time over the place in an order (axonn-sc24 Fig. 2)."""
     place = PLACES[order]
     fast = rows.index < TOP
     groups = [

@@ -28,7 +28,7 @@ BASELINE = (
 
 
 def blocks(validation: Validation) -> list[Block]:
-    """All that the page shows of published times; nothing where none was predicted."""
+    """Return all that the page shows of published times; nothing where none was predicted."""
     rows = published_rows(validation)
     if rows.empty:
         return []
@@ -42,7 +42,7 @@ def blocks(validation: Validation) -> list[Block]:
 
 
 def verdict(where: str, rows: pd.DataFrame) -> str:
-    """Who is closer to the published times of these rows, in words and numbers."""
+    """Say who is closer to the published times of these rows, in words and numbers."""
     rest = rows[~rows["fitted"]].dropna(subset=["error", "baseline_error"])
     if rest.empty:
         return f"{where} the model was fitted to every row: they tell nothing of how well it predicts."
@@ -107,7 +107,7 @@ def _table(rows: pd.DataFrame) -> Table:
 
 
 def effects(validation: Validation) -> list[Block]:
-    """What changes bring, predicted beside published; nothing where none was predicted."""
+    """Say what changes bring, predicted beside published; nothing where none was predicted."""
     if not validation.effects:
         return []
     data = pd.DataFrame([_effect(one) for one in validation.effects])

@@ -33,14 +33,14 @@ def columns(
 
 
 def names(listed: Sequence[str]) -> str:
-    """Host or device names, each once, the first few of a long list and how many there are."""
+    """Return host or device names, each once, the first few of a long list and how many there are."""
     unique = list(dict.fromkeys(listed))
     more = f" and {len(unique) - 4} more" if len(unique) > 5 else ""
     return clean(", ".join(unique[: 4 if more else 5]) + more)
 
 
 def network(transport: Transport | None) -> str:
-    """The networks by name, each once: Socket on hsn0, AWS Libfabric (cxi), tcp. "" where none is recorded.
+    """Return the networks by name, each once: Socket on hsn0, AWS Libfabric (cxi), tcp. "" where none is recorded.
 
     Results of earlier versions and of single ranks have none; a network that could not be read is "unknown".
     """
@@ -48,7 +48,7 @@ def network(transport: Transport | None) -> str:
 
 
 def words(transport: Transport | None) -> str:
-    """The same with the back end, its library and its plug-in: nccl, NCCL 2.21.5: Socket on hsn0. "" for none."""
+    """Give the same with the back end, its library and its plug-in: nccl, NCCL 2.21.5: Socket on hsn0. "" for none."""
     if transport is None:
         return ""
     names = (transport.backend, transport.library, transport.plugin)

@@ -78,13 +78,13 @@ def _notes(row: "pd.Series[Any]", theirs: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _unsure(row: "pd.Series[Any]", place: int) -> bool:
-    """Whether the number in this column may be chance, or is not ours."""
+    """Say whether the number in this column may be chance, or is not ours."""
     low, high = {1: ("over_gain_low", "over_gain_high"), 3: ("gain_low", "gain_high")}.get(place, ("", ""))
     return place in (2, 4) or (bool(low) and not (row[low] > 0 or row[high] < 0))
 
 
 def _published(system: str) -> pd.DataFrame:
-    """The gains that a paper has from this system, else those of par4d's running example."""
+    """Return the gains that a paper has from this system, else those of par4d's running example."""
     gains = published.gains("overlap")
     here = gains[gains["system"].str.lower() == system.lower()]
     return here if len(here) else gains[gains["paper"] == "par4d"]
@@ -96,7 +96,7 @@ def _of_what(theirs: pd.DataFrame) -> str:
 
 
 def timeline(name: str, setting: Setting, variants: Variants) -> list[Figure]:
-    """A step without overlap above one with the fullest variant that has a timeline; nothing where none has."""
+    """Draw a step without overlap above one with the fullest variant that has a timeline; nothing where none has."""
     ladder = setting.variants[(setting.variants["place"] == "ladder") & (setting.variants["drawn"] >= 0)]
     panels = []
     tables = []

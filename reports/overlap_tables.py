@@ -24,7 +24,7 @@ def ratio(title: str, key: str = RATIOS[0], missing: str = NO_BASE) -> Column:
 
 
 def layouts(settings: Sequence[Setting], drawn: int) -> Table:
-    """One row a setting: its fullest variant against none. drawn: how many have a section."""
+    """Make one row a setting: its fullest variant against none. drawn: how many have a section."""
     data = pd.DataFrame([_layout(setting) for setting in settings])
     columns = columns_of(
         _WHAT,
@@ -42,7 +42,7 @@ def layouts(settings: Sequence[Setting], drawn: int) -> Table:
 
 
 def _intervals(data: pd.DataFrame) -> str:
-    """What a note says of the intervals of these rows, and of a gain that is greater than the greatest."""
+    """Say to a note what holds of these rows' intervals, and of a gain that is greater than the greatest."""
     said = f" {INTERVALS} Of the greatest gain, it is that of the ratio alone."
     if (data[GREATEST] > 1).any():
         said += " More than 100 %: the bound was measured too high, or the ratio happened to be low."
@@ -64,7 +64,7 @@ def _layout(setting: Setting) -> dict[Any, Any]:
 
 
 def by_grid(settings: Sequence[Setting]) -> Table:
-    """One row a setting: the paired ratio of each flag alone and of the fullest variant."""
+    """Make one row a setting: the paired ratio of each flag alone and of the fullest variant."""
     ran = [
         flag
         for flag in FLAGS
@@ -94,7 +94,7 @@ def _ratios(setting: Setting, ran: Sequence[str]) -> dict[Any, Any]:
 
 
 def variants(name: str, setting: Setting) -> Table:
-    """Every variant with its ratios, times, what waits along each axis, and the memory it takes."""
+    """List every variant with its ratios, times, what waits along each axis, and the memory it takes."""
     data = setting.variants.drop_duplicates("overlap")
     data = data.assign(hides=data["overlap"].map(short), share=_share(setting), spread=_ranges(data))
     columns = columns_of(

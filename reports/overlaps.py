@@ -7,11 +7,11 @@ NONE = "none"
 
 
 def flags(overlap: str) -> tuple[str, ...] | None:
-    """The flags of an overlap's text in the papers' order, the cache without its size; None for what isn't one."""
+    """Give the flags of an overlap's text in the papers' order, the cache without its size; None for what isn't one."""
     words = () if overlap == NONE else tuple(word.partition("=")[0] for word in overlap.split(","))
     return tuple(flag for flag in FLAGS if flag in words) if set(words) <= set(FLAGS) else None
 
 
 def short(overlap: str) -> str:
-    """An overlap's text as it is typed: "all" for all of its flags."""
+    """Return an overlap's text as it is typed: "all" for all of its flags."""
     return "all" if overlap == str(ALL) else overlap

@@ -50,7 +50,7 @@ class Column:
         return zip(*(data[key].tolist() for key in self.keys), strict=True)
 
     def cell(self, values: tuple[Any, ...], *, failed: bool) -> "Cell":
-        """The cell of one row. values: those of its keys; failed: whether the row is of failed jobs only."""
+        """Return the cell of one row. values: those of its keys; failed: whether the row is of failed jobs only."""
         value, *ends = values
         if value is None or value == "" or (isinstance(value, float) and math.isnan(value)) or value is pd.NaT:
             return Cell("failed" if failed and self.missing else self.missing, None, missing=True)
@@ -92,7 +92,7 @@ class Table:
     HTML_ROWS = 1000
 
     def rows(self) -> Iterable[list[Cell]]:
-        """The first HTML_ROWS rows as cells."""
+        """Return the first HTML_ROWS rows as cells."""
         shown = self.data.head(self.HTML_ROWS)
         failed = shown[self.failed].tolist() if self.failed else [False] * len(shown)
         cells = [
@@ -103,7 +103,7 @@ class Table:
 
     @property
     def left_out(self) -> int:
-        """Rows that are in the CSV only."""
+        """Return rows that are in the CSV only."""
         return max(0, len(self.data) - self.HTML_ROWS)
 
     @property
@@ -226,13 +226,13 @@ class Page:
 
 
 def flops_column(title: str, key: str, data: pd.DataFrame, missing: str = NOT_MEASURED) -> Column:
-    """A column of rates in one unit, that of its smallest value, so that they can be compared at a glance."""
+    """Return a column of rates in one unit, that of its smallest value, so that they can be compared at a glance."""
     factor, letter = text.prefix(float(data[key].min()))
     write = lambda value: text.significant(value / factor)  # noqa: E731
     return Column(f"{title}, {letter}flop/s", key, write, missing=missing, figure="rate")
 
 
 def nothing_measured(*commands: str, done: str = "measured", how: str = "Run the suite") -> Section:
-    """What a page without results says: the commands that measure, and the one that builds the report again."""
+    """A page without results says what to run: the commands that measure, and the one that builds the report again."""
     lines = (*commands, "python -m reports build --out site/")
     return Section(f"Nothing {done} yet", (Paragraph(f"{how}, then build this report:"), Commands(lines)))

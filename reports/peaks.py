@@ -51,7 +51,7 @@ def with_peaks(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def facts(system: str, dtype: str) -> Peaks:
-    """The peaks in a system's file; none for a system without one."""
+    """Return the peaks in a system's file; none for a system without one."""
     if system not in systems.names():
         return Peaks()
     device = systems.load(system).device
@@ -60,7 +60,7 @@ def facts(system: str, dtype: str) -> Peaks:
 
 
 def measured(runs: pd.DataFrame) -> dict[tuple[str, str], list[Run]]:
-    """The gemm results among the runs, by (system, dtype)."""
+    """Return the gemm results among the runs, by (system, dtype)."""
     done = runs[(runs["kind"] == "gemm") & (runs["status"] == "ok") & runs["best_flops_per_s"].notna()]
     found: dict[tuple[str, str], list[Run]] = {}
     for run in done.to_dict("records"):
@@ -69,7 +69,7 @@ def measured(runs: pd.DataFrame) -> dict[tuple[str, str], list[Run]]:
 
 
 def _empirical(run: Run, known: Peaks, found: dict[tuple[str, str], list[Run]]) -> tuple[float, str]:
-    """The empirical peak and where it comes from; NaN where nothing is known."""
+    """Return the empirical peak and where it comes from; NaN where nothing is known."""
     if run["own_empirical"] == run["own_empirical"]:
         return run["own_empirical"], OWN if run["own_measured"] else GIVEN
     if known.empirical:

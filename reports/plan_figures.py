@@ -61,7 +61,7 @@ def _notes(row: "pd.Series[float]", whole: bool) -> tuple[str, ...]:
 
 
 def step(name: str, plan: GridPlan) -> list[Figure]:
-    """The predicted step of the first grid that has one, drawn as a measured one is; nothing where none has."""
+    """Draw the predicted step of the first grid that has one, drawn as a measured one is; nothing where none has."""
     row = next((row for row in plan.rows if row.timeline is not None), None)
     if row is None or row.timeline is None:
         return []

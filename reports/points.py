@@ -23,7 +23,7 @@ WORDS = ("bound_by", "empirical_from", "shared", "crowded")
 
 
 def points(runs: pd.DataFrame, series: Sequence[str] = SERIES) -> pd.DataFrame:
-    """One row a point, in the order of series and device count. series: the columns that tell series apart.
+    """Make one row a point, in the order of series and device count. series: the columns that tell series apart.
 
     For every measure: its median over the jobs that succeeded (NaN if none did), and for those in RANGED also the
     extremes, `_low` and `_high`. jobs, failed: numbers of jobs; reason: of the newest failure; newest: index of the
@@ -88,13 +88,13 @@ def with_gains(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def fastest(table: pd.DataFrame) -> pd.DataFrame:
-    """The fastest measured point at each device count, by model flop/s; what a line is drawn through."""
+    """Return the fastest measured point at each device count, by model flop/s; what a line is drawn through."""
     measured = table.dropna(subset="model_flops_per_s").sort_values("model_flops_per_s", ascending=False)
     return measured.drop_duplicates("ranks").sort_values("ranks")
 
 
 def runs_of(runs: pd.DataFrame, rows: pd.DataFrame, by: Sequence[str] = SERIES) -> pd.DataFrame:
-    """The runs that agree in these columns with any of the points."""
+    """Return the runs that agree in these columns with any of the points."""
     columns = list(by)
     kept = runs[columns].assign(run=runs.index).merge(rows[columns].drop_duplicates(), on=columns)
     return runs[runs.index.isin(kept["run"])]

@@ -27,7 +27,7 @@ MOST_FIGURES = 6
 
 
 def weak(mine: Frames, predictions: Predictions) -> list[Section]:
-    """The published series of machines without a measured point, as predicted; nothing where there is none."""
+    """Show the published series of machines without a measured point, as predicted; nothing where there is none."""
     if predictions.validation is None:
         return []
     rows = published_rows(predictions.validation.result)
@@ -83,7 +83,7 @@ def _section(titles: Sequence[str], groups: Sequence[pd.DataFrame], caption: str
 
 
 def _figure(name: str, title: str, rows: pd.DataFrame, caption: str) -> Figure:
-    """Times over devices: of one model on logarithmic scales, where twice the devices would ideally halve them."""
+    """Draw times over devices: of one model on logarithmic scales, where twice the devices would ideally halve them."""
     if "time_s_published" in rows:
         drawn, scale = model_published.lines(rows), Scale("seconds per batch", from_zero=True)
     else:

@@ -35,7 +35,7 @@ def newest_first(plans: Sequence[Planned], validations: Sequence[Validated]) -> 
 
 
 def seconds(value: float | None) -> float:
-    """A time in a step, or NaN for one that no clock shows."""
+    """Return a time in a step, or NaN for one that no clock shows."""
     read = number(value)
     return read if 0 <= read < LONGEST_S else math.nan
 
@@ -104,7 +104,7 @@ PLACES = {"simulated": "place", "equations": "place_by_equations", "agnostic": "
 
 
 def published_rows(validation: Validation) -> pd.DataFrame:
-    """One row a published time beside the predicted one and the baseline, with both errors, by system and devices.
+    """Make one row a published time beside the predicted one and the baseline, with both errors, by system and devices.
 
     paper: the source up to its first colon.
     """

@@ -10,7 +10,7 @@ ORIGIN = "commit dirty launcher transport hosts devices versions remark source"
 
 
 def provenance(runs: pd.DataFrame) -> Table:
-    """Every job of a study, newest first."""
+    """List every job of a study, newest first."""
     data = runs.sort_values("end", ascending=False, kind="stable")
     keys = "start end status system partition variant model ranks grid overlap"
     columns = columns_of(keys, ORIGIN, missing={"model": "none", "grid": "none"})
@@ -19,7 +19,7 @@ def provenance(runs: pd.DataFrame) -> Table:
 
 
 def failures(runs: pd.DataFrame, name: str) -> list[Table]:
-    """The jobs that failed, each with its reason, if any did. name: tells the table from others in the page."""
+    """Return the jobs that failed, each with its reason, if any did. name: tells the table from others in the page."""
     data = runs[runs["status"] != "ok"].sort_values("end", ascending=False, kind="stable")
     if data.empty:
         return []

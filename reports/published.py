@@ -31,7 +31,7 @@ def _read(name: str) -> pd.DataFrame:
 
 @cache
 def weak_scaling() -> pd.DataFrame:
-    """One row a published point: paper, system, framework, model, ranks, batch_tokens and the measures it has.
+    """Make one row a published point: paper, system, framework, model, ranks, batch_tokens and the measures it has.
 
     Percentages count recomputation: hfu is of the advertised peak, of_empirical of the empirical one. time_s is not
     printed in the papers but implied by the flop/s. efficiency: relative to the smallest point of the same series, by
@@ -59,7 +59,7 @@ def peaks() -> pd.DataFrame:
 
 @cache
 def gains(study: str = "") -> pd.DataFrame:
-    """One row a published gain, of one study or of all.
+    """Make one row a published gain, of one study or of all.
 
     paper, source, system, framework, model, devices, study, gained, over, value, highest. value: the part of the time
     per batch that is saved, highest: the end of the range where one is printed, else NaN.
@@ -71,7 +71,7 @@ def gains(study: str = "") -> pd.DataFrame:
 
 @cache
 def kernels() -> pd.DataFrame:
-    """One row a published figure of tuned products: source, system, framework, model, devices, what, value, note.
+    """Make one row a published figure of tuned products: source, system, framework, model, devices, what, value, note.
 
     value: as it is printed, with its unit.
     """

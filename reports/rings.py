@@ -26,7 +26,7 @@ NOTE = (
 
 
 def rings(results: Sequence[Result]) -> pd.DataFrame:
-    """One row of COLUMNS for each group of rings that a result measured."""
+    """Make one row of COLUMNS for each group of rings that a result measured."""
     rows = []
     for place, result in enumerate(results):
         if result.links is None:
@@ -44,7 +44,7 @@ def rings(results: Sequence[Result]) -> pd.DataFrame:
 
 
 def by_shape(every: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a shape: medians over the jobs that ended well, and their number. every: as rings() makes it."""
+    """Make one row a shape: medians over the jobs that ended well, and their number. every: as rings() makes it."""
     rows = measured_by(every, runs)
     columns = {name: (name, "median") for name in ("message_bytes", "ring_bytes_per_s", *KINDS)}
     table = rows.groupby(KEYS, sort=False).agg(**columns, jobs=("run", "count")).reset_index()

@@ -62,12 +62,12 @@ class StoredResult:
 
 
 def is_run_report(data: object) -> bool:
-    """Whether a decoded JSON document is a run report."""
+    """Say whether a decoded JSON document is a run report."""
     return isinstance(data, dict) and "session_info" in data and isinstance(data.get("runs"), list)
 
 
 def stored_results(report: dict[str, Any], source: str) -> Iterator[StoredResult]:
-    """The record of every test case that leaves a result or a contest with peers.
+    """Give the record of every test case that leaves a result or a contest with peers.
 
     Test cases of other suites carry no such variable, and a record of another schema is neither.
     """
@@ -90,7 +90,7 @@ def stored_results(report: dict[str, Any], source: str) -> Iterator[StoredResult
 
 
 def failure(case: Mapping[str, Any]) -> tuple[str | None, str]:
-    """Why a test case failed, on one line, None if it did not; and the stage in which it did, "" if unknown."""
+    """Say why a test case failed, on one line, None if it did not; and the stage in which it did, "" if unknown."""
     if case.get("result") not in ("fail", "abort"):
         return None, ""
     words = " ".join(str(case.get("fail_reason") or "no reason given").split())
@@ -98,7 +98,7 @@ def failure(case: Mapping[str, Any]) -> tuple[str | None, str]:
 
 
 def from_sessions(path: Path, stored: Iterable[Session]) -> Iterator[StoredResult]:
-    """What every session of a results database has stored."""
+    """Say what every session of a results database has stored."""
     for uuid, report in stored:
         if report is None:
             yield StoredResult(f"{path}, session {uuid}", None, "the session is cut short or is not JSON")
@@ -133,7 +133,7 @@ def sessions(path: Path) -> Iterator[Session]:
 
 
 def _remedy(error: sqlite3.Error, path: Path) -> str:
-    """What went wrong, and what to do where that is known."""
+    """Say what went wrong, and what to do where that is known."""
     if "locked" in str(error):
         return f"another program has had it locked for {LOCK_TIMEOUT_S} s, wait until that has ended"
     if "malformed" in str(error) or "not a database" in str(error):

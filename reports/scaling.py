@@ -49,7 +49,7 @@ def time(series: MeasuredSeries) -> Figure:
 
 
 def flops(series: MeasuredSeries) -> Figure:
-    """Sustained flop/s (axonn-sc24 Fig. 8)."""
+    """Draw sustained flop/s (axonn-sc24 Fig. 8)."""
     values = [series.line["hardware_flops_per_s"].min(), series.published["hardware_flops_per_s"].min()]
     factor, letter = text.prefix(min((value for value in values if value == value), default=1.0))
     scale = Scale(f"{letter}flop/s, hardware", "log10", write=lambda value: plain(value / factor))
@@ -61,7 +61,7 @@ def flops(series: MeasuredSeries) -> Figure:
 
 
 def peak(series: MeasuredSeries) -> Figure:
-    """Percentages of the advertised and of the empirical peak (axonn-sc24 Table III)."""
+    """Draw percentages of the advertised and of the empirical peak (axonn-sc24 Table III)."""
     measures = [("of_empirical", "red", "of empirical"), ("hfu", "blue", "HFU"), ("mfu", "green", "MFU")]
     scale = Scale("% of peak", from_zero=True, write=lambda value: f"{100 * value:.0f}")
     return scaling(
@@ -72,7 +72,7 @@ def peak(series: MeasuredSeries) -> Figure:
 
 
 def _empirical(series: MeasuredSeries) -> str:
-    """The part of a caption that says which empirical peak it is, and whether it can be right."""
+    """Return the part of a caption that says which empirical peak it is, and whether it can be right."""
     known = each_once(series.line["empirical_from"])
     said = f" Empirical: {known}." if known else ""
     if (series.line[["of_empirical", "hfu"]] > 1).any(axis=None):
@@ -81,7 +81,7 @@ def _empirical(series: MeasuredSeries) -> str:
 
 
 def efficiency(series: MeasuredSeries, title: str) -> Figure:
-    """Efficiency relative to the smallest point (axonn-sc24 sections VII-A and VII-C)."""
+    """Draw efficiency relative to the smallest point (axonn-sc24 sections VII-A and VII-C)."""
     line = series.line
     base = int(line["ranks"].min())
     scale = Scale("% efficiency", from_zero=True, write=lambda value: f"{100 * value:.0f}")
@@ -95,7 +95,7 @@ def efficiency(series: MeasuredSeries, title: str) -> Figure:
 
 
 def loss(series: MeasuredSeries, frames: Frames) -> Figure:
-    """Training loss of the newest job of each point."""
+    """Draw training loss of the newest job of each point."""
     chosen = spread_out(series.line, MOST_CURVES)
     steps = frames.iterations[frames.iterations["run"].isin(chosen["newest"])]
     curves = []
@@ -111,7 +111,7 @@ def loss(series: MeasuredSeries, frames: Frames) -> Figure:
 
 
 def ideal(line: pd.DataFrame, key: str, power: int) -> list[Line]:
-    """A dotted line from the smallest point on: in proportion to the devices (power 1), or against it (-1)."""
+    """Return a dotted line from the smallest point on: in proportion to the devices (power 1), or against it (-1)."""
     if len(line) < 2:
         return []
     base = line.iloc[0]
@@ -120,7 +120,7 @@ def ideal(line: pd.DataFrame, key: str, power: int) -> list[Line]:
 
 
 def same_batch(series: MeasuredSeries) -> pd.DataFrame:
-    """The published points whose batch has as many tokens as one of ours."""
+    """Return the published points whose batch has as many tokens as one of ours."""
     return series.published[series.published["batch_tokens"].isin(series.points["batch_tokens"])]
 
 
@@ -171,7 +171,7 @@ def at(point: "pd.Series[Any]") -> str:
 
 
 def published_in(series: MeasuredSeries, key: str, remark: str = "") -> str:
-    """The part of a caption that names what is drawn dashed."""
+    """Return the part of a caption that names what is drawn dashed."""
     papers = list(series.published.loc[series.published[key].notna(), "paper"].unique())
     if not papers:
         return ""
@@ -180,19 +180,19 @@ def published_in(series: MeasuredSeries, key: str, remark: str = "") -> str:
 
 
 def left_out(chosen: pd.DataFrame, of: pd.DataFrame) -> str:
-    """The part of a caption that says how many points are not drawn."""
+    """Return the part of a caption that says how many points are not drawn."""
     return f" {len(chosen)} of {len(of)} points drawn; the tables have all." if len(chosen) < len(of) else ""
 
 
 def lost(series: MeasuredSeries) -> str:
-    """The part of a caption that says which device counts have no point, as all their jobs failed."""
+    """Return the part of a caption that says which device counts have no point, as all their jobs failed."""
     ended = series.points.groupby("ranks")["jobs"].sum()
     counts = [text.count(ranks) for ranks in ended.index[ended == 0]]
     return f" No point where every job failed: on {', '.join(counts[:MOST_LOST])} devices." if counts else ""
 
 
 def _describe(drawn: Sequence[Line], noun: str, write: Callable[[float], str]) -> str:
-    """The chart in words: where each line begins and ends."""
+    """Return the chart in words: where each line begins and ends."""
     said = []
     for line in drawn:
         kept = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y == y]

@@ -34,7 +34,7 @@ class ScalingKind:
 
 
 def sections(kind: ScalingKind, table: pd.DataFrame, frames: Frames) -> list[Section]:
-    """A section for each of the first series, one for all others, and the details; nothing where nothing ran."""
+    """Make a section for each of the first series, one for all others, and the details; nothing where nothing ran."""
     groups = grouped(table, kind.by, kind.title)
     made = []
     for name, title, rows in grouped(table, kind.by, kind.title, MOST_SERIES):
@@ -55,7 +55,7 @@ def sections(kind: ScalingKind, table: pd.DataFrame, frames: Frames) -> list[Sec
 def points_table(
     rows: pd.DataFrame, name: str, kind: ScalingKind, note: str = "", *, with_series: bool = False
 ) -> Table:
-    """The points of one series, or of several with the columns that tell them apart."""
+    """List the points of one series, or of several with the columns that tell them apart."""
     data = spelled_out(rows)
     columns = columns_of(
         *(Column(key.title(), key, numeric=False, missing="") for key in (kind.by if with_series else ())),
@@ -92,7 +92,7 @@ def spelled_out(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_jobs(point: "pd.Series[Any]") -> str:
-    """How many jobs a point is of, those that failed named."""
+    """Say how many jobs a point is of, those that failed named."""
     done, failed = int(point["jobs"]), int(point["failed"])
     return f"{done} of {done + failed} jobs, {failed} failed" if failed else text.plural(done, "job")
 
@@ -129,7 +129,7 @@ def _share(series: MeasuredSeries, key: str) -> str | None:
 
 
 def details(table: pd.DataFrame, frames: Frames) -> Section:
-    """Time, memory and collectives of every point, and where every job comes from."""
+    """Make time, memory and collectives of every point, and where every job comes from."""
     newest = spelled_out(table[table["newest"] >= 0])
     calls = frames.collectives.merge(
         newest[["newest", "system", "ranks", "model", "grid", "hides"]], left_on="run", right_on="newest"
@@ -148,7 +148,7 @@ def details(table: pd.DataFrame, frames: Frames) -> Section:
 
 
 def published_gains(table: pd.DataFrame) -> Table:
-    """What the papers say that an optimisation, or a framework, gains; of published.gains() some rows."""
+    """Say what the papers say that an optimisation, or a framework, gains; of published.gains() some rows."""
     saved = [
         f"{100 * low:g} to {100 * high:g} %" if high == high else f"{100 * low:g} %"
         for low, high in zip(table["value"], table["highest"], strict=True)

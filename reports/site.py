@@ -41,7 +41,7 @@ def check_out(out: Path) -> None:
 
 
 def pages(loaded: Loaded) -> dict[str, str]:
-    """Every file of the report: its path in the site to its text, the first page last."""
+    """Return every file of the report: its path in the site to its text, the first page last."""
     everything = frames(loaded.runs, loaded.contests, newest_first(loaded.plans, loaded.validations), loaded.checks)
     everything = everything.of(with_peaks(everything.runs))
     runs = everything.runs
@@ -71,7 +71,7 @@ def pages(loaded: Loaded) -> dict[str, str]:
 
 
 def _nightly_menu(systems: Sequence[FollowedSystem]) -> list[tuple[str, str]]:
-    """The pages of nights, where there are any, by name and title."""
+    """Return the pages of nights, where there are any, by name and title."""
     pages = [(system.page, f"History of {text.clean(system.name, 24)}") for system in systems]
     return [(night_page.NAME, night_page.TITLE), *pages] if systems else []
 

@@ -15,7 +15,7 @@ _SI = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "
 
 
 def clean(text: str, limit: int = 400) -> str:
-    """One line of printable text: control and direction characters become U+FFFD, a long one is cut with "…"."""
+    """Write one line of printable text: control and direction characters become U+FFFD, a long one is cut with "…"."""
     if text.isprintable() and len(text) <= limit:
         return text
     kept = "".join("\ufffd" if unicodedata.category(char) in ("Cc", "Cf", "Cs") else char for char in text)
@@ -23,13 +23,13 @@ def clean(text: str, limit: int = 400) -> str:
 
 
 def slug(text: str) -> str:
-    """A file name's part made of a-z, 0-9 and "-" only, never empty, at most 40 characters."""
+    """Write a file name's part made of a-z, 0-9 and "-" only, never empty, at most 40 characters."""
     ascii_only = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "-", ascii_only).strip("-")[:40].strip("-") or "x"
 
 
 def slugs(texts: Iterable[str]) -> list[str]:
-    """The slug of each, set apart by a number where two are alike."""
+    """Return the slug of each, set apart by a number where two are alike."""
     taken: list[str] = []
     for one in map(slug, texts):
         free = (name for n in itertools.count(1) if (name := one if n == 1 else f"{one}-{n}") not in taken)
@@ -38,24 +38,24 @@ def slugs(texts: Iterable[str]) -> list[str]:
 
 
 def titled(parts: Iterable[T], title: Callable[[T], str]) -> list[tuple[str, str, T]]:
-    """Each part of a page with its name, which no other has, and its title."""
+    """Return each part of a page with its name, which no other has, and its title."""
     listed = [(title(part), part) for part in parts]
     names = slugs(words for words, _ in listed)
     return [(name, words, part) for name, (words, part) in zip(names, listed, strict=True)]
 
 
 def title(system: str, *words: str) -> str:
-    """The title of a part of a page: the system's name, then whatever else is known."""
+    """Write the title of a part of a page: the system's name, then whatever else is known."""
     return clean(", ".join(word for word in (system or "unnamed system", *words) if word), 120)
 
 
 def count(value: float) -> str:
-    """A whole number with thousands set apart: 32,768. One that isn't whole keeps a digit."""
+    """Write a whole number with thousands set apart: 32,768. One that isn't whole keeps a digit."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """A number to so many significant digits, without an exponent where one can do without.
+    """Write a number to so many significant digits, without an exponent where one can do without.
 
     >>> significant(17.91274), significant(1019.9), significant(0.0421358)
     ('17.91', '1,020', '0.04214')
@@ -69,7 +69,7 @@ def significant(value: float, digits: int = 4) -> str:
 
 
 def prefix(value: float) -> tuple[float, str]:
-    """The SI prefix that suits a value, as (factor, letter): 5.7e14 -> (1e12, "T")."""
+    """Return the SI prefix that suits a value, as (factor, letter): 5.7e14 -> (1e12, "T")."""
     if not math.isfinite(value) or value == 0:
         return 1.0, ""
     exponent = min(18, max(-9, 3 * math.floor(math.log10(abs(value)) / 3)))
@@ -77,7 +77,7 @@ def prefix(value: float) -> tuple[float, str]:
 
 
 def si(value: float, unit: str, digits: int = 4) -> str:
-    """A value with its unit and SI prefix: 571.4 Pflop/s."""
+    """Write a value with its unit and SI prefix: 571.4 Pflop/s."""
     factor, letter = prefix(value)
     return f"{significant(value / factor, digits)} {letter}{unit}"
 
@@ -92,12 +92,12 @@ size = partial(si, unit="B", digits=3)
 
 
 def seconds(value: float) -> str:
-    """A time: seconds from one up, milli- or microseconds below."""
+    """Write a time: seconds from one up, milli- or microseconds below."""
     return f"{significant(value)} s" if value >= 1 else si(value, "s")
 
 
 def duration(value: float) -> str:
-    """Seconds of a whole training as people say it: hours, days, months (of 30.4 days) or years.
+    """Write seconds of a whole training as people say it: hours, days, months (of 30.4 days) or years.
 
     >>> duration(25.5 * 86400), duration(5400)
     ('25.5 days', '1.50 hours')
@@ -109,7 +109,7 @@ def duration(value: float) -> str:
 
 
 def tokens(value: float) -> str:
-    """A number of tokens as people say it: 2 trillion tokens."""
+    """Write a number of tokens as people say it: 2 trillion tokens."""
     for word, factor in (("trillion ", 1e12), ("billion ", 1e9), ("million ", 1e6)):
         if value >= factor:
             return f"{value / factor:,.4g} {word}tokens"
@@ -117,7 +117,7 @@ def tokens(value: float) -> str:
 
 
 def memory(value: float) -> str:
-    """Bytes of memory in GiB, or MiB below one."""
+    """Write bytes of memory in GiB, or MiB below one."""
     return f"{significant(value / 2**30, 3)} GiB" if value >= 2**30 else f"{significant(value / 2**20, 3)} MiB"
 
 
@@ -126,37 +126,37 @@ def percent(value: float) -> str:
 
 
 def gain(value: float) -> str:
-    """A part saved as a percentage, with a minus sign where it is a loss."""
+    """Write a part saved as a percentage, with a minus sign where it is a loss."""
     return percent(value).replace("-", "\u2212")
 
 
 def signed(value: float) -> str:
-    """A relative error as a percentage with its sign: +3.1 %."""
+    """Write a relative error as a percentage with its sign: +3.1 %."""
     return f"{100 * value:+.1f} %".replace("-", "\u2212")
 
 
 def times(value: float) -> str:
-    """A factor: 1.25x."""
+    """Write a factor: 1.25x."""
     return f"{value:.2f}x"
 
 
 def tiny(value: float) -> str:
-    """A relative difference: 3.1e-07."""
+    """Write a relative difference: 3.1e-07."""
     return f"{value:.1e}"
 
 
 def ratio(value: float) -> str:
-    """A ratio near one: 0.871."""
+    """Write a ratio near one: 0.871."""
     return f"{value:.3f}"
 
 
 def span(low: float, high: float) -> str:
-    """An interval of a ratio: 0.862 to 0.880."""
+    """Write an interval of a ratio: 0.862 to 0.880."""
     return f"{ratio(low)} to {ratio(high)}" if low == low and high == high else "not known"
 
 
 def moment(value: datetime) -> str:
-    """A point in time, to the second, in UTC."""
+    """Write a point in time, to the second, in UTC."""
     return f"{value:%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -166,7 +166,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def number(value: float | str | None) -> float:
-    """What a result has as a number: a finite one, or NaN."""
+    """Say what a result has as a number: a finite one, or NaN."""
     try:
         read = math.nan if value is None else float(value)
     except (OverflowError, ValueError):
@@ -175,6 +175,6 @@ def number(value: float | str | None) -> float:
 
 
 def positive(value: float | str | None) -> float:
-    """A measured time or rate, which is more than zero, or NaN."""
+    """Return a measured time or rate, which is more than zero, or NaN."""
     read = number(value)
     return read if read > 0 else math.nan

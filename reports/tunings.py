@@ -59,12 +59,12 @@ def _row(run: int, shape: TunedShape, again: bool) -> tuple[Any, ...]:
 
 
 def changed(shape: TunedShape) -> bool:
-    """Whether its layers are computed in another way than PyTorch's."""
+    """Say whether its layers are computed in another way than PyTorch's."""
     return shape.column_major or any((shape.forward, shape.input_gradient, shape.weight_gradient))
 
 
 def choice(shape: TunedShape) -> str:
-    """How its layers are computed, in words."""
+    """Say how its layers are computed, in words."""
     modes = {"O": shape.forward, "dI": shape.input_gradient, "dW": shape.weight_gradient}
     words = ["weight by columns"] if shape.column_major else []
     words += [f"{product} as {mode}" for product, mode in modes.items() if mode]

@@ -91,7 +91,7 @@ class Bandwidth(EngineTest):
 
 
 def figures_of(links: Links) -> Figures:
-    """The bandwidths by name; within_2x4 is that of groups of four ranks that are two apart."""
+    """Return the bandwidths by name; within_2x4 is that of groups of four ranks that are two apart."""
     found: Figures = {}
     for rings in links.within:
         found[f"within_{rings.apart}x{rings.ranks}"] = (rings.bytes_per_s, "B/s")

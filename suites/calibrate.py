@@ -61,7 +61,7 @@ def numbers(measured: Measured) -> dict[str, str]:
 
 
 def calibration(system: System, folder: Path) -> Measured:
-    """What the newest results below a folder say of a system. Raises UsageError for one that is missing."""
+    """Say what the newest results below a folder say of a system. Raises UsageError for one that is missing."""
     found = [read(path) for path in folder.rglob("result.json")]
     own = [result for result in found if result.status == "ok" and result.labels.get("system") == system.name]
     every = sorted(own, key=lambda result: result.provenance.end)
@@ -95,7 +95,7 @@ def calibration(system: System, folder: Path) -> Measured:
 
 
 def _hardware(trained: Result, memory: Result, gemm: Result) -> Performance:
-    """The numbers that aren't fitted. If a system's own file has peaks, as of accelerators, those count."""
+    """Return the numbers that aren't fitted. If a system's own file has peaks, as of accelerators, those count."""
     assert memory.stream is not None
     reached = {point.size: short(point.flops_per_s) for point in gemm.gemm if point.flops_per_s}
     kernels = memory.stream.kernels
@@ -115,7 +115,7 @@ def _hardware(trained: Result, memory: Result, gemm: Result) -> Performance:
 
 
 def _of_nn(point: GemmPoint, gemm: Result) -> Fact:
-    """The rate of products in a mode by that with both factors row by row."""
+    """Return the rate of products in a mode by that with both factors row by row."""
     assert point.flops_per_s
     (nn,) = (other.flops_per_s for other in gemm.gemm_modes if other.mode == "NN" and other.flops_per_s)
     source = f"{_source('bench gemm', gemm)}, {point.size} x {point.size}"

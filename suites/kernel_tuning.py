@@ -53,12 +53,12 @@ class OfOneRank(PointTraining):
 
     @property
     def at_once(self) -> int:
-        """How many sequences a rank computes at once."""
+        """Say how many sequences a rank computes at once."""
         return self.micro_batch or self.share
 
     @property
     def share(self) -> int:
-        """How many sequences a rank has in a step."""
+        """Say how many sequences a rank has in a step."""
         return Batch(self.sequences).per_rank(Grid.parse(self.grid))
 
 
@@ -84,7 +84,7 @@ class KernelTuning(OfOneRank):
 
     @property
     def shapes(self) -> list[TunedShape]:
-        """The shapes that could be timed, as they are in the second timing."""
+        """Return the shapes that could be timed, as they are in the second timing."""
         return [shape for shape in map(TunedShape.model_validate, self.record["tuning"]["again"]) if shape.times]
 
     def judge(self) -> None:
@@ -96,7 +96,7 @@ class KernelTuning(OfOneRank):
 
     @property
     def changes(self) -> bool:
-        """Whether any product is computed in another way than PyTorch's."""
+        """Say whether any product is computed in another way than PyTorch's."""
         return any(way.chosen and (way.column_major or not way.own) for of in self.shapes for way in of.times)
 
     def figures(self) -> Figures:

@@ -84,7 +84,7 @@ def _configure(arguments: Sequence[str]) -> bool:
 
 
 def has_action(arguments: Sequence[str]) -> bool:
-    """Whether the words have an action; ReFrame accepts unambiguous beginnings of long options."""
+    """Say whether the words have an action; ReFrame accepts unambiguous beginnings of long options."""
     words = [word.partition("=")[0] for word in arguments]
     return any(
         SHORT_ACTION.match(word) if not word.startswith("--") else any(a.startswith(word) for a in ACTIONS)
@@ -94,7 +94,7 @@ def has_action(arguments: Sequence[str]) -> bool:
 
 
 def _value(arguments: Sequence[str], *names: str) -> str | None:
-    """The last value that is given to an option; None if it isn't given."""
+    """Return the last value that is given to an option; None if it isn't given."""
     found = None
     for position, word in enumerate(arguments):
         name, equals, value = word.partition("=")
@@ -152,7 +152,7 @@ def _show_allocations(cli: Any) -> None:
 
 
 def allocation(checks: Iterable[Any]) -> str | None:
-    """What these tests and fixtures take together, in a sentence; None if none of them is ours."""
+    """Say what these tests and fixtures take together, in a sentence; None if none of them is ours."""
     jobs = [check for check in _ours(checks) if check.nodes]
     if not jobs:
         return None
@@ -165,12 +165,12 @@ def allocation(checks: Iterable[Any]) -> str | None:
 
 
 def _ours(checks: Iterable[Any]) -> list[Any]:
-    """The tests that say what they take of an allocation (suites/base/allocation.py)."""
+    """Return the tests that say what they take of an allocation (suites/base/allocation.py)."""
     return [check for check in checks if hasattr(check, "node_hours")]
 
 
 def _needed(case: Any) -> set[Any]:
-    """All tests and fixtures that come before a test case."""
+    """Return all tests and fixtures that come before a test case."""
     return {check for other in case.deps for check in (other.check, *_needed(other))}
 
 

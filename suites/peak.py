@@ -52,7 +52,7 @@ class DeviceTest(EngineTest):
             self.tags = self.tags | self.tags_of_the_usual
 
     def is_usual(self) -> bool:
-        """Whether the trainings whose figures the performance model takes have as many ranks."""
+        """Say whether the trainings whose figures the performance model takes have as many ranks."""
         return self.device == "cuda" or self.ranks == CALIBRATED.devices
 
     @run_before("setup")

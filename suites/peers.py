@@ -25,7 +25,7 @@ from suites.base.training import Refused
 
 
 def no_match(name: str, grid: str, model: str) -> str | None:
-    """Why that peer can't be compared on that grid with that network; None if it can. Raises Refused."""
+    """Say why that peer can't be compared on that grid with that network; None if it can. Raises Refused."""
     if COMPARISONS[name].splits:
         return f"{name} splits ranks in ways that no grid has: suites/baselines.py compares it"
     try:

@@ -74,7 +74,7 @@ class SingleDevice(OfSeries, EngineTest):
             raise SanityError(f"no contest could be held: {reasons}")
 
     def figures(self) -> Figures:
-        """The speed and memory of the engine, and of each peer that there was a contest with."""
+        """Return the speed and memory of the engine, and of each peer that there was a contest with."""
         found: Figures = {}
         for contest in self.result.comparisons:
             ours, peers = _speed(self.result, contest.ours_median_s), _speed(self.result, contest.peer_median_s)

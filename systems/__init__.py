@@ -88,7 +88,7 @@ class LongestJobs(Sourced[Annotated[dict[Annotated[int, Field(gt=0)], TimeLimit]
     """A queue's time limits: nodes -> the longest job on so many nodes at most, in the order of the nodes."""
 
     def on(self, nodes: int) -> str | None:
-        """The limit of a job on so many nodes; None for more than the queue takes."""
+        """Return the limit of a job on so many nodes; None for more than the queue takes."""
         return next((limit for most, limit in sorted(self.value.items()) if nodes <= most), None)
 
 
@@ -135,24 +135,24 @@ class System(Record):
     partitions: tuple[Partition, ...] = Field(min_length=1)
 
     def is_here(self) -> bool:
-        """Whether this process runs on a login or compute node of the system."""
+        """Say whether this process runs on a login or compute node of the system."""
         hosts = {socket.gethostname(), socket.getfqdn()}
         return any(re.search(pattern, host) for pattern in self.here.hostnames for host in hosts) or any(
             os.environ.get(name) == value for name, value in self.here.environment.items()
         )
 
     def may_be_here(self) -> bool:
-        """Whether this machine is the system, or can be made into it, as into one that no host is by itself."""
+        """Say whether this machine is the system, or can be made into it, as into one that no host is by itself."""
         return self.is_here() or self.here == Here()
 
 
 def names() -> tuple[str, ...]:
-    """The names of all systems in alphabetical order; each has a file."""
+    """Return the names of all systems in alphabetical order; each has a file."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 
 def load(name: str) -> System:
-    """The system of that name. Raises UsageError with the nearest names, SystemFileError for a bad file."""
+    """Return the system of that name. Raises UsageError with the nearest names, SystemFileError for a bad file."""
     if name not in names():
         raise UsageError(f"No system is called {name!r}: {nearest(name, names())}")
     return _load(name)

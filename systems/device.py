@@ -46,7 +46,7 @@ class Devices(Record):
 
 @cache
 def devices() -> dict[str, Device]:
-    """All devices of the folder, by each of their names. Raises SystemFileError for a bad file."""
+    """Return all devices of the folder, by each of their names. Raises SystemFileError for a bad file."""
     found: dict[str, Device] = {}
     for path in sorted(FOLDER.glob("*.yaml")):
         family = read_as(Devices, path, what="a devices", holds="kind and devices")
@@ -60,7 +60,7 @@ def devices() -> dict[str, Device]:
 
 
 def device_called(name: str) -> Device | None:
-    """The GPU that PyTorch calls exactly so, as advertised; None for one that is in no file.
+    """Return the GPU that PyTorch calls exactly so, as advertised; None for one that is in no file.
 
     Forms and memory sizes of one model differ in bandwidth and peaks, and a slice of a GPU has less of both: part of a
     name says too little.

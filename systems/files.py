@@ -36,7 +36,7 @@ def as_record(kind: type[_Kind], data: dict[str, Any], path: Path, *, what: str)
 
 
 def read_data(path: Path, *, what: str, holds: str) -> dict[str, Any]:
-    """The keys of a file, unchecked. what and holds: see read_as. Raises SystemFileError."""
+    """Return the keys of a file, unchecked. what and holds: see read_as. Raises SystemFileError."""
     try:
         data: Any = yaml_text.parse(path.read_text())
     except OSError as error:

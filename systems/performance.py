@@ -33,7 +33,7 @@ class Cores(Record):
     cores: float = Field(gt=0)
 
     def ranks_a_core(self, ranks: int) -> float:
-        """How many ranks of such a job take turns on a core; at least 1."""
+        """Say how many ranks of such a job take turns on a core; at least 1."""
         return max(1.0, min(ranks, self.ranks) / self.cores)
 
 

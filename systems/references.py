@@ -55,7 +55,7 @@ class Key(NamedTuple):
 
     @property
     def name(self) -> tuple[str, str]:
-        """The test and its point, as name_of gives them."""
+        """Return the test and its point, as name_of gives them."""
         return self.test, self.point
 
 
@@ -72,7 +72,7 @@ _REPETITION = re.compile(r" %?\.repeat_no=\d+")
 
 
 def key_of(*, partition: str, display_name: str, ranks: int, words: Iterable[str], record: Mapping[str, Any]) -> Key:
-    """The key of a test case, by its name in ReFrame, the words of its launch line, and its result or {}."""
+    """Return the key of a test case, by its name in ReFrame, the words of its launch line, and its result or {}."""
     test, point = name_of(display_name)
     config = record.get("config")
     known = list(words)
@@ -89,7 +89,7 @@ def key_of(*, partition: str, display_name: str, ranks: int, words: Iterable[str
 
 
 def name_of(display_name: str) -> tuple[str, str]:
-    """A test's name and its point, which all its repetitions share."""
+    """Return a test's name and its point, which all its repetitions share."""
     test, _, point = _REPETITION.sub("", display_name).partition(" ")
     return test, point.replace("%", "").strip()
 
@@ -99,7 +99,7 @@ def _value(words: list[str], option: str) -> str:
 
 
 def _work(words: Iterable[str]) -> Iterator[str]:
-    """The words of a launch line that say what is computed."""
+    """Give the words of a launch line that say what is computed."""
     given = iter(words)
     for word in given:
         if word in _OF_THE_MACHINE:
@@ -197,7 +197,7 @@ def path_of(name: str) -> Path:
 
 
 def references(name: str) -> References | None:
-    """A system's references; None where none were made. Raises SystemFileError for a file that can't be used."""
+    """Return a system's references; None where none were made. Raises SystemFileError for a file that can't be used."""
     return read(path_of(name), name) if path_of(name).exists() else None
 
 

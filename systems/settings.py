@@ -31,12 +31,12 @@ def access(partition: Partition) -> list[str]:
 
 
 def variables(partition: Partition) -> dict[str, str]:
-    """The environment variables of every job there, with those of its network."""
+    """Return the environment variables of every job there, with those of its network."""
     return partition.env_vars | (partition.transport.env_vars.value if partition.transport else {})
 
 
 def prepared(partition: Partition) -> list[str]:
-    """The commands that every job there begins with.
+    """Return the commands that every job there begins with.
 
     What a site or a user, or a module of either, has set of NCCL's log would keep the engine from reading in it which
     network was taken. NCCL_NET may be a module's too.

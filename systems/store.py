@@ -67,7 +67,7 @@ class Between(Record):
     processor: dict[Name, OfProcessor] = {}
 
     def way_out(self) -> float:
-        """What all ranks of a node send to other nodes together, at most."""
+        """Say what all ranks of a node send to other nodes together, at most."""
         return max([self.bytes_per_s, *(int(pair.partition("x")[0]) * rate for pair, rate in self.shared.items())])
 
 
@@ -93,11 +93,11 @@ class Measured(Record):
     performance: Performance | None = None
 
     def intra_of(self) -> dict[tuple[int, int], float]:
-        """The rates within a node, by (G0, G1)."""
+        """Return the rates within a node, by (G0, G1)."""
         return {_numbers(pair): rate for pair, rate in self.intra.items()}
 
     def kinds_of(self) -> dict[tuple[int, int], dict[str, float]]:
-        """Each collective's rate by that of all three, for each pair (G0, G1)."""
+        """Return each collective's rate by that of all three, for each pair (G0, G1)."""
         return {
             _numbers(pair): {kind: rate / self.intra[pair] for kind, rate in kinds.items()}
             for pair, kinds in self.intra_kinds.items()

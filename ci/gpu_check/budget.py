@@ -21,5 +21,5 @@ PATIENCE = 1.25
 
 
 def late_s(least_s: float, device: str, *, cold: bool = False) -> float:
-    """Seconds after which a process counts as hung, or too slow. cold: whether it has to compile first."""
+    """Return seconds after which a process counts as hung, or too slow. cold: whether it has to compile first."""
     return (COLD if cold else 1.0) * (LATE[device] * least_s + LATE_S)

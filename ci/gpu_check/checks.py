@@ -56,7 +56,7 @@ class Check:
         return self.name.replace(" ", "-").replace(",", "")
 
     def on(self, device: str) -> "Check":
-        """The check with the device among its words, and the time that it takes there."""
+        """Return the check with the device among its words, and the time that it takes there."""
         where = (device,) if self.words[0] == "gpu_check" else ("--device", device, "--out")
         return replace(
             self, words=(*self.words, *where), least_s=self.least_s * (1.0 if device == "cuda" else REHEARSED)
@@ -64,7 +64,7 @@ class Check:
 
 
 def checks(judge: Judge, memory_bytes: float, folder: Path, *, devices: int, tf32: bool) -> list[Check]:
-    """All checks for so many devices of so much memory, in their order.
+    """Return all checks for so many devices of so much memory, in their order.
 
     folder: where they write. tf32: whether the device knows that format.
     """

@@ -81,7 +81,7 @@ def gpu(
 
 
 def judge_of(name: str, device: Literal["cuda", "cpu"], peak_flops: float | None) -> Judge:
-    """The judge who knows what is advertised of the GPU of that name. peak_flops: counts for bf16 in its place."""
+    """Give the judge who knows what is advertised of the GPU of that name. peak_flops: counts for bf16 in its place."""
     known = systems.device_called(name) if device == "cuda" else None
     peaks = {str(dtype): fact.value for dtype, fact in known.peak_flops.items()} if known else {}
     if peak_flops is not None:
@@ -91,7 +91,7 @@ def judge_of(name: str, device: Literal["cuda", "cpu"], peak_flops: float | None
 
 
 def table(result: GpuCheck) -> str:
-    """The findings for a person, each in a line, and how many came out how."""
+    """Return the findings for a person, each in a line, and how many came out how."""
     rows = [("check", "figure", "wanted", "outcome")]
     for one in result.findings:
         figure = "" if one.figure is None else f"{one.figure:.4g} {one.unit}".rstrip()
@@ -106,7 +106,7 @@ def table(result: GpuCheck) -> str:
 
 
 def _without_figure(finding: Finding) -> bool:
-    """Whether a finding has a sentence in place of a figure, and no verdict."""
+    """Say whether a finding has a sentence in place of a figure, and no verdict."""
     return finding.status == "told" and finding.figure is None
 
 

@@ -6,11 +6,11 @@ from engine.result.gpu_check import Finding
 def passes_if(
     good: bool, name: str, want: str = "", sentence: str = "", *, figure: float | None = None, unit: str = ""
 ) -> Finding:
-    """The finding that passes if all is good, and else fails."""
+    """Return the finding that passes if all is good, and else fails."""
     found = Finding(name=name, status="pass", figure=figure, unit=unit, want=want, sentence=sentence)
     return found if good else found.model_copy(update={"status": "fail"})
 
 
 def reported(name: str, sentence: str, figure: float | None = None, unit: str = "") -> Finding:
-    """The finding of which nothing is asked."""
+    """Return the finding of which nothing is asked."""
     return Finding(name=name, status="told", figure=figure, unit=unit, sentence=sentence)

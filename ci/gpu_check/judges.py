@@ -54,18 +54,18 @@ class Judge:
     bytes_per_s: float | None
 
     def found(self, name: str, figure: float, unit: str, outcome: Outcome, want: str, sentence: str = "") -> Finding:
-        """A finding that is judged on a GPU, and only reported elsewhere."""
+        """Return a finding that is judged on a GPU, and only reported elsewhere."""
         return Finding(
             name=name, status=outcome if self.on_gpu else "told", figure=figure, unit=unit,
             want=want if self.on_gpu else "", sentence=sentence,
         )  # fmt: skip
 
     def own(self, outs: Sequence[Path]) -> list[Finding]:
-        """The findings of a part that judges itself, once."""
+        """Return the findings of a part that judges itself, once."""
         return read_findings(outs[-1])
 
     def kernels(self, outs: Sequence[Path]) -> list[Finding]:
-        """A part's own findings, with each memory rate as a share of what is advertised."""
+        """Return a part's own findings, with each memory rate as a share of what is advertised."""
         return [self._shared(one) if one.unit == RATE else one for one in self.own(outs)]
 
     def _shared(self, finding: Finding) -> Finding:
@@ -77,7 +77,7 @@ class Judge:
         return finding.model_copy(update={"figure": 100 * share, "unit": "%", "sentence": sentence})
 
     def flags(self, outs: Sequence[Path]) -> list[Finding]:
-        """What all overlap flags cost, by each process's ratio."""
+        """Say what all overlap flags cost, by each process's ratio."""
         found = [one for out in outs for one in read_findings(out)]
         ratios = [one.figure for one in found if one.figure is not None]
         if not ratios:
@@ -92,7 +92,7 @@ class Judge:
         ]  # fmt: skip
 
     def gemm(self, outs: Sequence[Path]) -> list[Finding]:
-        """The best rate of matrix products over sizes, which is the empirical peak."""
+        """Return the best rate of matrix products over sizes, which is the empirical peak."""
         result = schema.read(outs[-1])
         best = _best(result)
         rate, peak = best.flops_per_s or 0.0, self.peaks.get(result.dtype)
@@ -101,7 +101,7 @@ class Judge:
         return [reported(f"matrix products in {result.dtype}", sentence, rate / 1e12, "Tflop/s")]
 
     def memory(self, outs: Sequence[Path]) -> list[Finding]:
-        """The memory bandwidth that STREAM's triad reaches."""
+        """Return the memory bandwidth that STREAM's triad reaches."""
         stream = schema.read(outs[-1]).stream
         assert stream is not None
         rate = next(kernel.best_bytes_per_s for kernel in stream.kernels if kernel.name == "triad")
@@ -111,7 +111,7 @@ class Judge:
         return [reported("memory bandwidth", sentence, rate / 1e9, RATE)]
 
     def latency(self, outs: Sequence[Path]) -> list[Finding]:
-        """What launching a tiny operator costs the host."""
+        """Say what launching a tiny operator costs the host."""
         times = {launch.name: launch.median_s * 1e6 for launch in schema.read(outs[-1]).launches}
         others = ", ".join(f"{name} {time:.1f} µs" for name, time in times.items() if name != "dispatch")
         return [reported("launch of a tiny operator", others, times["dispatch"], "µs")]
@@ -192,7 +192,7 @@ class Judge:
         return found
 
     def _speed(self, result: peers.PeersResult, measured: Sequence[peers.Measured], training: Training) -> Finding:
-        """The rate beside a peer, whose memory may leave room for fewer sequences at once: it is only reported."""
+        """Give the rate beside a peer, whose memory may leave room for fewer sequences at once: it is only reported."""
         assert result.work is not None
         model = training.choice.resolve().name
         known = peers.Peaks(advertised=self.peaks.get(result.dtype))
@@ -244,7 +244,7 @@ class Judge:
         ]  # fmt: skip
 
     def _alone(self, result: schema.Result, training: Training, products: float | None) -> Finding:
-        """The rate of steps that were not profiled and had the device alone, by the advertised peak.
+        """Return the rate of steps that were not profiled and had the device alone, by the advertised peak.
 
         products: flop/s of matrix products. Only a whole network is judged: in one that is cut the head weighs more.
         """
@@ -273,12 +273,12 @@ def _best(result: schema.Result) -> GemmPoint:
 
 
 def _exact(good: bool) -> Outcome:
-    """The outcome of a figure that doesn't vary, as what an allocator held."""
+    """Return the outcome of a figure that doesn't vary, as what an allocator held."""
     return "pass" if good else "fail"
 
 
 def _over_processes(ratios: Sequence[float], usual: float = USUAL) -> tuple[Interval, str]:
-    """The interval of ratios, one a process, and words such as: 0.871 to 0.902 over 3 processes."""
+    """Return the interval of ratios, one a process, and words such as: 0.871 to 0.902 over 3 processes."""
     interval = over_jobs(ratios, LOOKS, usual)
     assumed = interval != over_jobs(ratios, LOOKS)
     others = f", of which others are assumed to differ by {usual:.0%}" if assumed else ""

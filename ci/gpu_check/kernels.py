@@ -41,7 +41,7 @@ class Call(NamedTuple):
 
 
 def cases(device: torch.device) -> dict[str, Call]:
-    """All compiled functions by name; their plain forms move 8 to 50 bytes an element."""
+    """Return all compiled functions by name; their plain forms move 8 to 50 bytes an element."""
     rows, columns = SHAPE[device.type]
     drawing = torch.Generator(device).manual_seed(0)
 
@@ -99,7 +99,7 @@ def cases(device: torch.device) -> dict[str, Call]:
 
 
 def given_as(given: Sequence[Any], dtype: torch.dtype | None = None) -> list[Any]:
-    """Copies of arguments; those of real numbers may get another dtype."""
+    """Return copies of arguments; those of real numbers may get another dtype."""
     copies = []
     for one in given:
         real = isinstance(one, Tensor) and one.is_floating_point()
@@ -108,7 +108,7 @@ def given_as(given: Sequence[Any], dtype: torch.dtype | None = None) -> list[Any
 
 
 def worst_error(found: Any, exact: Any, given: Sequence[Any], given_exact: Sequence[Any]) -> float:
-    """The worst error of what a function returns or may have written to, by what roundings explain: at most 1."""
+    """Give the worst error of what a function returns or may have written to, by what roundings explain: at most 1."""
     pairs = zip(_tensors(found, given), _tensors(exact, given_exact), strict=True)
     return max(_error(*pair) for pair in pairs)
 

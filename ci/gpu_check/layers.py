@@ -69,14 +69,14 @@ class Bench:
         return torch.randint(0, TOKENS, size, generator=self._generator)
 
     def input(self, exact: Tensor) -> Tensor:
-        """An activation on the device."""
+        """Return an activation on the device."""
         return exact.to(self.device, self.precision.compute).requires_grad_()
 
     def parameter(self, exact: Tensor) -> nn.Parameter:
         return nn.Parameter(exact.to(self.device, self.precision.master))
 
     def weight(self, exact: Tensor, *, column_major: bool = False) -> ShardedWeight:
-        """A matrix [n, k] as a layer holds it."""
+        """Return a matrix [n, k] as a layer holds it."""
         shape = tuple(exact.shape)
         placement = Placement("weight", shape, NORMAL, True, Gaussian(1.0), column_major=column_major)
         stored = (exact.t() if column_major else exact).contiguous().flatten()
@@ -96,7 +96,7 @@ class Bench:
         return result.detach()
 
     def schedule(self, weights: Sequence[ShardedWeight], replicated: Sequence[nn.Parameter]) -> WeightSchedule:
-        """The schedule of a layer's parameters, without overlap."""
+        """Return the schedule of a layer's parameters, without overlap."""
         return WeightSchedule(self.comm, weights, replicated, self.precision, Overlap())
 
     def compared(
@@ -107,7 +107,7 @@ class Bench:
     def wanted(
         self, function: Callable[..., Tensor], gradient: Tensor, *inputs: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The function's result and gradients in the format on the device, and in float64."""
+        """Return the function's result and gradients in the format on the device, and in float64."""
         plain = _taken(function, gradient, [self.input(x.detach()) for x in inputs])
         return plain, _taken(function, gradient, [x.clone().requires_grad_() for x in inputs])
 
@@ -123,7 +123,7 @@ def _taken(function: Callable[..., Tensor], gradient: Tensor, leaves: Sequence[T
 
 
 def linear(bench: Bench) -> Iterator[Compared]:
-    """The linear layer in every mode, with its weight stored either way, with a bias and without."""
+    """Give the linear layer in every mode, with its weight stored either way, with a bias and without."""
     x_MK, W_NK, b_N, g_MN = bench.drawn(ROWS, IN), bench.drawn(OUT, IN), bench.drawn(OUT), bench.drawn(ROWS, OUT)
     wanted = {biased: bench.wanted(F.linear, g_MN, x_MK, W_NK, *([b_N] if biased else [])) for biased in (True, False)}
     for kernels, biased in product(KERNELS, (True, False)):

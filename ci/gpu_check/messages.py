@@ -56,7 +56,7 @@ def _wrong(comm: Comm) -> Tensor:
 
 
 def _message(rank: int, exchange: int, number: int, comm: Comm) -> Tensor:
-    """A message of whole numbers that differs from all others."""
+    """Return a message of whole numbers that differs from all others."""
     place = (rank * EXCHANGES + exchange) * MESSAGES + number
     return torch.arange(NUMBERS, dtype=torch.float32, device=comm.device) + place
 

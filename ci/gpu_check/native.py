@@ -21,7 +21,7 @@ def rms_norm(x_MH: Tensor, weight_H: Tensor, eps: float = 1e-5) -> Tensor:
 
 
 def sum_and(norm: Norm, *parameters_H: Tensor) -> Rival:
-    """The rival that makes (sum, norm) of (x, added, ...). The parameters are cast once, as in a step."""
+    """Return the rival that makes (sum, norm) of (x, added, ...). The parameters are cast once, as in a step."""
     cast = [parameter.bfloat16() for parameter in parameters_H]
 
     def of(x_MH: Tensor, added_MH: Tensor, *_: object) -> Callable[[], tuple[Tensor, Tensor]]:

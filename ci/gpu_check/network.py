@@ -48,7 +48,7 @@ def judged(backend: str, heard: Sequence[Heard]) -> Finding:
 
 
 def _heard(device_type: str, ranks: int) -> list[Heard]:
-    """What each rank heard; the first is this process. Raises RunError if another one fails."""
+    """Say what each rank heard; the first is this process. Raises RunError if another one fails."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         how = ranks, f"{folder}/store", device_type

@@ -43,7 +43,7 @@ class Pair:
     own_card: bool
 
     def comm(self, grid: Grid) -> Comm:
-        """A Comm of both ranks. Collective."""
+        """Return a Comm of both ranks. Collective."""
         backend = None if self.own_card else Staged(grid, self.device, LIMIT)
         return Comm(grid, timeout=LIMIT, device=self.device, backend=backend)
 
@@ -85,7 +85,7 @@ def found_by_both(work: Work, device: torch.device) -> Iterator[Finding]:
 
 
 def received(pipe: Connection, processes: Sequence[SpawnProcess], limit: timedelta) -> Any:
-    """What these processes send next. Raises RunError where one of them has ended, or nothing comes in time."""
+    """Say what these processes send next. Raises RunError where one of them has ended, or nothing comes in time."""
     with suppress(EOFError):
         if pipe in wait([pipe, *(process.sentinel for process in processes)], limit.total_seconds()):
             return pipe.recv()
@@ -93,7 +93,7 @@ def received(pipe: Connection, processes: Sequence[SpawnProcess], limit: timedel
 
 
 def refused(device: torch.device) -> bool:
-    """Whether the card is another process's alone."""
+    """Say whether the card is another process's alone."""
     try:
         torch.zeros(1, device=device)
     except RuntimeError as error:

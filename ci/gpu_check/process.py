@@ -35,7 +35,7 @@ class Ended:
 
     @property
     def fault(self) -> str | None:
-        """Why it did not do its work, as a sentence; None for one that did."""
+        """Say why it did not do its work, as a sentence; None for one that did."""
         if self.code == 0:
             return None
         if self.code is None:
@@ -74,7 +74,7 @@ def run(module: Sequence[str], *, log: Path, timeout_s: float, environment: Mapp
 
 
 def _ends(pid: int, until: float) -> bool:
-    """Whether a process ends by then. It isn't reaped, so that the number of its group stays its own, for _kill."""
+    """Say whether a process ends by then. It isn't reaped, so that the number of its group stays its own, for _kill."""
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() >= until:
             return False
@@ -90,7 +90,7 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 def last_words(said: str, *, raised: bool) -> str:
-    """The last line; of a process that may have raised an exception, the one that names it."""
+    """Return the last line; of a process that may have raised an exception, the one that names it."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     named = [line for line in lines if raised and RAISED.match(line)]
     return (named or lines or ["it said nothing"])[-1][:MOST_LETTERS]

@@ -13,7 +13,7 @@ OWN = ("device", "processor")
 
 
 def rate(result: Result) -> float:
-    """Model flop/s of the steps that were not profiled."""
+    """Return model flop/s of the steps that were not profiled."""
     assert result.summary is not None
     return result.summary.model_flops_per_s
 
@@ -41,7 +41,7 @@ def longest(found: TraceBreakdown, model: str) -> list[Finding]:
 
 
 def energy(result: Result, model: str) -> Finding:
-    """Joules that the card, or else processors, take for a token, or why nothing counts them."""
+    """Return joules that the card, or else processors, take for a token, or why nothing counts them."""
     name, measured = f"energy of a token, {model}", result.energy
     components = {one.component: one for one in measured.components} if measured is not None else {}
     asked = [components[of] for of in OWN if of in components]
@@ -62,6 +62,6 @@ def _counted(known: ComponentEnergy, iterations: int) -> str:
 
 
 def _cut(name: str) -> str:
-    """Both ends of a long name: kernels differ at one, operators at the other."""
+    """Return both ends of a long name: kernels differ at one, operators at the other."""
     half = (LETTERS - 3) // 2
     return name if len(name) <= LETTERS else f"{name[:half]}...{name[-half:]}"

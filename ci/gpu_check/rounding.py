@@ -41,7 +41,7 @@ def error(ours: Tensor, exact: Tensor) -> float:
 
 
 def distance(ours: Tensor, exact: Tensor) -> float:
-    """The norm of the difference by that of the exact one; infinite where error() is."""
+    """Return the norm of the difference by that of the exact one; infinite where error() is."""
     if ours.shape != exact.shape:
         return math.inf
     difference = (ours.double().cpu() - exact).norm() / exact.norm()
@@ -49,7 +49,7 @@ def distance(ours: Tensor, exact: Tensor) -> float:
 
 
 def times_as_far(ours: Tensor | None, plain: Tensor, exact: Tensor) -> float:
-    """Our distance by that of PyTorch's own; infinite if ours is missing."""
+    """Return our distance by that of PyTorch's own; infinite if ours is missing."""
     return math.inf if ours is None else (distance(ours, exact) + EXACT) / (distance(plain, exact) + EXACT)
 
 

@@ -44,7 +44,7 @@ class _Progress:
 
     @property
     def unsettled(self) -> bool:
-        """Whether another process may decide what none has yet."""
+        """Say whether another process may decide what none has yet."""
         statuses = {one.status for one in self.findings}
         return self.check.repeats and "undecided" in statuses and len(self.outs) < MOST_PROCESSES
 
@@ -151,7 +151,7 @@ class Session:
             one.findings = [*read_findings(out), _not_run(one.check.name, why)]
 
     def _judged(self, check: Check, name: str, outs: Sequence[Path], ended: process.Ended) -> list[Finding]:
-        """What a check's processes found, and that the last one failed if it did."""
+        """Say what a check's processes found, and that the last one failed if it did."""
         fault = ended.fault
         if fault is not None:
             failed = Finding(name=check.name, status="fail", sentence=f"{fault} (see {self._log(name)})")

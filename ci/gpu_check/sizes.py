@@ -28,14 +28,14 @@ class Training:
 
     @property
     def network(self) -> list[str]:
-        """The network and the number format as options of the engine's commands."""
+        """Return the network and the number format as options of the engine's commands."""
         given = {name: value for name, value in asdict(self.choice).items() if value not in (None, False)}
         words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
         return [*words, "--precision", self.precision]
 
     @property
     def options(self) -> list[str]:
-        """All of it as options of commands that train."""
+        """Return all of it as options of commands that train."""
         parts = ["--micro-batch", str(self.micro)] if self.micro else []
         return [*self.network, "--batch-size", str(self.sequences), *parts]
 
@@ -46,7 +46,7 @@ class Training:
 
     @property
     def needs(self) -> Needs:
-        """The bytes that a step takes by the plan."""
+        """Return the bytes that a step takes by the plan."""
         batch = Batch(self.sequences, self.micro)
         return Footprint(record.Training(self.choice.resolve(), batch, self.precision, overlap=ALL)).on(Grid())
 
@@ -58,14 +58,14 @@ class Training:
         return (BYTES["fp32"] - BYTES["bf16"]) * self.choice.resolve().parameters
 
     def fits(self, memory_bytes: float) -> bool:
-        """Whether both sides of a contest fit at once, so that they take turns."""
+        """Say whether both sides of a contest fit at once, so that they take turns."""
         case = Case(
             self.choice.resolve(), Batch(self.sequences, self.micro), self.precision, peer_micro_batch=self.micro
         )
         return Room("cuda", memory_bytes).fits(sum(side_bytes(COMPARISONS["plain"], case, "cuda")))
 
     def fits_alone(self, memory_bytes: float) -> bool:
-        """Whether the engine's side fits."""
+        """Say whether the engine's side fits."""
         return Room("cuda", memory_bytes).fits(self.needs.total)
 
 
@@ -74,7 +74,7 @@ def _cut(name: str, layers: int, sequences: int) -> Training:
 
 
 def _whole(at_once: int) -> Training:
-    """The published network. A step has so many tokens that the optimizer is a small part of it."""
+    """Return the published network. A step has so many tokens that the optimizer is a small part of it."""
     return Training(ModelChoice(model="gpt3-1.3b", seq=2048), 8, "bf16", None if at_once == 8 else at_once)
 
 
@@ -91,14 +91,14 @@ ONE_RANK = {"cpu": TINY["gpt"], "cuda": _cut("gpt3-1.3b", 4, 2)}
 
 
 def training(family: str, device: str, memory_bytes: float) -> Training:
-    """The largest training that fits, or else the smallest."""
+    """Return the largest training that fits, or else the smallest."""
     if device == "cpu":
         return TINY[family]
     return next((one for one in ON_GPU[family] if one.fits(memory_bytes)), _smallest(family))
 
 
 def largest(device: str, memory_bytes: float, *, alone: bool = False) -> Training:
-    """The whole network, whose elementwise part isn't hidden by its head, or else the largest GPT that is cut.
+    """Return the whole network, whose elementwise part isn't hidden by its head, or else the largest GPT that is cut.
 
     alone: whether no other side is beside it.
     """

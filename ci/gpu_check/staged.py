@@ -50,7 +50,7 @@ class NoStreams:
 
 
 def streams_of(device: torch.device) -> CudaStreams:
-    """The device's streams, or what stands for them."""
+    """Return the device's streams, or what stands for them."""
     return CudaStreams(device) if device.type == "cuda" else cast(Any, NoStreams())
 
 

@@ -58,7 +58,7 @@ class SerialTraining:
         self.before = self._weights()
 
     def steps(self, case: Case) -> Callable[[], StepMetrics]:
-        """A function that takes a step at each call, on a whole batch."""
+        """Return a function that takes a step at each call, on a whole batch."""
         return on_batches(self.step, case, range(case.batch.sequences), self._device)
 
     def step(self, batch: Tensors) -> StepMetrics:
@@ -80,7 +80,7 @@ class SerialTraining:
         return {name: p.grad for name, p in self._model.named_parameters() if p.grad is not None}
 
     def changes(self) -> dict[str, Tensor]:
-        """The weights' changes since the model was built, by name."""
+        """Return the weights' changes since the model was built, by name."""
         return {name: after - self.before[name] for name, after in self._weights().items()}
 
     def _weights(self) -> dict[str, Tensor]:
@@ -96,7 +96,7 @@ class StepResult(NamedTuple):
 
 
 def exact(case: Case) -> StepResult:
-    """The serial model's step in float64."""
+    """Return the serial model's step in float64."""
     reference = SerialTraining(case)
     loss = reference.steps(case)().loss
     return StepResult(loss, reference.gradients(), reference.changes())
@@ -111,7 +111,7 @@ def plain(case: Case, device: torch.device) -> StepResult:
 
 
 def engines(case: Case, device: torch.device, name: str, way: Way = USUAL) -> StepResult:
-    """The engine's step on the device in a number format."""
+    """Return the engine's step on the device in a number format."""
     comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False, alone=True))
     return step_result(way.trainer(replace(case, precision=name), comm))  # type: ignore[arg-type]
 
@@ -189,7 +189,7 @@ def judged(what: str, runs: Sequence[tuple[StepResult, StepResult, StepResult]])
 
 
 def _ratios(ours: StepResult, theirs: StepResult, wanted: StepResult) -> dict[str, float]:
-    """How many times as far off as plain PyTorch's each gradient is, and each change of a weight."""
+    """Say how many times as far off as plain PyTorch's each gradient is, and each change of a weight."""
     kinds = {
         "gradient": (ours.gradients, theirs.gradients, wanted.gradients),
         "change by AdamW": (ours.changes, theirs.changes, wanted.changes),
@@ -202,5 +202,5 @@ def _ratios(ours: StepResult, theirs: StepResult, wanted: StepResult) -> dict[st
 
 
 def _farthest(ours: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> tuple[float, str]:
-    """The largest distance, and whose it is; one that is missing is infinitely far."""
+    """Return the largest distance, and whose it is; one that is missing is infinitely far."""
     return max((distance(ours[name], of) if name in ours else float("inf"), name) for name, of in wanted.items())

@@ -80,7 +80,7 @@ class _Slow(NcclChannel):
 
 
 def _goes_on(device: torch.device) -> bool:
-    """Whether the computing stream goes on while a lane is busy, so that there is overlap at all."""
+    """Say whether the computing stream goes on while a lane is busy, so that there is overlap at all."""
     assert dist.group.WORLD is not None
     streams, sent = streams_of(device), torch.ones(1, device=device)
     channel, received = _Slow(dist.group.WORLD, streams, Line(0, "on a slow lane", [], "nccl")), torch.empty_like(sent)

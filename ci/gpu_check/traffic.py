@@ -26,7 +26,7 @@ SHARE = 1 / 8
 
 
 def sets(num_bytes: int, device: torch.device) -> int:
-    """How many sets of arguments of so many bytes make up a turn, as far as memory allows; one on a processor."""
+    """Say how many sets of arguments of so many bytes make up a turn, as far as memory allows; one on a processor."""
     if device.type != "cuda":
         return 1
     free_bytes, _ = torch.cuda.mem_get_info(device)
@@ -58,7 +58,7 @@ def rate(name: str, call: Callable[[], object], num_bytes: float, device: torch.
 
 
 def calls_of_each(ways: Sequence[Callable[[], object]], device: torch.device) -> int:
-    """How many calls a sample of each has: as many as the fastest needs.
+    """Say how many calls a sample of each has: as many as the fastest needs.
 
     Each is called before it is timed, as it may compile then, and takes its memory.
     """

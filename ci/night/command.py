@@ -98,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _selects(word: str) -> bool:
-    """Whether a word is an option of SELECTING, which ReFrame takes shortened and as one letter, too."""
+    """Say whether a word is an option of SELECTING, which ReFrame takes shortened and as one letter, too."""
     option = word.partition("=")[0]
     if option.startswith("--"):
         return len(option) > 2 and any(known.startswith(option) for known in SELECTING)
@@ -106,7 +106,7 @@ def _selects(word: str) -> bool:
 
 
 def seconds(limit: str) -> int:
-    """The seconds of a time limit. Raises UsageError."""
+    """Return the seconds of a time limit. Raises UsageError."""
     with suppress(AttributeError):
         if (found := systems.seconds(limit)) > 0:
             return found
@@ -114,7 +114,7 @@ def seconds(limit: str) -> int:
 
 
 def _locked(folder: Path, system: str) -> IO[str]:
-    """A lock on the system's nights for as long as it is open. Raises UsageError where another run has it."""
+    """Return a lock on the system's nights for as long as it is open. Raises UsageError where another run has it."""
     file = folder / "results" / "nights" / f"{system}.lock"
     file.parent.mkdir(parents=True, exist_ok=True)
     lock = file.open("a+")

@@ -83,7 +83,7 @@ def _seconds_on(processor: int) -> float:
 
 
 def _stolen_s() -> float:
-    """Seconds that a hypervisor took of all processors: the eighth number of the first line, see proc_stat(5)."""
+    """Give seconds that a hypervisor took of all processors: the eighth number of the first line, see proc_stat(5)."""
     return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
 
 
@@ -121,13 +121,13 @@ class Found:
 
     @property
     def wrongly(self) -> bool:
-        """Whether an alarm came of another test, or names something else."""
+        """Say whether an alarm came of another test, or names something else."""
         reaches = self.fault.reaches
         return any(test not in reaches or f"Culprit: {reaches[test]}" not in said for test, said in self.raised)
 
     @property
     def rightly(self) -> bool:
-        """Whether a test of shown_by has named the culprit, and none has named another one."""
+        """Say whether a test of shown_by has named the culprit, and none has named another one."""
         return not self.wrongly and any(test in self.fault.shown_by for test, _ in self.raised)
 
 

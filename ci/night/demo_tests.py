@@ -26,7 +26,7 @@ class Bandwidth(bandwidth.Bandwidth):
         self.num_tasks = 2
 
     def figures(self) -> Figures:
-        """The bandwidth of the collective that sends both ways all the time."""
+        """Return the bandwidth of the collective that sends both ways all the time."""
         (ring,) = self.links.alone
         return {"all_reduce": (next(one.bytes_per_s for one in ring.times if one.kind == "all_reduce"), "B/s")}
 

@@ -30,7 +30,7 @@ class NightlyTest:
 
     @property
     def whole_hours(self) -> float:
-        """The node-hours of the test and its fixtures, where it shares none."""
+        """Return the node-hours of the test and its fixtures, where it shares none."""
         return self.node_hours + sum(self.fixtures.values())
 
 
@@ -44,7 +44,7 @@ class Selection:
 
 
 def nightly_tests(described: Iterable[Mapping[str, Any]], history: History) -> list[NightlyTest]:
-    """The tests that ReFrame describes, with their costs by earlier runs where there are any."""
+    """Return the tests that ReFrame describes, with their costs by earlier runs where there are any."""
     earlier: dict[tuple[str, str], list[float]] = {}
     for job in history.jobs:
         if job.figures:

@@ -42,7 +42,7 @@ def weekly(out: Path, limit_s: float, root: Path = ROOT) -> int:
 
 
 def _skipped(junit: Path) -> bool:
-    """Whether some tests were skipped, or none ran."""
+    """Say whether some tests were skipped, or none ran."""
     suites = list(ElementTree.parse(junit).getroot().iter("testsuite"))
     return any(int(suite.get("skipped", "0")) for suite in suites) or not any(
         int(suite.get("tests", "0")) for suite in suites
@@ -50,7 +50,7 @@ def _skipped(junit: Path) -> bool:
 
 
 def _run(words: Sequence[str], root: Path, ends: float) -> int | None:
-    """The exit code of a command; None if it didn't end in time. All that it started ends with this function."""
+    """Return the exit code of a command; None if it didn't end in time. All that it started ends with this function."""
     running = subprocess.Popen(words, cwd=root, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         return running.wait(max(ends - time.monotonic(), 0.0))

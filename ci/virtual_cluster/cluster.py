@@ -63,7 +63,7 @@ def _wait_for(what: str, ready: Callable[[], bool], names: Iterable[str]) -> Non
 
 
 def is_there() -> bool:
-    """Whether there is a cluster, or a part of one."""
+    """Say whether there is a cluster, or a part of one."""
     return STATE.exists() or slurm.configured()
 
 
@@ -86,7 +86,7 @@ def remove() -> None:
 
 
 def faults(cluster: Cluster | None) -> list[str]:
-    """What is wrong with a cluster that should be up."""
+    """Say what is wrong with a cluster that should be up."""
     ended = (
         [f"{name} has ended" for name, process in cluster.processes.items() if not process.lives()] if cluster else []
     )

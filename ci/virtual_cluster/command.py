@@ -57,7 +57,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line. Raises Misuse."""
+    """Return the command line. Raises Misuse."""
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
@@ -107,7 +107,7 @@ def link(wanted: str) -> int:
 
 
 def compare(wanted: Shape) -> int:
-    """What `up` says where there is a cluster already. Raises Problem unless it is the same and works."""
+    """Say so where there is a cluster already. Raises Problem unless it is the same and works."""
     there = load()
     troubles = cluster.faults(there)
     if there is None or troubles:

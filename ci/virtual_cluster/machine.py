@@ -55,7 +55,7 @@ def last_line(text: str) -> str:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process began, in the kernel's ticks, which tells it from a later one of its number; 0 for none."""
+    """Say when a process began, in the kernel's ticks, which tells it from a later one of its number; 0 for none."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (FileNotFoundError, ProcessLookupError):

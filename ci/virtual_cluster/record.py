@@ -42,7 +42,7 @@ class Cluster:
     processes: dict[str, Process]
 
     def whole(self) -> bool:
-        """Whether every node has been started."""
+        """Say whether every node has been started."""
         return len(self.processes) == self.shape.nodes + 1
 
 
@@ -54,7 +54,7 @@ def save(cluster: Cluster) -> None:
 
 
 def load() -> Cluster | None:
-    """What was recorded; None if `up` did not come to it."""
+    """Say what was recorded; None if `up` did not come to it."""
     try:
         kept = json.loads((STATE / "state.json").read_text())
     except FileNotFoundError:

@@ -82,7 +82,7 @@ def unconfigure() -> None:
 
 
 def daemons(name: str) -> list[list[str]]:
-    """The command lines of the daemons of the head or of a node."""
+    """Return the command lines of the daemons of the head or of a node."""
     slurm = ["-D", "-f", str(STATE / "slurm.conf")]
     munged = ["munged", "--foreground", "--num-threads=10", f"--socket={STATE}/munge.socket"]
     munged += [f"--{kind}-file={STATE}/munge.{kind}" for kind in ("key", "pid", "seed")]
@@ -90,7 +90,7 @@ def daemons(name: str) -> list[list[str]]:
 
 
 def answers() -> bool:
-    """Whether slurmctld answers. Raises Problem if it is not there."""
+    """Say whether slurmctld answers. Raises Problem if it is not there."""
     return "UP" in run("scontrol", "ping")
 
 

@@ -164,7 +164,7 @@ def majority(count: int) -> int: ...
 @overload
 def majority(count: Integers) -> Integers: ...
 def majority(count: int | Integers) -> int | Integers:
-    """The fewest of so many nights, or jobs of a night, that are more than half of them."""
+    """Return the fewest of so many nights, or jobs of a night, that are more than half of them."""
     return count // 2 + 1
 
 

@@ -31,7 +31,7 @@ class Scale:
 def canvas(
     width: float, height: float, *, left: float, right: float, bottom: float, top: float = 30
 ) -> tuple[Figure, Axes]:
-    """An empty transparent figure of so many CSS pixels, with one pair of axes so many pixels from its edges."""
+    """Return an empty transparent figure of so many CSS pixels, with one pair of axes so many pixels from its edges."""
     figure = Figure(figsize=(width / 72, height / 72), dpi=72, facecolor="none")
     FigureCanvasSVG(figure)
     axes = figure.add_axes(
@@ -51,7 +51,7 @@ def write(figure: Figure, x: float, y: float, words: str, colour: str, align: st
 
 
 def legend(figure: Figure, named: Iterable[tuple[str, str]], y: float = 14) -> None:
-    """Words in their colours, in one line at so many pixels from the top."""
+    """Write words in their colours, in one line at so many pixels from the top."""
     x = 1.0
     for words, colour in named:
         write(figure, x, y, words, colour, "left", weight="bold")
@@ -64,7 +64,7 @@ def width_of(words: str) -> float:
 
 
 def fitted(words: str, letters: int) -> str:
-    """Words in the room of so many letters, the end of longer ones cut off."""
+    """Write words in the room of so many letters, the end of longer ones cut off."""
     shown = clean(words, letters)
     while width_of(shown) > LETTER * letters:
         shown = shown[:-2] + "…"
@@ -72,7 +72,7 @@ def fitted(words: str, letters: int) -> str:
 
 
 def plain(value: float) -> str:
-    """A tick: no exponent from a thousandth to a hundred thousand."""
+    """Write a tick: no exponent from a thousandth to a hundred thousand."""
     return f"{round(value, 12):,.10g}" if value == 0 or 1e-3 <= abs(value) < 1e6 else f"{value:.3g}"
 
 

@@ -61,17 +61,17 @@ class Line:
 
     @classmethod
     def of(cls, table: pd.DataFrame, x: str, y: str, colour: str, label: str = "", **looks: Any) -> "Line":
-        """A line through two columns of a table. looks: mark and kind."""
+        """Return a line through two columns of a table. looks: mark and kind."""
         return cls(table[x].tolist(), table[y].tolist(), colour, label, **looks)
 
     def between(self, table: pd.DataFrame, low: str, high: str) -> "Line":
-        """The line with whiskers that end in two columns of its table."""
+        """Return the line with whiskers that end in two columns of its table."""
         return replace(self, low=table[low].tolist(), high=table[high].tolist())
 
 
 @styled
 def lines(chart: Sequence[Line], x: Scale, y: Scale) -> Figure:
-    """A line chart, each line labelled at its end. Points that can't stand on the scale are left out."""
+    """Draw a line chart, each line labelled at its end. Points that can't stand on the scale are left out."""
     drawn = _drawable(chart, x, y)
     labels = [clean(line.label, 18) for line in drawn]
     last = max((line.x[-1] for line in drawn), default=1.0)
@@ -87,7 +87,7 @@ def lines(chart: Sequence[Line], x: Scale, y: Scale) -> Figure:
 
 @styled
 def scatter(groups: Sequence[Line], x: Scale, y: Scale, *, upright: float = math.nan) -> Figure:
-    """Dots, later groups on top, their names above. upright: where a dotted line stands."""
+    """Draw dots, later groups on top, their names above. upright: where a dotted line stands."""
     drawn = _drawable(groups, x, y)
     figure, axes = canvas(WIDTH, HEIGHT, left=LEFT, right=RIGHT, top=TOP, bottom=BOTTOM)
     _scale_x(axes, [value for dots in drawn for value in dots.x], x)
@@ -101,7 +101,7 @@ def scatter(groups: Sequence[Line], x: Scale, y: Scale, *, upright: float = math
 
 @styled
 def against(groups: Sequence[Line], x: Scale, y: Scale, *, within: float) -> Figure:
-    """Dots on two scales that are one, with the diagonal, and dotted lines so large a part above and below it."""
+    """Draw dots on two scales that are one, with the diagonal, and dotted lines so large a part above and below it."""
     drawn = _drawable(groups, x, y)
     values = [*_heights(drawn), *(value for dots in drawn for value in dots.x)]
     low, high = min(values, default=0.0), max(values, default=1.0) or 1.0
@@ -224,7 +224,7 @@ def _label_ends(figure: Figure, axes: Axes, drawn: Sequence[Line], labels: Seque
 
 
 def _free(x: float, y: float, half_width: float, paths: Sequence[np.ndarray]) -> float:
-    """How far above or below (x, y) a name of that width is clear of every line, or as clear as can be."""
+    """Say how far above or below (x, y) a name of that width is clear of every line, or as clear as can be."""
     places = np.linspace(x - half_width, x + half_width, 9)
     lines_y = [np.interp(places, path[:, 0], path[:, 1], left=np.nan, right=np.nan) for path in paths]
     taken = np.concatenate([line[np.isfinite(line)] for line in lines_y])

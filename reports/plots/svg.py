@@ -50,7 +50,7 @@ styled = matplotlib.rc_context(_STYLE)
 
 @styled
 def inline(drawing: Figure, *, name: str, title: str, description: str) -> Markup:
-    """The drawing as an <svg> element. name: unique in the page; title, description: plain text."""
+    """Return the drawing as an <svg> element. name: unique in the page; title, description: plain text."""
     buffer = io.StringIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's font draws it

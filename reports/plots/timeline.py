@@ -55,12 +55,12 @@ class DrawnStep:
 
     @property
     def waiting(self) -> float:
-        """The part of the step in which compute stands still."""
+        """Return the part of the step in which compute stands still."""
         return sum(end - start for start, end in self.waits) / self.length
 
 
 def sort(timeline: Timeline) -> DrawnStep | None:
-    """The step without what can't be drawn; None where its length is no positive number."""
+    """Return the step without what can't be drawn; None where its length is no positive number."""
     length = timeline.step_s
     if not (math.isfinite(length) and length > 0):
         return None
@@ -76,7 +76,7 @@ def sort(timeline: Timeline) -> DrawnStep | None:
 
 
 def strips(intervals: Sequence[Interval], pixels_per_s: float) -> list[Strip]:
-    """What to draw of intervals, in pixels: wide ones as they are, narrow ones as the part of a place they fill."""
+    """Say what to draw of intervals, in pixels: wide ones as they are, narrow ones as the part of a place they fill."""
     drawn: list[Strip] = []
     filled: dict[int, float] = {}
     for start, end in intervals:
@@ -98,7 +98,7 @@ def strips(intervals: Sequence[Interval], pixels_per_s: float) -> list[Strip]:
 
 @styled
 def picture(panels: Sequence[Panel]) -> Figure | None:
-    """The steps one below the other on one time axis; None where none can be drawn."""
+    """Draw the steps one below the other on one time axis; None where none can be drawn."""
     steps = drawable(panels)
     if not steps:
         return None
@@ -153,7 +153,7 @@ def describe(panels: Sequence[Panel]) -> str:
 
 
 def _lanes(steps: Sequence[DrawnStep]) -> list[str]:
-    """The lanes of communication that any step has, by the grid's axes."""
+    """Return the lanes of communication that any step has, by the grid's axes."""
     names = {lane for step in steps for lane in step.lanes}
 
     def place(lane: str) -> tuple[int, str]:
@@ -206,7 +206,7 @@ def _draw_phases(axes: Axes, base: float, step: DrawnStep, scale: float) -> None
 
 
 def _fill(axes: Axes, drawn: Sequence[Strip], top: float, height: float, colour: str, scale: float) -> None:
-    """All strips of one lane as one shape, standing on the lane's lower edge."""
+    """Draw all strips of one lane as one shape, standing on the lane's lower edge."""
     if not drawn:
         return
     bottom = top + height

@@ -92,7 +92,7 @@ def _who(row: "pd.Series[Any]") -> str:
 
 
 def _standing(rows: pd.DataFrame) -> str:
-    """Who beats the engine, in words; where nobody does, by how much it leads."""
+    """Say who beats the engine, in words; where nobody does, by how much it leads."""
     held, where = rows[rows["jobs"] > 0], _title(rows.iloc[0])
     if held.empty:
         return f"{where}: no contest ended well."
@@ -192,7 +192,7 @@ def _published() -> Section:
 
 
 def _published_utilisation(rows: pd.DataFrame) -> Table:
-    """The points at which a paper has several frameworks."""
+    """List the points at which a paper has several frameworks."""
     point = ["paper", "system", "model", "ranks"]
     table = rows.pivot(index=point, columns="framework", values="hfu").dropna(thresh=2).dropna(axis=1, how="all")
     table = table.reset_index().sort_values(["paper", "system", "ranks"])

@@ -34,7 +34,7 @@ _COLOURS = {"node": "red", "device": "blue", "processor": "green", "memory": "pu
 
 
 def build(mine: Frames, everything: Frames) -> Page:
-    """The page; with no energy it is one sentence."""
+    """Make the page; with no energy it is one sentence."""
     table = energy_points(everything)
     if table.empty:
         return Page(TITLE, NOTHING, (), "nothing measured", empty=True)
@@ -83,7 +83,7 @@ def _last(words: "pd.Series[str]") -> str:
 
 
 def _widest(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the component that counts most, of those that are measured."""
+    """Return the rows of the component that counts most, of those that are measured."""
     measured = table.dropna(subset="tokens_per_joule")
     return next(rows for name in _COLOURS if len(rows := measured[measured["component"] == name]))
 

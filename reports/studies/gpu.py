@@ -91,7 +91,7 @@ def _findings(name: str, row: "pd.Series[Any]", result: GpuCheck) -> Table:
 
 
 def findings(result: GpuCheck) -> pd.DataFrame:
-    """One row a finding of a run, as text: each figure has a unit of its own."""
+    """Make one row a finding of a run, as text: each figure has a unit of its own."""
     rows = [
         (
             text.clean(one.name, 160), one.status, _figure(one), text.clean(one.want, 160), text.clean(one.sentence),

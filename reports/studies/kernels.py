@@ -137,7 +137,7 @@ def _shapes(name: str, shapes: pd.DataFrame, *, of_several: bool = False) -> Tab
 
 
 def steps(held: pd.DataFrame) -> pd.DataFrame:
-    """One row a contest: that of contests.points, speed_up, meaning in words, and the colour of its dot.
+    """Make one row a contest: that of contests.points, speed_up, meaning in words, and the colour of its dot.
 
     held: the contests with the peer "untuned".
     """

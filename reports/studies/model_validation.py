@@ -30,7 +30,7 @@ MOST_JOBS = 12
 
 
 def build(mine: Frames, everything: Frames) -> Page:
-    """The page; with neither a validation nor runs it says what to run."""
+    """Make the page; with neither a validation nor runs it says what to run."""
     validated = everything.predictions.validation
     measured = _measured(mine)
     sections = [*(_validated(validated) if validated else ()), *measured]
@@ -80,7 +80,7 @@ def _validated(validated: Validated) -> list[Section]:
 
 
 def _measured(mine: Frames) -> list[Section]:
-    """The grids that the suite has timed, the fastest first; nothing where none was."""
+    """List the grids that the suite has timed, the fastest first; nothing where none was."""
     if mine.runs.empty:
         return []
     titled = grouped(points(mine.runs), [*SERIES, "model", "ranks", "batch_size"], _title, MOST_JOBS)

@@ -61,7 +61,7 @@ def _title(setting: Setting) -> str:
 
 
 def _headline(found: Sequence[Setting]) -> str:
-    """The range over all layouts, not the best of them."""
+    """Return the range over all layouts, not the best of them."""
     most = [row for setting in found if (row := setting.fullest()) is not None and row["faster"] == row["faster"]]
     if not most:
         return "no gain measured"
@@ -121,7 +121,7 @@ def _interval(row: "pd.Series[Any]", key: str, write: Callable[[float], str]) ->
 
 
 def _hidden(most: "pd.Series[Any]", axes: Sequence[str]) -> tuple[KeyFact, KeyFact, KeyFact]:
-    """What the fullest variant hides, how near it is to its bound, and to the greatest gain."""
+    """Say what the fullest variant hides, how near it is to its bound, and to the greatest gain."""
     hidden: KeyFact = (None, "share hidden", "not recorded, or no communication")
     if most["share_hidden"] == most["share_hidden"]:
         waits = f"{text.seconds(most['collectives_s'])} of a step stay exposed"

@@ -44,7 +44,7 @@ STUDY = Study("peak", TITLE, SUMMARY, 5, lambda runs: runs["kind"].isin(KINDS), 
 
 
 def at_once(run: "pd.Series[Any]") -> str:
-    """How many ranks multiplied, and with how many threads where processors did."""
+    """Say how many ranks multiplied, and with how many threads where processors did."""
     ranks = "one rank alone" if run["ranks"] == 1 else f"{run['ranks']:,} ranks at once"
     threads = run["threads"] if run["device_kind"] == "cpu" else ""
     words = f", {threads} {'thread' if threads == '1' else 'threads'}{' each' if run['ranks'] > 1 else ''}"
@@ -71,7 +71,7 @@ def _headline(mine: Frames) -> str:
 
 
 def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> Section:
-    """What as many ranks of one system measured, whatever the number format."""
+    """Say what as many ranks of one system measured, whatever the number format."""
     system = rows.iloc[0]["system"]
     formats = gemm_curves.by_format(mine, rows)
     kernels, ways = bandwidths.by_kernel(mine, rows), launches.by_way(mine, rows)

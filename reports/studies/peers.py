@@ -71,7 +71,7 @@ def _headline(contests: pd.DataFrame) -> str:
 
 
 def _count(held: pd.DataFrame) -> tuple[int, int, int]:
-    """Contests won, lost, and those of which the interval leaves it open."""
+    """Return contests won, lost, and those of which the interval leaves it open."""
     won, lost, undecided = (int((held["verdict"] == verdict).sum()) for verdict in ("won", "lost", "undecided"))
     return won, lost, undecided
 

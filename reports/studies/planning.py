@@ -68,7 +68,7 @@ def _section(name: str, title: str, one: Planned) -> Section:
 
 
 def asked(plan: GridPlan) -> str:
-    """What was asked, and how many grids there are for it."""
+    """Say what was asked, and how many grids there are for it."""
     recomputed = "recomputed" if plan.checkpoint_activations else "kept"
     rank = ORDERS[plan.ordered_by]
     memory = text.number(plan.device_memory_bytes)

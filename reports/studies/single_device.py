@@ -79,12 +79,12 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
 
 
 def _trained(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """The contests of each network, format and batch."""
+    """Return the contests of each network, format and batch."""
     return [group for _, group in rows.groupby(TRAINED, dropna=False, sort=True)]
 
 
 def _facts(held: pd.DataFrame) -> Facts:
-    """The answer: what the engine does in a second with each network, its share of the peak and its standing."""
+    """Return the answer: what the engine does in a second with each network, its share of the peak and its standing."""
     facts = []
     for rows in _trained(held)[:MOST_FACTS]:
         engine = _engine(rows)
@@ -106,7 +106,7 @@ def _share(side: "dict[str, Any]") -> str:
 
 
 def _engine(rows: pd.DataFrame) -> dict[str, Any]:
-    """The engine's side of all contests of one network: medians, and the most memory of any."""
+    """Return the engine's side of all contests of one network: medians, and the most memory of any."""
     return {
         "model": rows["model"].iloc[0] or "unknown model",
         "dtype": rows["dtype"].iloc[0],
@@ -125,7 +125,7 @@ def _peer(row: "pd.Series[Any]") -> dict[str, Any]:
 
 
 def _sides(name: str, contests: pd.DataFrame) -> Table:
-    """A row a side: of each network the engine first."""
+    """Make a row a side: of each network the engine first."""
     data = pd.DataFrame(
         [side for rows in _trained(contests) for side in (_engine(rows), *(_peer(row) for _, row in rows.iterrows()))]
     )

@@ -59,7 +59,7 @@ def with_solution(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _headline(table: pd.DataFrame) -> str:
-    """The series that goes furthest, and what it is relative to."""
+    """Return the series that goes furthest, and what it is relative to."""
     done = table.dropna(subset="efficiency").sort_values("ranks", kind="stable")
     if done.empty:
         return "no point measured"
@@ -109,13 +109,13 @@ def _facts(series: MeasuredSeries) -> Facts:
 
 
 def _matching(table: pd.DataFrame, first: "pd.Series[Any]") -> pd.DataFrame:
-    """The published points of the same system and model, whatever the case of their names."""
+    """Return the published points of the same system and model, whatever the case of their names."""
     same = [table[name].str.lower() == first[name].lower() for name in ("system", "model")]
     return table[same[0] & same[1]]
 
 
 def _time(series: MeasuredSeries) -> Figure:
-    """Time per batch; where the batch grows with the devices, time per million tokens."""
+    """Draw time per batch; where the batch grows with the devices, time per million tokens."""
     one_batch = series.points["batch_tokens"].nunique() == 1
     key, what = ("time_s", "batch") if one_batch else ("per_million_s", "million tokens")
     theirs = scaling.same_batch(series)
@@ -131,7 +131,7 @@ def _time(series: MeasuredSeries) -> Figure:
 
 
 def _solution(series: MeasuredSeries) -> Figure:
-    """Time to solution (axonn-sc24 Fig. 9, axonn-ipdps22 Fig. 11)."""
+    """Draw time to solution (axonn-sc24 Fig. 9, axonn-ipdps22 Fig. 11)."""
     unit, length = ("days", text.DAY) if series.line["solution_s"].min() > 2 * text.DAY else ("hours", 3600.0)
     key = f"solution_{unit}"
     ours, theirs = (
@@ -148,7 +148,7 @@ def _solution(series: MeasuredSeries) -> Figure:
 
 
 def _against(series: MeasuredSeries) -> list[Block]:
-    """The published times beside ours on as many devices."""
+    """Return the published times beside ours on as many devices."""
     ours = series.line[["ranks", "solution_s", "efficiency"]]
     both = series.published.merge(ours, on="ranks", how="left", suffixes=("_published", ""))
     if both.empty:

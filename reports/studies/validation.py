@@ -42,7 +42,7 @@ STUDY = Study("validation", TITLE, SUMMARY, 4, trainings_of("validation"), build
 
 
 def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Each parallel job with the serial job nearest in time, and the two losses step by step.
+    """Return each parallel job with the serial job nearest in time, and the two losses step by step.
 
     The first frame has one row a parallel job: columns of `runs`, `serial` (index of its partner, -1 if there is
     none), compared, loss, serial_loss (both of the last common step), largest (metrics.relative_difference). The
@@ -147,7 +147,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _exponent(value: float) -> int:
-    """The power of ten of a positive number; 0 for zero."""
+    """Return the power of ten of a positive number; 0 for zero."""
     return int(f"{value:e}".partition("e")[2]) if value > 0 else 0
 
 

@@ -61,7 +61,7 @@ class Ablation(PointTraining):
         return []
 
     def variants(self) -> list[str]:
-        """The variants that are compared with none; if there are none the engine chooses."""
+        """Return the variants that are compared with none; if there are none the engine chooses."""
         return []
 
     def options(self) -> list[str]:

@@ -29,13 +29,13 @@ class Allocation(rfm.RegressionTestPlugin):
 
     @property
     def partition(self) -> systems.Partition:
-        """The part of the machine that the test runs on; the first one until its setup."""
+        """Return the part of the machine that the test runs on; the first one until its setup."""
         every, current = self.system.partitions, self.current_partition
         return next(own for own in every if current is None or own.name == current.name)
 
     @property
     def ranks_of_a_node(self) -> int | None:
-        """How many ranks a node has; None for all of them."""
+        """Say how many ranks a node has; None for all of them."""
         return None
 
     @run_after("init", always_last=True)
@@ -47,7 +47,7 @@ class Allocation(rfm.RegressionTestPlugin):
     @loggable  # type: ignore[prop-decorator]
     @property
     def time_limit_s(self) -> float:
-        """The job's own time limit, or that of the partition."""
+        """Return the job's own time limit, or that of the partition."""
         return float(systems.seconds(self.partition.time_limit) if self.time_limit is None else self.time_limit)
 
     @property
@@ -61,5 +61,5 @@ class Allocation(rfm.RegressionTestPlugin):
     @loggable  # type: ignore[prop-decorator]
     @property
     def node_hours(self) -> float:
-        """The most that the job can take."""
+        """Return the most that the job can take."""
         return self.nodes * self.time_limit_s / 3600

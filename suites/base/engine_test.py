@@ -29,7 +29,7 @@ SCHEDULERS_WORDS = re.compile(
 
 
 def last_words(stderr: str) -> str:
-    """The last line a program wrote before torchrun reports, at length, that it failed."""
+    """Return the last line a program wrote before torchrun reports, at length, that it failed."""
     own = re.split(r"^[EW]\d{4} .*torch/distributed/", stderr, maxsplit=1, flags=re.MULTILINE)[0]
     for text in (own, stderr):
         if lines := [line for line in text.splitlines() if line.strip()]:
@@ -38,7 +38,7 @@ def last_words(stderr: str) -> str:
 
 
 def scheduler_says(state: str | None, stderr: str) -> str | None:
-    """Why the scheduler ended a job, in its own words or by the job's state; None if it didn't."""
+    """Say why the scheduler ended a job, in its own words or by the job's state; None if it didn't."""
     if words := SCHEDULERS_WORDS.findall(stderr):
         return str(min(words, key=lambda line: "CANCELLED" in line)).strip("* ")  # which follows from another, if any
     return state if state in ENDED_BY_THE_SCHEDULER else None
@@ -72,11 +72,11 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
         self.device = self.device or self.system.device.kind
 
     def options(self) -> list[str]:
-        """The engine's words for this test, from its command on, without labels and --out."""
+        """Return the engine's words for this test, from its command on, without labels and --out."""
         raise NotImplementedError
 
     def labels(self) -> dict[str, str]:
-        """The labels by which a report knows this result from others."""
+        """Return the labels by which a report knows this result from others."""
         return {
             "study": self.study,
             "system": self.current_system.name,
@@ -84,7 +84,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
         }
 
     def peak_options(self, precision: str) -> list[str]:
-        """The peaks of a device in that number format; the empirical one is measured where its file has none."""
+        """Return the peaks of a device in that number format; the empirical one is measured where its file has none."""
         device, words = self.system.device, list[str]()
         if precision in device.peak_flops:
             words += ["--peak-flops", f"{device.peak_flops[precision].value:g}"]
@@ -94,7 +94,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
 
     @property
     def device_memory_options(self) -> list[str]:
-        """The memory of a device, where its file has it."""
+        """Return the memory of a device, where its file has it."""
         memory = self.system.device.memory_bytes
         return ["--device-memory", f"{memory.value:.0f}"] if memory else []
 
@@ -109,7 +109,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
 
     @property
     def fills_its_nodes(self) -> bool:
-        """Whether there is a rank for each device of its nodes."""
+        """Say whether there is a rank for each device of its nodes."""
         devices = self.system.node.devices
         return devices is not None and self.ranks_of_a_node == devices.value
 
@@ -204,5 +204,5 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
         """Check what else the record of a good run has to show. Raises SanityError."""
 
     def figures(self) -> Figures:
-        """What a good run measures; a figure that isn't known is absent from ReFrame's."""
+        """Say what a good run measures; a figure that isn't known is absent from ReFrame's."""
         return {}

@@ -13,7 +13,7 @@ def percent(share: float | None) -> float | None:
 
 
 def speed_up_figures(name: str, ratio: dict[str, Any]) -> Figures:
-    """How many times as fast the first side is, under that name, and from _low to _high."""
+    """Say how many times as fast the first side is, under that name, and from _low to _high."""
     low, high = ratio["low"], ratio["high"]
     return {
         name: (metrics.speed_up(1.0, ratio["ratio"]), "x"),

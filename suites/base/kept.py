@@ -23,7 +23,7 @@ def links_of(result: Result) -> store.Measured:
         return {f"{rings.apart}x{rings.ranks}": short(rings.bytes_per_s) for rings in several}
 
     def kinds(rings: Rings) -> store.Kinds:
-        """The rates of the largest messages, which are the first of each kind."""
+        """Return the rates of the largest messages, which are the first of each kind."""
         return {one.kind: short(one.bytes_per_s) for one in reversed(rings.times)}
 
     options = [f"--{name.removesuffix('_s').replace('_', '-')} {value}" for name, value in _given(result)]
@@ -60,7 +60,7 @@ def links_of(result: Result) -> store.Measured:
 
 
 def superseded(before: store.Measured, found: store.Measured) -> str | None:
-    """Why what was measured before says more than links measured since, or None."""
+    """Say why what was measured before says more than links measured since, or None."""
     if before.performance is not None and before.source.device == found.source.device:
         return "its calibration was fitted to the links that it has; par4d calibrate measures both anew"
     if before.inter is not None and found.inter is None:
@@ -69,18 +69,18 @@ def superseded(before: store.Measured, found: store.Measured) -> str | None:
 
 
 def short(value: float) -> float:
-    """The value in five digits."""
+    """Return the value in five digits."""
     return float(f"{value:.5g}")
 
 
 def _timed(several: Sequence[Rings], kind: str, *, processor: bool) -> list[RingTime]:
-    """The times of a kind of collective, or its processor seconds where they were measured."""
+    """Return the times of a kind of collective, or its processor seconds where they were measured."""
     found = [(one, one.processor_s if processor else one.median_s, rings) for rings in several for one in rings.times]
     return [RingTime(Kind(kind), one.input_bytes, rings.ranks, s) for one, s, rings in found if one.kind == kind and s]
 
 
 def _processor(several: Sequence[Rings]) -> dict[store.Name, store.OfProcessor]:
-    """The processor time that each kind of collective takes, where that was measured."""
+    """Return the processor time that each kind of collective takes, where that was measured."""
     taken = {}
     for kind in get_args(store.Name):
         if times := _timed(several, kind, processor=True):
@@ -90,7 +90,7 @@ def _processor(several: Sequence[Rings]) -> dict[store.Name, store.OfProcessor]:
 
 
 def _step_s(several: Sequence[Rings]) -> float | None:
-    """The latency of a ring's step, where messages of several sizes were sent."""
+    """Return the latency of a ring's step, where messages of several sizes were sent."""
     if not any(len({one.moved_bytes for one in rings.times}) > len(get_args(store.Name)) for rings in several):
         return None
     times = [one for kind in get_args(store.Name) for one in _timed(several, kind, processor=False)]
@@ -98,7 +98,7 @@ def _step_s(several: Sequence[Rings]) -> float | None:
 
 
 def _given(result: Result) -> list[tuple[str, object]]:
-    """The options that were given to the command."""
+    """Return the options that were given to the command."""
     return [
         (name, value)
         for name in ("device", "bytes", "repeats", "time_budget_s")

@@ -47,7 +47,7 @@ def matches(system: System) -> Iterator[Match]:
 
 
 def case_of(point: Point, system: System) -> Case:
-    """What both sides train; GPUs compute activations again, as published runs do."""
+    """Say what both sides train; GPUs compute activations again, as published runs do."""
     return Case(
         model=lookup(point.model),
         batch=Batch(point.sequences, point.micro_batch),
@@ -59,13 +59,13 @@ def case_of(point: Point, system: System) -> Case:
 
 
 def room(system: System) -> Room:
-    """The memory of a device and of a node."""
+    """Return the memory of a device and of a node."""
     device, node = system.device.memory_bytes, system.node.memory_bytes
     return Room(system.device.kind, device.value if device else None, node.value if node else None)
 
 
 def our_micro_batch(case: Case, grid: Grid, room: Room) -> int | None:
-    """How many sequences a rank of ours takes at once on a grid: the most that fits, or 1; None for its share."""
+    """Say how many sequences a rank of ours takes at once on a grid: the most that fits, or 1; None for its share."""
     whole = Batch(case.batch.sequences)
     micro, _ = Workload(replace(case, batch=whole), room.device_memory, room.device).settled(grid)
     return None if micro == whole.per_rank(grid) else micro

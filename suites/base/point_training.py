@@ -18,7 +18,7 @@ FEWEST_CORES = 2
 
 
 def too_many_ranks(ranks: int) -> str | None:
-    """Why so many measure little here, or None: on a machine that isn't a cluster a rank takes a core."""
+    """Say why so many measure little here, or None: on a machine that isn't a cluster a rank takes a core."""
     cores = os.cpu_count() or 1
     if SYSTEM.device.kind == "cpu" and ON_THIS_MACHINE and ranks > max(cores, FEWEST_CORES):
         return f"{ranks} ranks on {cores} cores measure little: -S oversubscribe=yes runs them all the same"
@@ -26,7 +26,7 @@ def too_many_ranks(ranks: int) -> str | None:
 
 
 def points_of(study: str) -> Any:
-    """The parameter of a test that runs each of the study's points on this system."""
+    """Return the parameter of a test that runs each of the study's points on this system."""
     return parameter(points(study, SYSTEM.name), fmt=lambda point: str(point), loggable=True)
 
 

@@ -107,7 +107,7 @@ def read(path: Path = FILE) -> dict[str, list[Series]]:
 
 
 def points(study: str, system: str) -> list[Point]:
-    """The points that a study runs on a system, series by series, smallest first."""
+    """Return the points that a study runs on a system, series by series, smallest first."""
     return list(_points(read()[study], system))
 
 
@@ -123,7 +123,7 @@ def _points(every: list[Series], system: str) -> Iterator[Point]:
 
 
 def _grids(point: Point, system: str) -> Iterator[tuple[str, int | None]]:
-    """The grids of a point whose grid is open, with what a rank takes at once."""
+    """Give the grids of a point whose grid is open, with what a rank takes at once."""
     given, micro_batch = point.series.grids, point.micro_batch
     if given != EVERY:
         grids = given.get(point.model, (AUTO,)) if isinstance(given, dict) else given
@@ -144,7 +144,7 @@ Given = TypeVar("Given")
 
 
 def _on(given: Given | Mapping[int, Given], devices: int) -> Given:
-    """The value for so many devices."""
+    """Return the value for so many devices."""
     return given[devices] if isinstance(given, Mapping) else given
 
 

@@ -27,7 +27,7 @@ class NotStaged(ReframeError):
 
 
 def command(partition: Partition, *, dry: bool, root: Path = ROOT) -> str:
-    """The line of a job script that stages. A dry run needs nothing packed.
+    """Return the line of a job script that stages. A dry run needs nothing packed.
 
     Raises NotStaged where the scheduler copies to no nodes, or what is packed isn't as new as what it was packed of.
     """
@@ -44,7 +44,7 @@ def command(partition: Partition, *, dry: bool, root: Path = ROOT) -> str:
 
 
 def _sources(root: Path) -> Iterator[Path]:
-    """The files of the project that a job may run or read; measurements of machines are not among them."""
+    """Give the files of the project that a job may run or read; measurements of machines are not among them."""
     yield from (root / ".venv").glob("par4d-installed")
     for kind in ("py", "yaml"):
         yield from (root / "engine").glob(f"**/*.{kind}")

@@ -5,5 +5,5 @@ from typing import Any
 
 
 def counted_times_s(record: Mapping[str, Any]) -> list[float]:
-    """The seconds of the steps that count, in a result's record."""
+    """Return the seconds of the steps that count, in a result's record."""
     return [float(one["time_s"]) for one in record["iterations"] if not (one["warmup"] or one.get("profiled"))]

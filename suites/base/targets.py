@@ -18,13 +18,13 @@ FILE = Path(__file__).parents[1] / "targets.yaml"
 
 
 def published_rate(system: str, series: str, ranks: int) -> float | None:
-    """The published sustained flop/s of a job; None where nothing is published."""
+    """Return the published sustained flop/s of a job; None where nothing is published."""
     rate = yaml_text.parse(FILE.read_text()).get(system, {}).get(series, {}).get(ranks)
     return None if rate is None else float(rate)
 
 
 def rate_over_steps(record: Mapping[str, Any]) -> Interval:
-    """The interval of a job's hardware flop/s over its counted steps; it begins at 0 where they are too few."""
+    """Return the interval of a job's hardware flop/s over its counted steps; it begins at 0 where they are too few."""
     summary = record["summary"]
     flops = summary["hardware_flops_per_s"] * summary["time_per_iteration_s"]
     times = over_rounds(counted_times_s(record))

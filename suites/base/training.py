@@ -24,7 +24,7 @@ class Refused(ReframeError):
 
 @cache
 def checked_grid(words: tuple[str, ...]) -> str:
-    """The grid that `engine check` gives, which tests of the same training ask for once. Raises Refused."""
+    """Return the grid that `engine check` gives, which tests of the same training ask for once. Raises Refused."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         code = engine(["check", *words, "--json"])
     if code:
@@ -34,7 +34,7 @@ def checked_grid(words: tuple[str, ...]) -> str:
 
 @cache
 def planned_grid(words: tuple[str, ...]) -> str | None:
-    """The fastest grid that `par4d plan` gives; None where the machine's facts don't do for one."""
+    """Return the fastest grid that `par4d plan` gives; None where the machine's facts don't do for one."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()):
         code = engine(["plan", *words, "--top", "1", "--json"])
     return None if code else str(json.loads(out.getvalue())["rows"][0]["grid"])
@@ -72,7 +72,7 @@ class Training(EngineTest):
         return self.data
 
     def plan_options(self, data: str) -> list[str]:
-        """The options of every command that trains, and of check."""
+        """Return the options of every command that trains, and of check."""
         node = self.system.node
         words = ["--model", self.model, "--grid", self.grid, "--batch-size", str(self.sequences), "--data", data]
         words += ["--precision", self.precision, "--device", self.device, *self.recompute_options]
@@ -95,7 +95,7 @@ class Training(EngineTest):
         return words
 
     def own_options(self) -> list[str]:
-        """The options that only train and check take."""
+        """Return the options that only train and check take."""
         words = ["--iterations", str(self.iterations), "--warmup", str(self.warmup), "--energy", self.energy]
         return [*words, *self.peak_options(self.precision)]
 
