@@ -25,10 +25,4 @@ class JsrunLauncher(JobLauncher):
 
     def command(self, job: Job) -> list[str]:
         per_host = job.num_tasks_per_node or 1
-        return [
-            "jsrun",
-            f"--nrs={job.num_tasks}",
-            f"--rs_per_host={per_host}",
-            "--tasks_per_rs=1",
-            "--gpu_per_rs=1",
-        ]
+        return ["jsrun", f"--nrs={job.num_tasks}", f"--rs_per_host={per_host}", "--tasks_per_rs=1", "--gpu_per_rs=1"]

@@ -77,11 +77,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
 
     def labels(self) -> dict[str, str]:
         """Return the labels by which a report knows this result from others."""
-        return {
-            "study": self.study,
-            "system": self.current_system.name,
-            "partition": self.current_partition.name,
-        }
+        return {"study": self.study, "system": self.current_system.name, "partition": self.current_partition.name}
 
     def peak_options(self, precision: str) -> list[str]:
         """Return the peaks of a device in that number format; the empirical one is measured where its file has none."""
