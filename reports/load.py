@@ -9,7 +9,7 @@ that the report can list it.
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -137,13 +137,12 @@ def load(folders: Sequence[Path]) -> Loaded:
         schema = data.get("schema")
         schema = schema if schema in READERS else SCHEMA
         try:
-            found_here = Found(READERS[schema](data, record.source), record.source, remarks.get(identity, ""))
-            if schema in PREDICTIONS:
-                found_here = replace(found_here, written=_written(record.source))
+            read = READERS[schema](data, record.source)
+            written = _written(record.source) if schema in PREDICTIONS else NEVER
         except ResultError as error:
             skipped.append(Skipped(record.source, str(error)))
         else:
-            by_schema[schema].append(found_here)
+            by_schema[schema].append(Found(read, record.source, remarks.get(identity, ""), written))
             seen.add(identity)
     runs, contests, checks, plans, validations = (tuple(some) for some in by_schema.values())
     return Loaded(
