@@ -17,7 +17,7 @@ GPUS = re.compile(r"^    features: \[.*\b(cuda|rocm)\b.*\]", re.MULTILINE)
 
 
 def signs(text: str) -> tuple[list[str], dict[str, str]]:
-    """The host names (regular expressions) and variables by which a system's file tells that this machine is it."""
+    """By these host names (regular expressions) and variables a system's file tells that this machine is it."""
     found = HERE.search(text)
     if found is None:
         return [], {}

@@ -67,7 +67,7 @@ class Setting:
         return float(self.first["nodes"])
 
     def fullest(self) -> "pd.Series[Any] | None":
-        """The variant with the most flags of those that add one after another; None where there is none but none."""
+        """This variant has the most flags of those that add one after another; None where there is none but none."""
         if self.variants.empty:
             return None
         ladder = self.variants[(self.variants["place"] == "ladder") & (self.variants["overlap"] != NONE)]
@@ -165,7 +165,7 @@ def _pooled(rows: pd.DataFrame, variants: Variants, rounds: Rounds) -> dict[str,
 
 
 def _paired(mine: Rounds, base: Rounds, names: Sequence[str]) -> dict[str, float]:
-    """The ratio with its interval under these names; NaN without a round of both, and where nothing is known of it."""
+    """Give the ratio and its interval these names; NaN without a round of both, and where nothing is known of it."""
     jobs = [
         [pair for pair in zip(times_s, base.get(run, ()), strict=False) if not any(map(math.isnan, pair))]
         for run, times_s in mine.items()

@@ -27,7 +27,7 @@ def advertised(system: str) -> systems.Fact | None:
 
 
 def by_kernel(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a kernel, in STREAM's order: of the jobs' best repeats the median and the extremes, and their number."""
+    """Make a row a kernel, in STREAM's order: median and extremes of the jobs' best repeats, and how many jobs."""
     rows = measured_by(frames.stream, runs)
     table = rows.groupby("kernel", sort=False).agg(
         bytes_per_s=("best_bytes_per_s", "median"), bytes_per_s_low=("best_bytes_per_s", "min"),

@@ -22,7 +22,7 @@ _COLOURS = dict(zip(map(str, Axis), ("blue", "red", "green", "purple"), strict=F
 
 
 def breakdown(series: MeasuredSeries, remark: str = "", *, as_share: bool = False) -> Figure:
-    """Compute and exposed communication of an iteration, of every overlap that ran in a layout (axonn-sc24 Fig. 7).
+    """Draw compute and exposed communication of every overlap that ran in a layout (axonn-sc24 Fig. 7).
 
     as_share: in per cent of the iteration instead of seconds.
     """

@@ -41,7 +41,7 @@ def by_size(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_format(frames: Frames, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The jobs that measured matrix products among the runs: number format -> its sizes, those of fewest bits first."""
+    """Part the runs that measured matrix products by number format, that of fewest bits first, into their sizes."""
     gemm = runs[runs["kind"] == "gemm"]
     found = sorted(gemm["dtype"].unique(), key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
     return {name: by_size(frames, gemm[gemm["dtype"] == name]) for name in found[:MOST_FORMATS]}

@@ -27,7 +27,7 @@ def gemm_modes(results: Sequence[Result]) -> pd.DataFrame:
 
 
 def by_mode(every: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a number format, size and mode: medians over the jobs that ended well. every: as gemm_modes makes it."""
+    """Make a row a number format, size and mode of what gemm_modes makes: medians over jobs that ended well."""
     rows = measured_by(every, runs)
     columns = {name: (name, "median") for name in ("flops_per_s", "of_nn")}
     return rows.groupby(KEYS, sort=False).agg(**columns, jobs=("run", "count")).reset_index()

@@ -71,6 +71,6 @@ def long(
 def grouped(
     table: pd.DataFrame, by: Sequence[str], title: Callable[["pd.Series[Any]"], str], most: int | None = None
 ) -> list[tuple[str, str, pd.DataFrame]]:
-    """The rows that agree in these columns, as a part of a page with its name, and its title by the first of them."""
+    """Rows that agree in these columns are a part of a page, with a name, and a title by the first of them."""
     groups = [rows for _, rows in table.groupby(list(by), dropna=False, sort=True)][:most]
     return titled(groups, lambda rows: title(rows.iloc[0]))

@@ -21,7 +21,7 @@ MOST_STEPS = 40
 
 
 def heat_map(name: str, run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.DataFrame) -> Figure:
-    """The rate of every way of every shape, as a share of the empirical peak, else of the advertised, else in flop/s.
+    """Draw the rate of every way of every shape, of the empirical peak, else of the advertised, else in flop/s.
 
     run: of whose device the peak is.
     """

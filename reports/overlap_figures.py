@@ -18,7 +18,7 @@ HEADINGS = {"ladder": "one after the other", "alone": "each alone", "other": "ot
 
 
 def steps(name: str, setting: Setting) -> Figure:
-    """Compute and exposed communication of every variant, its bound and its gains (par4d Fig. 3, axonn-sc24 Fig. 5)."""
+    """Draw compute, exposed communication, bound and gains of every variant (par4d Fig. 3, axonn-sc24 Fig. 5)."""
     ordered = setting.variants
     theirs = _published(str(setting.first["system"]))
     recorded = ordered["blocking_s"].notna()
@@ -63,7 +63,7 @@ _CSV = [
 
 
 def _notes(row: "pd.Series[Any]", theirs: pd.DataFrame) -> tuple[str, ...]:
-    """What stands beside a bar: its time, what it saves over the one before and over none, and the published gains."""
+    """Beside a bar stand its time, what it saves over the one before and over none, and the published gains."""
 
     def stated(over: str) -> str:
         same = theirs[(theirs["gained"] == ",".join(flags(row["overlap"]) or ())) & (theirs["over"] == over)]

@@ -31,7 +31,7 @@ class Peaks(NamedTuple):
 
 
 def with_peaks(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs with columns advertised, empirical (flop/s of one device), empirical_from, hfu, mfu, of_empirical."""
+    """Add advertised, empirical (flop/s of one device), empirical_from, hfu, mfu and of_empirical to the runs."""
     table = runs.copy()
     found = measured(runs)
     keys = list(zip(runs["system"], runs["dtype"], strict=True))

@@ -50,7 +50,7 @@ def by_axis(by: Mapping[str, float] | Mapping[Axis, float] | None) -> dict[str, 
 
 
 def plan_rows(plan: GridPlan) -> pd.DataFrame:
-    """One row a grid of a plan, the best first; equations_x to equations_data: its collectives' seconds by axis."""
+    """Make a row a grid of a plan, the best first; equations_x to equations_data are its seconds by axis."""
     return pd.DataFrame([_plan_row(plan, row) for row in plan.rows])
 
 

@@ -53,7 +53,7 @@ def weak_scaling() -> pd.DataFrame:
 
 @cache
 def peaks() -> pd.DataFrame:
-    """One row a published peak of a device: source, system, device, dtype, metric (advertised, empirical), value."""
+    """A row is a published peak of a device: source, system, device, dtype, metric (advertised, empirical), value."""
     return _read("peaks.csv")
 
 
@@ -80,7 +80,7 @@ def kernels() -> pd.DataFrame:
 
 @cache
 def time_to_solution() -> pd.DataFrame:
-    """One row a published time to train on so many tokens: paper, system, framework, model, ranks, tokens, solution_s.
+    """A row is a published time to train on so many tokens: paper, system, framework, model, ranks, solution_s.
 
     efficiency: parallel, from these times, relative to the smallest point of the same model. A month is a twelfth of
     365.25 days.

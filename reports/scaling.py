@@ -39,7 +39,7 @@ class MeasuredSeries:
 
 
 def time(series: MeasuredSeries) -> Figure:
-    """Time per batch (axonn-sc24 Fig. 6). Published times of another batch size are left out: they don't compare."""
+    """Draw the time per batch (axonn-sc24 Fig. 6), without published times of other batches: they don't compare."""
     series = replace(series, published=same_batch(series))
     return scaling(
         series, "time", "Time per batch", [("time_s", "blue", "measured")], Scale("seconds per batch", from_zero=True),
@@ -141,7 +141,7 @@ def scaling(
     caption: str,
     guides: Sequence[Line] = (),
 ) -> Figure:
-    """Lines over devices. measures: key, colour and label of each; write: a value in words; guides: drawn below."""
+    """Draw lines over devices, each a key, a colour and a label, and guides below; write says a value in words."""
     line, name = spread_out(series.line, MOST_POINTS), f"{series.name}-{suffix}"
     drawn = list(guides)
     described = []

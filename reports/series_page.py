@@ -73,7 +73,7 @@ def points_table(
 
 
 def spelled_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """The points with texts for a table: hides (the overlap), spread, share (of the jobs) and whether all failed."""
+    """Add texts for a table: hides (the overlap), spread, share (of the jobs) and whether all failed."""
     return rows.assign(
         only_failed=rows["jobs"] == 0,
         hides=[

@@ -105,7 +105,7 @@ class Baseline(PeerComparison, PointTraining):
         return [*words, *self.peak_options(self.precision)]
 
     def node_options(self) -> list[str]:
-        """A node's memory, in which some peers make whole networks first, and its ranks, where its file has them."""
+        """Some peers make whole networks first, in a node's memory; they are told of it where its file has it."""
         memory, devices = self.system.node.memory_bytes, self.system.node.devices
         words = ["--node-memory", f"{memory.value:.0f}"] if memory else []
         return [*words, "--devices-per-node", str(devices.value)] if memory and devices else words

@@ -159,7 +159,7 @@ def load(name: str) -> System:
 
 
 def here() -> System:
-    """The system that this machine is. Of several it is the first by name, but one that any machine is comes last."""
+    """This machine is that system. Of several it is the first by name, but one that any machine is comes last."""
     mine = [system for system in map(load, names()) if system.is_here()]
     if not mine:
         raise UsageError(
@@ -193,7 +193,7 @@ def _keys(path: Path) -> dict[str, Any]:
 
 
 def _over(other: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """The other's keys, with those of its own in their place; so it is with the keys of each partition, by name."""
+    """Put own keys in place of the other's; so it is with the keys of each partition, by name."""
     partitions = {one["name"]: one for one in other["partitions"]}
     match own.get("partitions"):
         case [*given] if all(isinstance(one, dict) for one in given):

@@ -111,7 +111,7 @@ def _numbers(pair: str) -> tuple[int, int]:
 
 
 def measured(name: str) -> Measured | None:
-    """What was measured on the system of that name; None where nothing was. Raises SystemFileError for a bad file."""
+    """Read what was measured on that system; None where nothing was. Raises SystemFileError for a bad file."""
     path = FOLDER / f"{name}.yaml"
     if not path.exists():
         return None

@@ -119,7 +119,7 @@ def _tensors(result: Any, given: Sequence[Any]) -> list[Tensor]:
 
 
 def _error(found: Tensor, exact: Tensor) -> float:
-    """The largest error by the rounding of the result and of sums in fp32, whose errors add up like a random walk."""
+    """Divide the largest error by the rounding of the result and of sums in fp32, which adds up like a random walk."""
     longest = max(max(shape) for shape in SHAPE.values())
     rounding = torch.finfo(found.dtype).eps / 2 + longest**0.5 * torch.finfo(torch.float32).eps
     size = exact.abs().clamp(min=float(exact.abs().mean()))

@@ -28,7 +28,7 @@ def words(result: Result) -> str:
 
 
 def longest(found: TraceBreakdown, model: str) -> list[Finding]:
-    """The ten kernels (on a processor operators) that take most of the trace's last step, all calls of one together."""
+    """Report the ten kernels (on a processor operators) that take most of the trace's last step, with all calls."""
     what = "operator" if found.device == "cpu" else "kernel"
     return [
         reported(

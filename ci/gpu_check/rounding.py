@@ -33,7 +33,7 @@ class Worst(NamedTuple):
 
 
 def error(ours: Tensor, exact: Tensor) -> float:
-    """The largest difference by the largest exact value; infinite where something isn't a number, or shapes differ."""
+    """Divide the largest difference by the largest exact value; infinite where shapes differ, or one is no number."""
     if ours.shape != exact.shape:
         return math.inf
     difference = (ours.double().cpu() - exact).abs().max() / exact.abs().max()

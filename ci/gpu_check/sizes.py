@@ -52,7 +52,7 @@ class Training:
 
     @property
     def wider_sums(self) -> float:
-        """Bytes that gradients take more than plain PyTorch's: those that add up over micro-batches are in fp32."""
+        """Gradients take more bytes than plain PyTorch's: those that add up over micro-batches are in fp32."""
         if self.micro is None or self.precision != "bf16":
             return 0.0
         return (BYTES["fp32"] - BYTES["bf16"]) * self.choice.resolve().parameters

@@ -103,7 +103,7 @@ def exact(case: Case) -> StepResult:
 
 
 def plain(case: Case, device: torch.device) -> StepResult:
-    """The serial model's step on the device in bf16, whose gradients change weights of fp32, as the engine's do."""
+    """Take the serial model's step on the device in bf16, whose gradients change weights of fp32, as the engine's."""
     low, masters = SerialTraining(case, device, torch.bfloat16), SerialTraining(case, device, torch.float32)
     loss = low.steps(case)().loss
     masters.follow(low.gradients())

@@ -65,7 +65,7 @@ class Pace:
 
 
 def _fixed_work() -> tuple[float, float]:
-    """The work's time on the slowest processor, and the share of a processor that others on the host have taken."""
+    """Time the work on the slowest processor, and return which share of a processor others on the host took."""
     stolen_s, began = _stolen_s(), time.monotonic()
     with ThreadPoolExecutor(len(processors())) as pool:
         took_s = max(pool.map(_seconds_on, processors()))

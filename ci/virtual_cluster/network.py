@@ -24,7 +24,7 @@ def addresses(nodes: int) -> dict[str, IPv4Address]:
 
 
 def rate(link: str) -> int:
-    """A link's bytes/s as tc and the kernel take it, tried in a network of its own. Raises Misuse if they refuse it."""
+    """Try a link in a network of its own; returns its bytes/s as tc and the kernel take it. Raises Misuse."""
     command = ["unshare", "--net", "tc", "-json", "-batch", "-"]
     lines = f"qdisc add dev lo root tbf rate {link} {' '.join(QUEUE)}\nqdisc show dev lo\n"
     done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)

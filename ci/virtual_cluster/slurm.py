@@ -95,6 +95,6 @@ def answers() -> bool:
 
 
 def states() -> dict[str, str]:
-    """What slurmctld says of each node, such as idle or allocated, with a * if it doesn't answer. Raises Problem."""
+    """Ask slurmctld for the state of each node, such as idle, with a * if it doesn't answer. Raises Problem."""
     lines = run("sinfo", "--Node", "--noheader", "--format=%N %T").splitlines()
     return dict(line.split() for line in lines)

@@ -109,7 +109,7 @@ def around_one(
 def _frame(
     rows: Sequence[Row], caption: str, columns: Sequence[str], width: float, top: float
 ) -> tuple[Figure, Axes, list[float]]:
-    """Labels, headings, columns and the scale's caption; and where the middle of each row is, from the top down."""
+    """Draw labels, headings, columns and the scale's caption; returns where the middle of each row is, too."""
     labels = [fitted(row.label, MOST_LETTERS if width > WIDTH else LETTERS) for row in rows]
     left = 12 + max(map(width_of, labels), default=0)
     notes = [row.notes for row in rows if row.notes]

@@ -46,7 +46,7 @@ STUDY = Study("energy", TITLE, SUMMARY, 20, lambda runs: runs["counts_energy"].a
 
 
 def energy_points(frames: Frames) -> pd.DataFrame:
-    """One row a component of a point, by series and devices: medians over the jobs that measured it, and their number.
+    """Make a row a component of a point, by series and devices: medians over the jobs that measured it.
 
     tokens_per_joule_low, _high: of the jobs; seconds, sample_s: medians too. unmeasured: what the newest job without a
     figure says. Only of series in which some job measured something.

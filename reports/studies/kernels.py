@@ -60,7 +60,7 @@ STUDY = Study("kernels", TITLE, SUMMARY, 9, lambda runs: runs["kind"] == "matmul
 
 
 def with_figures(mine: Frames) -> pd.DataFrame:
-    """The shapes of the newest good job of each setting, with its model and grid, and the speed-up of their layers."""
+    """Add model, grid and the speed-up of their layers to the shapes of the newest good job of each setting."""
     good = mine.runs[mine.runs["status"] == "ok"].sort_values("end", kind="stable")
     newest = good.drop_duplicates(SETTING, keep="last")
     shapes = mine.tunings.of(newest).shapes

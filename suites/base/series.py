@@ -149,7 +149,7 @@ def _on(given: Given | Mapping[int, Given], devices: int) -> Given:
 
 
 def too_long(point: Point, system: System, partition: Partition) -> str | None:
-    """Why the partition's queue would end the point's job before its time limit, in a sentence; None if it wouldn't."""
+    """Say why the partition's queue would end the point's job before its time limit; None if it wouldn't."""
     limit, queue, per_node = point.series.time_limit, partition.longest_jobs, system.node.devices
     if limit is None or queue is None or per_node is None:
         return None
