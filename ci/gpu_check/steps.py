@@ -13,6 +13,7 @@ rounding decides it.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -95,6 +96,10 @@ class StepResult(NamedTuple):
     changes: Mapping[str, Tensor]
 
 
+Steps = tuple[StepResult, StepResult, StepResult]
+"""The steps of one seed: ours, plain PyTorch's and the exact one."""
+
+
 def exact(case: Case) -> StepResult:
     """Return the serial model's step in float64."""
     reference = SerialTraining(case)
@@ -135,11 +140,20 @@ def steps(device: torch.device, name: str) -> Iterator[Finding]:
             for way in (way for way in WAYS if way is not IN_FP32):
                 yield by_bound(f"{what}{way.words}", engines(case, device, name, way), wanted)
         else:
-            cases = [replace(case, seed=seed) for seed in rounding.SEEDS]
-            others = [(plain(one, device), exact(one)) for one in cases]
-            for way in WAYS:
-                ours = [engines(one, device, name, way) for one in cases]
-                yield judged(f"{what}{way.words}", [(mine, *of) for mine, of in zip(ours, others, strict=True)])
+            yield from _in_bf16(case, device, what)
+
+
+def _in_bf16(case: Case, device: torch.device, what: str) -> Iterator[Finding]:
+    @cache
+    def others(seed: int) -> tuple[StepResult, StepResult]:
+        of = replace(case, seed=seed)
+        return plain(of, device), exact(of)
+
+    def taken(seed: int, way: Way) -> Steps:
+        return engines(replace(case, seed=seed), device, "bf16", way), *others(seed)
+
+    for way in WAYS:
+        yield decided(f"{what}{way.words}", partial(taken, way=way))
 
 
 def repeated(case: Case, device: torch.device, name: str) -> Finding:
@@ -174,9 +188,20 @@ def by_bound(what: str, ours: StepResult, wanted: StepResult) -> Finding:
     return passes_if(farthest <= BOUND, f"{what}, fp32", want, sentence, figure=farthest)
 
 
-def judged(what: str, runs: Sequence[tuple[StepResult, StepResult, StepResult]]) -> Finding:
-    """Judge steps in bf16, of which each run has ours, plain PyTorch's and the exact one of a seed."""
-    worst = rounding.worst(_ratios(*run) for run in runs)
+def decided(what: str, run: Callable[[int], Steps]) -> Finding:
+    """Judge steps in bf16 over the first seeds, and over more while undecided. run: takes those of a seed."""
+    runs: list[Steps] = []
+    for look in range(rounding.LOOKS):
+        runs += [run(seed) for seed in range(len(runs), len(rounding.SEEDS) << look)]
+        found = judged(what, runs, rounding.LOOKS)
+        if found.status != "undecided":
+            break
+    return found
+
+
+def judged(what: str, runs: Sequence[Steps], looks: int = 1) -> Finding:
+    """Judge steps in bf16. looks: as of rounding.worst."""
+    worst = rounding.worst((_ratios(*run) for run in runs), looks)
     loss, plain_loss = (max(relative_difference(run[side].loss, run[2].loss) for run in runs) for side in (0, 1))
     return Finding(
         name=f"{what}, bf16",

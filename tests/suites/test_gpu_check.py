@@ -41,7 +41,7 @@ def command(*words: str, ci: Path = ROOT / "ci", **environment: str) -> subproce
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 

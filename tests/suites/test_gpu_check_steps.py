@@ -1,5 +1,6 @@
 """What ci/gpu looks at in the ways of a training step: each fault that it must find is planted."""
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -90,8 +91,27 @@ def test_a_step_that_is_wrong_in_one_of_its_ways_fails_in_that_one_and_in_all_at
 def test_sums_in_fp32_that_lose_digits_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "MODELS", steps.MODELS[:1])
     monkeypatch.setattr(rounding, "SEEDS", range(2))
+    monkeypatch.setattr(rounding, "LOOKS", 1)
     with _summed_coarsely():
         found = {finding.name: finding.status for finding in steps.steps(CPU, "bf16")}
     failed = {name for name, status in found.items() if status == "fail"}
     assert failed == {f"training step of GPT{words}, bf16" for words in (", sums in fp32", AT_ONCE)}
     assert len(found) == 1 + len(WAYS)
+
+
+@pytest.mark.parametrize(
+    ("times", "scatter", "expected"), [(1.0, 0.3, "pass"), (1.25, 0.3, "undecided"), (2.0, 0.3, "fail")]
+)
+def test_what_scatters_over_seeds_is_asked_of_more_of_them(times: float, scatter: float, expected: str) -> None:
+    """times: how many times as far off as PyTorch's own, in the middle of alternating seeds."""
+    asked: list[int] = []
+
+    def run(seed: int) -> steps.Steps:
+        asked.append(seed)
+        wanted, off = torch.ones(8, dtype=torch.float64), times * math.exp(scatter * (-1) ** seed)
+        ours, plain = wanted * (1 + 0.01 * off), wanted * 1.01
+        return tuple(steps.StepResult(1.0, {"w": one}, {"w": one}) for one in (ours, plain, wanted))  # type: ignore[return-value]
+
+    assert steps.decided("it", run).status == expected
+    assert asked == list(range(48 if expected == "undecided" else len(asked)))
+    assert len(asked) > len(rounding.SEEDS)
