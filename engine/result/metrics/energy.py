@@ -5,7 +5,7 @@ from engine.result.definition import figure
 
 @figure("Energy per iteration", "joules / iterations")
 def joules_per_iteration(joules: float, iterations: int) -> float:
-    """Joules that one component took from the first counted iteration to the last, over their number.
+    """It is the joules that one component took from the first counted iteration to the last, over their number.
 
     All its counters of the whole job are summed, each once however many ranks share what it counts: a device, a
     processor or a node. What lies between two steps is in it, saving checkpoints and profiled iterations are not. A
@@ -18,19 +18,23 @@ def joules_per_iteration(joules: float, iterations: int) -> float:
 
 @figure("Tokens per joule", "tokens / joules")
 def tokens_per_joule(tokens: float, joules: float) -> float:
-    """Tokens trained on in the counted iterations, by the energy that one component took (device, processor, memory or
-    node). Only figures of the same component and scope can be compared.
+    """It divides the tokens of the counted iterations by the energy that one component took (device, processor, memory
+    or node). Only figures of the same component and scope can be compared.
     """
     return tokens / joules
 
 
 @figure("Model flops per joule", "model_flops_per_s * time_s / joules_per_iteration")
 def flops_per_joule(model_flops_per_s: float, time_s: float, joules_per_iteration: float) -> float:
-    """Model flops of an iteration by its energy: flop/s per watt, which networks of several sizes share as a scale."""
+    """It divides the model flops of an iteration by its energy: flop/s per watt, which networks of several sizes share
+    as a scale.
+    """
     return model_flops_per_s * time_s / joules_per_iteration
 
 
 @figure("Mean power", "joules_per_iteration / time_s")
 def mean_power(joules_per_iteration: float, time_s: float) -> float:
-    """Watts of one component of the whole job, a little high where much lies between steps: the energy has that too."""
+    """It is the watts of one component of the whole job, a little high where much lies between steps: the energy has
+    that too.
+    """
     return joules_per_iteration / time_s

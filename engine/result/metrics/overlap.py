@@ -5,21 +5,21 @@ from engine.result.definition import figure
 
 @figure("Speed-up (as fast as)", "base_s / time_s")
 def speed_up(base_s: float, time_s: float) -> float:
-    """How many times as fast as what it is compared with, by time per iteration; of tuned products, by the time of a
-    layer's, or of all layers', in a micro-batch: PyTorch's own modes by those that were chosen.
+    """It says how many times as fast something is as what it is compared with, by time per iteration; tuned products,
+    by the time of a layer's, or of all layers', in a micro-batch: PyTorch's own modes by those that were chosen.
     """
     return base_s / time_s
 
 
 @figure("Time saved (gain)", "1 - time_s / base_s")
 def saved(base_s: float, time_s: float) -> float:
-    """The part of the time per iteration that is saved: 20 % saved is 0.8 times as long and 1.25 times as fast."""
+    """It is the share of the time per iteration that is saved: 20 % is 0.8 times as long and 1.25 times as fast."""
     return 1 - time_s / base_s
 
 
 @figure("Share of communication hidden", "hidden_s / (hidden_s + exposed_s)")
 def share_hidden(hidden_s: float, exposed_s: float) -> float | None:
-    """Of the seconds of a step in which the rank communicates, those in which it computes as well. On rank 0.
+    """It is the share of the seconds in which rank 0 communicates, in a step, in which it computes as well.
 
     Hidden: the rank computes while at least one collective is in flight; several at once count once, so it is never
     more than the compute. Exposed: compute stands still for a collective, every wait counted, also those that no
@@ -34,7 +34,7 @@ def share_hidden(hidden_s: float, exposed_s: float) -> float | None:
 
 @figure("Bound of a step", "max(compute_s, lane_s)")
 def bound(compute_s: float, lane_s: float) -> float:
-    """The time that no schedule of the same work can beat: the longer of compute and of the busiest lane.
+    """It is the time that no schedule of the same work can beat: the longer of compute and of the busiest lane.
 
     Compute is the step less all waits, on rank 0. A lane is one queue of collectives along one axis of the grid; it is
     busy while one of its collectives is in flight. Of the ranks that communicate with each other there the one counts
@@ -45,8 +45,8 @@ def bound(compute_s: float, lane_s: float) -> float:
 
 @figure("Bound of a step, ranks sharing cores", "max(processor_s / cores, link_s)")
 def bound_on_shared_cores(processor_s: float, cores: float, link_s: float) -> float:
-    """The same where the ranks of a machine have more threads than it has cores, so that a wait is mostly the turn of
-    another rank: the longer of work and wire.
+    """It is the bound where the ranks of a machine have more threads than it has cores, so that a wait is mostly the
+    turn of another rank: the longer of work and wire.
 
     Work: processor seconds of a step of all ranks on the machine, threads of their collectives included, over the cores
     they may use. Wire: the bytes that the busiest node's network interface carried one way in a step, over its rate; 0
@@ -57,13 +57,13 @@ def bound_on_shared_cores(processor_s: float, cores: float, link_s: float) -> fl
 
 @figure("Step by its bound", "step_s / bound_s")
 def step_by_bound(step_s: float, bound_s: float) -> float:
-    """How much longer a step is than its bound: 1 is a step that could not be shorter with the same work."""
+    """It says how much longer a step is than its bound: 1 is a step that could not be shorter with the same work."""
     return step_s / bound_s
 
 
 @figure("Share of the greatest gain", "(1 - ratio) / (1 - min(bound_s, bound_none_s) / none_s)")
 def share_of_greatest_gain(ratio: float, none_s: float, bound_s: float, bound_none_s: float) -> float | None:
-    """What an overlap saves over none, of what could be saved at most. ratio: its time by that of none, paired.
+    """It is what an overlap saves over none, by what could be saved at most. ratio: its time by that of none, paired.
 
     The most that could be saved is down to the bound of a step, with or without overlap: the smaller of the two, as
     competing for the machine makes both compute and collectives longer. None where nothing could be.
@@ -74,7 +74,7 @@ def share_of_greatest_gain(ratio: float, none_s: float, bound_s: float, bound_no
 
 @figure("Trace by the record", "1 + (traced_s - recorded_s) / max(recorded_s, step_s / 20)")
 def trace_by_record(traced_s: float, recorded_s: float, step_s: float) -> float:
-    """A figure of a profiled step as its trace has it, by that of the run's own record.
+    """It divides a figure of a profiled step, as its trace has it, by that of the run's own record.
 
     What takes less than a twentieth of the step counts as if it took that. Within 0.02 of 1 the two agree in that step.
     The interval over six profiled steps or more, by their order, says whether the trace agrees: all of it lies within

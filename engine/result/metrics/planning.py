@@ -8,25 +8,25 @@ from engine.result.definition import figure
 
 @figure("Memory by that of a device", "planned_bytes / device_bytes")
 def of_device_memory(planned_bytes: float, device_bytes: float) -> float:
-    """What the formulas give for the fullest moment of a step, of all that a device has."""
+    """It divides what the formulas give for the fullest moment of a step by all that a device has."""
     return planned_bytes / device_bytes
 
 
 @figure("Error of a prediction", "predicted_s / measured_s - 1")
 def prediction_error(predicted_s: float, measured_s: float) -> float:
-    """Of a simulated time, relative to the measured or published one: above 0 where more was predicted."""
+    """It is a simulated time's error, relative to the measured or published one: above 0 where more was predicted."""
     return predicted_s / measured_s - 1
 
 
 @figure("Mean absolute error", "sum(abs(error) for error in errors) / len(errors)")
 def mean_absolute_error(errors: Sequence[float]) -> float:
-    """Of several predictions, those that a machine's numbers were fitted to left out."""
+    """It is the mean error of several predictions, without those that a machine's numbers were fitted to."""
     return sum(abs(error) for error in errors) / len(errors)
 
 
 @figure("Median absolute error", "median(abs(error) for error in errors)")
 def median_absolute_error(errors: Sequence[float]) -> float:
-    """The same by the median, which a few grids that are far off don't move."""
+    """It is the median of the same errors, which a few grids that are far off don't move."""
     return median(abs(error) for error in errors)
 
 
@@ -35,7 +35,7 @@ def median_absolute_error(errors: Sequence[float]) -> float:
     "1 - 6 * sum((a - b) ** 2 for a, b in places) / (len(places) * (len(places) ** 2 - 1))",
 )
 def spearman(places: Sequence[tuple[int, int]]) -> float:
-    """Of the order of all grids as predicted and as measured: 1 where they are the same, -1 where one is the other
-    turned round. places: of each grid in both orders; no two share one.
+    """It compares the order of all grids as predicted and as measured: 1 where they are the same, -1 where one is the
+    other turned round. places: of each grid in both orders; no two share one.
     """
     return 1 - 6 * sum((a - b) ** 2 for a, b in places) / (len(places) * (len(places) ** 2 - 1))

@@ -7,7 +7,8 @@ from engine.result.definition import figure
 
 @figure("Rate of a product", "2 * m * n * k / time_s")
 def product_rate(m: int, n: int, k: int, time_s: float) -> float:
-    """Flop/s of one rank in a matrix product of [m, k] by [k, n], copies of operands that its mode takes included.
+    """It is the flop/s of one rank in a matrix product of [m, k] by [k, n], with copies of operands that its mode
+    takes.
 
     Ranks that share processors multiply at once, as they train; one accelerator stands for all. Operands are drawn from
     a normal distribution.
@@ -17,7 +18,7 @@ def product_rate(m: int, n: int, k: int, time_s: float) -> float:
 
 @figure("Share of choices that hold", "sum(high <= 1.03 for low, high in shapes) / len(shapes)")
 def choices_that_hold(shapes: Sequence[tuple[float, float]]) -> float:
-    """Of the shapes that the tuner chose for, those whose layers take at most 1.03 times as long as chosen as in the
+    """It counts those shapes that the tuner chose for whose layers take at most 1.03 times as long as chosen as in the
     ways that were fastest when they were first timed.
 
     A second timing of all ways in turns decides, by the interval of the median ratio over its rounds: where it reaches

@@ -10,7 +10,7 @@ from engine.result.interval import Interval, over_jobs, over_rounds
 
 @figure("Ratio of medians", "median(median(job_s) / median(job_base_s) for job_s, job_base_s in jobs)")
 def ratio_of_medians(jobs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
-    """Of a contest with a peer: the engine's median step time of a job by the peer's, the median over jobs.
+    """It divides the engine's median step time of a job by the peer's, in a contest; the median over jobs is given.
 
     Each side's steps of a job are taken together, so that noise in one round of one side does not cancel.
     """
@@ -19,16 +19,17 @@ def ratio_of_medians(jobs: Sequence[tuple[Sequence[float], Sequence[float]]]) ->
 
 @figure("Memory by that of the peer", "ours_bytes / peer_bytes")
 def memory_ratio(ours_bytes: float, peer_bytes: float) -> float:
-    """Of a contest: the most that the device's allocator held for the engine's side, by that for the peer's.
+    """It divides the most that the device's allocator held for the engine's side of a contest by that for the peer's.
 
-    From before a side is built to the end of its warm-up, beyond what was there before, the most of any job; on rank 0.
+    It counts on rank 0 from before a side is built to the end of its warm-up, beyond what was there before, the most
+    of any job.
     Compiled code, libraries and their workspaces are not in it; on processors only tensors are.
     """
     return ours_bytes / peer_bytes
 
 
 class Paired(NamedTuple):
-    """A ratio of times that were taken in turns, and its interval, which may be NOTHING_KNOWN."""
+    """It is a ratio of times that were taken in turns, with its interval, which may be NOTHING_KNOWN."""
 
     ratio: float
     interval: Interval
@@ -36,8 +37,8 @@ class Paired(NamedTuple):
 
 @figure("Paired ratio of a job", "median(time_s / base_s for time_s, base_s in rounds)")
 def paired_ratio(rounds: Sequence[tuple[float, float]]) -> float:
-    """Two ways to do the same, measured in turns in the same processes: the median over rounds of the ratio of their
-    times.
+    """It compares two ways to do the same, measured in turns in the same processes, by the median over rounds of the
+    ratio of their times.
 
     In each round every way takes as many steps, in another order each time; the time of a way in a round is the median
     of its steps. Noise that lasts longer than a round disturbs both sides alike and cancels. Not so where the sides of
@@ -49,7 +50,7 @@ def paired_ratio(rounds: Sequence[tuple[float, float]]) -> float:
 
 @figure("Paired ratio", "geometric_mean(ratios)")
 def ratio_over_jobs(ratios: Sequence[float]) -> float:
-    """The geometric mean of the paired ratios of jobs, each with processes of its own; of one job its own.
+    """It is the geometric mean of the paired ratios of jobs, each with processes of its own; of one job its own.
 
     With two jobs or more its interval, of confidence 0.95, is Student's t of their logarithms: it says what other such
     jobs would give. Rounds of one job don't tell that, so the interval of a single job, by the order of six rounds or
@@ -59,7 +60,7 @@ def ratio_over_jobs(ratios: Sequence[float]) -> float:
 
 
 def paired(jobs: Sequence[Sequence[tuple[float, float]]]) -> Paired:
-    """The paired ratio of jobs, each with its rounds, and its interval: see ratio_over_jobs.
+    """It is the paired ratio of jobs, each with its rounds, and its interval: see ratio_over_jobs.
 
     Jobs without a round don't count. Raises ValueError where none has one.
     """
