@@ -13,6 +13,7 @@ from engine.cli.main import program, run
 from engine.errors import UsageError
 from engine.options import File, check_file
 from engine.result.gpu_check import UNJUDGED, Finding, GpuCheck
+from gpu_check import process
 from gpu_check.budget import MINUTES
 from gpu_check.checks import checks
 from gpu_check.judges import Judge
@@ -22,8 +23,6 @@ OUT_HELP = "where the result goes; logs and results of its parts go beside it"
 DEVICE_HELP = "cpu rehearses: tiny sizes, and nothing that is timed is judged"
 PEAK_HELP = "advertised dense bf16 peak of one device, where systems/devices has none, such as 181e12 for an MI210"
 EXIT_CODES = {"ok": 0, "failed": 1, "undecided": 2}
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""SIGHUP comes with a terminal that is lost."""
 MINUTES_HELP = "for all of it: what no longer fits is shown as not run"
 
 
@@ -111,15 +110,15 @@ def _without_figure(finding: Finding) -> bool:
 
 
 def end_by_signals() -> None:
-    """Let each signal of ENDING end the check and the process that is running, unless it is ignored, as under nohup."""
-    for number in ENDING:
+    """Let each ENDING signal end the check and the process that is running, unless it is ignored, as under nohup."""
+    for number in process.ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
     """Raise an exception, so that the process that is running is ended first; no other signal may come between."""
-    for other in ENDING:
+    for other in process.ENDING:
         signal.signal(other, signal.SIG_IGN)
     raise SystemExit(128 + number)
 

@@ -11,14 +11,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 MOST_LETTERS = 300
 """A process's last words are cut to so many letters."""
 RAISED = re.compile(r"(?:[a-z_]\w*\.)*(?=[A-Z])\w*(?:Error|Exception|Failed|Unsupported|Interrupt)\b")
 """The line of a traceback that says what was raised begins so; torch adds hints after it."""
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Each of these signals ends the check. SIGHUP comes with a terminal that is lost."""
 PAUSE_S = 0.05
 """Between two looks at a process so much time passes."""
 KILLED_S = 10.0
@@ -53,7 +56,10 @@ def run(module: Sequence[str], *, log: Path, timeout_s: float, environment: Mapp
     However it ends, what it has started and left behind is killed: it would keep the GPU from the next one.
     """
     start = time.monotonic()
-    with log.open("wb") as output:
+    with log.open("wb") as output, ExitStack() as deaf:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        heard = partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+        deaf.callback(heard)  # to no signal, until there is something to kill
         process = subprocess.Popen(
             [sys.executable, "-m", *module],
             stdin=subprocess.DEVNULL,
@@ -61,9 +67,11 @@ def run(module: Sequence[str], *, log: Path, timeout_s: float, environment: Mapp
             stderr=subprocess.STDOUT,
             env=os.environ | dict(environment),
             start_new_session=True,
+            preexec_fn=heard,
         )
         in_time = False
         try:
+            deaf.close()
             in_time = _ends(process.pid, start + timeout_s)
         finally:  # also where the check itself has to end
             _kill(process)

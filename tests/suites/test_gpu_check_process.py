@@ -28,6 +28,19 @@ end_by_signals()
 process.run(["part", sys.argv[1]], log=Path("log"), timeout_s=100, environment={})
 """
 
+AT_ONCE = """
+import os, signal, subprocess
+right = subprocess.Popen.__init__
+
+def begun(process, *given, **named):
+    right(process, *given, **named)
+    open("pid", "w").write(str(process.pid))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+subprocess.Popen.__init__ = begun
+"""
+"""A signal comes before the check knows of the part that it has begun."""
+
 
 @pytest.fixture
 def pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -81,3 +94,17 @@ def test_what_a_check_is_told_to_ignore_does_not_end_it() -> None:
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ci")])}
     assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, check=False).returncode == 0
+
+
+def test_a_check_that_is_ended_while_it_begins_a_part_ends_that_too(pipe: Path) -> None:
+    (pipe.parent / "part.py").write_text("import time; time.sleep(100)\n")
+    check = [sys.executable, "-c", AT_ONCE + CHECK, str(pipe)]
+    assert subprocess.run(check, cwd=pipe.parent, timeout=60).returncode == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pipe.with_name("pid").read_text()), 0)
+
+
+def test_a_part_hears_signals(pipe: Path) -> None:
+    (pipe.parent / "part.py").write_text("import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))\n")
+    ended = process.run(["part"], log=pipe.with_name("log"), timeout_s=100, environment={})
+    assert (ended.code, ended.last) == (0, "set()")
