@@ -10,7 +10,7 @@ RESERVE_S = 10.0
 """So much is kept for what lies between and after the processes."""
 LOOK_S, MOST_LOOK_S = 20.0, 90.0
 """Looking at what the machine has takes so long, and is ended after so long."""
-LATE = {"cuda": 3.0, "cpu": 10.0}
+LATE = {"cuda": 3.0, "cpu": 30.0}
 """How many times its own seconds a check may take; processors rehearse, and may be busy with something else."""
 LATE_S = 30.0
 """It gets so much besides, for libraries that come from a file system over a network."""
