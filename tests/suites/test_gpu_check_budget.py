@@ -150,7 +150,7 @@ def test_the_first_process_of_a_check_has_twice_its_time_where_nothing_is_compil
 
     monkeypatch.setattr(session.process, "run", run)
     wanted = [Check(name, (), undecided, 20, repeats=True, processes=2) for name in ("one", "another")]
-    Session(device, tmp_path / "gpu.json", MINUTES).carry_out(wanted, THERE)
+    Session(device, tmp_path / "gpu.json", 10 * MINUTES).carry_out(wanted, THERE)
     usual = late_s(20, device)
     assert limits == pytest.approx([time * usual for time in (*times, *times)])
 
