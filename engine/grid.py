@@ -1,10 +1,11 @@
-"""The 4D grid of ranks is pure arithmetic of named axes, each of which has its roles. No torch in it.
+"""The grid of ranks is pure arithmetic of named axes, each of which has its roles. No torch in it.
 
-Source: axonn-sc24 section V-A. Axis x is innermost, data outermost:
+Source: axonn-sc24 section V-A, and for pipe axonn-ipdps22 section III. Axis x is innermost, data outermost:
 
-    rank = x + Gx * (y + Gy * (z + Gz * data))
+    rank = x + Gx * (y + Gy * (z + Gz * (pipe + Gp * data)))
 
-so that x, whose all-reduces are the most frequent, stays within a node for as long as it fits there.
+so that x, whose all-reduces are the most frequent, stays within a node for as long as it fits there, and the few
+messages between the stages of a pipeline go between nodes.
 
 Other rooms ask for axes by their roles. A new axis is a member of Axis, a field of Coords and Grid, and stands under
 the roles that it has.
@@ -12,7 +13,7 @@ the roles that it has.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 
@@ -25,6 +26,7 @@ class Axis(StrEnum):
     X = "x"
     Y = "y"
     Z = "z"
+    PIPE = "pipe"
     DATA = "data"
 
 
@@ -35,12 +37,14 @@ STREAM = Axis.Y
 SPLITTING_FEATURES = (INNER, STREAM)
 SHARDING = Axis.Z
 """It shards weights, and splits rows."""
+CUTTING_STAGES = Axis.PIPE
+"""It cuts the network into stages, each of which is held by the ranks of one coordinate along it."""
 SPLITTING_ROWS = (SHARDING, Axis.DATA)
 """They split the rows of a batch, so that every gradient is summed over exactly these: over SHARDING first."""
 REPLICATING = tuple(axis for axis in SPLITTING_ROWS if axis is not SHARDING)
 """They split rows and nothing else: their ranks hold the same parameters, and once summed the same gradients."""
-HOLDING = tuple(axis for axis in Axis if axis not in REPLICATING)
-"""Ranks along these hold one model together, so that its norms are summed over them."""
+HOLDING = tuple(axis for axis in Axis if axis not in (*REPLICATING, CUTTING_STAGES))
+"""Ranks along these hold one stage together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class Coords:
     y: int = 0
     z: int = 0
     data: int = 0
+    pipe: int = 0
 
     def __getitem__(self, axis: Axis) -> int:
         return int(getattr(self, axis))
@@ -58,17 +63,21 @@ class Coords:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """It says how many ranks stand along each axis.
+    """It says how many ranks stand along each axis. With several stages its name has their number behind the others.
 
     >>> grid = Grid.parse("2x1x2x4")
     >>> grid.size, grid.coords(5), grid.members(Axis.Z, 5)
-    (16, Coords(x=1, y=0, z=0, data=1), (5, 7))
+    (16, Coords(x=1, y=0, z=0, data=1, pipe=0), (5, 7))
+    >>> grid = Grid.parse("2x1x1x2p4")
+    >>> grid.size, grid.stages, grid.coords(5), str(grid)
+    (16, 4, Coords(x=1, y=0, z=0, data=0, pipe=2), '2x1x1x2p4')
     """
 
     x: int = 1
     y: int = 1
     z: int = 1
     data: int = 1
+    pipe: int = 1
 
     def __post_init__(self) -> None:
         if min(self[axis] for axis in Axis) < 1:
@@ -76,12 +85,16 @@ class Grid:
 
     @classmethod
     def parse(cls, text: str) -> "Grid":
-        """Read "2x1x2x4" as x=2, y=1, z=2, data=4. Raises UsageError for anything else."""
-        if not re.fullmatch(r"[1-9]\d{0,8}(x[1-9]\d{0,8}){3}", text):
+        """Read "2x1x2x4" as x=2, y=1, z=2, data=4, and "2x1x2x4p3" as that with 3 stages. Raises UsageError for
+        anything else.
+        """
+        number = r"[1-9]\d{0,8}"
+        if not re.fullmatch(rf"{number}(x{number}){{3}}(p{number})?", text):
             raise UsageError(
-                f"A grid is written as four positive numbers XxYxZxDATA such as 2x1x2x4, but {text!r} was given."
+                "A grid is written as four positive numbers XxYxZxDATA such as 2x1x2x4, or 2x1x2x4p3 for three stages "
+                f"of a pipeline, but {text!r} was given."
             )
-        return cls(*map(int, text.split("x")))
+        return cls(*map(int, re.split("[xp]", text)))
 
     @classmethod
     def replicated(cls, ranks: int) -> "Grid":
@@ -89,7 +102,8 @@ class Grid:
         return cls(**{REPLICATING[0]: ranks})
 
     def __str__(self) -> str:
-        return "x".join(str(self[axis]) for axis in Axis)
+        name = f"{self.x}x{self.y}x{self.z}x{self.data}"
+        return name if self.pipe == 1 else f"{name}p{self.pipe}"
 
     def __getitem__(self, axis: Axis) -> int:
         return int(getattr(self, axis))
@@ -119,6 +133,16 @@ class Grid:
         """Count how many times the ranks hold all parameters."""
         return self._over(REPLICATING)
 
+    @property
+    def stages(self) -> int:
+        """Count the stages into which the network is cut."""
+        return self[CUTTING_STAGES]
+
+    @property
+    def of_stage(self) -> "Grid":
+        """Give the grid of the ranks of one stage: this one, with one stage."""
+        return replace(self, **{CUTTING_STAGES: 1})
+
     def stride(self, axis: Axis) -> int:
         """Give the distance in rank numbers between neighbours on an axis."""
         return self._over(list(Axis)[: list(Axis).index(axis)])
@@ -127,7 +151,7 @@ class Grid:
         """Give the coordinates of a rank. Raises UsageError if the grid has no such rank."""
         if not 0 <= rank < self.size:
             raise UsageError(f"Rank {rank} is not on the grid {self}, which has ranks 0 to {self.size - 1}.")
-        return Coords(*((rank // self.stride(axis)) % self[axis] for axis in Axis))
+        return Coords(**{axis.value: (rank // self.stride(axis)) % self[axis] for axis in Axis})
 
     def rank(self, **coords: int) -> int:
         """Give the rank at these coordinates, by axis, the others being 0. Raises UsageError if one lies outside."""

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from engine.grid import SHARDING, Axis
+from engine.grid import CUTTING_STAGES, SHARDING, Axis
 
 
 class Kind(StrEnum):
@@ -32,10 +32,14 @@ class Lane(StrEnum):
 
     MAIN = "main"
     GATHER = "gather"
+    FORWARD = "forward"
+    BACKWARD = "backward"
 
 
-LANES = {SHARDING: tuple(Lane)}
+LANES = {SHARDING: (Lane.MAIN, Lane.GATHER), CUTTING_STAGES: (Lane.MAIN, Lane.FORWARD, Lane.BACKWARD)}
 """Axes that aren't here have only MAIN."""
+OF_MESSAGES = (Lane.FORWARD, Lane.BACKWARD)
+"""These carry messages of one direction each, so that neither direction waits for the other, and no collectives."""
 
 
 def lane_name(axis: Axis, lane: Lane) -> str:

@@ -6,9 +6,11 @@ out is its back end's affair: gloo.py, nccl.py, fake.py.
 """
 
 import socket
+import threading
+import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from engine.comm.backend import Backend, Channel
 from engine.comm.collective import IN_PLACE, LANES, POINT_TO_POINT, Kind, Lane, lane_name
+from engine.comm.contact import Line, LostContact
 from engine.comm.groups import ProcessGroups
 from engine.comm.handle import Handle, Outstanding
 from engine.comm.process_group import carried
@@ -25,6 +28,8 @@ from engine.errors import ContactError
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 
+POLL_S = 0.0005
+"""Messages of back ends that don't notify are asked for so often."""
 DEFAULT_TIMEOUT = timedelta(minutes=10)
 
 
@@ -106,6 +111,32 @@ class Comm:
         source, target = tensor.detach().view(-1), result.detach().view(-1)
         finish = self._channels[axis, lane].start(kind, source, target, peer, pending, blocking=at_once)
         return Handle(result, tensor, finish, call, outstanding, pending)
+
+    def wait_any(self, handles: Sequence[Handle]) -> None:
+        """Wait until one of these messages has arrived. Raises LostContact after the time-out."""
+        came, outstanding, limit_s = threading.Event(), self.outstanding, self.timeout.total_seconds()
+        for handle in handles:
+            handle.watch(came.set)
+        began, deadline = [handle.stamp() for handle in handles], time.monotonic() + limit_s
+        outstanding.awaited = outstanding.in_flight[handles[0]]
+        while not any(handle.arrived() for handle in handles):
+            if time.monotonic() > deadline:
+                others = self.grid.members(outstanding.awaited[1], self.rank)
+                line = Line(
+                    self.rank, "in the pipeline", [rank for rank in others if rank != self.rank], "its own watch"
+                )
+                raise LostContact(line, TimeoutError(f"no message came within {limit_s:g} s"))
+            self._pause(came)
+        outstanding.awaited = None
+        outstanding.moves += 1
+        for handle, since in zip(handles, began, strict=True):
+            if handle.arrived():
+                handle.waited_since(since)
+                break
+
+    def _pause(self, came: threading.Event) -> None:
+        came.wait(POLL_S)
+        came.clear()
 
     def run(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
         """Issue and wait, where the very next operation needs the result."""

@@ -1,5 +1,6 @@
 """gloo carries collectives between CPUs; the host waits for its asynchronous work."""
 
+import threading
 from collections.abc import Callable
 
 import torch
@@ -10,6 +11,47 @@ from engine.comm.backend import launch
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.contact import Line
 from engine.measure.pending import Pending
+
+
+class Arrival:
+    """It is a message that is awaited: by whoever calls it, or from watch() on by a thread of its own, as gloo says of
+    a message only to who waits that it has come.
+    """
+
+    def __init__(self, work: dist.Work, line: Line) -> None:
+        self._work, self._line = work, line
+        self._came: threading.Event | None = None
+        self._error: Exception | None = None
+
+    def __call__(self) -> None:
+        """Wait for the message. Raises LostContact."""
+        if self._came is None:
+            with self._line.held():
+                self._work.wait()
+            return
+        self._came.wait()
+        if self._error is not None:
+            raise self._error
+
+    def watch(self, notify: Callable[[], None]) -> None:
+        """Have a thread wait for it, and notify. Only the first call counts until the message has come."""
+        self._notify = notify
+        if self._came is None:
+            self._came = threading.Event()
+            threading.Thread(target=self._watch, args=(self._came,), name="message", daemon=True).start()
+
+    def arrived(self) -> bool:
+        """Say whether it is there, or will never be; known only of one that is watched."""
+        return self._came is not None and self._came.is_set()
+
+    def _watch(self, came: threading.Event) -> None:
+        try:
+            with self._line.held():
+                self._work.wait()
+        except Exception as error:
+            self._error = error
+        came.set()
+        self._notify()
 
 
 class GlooChannel:
@@ -34,6 +76,9 @@ class GlooChannel:
         assert work is not None
         if pending is not None and kind not in POINT_TO_POINT:  # those don't say when they are done
             work.get_future().add_done_callback(lambda _: pending.end())
+
+        if kind is Kind.RECV:
+            return Arrival(work, self._line)
 
         def finish() -> None:
             with self._line.held():

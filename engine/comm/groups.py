@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from engine.comm.backend import Channel
-from engine.comm.collective import Lane
+from engine.comm.collective import OF_MESSAGES, Lane
 from engine.comm.contact import Line
 from engine.comm.fake import FakeChannel
 from engine.comm.gloo import GlooChannel
@@ -72,8 +72,8 @@ class ProcessGroups:
             )
         assert group is not None
         if name == "nccl":
-            return NcclChannel(group, CudaStreams(self._device), line)
+            return NcclChannel(group, CudaStreams(self._device), line, for_messages=lane in OF_MESSAGES)
         if name == "fake":
             return FakeChannel(group)
         gloo = GlooChannel(group, line)
-        return shared_or(gloo, group, line, self._timeout) if self._memory else gloo
+        return shared_or(gloo, group, line, self._timeout) if self._memory and lane not in OF_MESSAGES else gloo

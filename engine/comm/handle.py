@@ -1,15 +1,31 @@
 """A handle is what is left of a collective for its caller to wait for, and Outstanding has those of a rank."""
 
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from engine.comm.collective import Kind, Lane
 from engine.grid import Axis
+from engine.measure.clock import Stamp
 from engine.measure.pending import Pending
 
 Call = tuple[Kind, Axis, Lane]
 """A call is what is reported of one collective."""
+
+
+@runtime_checkable
+class Arriving(Protocol):
+    """It is a wait for a message that can be looked at before: not every back end's can."""
+
+    def __call__(self) -> None:
+        """Wait for the message."""
+
+    def watch(self, notify: Callable[[], None]) -> None:
+        """Have notify called when the message is there, where the back end can do that by itself."""
+
+    def arrived(self) -> bool:
+        """Say whether it is there."""
 
 
 class Outstanding:
@@ -59,6 +75,27 @@ class Handle:
         self._sent, self._finish, self._outstanding, self._pending = sent, finish, outstanding, pending
         if outstanding is not None and call is not None:
             outstanding.in_flight[self] = call
+
+    def watch(self, notify: Callable[[], None]) -> None:
+        """Have notify called once a message has arrived, where the back end doesn't leave that to be asked for."""
+        if isinstance(self._finish, Arriving):
+            self._finish.watch(notify)
+
+    def arrived(self) -> bool:
+        """Say whether a message is there, so that wait() returns at once."""
+        return not isinstance(self._finish, Arriving) or self._finish.arrived()
+
+    def stamp(self) -> Stamp | None:
+        """Give the present moment, if this collective is recorded, for waited_since()."""
+        return None if self._pending is None else self._pending.clock.stamp()
+
+    def waited_since(self, began: Stamp | None) -> None:
+        """Note that the rank has had nothing to do from then until now, when this message came."""
+        if self._pending is not None and began is not None:
+            self._pending.wait(unavoidable=True)
+            self._pending.waited = began
+            self._pending.resume()
+            self._pending = None
 
     def wait(self, *, unavoidable: bool = False) -> Tensor:
         """Return the result once it is there; on CUDA the computing stream waits, not the host.

@@ -25,7 +25,7 @@ class Matmul3D(torch.autograd.Function):
     def forward(ctx, inputs: Tensor, shard: Tensor, bias: nn.Parameter | None, layer: "Linear") -> Tensor:  # type: ignore[no-untyped-def]
         I_MK = inputs.flatten(0, -2)
         W_NK = layer.schedule.gather(layer.sharded)  # line 2: all-gather over z
-        ctx.save_for_backward(I_MK, W_NK)  # line 5
+        ctx.save_for_backward(I_MK, None if layer.schedule.gathers_again else W_NK)  # line 5
         ctx.layer, ctx.shape = layer, inputs.shape
         bias_N = None if bias is None else layer.schedule.cast(bias)
         O_MN = matmul.forward(I_MK, W_NK, bias_N, layer.kernels.forward)  # line 3
@@ -36,6 +36,8 @@ class Matmul3D(torch.autograd.Function):
     def backward(ctx, dO: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:  # type: ignore[no-untyped-def]
         I_MK, W_NK = ctx.saved_tensors  # line 10
         layer: Linear = ctx.layer
+        if W_NK is None and ctx.needs_input_grad[0]:
+            W_NK = layer.schedule.gather(layer.sharded)
         dO_MN = dO.flatten(0, -2)
         schedule, dI_MK, reduction = layer.schedule, None, None
         if ctx.needs_input_grad[0]:

@@ -67,8 +67,8 @@ class Prefetch:
         self._task: Task | None = None
         self._expected: deque[Task] = deque()
         """These tasks of the step come after the present one, as far as they are known."""
-        self._uses: dict[Direction, list[ShardedWeight]] = {}
-        """A task of this direction uses these weights, in this order, once one has been learnt."""
+        self._uses: dict[tuple[Direction, int], list[ShardedWeight]] = {}
+        """A task of this direction and chunk uses these weights, in this order, once one has been learnt."""
         self._seen: list[ShardedWeight] = []
         """The present task has used these, when it is learnt from."""
         self._order: list[ShardedWeight] = []
@@ -80,7 +80,7 @@ class Prefetch:
         self._ahead: deque[tuple[ShardedWeight, Handle]] = deque()
         """The next gathers are in flight."""
         self._cached: frozenset[ShardedWeight] = frozenset()
-        self._kept: dict[int, dict[ShardedWeight, Tensor]] = {}
+        self._kept: dict[tuple[int, int], dict[ShardedWeight, Tensor]] = {}
         """Each pass that is under way has these cached weights, which it has gathered and not used again."""
         self._kept_now: dict[ShardedWeight, Tensor] = {}
         """The present task's pass has these."""
@@ -109,13 +109,17 @@ class Prefetch:
             self._forget_plan()
             self._expected.clear()
         self._task = task
-        self._kept_now = self._kept.setdefault(task.number, {})
+        self._kept_now = self._kept.setdefault((task.number, task.chunk), {})
         if not self._knows(task):
             self._mode, self._seen, self._planned = Mode.LEARNING, [], None
         elif not self._overlap.oag:
             self._mode = Mode.SYNCHRONOUS
         else:
-            self._mode, self._order, self._position = Mode.FOLLOWING, self._uses[task.direction], 0
+            self._mode, self._order, self._position = (
+                Mode.FOLLOWING,
+                self._uses.get((task.direction, task.chunk), []),
+                0,
+            )
             if self._planned is None:
                 self._planned = self._gathers_of([task, *self._expected])
             self._issue_ahead()
@@ -199,23 +203,26 @@ class Prefetch:
 
     def _knows(self, task: Task) -> bool:
         """Say whether the order of a task is known. What a backward gathers follows from what the forward has kept,
-        so the order of that has to be known too.
+        so the order of that has to be known too. A weight task uses none.
         """
-        return Direction.FORWARD in self._uses and task.direction in self._uses
+        of_chunk = (direction for direction in (Direction.FORWARD, task.direction) if direction is not Direction.WEIGHT)
+        return all((direction, task.chunk) in self._uses for direction in of_chunk)
 
     def _gathers_of(self, tasks: Iterable[Task]) -> Iterator[ShardedWeight]:
         """Yield what these tasks have to gather, up to the first whose order isn't known."""
-        found: dict[Direction, list[ShardedWeight]] = {}
-        for task in tasks:
-            if not self._knows(task):
+        found: dict[tuple[Direction, int], list[ShardedWeight]] = {}
+        for direction, _, chunk in tasks:
+            if direction is Direction.WEIGHT:
+                continue
+            if not self._knows(Task(direction, 0, chunk)):
                 return
-            if task.direction not in found:
-                forward = self._uses[Direction.FORWARD]
-                found[Direction.FORWARD] = gathers(forward, self._cached)
-                if task.direction is Direction.BACKWARD:
-                    whole = gathers([*forward, *self._uses[Direction.BACKWARD]], self._cached)
-                    found[Direction.BACKWARD] = whole[len(found[Direction.FORWARD]) :]
-            yield from found[task.direction]
+            if (direction, chunk) not in found:
+                forward = self._uses[Direction.FORWARD, chunk]
+                gathered = found[Direction.FORWARD, chunk] = gathers(forward, self._cached)
+                if direction is Direction.BACKWARD:
+                    whole = gathers([*forward, *self._uses[Direction.BACKWARD, chunk]], self._cached)
+                    found[Direction.BACKWARD, chunk] = whole[len(gathered) :]
+            yield from found[direction, chunk]
 
     def _end_task(self) -> None:
         if self._mode is Mode.FOLLOWING and self._position < len(self._order):
@@ -223,9 +230,9 @@ class Prefetch:
         task, self._task = self._task, None
         if task is not None:
             if self._mode is Mode.LEARNING:
-                self._uses[task.direction] = self._seen
+                self._uses[task.direction, task.chunk] = self._seen
             if task.direction is Direction.BACKWARD:
-                self._kept.pop(task.number, None)
+                self._kept.pop((task.number, task.chunk), None)
         self._mode = Mode.NONE
         self._kept_now = {}
 

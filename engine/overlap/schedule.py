@@ -22,6 +22,9 @@ from engine.overlap.tasks import Direction, Task
 from engine.overlap.weight import Casts, ShardedWeight, gathered_bytes
 from engine.precision import Precision
 
+Contribution = tuple[ShardedWeight, Fill, torch.dtype]
+"""It is a layer's gradient of a weight, to be made in that dtype."""
+
 
 @dataclass(frozen=True, slots=True)
 class GatheredMemory:
@@ -48,13 +51,21 @@ class WeightSchedule:
         precision: Precision,
         overlap: Overlap,
         masters: Tensor | None = None,
+        *,
+        gathers_again: bool = False,
     ) -> None:
         """Lay the parameters out. masters: the tensor in which all of them lie, in this order; without it they are
-        moved into one.
+        moved into one. gathers_again: whether a layer's backward gathers the weight again, instead of keeping what its
+        forward has gathered: for several passes that are under way at once.
         """
+        self.gathers_again = gathers_again and comm.grid.shards > 1
         self.overlap = overlap
-        self._in_step = False
-        self._backwards_left = 0
+        self._in_step = self._deferring = False
+        self._contributing_left = 0
+        self._left_over: dict[tuple[int, int], list[Contribution]] = {}
+        """Each pass whose backward is over has these contributions, until its weight task."""
+        self._leaving: list[Contribution] | None = None
+        """The present task, if it is such a backward, adds to these."""
         self.compute_dtype = precision.compute
         self.flat = Flat([*(weight.shard for weight in weights), *replicated], masters)
         as_sent = (
@@ -73,13 +84,29 @@ class WeightSchedule:
         return self._casts.of(parameter)
 
     def accumulate(self, weight: ShardedWeight, fill: Fill, dtype: torch.dtype | None = None) -> None:
-        """Add a layer's gradient [n, k] of this rank's rows, which fill makes in that dtype (the compute dtype)."""
-        self._reduction.accumulate(weight, fill, dtype or self.compute_dtype)
+        """Add a layer's gradient [n, k] of this rank's rows, which fill makes in that dtype (the compute dtype): now,
+        or in the pass's weight task. Until then fill keeps what it is made of.
+        """
+        contribution = weight, fill, dtype or self.compute_dtype
+        if self._leaving is None:
+            self._reduction.accumulate(*contribution)
+        else:
+            self._leaving.append(contribution)
 
-    def start_step(self, tasks: Sequence[Task] = ()) -> None:
-        """Forget the last step's gradients. tasks: those that are expected, in their order; others make it slower."""
-        self._in_step = True
-        self._backwards_left = sum(task.direction is Direction.BACKWARD for task in tasks)
+    def start_step(
+        self, tasks: Sequence[Task] = (), *, contributing: int | None = None, deferring: bool = False
+    ) -> None:
+        """Forget the last step's gradients.
+
+        tasks: those that are expected, in their order; others make it slower. contributing: how many backwards, or
+        weight tasks if deferring, the step has, where tasks don't tell. deferring: whether backwards leave the weight
+        gradients of layers to weight tasks.
+        """
+        self._in_step, self._deferring = True, deferring
+        kind = Direction.WEIGHT if deferring else Direction.BACKWARD
+        self._contributing_left = (
+            sum(task.direction is kind for task in tasks) if contributing is None else contributing
+        )
         self._casts.start_step()
         self._prefetch.start_step(tasks)
         self._reduction.start_step()
@@ -87,9 +114,16 @@ class WeightSchedule:
     def start_task(self, task: Task) -> None:
         """Begin a pass's forward or backward, and end the task before it."""
         self._prefetch.start_task(task)
-        if task.direction is Direction.BACKWARD:
-            self._backwards_left -= 1
-            self._reduction.start_backward(last=self._backwards_left == 0)
+        self._leaving = None
+        if self._deferring and task.direction is Direction.BACKWARD:
+            self._leaving = self._left_over[task.number, task.chunk] = []
+        elif task.direction is not Direction.FORWARD:
+            self._contributing_left -= 1
+            self._reduction.start_backward(last=self._contributing_left == 0)
+        if task.direction is Direction.WEIGHT:
+            with torch.no_grad():
+                for contribution in self._left_over.pop((task.number, task.chunk)):
+                    self._reduction.accumulate(*contribution)
 
     def finish_step(self, on_summed: OnSummed | None = None) -> None:
         """End the step after its last backward: every gradient is final then, and nothing in flight.
@@ -111,7 +145,8 @@ class WeightSchedule:
         self._casts.end_step()
         self._prefetch.abort()
         self._reduction.abort()
-        self._in_step = False
+        self._left_over.clear()
+        self._in_step, self._leaving = False, None
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Let gathers in here belong to no pass, even in the middle of one."""

@@ -1,41 +1,107 @@
 """A step consists of tasks in an order. No torch.
 
-A pass is one micro-batch's way through the network. Its forward and its backward are tasks, between which tasks of
-other passes may run. Who adds an order of tasks implements StepSchedule; nothing else decides it.
+A pass is one micro-batch's way through the blocks that a rank holds, or through one of its chunks of them. Its forward
+and its backward are tasks, between which tasks of other passes may run; a schedule that defers weight gradients makes a
+third task of them. Who adds an order of tasks implements StepSchedule; nothing else decides it.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 
 class Direction(StrEnum):
-    """It says which half of a pass a task is. A backward recomputes what its forward did not keep."""
+    """It says which part of a pass a task is. A backward recomputes what its forward did not keep."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
+    WEIGHT = "weight"
+    """The weight gradients that the pass's backward has left."""
 
 
 class Task(NamedTuple):
-    """A task is one half of a pass. number: the pass, counted in a step from 0."""
+    """A task is one part of a pass. number: the micro-batch, counted in a step from 0. chunk: of the rank's blocks."""
 
     direction: Direction
     number: int
+    chunk: int = 0
+
+
+Ready = Callable[[Task], bool]
+"""It says whether all is there that a task takes from another stage: a forward the activations, a backward their
+gradients. A weight task takes nothing.
+"""
+
+
+class Order(Protocol):
+    """It orders the tasks of one stage in one step. Each comes once: a pass's forward, then its backward, then its
+    weight task if weight gradients are deferred; and the micro-batches of a direction in a chunk in their order.
+    """
+
+    @property
+    def known(self) -> Sequence[Task]:
+        """List all that is still to come, if that doesn't depend on what has arrived; else nothing."""
+
+    @property
+    def left(self) -> int:
+        """Count the tasks that are still to come."""
+
+    def next(self, ready: Ready) -> Task | None:
+        """Take the next task, to be carried out now. A known order gives it even if it isn't ready, and waits for it;
+        another gives None where a message has to come first.
+        """
 
 
 class StepSchedule(Protocol):
-    """It orders a step's tasks. A pass's forward comes before its backward, and each comes once."""
+    """It gives each stage of a pipeline its order. A network that isn't cut is one stage.
 
-    def tasks(self, passes: int) -> Sequence[Task]:
-        """List the tasks of a step of so many passes, in the order in which a rank carries them out."""
+    chunks: into so many are a stage's blocks cut, of which the first of all stages come before the second of all.
+    deferring: whether weight gradients are tasks of their own.
+    """
+
+    chunks: int
+    deferring: bool
+
+    def check(self, stages: int, passes: int) -> None:
+        """Raise UsageError unless so many stages can carry it out with so many micro-batches."""
+
+    def order(self, stage: int, stages: int, passes: int) -> Order:
+        """Begin the order of a stage in a step of so many micro-batches."""
+
+
+class Known:
+    """It is an order that depends on nothing."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self._tasks = deque(tasks)
+
+    @property
+    def known(self) -> Sequence[Task]:
+        return self._tasks
+
+    @property
+    def left(self) -> int:
+        return len(self._tasks)
+
+    def next(self, ready: Ready) -> Task:
+        """Take the next task, ready or not."""
+        return self._tasks.popleft()
 
 
 class OneByOne:
     """In this order each pass is over before the next one begins, so that the activations of one are kept at a time."""
 
-    def tasks(self, passes: int) -> Sequence[Task]:
-        """List forward 0, backward 0, forward 1 and so on."""
-        return [Task(direction, number) for number in range(passes) for direction in Direction]
+    chunks = 1
+    deferring = False
+
+    def check(self, stages: int, passes: int) -> None:
+        """Allow any."""
+
+    def order(self, stage: int, stages: int, passes: int) -> Known:
+        """Give forward 0, backward 0, forward 1 and so on."""
+        halves = Direction.FORWARD, Direction.BACKWARD
+        return Known(Task(direction, number) for number in range(passes) for direction in halves)
 
 
 ONE_BY_ONE = OneByOne()

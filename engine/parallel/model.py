@@ -2,13 +2,15 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
+from engine.comm.collective import Kind
 from engine.comm.funnel import Comm
-from engine.grid import SPLITTING_ROWS
+from engine.grid import CUTTING_STAGES, SPLITTING_ROWS
 from engine.layers.dropout import BatchRows
 from engine.layers.linear import Linear
 from engine.models.serial import SerialModel
@@ -17,7 +19,27 @@ from engine.overlap.flat import Of
 from engine.overlap.schedule import GatheredMemory, OnSummed, WeightSchedule
 from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule, Task
 from engine.overlap.weight import ShardedWeight
+from engine.parallel.pipeline.cut import Cut
 from engine.placement import Placement
+
+
+@dataclass(frozen=True)
+class Parts:
+    """They say where all parameters of a network are, by their serial names.
+
+    placements: of all. owners: the stage of each. held: those of this rank's stage, with whether they are its own: the
+    last stage has a copy of a tied table, which is the first one's. ties: second names of parameters, and the first.
+    stream: tokens of a sample, and features of each on one rank.
+    """
+
+    cut: Cut
+    placements: Mapping[str, Placement]
+    owners: Mapping[str, int]
+    held: Mapping[str, bool]
+    ties: Mapping[str, str]
+    stream: tuple[int, int]
+    shared: str | None = None
+    """A table of which this rank's stage and another one hold a copy each"""
 
 
 class ParallelModel(nn.Module):
@@ -28,24 +50,31 @@ class ParallelModel(nn.Module):
     evaluates, at any time. cached_blocks: see cache_blocks().
     """
 
-    def __init__(
-        self, module: SerialModel, comm: Comm, placements: Mapping[str, Placement], schedule: WeightSchedule
-    ) -> None:
+    def __init__(self, module: SerialModel, comm: Comm, parts: Parts, schedule: WeightSchedule) -> None:
+        """Take a stage's part of the network. parts: where all parameters are."""
         super().__init__()
         self.module = module
         self.comm = comm
-        self.placements = placements
+        self.parts = parts
+        self.placements = parts.placements
+        self.cut = parts.cut
         self.schedule = schedule
         self.cached_blocks = 0
         self._forwards: deque[Task] = deque()
         """The step still expects these."""
-        self._local_parameters = MappingProxyType(dict(module.named_parameters()))
-        self._placement_of = {p: placements[name] for name, p in self._local_parameters.items()}
+        own = dict(module.named_parameters())
+        first_names = {parts.ties.get(name, name): parameter for name, parameter in own.items()}
+        self._local_parameters = MappingProxyType({name: first_names[name] for name in parts.held})
+        self._placement_of = {p: parts.placements[name] for name, p in self._local_parameters.items()}
+        copies = {parts.placements[name].name for name, is_own in parts.held.items() if not is_own}
         by_replicas: dict[int, list[Tensor]] = {}
-        for replicas, start, stop in self.ranges(lambda placement: placement.replicas(comm.grid)):
-            by_replicas.setdefault(replicas, []).append(self.flat_gradients[start:stop])
+        for replicas, start, stop in self.ranges(lambda of: 0 if of.name in copies else of.replicas(comm.grid)):
+            if replicas:
+                by_replicas.setdefault(replicas, []).append(self.flat_gradients[start:stop])
         self.gradients_by_replicas = MappingProxyType(by_replicas)
-        """It has views of the gradients, by how many ranks of those that hold one model store the same elements."""
+        """It has views of the gradients, by how many ranks of those that hold one stage store the same elements: of a
+        tied table without the last stage's copy.
+        """
 
     @property
     def flat_gradients(self) -> Tensor:
@@ -82,9 +111,10 @@ class ParallelModel(nn.Module):
     def start_step(self, micro_batches: int = 1, order: StepSchedule = ONE_BY_ONE) -> Sequence[Task]:
         """Forget the last step's gradients; returns the tasks that the step expects. Losses of their forwards have to
         come in that order; other backwards are slower, not wrong. What a step that failed left in flight is waited for.
+        A stage of a pipeline is stepped by pipeline.runner.Runner instead.
         """
         self.abort_step()
-        tasks = order.tasks(micro_batches)
+        tasks = list(order.order(0, 1, micro_batches).known)
         self._forwards.extend(task for task in tasks if task.direction is Direction.FORWARD)
         self.schedule.start_step(tasks)
         return tasks
@@ -96,7 +126,28 @@ class ParallelModel(nn.Module):
         can step their parameters while the rest is still being summed.
         """
         self._forwards.clear()
-        self.schedule.finish_step(on_summed)
+        if self.parts.shared is None:
+            self.schedule.finish_step(on_summed)
+            return
+        self.schedule.finish_step()
+        self._sum_shared(self.parts.shared)
+        if on_summed is not None:
+            on_summed(0, len(self.flat_gradients))
+
+    @torch.no_grad()
+    def _sum_shared(self, name: str) -> None:
+        """Sum the gradient of a table that the first and the last stage both hold, in the same order on both."""
+        gradient = self._local_parameters[name].grad
+        assert gradient is not None
+        first, last = 0, self.cut.stages - 1
+        own = gradient.flatten()
+        other = torch.empty_like(own)
+        is_first = self.comm.coords[CUTTING_STAGES] == first
+        peer = last if is_first else first
+        calls = [(Kind.SEND, own), (Kind.RECV, other)]
+        for handle in [self.comm.issue(kind, CUTTING_STAGES, what, peer=peer) for kind, what in calls]:
+            handle.wait(unavoidable=True)
+        gradient.copy_((own + other if is_first else other + own).view_as(gradient))
 
     def abort_step(self) -> None:
         """Leave a step after an exception in its middle: wait for all that is in flight, so that nothing dangles."""
@@ -122,7 +173,8 @@ class ParallelModel(nn.Module):
         Raises RuntimeError in the middle of a step.
         """
         count = count if self.can_cache else 0
-        kept = self._weights_of_blocks()[len(self.module.blocks) - count :]
+        weights = self._weights_of_blocks()
+        kept = weights[max(len(weights) - count, 0) :]
         self.schedule.cache([weight for weights in kept for weight in weights])
         self.cached_blocks = count
 
@@ -131,7 +183,13 @@ class ParallelModel(nn.Module):
         return self.schedule.gathered_bytes(self._weights_of_blocks()[0])
 
     def _weights_of_blocks(self) -> list[list[ShardedWeight]]:
-        return [[m.sharded for m in block.modules() if isinstance(m, Linear)] for block in self.module.blocks]
+        """List those of each block that this rank holds."""
+        of_blocks = ([m.sharded for m in block.modules() if isinstance(m, Linear)] for block in self.module.blocks)
+        return [weights for weights in of_blocks if weights]
+
+    def boundary_shape(self, batch: Mapping[str, Tensor]) -> tuple[int, ...]:
+        """Give the shape of the activations between two stages, of a batch."""
+        return len(next(iter(batch.values()))), *self.parts.stream
 
     def _run(self, forward: Callable[[], Tensor]) -> Tensor:
         """Run the network: for the next forward that the step expects, or for one that belongs to no step."""
@@ -149,6 +207,10 @@ class ParallelModel(nn.Module):
     def sum_over_batch(self, value: Tensor) -> Tensor:
         """Sum a scalar of each rank's rows over all that share the batch; in place."""
         return self.comm.sum(value, SPLITTING_ROWS)
+
+    def sum_losses(self, value: Tensor) -> Tensor:
+        """Sum losses of each rank's rows, 0 but on the last stage, over all that share the batch; in place."""
+        return self.comm.sum(value, (*SPLITTING_ROWS, CUTTING_STAGES))
 
     def local_parameters(self) -> Mapping[str, nn.Parameter]:
         """Give this rank's elements of every parameter under its serial name."""

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from engine.comm.funnel import Comm
+from engine.grid import CUTTING_STAGES, STREAM
 from engine.layers.matmul import PLAIN, Kernels
 from engine.layers.registry import Local, layer_of_grid
 from engine.models.adapters.library import adapt
@@ -23,7 +24,8 @@ from engine.overlap.flat import in_order
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.parallel.initial import initial, without_values
-from engine.parallel.model import ParallelModel
+from engine.parallel.model import ParallelModel, Parts
+from engine.parallel.pipeline.cut import Cut, even
 from engine.precision import Precision
 
 Value = TypeVar("Value")
@@ -40,14 +42,16 @@ def parallelize(
     device: torch.device | str = "cpu",
     kernels: Mapping[str, Kernels] = MappingProxyType({}),
     loader: WeightLoader | None = None,
+    cut: Cut | None = None,
 ) -> ParallelModel:
     """Make this rank's part of a network on the 4D grid, with its initial weights.
 
     network: an architecture, or a network of transformers or litgpt, whose weights are taken unless it is on the meta
     device. The same seed gives the same global weights on every grid, whatever the precision; on the meta device there
-    are none. loader: gives the weights instead. kernels: how linear layers multiply, by the name of the layer. Of the
-    overlap, cache="auto" is left to whoever knows the memory (ParallelModel.cache_blocks). Raises UsageError if the
-    grid doesn't divide the network or no adapter knows it, ValueError for a layer that there is none of on the grid.
+    are none. loader: gives the weights instead. cut: into the grid's stages (default: of as many blocks as possible
+    each). kernels: how linear layers multiply, by the name of the layer. Of the overlap, cache="auto" is left to
+    whoever knows the memory (ParallelModel.cache_blocks). Raises UsageError if the grid doesn't divide the network or
+    no adapter knows it, ValueError for a layer that there is none of on the grid.
     """
     grid, coords = comm.grid, comm.coords
     architecture, loader = adapt(network, comm) if isinstance(network, nn.Module) else (network, loader)
@@ -59,9 +63,19 @@ def parallelize(
         name: replace(placement, column_major=name in column_major)
         for name, placement in architecture.placements().items()
     }
+    table = architecture.network()
+    cut = cut or even(architecture.layers, grid.stages)
+    stage = coords[CUTTING_STAGES]
+    held = cut.held(table, stage)
+    copies = [name for name, own in cut.held(table, cut.stages - 1).items() if not own]
+    parts = Parts(
+        cut, placements, cut.owners(table), held, ties, (architecture.sequence, architecture.hidden // grid[STREAM]),
+        shared=next((name for name in copies if name in held), None),
+    )  # fmt: skip
+    ours = {name: placement for name, placement in placements.items() if name in held}
     parameters: dict[str, nn.Parameter] = {}
     weights: dict[str, ShardedWeight] = {}
-    numels = {name: placements[name].local_numel(grid) for name in in_order(placements, grid)}
+    numels = {name: placements[name].local_numel(grid) for name in in_order(ours, grid)}
     masters, start = torch.empty(sum(numels.values()), dtype=precision.master, device=device), 0
     for name, numel in numels.items():
         placement, elements = placements[name], masters[start : start + numel]
@@ -74,11 +88,17 @@ def parallelize(
         if placement.sharded:
             weights[name] = ShardedWeight(placement, parameters[name], tile)
     replicated = [parameter for name, parameter in parameters.items() if name not in weights]
-    schedule = WeightSchedule(comm, list(weights.values()), replicated, precision, overlap, masters)
+    schedule = WeightSchedule(
+        comm, list(weights.values()), replicated, precision, overlap, masters,
+        gathers_again=cut.stages > 1 and not checkpoint_activations,
+    )  # fmt: skip
 
     for name, layer in list(model.named_modules()):
         own = {key: f"{name}.{key}" for key, _ in layer.named_parameters(recurse=False)}
         names = {key: ties.get(full, full) for key, full in own.items()}
+        if own and not held.keys() & names.values():
+            model.set_submodule(name, nn.Identity())  # another stage's
+            continue
         local = Local(
             name,
             comm,
@@ -90,10 +110,10 @@ def parallelize(
         )
         if (new := layer_of_grid(layer, local)) is not None:
             model.set_submodule(name, new)
-    found = dict(model.named_parameters())
-    if strange := {name for name in placements.keys() | found.keys() if found.get(name) is not parameters.get(name)}:
+    found = {ties.get(name, name): parameter for name, parameter in model.named_parameters()}
+    if strange := {name for name in ours.keys() | found.keys() if found.get(name) is not parameters.get(name)}:
         raise ValueError(f"No layer of the grid takes these parameters of {architecture.name}: {sorted(strange)}.")
-    parallel = ParallelModel(model, comm, placements, schedule)
+    parallel = ParallelModel(model, comm, parts, schedule)
     parallel.switch(overlap)
     return parallel
 

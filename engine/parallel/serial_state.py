@@ -6,17 +6,20 @@ import torch
 from torch import Tensor
 
 from engine.comm.funnel import Comm, Kind
+from engine.grid import CUTTING_STAGES
 from engine.parallel.model import ParallelModel
 from engine.placement import Placement
 
 
 def full_tensor(placement: Placement, local: Tensor, comm: Comm) -> Tensor | None:
-    """Put together, on rank 0 alone, the serial tensor of which every rank holds its local elements. Collective."""
+    """Put together, on the first rank of a stage alone, the serial tensor of which all of the stage's ranks hold their
+    local elements. Collective among those.
+    """
     pieces = local.detach().reshape(-1).contiguous()
     axes = placement.axes[::-1]
     for axis in axes:
         pieces = comm.run(Kind.ALL_GATHER, axis, pieces)
-    if comm.rank != 0:
+    if not _leads(comm):
         return None
     full = local.new_empty(placement.shape)
     per_rank = placement.local_numel(comm.grid)
@@ -34,11 +37,25 @@ def full_tensor(placement: Placement, local: Tensor, comm: Comm) -> Tensor | Non
 @torch.no_grad()
 def _full(model: ParallelModel, local: dict[str, Tensor]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
+    comm, parts = model.comm, model.parts
     for name, placement in model.placements.items():
-        full = full_tensor(placement, local[name], model.comm)
-        if full is not None:
+        owner, full = parts.owners[name], None
+        if comm.coords[CUTTING_STAGES] == owner:
+            full = full_tensor(placement, local[name], comm)
+        if owner and _leads(comm):
+            if full is not None:
+                comm.issue(Kind.SEND, CUTTING_STAGES, full, peer=0).wait()
+            elif comm.rank == 0:
+                full = torch.empty(placement.shape, dtype=model.flat_gradients.dtype, device=comm.device)
+                comm.issue(Kind.RECV, CUTTING_STAGES, full, peer=owner).wait()
+        if full is not None and comm.rank == 0:
             found[name] = full.cpu()
     return found
+
+
+def _leads(comm: Comm) -> bool:
+    """Say whether it is the first rank of its stage."""
+    return comm.rank == comm.coords[CUTTING_STAGES] * comm.grid.stride(CUTTING_STAGES)
 
 
 def full_state_dict(model: ParallelModel) -> dict[str, Tensor]:

@@ -3,14 +3,11 @@
 The models have a table of tokens, blocks, a norm and a head, as the families in comparison.DECODERS have.
 """
 
-from inspect import signature
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.models.rotary import rotation
 from engine.peers.comparison import Unavailable
 from engine.precision import at_least_fp32
 
@@ -20,14 +17,11 @@ class Begin(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.tokens = model.tokens
-        self.positions = getattr(model, "positions", None)
+        self.tokens, self.positions = model.tokens, getattr(model, "positions", None)
+        self._begin = model.begin  # a bound method: the model is no submodule, as it would have all blocks as well
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
-        x_BSH = self.tokens(tokens_BS)
-        if self.positions is None:
-            return x_BSH
-        return x_BSH + self.positions(torch.arange(tokens_BS.shape[1], device=tokens_BS.device))
+        return self._begin(tokens_BS)
 
 
 class Middle(nn.Module):
@@ -36,16 +30,10 @@ class Middle(nn.Module):
     def __init__(self, model: Any, place: int) -> None:
         super().__init__()
         self.block = model.blocks[place]
-        self._shape = model.shape
-        asks_for_rows = "rows" in signature(self.block.forward).parameters
-        self._others = (None,) if asks_for_rows else ()  # of the batch, which no dropout needs here
-        self._run = [model.run_block]  # not a submodule: it would have all other blocks as well
+        self._run, self._place = model.run_blocks, place
 
     def forward(self, x_BSH: Tensor) -> Tensor:
-        turn = None
-        if self._shape.rotary_features:
-            turn = rotation(self._shape, x_BSH.shape[1], x_BSH.device, x_BSH.dtype)
-        return self._run[0](self.block, x_BSH, *self._others, turn)
+        return self._run(x_BSH, None, (self._place,))  # without rows of the batch, which no dropout needs here
 
 
 class End(nn.Module):
@@ -54,9 +42,10 @@ class End(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.norm, self.head = model.norm, model.head
+        self._end = model.end
 
     def forward(self, x_BSH: Tensor) -> Tensor:
-        return self.head(self.norm(x_BSH))
+        return self._end(x_BSH)
 
 
 def mean_cross_entropy(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:

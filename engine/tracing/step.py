@@ -67,7 +67,7 @@ def trace(
         state_bytes = log.live
         _size_cache(trainer, device_memory, log.peak)
         passes = training.batch.per_rank(grid) // training.batch.at_once(grid)
-        one_by_one = list(order.tasks(passes)) == ONE_BY_ONE.tasks(passes)
+        one_by_one = list(order.order(0, 1, passes).known) == list(ONE_BY_ONE.order(0, 1, passes).known)
         few = min(passes, MOST_PASSES) if one_by_one else passes
         trainer.training = _of_few(training, grid, few)
         log.peak = log.live

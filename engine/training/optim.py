@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from engine.grid import HOLDING
+from engine.grid import CUTTING_STAGES, HOLDING
 from engine.layers.compiled import Compiled
 from engine.optimizer_state import ADAMW
 from engine.parallel.model import ParallelModel
@@ -190,7 +190,7 @@ def gradient_norm(model: ParallelModel) -> Tensor:
     """
     sums = [sum_of_squares(of) / replicas for replicas, of in model.gradients_by_replicas.items()]
     total = torch.stack(sums).sum()
-    return model.comm.sum(total, HOLDING).sqrt()
+    return model.comm.sum(total, (*HOLDING, CUTTING_STAGES)).sqrt()
 
 
 @torch.no_grad()

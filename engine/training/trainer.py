@@ -21,9 +21,10 @@ from engine.measure.memory import free_bytes
 from engine.measure.recorder import Recorder
 from engine.models.adapters.files import weights_of
 from engine.overlap.flags import AUTO, Overlap
-from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule
+from engine.overlap.tasks import ONE_BY_ONE, StepSchedule
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
+from engine.parallel.pipeline.runner import MicroBatch, Runner
 from engine.precision import Precision
 from engine.training.optim import AdamW, clip_scale, gradient_norm
 from engine.training.optimizer import MakeOptimizer, Optimizer
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from engine.models.adapters.folder import Pretrained
 
 log = logging.getLogger(__name__)
-
-MicroBatch = tuple[BatchRows, dict[str, Tensor]]
-"""It is rows of the global batch, and what the task makes of them."""
 
 
 class Step(NamedTuple):
@@ -70,7 +68,7 @@ class Trainer:
         order: StepSchedule = ONE_BY_ONE,
         optimizer: MakeOptimizer = AdamW,
     ) -> None:
-        self.training, self.dataset, self.comm, self.recorder, self.order = training, dataset, comm, recorder, order
+        self.training, self.dataset, self.comm, self.recorder = training, dataset, comm, recorder
         fresh = pretrained if saved is None else None
         with weights_of(fresh) if fresh is not None else nullcontext() as loader:
             self.model: ParallelModel = parallelize(
@@ -84,6 +82,7 @@ class Trainer:
                 kernels=kernels,
                 loader=loader,
             )
+        self.runner = Runner(self.model, order)
         self.optimizer: Optimizer = optimizer(self.model, training.optim)
         self._auto_blocks: int | None = None
         """cache="auto" comes out as so many blocks, once a step has shown how much memory training takes."""
@@ -126,18 +125,7 @@ class Trainer:
         clip, model, recorder = self.training.optim.clip, self.model, self.recorder
         micro_batches = self._next_batch()
         divisor = self._valid(micro_batches)
-        tasks = model.start_step(len(micro_batches), self.order)
-        loss_sum = torch.zeros((), dtype=torch.float64, device=self.comm.device)
-        losses: dict[int, Tensor] = {}
-        for direction, number in tasks:
-            recorder.mark(direction.value)
-            if direction is Direction.FORWARD:
-                rows, batch = micro_batches[number]
-                losses[number] = model.loss(batch, rows, divisor=divisor)
-            else:
-                loss = losses.pop(number)
-                loss.backward()
-                loss_sum += loss.detach()
+        loss_sum = self.runner.run(micro_batches, divisor, recorder.mark)
         self.optimizer.start_step(self.done)
         recorder.mark("reduce")
         if clip:  # by the norm of all gradients, so nothing can be stepped before they are all there
@@ -150,7 +138,7 @@ class Trainer:
             recorder.mark("optimizer")
             norm = gradient_norm(model)
         self.done += 1
-        return model.sum_over_batch(loss_sum), norm.double()
+        return model.sum_losses(loss_sum), norm.double()
 
     def _size_cache(self) -> None:
         """Settle cache="auto", once a step has shown how much memory training takes. Collective."""

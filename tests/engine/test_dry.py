@@ -77,7 +77,7 @@ def test_the_command_prints_what_one_rank_sends_as_json(capsys: pytest.CaptureFi
         found[options] = json.loads(capsys.readouterr().out)
     plain = found[()]
     assert (plain["model"], plain["grid"], plain["rank"]) == ("llama-test", "2x1x2x2", 3)
-    assert plain["coords"] == {"x": 1, "y": 0, "z": 1, "data": 0}
+    assert plain["coords"] == {"x": 1, "y": 0, "z": 1, "data": 0, "pipe": 0}
     assert 0 < plain["peak_memory_bytes"] < 2**34
 
     def gathered(told: dict[str, Any]) -> dict[str, int]:

@@ -148,8 +148,8 @@ def test_an_order_that_no_step_expects_is_slower_and_not_wrong(grid: Grid, check
     def gradients(comm: Comm, *, expected: bool) -> list[torch.Tensor]:
         model, found = start(case, comm), []
         if not expected:
-            announce = model.start_step
-            model.start_step = lambda count, order: (announce(count), order.tasks(count))[1]  # type: ignore[method-assign]
+            begin = model.schedule.start_step
+            model.schedule.start_step = lambda tasks, **others: begin((), **others)  # type: ignore[method-assign]
         for step in range(3):
             step_parallel(case, model, step)
             found.append(model.flat_gradients.clone())
@@ -162,7 +162,7 @@ def test_an_order_that_no_step_expects_is_slower_and_not_wrong(grid: Grid, check
 def test_a_trainer_carries_out_the_order_that_it_is_given() -> None:
     def train(comm: Comm, order: StepSchedule) -> tuple[list[tuple[float, float]], list[str]]:
         training, phases = trainer(comm, EAGER), []
-        training.order = order
+        training.runner.schedule = order
         mark = training.recorder.mark
         training.recorder.mark = lambda phase: (phases.append(phase), mark(phase))[1]  # type: ignore[method-assign]
         return [training.step()[:2] for _ in range(3)], phases

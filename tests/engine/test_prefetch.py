@@ -25,6 +25,8 @@ Z = Grid(1, 1, 2, 1)
 TILE = (2, 3)
 TILE_BYTES = 2 * 3 * 8
 
+HALVES = Direction.FORWARD, Direction.BACKWARD
+
 
 class Watched(LazyComm):
     """Counts the collectives of each lane: now in flight, the most at once, and all."""
@@ -78,12 +80,12 @@ class Model:
 
     def start_step(self, passes: int) -> None:
         self.passes = 0
-        self.schedule.start_step(ONE_BY_ONE.tasks(passes))
+        self.schedule.start_step(ONE_BY_ONE.order(0, 1, passes).known)
 
     def run_pass(self, *numbers: int) -> list[int]:
         """A forward that uses the first of these weights, and a backward that uses the others."""
         found = []
-        for direction, used in zip(Direction, (numbers[:1], numbers[1:]), strict=True):
+        for direction, used in zip(HALVES, (numbers[:1], numbers[1:]), strict=True):
             self.schedule.start_task(Task(direction, self.passes))
             found += self.use(*used)
         self.passes += 1

@@ -15,7 +15,7 @@ from engine.grid import Grid
 from engine.layers.embedding import TokenEmbedding
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL, Overlap
-from engine.overlap.tasks import Direction, Task
+from engine.overlap.tasks import Direction, Known, OneByOne, Task
 from engine.simulator import events
 from engine.simulator.events import Attention, Event, Issue, Mark, MatrixProduct, Trace, Wait
 from engine.tracing import step, watch
@@ -89,9 +89,10 @@ def test_the_middle_micro_batches_are_alike(monkeypatch: pytest.MonkeyPatch) -> 
     assert folded.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.01), "but for the tokens of the others"
 
 
-class ForwardsFirst:
-    def tasks(self, passes: int) -> list[Task]:
-        return [Task(direction, number) for direction in Direction for number in range(passes)]
+class ForwardsFirst(OneByOne):
+    def order(self, stage: int, stages: int, passes: int) -> Known:
+        halves = Direction.FORWARD, Direction.BACKWARD
+        return Known(Task(direction, number) for direction in halves for number in range(passes))
 
 
 def test_passes_that_are_under_way_together_are_all_traced() -> None:

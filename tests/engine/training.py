@@ -1,6 +1,6 @@
 """A few training steps of a small network, serially or on a grid, and the comparison of the two."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -16,10 +16,11 @@ from engine.models.architecture import Architecture
 from engine.models.serial import SerialModel
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.schedule import OnSummed
-from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule, Task
+from engine.overlap.tasks import ONE_BY_ONE, Direction, Known, StepSchedule, Task
 from engine.parallel.initial import initialise_serial
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
+from engine.parallel.pipeline.runner import Runner
 from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.precision import Precision
 
@@ -34,9 +35,14 @@ class Written:
         self._tasks = [Task(names[task[0]], int(task[1:])) for task in order.split()]
         self.passes = 1 + max(task.number for task in self._tasks)
 
-    def tasks(self, passes: int) -> Sequence[Task]:
+    chunks, deferring = 1, False
+
+    def check(self, stages: int, passes: int) -> None:
         assert passes == self.passes
-        return self._tasks
+
+    def order(self, stage: int, stages: int, passes: int) -> Known:
+        assert passes == self.passes
+        return Known(self._tasks)
 
 
 @dataclass(frozen=True)
@@ -126,19 +132,12 @@ def step_parallel(case: Case, model: ParallelModel, step: int, on_summed: OnSumm
     first = grid.position(comm.coords, SPLITTING_ROWS) * share
     batch = batch_of_step(case, step)
     parts = torch.arange(first, first + share).chunk(case.micro_batches)
-    total = torch.zeros((), dtype=torch.float64)
-    losses: dict[int, Tensor] = {}
-    for direction, number in model.start_step(case.micro_batches, case.order):
-        if direction is Direction.FORWARD:
-            rows = parts[number]
-            part = {name: tensor[rows] for name, tensor in batch.items()}
-            losses[number] = model.loss(part, BatchRows(SEED, step, rows), divisor=divisor_of(case, batch))
-        else:
-            loss = losses.pop(number)
-            loss.backward()
-            total += loss.detach()
+    micro_batches = [
+        (BatchRows(SEED, step, rows), {name: tensor[rows] for name, tensor in batch.items()}) for rows in parts
+    ]
+    total = Runner(model, case.order).run(micro_batches, divisor_of(case, batch))
     model.finish_step(on_summed)
-    return model.sum_over_batch(total).item()
+    return model.sum_losses(total).item()
 
 
 def train_parallel(

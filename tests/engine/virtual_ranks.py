@@ -6,12 +6,14 @@ rank computes at a time, for threads that fight for the interpreter use up to fo
 """
 
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
-from queue import Queue
+from queue import Empty, Queue
 from typing import TypeVar
 
 import torch
@@ -88,6 +90,15 @@ class Hub:
         finally:
             self.turn.acquire()
 
+    def message(self, messages: Queue[Tensor]) -> Tensor:
+        """The next of these, once it is there."""
+        for _ in range(TIMEOUT_S * 10):
+            with suppress(Empty):
+                return self.yielding(lambda: messages.get(timeout=0.1))
+            if self.failed.is_set():
+                raise RuntimeError("another rank failed")
+        raise TimeoutError("a rank never sent its message")
+
     def take(self, slot: _Slot) -> Tensor:
         for _ in range(TIMEOUT_S * 10):
             if slot.done.is_set() or self.yielding(lambda: slot.done.wait(0.1)):
@@ -158,14 +169,35 @@ class LazyComm(Comm):
             if kind is Kind.SEND:
                 assert torch.equal(buffer, sent), "an input changed while in flight"
             else:
-                messages = self.hub.messages(other, self.rank, lane)
-                buffer.copy_(self.hub.yielding(lambda: messages.get(timeout=TIMEOUT_S)))
+                buffer.copy_(self.hub.message(self.hub.messages(other, self.rank, lane)))
 
-        return finish
+        return _Arriving(finish, self.hub.messages(other, self.rank, lane)) if kind is Kind.RECV else finish
+
+    def _pause(self, came: threading.Event) -> None:
+        if self.hub.failed.is_set():
+            raise RuntimeError("another rank failed")
+        self.hub.yielding(lambda: time.sleep(1e-4))
+
+
+@dataclass
+class _Arriving:
+    """What waits for a message."""
+
+    finish: Callable[[], None]
+    messages: Queue[Tensor]
+
+    def __call__(self) -> None:
+        self.finish()
+
+    def watch(self, notify: Callable[[], None]) -> None:
+        """Nobody notifies."""
+
+    def arrived(self) -> bool:
+        return not self.messages.empty()
 
 
 def _spoil(buffer: Tensor) -> None:
-    buffer.fill_(torch.nan if buffer.is_floating_point() else -1)
+    buffer.fill_(torch.nan if buffer.is_floating_point() else torch.iinfo(buffer.dtype).max)
 
 
 @dataclass

@@ -52,12 +52,13 @@ class Bert(SerialModel):
         self.head = nn.Linear(shape.hidden, shape.vocabulary)
         self.head.weight = self.tokens.weight
 
-    def forward(self, tokens_BS: Tensor, segments_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
-        """Compute logits of the token at every position."""
+    def begin(self, tokens_BS: Tensor, segments_BS: Tensor, *, rows: BatchRows | None = None) -> Tensor:  # type: ignore[override]
+        """Embed the tokens of their segments at their positions."""
         x = self.tokens(tokens_BS) + self.segments(segments_BS)
-        x = self.dropout(self.norm(x + self.positions(torch.arange(tokens_BS.shape[1], device=x.device))), rows)
-        for block in self.blocks:
-            x = self.run_block(block, x, rows)
+        return self.dropout(self.norm(x + self.positions(torch.arange(tokens_BS.shape[1], device=x.device))), rows)
+
+    def end(self, x: Tensor) -> Tensor:
+        """Compute logits of the token at every position."""
         return self.head(self.head_norm(self.redistribute(self.gelu(x, self.transform))))
 
 

@@ -59,16 +59,19 @@ class GPT(SerialModel):
         if shape.tied:
             self.head.weight = self.tokens.weight
 
-    def forward(self, tokens_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
-        """Compute logits of the next token at every position."""
-        x, turn = self.tokens(tokens_BS), None
+    def begin(self, tokens_BS: Tensor, *, rows: BatchRows | None = None) -> Tensor:  # type: ignore[override]
+        """Embed the tokens at their positions."""
+        x = self.tokens(tokens_BS)
         if self.positions is not None:
             x = x + self.positions(torch.arange(tokens_BS.shape[1], device=tokens_BS.device))
-        else:
-            turn = rotation(self.shape, tokens_BS.shape[1], x.device, x.dtype)
-        x = self.dropout(x, rows)
-        for block in self.blocks:
-            x = self.run_block(block, x, rows, turn)
+        return self.dropout(x, rows)
+
+    def beside(self, x: Tensor, rows: BatchRows | None) -> tuple[object, ...]:
+        """Give the rows, and the rotation of queries and keys if positions are rotary."""
+        return rows, None if self.shape.rotary is None else rotation(self.shape, x.shape[1], x.device, x.dtype)
+
+    def end(self, x: Tensor) -> Tensor:
+        """Compute logits of the next token at every position."""
         return self.head(self.norm(x))
 
 

@@ -86,12 +86,16 @@ class Llama(SerialModel):
         if shape.tied:
             self.head.weight = self.tokens.weight
 
-    def forward(self, tokens_BS: Tensor, rows: BatchRows | None = None) -> Tensor:
+    def begin(self, tokens_BS: Tensor, *, rows: BatchRows | None = None) -> Tensor:  # type: ignore[override]
+        """Embed the tokens."""
+        return self.tokens(tokens_BS)
+
+    def beside(self, x_BSH: Tensor, rows: BatchRows | None) -> tuple[object, ...]:
+        """Give the rotation of queries and keys."""
+        return (rotation(self.shape, x_BSH.shape[1], x_BSH.device, x_BSH.dtype),)
+
+    def end(self, x_BSH: Tensor) -> Tensor:
         """Compute logits of the next token at every position."""
-        x_BSH = self.tokens(tokens_BS)
-        rotation_2SP = rotation(self.shape, tokens_BS.shape[1], x_BSH.device, x_BSH.dtype)
-        for block in self.blocks:
-            x_BSH = self.run_block(block, x_BSH, rotation_2SP)
         return self.head(self.norm(x_BSH))
 
 

@@ -47,14 +47,15 @@ class ViT(SerialModel):
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
         self.head = nn.Linear(shape.hidden, shape.classes)
 
-    def forward(self, pixels_BCHW: Tensor, rows: BatchRows | None = None) -> Tensor:
-        """Compute logits of an image's class."""
+    def begin(self, pixels_BCHW: Tensor, *, rows: BatchRows | None = None) -> Tensor:  # type: ignore[override]
+        """Embed patches at their positions, behind the token of the class."""
         x = self.patches(pixels_BCHW)
         numbers = torch.arange(x.shape[1] + 1, device=x.device)
         class_token = self.class_token(numbers[:1]).expand(len(x), -1, -1)
-        x = self.dropout(torch.cat([class_token, x], dim=1) + self.positions(numbers), rows)
-        for block in self.blocks:
-            x = self.run_block(block, x, rows)
+        return self.dropout(torch.cat([class_token, x], dim=1) + self.positions(numbers), rows)
+
+    def end(self, x: Tensor) -> Tensor:
+        """Compute logits of an image's class."""
         return self.head(self.norm(x[:, 0]))
 
 

@@ -1,0 +1,134 @@
+"""A link carries activations to the next stage and their gradients to the one before.
+
+Messages of one direction arrive in the order in which they are sent, which the receiver knows: receives are posted
+ahead of it. Behind its content each message has a tail, which names the task that it is for: a message that was lost,
+doubled or exchanged is an error, not a wrong number.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from engine.comm.collective import Kind, Lane
+from engine.comm.funnel import Comm
+from engine.comm.handle import Handle
+from engine.errors import RunError
+from engine.grid import CUTTING_STAGES
+from engine.overlap.tasks import Direction, Task
+
+POSTED = 2
+"""So many receives of a direction are posted ahead."""
+TAIL_BYTES = 16
+LANES = {Direction.FORWARD: Lane.FORWARD, Direction.BACKWARD: Lane.BACKWARD}
+
+
+class Link:
+    """It holds the messages of this rank: those that are on their way to it, and those that it has sent.
+
+    All messages are activations of one shape, and their gradients.
+    """
+
+    def __init__(self, comm: Comm, shape: Sequence[int], dtype: torch.dtype) -> None:
+        self._comm, self._shape, self._dtype = comm, tuple(shape), dtype
+        self._content_bytes = prod(shape) * dtype.itemsize
+        self._stage, self._stages = comm.coords[CUTTING_STAGES], comm.grid.stages
+        self._from = {
+            Direction.FORWARD: (self._stage - 1) % self._stages,
+            Direction.BACKWARD: (self._stage + 1) % self._stages,
+        }
+        self._step = 0
+        self._expected: dict[Direction, deque[Task]] = {}
+        """These messages have still to be taken, in their order."""
+        self._unposted: dict[Direction, int] = {}
+        self._coming: dict[Direction, deque[tuple[Handle, Tensor]]] = {}
+        self._sent: list[Handle] = []
+        self._tails: list[tuple[Task, Tensor]] = []
+
+    def start_step(self, expected: Mapping[Direction, Sequence[Task]]) -> None:
+        """Begin a step in which messages for these tasks come, in this order."""
+        self._step += 1
+        self._expected = {direction: deque(tasks) for direction, tasks in expected.items()}
+        self._unposted = {direction: len(tasks) for direction, tasks in expected.items()}
+        self._coming = {direction: deque() for direction in expected}
+        for direction in expected:
+            self._post(direction)
+
+    def ready(self, task: Task) -> bool:
+        """Say whether a task's message has come, or none has to."""
+        if task not in self._expected.get(task.direction, ()):
+            return True
+        return self._expected[task.direction][0] == task and self._coming[task.direction][0][0].arrived()
+
+    def wait(self) -> None:
+        """Wait until any message has come that hasn't been taken."""
+        first = [coming[0][0] for coming in self._coming.values() if coming]
+        if not first:
+            raise RunError("A stage waits, but no message is to come: this is a fault of its schedule.")
+        self._comm.wait_any([handle for handle in first if not handle.arrived()] or first)
+
+    def take(self, task: Task) -> Tensor:
+        """Wait for a task's message, and give its content. Raises RunError for a message that is for another."""
+        wanted = self._expected[task.direction].popleft()
+        assert wanted == task, f"the schedule wants {task} where {wanted} comes"
+        handle, message = self._coming[task.direction].popleft()
+        handle.wait(unavoidable=True)
+        self._post(task.direction)
+        tail = message[self._content_bytes :]
+        if message.device.type == "cpu":
+            self._check(task, tail)
+        elif not message.is_meta:
+            self._tails.append((task, tail))
+        return message[: self._content_bytes].view(self._dtype).view(self._shape)
+
+    def send(self, task: Task, content: Tensor) -> None:
+        """Send the content to a task of the stage that is next in its direction. It may be changed afterwards."""
+        if content.shape != self._shape or content.dtype != self._dtype:
+            raise RunError(
+                f"Stages send {self._dtype} of shape {self._shape} to each other, but stage {self._stage} made "
+                f"{content.dtype} of {tuple(content.shape)}."
+            )
+        message = torch.empty(self._content_bytes + TAIL_BYTES, dtype=torch.uint8, device=content.device)
+        message[: self._content_bytes].view(self._dtype).view(self._shape).copy_(content)
+        message[self._content_bytes :].copy_(self._tail(task), non_blocking=True)
+        ahead = 1 if task.direction is Direction.FORWARD else -1
+        to, lane = (self._stage + ahead) % self._stages, LANES[task.direction]
+        self._sent.append(self._comm.issue(Kind.SEND, CUTTING_STAGES, message, lane=lane, peer=to))
+
+    def finish_step(self) -> None:
+        """Wait until all that was sent has been received. Raises RunError for a message that was for another task."""
+        for handle in self._sent:
+            handle.wait()
+        self._sent.clear()
+        for task, tail in self._tails:
+            self._check(task, tail.cpu())
+        self._tails.clear()
+
+    def abort_step(self) -> None:
+        """Forget all messages, once Comm.abandon() has waited for them."""
+        self._expected, self._coming, self._unposted = {}, {}, {}
+        self._sent.clear()
+        self._tails.clear()
+
+    def _post(self, direction: Direction) -> None:
+        coming = self._coming[direction]
+        while self._unposted[direction] and len(coming) < POSTED:
+            self._unposted[direction] -= 1
+            message = torch.empty(self._content_bytes + TAIL_BYTES, dtype=torch.uint8, device=self._comm.device)
+            lane, peer = LANES[direction], self._from[direction]
+            coming.append((self._comm.issue(Kind.RECV, CUTTING_STAGES, message, lane=lane, peer=peer), message))
+
+    def _tail(self, task: Task) -> Tensor:
+        numbers = list(Direction).index(task.direction), task.number, task.chunk, self._step
+        return torch.tensor(numbers, dtype=torch.int32).view(torch.uint8)
+
+    def _check(self, task: Task, tail: Tensor) -> None:
+        if not torch.equal(tail, self._tail(task)):
+            kind, number, chunk, step = tail.clone().view(torch.int32).tolist()
+            raise RunError(
+                f"Stage {self._stage} wants the message for {task.direction} {task.number} of chunk {task.chunk} in "
+                f"step {self._step}, but got number {number} of chunk {chunk} in step {step}, direction {kind}: a "
+                "message was lost, doubled or exchanged."
+            )

@@ -1,0 +1,197 @@
+"""A runner carries out a step's tasks on one rank: forwards, backwards and weight gradients of all micro-batches.
+
+A network that isn't cut takes the same road, without messages.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.comm.collective import Kind
+from engine.grid import CUTTING_STAGES, HOLDING
+from engine.layers.dropout import BatchRows
+from engine.overlap.tasks import ONE_BY_ONE, Direction, Order, StepSchedule, Task
+from engine.parallel.model import ParallelModel
+from engine.parallel.pipeline.link import Link
+
+MicroBatch = tuple[BatchRows | None, Mapping[str, Tensor]]
+"""It is rows of the global batch, and what the network's task makes of them."""
+Mark = Callable[[str], None]
+
+
+class Leave(torch.autograd.Function):
+    """It ends the graph of a stage whose output has been sent, so that only what the backward needs is kept of it. What
+    comes back for it is in box when its backward begins.
+    """
+
+    @staticmethod
+    def forward(ctx, output: Tensor, box: list[Tensor]) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.box = box
+        return output.new_zeros(())
+
+    @staticmethod
+    def backward(ctx, _: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+        return ctx.box.pop(), None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """It is a pass between its forward and its backward.
+
+    entered: the activations that came from the stage before; None of the first. left: the loss, or what Leave gave.
+    """
+
+    entered: Tensor | None
+    left: Tensor
+    box: list[Tensor]
+
+
+class Runner:
+    """It drives a model's steps. most_held, most_pending: passes whose backward, and whose weight task, was still to
+    come, at most, in the last step.
+    """
+
+    def __init__(self, model: ParallelModel, schedule: StepSchedule = ONE_BY_ONE) -> None:
+        self.model, self.schedule = model, schedule
+        self._comm, self._cut = model.comm, model.cut
+        self._stage = self._comm.coords[CUTTING_STAGES]
+        self._link: Link | None = None
+        self._held: dict[tuple[int, int], _Pass] = {}
+        self.most_held = self.most_pending = 0
+
+    def run(self, micro_batches: Sequence[MicroBatch], divisor: float | Tensor, mark: Mark = lambda _: None) -> Tensor:
+        """Carry out all tasks of a step but its end, ParallelModel.finish_step().
+
+        Returns the sum of the losses of this rank's rows, a float64 scalar; 0 but on the last stage. divisor: as
+        ParallelModel.loss() takes it. mark: is told in which direction the next task goes.
+        """
+        model, passes = self.model, len(micro_batches)
+        model.abort_step()
+        self._held.clear()
+        self.most_held = self.most_pending = pending = 0
+        order = self.schedule.order(self._stage, self._cut.stages, passes)
+        deferring, contributing = self.schedule.deferring, passes * self._cut.chunks
+        model.schedule.start_step(order.known, contributing=contributing, deferring=deferring)
+        if self._cut.stages > 1:
+            self._start_messages(passes, micro_batches)
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self._comm.device)
+        for task in self._tasks(order, contributing * (3 if deferring else 2)):
+            mark(task.direction.value)
+            model.schedule.start_task(task)
+            if task.direction is Direction.FORWARD:
+                rows, batch = micro_batches[task.number]
+                self._forward(task, batch, rows, divisor)
+                self.most_held = max(self.most_held, len(self._held))
+            elif task.direction is Direction.BACKWARD:
+                loss = self._backward(task)
+                if loss is not None:
+                    loss_sum += loss
+                pending += deferring
+                self.most_pending = max(self.most_pending, pending)
+            else:
+                pending -= 1
+        if self._link is not None:
+            self._link.finish_step()
+        return loss_sum
+
+    def _forward(
+        self, task: Task, batch: Mapping[str, Tensor], rows: BatchRows | None, divisor: float | Tensor
+    ) -> None:
+        module, cut, entered = self.model.module, self._cut, None
+        if cut.begins(self._stage, task.chunk):
+            x = module.begin(*module.task.inputs(batch), rows=rows)
+        else:
+            assert self._link is not None
+            entered = x = self._link.take(task).requires_grad_()
+        x = module.run_blocks(x, rows, cut.blocks[self._stage][task.chunk])
+        box: list[Tensor] = []
+        if cut.ends(self._stage, task.chunk):
+            left = module.task.loss(module.criterion, module.end(x), batch, divisor)
+        else:
+            assert self._link is not None
+            _, chunk = cut.after(self._stage, task.chunk)
+            self._link.send(task._replace(chunk=chunk), x.detach())
+            left = Leave.apply(x, box)
+        self._held[task.number, task.chunk] = _Pass(entered, left, box)
+
+    def _backward(self, task: Task) -> Tensor | None:
+        """Return the loss on the last stage."""
+        at, ends = self._held.pop((task.number, task.chunk)), self._cut.ends(self._stage, task.chunk)
+        if not ends:
+            assert self._link is not None
+            at.box.append(self._link.take(task))
+        at.left.backward()
+        if at.entered is not None:
+            assert self._link is not None
+            assert at.entered.grad is not None
+            _, chunk = self._cut.before(self._stage, task.chunk)
+            self._link.send(task._replace(chunk=chunk), at.entered.grad)
+        return at.left.detach() if ends else None
+
+    def _tasks(self, order: Order, count: int) -> Iterator[Task]:
+        """Yield the tasks in the order in which this rank carries them out: all ranks of a stage in the same."""
+        if order.known:
+            while order.left:
+                task = order.next(lambda _: True)
+                assert task is not None
+                yield task
+            return
+        leading = all(self._comm.coords[axis] == 0 for axis in HOLDING)
+        for _ in range(count):
+            task = self._next(order) if leading else None
+            yield self._agreed(task)
+
+    def _next(self, order: Order) -> Task:
+        assert self._link is not None
+        while (task := order.next(self._link.ready)) is None:
+            self._link.wait()
+        return task
+
+    def _agreed(self, task: Task | None) -> Task:
+        """Take the task that the stage's first rank has chosen. Each rank has it from the one at coordinate 0 of an
+        axis, axis by axis.
+        """
+        comm = self._comm
+        numbers = [0, 0, 0] if task is None else [list(Direction).index(task.direction), task.number, task.chunk]
+        message = torch.tensor(numbers, dtype=torch.int64, device=comm.device)
+        sent = []
+        for place, axis in enumerate(HOLDING):
+            if any(comm.coords[later] for later in HOLDING[place + 1 :]):
+                continue
+            if comm.coords[axis] == 0:
+                sent += [comm.issue(Kind.SEND, axis, message, peer=peer) for peer in range(1, comm.grid[axis])]
+            else:
+                comm.issue(Kind.RECV, axis, message, peer=0).wait(unavoidable=True)
+        for handle in sent:
+            handle.wait()
+        direction, number, chunk = message.tolist()
+        return Task(list(Direction)[direction], number, chunk)
+
+    def _start_messages(self, passes: int, micro_batches: Sequence[MicroBatch]) -> None:
+        if self._link is None:
+            self._link = Link(
+                self._comm, self.model.boundary_shape(micro_batches[0][1]), self.model.schedule.compute_dtype
+            )
+        self._link.abort_step()
+        self._link.start_step(
+            {direction: self._arrivals(direction, passes) for direction in (Direction.FORWARD, Direction.BACKWARD)}
+        )
+
+    def _arrivals(self, direction: Direction, passes: int) -> list[Task]:
+        """List the tasks of this stage for which messages come, in the order in which its neighbour sends them."""
+        cut, forward = self._cut, direction is Direction.FORWARD
+        neighbour = (self._stage + (-1 if forward else 1)) % cut.stages
+        known = self.schedule.order(neighbour, cut.stages, passes).known
+        done = [task for task in known if task.direction is direction] or [
+            Task(direction, number) for number in range(passes)
+        ]
+        found = []
+        for task in done:
+            if (cut.ends if forward else cut.begins)(neighbour, task.chunk):
+                continue
+            stage, chunk = (cut.after if forward else cut.before)(neighbour, task.chunk)
+            if stage == self._stage:
+                found.append(task._replace(chunk=chunk))
+        return found
