@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 
-from engine.grid import Axis, Coords, Grid
+from engine.grid import CUTTING_STAGES, Axis, Coords, Grid
 from engine.placement import Placement, Rectangle
 
 AXES = tuple(reversed(Axis))
@@ -37,11 +37,12 @@ AXES = tuple(reversed(Axis))
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry is one serial tensor of a checkpoint."""
+    """An entry is one serial tensor of a checkpoint. stage: whose ranks write it."""
 
     name: str
     placement: Placement
     dtype: torch.dtype
+    stage: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -140,8 +141,10 @@ def _writers(entries: Sequence[Entry], grid: Grid, shape: Sequence[int]) -> list
     found: dict[str, tuple[slice, ...]] = {}
     for entry in reversed(entries):
         held = entry.placement.axes
-        heaviest = load.max(axis=tuple(dim for dim, axis in enumerate(AXES) if axis in held), keepdims=True)
-        least = np.unravel_index(heaviest.argmin(), heaviest.shape)
+        of_stage = load.take([entry.stage], axis=AXES.index(CUTTING_STAGES))
+        heaviest = of_stage.max(axis=tuple(dim for dim, axis in enumerate(AXES) if axis in held), keepdims=True)
+        least = list(np.unravel_index(heaviest.argmin(), heaviest.shape))
+        least[AXES.index(CUTTING_STAGES)] = entry.stage
         writers = tuple(
             slice(None) if axis in held else slice(int(at), int(at) + 1) for axis, at in zip(AXES, least, strict=True)
         )

@@ -8,7 +8,7 @@ manifest.json in it says what it holds and how long each file is.
 
 import pickle
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,17 @@ def _held(model: ParallelModel, state: State) -> dict[str, _Held]:
     return found
 
 
+def _entries(model: ParallelModel, state: State) -> Iterator[Entry]:
+    """List what all stages hold. An optimizer keeps the same of every parameter."""
+    local = model.local_parameters()
+    of_another_stage = next(iter(local.values()))
+    for name, placement in model.placements.items():
+        parameter = local.get(name, of_another_stage)
+        kept = state[parameter]
+        for stored_as, held in zip(stored_names(name, kept), (parameter, *kept.values()), strict=True):
+            yield Entry(stored_as, placement, held.dtype, model.parts.owners[name])
+
+
 def save(folder: Path, manifest: Manifest, model: ParallelModel, state: State) -> Path:
     """Write the checkpoint folder/step-N, all ranks together; returns its path once it is whole.
 
@@ -150,7 +161,7 @@ def save(folder: Path, manifest: Manifest, model: ParallelModel, state: State) -
     comm = model.comm
     first = comm.rank == 0
     held = _held(model, state)
-    contents = Contents([Entry(name, one.placement, one.local.dtype) for name, one in held.items()], comm.grid)
+    contents = Contents(_entries(model, state), comm.grid)
     failed = f"The checkpoint {final} could not be written"
     with together(comm, failed):
         if first:

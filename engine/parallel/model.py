@@ -19,7 +19,7 @@ from engine.overlap.flat import Of
 from engine.overlap.schedule import GatheredMemory, OnSummed, WeightSchedule
 from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule, Task
 from engine.overlap.weight import ShardedWeight
-from engine.parallel.pipeline.cut import Cut
+from engine.pipeline.cut import Cut
 from engine.placement import Placement
 
 
@@ -111,7 +111,7 @@ class ParallelModel(nn.Module):
     def start_step(self, micro_batches: int = 1, order: StepSchedule = ONE_BY_ONE) -> Sequence[Task]:
         """Forget the last step's gradients; returns the tasks that the step expects. Losses of their forwards have to
         come in that order; other backwards are slower, not wrong. What a step that failed left in flight is waited for.
-        A stage of a pipeline is stepped by pipeline.runner.Runner instead.
+        A stage of a pipeline is stepped by Runner instead.
         """
         self.abort_step()
         tasks = list(order.order(0, 1, micro_batches).known)
@@ -213,5 +213,9 @@ class ParallelModel(nn.Module):
         return self.comm.sum(value, (*SPLITTING_ROWS, CUTTING_STAGES))
 
     def local_parameters(self) -> Mapping[str, nn.Parameter]:
-        """Give this rank's elements of every parameter under its serial name."""
+        """Give this rank's elements of every parameter of its stage under its serial name."""
         return self._local_parameters
+
+    def own_parameters(self) -> Mapping[str, nn.Parameter]:
+        """Give the same without the last stage's copy of a tied table."""
+        return {name: self._local_parameters[name] for name, is_own in self.parts.held.items() if is_own}

@@ -25,7 +25,7 @@ from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.parallel.initial import initial, without_values
 from engine.parallel.model import ParallelModel, Parts
-from engine.parallel.pipeline.cut import Cut, even
+from engine.pipeline.cut import Cut, even
 from engine.precision import Precision
 
 Value = TypeVar("Value")

@@ -24,7 +24,7 @@ from engine.overlap.flags import AUTO, Overlap
 from engine.overlap.tasks import ONE_BY_ONE, StepSchedule
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
-from engine.parallel.pipeline.runner import MicroBatch, Runner
+from engine.parallel.runner import MicroBatch, Runner
 from engine.precision import Precision
 from engine.training.optim import AdamW, clip_scale, gradient_norm
 from engine.training.optimizer import MakeOptimizer, Optimizer

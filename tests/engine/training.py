@@ -20,7 +20,7 @@ from engine.overlap.tasks import ONE_BY_ONE, Direction, Known, StepSchedule, Tas
 from engine.parallel.initial import initialise_serial
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
-from engine.parallel.pipeline.runner import Runner
+from engine.parallel.runner import Runner
 from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.precision import Precision
 

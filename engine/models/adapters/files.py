@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.comm.funnel import Comm
 from engine.errors import RunError
-from engine.grid import Axis
+from engine.grid import CUTTING_STAGES, Axis
 from engine.models.adapters.folder import Pretrained
 from engine.models.adapters.safetensors import BYTES, LENGTH_BYTES, StoredTensor
 from engine.models.adapters.weights import WeightLoader, weight_loader
@@ -116,8 +116,9 @@ def _write(pretrained: Pretrained, placement: Placement, local: Tensor, comm: Co
 
 
 def _holds_first(placement: Placement, comm: Comm) -> bool:
-    """Say whether no rank before this one stores the same elements."""
-    return all(axis in placement.axes or comm.coords[axis] == 0 for axis in Axis)
+    """Say whether no rank of its stage before this one stores the same elements."""
+    others = (axis for axis in Axis if axis is not CUTTING_STAGES)
+    return all(axis in placement.axes or comm.coords[axis] == 0 for axis in others)
 
 
 def _prepare(pretrained: Pretrained, folder: Path) -> None:

@@ -1,8 +1,9 @@
 """A link carries activations to the next stage and their gradients to the one before.
 
 Messages of one direction arrive in the order in which they are sent, which the receiver knows: receives are posted
-ahead of it. Behind its content each message has a tail, which names the task that it is for: a message that was lost,
-doubled or exchanged is an error, not a wrong number.
+ahead of it. Ranks along the axis INNER have the same activations: each sends a part of them, and those that receive the
+parts gather them. Behind its content each message has a tail, which names the task that it is for: a message that was
+lost, doubled or exchanged is an error, not a wrong number.
 """
 
 from collections import deque
@@ -16,7 +17,7 @@ from engine.comm.collective import Kind, Lane
 from engine.comm.funnel import Comm
 from engine.comm.handle import Handle
 from engine.errors import RunError
-from engine.grid import CUTTING_STAGES
+from engine.grid import CUTTING_STAGES, INNER
 from engine.overlap.tasks import Direction, Task
 
 POSTED = 2
@@ -28,12 +29,13 @@ LANES = {Direction.FORWARD: Lane.FORWARD, Direction.BACKWARD: Lane.BACKWARD}
 class Link:
     """It holds the messages of this rank: those that are on their way to it, and those that it has sent.
 
-    All messages are activations of one shape, and their gradients.
+    shape: of the activations between two stages, and of their gradients.
     """
 
     def __init__(self, comm: Comm, shape: Sequence[int], dtype: torch.dtype) -> None:
         self._comm, self._shape, self._dtype = comm, tuple(shape), dtype
-        self._content_bytes = prod(shape) * dtype.itemsize
+        self._parts = comm.grid[INNER] if prod(shape) % comm.grid[INNER] == 0 else 1
+        self._part_bytes = prod(shape) // self._parts * dtype.itemsize
         self._stage, self._stages = comm.coords[CUTTING_STAGES], comm.grid.stages
         self._from = {
             Direction.FORWARD: (self._stage - 1) % self._stages,
@@ -76,12 +78,14 @@ class Link:
         handle, message = self._coming[task.direction].popleft()
         handle.wait(unavoidable=True)
         self._post(task.direction)
-        tail = message[self._content_bytes :]
+        tail = message[self._part_bytes :]
         if message.device.type == "cpu":
             self._check(task, tail)
         elif not message.is_meta:
             self._tails.append((task, tail))
-        return message[: self._content_bytes].view(self._dtype).view(self._shape)
+        part = message[: self._part_bytes].view(self._dtype)
+        content = part if self._parts == 1 else self._comm.run(Kind.ALL_GATHER, INNER, part)
+        return content.view(self._shape)
 
     def send(self, task: Task, content: Tensor) -> None:
         """Send the content to a task of the stage that is next in its direction. It may be changed afterwards."""
@@ -90,9 +94,10 @@ class Link:
                 f"Stages send {self._dtype} of shape {self._shape} to each other, but stage {self._stage} made "
                 f"{content.dtype} of {tuple(content.shape)}."
             )
-        message = torch.empty(self._content_bytes + TAIL_BYTES, dtype=torch.uint8, device=content.device)
-        message[: self._content_bytes].view(self._dtype).view(self._shape).copy_(content)
-        message[self._content_bytes :].copy_(self._tail(task), non_blocking=True)
+        message = torch.empty(self._part_bytes + TAIL_BYTES, dtype=torch.uint8, device=content.device)
+        part = content.reshape(self._parts, -1)[self._comm.coords[INNER] if self._parts > 1 else 0]
+        message[: self._part_bytes].view(self._dtype).copy_(part)
+        message[self._part_bytes :].copy_(self._tail(task), non_blocking=True)
         ahead = 1 if task.direction is Direction.FORWARD else -1
         to, lane = (self._stage + ahead) % self._stages, LANES[task.direction]
         self._sent.append(self._comm.issue(Kind.SEND, CUTTING_STAGES, message, lane=lane, peer=to))
@@ -116,7 +121,7 @@ class Link:
         coming = self._coming[direction]
         while self._unposted[direction] and len(coming) < POSTED:
             self._unposted[direction] -= 1
-            message = torch.empty(self._content_bytes + TAIL_BYTES, dtype=torch.uint8, device=self._comm.device)
+            message = torch.empty(self._part_bytes + TAIL_BYTES, dtype=torch.uint8, device=self._comm.device)
             lane, peer = LANES[direction], self._from[direction]
             coming.append((self._comm.issue(Kind.RECV, CUTTING_STAGES, message, lane=lane, peer=peer), message))
 

@@ -13,8 +13,8 @@ from engine.comm.collective import Kind
 from engine.grid import CUTTING_STAGES, HOLDING
 from engine.layers.dropout import BatchRows
 from engine.overlap.tasks import ONE_BY_ONE, Direction, Order, StepSchedule, Task
+from engine.parallel.link import Link
 from engine.parallel.model import ParallelModel
-from engine.parallel.pipeline.link import Link
 
 MicroBatch = tuple[BatchRows | None, Mapping[str, Tensor]]
 """It is rows of the global batch, and what the network's task makes of them."""
