@@ -77,7 +77,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
 
 
 @pytest.mark.parametrize(
-    "grid", [Grid(), Grid(1, 1, 1, 4), Grid(1, 1, 8, 1), Grid(3, 2, 1, 1), Grid(2, 2, 2, 1)], ids=grid_id
+    "grid",
+    [Grid(), Grid(1, 1, 1, 4), Grid(1, 1, 8, 1), Grid(3, 2, 1, 1), Grid(2, 2, 2, 1), Grid(z=2, pipe=2)],
+    ids=grid_id,
 )
 def test_a_checkpoint_resumes_on_any_grid_with_the_same_next_losses(
     saved: tuple[Path, list[float]], grid: Grid
@@ -85,6 +87,13 @@ def test_a_checkpoint_resumes_on_any_grid_with_the_same_next_losses(
     folder, losses = saved
     config = _config(folder, grid, resume=folder / "step-2", iterations=4)
     resumed = run_processes(grid, _losses, config)[0]
+    assert resumed == pytest.approx(losses[2:], rel=1e-10)
+
+
+def test_a_pipelines_checkpoint_has_serial_names_and_resumes_without_stages(tmp_path: Path) -> None:
+    on = Grid(z=2, pipe=2, data=2)
+    losses = run_processes(on, _losses, _config(tmp_path, on, save=tmp_path, save_every=2, iterations=4))[0]
+    resumed = run_processes(Grid(), _losses, _config(tmp_path, Grid(), resume=tmp_path / "step-2", iterations=2))[0]
     assert resumed == pytest.approx(losses[2:], rel=1e-10)
 
 
