@@ -47,5 +47,6 @@ def lane_name(axis: Axis, lane: Lane) -> str:
     return axis.value if lane is Lane.MAIN else f"{axis} {lane}"
 
 
+NAMES_OF_MESSAGES = frozenset(lane_name(CUTTING_STAGES, lane) for lane in OF_MESSAGES)
 AXIS_OF_LANE = {lane_name(axis, lane): axis for axis in Axis for lane in LANES.get(axis, (Lane.MAIN,))}
 """It gives the axis of every lane by the lane's name."""

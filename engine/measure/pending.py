@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from engine.measure.clock import Clock, Stamp
 
+MESSAGES = ("send", "recv")
+"""These kinds are between two ranks."""
+
 
 @dataclass(slots=True)
 class Pending:
@@ -66,7 +69,8 @@ def seconds(collectives: Iterable[Pending], origin: Stamp, end_s: float) -> list
     """Return the collectives in seconds from the origin. One that was never waited for lasts until the end.
 
     Where nobody says when a lane came to a collective, it began when it was issued, or when the one before it on its
-    lane ended: as on a stream, and as far as is known of gloo.
+    lane ended: as on a stream, and as far as is known of gloo. Of a message between two ranks, whose receive may be
+    posted long before it is sent, only the wait is known then.
     """
     timed, lane_free = [], dict[str, float]()
     for pending in collectives:
@@ -79,6 +83,8 @@ def seconds(collectives: Iterable[Pending], origin: Stamp, end_s: float) -> list
         if pending.in_line and done is not None and pending.waited is not None:
             resumed = max(waited, done)
         resumed = waited if resumed is None else resumed
+        if pending.kind in MESSAGES and began is None and done is None:
+            began, done = waited, resumed
         done = resumed if done is None else min(done, resumed)
         start = min(done, max(issued, lane_free.get(pending.lane, issued)) if began is None else began)
         lane_free[pending.lane] = done

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.comm.agreement import texts
-from engine.comm.collective import AXIS_OF_LANE
+from engine.comm.collective import AXIS_OF_LANE, NAMES_OF_MESSAGES
 from engine.comm.funnel import Comm
 from engine.comm.roster import Roster, own_row
 from engine.comm.transport import Heard, backend_of
@@ -151,6 +151,8 @@ def _busiest(grid: Grid, seconds: Tensor) -> tuple[LaneTime, ...]:
     by_axis = [grid[axis] for axis in reversed(Axis)]  # the innermost changes fastest from rank to rank
     found = []
     for lane, (name, axis) in enumerate(AXIS_OF_LANE.items()):
+        if name in NAMES_OF_MESSAGES:  # of which only waits are known
+            continue
         of_groups = seconds[:, lane].reshape(by_axis).amin(-1 - list(Axis).index(axis))
         if longest := of_groups.amax().item():
             found.append(LaneTime(lane=name, busy_s=longest))
