@@ -54,20 +54,49 @@ class Order(Protocol):
 
 
 class StepSchedule(Protocol):
-    """It gives each stage of a pipeline its order. A network that isn't cut is one stage.
+    """It gives each stage of a pipeline its order. A network that isn't cut is one stage."""
 
-    chunks: into so many are a stage's blocks cut, of which the first of all stages come before the second of all.
-    deferring: whether weight gradients are tasks of their own.
-    """
+    @property
+    def chunks(self) -> int:
+        """Count the parts of a stage's blocks, of which the first of all stages come before the second of all."""
 
-    chunks: int
-    deferring: bool
+    @property
+    def deferring(self) -> bool:
+        """Say whether weight gradients are tasks of their own."""
 
     def check(self, stages: int, passes: int) -> None:
         """Raise UsageError unless so many stages can carry it out with so many micro-batches."""
 
     def order(self, stage: int, stages: int, passes: int) -> Order:
         """Begin the order of a stage in a step of so many micro-batches."""
+
+    def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
+        """Bound the passes that a stage keeps at a time, whatever comes when: as many as both numbers together, of
+        which the backward of no more than the second is over, but for weight gradients.
+        """
+
+
+def receiver(stage: int, task: Task, stages: int, chunks: int) -> tuple[int, Task] | None:
+    """Find the stage, and its task, that takes what a task makes; none where the network ends.
+
+    After the last stage the first goes on with its next chunk. Gradients come back the same way.
+    """
+    if task.direction is Direction.WEIGHT:
+        return None
+    step = 1 if task.direction is Direction.FORWARD else -1
+    chunk, there = divmod(task.chunk * stages + stage + step, stages)
+    return (there, task._replace(chunk=chunk)) if 0 <= chunk < chunks else None
+
+
+def takes_message(stage: int, task: Task, stages: int, chunks: int) -> bool:
+    """Say whether a task takes what another makes, on another stage or, with one stage of several chunks, on this."""
+    match task.direction:
+        case Direction.FORWARD:
+            return stage > 0 or task.chunk > 0
+        case Direction.BACKWARD:
+            return stage < stages - 1 or task.chunk < chunks - 1
+        case Direction.WEIGHT:
+            return False
 
 
 class Known:
@@ -102,6 +131,10 @@ class OneByOne:
         """Give forward 0, backward 0, forward 1 and so on."""
         halves = Direction.FORWARD, Direction.BACKWARD
         return Known(Task(direction, number) for number in range(passes) for direction in halves)
+
+    def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
+        """Keep one."""
+        return min(passes, 1), 0
 
 
 ONE_BY_ONE = OneByOne()
