@@ -26,47 +26,49 @@ from dataclasses import dataclass
 
 from engine.grid import STREAM, Grid
 from engine.models.architecture import Architecture
+from engine.models.network import Stage
 from engine.models.operations import Attention, Linear
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardFlops:
-    """These are the flops of one forward pass of the whole job.
+    """These are the flops of one forward pass of the whole job through blocks, which activation checkpointing runs once
+    more.
 
-    blocks: of what activation checkpointing runs once more. rest: of everything else. of_data: the part of rest whose
-    inputs are data, which have no gradient. repeated: the part of blocks that all Gy ranks along STREAM run alike,
-    because Algorithm 1 leaves them the same activations.
+    repeated: the part of them that all Gy ranks along STREAM run alike, because Algorithm 1 leaves them the same
+    activations.
     """
 
     blocks: int
-    rest: int
-    of_data: int
     repeated: int
 
 
 def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:
     """Count by the equations above for so many sequences."""
-    blocks = rest = of_data = repeated = 0
-    for stage in model.network().stages:
-        times = sequences * stage.repeat
-        tokens = stage.tokens or model.sequence
-        flops = times * sum(operation.flops(tokens) for operation in stage.operations)
-        if stage.recomputed:
-            blocks += flops
-            repeated += times * sum(attention.flops(tokens) for attention in stage.of_kind(Attention))
-        else:
-            rest += flops
-            of_data += times * sum(linear.flops(tokens) for linear in stage.of_kind(Linear) if linear.reads_data)
-    return ForwardFlops(blocks, rest, of_data, repeated)
+    stage = model.network().blocks
+    times, tokens = sequences * stage.repeat, stage.tokens or model.sequence
+    repeated = sum(attention.flops(tokens) for attention in stage.of_kind(Attention))
+    return ForwardFlops(times * _forward(stage, model.sequence), times * repeated)
 
 
-def hardware_flops(model: Architecture, sequences: int, *, recompute: bool) -> int:
-    """Count the flops of one step of the whole job. recompute: with the second forward of checkpointed blocks.
+def step_flops(stage: Stage, sequence: int, *, recompute: bool) -> int:
+    """Count the flops of one repeat of a network's stage in a step of one sample. recompute: with the second forward of
+    checkpointed blocks.
 
     The backward of a product is two products of its size, and one where its input is data.
     """
-    forward = forward_flops(model, sequences)
-    return (4 if recompute else 3) * forward.blocks + 3 * forward.rest - forward.of_data
+    of_data = sum(linear.flops(stage.tokens or sequence) for linear in stage.of_kind(Linear) if linear.reads_data)
+    return (4 if recompute and stage.recomputed else 3) * _forward(stage, sequence) - of_data
+
+
+def _forward(stage: Stage, sequence: int) -> int:
+    return sum(operation.flops(stage.tokens or sequence) for operation in stage.operations)
+
+
+def hardware_flops(model: Architecture, sequences: int, *, recompute: bool) -> int:
+    """Count the flops of one step of the whole job. recompute: with the second forward of checkpointed blocks."""
+    stages = model.network().stages
+    return sequences * sum(stage.repeat * step_flops(stage, model.sequence, recompute=recompute) for stage in stages)
 
 
 def model_flops(model: Architecture, sequences: int) -> int:

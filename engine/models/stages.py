@@ -1,0 +1,93 @@
+"""A pipeline's stages are cut from a network's blocks, each so many as it has time for. No torch.
+
+What comes before the blocks is on the first stage, what comes after them on the last, and both take time of their own,
+as their flops say. So a stage may have fewer blocks than another.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from engine.errors import UsageError
+from engine.models.architecture import Architecture
+from engine.models.flops import step_flops
+
+Cut = tuple[tuple[range, ...], ...]
+"""It gives each stage its blocks by number: a range for each of its chunks. The first chunks of all stages come before
+the second of all.
+"""
+
+
+def cut_evenly(model: Architecture, stages: int, chunks: int = 1, *, recompute: bool) -> Cut:
+    """Cut so that the slowest part takes the least time, and of such ways most evenly; later parts have what is over.
+
+    recompute: whether blocks run forward once more in the backward. Raises UsageError with fewer blocks than parts.
+    """
+    layers, parts = model.network().blocks.repeat, stages * chunks
+    _check_blocks(layers, stages, chunks)
+    before, block, after = _flops(model, recompute=recompute)
+
+    def slowness(counts: Sequence[int]) -> tuple[int, int]:
+        flops = [count * block for count in counts]
+        flops[0] += before
+        flops[-1] += after
+        return max(flops), sum(each * each for each in flops)
+
+    return _as_cut(min(_ways(layers, parts), key=slowness), stages)
+
+
+def cut_by_hand(given: str, model: Architecture, stages: int, chunks: int = 1) -> Cut:
+    """Cut as a person says, such as 5,7,7,5: blocks of each part, in the network's order. Raises UsageError unless they
+    are so many parts and all blocks.
+    """
+    layers, parts = model.network().blocks.repeat, stages * chunks
+    _check_blocks(layers, stages, chunks)
+    counts = [int(count) if count.isdecimal() else 0 for count in given.replace(" ", "").split(",")]
+    if len(counts) != parts or min(counts) < 1 or sum(counts) != layers:
+        raise UsageError(
+            f"The stages {given!r} don't cut {layers} blocks into {_parts(stages, chunks)}: give {parts} numbers from "
+            f"1, whose sum is {layers}, such as {','.join(map(str, _spread(layers, parts)))}."
+        )
+    return _as_cut(counts, stages)
+
+
+def _check_blocks(layers: int, stages: int, chunks: int) -> None:
+    if layers < stages * chunks:
+        blocks = "1 block, which" if layers == 1 else f"{layers} blocks, which"
+        raise UsageError(
+            f"The network has {blocks} can't be cut into {_parts(stages, chunks)}: each needs a block, so take fewer "
+            "stages, or chunks, or more layers."
+        )
+
+
+def _parts(stages: int, chunks: int) -> str:
+    return f"{stages} stages" if chunks == 1 else f"{stages} stages of {chunks} chunks"
+
+
+def _flops(model: Architecture, *, recompute: bool) -> tuple[int, int, int]:
+    """Count what comes before all blocks, one block, and what comes after all."""
+    network = model.network()
+    flops = [step_flops(stage, model.sequence, recompute=recompute) for stage in network.stages]
+    at = network.stages.index(network.blocks)
+    return sum(flops[:at]), flops[at], sum(flops[at + 1 :])
+
+
+def _ways(layers: int, parts: int) -> Iterator[list[int]]:
+    """List ways, one of them the best: any number of blocks on the first and last part, and even ones between."""
+    if parts == 1:
+        yield [layers]
+        return
+    between = parts - 2
+    for first in range(1, layers - between):
+        lasts = range(1, layers - between - first + 1) if between else [layers - first]
+        for last in lasts:
+            yield [first, *_spread(layers - first - last, between), last]
+
+
+def _spread(layers: int, parts: int) -> list[int]:
+    """Share layers out as evenly as they go."""
+    return [layers * (part + 1) // parts - layers * part // parts for part in range(parts)]
+
+
+def _as_cut(counts: Sequence[int], stages: int) -> Cut:
+    ends = [sum(counts[: part + 1]) for part in range(len(counts))]
+    ranges = [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    return tuple(tuple(ranges[stage::stages]) for stage in range(stages))
