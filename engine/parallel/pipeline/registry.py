@@ -1,0 +1,97 @@
+"""Schedules go by names, with what each of them lets a person set. A new one is a file here and a line below."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+
+from engine.errors import UsageError, nearest
+from engine.overlap.tasks import ONE_BY_ONE, StepSchedule
+from engine.parallel.pipeline.gpipe import GPipe
+from engine.parallel.pipeline.interleaved import Interleaved
+from engine.parallel.pipeline.message_driven import MessageDriven
+from engine.parallel.pipeline.message_driven_zero_bubble import MessageDrivenZeroBubble
+from engine.parallel.pipeline.one_f_one_b import OneFOneB
+from engine.parallel.pipeline.zero_bubble import ZeroBubble
+
+AUTO = "auto"
+"""This name stands for the fastest of candidates()."""
+_MADE: Mapping[str, Callable[..., StepSchedule]] = {
+    "one-by-one": lambda: ONE_BY_ONE,
+    "gpipe": GPipe,
+    "1f1b": OneFOneB,
+    "interleaved": Interleaved,
+    "zero-bubble": ZeroBubble,
+    "message-driven": MessageDriven,
+    "message-driven-zb": MessageDrivenZeroBubble,
+}
+_TAKES = {
+    "interleaved": ("chunks",),
+    "message-driven": ("limit",),
+    "message-driven-zb": ("limit", "cap"),
+}
+NAMES = tuple(_MADE)
+_LEAST = {"limit": 1, "cap": 1, "chunks": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleChoice:
+    """It is a schedule's name and what is set of it. What isn't is as the schedule has it."""
+
+    name: str
+    limit: int | None = None
+    cap: int | None = None
+    chunks: int | None = None
+
+    def make(self) -> StepSchedule:
+        """Make the schedule. Raises UsageError for an unknown name, and for what it doesn't take or allow."""
+        if self.name not in _MADE:
+            raise UsageError(f"There is no schedule {self.name!r}: {nearest(self.name, [*NAMES, AUTO])}")
+        return _MADE[self.name](**dict(self._checked()))
+
+    def _checked(self) -> Iterator[tuple[str, int]]:
+        for field in fields(self)[1:]:
+            value = getattr(self, field.name)
+            if value is None:
+                continue
+            if field.name not in _TAKES.get(self.name, ()):
+                takers = " or ".join(name for name, taken in _TAKES.items() if field.name in taken)
+                raise UsageError(f"The schedule {self.name} has no {field.name}: leave it out, or choose {takers}.")
+            if value < _LEAST[field.name]:
+                raise UsageError(
+                    f"The schedule {self.name} takes {field.name} from {_LEAST[field.name]} up, but {value} was given."
+                )
+            yield field.name, value
+
+    def __str__(self) -> str:
+        settings = [f"{field.name} {value}" for field in fields(self)[1:] if (value := getattr(self, field.name))]
+        return ", ".join([self.name, *settings])
+
+
+def make(name: str, limit: int | None = None, cap: int | None = None, chunks: int | None = None) -> StepSchedule:
+    """Make a schedule by its name. Raises UsageError for an unknown name, and for what it doesn't take or allow."""
+    return ScheduleChoice(name, limit, cap, chunks).make()
+
+
+def candidates(stages: int, passes: int, blocks: int | None = None) -> dict[ScheduleChoice, StepSchedule]:
+    """List what AUTO chooses from: every schedule that so many stages and micro-batches allow, with some limits, of
+    which the higher ones come first: where they are as fast, they bear delays better.
+
+    blocks: of the network, each of which is in one chunk at most.
+    """
+    choices = [ScheduleChoice(name) for name in NAMES if name not in _TAKES]
+    choices += [
+        ScheduleChoice("interleaved", chunks=chunks) for chunks in (2, 4) if not blocks or chunks * stages <= blocks
+    ]
+    limits = {min(limit, passes) for limit in (stages, -(-5 * stages // 4), 3 * stages // 2, 2 * stages)}
+    for limit in sorted(limits, reverse=True):
+        choices.append(ScheduleChoice("message-driven", limit))
+        caps = {min(cap, limit) for cap in (1, 2, -(-limit // 2), limit)}
+        choices += [ScheduleChoice("message-driven-zb", limit, cap) for cap in sorted(caps, reverse=True)]
+    return {choice: schedule for choice in choices if _allows(schedule := choice.make(), stages, passes)}
+
+
+def _allows(schedule: StepSchedule, stages: int, passes: int) -> bool:
+    try:
+        schedule.check(stages, passes)
+    except UsageError:
+        return False
+    return True
