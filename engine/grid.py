@@ -138,10 +138,11 @@ class Grid:
         """Count the stages into which the network is cut."""
         return self[CUTTING_STAGES]
 
-    @property
-    def of_stage(self) -> "Grid":
-        """Give the grid of the ranks of one stage: this one, with one stage."""
-        return replace(self, **{CUTTING_STAGES: 1})
+    def with_stages(self, stages: int) -> "Grid":
+        """Give the grid whose ranks of a stage are this one's. Raises UsageError if this one has another number."""
+        if self.stages not in (1, stages):
+            raise UsageError(f"Grid {self} has {self.stages} stages, but {stages} were asked for: say it once.")
+        return replace(self, **{CUTTING_STAGES: stages})
 
     def stride(self, axis: Axis) -> int:
         """Give the distance in rank numbers between neighbours on an axis."""

@@ -13,6 +13,8 @@ from engine.grid import SPLITTING_ROWS, Axis, Grid
 from engine.models.architecture import Architecture
 from engine.options import NO_OPTION
 from engine.overlap.flags import Overlap
+from engine.pipeline.options import DEFAULT, PipelineOptions
+from engine.pipeline.staged import Staged, staged
 from engine.reduce_dtype import reduce_dtype
 
 PrecisionName = Literal["fp32", "fp64", "bf16"]
@@ -56,6 +58,12 @@ class Training:
     overlap: Overlap = NO_OVERLAP
     optim: OptimConfig = OptimConfig()
     seed: int = 0
+    pipeline: PipelineOptions = DEFAULT
+
+    def staged(self, grid: Grid) -> Staged:
+        """Cut the network into the grid's stages, with what they do when. Raises UsageError for what can't be."""
+        passes, recompute = self.batch.per_rank(grid) // self.batch.at_once(grid), self.checkpoint_activations
+        return staged(self.pipeline, self.model, grid.stages, passes, recompute=recompute)
 
     def with_bucket(self, grid: Grid, link_bytes_per_s: float | None, devices_per_node: int) -> "Training":
         """Give the same with the bucket of all-reduces over data that suits the grid and a node's network."""

@@ -1,4 +1,6 @@
-"""Once a week: does every library that the engine is compared with train what the engine trains?"""
+"""Once a week: does every library that the engine is compared with train what the engine trains, and a pipeline of any
+grid and schedule what the serial model does?
+"""
 
 import os
 import signal
@@ -14,7 +16,7 @@ from night.procedure import say
 from night.session import ROOT
 from reports.nights.report import FINE, UNKNOWN, WORSE
 
-EQUALITY = "tests/engine/test_libraries.py"
+EQUALITY = ("tests/engine/test_libraries.py", "tests/engine/test_pipeline.py")
 ENDED_WITHOUT_ALL = "Not every library was tested, so the week's check can't be judged: the lines above say why."
 INTERRUPTED_CODE = 2
 """Pytest's codes from here on are no verdict: 0 says that all is fine, and 1 that some tests failed."""
@@ -30,9 +32,9 @@ def weekly(out: Path, limit_s: float, root: Path = ROOT) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.unlink(missing_ok=True)  # nobody may take it for this week's
     _run([str(root / "ci" / "peers"), "all"], root, ends)
-    code = _run([sys.executable, "-m", "pytest", EQUALITY, "-rs", f"--junitxml={out}"], root, ends)
+    code = _run([sys.executable, "-m", "pytest", *EQUALITY, "-rs", f"--junitxml={out}"], root, ends)
     if code == 1:
-        say("A library doesn't train what the engine trains, or failed: the lines above say which.")
+        say("A library doesn't train what the engine trains, or a pipeline what one rank does, or one failed: the lines above say which.")
         return WORSE
     if code is None or code >= INTERRUPTED_CODE or code < 0 or _skipped(out):
         say(ENDED_WITHOUT_ALL)

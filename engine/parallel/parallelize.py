@@ -25,7 +25,7 @@ from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.parallel.initial import initial, without_values
 from engine.parallel.model import ParallelModel, Parts
-from engine.pipeline.cut import Cut, even
+from engine.pipeline.cut import Cut, cut_evenly
 from engine.precision import Precision
 
 Value = TypeVar("Value")
@@ -48,10 +48,10 @@ def parallelize(
 
     network: an architecture, or a network of transformers or litgpt, whose weights are taken unless it is on the meta
     device. The same seed gives the same global weights on every grid, whatever the precision; on the meta device there
-    are none. loader: gives the weights instead. cut: into the grid's stages (default: of as many blocks as possible
-    each). kernels: how linear layers multiply, by the name of the layer. Of the overlap, cache="auto" is left to
-    whoever knows the memory (ParallelModel.cache_blocks). Raises UsageError if the grid doesn't divide the network or
-    no adapter knows it, ValueError for a layer that there is none of on the grid.
+    are none. loader: gives the weights instead. cut: into the grid's stages (default: of equal time). kernels: how
+    linear layers multiply, by the name of the layer. Of the overlap, cache="auto" is left to whoever knows the memory
+    (ParallelModel.cache_blocks). Raises UsageError if the grid doesn't divide the network or no adapter knows it,
+    ValueError for a layer that there is none of on the grid.
     """
     grid, coords = comm.grid, comm.coords
     architecture, loader = adapt(network, comm) if isinstance(network, nn.Module) else (network, loader)
@@ -64,7 +64,7 @@ def parallelize(
         for name, placement in architecture.placements().items()
     }
     table = architecture.network()
-    cut = cut or even(architecture.layers, grid.stages)
+    cut = cut or cut_evenly(architecture, grid.stages, recompute=checkpoint_activations)
     stage = coords[CUTTING_STAGES]
     held = cut.held(table, stage)
     copies = [name for name, own in cut.held(table, cut.stages - 1).items() if not own]

@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.comm.collective import Kind
 from engine.grid import CUTTING_STAGES, HOLDING
 from engine.layers.dropout import BatchRows
-from engine.overlap.tasks import ONE_BY_ONE, Direction, Order, StepSchedule, Task
+from engine.overlap.tasks import ONE_BY_ONE, Direction, Order, StepSchedule, Task, receiver, takes_message
 from engine.parallel.link import Link
 from engine.parallel.model import ParallelModel
 
@@ -100,35 +100,39 @@ class Runner:
         self, task: Task, batch: Mapping[str, Tensor], rows: BatchRows | None, divisor: float | Tensor
     ) -> None:
         module, cut, entered = self.model.module, self._cut, None
-        if cut.begins(self._stage, task.chunk):
+        if not self._takes_message(task):
             x = module.begin(*module.task.inputs(batch), rows=rows)
         else:
             assert self._link is not None
             entered = x = self._link.take(task).requires_grad_()
         x = module.run_blocks(x, rows, cut.blocks[self._stage][task.chunk])
         box: list[Tensor] = []
-        if cut.ends(self._stage, task.chunk):
+        there = receiver(self._stage, task, cut.stages, cut.chunks)
+        if there is None:
             left = module.task.loss(module.criterion, module.end(x), batch, divisor)
         else:
             assert self._link is not None
-            _, chunk = cut.after(self._stage, task.chunk)
-            self._link.send(task._replace(chunk=chunk), x.detach())
+            self._link.send(there[1], x.detach())
             left = Leave.apply(x, box)
         self._held[task.number, task.chunk] = _Pass(entered, left, box)
 
     def _backward(self, task: Task) -> Tensor | None:
         """Return the loss on the last stage."""
-        at, ends = self._held.pop((task.number, task.chunk)), self._cut.ends(self._stage, task.chunk)
-        if not ends:
+        at, takes_message = self._held.pop((task.number, task.chunk)), self._takes_message(task)
+        if takes_message:
             assert self._link is not None
             at.box.append(self._link.take(task))
         at.left.backward()
-        if at.entered is not None:
+        there = receiver(self._stage, task, self._cut.stages, self._cut.chunks)
+        if there is not None:
             assert self._link is not None
+            assert at.entered is not None
             assert at.entered.grad is not None
-            _, chunk = self._cut.before(self._stage, task.chunk)
-            self._link.send(task._replace(chunk=chunk), at.entered.grad)
-        return at.left.detach() if ends else None
+            self._link.send(there[1], at.entered.grad)
+        return None if takes_message else at.left.detach()
+
+    def _takes_message(self, task: Task) -> bool:
+        return takes_message(self._stage, task, self._cut.stages, self._cut.chunks)
 
     def _tasks(self, order: Order, count: int) -> Iterator[Task]:
         """Yield the tasks in the order in which this rank carries them out: all ranks of a stage in the same."""
@@ -187,11 +191,5 @@ class Runner:
         done = [task for task in known if task.direction is direction] or [
             Task(direction, number) for number in range(passes)
         ]
-        found = []
-        for task in done:
-            if (cut.ends if forward else cut.begins)(neighbour, task.chunk):
-                continue
-            stage, chunk = (cut.after if forward else cut.before)(neighbour, task.chunk)
-            if stage == self._stage:
-                found.append(task._replace(chunk=chunk))
-        return found
+        there = (receiver(neighbour, task, cut.stages, cut.chunks) for task in done)
+        return [found[1] for found in there if found is not None and found[0] == self._stage]

@@ -1,8 +1,15 @@
-"""A cut says which part of a network each stage of a pipeline holds. No torch in it."""
+"""A cut says which part of a network each stage of a pipeline holds: as many blocks as it has time for.
 
-from collections.abc import Mapping, Sequence
+What comes before the blocks is on the first stage, what comes after them on the last, and both take time of their own,
+as their flops say. So a stage may have fewer blocks than another. No torch.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from engine.errors import UsageError
+from engine.models.architecture import Architecture
+from engine.models.flops import step_flops
 from engine.models.network import Network
 
 
@@ -31,32 +38,16 @@ class Cut:
         """Count the chunks of a stage."""
         return len(self.blocks[0])
 
-    def begins(self, stage: int, chunk: int) -> bool:
-        """Say whether a chunk is the network's first."""
-        return stage == chunk == 0
-
-    def ends(self, stage: int, chunk: int) -> bool:
-        """Say whether a chunk is the network's last."""
-        return (stage, chunk) == (self.stages - 1, self.chunks - 1)
-
-    def after(self, stage: int, chunk: int) -> tuple[int, int]:
-        """Give the stage and the chunk to which a chunk's output goes."""
-        return (stage + 1, chunk) if stage + 1 < self.stages else (0, chunk + 1)
-
-    def before(self, stage: int, chunk: int) -> tuple[int, int]:
-        """Give the stage and the chunk from which a chunk's input comes."""
-        return (stage - 1, chunk) if stage else (self.stages - 1, chunk - 1)
-
     def owners(self, network: Network) -> dict[str, int]:
         """Give the stage of each parameter by name; of a tied one the first that has it."""
         of_block = {number: stage for stage, chunks in enumerate(self.blocks) for blocks in chunks for number in blocks}
         found: dict[str, int] = {}
-        owner = 0
+        outside = 0
         for section, number in network.repeats():
             if section.recomputed:
-                owner = of_block[number]
-            elif found:
-                owner = self.stages - 1
+                owner, outside = of_block[number], self.stages - 1
+            else:
+                owner = outside
             found |= {placed.name: owner for placed in section.placements(number)}
         return found
 
@@ -73,9 +64,78 @@ class Cut:
         return names
 
 
-def even(layers: int, stages: int, chunks: int = 1) -> Cut:
-    """Cut blocks into parts that differ by one at most."""
-    parts = stages * chunks
-    edges = [layers * part // parts for part in range(parts + 1)]
-    blocks: Sequence[range] = [range(edges[part], edges[part + 1]) for part in range(parts)]
-    return Cut(tuple(tuple(blocks[chunk * stages + stage] for chunk in range(chunks)) for stage in range(stages)))
+def cut_evenly(model: Architecture, stages: int, chunks: int = 1, *, recompute: bool) -> Cut:
+    """Cut so that the slowest part takes the least time, and of such ways most evenly; later parts have what is over.
+
+    recompute: whether blocks run forward once more in the backward. Raises UsageError with fewer blocks than parts.
+    """
+    layers, parts = model.network().blocks.repeat, stages * chunks
+    _check_blocks(layers, stages, chunks)
+    before, block, after = _flops(model, recompute=recompute)
+
+    def slowness(counts: Sequence[int]) -> tuple[int, int]:
+        flops = [count * block for count in counts]
+        flops[0] += before
+        flops[-1] += after
+        return max(flops), sum(each * each for each in flops)
+
+    return _as_cut(min(_ways(layers, parts), key=slowness), stages)
+
+
+def cut_by_hand(given: str, model: Architecture, stages: int, chunks: int = 1) -> Cut:
+    """Cut as a person says, such as 5,7,7,5: blocks of each part, in the network's order. Raises UsageError unless they
+    are so many parts and all blocks.
+    """
+    layers, parts = model.network().blocks.repeat, stages * chunks
+    _check_blocks(layers, stages, chunks)
+    counts = [int(count) if count.isdecimal() else 0 for count in given.replace(" ", "").split(",")]
+    if len(counts) != parts or min(counts) < 1 or sum(counts) != layers:
+        raise UsageError(
+            f"The stages {given!r} don't cut {layers} blocks into {_parts(stages, chunks)}: give {parts} numbers from "
+            f"1, whose sum is {layers}, such as {','.join(map(str, _spread(layers, parts)))}."
+        )
+    return _as_cut(counts, stages)
+
+
+def _check_blocks(layers: int, stages: int, chunks: int) -> None:
+    if layers < stages * chunks:
+        blocks = "1 block, which" if layers == 1 else f"{layers} blocks, which"
+        raise UsageError(
+            f"The network has {blocks} can't be cut into {_parts(stages, chunks)}: each needs a block, so take fewer "
+            "stages, or chunks, or more layers."
+        )
+
+
+def _parts(stages: int, chunks: int) -> str:
+    return f"{stages} stages" if chunks == 1 else f"{stages} stages of {chunks} chunks"
+
+
+def _flops(model: Architecture, *, recompute: bool) -> tuple[int, int, int]:
+    """Count what comes before all blocks, one block, and what comes after all."""
+    network = model.network()
+    flops = [step_flops(stage, model.sequence, recompute=recompute) for stage in network.stages]
+    at = network.stages.index(network.blocks)
+    return sum(flops[:at]), flops[at], sum(flops[at + 1 :])
+
+
+def _ways(layers: int, parts: int) -> Iterator[list[int]]:
+    """List ways, one of them the best: any number of blocks on the first and last part, and even ones between."""
+    if parts == 1:
+        yield [layers]
+        return
+    between = parts - 2
+    for first in range(1, layers - between):
+        lasts = range(1, layers - between - first + 1) if between else [layers - first]
+        for last in lasts:
+            yield [first, *_spread(layers - first - last, between), last]
+
+
+def _spread(layers: int, parts: int) -> list[int]:
+    """Share layers out as evenly as they go."""
+    return [layers * (part + 1) // parts - layers * part // parts for part in range(parts)]
+
+
+def _as_cut(counts: Sequence[int], stages: int) -> Cut:
+    ends = [sum(counts[: part + 1]) for part in range(len(counts))]
+    ranges = [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    return Cut(tuple(tuple(ranges[stage::stages]) for stage in range(stages)))

@@ -19,7 +19,7 @@ from engine.footprint.memory import cached_blocks
 from engine.grid import Grid
 from engine.layers.compiled import traced
 from engine.overlap.flags import AUTO
-from engine.overlap.tasks import ONE_BY_ONE, StepSchedule
+from engine.overlap.tasks import ONE_BY_ONE
 from engine.simulator.events import Mark, Segment, Trace
 from engine.tracing.watch import Log, Operators, TracingRecorder, fused_attention
 from engine.training.trainer import Trainer
@@ -47,13 +47,12 @@ def trace(
     *,
     device_memory: float | None = None,
     compiled: bool = False,
-    order: StepSchedule = ONE_BY_ONE,
 ) -> Trace:
     """Trace one rank's step as it is once the schedule has learnt its order. Raises UsageError for no such rank.
 
     device_memory: bytes, by which cache=auto is sized as in a real run; without it, it keeps nothing. compiled: whether
-    each function that GPUs compile is one kernel, instead of the operators that processors run. order: in which a
-    step's forwards and backwards are carried out; unless each pass is over before the next, all passes are traced.
+    each function that GPUs compile is one kernel, instead of the operators that processors run. Unless each pass is
+    over before the next, all passes are traced.
     """
     log = Log()
     operators = Operators(log)
@@ -62,12 +61,12 @@ def trace(
         comm = Comm(grid, recorder=TracingRecorder(log), device="meta")
         assert comm.recorder is not None
         data = training.model.task.data.synthetic()
-        trainer = Trainer(_of_few(training, grid, 1), data, comm, comm.recorder, order=order)
+        trainer = Trainer(_of_few(training, grid, 1), data, comm, comm.recorder)
         trainer.launch_step()  # in which the order of gathers is learnt, and what stays from step to step is made
         state_bytes = log.live
         _size_cache(trainer, device_memory, log.peak)
         passes = training.batch.per_rank(grid) // training.batch.at_once(grid)
-        one_by_one = list(order.order(0, 1, passes).known) == list(ONE_BY_ONE.order(0, 1, passes).known)
+        one_by_one = training.staged(grid).schedule is ONE_BY_ONE
         few = min(passes, MOST_PASSES) if one_by_one else passes
         trainer.training = _of_few(training, grid, few)
         log.peak = log.live

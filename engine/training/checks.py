@@ -55,6 +55,8 @@ class CheckedRun:
         options = asdict(self.config)
         del options["labels"]
         options |= {"model": training.model.options, "grid": str(self.grid)}
+        del options["pipe"]
+        options["pipeline"] = None if self.grid.stages == 1 else self._pipeline()
         options["batch"]["micro"] = training.batch.at_once(self.grid)
         options["reduce_dtype"] = training.reduce_dtypes(self.grid)
         del options["overlap"]
@@ -63,6 +65,11 @@ class CheckedRun:
         if self.saved is not None:
             options["resume"] = self.saved.folder
         return {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
+
+    def _pipeline(self) -> dict[str, Any]:
+        staged = self.training.staged(self.grid)
+        blocks = [[len(chunk) for chunk in stage] for stage in staged.cut.blocks]
+        return {**asdict(staged.choice), "schedule": staged.choice.name, "blocks": blocks}
 
 
 def checked(config: TrainConfig, ranks: int) -> CheckedRun:
@@ -82,7 +89,7 @@ def checked(config: TrainConfig, ranks: int) -> CheckedRun:
     if (config.save is None) != (config.save_every == 0) or config.save_every < 0:
         raise UsageError("Saving needs both --save DIR and --save-every N with N at least 1.")
     training, device = config.training(model), "cpu" if config.device == "cpu" else "cuda"
-    grid = config.grid or choose_grid(
+    grid = _grid(config) or choose_grid(
         training,
         ranks,
         device=device,
@@ -98,10 +105,23 @@ def checked(config: TrainConfig, ranks: int) -> CheckedRun:
     check_grid(model, grid, config.batch)
     if config.device_memory is not None:
         check_memory(training, grid, config.device_memory, device)
+    training.staged(grid)
     dataset = open_dataset(config.data, model.task.data)
     saved = _saved(config, model)
     training = training.with_bucket(grid, config.link_bytes_per_s, config.devices_per_node)
     return CheckedRun(config, training, grid, dataset, saved, pretrained)
+
+
+def _grid(config: TrainConfig) -> Grid | None:
+    """Give the grid that was asked for, with its stages; None for auto."""
+    grid, pipe = config.grid, config.pipe
+    if pipe is None:
+        return grid
+    if pipe < 1:
+        raise UsageError(f"--pipe is a number of stages from 1 up, but {pipe} was given.")
+    if grid is None and pipe > 1:
+        raise UsageError(f"--pipe {pipe} needs the grid of a stage: give --grid XxYxZxDATA, too.")
+    return grid and grid.with_stages(pipe)
 
 
 def _bandwidths(config: TrainConfig) -> Bandwidths | None:

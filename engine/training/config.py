@@ -25,6 +25,7 @@ from engine.options import (
     word,
 )
 from engine.overlap.flags import ALL, Overlap
+from engine.pipeline.options import DEFAULT, PipelineOptions
 from engine.timeouts import Timeouts
 from engine.training_record import OptimConfig, PrecisionName, Training
 
@@ -33,6 +34,7 @@ RUN = Group("run", sort_key=2)
 OVERLAP = Group("overlap: communication behind compute, with the same numbers", sort_key=3)
 OPTIMIZER = Group("optimizer: AdamW", sort_key=4)
 CHECKPOINTS = Group("checkpoints", sort_key=5)
+PIPELINE = Group("pipeline: stages of the network, behind one another", sort_key=2.5)
 PROFILE = Group(
     "profile: what ran in some iterations, which take longer for it and don't count; on CUDA all have timing events",
     sort_key=6,
@@ -68,7 +70,10 @@ class RunConfig(Timeouts):
 
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
     grid: Annotated[GridOrAuto, Parameter(show_default="auto")] = None
-    """e.g. 2x1x2x4; auto chooses one"""
+    """e.g. 2x1x2x4, or 2x1x2x4p3 with a pipeline of 3 stages; auto chooses one"""
+    pipe: Annotated[int | None, Parameter(group=PIPELINE, metavar="STAGES")] = None
+    """stages, each of the ranks that --grid says: --grid 2x1x2x4 --pipe 3 is --grid 2x1x2x4p3"""
+    pipeline: Annotated[PipelineOptions, Parameter(name="*", group=PIPELINE)] = DEFAULT
     batch: BatchOptions
     precision: PrecisionOption = "fp32"
     reduce_dtype: PrecisionName | None = None
@@ -147,4 +152,5 @@ class TrainConfig(RunConfig):
             self.overlap,
             self.optim,
             self.seed,
+            self.pipeline,
         )

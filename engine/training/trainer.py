@@ -21,7 +21,6 @@ from engine.measure.memory import free_bytes
 from engine.measure.recorder import Recorder
 from engine.models.adapters.files import weights_of
 from engine.overlap.flags import AUTO, Overlap
-from engine.overlap.tasks import ONE_BY_ONE, StepSchedule
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
 from engine.parallel.runner import MicroBatch, Runner
@@ -50,8 +49,7 @@ class Trainer:
     """It has a model on its grid with its data and optimizer; step() is one iteration.
 
     kernels: how layers multiply, by their names. overlaps: between which the run will switch. pretrained: whose weights
-    it begins with; saved: the checkpoint that it resumes instead. order: in which a step's forwards and backwards are
-    carried out.
+    it begins with; saved: the checkpoint that it resumes instead.
     """
 
     def __init__(
@@ -65,11 +63,10 @@ class Trainer:
         overlaps: Sequence[Overlap] = (),
         pretrained: "Pretrained | None" = None,
         saved: "Saved | None" = None,
-        order: StepSchedule = ONE_BY_ONE,
         optimizer: MakeOptimizer = AdamW,
     ) -> None:
         self.training, self.dataset, self.comm, self.recorder = training, dataset, comm, recorder
-        fresh = pretrained if saved is None else None
+        fresh, staged = pretrained if saved is None else None, training.staged(comm.grid)
         with weights_of(fresh) if fresh is not None else nullcontext() as loader:
             self.model: ParallelModel = parallelize(
                 training.model,
@@ -81,8 +78,9 @@ class Trainer:
                 device=comm.device,
                 kernels=kernels,
                 loader=loader,
+                cut=staged.cut,
             )
-        self.runner = Runner(self.model, order)
+        self.runner = Runner(self.model, staged.schedule)
         self.optimizer: Optimizer = optimizer(self.model, training.optim)
         self._auto_blocks: int | None = None
         """cache="auto" comes out as so many blocks, once a step has shown how much memory training takes."""

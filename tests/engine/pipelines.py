@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 
 from engine.overlap.tasks import Direction, Order, Ready, StepSchedule, Task
-from engine.parallel.pipeline.registry import ScheduleChoice, make
-from engine.simulator.pipeline import PipelineStep, Times, Transit, play, times_of
+from engine.pipeline.registry import ScheduleChoice, make
+from engine.pipeline.simulation import PipelineStep, Times, Transit, play, times_of
 
 QUIET = Transit(0.0, 0.0)
 LATENCY_S = 0.1

@@ -8,9 +8,9 @@ from pipelines import PASSES, equal_times, stepped, varied_times
 
 from engine.errors import UsageError
 from engine.overlap.tasks import StepSchedule
-from engine.parallel.pipeline.registry import ScheduleChoice, candidates, make
-from engine.simulator.fastest import fastest, kept_bytes
-from engine.simulator.pipeline import Times
+from engine.pipeline.fastest import fastest, kept_bytes
+from engine.pipeline.registry import ScheduleChoice, candidates, make
+from engine.pipeline.simulation import Times
 
 
 @pytest.mark.parametrize(("stages", "room"), [(4, 1), (4, 2), (8, 1), (8, 2)])

@@ -8,8 +8,8 @@ from pipelines import DYNAMIC, SCHEDULES, WatchedSchedule, equal_times, wild_tim
 
 from engine.errors import UsageError
 from engine.overlap.tasks import Direction, StepSchedule, Task, receiver, takes_message
-from engine.parallel.pipeline.registry import NAMES, ScheduleChoice, candidates, make
-from engine.simulator.pipeline import PipelineStep, Times, Transit, play
+from engine.pipeline.registry import NAMES, ScheduleChoice, candidates, make
+from engine.pipeline.simulation import PipelineStep, Times, Transit, play
 
 FORWARD, BACKWARD, WEIGHT = Direction
 

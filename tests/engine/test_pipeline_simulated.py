@@ -6,8 +6,8 @@ import pytest
 from pipelines import CASES, equal_times, stepped
 
 from engine.overlap.tasks import Direction, Known, Task
-from engine.parallel.pipeline.registry import ScheduleChoice, make
-from engine.simulator.pipeline import DeadlockError, PipelineStep, Times, Transit, play
+from engine.pipeline.registry import ScheduleChoice, make
+from engine.pipeline.simulation import DeadlockError, PipelineStep, Times, Transit, play
 
 FORWARD, BACKWARD, _ = Direction
 

@@ -15,7 +15,7 @@ from engine.grid import Grid
 from engine.layers.embedding import TokenEmbedding
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL, Overlap
-from engine.overlap.tasks import Direction, Known, OneByOne, Task
+from engine.pipeline.options import PipelineOptions
 from engine.simulator import events
 from engine.simulator.events import Attention, Event, Issue, Mark, MatrixProduct, Trace, Wait
 from engine.tracing import step, watch
@@ -89,15 +89,9 @@ def test_the_middle_micro_batches_are_alike(monkeypatch: pytest.MonkeyPatch) -> 
     assert folded.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.01), "but for the tokens of the others"
 
 
-class ForwardsFirst(OneByOne):
-    def order(self, stage: int, stages: int, passes: int) -> Known:
-        halves = Direction.FORWARD, Direction.BACKWARD
-        return Known(Task(direction, number) for direction in halves for number in range(passes))
-
-
 def test_passes_that_are_under_way_together_are_all_traced() -> None:
     plan = dry_plan(SMALL, GRID, Batch(48, 2))
-    found, one_by_one = trace(*plan, order=ForwardsFirst()), trace(*plan)
+    found, one_by_one = trace(replace(plan[0], pipeline=PipelineOptions("gpipe")), *plan[1:]), trace(*plan)
     assert [segment.repeats for segment in found.segments] == [1]
     marks = [event.phase for event in found if isinstance(event, Mark)]
     assert marks[:12] == ["forward"] * 6 + ["backward"] * 6

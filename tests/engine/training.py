@@ -22,6 +22,7 @@ from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
 from engine.parallel.runner import Runner
 from engine.parallel.serial_state import full_gradients, full_state_dict
+from engine.pipeline.cut import cut_evenly
 from engine.precision import Precision
 
 SEED = 7
@@ -43,6 +44,9 @@ class Written:
     def order(self, stage: int, stages: int, passes: int) -> Known:
         assert passes == self.passes
         return Known(self._tasks)
+
+    def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
+        return passes, 0
 
 
 @dataclass(frozen=True)
@@ -122,11 +126,14 @@ def start(case: Case, comm: Comm) -> ParallelModel:
         overlap=case.overlap,
         checkpoint_activations=case.checkpoint,
         kernels=dict(case.kernels),
+        cut=cut_evenly(case.config, comm.grid.stages, case.order.chunks, recompute=case.checkpoint),
     )
 
 
-def step_parallel(case: Case, model: ParallelModel, step: int, on_summed: OnSummed | None = None) -> float:
-    """One step; returns the mean loss over the whole batch."""
+def step_parallel(
+    case: Case, model: ParallelModel, step: int, on_summed: OnSummed | None = None, runner: Runner | None = None
+) -> float:
+    """One step; returns the mean loss over the whole batch. runner: of the model, to be looked at afterwards."""
     comm, grid = model.comm, model.comm.grid
     share = case.sequences // grid.batch_split
     first = grid.position(comm.coords, SPLITTING_ROWS) * share
@@ -135,7 +142,7 @@ def step_parallel(case: Case, model: ParallelModel, step: int, on_summed: OnSumm
     micro_batches = [
         (BatchRows(SEED, step, rows), {name: tensor[rows] for name, tensor in batch.items()}) for rows in parts
     ]
-    total = Runner(model, case.order).run(micro_batches, divisor_of(case, batch))
+    total = (runner or Runner(model, case.order)).run(micro_batches, divisor_of(case, batch))
     model.finish_step(on_summed)
     return model.sum_losses(total).item()
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, fields
 
 from engine.errors import UsageError, nearest
 from engine.overlap.tasks import ONE_BY_ONE, StepSchedule
-from engine.parallel.pipeline.gpipe import GPipe
-from engine.parallel.pipeline.interleaved import Interleaved
-from engine.parallel.pipeline.message_driven import MessageDriven
-from engine.parallel.pipeline.message_driven_zero_bubble import MessageDrivenZeroBubble
-from engine.parallel.pipeline.one_f_one_b import OneFOneB
-from engine.parallel.pipeline.zero_bubble import ZeroBubble
+from engine.pipeline.gpipe import GPipe
+from engine.pipeline.interleaved import Interleaved
+from engine.pipeline.message_driven import MessageDriven
+from engine.pipeline.message_driven_zero_bubble import MessageDrivenZeroBubble
+from engine.pipeline.one_f_one_b import OneFOneB
+from engine.pipeline.zero_bubble import ZeroBubble
 
 AUTO = "auto"
 """This name stands for the fastest of candidates()."""

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from engine.errors import UsageError
 from engine.overlap.tasks import StepSchedule
-from engine.simulator.pipeline import PipelineStep, Times, play
+from engine.pipeline.simulation import PipelineStep, Times, play
 
 Key = TypeVar("Key")
 

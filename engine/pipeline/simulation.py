@@ -1,7 +1,8 @@
 """All stages of a pipeline are played together, each by the order that the engine drives, too. No torch.
 
 A stage carries out one task at a time. What a task makes for a neighbour leaves when the task is over, while the stage
-goes on: each stage has a channel for each direction, on which messages follow one another.
+goes on: each stage has a channel for each direction, on which messages follow one another. They are taken in the order
+in which they were sent, as every order has it.
 """
 
 from collections import Counter
@@ -108,7 +109,6 @@ class _Stage:
     came: set[Task] = field(default_factory=set)
     done: Counter[Direction] = field(default_factory=Counter)
     channel_free_s: dict[Direction, float] = field(default_factory=lambda: dict.fromkeys(Direction, 0.0))
-    last_arrival_s: dict[Direction, float] = field(default_factory=lambda: dict.fromkeys(Direction, 0.0))
     step: StageStep = field(default_factory=StageStep)
 
 
@@ -179,9 +179,7 @@ class _Pipeline:
         """Send what a task has made to the stage, and its task, that takes it."""
         channel = task.direction
         stage.channel_free_s[channel] = max(now_s, stage.channel_free_s[channel]) + transit.busy_s
-        arrival_s = max(stage.channel_free_s[channel] + transit.latency_s, stage.last_arrival_s[channel])
-        stage.last_arrival_s[channel] = arrival_s
-        self._at(arrival_s, partial(self._receive, there, taker))
+        self._at(stage.channel_free_s[channel] + transit.latency_s, partial(self._receive, there, taker))
 
     def _receive(self, number: int, task: Task) -> int:
         self._stages[number].came.add(task)

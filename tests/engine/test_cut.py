@@ -11,7 +11,7 @@ from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops
 from engine.models.gpt.config import GPTConfig
-from engine.models.stages import Cut, cut_by_hand, cut_evenly
+from engine.pipeline.cut import Cut, cut_by_hand, cut_evenly
 
 
 def gpt(layers: int, vocabulary: int = 64) -> GPTConfig:
@@ -20,7 +20,7 @@ def gpt(layers: int, vocabulary: int = 64) -> GPTConfig:
 
 def counts(cut: Cut) -> list[int]:
     """Blocks of each part in the network's order."""
-    return [len(stage[chunk]) for chunk in range(len(cut[0])) for stage in cut]
+    return [len(stage[chunk]) for chunk in range(cut.chunks) for stage in cut.blocks]
 
 
 def slowest(model: Architecture, parts: list[int]) -> float:
@@ -37,7 +37,7 @@ def test_no_other_cut_has_a_faster_slowest_part(layers: int, stages: int, chunks
     if layers < parts:
         return
     cut = cut_evenly(model, stages, chunks, recompute=True)
-    assert [number for chunk in range(chunks) for stage in cut for number in stage[chunk]] == list(range(layers))
+    assert [number for chunk in range(chunks) for stage in cut.blocks for number in stage[chunk]] == list(range(layers))
     ways = [
         [end - start for start, end in zip((0, *ends), (*ends, layers), strict=True)]
         for ends in combinations(range(1, layers), parts - 1)
@@ -68,7 +68,7 @@ def test_networks_of_all_families_are_cut(name: str) -> None:
 
 def test_chunks_go_round_the_stages() -> None:
     cut = cut_by_hand("1,2,3,4,5,6", gpt(21), 3, 2)
-    assert cut == ((range(1), range(6, 10)), (range(1, 3), range(10, 15)), (range(3, 6), range(15, 21)))
+    assert cut.blocks == ((range(1), range(6, 10)), (range(1, 3), range(10, 15)), (range(3, 6), range(15, 21)))
 
 
 def test_a_person_says_how_many_blocks_each_stage_has() -> None:

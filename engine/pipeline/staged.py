@@ -1,0 +1,92 @@
+"""Options become a cut and a schedule, the same ones for the engine, the memory model and the simulation. No torch."""
+
+from dataclasses import dataclass
+
+from engine.errors import UsageError
+from engine.models.architecture import Architecture
+from engine.models.flops import step_flops
+from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule
+from engine.pipeline.cut import Cut, cut_by_hand, cut_evenly
+from engine.pipeline.fastest import fastest
+from engine.pipeline.options import PipelineOptions
+from engine.pipeline.registry import AUTO, ScheduleChoice, candidates
+from engine.pipeline.simulation import Times, Transit, times_of
+
+ONE = ScheduleChoice("one-by-one")
+TRANSIT = 0.05
+"""A message is taken to need this part of a stage's forward, where no machine is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """It is a network cut into stages, with what they do when. choice: the schedule's name and settings."""
+
+    cut: Cut
+    schedule: StepSchedule
+    choice: ScheduleChoice
+
+
+def staged(options: PipelineOptions, model: Architecture, stages: int, passes: int, *, recompute: bool) -> Staged:
+    """Cut the network and choose the schedule, for so many micro-batches. Raises UsageError for what can't be.
+
+    recompute: whether blocks run forward once more in the backward.
+    """
+    chosen = options.schedule, options.pipeline_limit, options.weight_limit, options.chunks
+    if stages == 1:
+        return _whole(options, model, ScheduleChoice(*chosen))
+    if model.layers < stages:
+        cut_evenly(model, stages, recompute=recompute)  # which says so
+    if options.schedule != AUTO:
+        choice = ScheduleChoice(*chosen)
+    else:
+        choice = _fastest(model, stages, passes, recompute=recompute)
+        if set(chosen[1:]) != {None}:
+            raise UsageError("--schedule auto sets its own limits and chunks: leave them out, or name a schedule.")
+    schedule = choice.make()
+    schedule.check(stages, passes)
+    if options.stages is not None:
+        cut = cut_by_hand(options.stages, model, stages, schedule.chunks)
+    else:
+        cut = cut_evenly(model, stages, schedule.chunks, recompute=recompute)
+    return Staged(cut, schedule, choice)
+
+
+def _whole(options: PipelineOptions, model: Architecture, choice: ScheduleChoice) -> Staged:
+    if options.stages is not None:
+        raise UsageError(f"--stages {options.stages} cuts a network, but the grid has one stage: give --pipe N, too.")
+    if choice.name == AUTO:
+        return Staged(Cut(((range(model.layers),),)), ONE_BY_ONE, ONE)
+    schedule = choice.make()
+    if schedule.chunks > 1:
+        raise UsageError(f"The schedule {choice.name} needs 2 stages or more: give --pipe N, or another --schedule.")
+    return Staged(Cut(((range(model.layers),),)), schedule, choice)
+
+
+def _fastest(model: Architecture, stages: int, passes: int, *, recompute: bool) -> ScheduleChoice:
+    """Choose by the flops of each stage, among what keeps no more passes than 1F1B does on its first stage."""
+
+    def times(schedule: StepSchedule) -> Times:
+        return times_by_flops(schedule, model, stages, recompute=recompute)
+
+    def fits(schedule: StepSchedule) -> bool:
+        kept = (sum(schedule.held(stage, stages, passes)) / schedule.chunks for stage in range(stages))
+        return max(kept) <= min(stages, passes)
+
+    return fastest(candidates(stages, passes, model.layers), stages, passes, times, fits)[0]
+
+
+def times_by_flops(schedule: StepSchedule, model: Architecture, stages: int, *, recompute: bool) -> Times:
+    """Give the times of a stage's tasks, a mean forward of all stages taking 1."""
+    cut = cut_evenly(model, stages, schedule.chunks, recompute=recompute)
+    network = model.network()
+    forward = [step_flops(section, model.sequence, recompute=False) / 3 for section in network.stages]
+    at = network.stages.index(network.blocks)
+    mean = (sum(forward) + (model.layers - 1) * forward[at]) / stages
+
+    def part_s(stage: int, direction: Direction) -> float:
+        blocks = sum(map(len, cut.blocks[stage]))
+        around = sum(forward[:at]) * (stage == 0) + sum(forward[at + 1 :]) * (stage == stages - 1)
+        again = blocks * forward[at] if recompute and direction is Direction.BACKWARD else 0.0
+        return (blocks * forward[at] + around + again) / mean
+
+    return times_of(schedule, part_s, lambda stage, direction: Transit(0.0, TRANSIT))
