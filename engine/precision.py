@@ -6,7 +6,7 @@ import torch
 
 from engine.reduce_dtype import reduce_dtype
 
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -23,9 +23,9 @@ class Precision:
 
     @classmethod
     def named(cls, name: str, reduce: str | None = None) -> "Precision":
-        """Make fp32 or fp64 throughout, or bf16 compute over fp32 masters; reduce: for all sums of gradients."""
+        """Make fp32 or fp64 throughout, or half compute over fp32 masters; reduce: for all sums of gradients."""
         compute = DTYPES[name]
-        master = torch.float32 if compute is torch.bfloat16 else compute
+        master = torch.float32 if compute.itemsize < torch.float32.itemsize else compute
         return cls(master, compute, reduce)
 
     def reduce(self, ranks: int) -> torch.dtype:

@@ -13,17 +13,22 @@ independent, as gradients of small batches nearly are, and of parts that agree b
 Independent parts err by some 2^-10 sqrt(1.5 G) over G ranks. Those that agree fare worse from 64 ranks on: a sum of
 256 parts is so large that one more is less than half of its last place, and is lost. A tree, which NCCL may take for
 all-reduces between nodes, errs less; which one it takes is not known beforehand.
+
+In fp16 a sum over ranks could overflow where no rank's part does, as the loss scale brings parts near to its end: it is
+in fp32, unless fp16 is asked for, as in axonn-ipdps22 IV-B.
 """
 
 FROM_RANKS = 64
 """From so many ranks of an axis on a sum in bf16 errs by more than a hundredth, six times what one rounding does."""
+WIDENED_FROM = {"bf16": FROM_RANKS, "fp16": 2}
+"""From so many ranks of an axis on sums are in fp32 instead of these."""
 
 
 def reduce_dtype(precision: str, ranks: int, given: str | None = None) -> str:
-    """Name the format for an axis of so many ranks: the one given, or else that of the computation, or fp32 in place
-    of bf16 from FROM_RANKS on. "compute" is that of the computation, too, on however many ranks. The same rule holds
+    """Name the format for an axis of so many ranks: the one given, or else that of the computation, or fp32 from
+    WIDENED_FROM ranks on. "compute" is that of the computation, too, on however many ranks. The same rule holds
     along z and along data, each by its own ranks.
     """
     if given is not None:
         return precision if given == "compute" else given
-    return "fp32" if precision == "bf16" and ranks >= FROM_RANKS else precision
+    return "fp32" if ranks >= WIDENED_FROM.get(precision, ranks + 1) else precision

@@ -17,9 +17,9 @@ from engine.pipeline.options import DEFAULT, PipelineOptions
 from engine.pipeline.staged import Staged, staged
 from engine.reduce_dtype import reduce_dtype
 
-PrecisionName = Literal["fp32", "fp64", "bf16"]
+PrecisionName = Literal["fp32", "fp64", "bf16", "fp16"]
 ReduceDtype = PrecisionName | Literal["compute"]
-BYTES = {"bf16": 2, "fp32": 4, "fp64": 8}
+BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
 NO_OVERLAP = Overlap()
 
 

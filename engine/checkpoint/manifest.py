@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,12 +16,14 @@ from engine.models.architecture import Architecture
 from engine.schema import Record
 
 MANIFEST = "manifest.json"
-VERSION = 1
+VERSION = 2
 STEP = re.compile(r"\.?step-(\d+)(\.old)?")
 
 
 class Manifest(Record):
-    """step counts the optimizer steps done, which is also the position in the data. files: name -> bytes."""
+    """step counts the optimizer steps done, which is also the position in the data. files: name -> bytes. loss_scale:
+    the fields of LossScale, in fp16; version 1 had none.
+    """
 
     version: int = VERSION
     step: int
@@ -29,6 +32,7 @@ class Manifest(Record):
     dtype: str
     model: dict[str, int | float | bool | str | None]
     files: dict[str, int]
+    loss_scale: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

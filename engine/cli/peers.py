@@ -4,7 +4,7 @@ import logging
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -20,7 +20,7 @@ from engine.peers.comparison import Case, Sampling
 from engine.peers.layout import PeerLayout, parse
 from engine.peers.registry import COMPARISONS
 from engine.result.names import UNTUNED
-from engine.training.config import MODEL, OverlapFlags, PrecisionOption
+from engine.training.config import MODEL, OverlapFlags
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ MICRO_HELP = "sequences a rank takes at once, both sides (default: its share; of
 PEER_MICRO_HELP = "the peer's, where it isn't ours"
 DEVICE_MEMORY_HELP = "of one device: a contest that doesn't fit is told, not held (default: a GPU's, else endless)"
 NODE_MEMORY_HELP = "of a node's processors, on which some peers make whole networks first (default: endless)"
+PRECISION_HELP = "bf16 keeps fp32 masters; no fp16, as sides would skip steps each by its own loss scale"
 AUTOCAST_HELP = "peers of PyTorch in bf16 by autocast, instead of in bf16 throughout as ours"
 
 
@@ -47,7 +48,7 @@ def peers(
     batch_size: Annotated[int, Parameter(metavar="SEQS", help="sequences of a step, all ranks together")] = 8,
     micro_batch: Annotated[int | None, Parameter(metavar="SEQS", help=MICRO_HELP)] = None,
     peer_micro_batch: Annotated[int | None, Parameter(metavar="SEQS", help=PEER_MICRO_HELP)] = None,
-    precision: PrecisionOption = "fp32",
+    precision: Annotated[Literal["fp32", "fp64", "bf16"], Parameter(help=PRECISION_HELP)] = "fp32",
     autocast: Annotated[bool, Parameter(help=AUTOCAST_HELP)] = False,
     device: Device = "auto",
     device_memory: Annotated[Bytes | None, Parameter(help=DEVICE_MEMORY_HELP)] = None,

@@ -67,11 +67,11 @@ class PlanConfig:
     """sequences of a batch: just as many"""
     micro_batch: Annotated[int | None, Parameter(metavar="SEQS")] = None
     """sequences a rank takes at once (default: the most that fit in memory)"""
-    precision: Annotated[PrecisionName | None, Parameter(help="bf16 keeps fp32 masters (default: fp32 on a CPU)")] = (
-        None
-    )
+    precision: Annotated[
+        PrecisionName | None, Parameter(help="bf16 and fp16 keep fp32 masters (default: fp32 on a CPU)")
+    ] = None
     reduce_dtype: PrecisionName | None = None
-    """gradients while summed (default: precision, but of bf16 fp32 along z or data from 64 ranks on)"""
+    """gradients while summed (default: precision, but fp32 of fp16, and of bf16 along z or data from 64 ranks on)"""
     checkpoint_activations: Annotated[bool, Parameter(negative="--keep-activations", show_default=True)] = True
     """recompute each block in the backward, or don't"""
     overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL

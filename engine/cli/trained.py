@@ -15,7 +15,7 @@ def _figures(result: Result) -> dict[str, str]:
     assert result.summary.samples_per_s is not None
     summary, losses = result.summary, [step.loss for step in result.iterations]
     share = "" if summary.hfu is None else f", {summary.hfu:.1%} of the peak"
-    return {
+    found = {
         "time of a step": f"{summary.time_per_iteration_s:.4g} s, mean of {summary.counted_iterations}",
         "samples": f"{summary.samples_per_s:,.1f}/s",
         "tokens": f"{summary.tokens_per_s:,.0f}/s",
@@ -23,6 +23,9 @@ def _figures(result: Result) -> dict[str, str]:
         "loss": f"{losses[0]:.4f} at first, {losses[-1]:.4f} at last",
         "memory of a rank": f"{size(max(result.memory.peak_bytes_per_rank))} {result.memory.kind}",
     }
+    if (scaling := result.loss_scaling) is not None:
+        found["loss scale"] = f"{scaling.scale:,g} at last, {scaling.skipped} steps skipped"
+    return found
 
 
 def _overlaps(result: Result) -> str:

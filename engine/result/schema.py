@@ -20,7 +20,7 @@ from engine.result.links import Links
 from engine.result.matmul import Tuning
 from engine.result.metrics import Paired
 from engine.result.profile import Profile
-from engine.result.step import Breakdown, Collective, Timeline
+from engine.result.step import Breakdown, Collective, LossScaling, Timeline
 from engine.result.transport import Transport
 from engine.schema import Document, Record, first_problem
 
@@ -54,16 +54,19 @@ class Model(Record):
 
 class Iteration(Record):
     """It is one training step. loss: mean cross-entropy in nats per token over the global batch. profiled: a profile
-    was taken of it, so that it took longer.
+    was taken of it, so that it took longer. loss_scale: of fp16. skipped: a gradient overflowed at that scale, so that
+    there is no norm and no step was taken.
     """
 
     index: int
     time_s: float
     loss: float
-    grad_norm: float
+    grad_norm: float | None
     learning_rate: float
     warmup: bool
     profiled: bool = False
+    loss_scale: float | None = None
+    skipped: bool = False
 
     @property
     def counted(self) -> bool:
@@ -193,7 +196,8 @@ class Result(Document):
     gemm_modes: one size again in every mode, in turns; absent in results that are older than it.
     told: how far the reason of a failed run goes: nothing (it ended before a rank could say why), a symptom (a rank
     lost others, it isn't known why) or the cause.
-    energy: absent where it was not asked for, as in an ablation, and in results that are older than it.
+    energy: absent where it was not asked for, as in an ablation, and in results that are older than it. loss_scaling:
+    of fp16.
     Version 1 had no axes, phases and timeline; version 2 no lanes, machine, bound, variants and measured peak;
     version 3 no energy, profile and tuning; version 4 no hosts in a breakdown, and no modules and clocks.
     """
@@ -217,6 +221,7 @@ class Result(Document):
     timeline: Timeline | None = None
     profile: Profile | None = None
     energy: Energy | None = None
+    loss_scaling: LossScaling | None = None
     variants: tuple[Variant, ...] = ()
     tuning: Tuning | None = None
     transport: Transport | None = None

@@ -114,6 +114,16 @@ class Breakdown(Record):
     hosts: tuple[HostTime, ...] = ()
 
 
+class LossScaling(Record):
+    """It says how the loss of fp16 was scaled. scale: the one that the next step would have had. skipped: how many
+    steps of the training were skipped, those before a resume included; skipped_iterations: which of this run.
+    """
+
+    scale: float
+    skipped: int
+    skipped_iterations: tuple[int, ...] = ()
+
+
 class Span(Record):
     """A span is something of one step on rank 0; seconds are from the start of the step.
 

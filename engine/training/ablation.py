@@ -10,7 +10,7 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
 from engine.overlap.variants import alone, effective, flags, ladder, why_useless
-from engine.training.checks import CLIPPED, CheckedRun, check_cache, checked
+from engine.training.checks import CheckedRun, check_cache, checked, why_late
 from engine.training.config import RunConfig, TrainConfig
 
 TURNS = Group("turns: each variant takes its steps in every round", sort_key=2)
@@ -113,6 +113,6 @@ def ablation_notices(ablation: CheckedAblation, asked: Sequence[Overlap]) -> lis
     wanted = {flag for overlap in asked or [training.overlap] for flag in flags(overlap)}
     reasons = [why_useless(flag, grid, checkpointed=training.checkpoint_activations) for flag in sorted(wanted)]
     found = [reason for reason in reasons if reason is not None]
-    if training.optim.clip and any(variant.data for variant in ablation.variants):
-        found.append(CLIPPED)
+    if any(variant.data for variant in ablation.variants):
+        found += why_late(training)
     return found

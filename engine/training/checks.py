@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from engine.checkpoint.manifest import Saved
     from engine.models.adapters.folder import Pretrained
 
-CLIPPED = (
-    "--overlap data sums gradients early, but the optimizer waits for all of them: clipping needs the norm of the "
-    "whole gradient (--clip 0 steps each bucket as it is summed)."
-)
+WAITS = "--overlap data sums gradients early, but the optimizer waits for all of them: "
+CLIPPED = WAITS + "clipping needs the norm of the whole gradient (--clip 0 steps each bucket as it is summed)."
+SCALED = WAITS + "in fp16 a step is skipped where any gradient overflows."
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +172,14 @@ def notices(run: CheckedRun) -> list[str]:
             f"--overlap cache={overlap.cache} does nothing here: without --checkpoint-activations each weight is "
             "gathered only once."
         )
-    if overlap.data and config.optim.clip and run.grid.model_replicas > 1:
-        found.append(CLIPPED)
+    if overlap.data and run.grid.model_replicas > 1:
+        found += why_late(run.training)
     return found
+
+
+def why_late(training: Training) -> list[str]:
+    """Say why the optimizer steps no bucket of gradients before all are summed, if it doesn't."""
+    return [SCALED] if training.precision == "fp16" else [CLIPPED] if training.optim.clip else []
 
 
 def _check_numbers(config: TrainConfig) -> None:
@@ -202,13 +206,11 @@ def _check_numbers(config: TrainConfig) -> None:
     for option, value in not_negative.items():
         if not (math.isfinite(value) and value >= 0):
             raise UsageError(f"{option} is a number from 0 up, but {value} was given.")
-    if config.reduce_dtype not in (None, config.precision) and (config.precision, config.reduce_dtype) != (
-        "bf16",
-        "fp32",
-    ):
+    half = config.precision in ("bf16", "fp16")
+    if config.reduce_dtype not in (None, config.precision, *(("fp32",) if half else ())):
         raise UsageError(
             f"With --precision {config.precision} gradients reduce in {config.precision}"
-            f"{' or fp32' if config.precision == 'bf16' else ''}, but --reduce-dtype {config.reduce_dtype} was given."
+            f"{' or fp32' if half else ''}, but --reduce-dtype {config.reduce_dtype} was given."
         )
 
 

@@ -46,7 +46,7 @@ ENERGY_HELP = (
     "'.[energy]'), processors and memory (RAPL), whole nodes (Cray pm_counters); auto: what has a counter, and the "
     "result says why the rest is not measured. PAR4D_SYSFS names the folder where /sys is, if it is elsewhere"
 )
-PrecisionOption = Annotated[PrecisionName, Parameter(help="bf16 keeps fp32 masters")]
+PrecisionOption = Annotated[PrecisionName, Parameter(help="bf16 and fp16 keep fp32 masters; fp16 scales its loss")]
 CheckpointActivations = Annotated[bool, Parameter(help="recompute each block in the backward")]
 BATCH_OPTIONS = {"sequences": "batch-size", "micro": "micro-batch"}
 BatchOptions = Annotated[Batch, Parameter(name="*", name_transform=BATCH_OPTIONS.__getitem__, metavar="SEQS")]
@@ -77,7 +77,7 @@ class RunConfig(Timeouts):
     batch: BatchOptions
     precision: PrecisionOption = "fp32"
     reduce_dtype: PrecisionName | None = None
-    """gradients while summed (default: precision, but of bf16 fp32 along z or data from 64 ranks on)"""
+    """gradients while summed (default: precision, but fp32 of fp16, and of bf16 along z or data from 64 ranks on)"""
     checkpoint_activations: CheckpointActivations = False
     data: Annotated[str, Parameter(metavar="PATH|synthetic")]
     """a corpus of `data prepare`, or synthetic"""

@@ -16,13 +16,14 @@ from engine.result.profile import Profile
 from engine.result.schema import Iteration
 from engine.result.step import Breakdown
 from engine.training.config import TrainConfig
+from engine.training.loss_scale import LEAST
 from engine.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
 
 class Diverged(RunError):
-    """The loss is no longer a number; every rank sees it in the same step."""
+    """The loss is no longer a number, or no gradient is; every rank sees it in the same step."""
 
 
 @dataclass(slots=True)
@@ -45,21 +46,30 @@ class Measurements:
 
 
 def take_iteration(trainer: Trainer, index: int, *, warmup: bool, profiled: bool = False) -> Iteration:
-    """Take one step and check it. Raises Diverged, naming the step, when the loss is no longer a number."""
-    loss, norm, rate, time_s = trainer.step()
-    if not math.isfinite(loss) or not math.isfinite(norm):
+    """Take one step and check it. Raises Diverged, naming the step, when the loss is no longer a number, or no loss
+    scale mends an overflow.
+    """
+    step = trainer.step()
+    if not math.isfinite(step.loss) or not (math.isfinite(step.gradient_norm) or step.skipped):
         raise Diverged(
-            f"The loss became {loss} and the gradient norm {norm} in step {trainer.done} (iteration {index}): "
-            f"lower the learning rate or check the data."
+            f"The loss became {step.loss} and the gradient norm {step.gradient_norm} in step {trainer.done} "
+            f"(iteration {index}): lower the learning rate or check the data."
+        )
+    if step.skipped and step.loss_scale is not None and step.loss_scale <= LEAST:
+        raise Diverged(
+            f"Gradients overflow fp16 even at a loss scale of {step.loss_scale:g} in step {trainer.done} (iteration "
+            f"{index}): lower the learning rate, check the data or train in bf16 or fp32."
         )
     return Iteration(
         index=index,
-        time_s=time_s,
-        loss=loss,
-        grad_norm=norm,
-        learning_rate=rate,
+        time_s=step.time_s,
+        loss=step.loss,
+        grad_norm=None if step.skipped else step.gradient_norm,
+        learning_rate=step.learning_rate,
         warmup=warmup,
         profiled=profiled,
+        loss_scale=step.loss_scale,
+        skipped=step.skipped,
     )
 
 
@@ -99,8 +109,9 @@ def run_iterations(
 def describe(iteration: Iteration, iterations: int, flops: float) -> str:
     """Write one line for a person who waits. iterations: of the run; flops: of each."""
     apart = " (profiled)" if iteration.profiled else " (warm-up)" if iteration.warmup else ""
+    norm = "overflows, skipped" if iteration.grad_norm is None else f"{iteration.grad_norm:.3f}"
     return (
         f"iteration {iteration.index + 1}/{iterations}{apart}"
-        f"  {iteration.time_s:.3f} s  loss {iteration.loss:.4f}  gradient {iteration.grad_norm:.3f}"
+        f"  {iteration.time_s:.3f} s  loss {iteration.loss:.4f}  gradient {norm}"
         f"  {flops / iteration.time_s / 1e9:,.1f} Gflop/s"
     )

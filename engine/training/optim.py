@@ -58,12 +58,12 @@ class AdamW:
         }
         self.start_step(0)
 
-    def start_step(self, done: int) -> None:
-        """Compute the factors of the next step, so many steps being done."""
+    def start_step(self, done: int, *, skipped: int = 0) -> None:
+        """Compute the factors of the next step, so many steps being done, of which some were skipped."""
         config, masters = self._config, self._model.schedule.flat.masters
         self.learning_rate = learning_rate(config, done)
         self._rules = [
-            Rule(done + 1, self.learning_rate, config.beta1, config.beta2, decay, config.eps)
+            Rule(done - skipped + 1, self.learning_rate, config.beta1, config.beta2, decay, config.eps)
             for decay in (0.0, config.weight_decay)
         ]
         factors = torch.tensor([rule.factors() for rule in self._rules], dtype=masters.dtype)
@@ -93,7 +93,7 @@ class AdamW:
 
 
 class Rule(NamedTuple):
-    """It is what AdamW does to a parameter in a step. number: of the step, the first being 1."""
+    """It is what AdamW does to a parameter in a step. number: of those taken, the first being 1."""
 
     number: int
     learning_rate: float

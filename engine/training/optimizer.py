@@ -20,8 +20,10 @@ class Optimizer(Protocol):
     learning_rate: float
     """It is the rate of the step that was started last."""
 
-    def start_step(self, done: int) -> None:
-        """Prepare the next step, so many steps being done."""
+    def start_step(self, done: int, *, skipped: int = 0) -> None:
+        """Prepare the next step, so many being done, by which the rate goes; of these some were skipped, as if they had
+        not been.
+        """
         ...
 
     def step(self, start: int = 0, stop: int | None = None, *, scale: Tensor | None = None) -> None:

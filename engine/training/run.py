@@ -36,7 +36,7 @@ from engine.training.failure import RunReporter
 from engine.training.gathered import breakdown, everyones, joint_peak, profile, roster
 from engine.training.iterations import Measurements, run_iterations
 from engine.training.stall import watched
-from engine.training.summary import run_fields
+from engine.training.summary import loss_scaling, run_fields
 from engine.training.trainer import Trainer
 from engine.training.turns import take_turns
 from engine.training_record import Training
@@ -121,7 +121,8 @@ def _train(
     ranks = everyones(comm, heard)
     if launch.rank == 0:
         fields: dict[str, Any] = {"variants": variants} if variants else run_fields(run, measurements, ranks.memory)
-        reporter.succeed(ranks, fields | {"tuning": tuning})
+        scaling = loss_scaling(trainer.loss_scale, measurements.iterations)
+        reporter.succeed(ranks, fields | {"tuning": tuning, "loss_scaling": scaling})
     reporter.end()
     comm.barrier()
 

@@ -1,16 +1,18 @@
 """Make what only the result of a whole run has; failure.py makes what every result has, and writes it."""
 
+from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
 from engine.models.flops import hardware_flops, model_flops, repeated_flops
 from engine.profiling import chrome_trace
 from engine.result import metrics
-from engine.result.schema import Memory, Summary
-from engine.result.step import Timeline
+from engine.result.schema import Iteration, Memory, Summary
+from engine.result.step import LossScaling, Timeline
 from engine.training.checks import CheckedRun
 from engine.training.gathered import collectives, timeline
 from engine.training.iterations import Measurements
+from engine.training.loss_scale import LossScale
 
 
 def run_fields(run: CheckedRun, measurements: Measurements, memory: Memory) -> dict[str, Any]:
@@ -25,6 +27,14 @@ def run_fields(run: CheckedRun, measurements: Measurements, memory: Memory) -> d
         "timeline": _timeline(run, measurements),
         "profile": measurements.profile,
     }
+
+
+def loss_scaling(scale: LossScale | None, iterations: Iterable[Iteration]) -> LossScaling | None:
+    """Say how the loss was scaled; None in other formats than fp16. scale: after the last of these iterations."""
+    if scale is None:
+        return None
+    skipped = tuple(iteration.index for iteration in iterations if iteration.skipped)
+    return LossScaling(scale=scale.value, skipped=scale.skipped, skipped_iterations=skipped)
 
 
 def _timeline(run: CheckedRun, measurements: Measurements) -> Timeline | None:

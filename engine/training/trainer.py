@@ -1,8 +1,10 @@
 """A trainer steps a 4D model with its data and its optimizer."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +27,7 @@ from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
 from engine.parallel.runner import MicroBatch, Runner
 from engine.precision import Precision
+from engine.training.loss_scale import LossScale
 from engine.training.optim import AdamW, clip_scale, gradient_norm
 from engine.training.optimizer import MakeOptimizer, Optimizer
 from engine.training_record import Training
@@ -37,12 +40,20 @@ log = logging.getLogger(__name__)
 
 
 class Step(NamedTuple):
-    """It says what came of a step. loss: mean over the batch in nats; gradient_norm: before clipping."""
+    """It says what came of a step. loss: mean over the batch in nats; gradient_norm: before clipping, and without the
+    loss scale, which only fp16 has.
+    """
 
     loss: float
     gradient_norm: float
     learning_rate: float
     time_s: float
+    loss_scale: float | None = None
+
+    @property
+    def skipped(self) -> bool:
+        """Say whether the step was skipped, as a gradient had overflowed at that loss scale."""
+        return self.loss_scale is not None and not math.isfinite(self.gradient_norm)
 
 
 class Trainer:
@@ -87,6 +98,7 @@ class Trainer:
         self._unsized = self.model.can_cache and any(o.cache == AUTO for o in (training.overlap, *overlaps))
         self.done = 0
         """So many optimizer steps are done, those before a resume included."""
+        self.loss_scale = LossScale() if training.precision == "fp16" else None
         self.reads_ahead = comm.device.type == "cuda"
         """If set, the next batch is read while the device is still busy with this one, as a processor never is."""
         self._ahead: tuple[int, Training, list[MicroBatch]] | None = None
@@ -94,10 +106,15 @@ class Trainer:
             from engine.checkpoint import store  # takes long to load, and few runs need it
 
             self.done = saved.manifest.step
+            if self.loss_scale is not None and saved.manifest.loss_scale is not None:
+                self.loss_scale = LossScale(**saved.manifest.loss_scale)
             store.load(saved, self.model, self.optimizer.state)
 
     def step(self) -> Step:
-        """Take one optimizer step on the next global batch. The host waits for the device once, at the end."""
+        """Take one optimizer step on the next global batch. The host waits for the device once, at the end,
+        and in fp16 for the norm.
+        """
+        scale = self.loss_scale
         self.recorder.start_step("forward")
         both = torch.stack(self.launch_step())
         if self.reads_ahead:
@@ -107,7 +124,7 @@ class Trainer:
         self.comm.outstanding.settle()
         if self._unsized:
             self._size_cache()
-        return Step(loss, norm, self.optimizer.learning_rate, time_s)
+        return Step(loss, norm, self.optimizer.learning_rate, time_s, None if scale is None else scale.value)
 
     def switch(self, overlap: Overlap) -> None:
         """Use this overlap from the next step on."""
@@ -119,14 +136,19 @@ class Trainer:
             self.model.cache_blocks(self._auto_blocks)
 
     def launch_step(self) -> tuple[Tensor, Tensor]:
-        """Launch one optimizer step, for which the host never waits: mean loss and gradient norm, float64 scalars."""
-        clip, model, recorder = self.training.optim.clip, self.model, self.recorder
+        """Launch one optimizer step, for which the host waits in fp16 only: mean loss and gradient norm, in float64."""
+        clip, model, recorder, scale = self.training.optim.clip, self.model, self.recorder, self.loss_scale
         micro_batches = self._next_batch()
         divisor = self._valid(micro_batches)
+        if scale is not None:  # here, before a gradient is rounded; a number would be compiled in, again and again
+            divisor = divisor * torch.full((), 1 / scale.value, dtype=torch.float64, device=self.comm.device)
         loss_sum = self.runner.run(micro_batches, divisor, recorder.mark)
-        self.optimizer.start_step(self.done)
+        self.optimizer.start_step(self.done, skipped=0 if scale is None else scale.skipped)
         recorder.mark("reduce")
-        if clip:  # by the norm of all gradients, so nothing can be stepped before they are all there
+        if scale is not None:
+            loss_sum /= scale.value
+            norm = self._step_scaled(scale)
+        elif clip:  # by the norm of all gradients, so nothing can be stepped before they are all there
             model.finish_step()
             recorder.mark("optimizer")
             norm = gradient_norm(model)
@@ -137,6 +159,21 @@ class Trainer:
             norm = gradient_norm(model)
         self.done += 1
         return model.sum_losses(loss_sum), norm.double()
+
+    def _step_scaled(self, scale: LossScale) -> Tensor:
+        """Step, unless a gradient of any rank has overflowed, and settle the next scale; gives the unscaled norm.
+
+        An overflow makes the norm infinite or NaN, which all ranks share. The host waits for it, once more than in
+        other formats, which is simpler than an optimizer that undoes a step on the device.
+        """
+        self.model.finish_step()
+        self.recorder.mark("optimizer")
+        norm = gradient_norm(self.model) / scale.value
+        taken = norm.is_meta or math.isfinite(norm.item())
+        if taken:
+            self.optimizer.step(scale=clip_scale(norm, self.training.optim.clip or math.inf) / scale.value)
+        self.loss_scale = scale.after(taken=taken)
+        return norm
 
     def _size_cache(self) -> None:
         """Settle cache="auto", once a step has shown how much memory training takes. Collective."""
@@ -192,6 +229,7 @@ class Trainer:
             dtype=training.precision,
             model=training.model.shape,
             files={},
+            loss_scale=None if self.loss_scale is None else asdict(self.loss_scale),
         )
         path = store.save(folder, manifest, self.model, self.optimizer.state)
         log.info("saved %s", path)

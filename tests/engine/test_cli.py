@@ -203,7 +203,7 @@ def test_the_last_of_an_option_counts_and_repeatable_ones_add_up() -> None:
         (["check", *SMALL, "--ranks", "2", "--clip", "-1e3"], "--clip is a number from 0 up, but -1000.0 was given."),
         (["check", *SMALL, "--ranks", "2", "--clip", "much"], 'unable to convert "much" into float'),
         (["check", *SMALL, "--ranks", "2", "--timeout", "nan"], "--timeout is a positive number, but nan was given."),
-        (["check", *SMALL, "--ranks", "2", "--precision", "fp16"], '"fp32", "fp64", "bf16"'),
+        (["check", *SMALL, "--ranks", "2", "--precision", "fp8"], '"fp32", "fp64", "bf16", "fp16"'),
         (["chek"], 'Did you mean "check"?'),
         (["bench", "peeers"], 'Did you mean "peers"?'),
         (["bench", "startup", "--grid", "auto"], "four positive numbers XxYxZxDATA"),

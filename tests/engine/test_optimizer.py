@@ -41,7 +41,7 @@ class SGD:
             parameter: {"momentum": flat.view(self._momentum, parameter)} for parameter in flat.places
         }
 
-    def start_step(self, done: int) -> None:
+    def start_step(self, done: int, *, skipped: int = 0) -> None:
         self.learning_rate = 0.1 / (1 + done)
 
     @torch.no_grad()

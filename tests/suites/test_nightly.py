@@ -217,7 +217,7 @@ def test_reframe_alone_fails_what_is_far_off_its_reference_or_no_longer_measured
 
 WEEKS = [
     ("exit 0", "def test(): pass", 0, "Every library trains what the engine trains."),
-    ("exit 0", "def test(): assert 1.0 == 1.03", 1, "A library doesn't train what the engine trains, or failed"),
+    ("exit 0", "def test(): assert 1.0 == 1.03", 1, "A library doesn't train what the engine trains, or a pipeline"),
     ("exit 1", "import pytest\ndef test(): pytest.skip('not installed')", 2, "Not every library was tested"),
     ("exit 0", "import nothing_of_that_name", 2, "Not every library was tested"),
     ("exit 0", "", 2, "Not every library was tested"),
@@ -238,9 +238,9 @@ def test_a_week_is_fine_only_if_every_library_was_tested(
     said: str,
 ) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # which takes longer than the rest
-    script, equality = tmp_path / "ci" / "peers", tmp_path / EQUALITY
-    for file, words in ((script, f"#!/bin/sh\n{peers}\n"), (equality, test)):
-        file.parent.mkdir(parents=True)
+    script, libraries, pipelines = (tmp_path / file for file in ("ci/peers", *EQUALITY))
+    for file, words in ((script, f"#!/bin/sh\n{peers}\n"), (libraries, test), (pipelines, "")):
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(words)
     script.chmod(0o755)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
@@ -251,7 +251,7 @@ def test_a_week_is_fine_only_if_every_library_was_tested(
 def test_the_week_tests_every_library_that_has_pins() -> None:
     """And by the same file as ci/test, which leaves the marker out."""
     pins = {file.stem for file in (ROOT / "engine" / "peers" / "external").glob("*.txt")}
-    assert Path(test_libraries.__file__) == ROOT / EQUALITY
+    assert Path(test_libraries.__file__) == ROOT / EQUALITY[0]
     every = {str(one.id): bool(one.marks) for one in test_libraries.contests()}
     assert {name for name in pins if any(one.startswith(name) for one in every)} == pins
     each_change = [one for one, weekly in every.items() if not weekly]
