@@ -35,7 +35,7 @@ class Common:
 
 def gemm(
     *,
-    dtype: Annotated[Literal["bf16", "fp32", "tf32", "fp64"], Parameter(help="of the matrices")] = "bf16",
+    dtype: Annotated[Literal["bf16", "fp16", "fp32", "tf32", "fp64"], Parameter(help="of the matrices")] = "bf16",
     sizes: Annotated[str, Parameter(help="LOW..HIGH doubles, or a comma list")] = "1024..65536",
     time_budget: Annotated[Seconds, Parameter(help="sizes that would take longer are skipped")] = 120.0,
     common: Common = Common(),
