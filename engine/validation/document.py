@@ -54,7 +54,7 @@ class MeasuredJob(Record):
     model: str
     ranks: int
     sequences: int
-    precision: Literal["bf16", "fp32", "fp64"]
+    precision: Literal["bf16", "fp16", "fp32", "fp64"]
     overlap: str
     checkpoint_activations: bool
     fitted: tuple[GridText, ...]

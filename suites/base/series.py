@@ -53,7 +53,7 @@ class Series(Record):
     source: str = Field(min_length=1)
     sequences: Count | dict[int, Count]
     micro_batch: Count | dict[int, Count] | None = None
-    precision: Literal["bf16", "fp32", "fp64"]
+    precision: Literal["bf16", "fp16", "fp32", "fp64"]
     grids: Grids | dict[str, Grids] | Literal["every"] = (AUTO,)
     cache: Count | Literal["auto"] = AUTO
     rounds: Count = 10
