@@ -1,5 +1,6 @@
 """In which format gradients are summed: a ring of many ranks errs in bf16, and the rule is the same everywhere."""
 
+from dataclasses import replace
 from functools import reduce
 
 import pytest
@@ -9,6 +10,7 @@ from virtual_ranks import run_ranks
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
+from engine.errors import UsageError
 from engine.footprint.memory import Footprint
 from engine.grid import Axis, Grid
 from engine.models.catalogue import lookup
@@ -19,9 +21,9 @@ from engine.planning.costs import Costs
 from engine.precision import Precision
 from engine.reduce_dtype import FROM_RANKS, reduce_dtype
 from engine.simulator.bandwidth import agnostic, papers_links
-from engine.training.checks import checked
+from engine.training.checks import checked, notices
 from engine.training.config import TrainConfig
-from engine.training_record import Training
+from engine.training_record import OptimConfig, Training
 
 INDEPENDENT = {8: 0.0041, 64: 0.0099, 256: 0.019, 1024: 0.038}
 """Relative errors of bf16, as the rule's own file tells them."""
@@ -88,6 +90,8 @@ def test_each_axis_goes_by_its_own_ranks_and_what_is_given_holds_everywhere() ->
     assert reduce_dtype("bf16", 1024, "compute") == "bf16"
     assert reduce_dtype("bf16", 1, "fp32") == "fp32"
     assert reduce_dtype("fp64", 1024) == "fp64"
+    assert [reduce_dtype("fp16", ranks) for ranks in (1, 2, 1024)] == ["fp16", "fp32", "fp32"]
+    assert reduce_dtype("fp16", 1024, "fp16") == "fp16"
 
 
 def test_the_planner_sends_twice_the_bytes_over_64_ranks_and_keeps_no_copies_of_them() -> None:
@@ -111,3 +115,15 @@ def test_a_result_tells_how_each_axis_summed() -> None:
         model=ModelChoice(model="gpt-5b"), grid=Grid(1, 1, 8, 64), batch=Batch(512), data="synthetic", precision="bf16"
     )
     assert checked(config, 512).as_options()["reduce_dtype"] == {"z": "bf16", "data": "fp32"}
+
+
+def test_fp16_is_summed_in_fp32_or_itself_and_steps_no_bucket_early() -> None:
+    config = TrainConfig(
+        model=ModelChoice(model="gpt-test"), grid=Grid(data=2), batch=Batch(2), data="synthetic", precision="fp16",
+        overlap=Overlap(data=True), optim=OptimConfig(clip=0.0),
+    )  # fmt: skip
+    (notice,) = notices(checked(config, 2))
+    assert notice.endswith("waits for all of them: in fp16 a step is skipped where any gradient overflows.")
+    assert checked(config, 2).as_options()["reduce_dtype"] == {"z": "fp16", "data": "fp32"}
+    with pytest.raises(UsageError, match="fp16 gradients reduce in fp16 or fp32, but --reduce-dtype bf16"):
+        checked(replace(config, reduce_dtype="bf16"), 2)
