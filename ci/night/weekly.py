@@ -35,7 +35,8 @@ def weekly(out: Path, limit_s: float, root: Path = ROOT) -> int:
     code = _run([sys.executable, "-m", "pytest", *EQUALITY, "-rs", f"--junitxml={out}"], root, ends)
     if code == 1:
         say(
-            "A library doesn't train what the engine trains, or a pipeline what one rank does, or one failed: the lines above say which."
+            "A library doesn't train what the engine trains, or a pipeline what one rank does, or one failed: the "
+            "lines above say which."
         )
         return WORSE
     if code is None or code >= INTERRUPTED_CODE or code < 0 or _skipped(out):

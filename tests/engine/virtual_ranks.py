@@ -197,7 +197,7 @@ class _Arriving:
 
 
 def _spoil(buffer: Tensor) -> None:
-    buffer.fill_(torch.nan if buffer.is_floating_point() else torch.iinfo(buffer.dtype).max)
+    buffer.fill_(torch.nan if buffer.is_floating_point() else 255 if buffer.dtype is torch.uint8 else -1)
 
 
 @dataclass
