@@ -31,7 +31,7 @@ OF_TRAIN = """
     link-bytes-per-s intra-node-bytes-per-s breakdown tune-matmul label out overlap prefetch-depth reduce-window
     bucket-bytes cache-bytes
     timeline learning-rate profile profile-iterations profile-ranks weight-decay clip lr-warmup-steps lr-decay-steps
-    save save-every export resume
+    save save-every export resume pipe schedule pipeline-limit weight-limit chunks stages
 """
 OF_NO_ABLATION = """
     iterations peak-flops empirical-peak-flops measure-peak energy timeline save save-every export resume
