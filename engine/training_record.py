@@ -13,8 +13,10 @@ from engine.grid import SPLITTING_ROWS, Axis, Grid
 from engine.models.architecture import Architecture
 from engine.options import NO_OPTION
 from engine.overlap.flags import Overlap
+from engine.overlap.tasks import StepSchedule
 from engine.pipeline.options import DEFAULT, PipelineOptions
-from engine.pipeline.staged import Staged, staged
+from engine.pipeline.simulation import Replayed
+from engine.pipeline.staged import Staged, staged, times_by_flops
 from engine.reduce_dtype import reduce_dtype
 
 PrecisionName = Literal["fp32", "fp64", "bf16", "fp16"]
@@ -62,8 +64,17 @@ class Training:
 
     def staged(self, grid: Grid) -> Staged:
         """Cut the network into the grid's stages, with what they do when. Raises UsageError for what can't be."""
-        passes, recompute = self.batch.per_rank(grid) // self.batch.at_once(grid), self.checkpoint_activations
-        return staged(self.pipeline, self.model, grid.stages, passes, recompute=recompute)
+        return staged(self.pipeline, self.model, grid.stages, self.passes(grid), recompute=self.checkpoint_activations)
+
+    def replayed(self, grid: Grid) -> StepSchedule:
+        """Give a schedule that depends on no arrivals: what stages do in a simulation by their flops."""
+        found = self.staged(grid)
+        times = times_by_flops(found.schedule, self.model, grid.stages, recompute=self.checkpoint_activations)
+        return Replayed(found.schedule, grid.stages, self.passes(grid), times)
+
+    def passes(self, grid: Grid) -> int:
+        """Count the micro-batches of a rank in a step."""
+        return self.batch.per_rank(grid) // self.batch.at_once(grid)
 
     def with_bucket(self, grid: Grid, link_bytes_per_s: float | None, devices_per_node: int) -> "Training":
         """Give the same with the bucket of all-reduces over data that suits the grid and a node's network."""

@@ -7,6 +7,7 @@ third task of them. Who adds an order of tasks implements StepSchedule; nothing 
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -118,23 +119,30 @@ class Known:
         return self._tasks.popleft()
 
 
+@dataclass(frozen=True)
 class OneByOne:
     """In this order each pass is over before the next one begins, so that the activations of one are kept at a time."""
 
-    chunks = 1
-    deferring = False
+    chunks: int = 1
+    deferring: bool = False
 
     def check(self, stages: int, passes: int) -> None:
         """Allow any."""
 
     def order(self, stage: int, stages: int, passes: int) -> Known:
-        """Give forward 0, backward 0, forward 1 and so on."""
-        halves = Direction.FORWARD, Direction.BACKWARD
-        return Known(Task(direction, number) for number in range(passes) for direction in halves)
+        """Give forward 0, backward 0, forward 1 and so on, each through all chunks."""
+        back = (Direction.BACKWARD, Direction.WEIGHT) if self.deferring else (Direction.BACKWARD,)
+        return Known(
+            Task(direction, number, chunk)
+            for number in range(passes)
+            for directions, chunks in (((Direction.FORWARD,), range(self.chunks)), (back, reversed(range(self.chunks))))
+            for chunk in chunks
+            for direction in directions
+        )
 
     def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
         """Keep one."""
-        return min(passes, 1), 0
+        return min(passes, 1) * self.chunks, 0
 
 
 ONE_BY_ONE = OneByOne()

@@ -1,5 +1,8 @@
 """A trace is played on a machine: how long does the step take, and where does its time go? No torch in it.
 
+Messages between two ranks take no time here: only all stages of a pipeline together can say when they come
+(tracing/stages.py).
+
 One rank stands for all, which do the same at the same time. It computes in the trace's order. A collective begins when
 it is issued and those before it on its lane are over. Collectives that are in flight at once and use the same kind of
 link, within nodes or between them, share it equally, and compute is slower while any is in flight. A wait lasts until
@@ -14,7 +17,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from engine.comm.collective import AXIS_OF_LANE
+from engine.comm.collective import AXIS_OF_LANE, POINT_TO_POINT
 from engine.grid import Axis, Grid
 from engine.result.step import Span, Timeline
 from engine.simulator.events import Issue, Mark, Trace, Wait
@@ -155,6 +158,8 @@ class _Player:
         what = (event.kind, event.num_bytes, self.grid, axis)
         processor_s = self.machine.processor_s(*what)
         seconds = max(self.machine.collective_s(*what), processor_s)
+        if event.kind in POINT_TO_POINT:
+            seconds = processor_s = 0.0
         between = self.machine.bandwidths.leaves_node(self.grid, axis)
         share = processor_s / seconds if seconds else 0.0
         flight = _Flight(event, axis, seconds, self.now_s, between, share, own=share > 0 and not between)

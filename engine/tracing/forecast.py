@@ -6,8 +6,7 @@ from dataclasses import replace
 from engine.planning.rank import Candidate, Ranking, Workload, ordered
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Forecast, Simulated
-from engine.tracing.predict import Traced
-from engine.tracing.survey import survey
+from engine.tracing.survey import Predictor, survey
 
 SURVEYED = 24
 """So many grids are simulated of each order: by the papers' equations, and by all that a run repeats."""
@@ -24,7 +23,7 @@ def chosen(ranking: Ranking, devices_per_node: int, most: int = SURVEYED) -> lis
 
 def traces(
     workload: Workload, candidates: Sequence[Candidate], machine: MachineModel, *, exact: bool = False
-) -> list[Traced]:
+) -> list[Predictor]:
     """Trace each candidate, with its micro-batch and the bucket that the machine wants."""
     links, grids = machine.bandwidths, [candidate.grid for candidate in candidates]
     batches = [replace(workload.training.batch, micro=candidate.micro) for candidate in candidates]
@@ -49,14 +48,14 @@ def forecast(
 
 
 def fastest(
-    candidates: Sequence[Candidate], of: Sequence[Traced], machine: MachineModel
-) -> tuple[Candidate, Traced, Simulated]:
+    candidates: Sequence[Candidate], of: Sequence[Predictor], machine: MachineModel
+) -> tuple[Candidate, Predictor, Simulated]:
     """Find the candidate whose step takes the least time on the machine, its trace and that step."""
     steps = [traced.on(machine) for traced in of]
     return min(zip(candidates, of, steps, strict=True), key=lambda found: found[2].time_s)
 
 
-def _played(candidates: Sequence[Candidate], of: Sequence[Traced], machine: MachineModel) -> list[Candidate]:
+def _played(candidates: Sequence[Candidate], of: Sequence[Predictor], machine: MachineModel) -> list[Candidate]:
     steps = [traced.on(machine) for traced in of]
     order = sorted(range(len(of)), key=lambda at: steps[at].time_s)
     best = order[0]

@@ -19,7 +19,7 @@ from engine.footprint.memory import cached_blocks
 from engine.grid import Grid
 from engine.layers.compiled import traced
 from engine.overlap.flags import AUTO
-from engine.overlap.tasks import ONE_BY_ONE
+from engine.overlap.tasks import OneByOne
 from engine.simulator.events import Mark, Segment, Trace
 from engine.tracing.watch import Log, Operators, TracingRecorder, fused_attention
 from engine.training.trainer import Trainer
@@ -47,12 +47,14 @@ def trace(
     *,
     device_memory: float | None = None,
     compiled: bool = False,
+    one_by_one: bool = False,
 ) -> Trace:
     """Trace one rank's step as it is once the schedule has learnt its order. Raises UsageError for no such rank.
 
     device_memory: bytes, by which cache=auto is sized as in a real run; without it, it keeps nothing. compiled: whether
-    each function that GPUs compile is one kernel, instead of the operators that processors run. Unless each pass is
-    over before the next, all passes are traced.
+    each function that GPUs compile is one kernel, instead of the operators that processors run. one_by_one:
+    whether each micro-batch goes through the rank's stage before the next, whatever the schedule; else all of them are
+    traced.
     """
     log = Log()
     operators = Operators(log)
@@ -61,14 +63,19 @@ def trace(
         comm = Comm(grid, recorder=TracingRecorder(log), device="meta")
         assert comm.recorder is not None
         data = training.model.task.data.synthetic()
-        trainer = Trainer(_of_few(training, grid, 1), data, comm, comm.recorder)
+        trainer, staged = Trainer(training, data, comm, comm.recorder), training.staged(grid)
+        alone = OneByOne(staged.schedule.chunks, staged.schedule.deferring)
+        trainer.runner.schedule, trainer.training = alone, _of_few(training, grid, 1)
         trainer.launch_step()  # in which the order of gathers is learnt, and what stays from step to step is made
         state_bytes = log.live
         _size_cache(trainer, device_memory, log.peak)
-        passes = training.batch.per_rank(grid) // training.batch.at_once(grid)
-        one_by_one = training.staged(grid).schedule is ONE_BY_ONE
+        passes = training.passes(grid)
+        one_by_one = one_by_one or isinstance(staged.schedule, OneByOne)
         few = min(passes, MOST_PASSES) if one_by_one else passes
         trainer.training = _of_few(training, grid, few)
+        if not one_by_one:
+            known = staged.schedule.order(0, grid.stages, passes).known
+            trainer.runner.schedule = staged.schedule if known else training.replayed(grid)
         log.peak = log.live
         segments = _segments(trainer, log, passes - few)
     return Trace(
@@ -100,6 +107,7 @@ def _segments(trainer: Trainer, log: Log, more: int) -> list[Segment]:
     if not more:
         return [whole]
     starts = [index for index, event in enumerate(whole.events) if event == Mark("forward")]
+    starts = starts[:: trainer.model.cut.chunks]
     found = []
     for repeats, (low, high) in zip((1, 1 + more, 1), pairwise([0, *starts[1:], len(whole.events)]), strict=True):
         memory = [(index - low, size) for index, size in whole.memory[low:high]]

@@ -14,9 +14,13 @@ from engine.grid import Grid
 from engine.measure.machine import cores
 from engine.progress import RENEWED
 from engine.tracing.predict import Traced, traced
+from engine.tracing.stages import TracedStages, traced_stages
 from engine.training_record import Training
 
 log = logging.getLogger(__name__)
+
+Predictor = Traced | TracedStages
+"""It says how long a step of a training takes on any machine."""
 
 BAR = 20
 WORTH_A_POOL = {True: 4, False: 16}
@@ -25,16 +29,22 @@ WORTH_A_POOL = {True: 4, False: 16}
 
 def survey(
     trainings: Sequence[Training], grids: Sequence[Grid], *, device_memory: float | None = None, exact: bool = False
-) -> list[Traced]:
+) -> list[Predictor]:
     """Trace each training on its grid; log how far that is."""
     what = "whole networks" if exact else "grids"
-    one = partial(traced, device_memory=device_memory, exact=exact)
-    found: list[Traced] = []
+    one = partial(_traced, device_memory=device_memory, exact=exact)
+    found: list[Predictor] = []
     with _several(len(grids) >= WORTH_A_POOL[exact]) as each:
         for done in each(one, trainings, grids):
             found.append(done)
             log.info("%s traced %d of %d %s", _bar(len(found), len(grids)), len(found), len(grids), what, extra=RENEWED)
     return found
+
+
+def _traced(training: Training, grid: Grid, *, device_memory: float | None, exact: bool) -> Predictor:
+    if grid.stages > 1:
+        return traced_stages(training, grid)
+    return traced(training, grid, device_memory=device_memory, exact=exact)
 
 
 def _bar(done: int, of: int) -> str:

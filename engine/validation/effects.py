@@ -12,7 +12,7 @@ from engine.planning.rank import Candidate, Workload, rank
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Simulated
 from engine.tracing.forecast import fastest, traces
-from engine.tracing.predict import Traced
+from engine.tracing.survey import Predictor
 from engine.validation.document import Effect
 from engine.validation.validate import published_workload, tried
 
@@ -42,7 +42,7 @@ def _saved(before: float, after: float) -> float:
 
 def _best(
     workload: Workload, candidates: list[Candidate], machine: MachineModel
-) -> tuple[Candidate, Traced, Simulated]:
+) -> tuple[Candidate, Predictor, Simulated]:
     return fastest(candidates, traces(workload, candidates, machine), machine)
 
 

@@ -18,7 +18,7 @@ from engine.simulator.bandwidth import agnostic
 from engine.simulator.machine import Fitted, MachineModel
 from engine.simulator.simulate import Simulated
 from engine.tracing.forecast import FINAL, chosen, fastest, traces
-from engine.tracing.predict import Traced
+from engine.tracing.survey import Predictor
 from engine.training_record import Training
 from engine.validation.calibrate import PRIORS, PRIORS_CHARGED, PRIORS_ON_CORES, Observation, fit
 from engine.validation.document import (
@@ -44,7 +44,7 @@ class PublishedJob:
     devices: int
     measured_s: float
     candidates: Sequence[Candidate]
-    traced: Sequence[Traced]
+    traced: Sequence[Predictor]
 
     @property
     def fitted(self) -> bool:
@@ -129,7 +129,7 @@ class TracedJob:
     """A measured job has a trace of each of its grids."""
 
     job: MeasuredJob
-    traced: Mapping[str, Traced]
+    traced: Mapping[str, Predictor]
 
     def observations(self, machine: MachineModel) -> list[Observation]:
         """List the grids that the machine is fitted to."""
