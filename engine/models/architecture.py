@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Architecture(Protocol):
     """It says what a network is. Who inherits from it is a frozen dataclass.
 
-    hidden: features of the residual stream, which y splits. sequence: tokens of a sample in it. layers: blocks, each of
-    which activation checkpointing runs again as a whole. nominal: parameters as its publication gives them.
+    hidden: features of the residual stream, which y splits. sequence: tokens of a sample in it. layers: blocks, which
+    activation checkpointing runs again as a whole. nominal: parameters as its publication gives them.
     """
 
     family: ClassVar[str]
@@ -45,10 +45,12 @@ class Architecture(Protocol):
     def task(self) -> Task:
         """Give the task that it is trained on."""
 
-    def serial(self, *, checkpoint_activations: bool = False) -> "SerialModel":
-        """Make the serial network on torch's default device. Its blocks are what is checkpointed."""
+    def serial(self, *, checkpoint_every: int = 0) -> "SerialModel":
+        """Make the serial network on torch's default device. checkpoint_every: so many of its blocks are checkpointed
+        together; none if 0.
+        """
         model = import_module(f"{__package__}.{self.family}.model")  # loads torch
-        serial: SerialModel = model.SERIAL(self, checkpoint_activations=checkpoint_activations)
+        serial: SerialModel = model.SERIAL(self, checkpoint_every=checkpoint_every)
         return serial
 
     def check(self, grid: Grid) -> None:

@@ -13,15 +13,16 @@ from engine.models.task import Task
 class SerialModel(nn.Module):
     """It is a network with blocks, and the task that it is trained on.
 
-    With checkpoint_activations each block keeps only its inputs and is run again in the backward.
+    checkpoint_every: only the input of every so many-th block is kept (axonn-ipdps22 V-A), and the blocks from there to
+    the next are run again together in the backward; 0 keeps all that blocks compute.
     """
 
     blocks: nn.ModuleList
 
-    def __init__(self, task: Task, *, checkpoint_activations: bool) -> None:
+    def __init__(self, task: Task, *, checkpoint_every: int) -> None:
         super().__init__()
         self.task = task
-        self.checkpoint_activations = checkpoint_activations
+        self.checkpoint_every = checkpoint_every
         self.criterion = task.criterion()
 
     def loss(
@@ -47,12 +48,19 @@ class SerialModel(nn.Module):
         return self.end(self.run_blocks(self.begin(*inputs, rows=rows), rows, range(len(self.blocks))))
 
     def run_blocks(self, x_BSH: Tensor, rows: BatchRows | None, numbers: Iterable[int]) -> Tensor:
-        """Compute the output of these blocks one after the other, each checkpointed where that is asked for."""
-        beside = self.beside(x_BSH, rows)
-        for number in numbers:
-            if self.checkpoint_activations and torch.is_grad_enabled():
-                block = self.blocks[number]
-                x_BSH = checkpoint(block, x_BSH, *beside, use_reentrant=False, preserve_rng_state=False)
-            else:
-                x_BSH = self.blocks[number](x_BSH, *beside)
+        """Compute the output of these blocks one after the other, in groups where they are checkpointed: the last of
+        these may be a shorter one.
+        """
+        beside, blocks = self.beside(x_BSH, rows), [self.blocks[number] for number in numbers]
+        if not (self.checkpoint_every and torch.is_grad_enabled()):
+            return _one_by_one(x_BSH, blocks, beside)
+        for first in range(0, len(blocks), self.checkpoint_every):
+            group = blocks[first : first + self.checkpoint_every]
+            x_BSH = checkpoint(_one_by_one, x_BSH, group, beside, use_reentrant=False, preserve_rng_state=False)
         return x_BSH
+
+
+def _one_by_one(x_BSH: Tensor, blocks: Iterable[nn.Module], beside: tuple[object, ...]) -> Tensor:
+    for block in blocks:
+        x_BSH = block(x_BSH, *beside)
+    return x_BSH

@@ -101,10 +101,10 @@ def initialise_serial(
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
-    checkpoint_activations: bool = False,
+    checkpoint_every: int = 0,
 ) -> SerialModel:
     """Give the serial model the global weights that every grid starts from."""
-    model = without_values(architecture, checkpoint_activations=checkpoint_activations)
+    model = without_values(architecture, checkpoint_every=checkpoint_every)
     model.to(dtype)
     materialise(model, architecture, device)
     placements = architecture.placements()
@@ -115,10 +115,10 @@ def initialise_serial(
     return model
 
 
-def without_values(architecture: Architecture, *, checkpoint_activations: bool) -> SerialModel:
+def without_values(architecture: Architecture, *, checkpoint_every: int) -> SerialModel:
     """Make the serial model on the meta device: modules and shapes."""
     with torch.device("meta"), _Undrawn():
-        return architecture.serial(checkpoint_activations=checkpoint_activations)
+        return architecture.serial(checkpoint_every=checkpoint_every)
 
 
 class _Undrawn(TorchFunctionMode):

@@ -38,7 +38,7 @@ def parallelize(
     precision: Precision,
     seed: int,
     overlap: Overlap = ALL,
-    checkpoint_activations: bool = False,
+    checkpoint_every: int = 0,
     device: torch.device | str = "cpu",
     kernels: Mapping[str, Kernels] = MappingProxyType({}),
     loader: WeightLoader | None = None,
@@ -48,15 +48,15 @@ def parallelize(
 
     network: an architecture, or a network of transformers or litgpt, whose weights are taken unless it is on the meta
     device. The same seed gives the same global weights on every grid, whatever the precision; on the meta device there
-    are none. loader: gives the weights instead. cut: into the grid's stages (default: of equal time). kernels: how
-    linear layers multiply, by the name of the layer. Of the overlap, cache="auto" is left to whoever knows the memory
-    (ParallelModel.cache_blocks). Raises UsageError if the grid doesn't divide the network or no adapter knows it,
-    ValueError for a layer that there is none of on the grid.
+    are none. loader: gives the weights instead. cut: into the grid's stages (default: of equal time). checkpoint_every:
+    as SerialModel takes it. kernels: how linear layers multiply, by the name of the layer. Of the overlap, cache="auto"
+    is left to whoever knows the memory (ParallelModel.cache_blocks). Raises UsageError if the grid doesn't divide the
+    network or no adapter knows it, ValueError for a layer that there is none of on the grid.
     """
     grid, coords = comm.grid, comm.coords
     architecture, loader = adapt(network, comm) if isinstance(network, nn.Module) else (network, loader)
     architecture.check(grid)
-    model = without_values(architecture, checkpoint_activations=checkpoint_activations)
+    model = without_values(architecture, checkpoint_every=checkpoint_every)
     ties = architecture.ties
     column_major = {ties.get(f"{name}.weight", f"{name}.weight") for name, of in kernels.items() if of.column_major}
     placements = {
@@ -90,7 +90,7 @@ def parallelize(
     replicated = [parameter for name, parameter in parameters.items() if name not in weights]
     schedule = WeightSchedule(
         comm, list(weights.values()), replicated, precision, overlap, masters,
-        gathers_again=cut.stages > 1 and not checkpoint_activations,
+        gathers_again=cut.stages > 1 and not checkpoint_every,
     )  # fmt: skip
 
     for name, layer in list(model.named_modules()):

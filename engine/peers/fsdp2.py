@@ -55,7 +55,7 @@ class FSDP2(TrainingStep):
     splits_batch = True
 
     def __init__(self, case: Case, comm: Comm) -> None:
-        model = without_values(case.model, checkpoint_activations=case.checkpoint_activations)
+        model = without_values(case.model, checkpoint_every=int(case.checkpoint_activations))
         model.to(Precision.named(case.precision).master)
         mesh, mixed, blocks = self.mesh(comm), policy(case), list(model.blocks)
         how = self.how(case, comm)

@@ -56,7 +56,7 @@ def serial_model(case: Case, device: torch.device | str) -> SerialModel:
         case.seed,
         dtype=Precision.named(case.precision).master,
         device=device,
-        checkpoint_activations=case.checkpoint_activations,
+        checkpoint_every=int(case.checkpoint_activations),
     )
 
 

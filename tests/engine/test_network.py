@@ -118,7 +118,7 @@ def batch_of(model: Architecture) -> dict[str, torch.Tensor]:
 
 
 def layers_and_parameters_agree(model: Architecture) -> None:
-    network, serial = model.network(), without_values(model, checkpoint_activations=False)
+    network, serial = model.network(), without_values(model, checkpoint_every=0)
     shapes = {name: tuple(parameter.shape) for name, parameter in serial.named_parameters()}
     placed = {name: placement.shape for name, placement in network.placements().items()}
     assert list(placed.items()) == list(shapes.items())
@@ -133,7 +133,7 @@ def layers_and_parameters_agree(model: Architecture) -> None:
 
 
 def flops_agree(model: Architecture) -> None:
-    serial = without_values(model, checkpoint_activations=False)
+    serial = without_values(model, checkpoint_every=0)
     batch = {name: tensor.to("meta") for name, tensor in batch_of(model).items()}
     with FlopCounterMode(display=False) as counter:
         serial.loss(batch).backward()

@@ -23,8 +23,8 @@ class Altered(GPTConfig):
 
     layer: nn.Module = nn.Identity()
 
-    def serial(self, *, checkpoint_activations: bool = False) -> SerialModel:
-        model = super().serial(checkpoint_activations=checkpoint_activations)
+    def serial(self, *, checkpoint_every: int = 0) -> SerialModel:
+        model = super().serial(checkpoint_every=checkpoint_every)
         model.norm = self.layer
         return model
 
@@ -76,7 +76,7 @@ def test_the_cache_keeps_the_last_blocks_which_the_backward_needs_first() -> Non
         comm = Comm(Grid(z=2))
         overlap = Overlap(cache=2)
         model = parallelize(
-            config, comm, precision=Precision.named("fp32"), seed=0, overlap=overlap, checkpoint_activations=True
+            config, comm, precision=Precision.named("fp32"), seed=0, overlap=overlap, checkpoint_every=1
         )
         kept: list[str] = []
         model.schedule.cache = lambda weights: kept.extend(w.placement.name for w in weights)  # type: ignore[method-assign]

@@ -54,12 +54,13 @@ class Case:
     """What is trained, and how: plain SGD at learning rate 1, because Adam hides a gradient off by a factor.
 
     batches: how many different ones there are before they come again. kernels: by layer, as parallelize() takes them.
+    checkpoint: of how many blocks each keeps its input alone, until they are recomputed together.
     """
 
     config: Architecture
     sequences: int = 8
     micro_batches: int = 1
-    checkpoint: bool = False
+    checkpoint: int = 0
     steps: int = 2
     precision: str = "fp64"
     learning_rate: float = 1.0
@@ -80,7 +81,7 @@ class Outcome:
 
 def build_serial(case: Case) -> SerialModel:
     dtype = Precision.named(case.precision).master
-    return initialise_serial(case.config, SEED, dtype=dtype, checkpoint_activations=case.checkpoint)
+    return initialise_serial(case.config, SEED, dtype=dtype, checkpoint_every=case.checkpoint)
 
 
 def batch_of_step(case: Case, step: int) -> dict[str, Tensor]:
@@ -124,7 +125,7 @@ def start(case: Case, comm: Comm) -> ParallelModel:
         precision=Precision.named(case.precision),
         seed=SEED,
         overlap=case.overlap,
-        checkpoint_activations=case.checkpoint,
+        checkpoint_every=case.checkpoint,
         kernels=dict(case.kernels),
         cut=cut_evenly(case.config, comm.grid.stages, case.order.chunks, recompute=case.checkpoint),
     )

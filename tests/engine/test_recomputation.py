@@ -1,0 +1,90 @@
+"""Activation checkpointing keeps the input of every N-th block, and runs N blocks again together."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from test_passes import Gathers
+from training import (
+    Case,
+    Outcome,
+    Written,
+    batch_of_step,
+    build_serial,
+    grid_id,
+    start,
+    step_parallel,
+    train_parallel,
+    train_serial,
+    worst_error,
+)
+from virtual_ranks import run_ranks
+
+from engine.comm.funnel import Comm
+from engine.grid import Grid
+from engine.models.architecture import Architecture
+from engine.models.bert.config import BertConfig
+from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
+from engine.overlap.flags import Overlap
+
+GPT = GPTConfig("gpt", layers=5, hidden=16, heads=4, vocabulary=32, sequence=4, tied=True, dropout=0.2)
+LLAMA = LlamaConfig("llama", layers=5, hidden=16, heads=4, kv_heads=2, ffn=24, vocabulary=32, sequence=4)
+BERT = BertConfig("bert", layers=5, hidden=16, heads=4, vocabulary=32, sequence=4)
+EAGER = Overlap(oar=True, ors=True, oag=True, cache=3, data=True, prefetch_depth=3, reduce_window=2, bucket_bytes=1e3)
+CASE = Case(GPT, sequences=12, micro_batches=3, order=Written("F0 F1 B0 F2 B1 B2"), overlap=EAGER)
+
+
+@cache
+def serial(model: Architecture) -> Outcome:
+    return train_serial(replace(CASE, config=model))
+
+
+@pytest.mark.parametrize(
+    ("model", "grid", "every"),
+    [
+        (GPT, Grid(), 2),
+        (GPT, Grid(z=2), 2),
+        (GPT, Grid(2, 1, 2, 1), 4),
+        (LLAMA, Grid(z=2), 5),
+        (LLAMA, Grid(1, 2, 1, 2), 3),
+        (BERT, Grid(z=2), 2),
+    ],
+    ids=lambda value: getattr(value, "family", str(value)),
+)
+def test_groups_of_any_size_train_like_the_serial_model(model: Architecture, grid: Grid, every: int) -> None:
+    case = replace(CASE, config=model, checkpoint=every)
+    assert worst_error(run_ranks(grid, lambda comm: train_parallel(case, comm))[0], serial(model)) < 1e-10
+
+
+@pytest.mark.parametrize("grid", [Grid(pipe=2), Grid(z=2, pipe=2)], ids=grid_id)
+def test_a_stage_of_a_pipeline_has_groups_of_its_own(grid: Grid) -> None:
+    case = replace(CASE, checkpoint=2, order=Written("F0 B0 F1 B1 F2 B2"))
+    assert worst_error(run_ranks(grid, lambda comm: train_parallel(case, comm))[0], serial(GPT)) < 1e-10
+
+
+@pytest.mark.parametrize(("every", "again"), [(1, [4, 3, 2, 1, 0]), (2, [4, 2, 3, 0, 1]), (9, [0, 1, 2, 3, 4])])
+def test_the_last_group_may_be_shorter_and_runs_again_first(every: int, again: list[int]) -> None:
+    model, ran = build_serial(replace(CASE, config=LLAMA, checkpoint=every)), list[int]()
+    for number, block in enumerate(model.blocks):
+        block.register_forward_pre_hook(lambda *_, number=number: ran.append(number))
+    model.loss(batch_of_step(replace(CASE, config=LLAMA), 0)).backward()
+    assert ran == [0, 1, 2, 3, 4, *again]
+
+
+@pytest.mark.parametrize(("every", "cached"), [(2, 0), (2, 3), (3, 1), (5, 2)])
+def test_once_the_groups_are_known_every_gather_is_ahead_of_its_use(every: int, cached: int) -> None:
+    case = replace(CASE, checkpoint=every, overlap=replace(EAGER, cache=cached))
+
+    def gathers(comm: Comm) -> dict[str, int]:
+        assert isinstance(comm, Gathers)
+        comm.count()
+        model = start(case, comm)
+        step_parallel(case, model, 0)
+        comm.count()
+        step_parallel(case, model, 1)
+        return comm.counted
+
+    weights_of_block, of_a_tied_table, blocks = 4, 2, 2 * GPT.layers - cached
+    expected = {"ahead": case.micro_batches * (blocks * weights_of_block + of_a_tied_table)}
+    assert run_ranks(Grid(z=2), gathers, of=Gathers) == [expected] * 2
