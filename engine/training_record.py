@@ -4,6 +4,7 @@ The command line makes it; the planner, the tracer, the tuner, the trainer and c
 """
 
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -12,7 +13,7 @@ from engine.batch import Batch
 from engine.grid import SPLITTING_ROWS, Axis, Grid
 from engine.models.architecture import Architecture
 from engine.options import NO_OPTION
-from engine.overlap.flags import Overlap
+from engine.overlap.flags import AUTO, Overlap
 from engine.overlap.tasks import StepSchedule
 from engine.pipeline.options import DEFAULT, PipelineOptions
 from engine.pipeline.simulation import Replayed
@@ -21,6 +22,7 @@ from engine.reduce_dtype import reduce_dtype
 
 PrecisionName = Literal["fp32", "fp64", "bf16", "fp16"]
 ReduceDtype = PrecisionName | Literal["compute"]
+CheckpointEvery = int | Literal["auto"]
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
 NO_OVERLAP = Overlap()
 
@@ -48,15 +50,16 @@ class OptimConfig:
 @dataclass(frozen=True)
 class Training:
     """It describes a training. The names of number formats are those of --precision and --reduce-dtype, but
-    "compute", which is that of the computation on however many ranks. seed: of initial values, dropout and the order of
-    the data.
+    "compute", which is that of the computation on however many ranks. checkpoint_every: only the input of every so
+    many-th block is kept for the backward, all that blocks compute if 0; "auto": as checkpoint_group() has it. seed: of
+    initial values, dropout and the order of the data.
     """
 
     model: Architecture
     batch: Batch
     precision: PrecisionName = "fp32"
     reduce_dtype: ReduceDtype | None = None
-    checkpoint_activations: bool = False
+    checkpoint_every: CheckpointEvery = 0
     overlap: Overlap = NO_OVERLAP
     optim: OptimConfig = OptimConfig()
     seed: int = 0
@@ -82,6 +85,17 @@ class Training:
         return replace(self, overlap=replace(self.overlap, bucket_bytes=bucket))
 
     @property
+    def checkpoint_activations(self) -> bool:
+        """Say whether blocks are recomputed in the backward."""
+        return self.checkpoint_every != 0
+
+    def checkpoint_group(self, grid: Grid) -> int:
+        """Count the blocks that are recomputed together on a grid; 0 if none is."""
+        if self.checkpoint_every == AUTO:
+            return near_the_root(self.model.layers, grid.stages)
+        return self.checkpoint_every
+
+    @property
     def compute(self) -> int:
         """Count the bytes of an element of gathered weights and activations."""
         return BYTES[self.precision]
@@ -98,3 +112,18 @@ class Training:
     def reduce(self, grid: Grid, axis: Axis) -> int:
         """Count the bytes of an element of gradients on their way along an axis."""
         return BYTES[self.reduce_dtypes(grid)[axis]]
+
+
+def near_the_root(layers: int, stages: int) -> int:
+    """Give the factor of a stage's layers that is nearest to the square root of all layers, the smaller of two.
+
+    axonn-ipdps22 V-A: in units of one layer's activations a stage holds, by Eq. 1, layers / N inputs of groups, for as
+    many micro-batches as there are stages, and N layers that are recomputed; the sum is least at the root. Here a block
+    keeps far more than its input, so that smaller groups may hold less. Of stages that differ the largest counts.
+
+    >>> near_the_root(24, 1), near_the_root(24, 6), near_the_root(48, 4)
+    (4, 4, 6)
+    """
+    most = -(-layers // stages)
+    factors = [size for size in range(1, most + 1) if most % size == 0]
+    return min(factors, key=lambda size: abs(size - sqrt(layers)))

@@ -61,7 +61,7 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
         "torch": clean(result.provenance.versions.get("torch", "")),
         "sequences": _text(case.get("sequences")),
         "sequence": _text(shape.get("sequence")),
-        "checkpointing": _text(case.get("checkpoint_activations")),
+        "checkpointing": checkpointing(case),
         "threads": _text(case.get("threads")),
         "overlap": _overlap(case.get("overlap")),
         "bf16": _bf16(result.dtype, case),
@@ -157,6 +157,12 @@ def _bf16(dtype: str, case: Mapping[str, Any]) -> str:
     if dtype != "bf16":
         return ""
     return "by autocast" if case.get("autocast", True) else "throughout"
+
+
+def checkpointing(options: dict[str, Any]) -> str:
+    """Tell apart runs by what they recompute: nothing, each block, or so many together. Old ones recomputed each."""
+    every = options.get("checkpoint_every")
+    return _text(options.get("checkpoint_activations")) if every in (None, 0, 1) else f"every {_text(every)}"
 
 
 def _text(value: object) -> str:

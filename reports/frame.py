@@ -180,7 +180,7 @@ def _run(run: Run) -> dict[str, Any]:
         "grid": clean(result.grid or ""),
         "batch_size": _option(config, "batch", "sequences"),
         "micro_batch": _option(config, "batch", "micro"),
-        "checkpointing": _option(config, "checkpoint_activations"),
+        "checkpointing": contests.checkpointing(config),
         "token_budget": positive(labels.get("token_budget")),
         "overlap": overlap,
         "tuning": _tuning(overlap, config, result.grid),

@@ -45,7 +45,7 @@ def strong(mine: Frames, predictions: Predictions) -> list[Section]:
             {
                 "system": text.clean(one.result.system, 120), "model": text.clean(one.result.model, 120),
                 "ranks": float(one.result.devices), "tokens": text.number(one.result.tokens),
-                "precision": text.clean(one.result.precision, 40), "recomputed": one.result.checkpoint_activations,
+                "precision": text.clean(one.result.precision, 40), "recomputed": one.result.activations,
                 **plan_rows(one.result).iloc[0],
             }
             for one in predictions.plans

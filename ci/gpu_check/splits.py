@@ -31,7 +31,7 @@ CASE = Case(
     model=GPTConfig("two-ranks", layers=3, hidden=128, heads=4, vocabulary=256, sequence=64, tied=True),
     batch=Batch(4),
     precision="fp64",
-    checkpoint_activations=True,
+    checkpoint_every=1,
     # Little ahead, few in flight and small buckets, so that every limit is met.
     overlap=replace(ALL, cache=1, prefetch_depth=3, reduce_window=2, bucket_bytes=1e5),
     optim=OptimConfig(clip=0.0),

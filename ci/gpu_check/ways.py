@@ -31,7 +31,7 @@ class Way:
 
     def trainer(self, case: Case, comm: Comm) -> Trainer:
         recompute = case.checkpoint_activations or self.recompute
-        usual = replace(case, batch=replace(case.batch, micro=self.micro_batch), checkpoint_activations=recompute)
+        usual = replace(case, batch=replace(case.batch, micro=self.micro_batch), checkpoint_every=int(recompute))
         own = replace(usual, reduce_dtype=self.sums or case.reduce_dtype)
         data, recorder = case.model.task.data.synthetic(), comm.recorder or Recorder()
         return Trainer(own, data, comm, recorder, self._kernels(usual, comm))

@@ -62,7 +62,7 @@ class Matmul(Benchmark):
         found |= {"grid": str(self.grid), "model": recorded(self.model, self.grid)}
         of_rank = self.sequences * self.micro_batches
         batch = Batch(of_rank * self.grid.batch_split, self.sequences)
-        training = Training(self.model, batch, self.dtype, checkpoint_activations=self.recompute)
+        training = Training(self.model, batch, self.dtype, checkpoint_every=int(self.recompute))
         shapes = products(training, self.grid, world.device)
         _, tuning = tune(shapes, self.dtype, world.comm, force=True)
         if self.twice:

@@ -19,6 +19,7 @@ from engine.training.config import (
     OVERLAP,
     BatchOptions,
     CheckpointActivations,
+    CheckpointEveryN,
     OverlapFlags,
     PrecisionOption,
     TrainConfig,
@@ -37,6 +38,7 @@ def dry(
     batch: BatchOptions,
     precision: PrecisionOption = "bf16",
     checkpoint_activations: CheckpointActivations = False,
+    checkpoint_every: CheckpointEveryN = None,
     device_memory: Annotated[Bytes | None, Parameter(help="sizes cache=auto; without it nothing is kept")] = None,
     overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL,
     pace: PaceOptions = Pace(),
@@ -61,6 +63,7 @@ def dry(
         data="synthetic",
         precision=precision,
         checkpoint_activations=checkpoint_activations,
+        checkpoint_every=checkpoint_every,
         overlap=overlap.at(pace),
     )
     training = checked(config, grid.size).training

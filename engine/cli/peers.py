@@ -20,7 +20,8 @@ from engine.peers.comparison import Case, Sampling
 from engine.peers.layout import PeerLayout, parse
 from engine.peers.registry import COMPARISONS
 from engine.result.names import UNTUNED
-from engine.training.config import MODEL, OverlapFlags
+from engine.training.checks import check_every
+from engine.training.config import MODEL, CheckpointEveryN, OverlapFlags, checkpointing
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ def peers(
     layout: Annotated[tuple[PeerLayout, ...], words(parse, "LAYOUT"), Parameter(help=LAYOUT_HELP)] = (),
     overlap: Annotated[OverlapFlags, Parameter(help="as in train")] = ALL,
     checkpoint_activations: Annotated[bool, Parameter(help="both sides")] = False,
+    checkpoint_every: CheckpointEveryN = None,
     batch_size: Annotated[int, Parameter(metavar="SEQS", help="sequences of a step, all ranks together")] = 8,
     micro_batch: Annotated[int | None, Parameter(metavar="SEQS", help=MICRO_HELP)] = None,
     peer_micro_batch: Annotated[int | None, Parameter(metavar="SEQS", help=PEER_MICRO_HELP)] = None,
@@ -78,13 +80,14 @@ def peers(
         precision=precision,
         autocast=autocast,
         device=device,
-        checkpoint_activations=checkpoint_activations,
+        checkpoint_every=checkpointing(checkpoint_activations, checkpoint_every),
         overlap=overlap,
         device_memory=device_memory,
         node_memory=node_memory,
         devices_per_node=devices_per_node,
         **asdict(sampling),
     )
+    check_every(checkpoint_every, case.model)
     contests = chosen(peer or ["all"], grid, layout)
     try:
         report = compare(contests, case, out, launch, dict(labels))

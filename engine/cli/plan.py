@@ -23,8 +23,8 @@ from engine.options import Bytes, File, check_file, word
 from engine.overlap.flags import ALL, Pace
 from engine.planning.grids import SearchSpace
 from engine.progress import log_to_stderr
-from engine.training.checks import check_cache
-from engine.training.config import MODEL, OVERLAP, OverlapFlags
+from engine.training.checks import check_cache, check_every
+from engine.training.config import MODEL, OVERLAP, CheckpointEveryN, OverlapFlags, checkpointing
 from engine.training_record import PrecisionName, Training
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class PlanConfig:
     """gradients while summed (default: precision, but fp32 of fp16, and of bf16 along z or data from 64 ranks on)"""
     checkpoint_activations: Annotated[bool, Parameter(negative="--keep-activations", show_default=True)] = True
     """recompute each block in the backward, or don't"""
+    checkpoint_every: CheckpointEveryN = None
     overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL
     device_memory: Bytes | None = None
     """of one device (default: as the system's file says)"""
@@ -151,6 +152,7 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     devices = _check(config)
     model = config.model.resolve()
     check_cache(config.overlap, model)
+    check_every(config.checkpoint_every, model)
     system = systems.load(config.system) if config.system else systems.here()
     space = _search_space(config, model)
     training = Training(
@@ -158,7 +160,7 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
         Batch(space.check(devices), config.micro_batch),
         config.precision or ("fp32" if system.device.kind == "cpu" else "bf16"),
         config.reduce_dtype,
-        config.checkpoint_activations,
+        checkpointing(config.checkpoint_activations, config.checkpoint_every),
         config.overlap,
     )
 
@@ -201,6 +203,8 @@ def _check(config: PlanConfig) -> int:
         raise UsageError(f"--micro-batch is a number from 1 up, but {config.micro_batch} was given.")
     if config.top < 1:
         raise UsageError(f"--top is a number from 1 up, but {config.top} was given.")
+    if config.checkpoint_every is not None and not config.checkpoint_activations:
+        raise UsageError("--keep-activations leaves nothing to --checkpoint-every: give one of both.")
     if config.device_memory is not None and not 0 < config.device_memory < inf:
         raise UsageError(f"--device-memory is a positive number, but {config.device_memory:g} was given.")
     return config.gpus

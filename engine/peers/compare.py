@@ -185,7 +185,7 @@ def _ready(comparison: Comparison, case: Case, room: Room | None) -> Case | Unav
     """Give the case with what memory decides, where the room is known; or why the comparison can't be held."""
     if reason := environments.lacking(comparison.library):
         return Unavailable(reason)
-    if reason := comparison.lacking(case.model, recompute=case.checkpoint_activations):
+    if reason := comparison.lacking(case.model, recompute=case.checkpoint_group(comparison.grid)):
         return Unavailable(reason)
     try:
         return case if room is None else settled(comparison, case, room)

@@ -59,8 +59,8 @@ class Comparison:
     them its own way; any grid of as many ranks is a match then. layout: how the peer splits its ranks, on a grid of its
     own where it has no splits; None where it does what our grid does. does: what of the work it does how. about: the
     split without which it is another comparison of its library. families: of networks that it has; None where it is
-    made of our serial model, whatever that is. recomputes: whether it computes activations again. chunks: stages of a
-    pipeline that each rank has.
+    made of our serial model, whatever that is. recomputes: whether it computes activations again;
+    together: of several blocks at once, as --checkpoint-every N does. chunks: stages of a pipeline that each rank has.
     """
 
     name: str
@@ -78,6 +78,7 @@ class Comparison:
     about: Split | None = None
     families: tuple[str, ...] | None = None
     recomputes: bool = True
+    together: bool = False
     chunks: int = 1
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
@@ -85,12 +86,16 @@ class Comparison:
         module, _, name = self.built_by.partition(":")
         return partial(getattr(import_module(module), name), **self.arguments)
 
-    def lacking(self, model: Architecture, *, recompute: bool) -> str | None:
-        """Say in a sentence why the peer has nothing like that training; None where it has."""
+    def lacking(self, model: Architecture, *, recompute: int) -> str | None:
+        """Say in a sentence why the peer has nothing like that training; None where it has. recompute: so many blocks
+        together.
+        """
         if self.families is not None and model.family not in self.families:
             return f"{self.name} has no {model.family}: compare a {' or a '.join(self.families)}."
         if recompute and not self.recomputes:
             return f"{self.name} computes no activations again: compare without --checkpoint-activations."
+        if recompute > 1 and not self.together:
+            return f"{self.name} computes each block again by itself: compare with --checkpoint-every 1."
         if isinstance(self.layout, Layout) and model.layers % (stages := self.layout.pipeline * self.chunks):
             return f"{self.name} on {self.layout} has {stages} stages, into which {model.layers} layers can't be cut."
         return None
@@ -99,7 +104,7 @@ class Comparison:
         """Raises UsageError if the peer has that network, but can't train it as the engine does."""
         if getattr(model, "dropout", 0):
             raise UsageError("Peers draw other dropout masks than the engine: compare without --dropout.")
-        if model.ties and not self.ties and self.lacking(model, recompute=False) is None:
+        if model.ties and not self.ties and self.lacking(model, recompute=0) is None:
             raise UsageError(f"{self.name} makes two tables of a tied one: compare a network that isn't tied.")
 
     def on(self, grid: Grid) -> "Comparison":

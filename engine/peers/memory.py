@@ -12,6 +12,7 @@ tests/engine/test_peer_memory.py asks; external ones have never been measured. N
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -233,7 +234,7 @@ def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
 
 
 def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
-    """Add up the micro-batches in flight, with the fullest moment of one: a block recomputed, or the loss."""
+    """Add up the micro-batches in flight, with the fullest moment of one: blocks recomputed, or the loss."""
     model, compute, master = case.model, case.compute, case.master
     network, tokens = model.network(), ranks.at_once * model.sequence
     head_tokens, kept_of_block = ranks.at_once * (network.stages[-1].tokens or model.sequence), network.blocks.kept
@@ -244,9 +245,10 @@ def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
     scores = tokens * model.sequence * model.heads / ranks.tensor * (2 * compute + master) if habits.scores else 0.0
     of_block = split + whole + kept_of_block.streams * stream + scores
     layers = model.layers / ranks.pipeline
-    kept = layers * (stream if case.checkpoint_activations else of_block)
+    together = case.checkpoint_group(Grid())
+    kept = ceil(layers / together) * stream if together else layers * of_block
     flights = ranks.parts if habits.flights == "all" else min(ranks.pipeline, ranks.parts)
-    again = of_block * (layers if habits.again == "stage" else 1) if case.checkpoint_activations else 0.0
+    again = of_block * (layers if habits.again == "stage" else together) if together else 0.0
     logits = head_tokens * model.outputs / (ranks.tensor if habits.vocabulary else 1)
     loss = logits * (compute + 2 * master if compute != master else 3 * master)  # those, in fp32, their gradient
     return flights * kept + max(again + stream, loss)

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
+from engine.grid import Grid
 from engine.models.serial import SerialModel
 from engine.parallel.initial import initialise_serial
 from engine.peers.comparison import Case
@@ -56,7 +57,7 @@ def serial_model(case: Case, device: torch.device | str) -> SerialModel:
         case.seed,
         dtype=Precision.named(case.precision).master,
         device=device,
-        checkpoint_every=int(case.checkpoint_activations),
+        checkpoint_every=case.checkpoint_group(Grid()),
     )
 
 

@@ -37,5 +37,6 @@ OWN_COMPARISON = Comparison(
     tuple(axis.value for axis in Axis),
     target=None,
     tunes=True,
+    together=True,
 )
 """It shows what a tuned engine gains over itself. It is no one else's, so it is held only where it is named."""

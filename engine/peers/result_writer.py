@@ -120,6 +120,7 @@ class ResultWriter:
         """Give every option as it came out. Weight gradients are reduced in the precision that is computed in."""
         case, options = self._case, asdict(self._case)
         del options["batch"]
+        options |= {"checkpoint_activations": case.checkpoint_activations}
         options |= {"sequences": case.batch.sequences, "micro_batch": case.batch.micro, "family": case.model.family}
         return options | {"device": self._device, "reduce_dtype": case.precision}
 

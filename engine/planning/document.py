@@ -14,6 +14,7 @@ from engine.result import metrics
 from engine.result.schema import GridText
 from engine.result.step import Timeline
 from engine.schema import Document, Record
+from engine.training_record import CheckpointEvery
 
 SCHEMA: Literal["par4d.plan"] = "par4d.plan"
 VERSION: Literal[1] = 1
@@ -95,6 +96,7 @@ class GridPlan(Document):
     tokens: int
     precision: str
     checkpoint_activations: bool
+    checkpoint_every: CheckpointEvery | None = None
     overlap: str
     token_budget: float
     placement_aware: bool
@@ -102,6 +104,14 @@ class GridPlan(Document):
     valid: int
     fit: int
     rows: tuple[Row, ...]
+
+    @property
+    def activations(self) -> str:
+        """Say what becomes of activations."""
+        if not self.checkpoint_activations:
+            return "kept"
+        every = self.checkpoint_every
+        return "recomputed" if every in (None, 1) else f"recomputed (--checkpoint-every {every})"
 
     def to_json(self) -> str:
         """Write the text of the file, without what isn't known."""

@@ -66,7 +66,6 @@ COLUMNS: tuple[Column, ...] = (
 def head(plan: GridPlan) -> str:
     """Write what was planned, how many grids there are, and by what they are ordered."""
     asked = "" if plan.sequences == plan.asked_sequences else f" (for {plan.asked_sequences:,.1f} asked for)"
-    recomputed = "recomputed" if plan.checkpoint_activations else "kept"
     fit = f"{plan.fit} of {plan.valid} valid grids fit"
     if plan.device_memory_bytes is None:
         fit = f"{plan.valid} grids are valid; whether they fit in memory is not known: --device-memory would tell"
@@ -80,7 +79,7 @@ def head(plan: GridPlan) -> str:
     lines = [
         f"{plan.model} on {plan.devices:,} devices of {plan.system}, {nodes}.",
         f"Batches of {plan.sequences:,} sequences{asked}, {plan.tokens:,} tokens; {plan.precision}, activations "
-        f"{recomputed}, overlap {plan.overlap}.",
+        f"{plan.activations}, overlap {plan.overlap}.",
     ]
     if any(row.days is not None for row in plan.rows):
         lines.append(f"Days and device-hours are those of {plan.token_budget:.3g} tokens, restarts not counted.")

@@ -64,6 +64,7 @@ def planned(
         tokens=sequences * model.sequence,
         precision=training.precision,
         checkpoint_activations=training.checkpoint_activations,
+        checkpoint_every=training.checkpoint_every,
         overlap=str(training.overlap),
         token_budget=budget,
         placement_aware=placement_aware,

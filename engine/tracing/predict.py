@@ -2,7 +2,8 @@
 
 Unless all layers are asked for (exact), few at full width are traced, and then two more: every block is like the one
 before it, so that time, exposed and hidden communication grow alike with each. The few are two and as many as weigh
-what the table of tokens does, whose gradient is on its way while they are computed (tests compare both ways).
+what the table of tokens does, whose gradient is on its way while they are computed (tests compare both ways). Where
+blocks are recomputed in groups whole ones make the difference: between both traces, and from the few to all layers.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from engine.tracing.step import trace
 from engine.training_record import Training
 
 STEP = 2
-"""The two traces differ by so many layers."""
+"""The two traces differ by so many layers, or by the smallest number of whole groups that has as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Traced:
     """It holds what decides the time of a training's step, on any machine.
 
     whole: the trace of all layers. Without it few and more are those of so many layers; cached is of as many as more,
-    STEP of them cached, if blocks are.
+    those by which these differ being cached, if blocks are.
     """
 
     layers: int
@@ -55,10 +56,11 @@ class Traced:
         assert self.few is not None
         assert self.more is not None
         few, more = simulate(self.few, machine), simulate(self.more, machine, timeline=timeline)
-        layer = _scaled(_combined(more, few, -1.0), 1 / STEP)
+        step = self.more.layers - self.few.layers
+        layer = _scaled(_combined(more, few, -1.0), 1 / step)
         found = _combined(few, _scaled(layer, self.layers - self.few.layers))
         if self.cached is not None:
-            saved = _scaled(_combined(simulate(self.cached, machine), more, -1.0), 1 / STEP)
+            saved = _scaled(_combined(simulate(self.cached, machine), more, -1.0), 1 / step)
             found = _combined(found, _scaled(saved, self.cached_blocks))
         return replace(_none_negative(found), peak_bytes=round(self.peak_bytes), timeline=more.timeline)
 
@@ -66,8 +68,11 @@ class Traced:
 def traced(training: Training, grid: Grid, *, device_memory: float | None = None, exact: bool = False) -> Traced:
     """Trace rank 0 of a grid. device_memory: bytes, by which cache=auto is sized as in a real run."""
     layers, overlap = training.model.layers, training.overlap
-    few = _few(training)
-    more = few + STEP
+    training = replace(training, checkpoint_every=training.checkpoint_group(grid))  # "auto" would follow the layers
+    group = training.checkpoint_group(grid) or 1
+    few, step = _few(training), -(-STEP // group) * group
+    few += (layers - few) % group
+    more = few + step
     if exact or layers <= more:
         whole = trace(training, grid, device_memory=device_memory)
         return Traced(layers, whole.cached_blocks, whole.peak_bytes, whole=whole)
@@ -81,7 +86,7 @@ def traced(training: Training, grid: Grid, *, device_memory: float | None = None
         peak,
         few=trace(_of(training, few, 0), grid),
         more=trace(_of(training, more, 0), grid),
-        cached=trace(_of(training, more, STEP), grid) if cached else None,
+        cached=trace(_of(training, more, step), grid) if cached else None,
     )
 
 

@@ -87,6 +87,7 @@ def trace(
             "precision": training.precision,
             "reduce_dtype": training.reduce_dtypes(grid),
             "checkpoint_activations": training.checkpoint_activations,
+            "checkpoint_every": training.checkpoint_group(grid),
             "overlap": str(training.overlap),
             "torch": torch.__version__,
         },

@@ -99,7 +99,7 @@ def checked_ablation(
     wanted = wanted_variants(run.training.overlap, asked)
     for variant in wanted:
         check_cache(variant, run.training.model)
-    variants = comparable(wanted, run.grid, checkpointed=config.checkpoint_activations)
+    variants = comparable(wanted, run.grid, checkpointed=run.training.checkpoint_activations)
     warmup = len(variants) * turns.warmup
     whole = replace(run.config, warmup=warmup, iterations=warmup + len(variants) * turns.rounds * turns.steps)
     return CheckedAblation(

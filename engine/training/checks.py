@@ -16,7 +16,7 @@ from engine.overlap.flags import ALL, AUTO, Overlap, Pace
 from engine.planning.choose import choose_grid
 from engine.simulator.bandwidth import Bandwidths
 from engine.training.config import TrainConfig
-from engine.training_record import Training
+from engine.training_record import CheckpointEvery, Training
 
 if TYPE_CHECKING:
     from engine.checkpoint.manifest import Saved
@@ -56,6 +56,8 @@ class CheckedRun:
         options |= {"model": training.model.options, "grid": str(self.grid)}
         del options["pipe"]
         options["pipeline"] = None if self.grid.stages == 1 else self._pipeline()
+        options["checkpoint_activations"] = training.checkpoint_activations
+        options["checkpoint_every"] = training.checkpoint_group(self.grid)
         options["batch"]["micro"] = training.batch.at_once(self.grid)
         options["reduce_dtype"] = training.reduce_dtypes(self.grid)
         del options["overlap"]
@@ -85,6 +87,7 @@ def checked(config: TrainConfig, ranks: int) -> CheckedRun:
     model = pretrained.architecture if pretrained is not None else config.model.resolve()
     _check_pretrained(config, pretrained)
     check_cache(config.overlap, model)
+    check_every(config.checkpoint_every, model)
     if (config.save is None) != (config.save_every == 0) or config.save_every < 0:
         raise UsageError("Saving needs both --save DIR and --save-every N with N at least 1.")
     training, device = config.training(model), "cpu" if config.device == "cpu" else "cuda"
@@ -138,6 +141,15 @@ def check_cache(overlap: Overlap, model: Architecture) -> None:
         )
 
 
+def check_every(every: CheckpointEvery | None, model: Architecture) -> None:
+    """Raise UsageError for checkpoints that are further apart than there are blocks."""
+    if every not in (None, AUTO) and every > model.layers:
+        raise UsageError(
+            f"--checkpoint-every {every} recomputes {every} blocks together, but {model.name} has {model.layers}: use "
+            f"{model.layers} or fewer, or auto."
+        )
+
+
 def _saved(config: TrainConfig, model: Architecture) -> "Saved | None":
     """Find the checkpoint to resume. Raises UsageError if it is not of this run."""
     if config.resume is None:
@@ -167,7 +179,7 @@ def notices(run: CheckedRun) -> list[str]:
         )
     if str(overlap) == str(ALL):
         return found
-    if overlap.cache and not config.checkpoint_activations:
+    if overlap.cache and not run.training.checkpoint_activations:
         found.append(
             f"--overlap cache={overlap.cache} does nothing here: without --checkpoint-activations each weight is "
             "gathered only once."

@@ -3,6 +3,7 @@
 Every option of `train` is a field here, or of a dataclass that is a field here; the text under it is its help.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,6 +11,7 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 
 from engine.batch import Batch
+from engine.errors import UsageError
 from engine.models.architecture import Architecture
 from engine.models.catalogue import published
 from engine.models.choice import ModelChoice
@@ -24,10 +26,10 @@ from engine.options import (
     Out,
     word,
 )
-from engine.overlap.flags import ALL, Overlap
+from engine.overlap.flags import ALL, AUTO, Overlap
 from engine.pipeline.options import DEFAULT, PipelineOptions
 from engine.timeouts import Timeouts
-from engine.training_record import OptimConfig, PrecisionName, Training
+from engine.training_record import CheckpointEvery, OptimConfig, PrecisionName, Training
 
 MODEL = Group("model: a published size, or a shape", f"Published sizes: {', '.join(published())}", sort_key=1)
 RUN = Group("run", sort_key=2)
@@ -47,7 +49,26 @@ ENERGY_HELP = (
     "result says why the rest is not measured. PAR4D_SYSFS names the folder where /sys is, if it is elsewhere"
 )
 PrecisionOption = Annotated[PrecisionName, Parameter(help="bf16 and fp16 keep fp32 masters; fp16 scales its loss")]
+
+
+def _every(text: str) -> CheckpointEvery:
+    if text == AUTO:
+        return AUTO
+    if not re.fullmatch(r"\d{1,9}", text) or not int(text):
+        raise UsageError(f"--checkpoint-every is a number of blocks from 1 up, or auto, but {text!r} was given.")
+    return int(text)
+
+
+EVERY_HELP = "so, but keep the input of every N-th block alone, and recompute N together; auto: near the root of all"
 CheckpointActivations = Annotated[bool, Parameter(help="recompute each block in the backward")]
+CheckpointEveryN = Annotated[CheckpointEvery | None, Parameter(help=EVERY_HELP), word(_every, "N|auto")]
+
+
+def checkpointing(each: bool, every: CheckpointEvery | None) -> CheckpointEvery:
+    """Give what --checkpoint-activations and --checkpoint-every come to, of which the second says more."""
+    return int(each) if every is None else every
+
+
 BATCH_OPTIONS = {"sequences": "batch-size", "micro": "micro-batch"}
 BatchOptions = Annotated[Batch, Parameter(name="*", name_transform=BATCH_OPTIONS.__getitem__, metavar="SEQS")]
 
@@ -79,6 +100,7 @@ class RunConfig(Timeouts):
     reduce_dtype: PrecisionName | None = None
     """gradients while summed (default: precision, but fp32 of fp16, and of bf16 along z or data from 64 ranks on)"""
     checkpoint_activations: CheckpointActivations = False
+    checkpoint_every: CheckpointEveryN = None
     data: Annotated[str, Parameter(metavar="PATH|synthetic")]
     """a corpus of `data prepare`, or synthetic"""
     seed: int = 0
@@ -148,7 +170,7 @@ class TrainConfig(RunConfig):
             self.batch,
             self.precision,
             self.reduce_dtype,
-            self.checkpoint_activations,
+            checkpointing(self.checkpoint_activations, self.checkpoint_every),
             self.overlap,
             self.optim,
             self.seed,

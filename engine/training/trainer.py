@@ -85,7 +85,7 @@ class Trainer:
                 precision=Precision.named(training.precision, training.reduce_dtype),
                 seed=training.seed,
                 overlap=training.overlap,
-                checkpoint_every=int(training.checkpoint_activations),
+                checkpoint_every=training.checkpoint_group(comm.grid),
                 device=comm.device,
                 kernels=kernels,
                 loader=loader,

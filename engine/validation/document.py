@@ -67,7 +67,7 @@ class MeasuredJob(Record):
             lookup(self.model),
             Batch(self.sequences),
             self.precision,
-            checkpoint_activations=self.checkpoint_activations,
+            checkpoint_every=int(self.checkpoint_activations),
             overlap=Overlap.parse(self.overlap),
         )
 

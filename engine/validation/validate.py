@@ -71,7 +71,7 @@ class PublishedJob:
 
 def published_workload(name: str, sequences: int, overlap: Overlap, machine: MachineModel) -> Workload:
     """Make the workload of a published run: bf16, in which gradients are summed too, with activations recomputed."""
-    return Workload(Training(lookup(name), Batch(sequences), "bf16", "bf16", True, overlap), machine.device_memory)
+    return Workload(Training(lookup(name), Batch(sequences), "bf16", "bf16", 1, overlap), machine.device_memory)
 
 
 def tried(workload: Workload, devices: int, machine: MachineModel) -> list[Candidate]:

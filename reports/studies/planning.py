@@ -69,8 +69,7 @@ def _section(name: str, title: str, one: Planned) -> Section:
 
 def asked(plan: GridPlan) -> str:
     """Say what was asked, and how many grids there are for it."""
-    recomputed = "recomputed" if plan.checkpoint_activations else "kept"
-    rank = ORDERS[plan.ordered_by]
+    activations, rank = text.clean(plan.activations, 40), ORDERS[plan.ordered_by]
     memory = text.number(plan.device_memory_bytes)
     where = f" in {text.percent(1 - plan.reserve)} of the {text.memory(memory)} of a device" if memory > 0 else ""
     aware = "" if plan.placement_aware else ", as if all axes had the same bandwidth"
@@ -79,7 +78,7 @@ def asked(plan: GridPlan) -> str:
         f"{text.clean(plan.model, 120)} on {text.plural(plan.devices, 'device')} of {text.clean(plan.system, 120)}, "
         f"{plan.devices_per_node:,} on a node, with {text.plural(plan.sequences, 'sequence')} "
         f"({text.tokens(text.number(plan.tokens))}) a batch in {text.clean(plan.precision, 40)}, activations "
-        f"{recomputed}, overlap {text.clean(plan.overlap, 120)}: of {text.plural(plan.valid, 'valid grid')}, "
+        f"{activations}, overlap {text.clean(plan.overlap, 120)}: of {text.plural(plan.valid, 'valid grid')}, "
         f"{plan.fit:,} fit{where}; {rank}{aware}.{machine}"
     )
 

@@ -41,7 +41,7 @@ def matches(system: System) -> Iterator[Match]:
             case = case_of(point, system)
             for found in layout_choices(COMPARISONS[name], case, point.devices, per_node, room(system)):
                 contest = COMPARISONS[name].laid_out(found.layout, Grid.replicated(found.layout.size))
-                if contest.lacking(case.model, recompute=case.checkpoint_activations):
+                if contest.lacking(case.model, recompute=case.checkpoint_group(contest.grid)):
                     continue
                 yield Match(point, name, found.layout, found.micro_batch, found.lacking is None)
 
@@ -53,7 +53,7 @@ def case_of(point: Point, system: System) -> Case:
         batch=Batch(point.sequences, point.micro_batch),
         precision=point.series.precision,
         device=system.device.kind,
-        checkpoint_activations=system.device.kind == "cuda",
+        checkpoint_every=int(system.device.kind == "cuda"),
         rounds=point.series.rounds,
     )
 

@@ -131,7 +131,7 @@ def _grids(point: Point, system: str) -> Iterator[tuple[str, int | None]]:
         return
     network, memory = lookup(point.model), load(system).device.memory_bytes
     batch = Batch(point.sequences, micro_batch)
-    training = Training(network, batch, point.series.precision, checkpoint_activations=True)
+    training = Training(network, batch, point.series.precision, checkpoint_every=1)
     workload = Workload(training, memory.value if memory else None)
     space = SearchSpace(network, point.sequences, exact=True, micro=micro_batch)
     for grid in space.grids(point.devices, point.sequences):

@@ -17,7 +17,7 @@ def dry_plan(
     grid: Grid,
     batch: Batch,
     *,
-    checkpoint: bool = True,
+    checkpoint: int = 1,
     overlap: Overlap = NO_OVERLAP,
     clip: float = 1.0,
     precision: str = "bf16",
@@ -26,7 +26,7 @@ def dry_plan(
         model,
         batch,
         precision,  # type: ignore[arg-type]
-        checkpoint_activations=checkpoint,
+        checkpoint_every=checkpoint,
         overlap=overlap,
         optim=OptimConfig(clip=clip),
     )

@@ -20,7 +20,7 @@ BLOCK_BYTES = 12 * 16 * 16 * 4
 def _cached(comm: Comm, cache_bytes: float | None) -> tuple[int, int]:
     """Blocks that are kept before and after the first step."""
     overlap = replace(ALL, cache_bytes=cache_bytes)
-    training = Training(MODEL, Batch(2), checkpoint_activations=True, overlap=overlap)
+    training = Training(MODEL, Batch(2), checkpoint_every=1, overlap=overlap)
     assert comm.recorder is not None
     work = trainer.Trainer(training, MODEL.task.data.synthetic(), comm, comm.recorder)
     before = work.model.cached_blocks

@@ -26,7 +26,7 @@ from engine.training_record import OptimConfig
 SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
 OF_TRAIN = """
     model architecture layers hidden heads kv-heads ffn vocab seq image patch classes norm no-bias tied dropout grid
-    batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations data seed
+    batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations checkpoint-every data seed
     device timeout meeting-timeout devices-per-node device-memory peak-flops empirical-peak-flops energy measure-peak
     link-bytes-per-s intra-node-bytes-per-s breakdown tune-matmul label out overlap prefetch-depth reduce-window
     bucket-bytes cache-bytes
@@ -47,13 +47,13 @@ OF_BENCH_MATMUL = """
 OF_PLAN = """
     model architecture layers hidden heads kv-heads ffn vocab seq
     image patch classes norm no-bias tied dropout system gpus batch-tokens
-    batch-size micro-batch precision reduce-dtype checkpoint-activations keep-activations overlap prefetch-depth
-    reduce-window bucket-bytes cache-bytes device-memory token-budget agnostic as-run equations exact top explain json
-    out validate measured refit
+    batch-size micro-batch precision reduce-dtype checkpoint-activations keep-activations checkpoint-every overlap
+    prefetch-depth reduce-window bucket-bytes cache-bytes device-memory token-budget agnostic as-run equations exact top
+    explain json out validate measured refit
 """
 OF_BENCH_PEERS = """
-    peer grid layout overlap checkpoint-activations batch-size micro-batch peer-micro-batch autocast precision device
-    device-memory node-memory devices-per-node
+    peer grid layout overlap checkpoint-activations checkpoint-every batch-size micro-batch peer-micro-batch autocast
+    precision device device-memory node-memory devices-per-node
     label out jobs rounds steps-per-round threads timeout meeting-timeout apart at-once road peak-flops
     empirical-peak-flops measure-peak model architecture layers hidden heads kv-heads ffn vocab seq
     image patch classes norm no-bias tied dropout
@@ -61,6 +61,7 @@ OF_BENCH_PEERS = """
 TIMEOUTS = ["timeout", "meeting-timeout"]
 UNSET_BY_OPTIONS = {"beta1", "beta2", "eps", "final_fraction"}
 ODD_WORDS = {
+    "--checkpoint-every": "5",
     "--grid": "3x1x2x5",
     "--label": "key=a=b",
     "--overlap": "oar,cache=3",

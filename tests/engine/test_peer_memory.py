@@ -29,7 +29,7 @@ CASES = {
     "weights": CASE,
     "activations": replace(CASE, model=DEEP, batch=Batch(16)),
     "micro-batches": replace(CASE, model=DEEP, batch=Batch(8), peer_micro_batch=2),
-    "recomputed": replace(CASE, model=DEEP, batch=Batch(16), checkpoint_activations=True),
+    "recomputed": replace(CASE, model=DEEP, batch=Batch(16), checkpoint_every=1),
 }
 WITHIN = 0.25
 
@@ -74,7 +74,7 @@ def test_what_is_divided_among_ranks_is_what_their_papers_say() -> None:
     which are 18 where gradients are summed in fp32, as here.
     """
     model = lookup("gpt-5b")
-    case = Case(model, Batch(64), precision="bf16", checkpoint_activations=True)
+    case = Case(model, Batch(64), precision="bf16", checkpoint_every=1)
 
     def a_parameter(stage: str) -> float:
         ranks = memory.Ranks(1, 1, 64, 1, 1)
@@ -89,7 +89,7 @@ def test_what_is_divided_among_ranks_is_what_their_papers_say() -> None:
 
 def test_fully_shard_holds_no_copy_of_its_shares() -> None:
     model = lookup("gpt-5b")
-    case = Case(model, Batch(64), precision="bf16", checkpoint_activations=True)
+    case = Case(model, Batch(64), precision="bf16", checkpoint_every=1)
     ranks = memory.Ranks(1, 1, 64, 1, 1)
     states, others = (
         memory._trained(memory.MEMORY[name], ranks, case) / model.parameters
@@ -137,6 +137,6 @@ def test_what_does_not_fit_is_told_with_its_numbers() -> None:
 
 
 def test_megatron_core_divides_its_optimizer_where_its_settings_say_so() -> None:
-    case = Case(lookup("gpt-5b"), Batch(64), precision="bf16", checkpoint_activations=True)
+    case = Case(lookup("gpt-5b"), Batch(64), precision="bf16", checkpoint_every=1)
     contest = COMPARISONS["megatron-core"].laid_out(Layout(tensor=2, data=8), Grid(data=16))
     assert memory.peer(contest, case, "cuda") < 0.6 * memory.peer(contest, case, "cpu")

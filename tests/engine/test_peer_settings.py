@@ -70,7 +70,7 @@ def built(comm: Comm) -> dict[str, Any]:
         group = peers[name]._model.blocks[0]._get_fsdp_state()._fsdp_param_group
         found[name] = group._reshard_after_forward
     resharded = COMPARISONS["hsdp"].implementation()(
-        replace(CASE, checkpoint_activations=True), on_grid(Grid(z=2), CASE, comm.device, memory=False)
+        replace(CASE, checkpoint_every=1), on_grid(Grid(z=2), CASE, comm.device, memory=False)
     )
     kept = COMPARISONS["hsdp"].implementation()(CASE, on_grid(Grid(z=2), CASE, comm.device, memory=False))
     for name, peer in (("hsdp", kept), ("hsdp, recomputing", resharded)):

@@ -133,6 +133,9 @@ def test_what_a_peer_has_nothing_like_is_a_row_and_starts_no_rank() -> None:
     assert COMPARISONS["litgpt"].lacking(gpt, recompute=False) is None
     told = str(COMPARISONS["litgpt"].lacking(gpt, recompute=True))
     assert told == "litgpt computes no activations again: compare without --checkpoint-activations."
+    assert COMPARISONS["ddp"].lacking(gpt, recompute=2) is None
+    told = str(COMPARISONS["fsdp2"].lacking(gpt, recompute=2))
+    assert told == "fsdp2 computes each block again by itself: compare with --checkpoint-every 1."
     pipeline = COMPARISONS["pipeline-interleaved"].laid_out(Layout(pipeline=2), Grid(z=2))
     assert pipeline.lacking(replace(gpt, layers=8), recompute=True) is None
     told = str(pipeline.lacking(replace(gpt, layers=6), recompute=True))

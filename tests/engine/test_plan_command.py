@@ -175,6 +175,8 @@ def test_a_system_without_the_facts_is_told_which_are_lacking(
         ("--model gpt-5b --gpus 8 --batch-size 8 --device-memory nan", "--device-memory is a positive number"),
         ("--model gpt-5b --gpus 8 --batch-size 8 --explain 11", "from 1 to --top 10, but 11 was given."),
         ("--model gpt-5b --gpus 1 --batch-size 1 --device-memory 1e15 --explain 2", "there isn't: 1 fit."),
+        ("--model gpt-5b --gpus 8 --batch-size 8 --checkpoint-every 25", "gpt-5b has 24: use 24 or fewer, or auto."),
+        ("--model gpt-5b --gpus 8 --batch-size 8 --checkpoint-every 2 --keep-activations", "give one of both."),
         ("--model gpt-5b --batch-size 8", "Say on how many devices, by --gpus."),
     ],
 )

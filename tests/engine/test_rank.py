@@ -77,7 +77,7 @@ def test_as_run_a_block_moves_what_the_engine_sends(network: Architecture, micro
     for layers in (2, 3):
         model = replace(network, layers=layers)  # type: ignore[type-var]
         links = dict.fromkeys(Axis, Link(1.0))
-        seconds.append(Costs(Training(model, batch, "bf16", checkpoint_activations=again)).as_run(grid, links, micro))
+        seconds.append(Costs(Training(model, batch, "bf16", checkpoint_every=int(again))).as_run(grid, links, micro))
         sent.append(closed_form(model, batch, grid, precision="bf16", checkpoint=again).num_bytes)
     of_block = {key: seconds[1][key] - seconds[0][key] for key in seconds[1]}
 
@@ -96,7 +96,7 @@ def test_as_run_a_block_moves_what_the_engine_sends(network: Architecture, micro
 def test_features_that_change_axes_are_gathered_once_a_micro_batch_each_way() -> None:
     grid, batch, links = Grid(2, 2, 2, 2), Batch(16, 1), dict.fromkeys(Axis, Link(1.0))
     sent = closed_form(BERT, batch, grid, precision="bf16", checkpoint=True).num_bytes
-    seconds = Costs(Training(BERT, batch, "bf16", checkpoint_activations=True)).as_run(grid, links, 1)
+    seconds = Costs(Training(BERT, batch, "bf16", checkpoint_every=1)).as_run(grid, links, 1)
     assert seconds[MOVED, Axis.X] == pytest.approx(sent["all_gather", "x"])
     assert seconds[MOVED, Axis.Y] == pytest.approx(seconds[MOVED, Axis.X])
     assert not any(key == MOVED for key, _ in Costs(Training(GPT, batch)).as_run(grid, links, 1))

@@ -20,13 +20,18 @@ from training import (
 )
 from virtual_ranks import run_ranks
 
+from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.bert.config import BertConfig
+from engine.models.choice import ModelChoice
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.overlap.flags import Overlap
+from engine.training.checks import checked
+from engine.training.config import TrainConfig
+from engine.training_record import CheckpointEvery, near_the_root
 
 GPT = GPTConfig("gpt", layers=5, hidden=16, heads=4, vocabulary=32, sequence=4, tied=True, dropout=0.2)
 LLAMA = LlamaConfig("llama", layers=5, hidden=16, heads=4, kv_heads=2, ffn=24, vocabulary=32, sequence=4)
@@ -88,3 +93,27 @@ def test_once_the_groups_are_known_every_gather_is_ahead_of_its_use(every: int, 
     weights_of_block, of_a_tied_table, blocks = 4, 2, 2 * GPT.layers - cached
     expected = {"ahead": case.micro_batches * (blocks * weights_of_block + of_a_tied_table)}
     assert run_ranks(Grid(z=2), gathers, of=Gathers) == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "every"),
+    [(24, 1, 4), (24, 6, 4), (24, 4, 6), (48, 4, 6), (48, 24, 2), (36, 1, 6), (7, 1, 1), (12, 1, 3), (10, 3, 4)],
+)
+def test_auto_is_the_factor_of_a_stages_layers_nearest_to_the_root_of_all(layers: int, stages: int, every: int) -> None:
+    assert near_the_root(layers, stages) == every
+
+
+@pytest.mark.parametrize(
+    ("each", "every", "recorded"), [(False, None, 0), (True, None, 1), (False, 4, 4), (True, 4, 4), (False, "auto", 2)]
+)
+def test_both_options_are_one_in_the_training_and_the_record_has_what_it_came_to(
+    each: bool, every: CheckpointEvery | None, recorded: int
+) -> None:
+    model = ModelChoice(layers=8, hidden=16, heads=2, vocab=16, seq=4)
+    config = TrainConfig(
+        model=model, batch=Batch(4), data="synthetic", checkpoint_activations=each, checkpoint_every=every
+    )
+    run = checked(config, 1)
+    assert run.training.checkpoint_group(run.grid) == recorded
+    options = run.as_options()
+    assert (options["checkpoint_activations"], options["checkpoint_every"]) == (recorded > 0, recorded)

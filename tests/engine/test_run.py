@@ -114,6 +114,11 @@ def test_a_bare_python_is_one_rank_and_auto_finds_its_grid(tmp_path: Path) -> No
         (["--nonsense"], "Unknown option: --nonsense."),
         (["--overlap", "oar,org"], "'org' is among 'oar,org'"),
         (["--overlap", "cache=3"], "--overlap cache=3 keeps the weights of 3 blocks, but gpt-test has 2: use cache=2"),
+        (["--checkpoint-every", "3"], "recomputes 3 blocks together, but gpt-test has 2: use 2 or fewer, or auto."),
+        (
+            ["--checkpoint-every", "0"],
+            "--checkpoint-every is a number of blocks from 1 up, or auto, but '0' was given.",
+        ),
         (["--bucket-bytes", "0"], "--bucket-bytes is a number from 1 up, but 0.0 was given."),
         (["--timeline", "."], "--timeline . is a folder: give the name of a file."),
         (["--clip", "-1"], "--clip is a number from 0 up, but -1.0"),

@@ -207,8 +207,8 @@ def test_a_compiled_model_has_the_engines_losses() -> None:
 
 LIKE_OURS = {
     "gpt": CASE,
-    "gpt, tied": replace(CASE, model=replace(GPT, tied=True), checkpoint_activations=True),
-    "llama": replace(CASE, model=LLAMA, checkpoint_activations=True),
+    "gpt, tied": replace(CASE, model=replace(GPT, tied=True), checkpoint_every=1),
+    "llama": replace(CASE, model=LLAMA, checkpoint_every=1),
     "llama, tied": replace(CASE, model=replace(LLAMA, tied=True)),
 }
 IN_BF16 = {

@@ -104,7 +104,7 @@ class Modes:
 
 def trainer(comm: Comm, overlap: Overlap) -> Trainer:
     optim = OptimConfig(clip=0)
-    training = Training(MODEL, Batch(4, micro=1), checkpoint_activations=True, overlap=overlap, optim=optim)
+    training = Training(MODEL, Batch(4, micro=1), checkpoint_every=1, overlap=overlap, optim=optim)
     assert comm.recorder is not None
     return Trainer(training, MODEL.task.data.synthetic(), comm, comm.recorder)
 

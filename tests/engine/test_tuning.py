@@ -40,7 +40,7 @@ SHAPE = TunedShape(m=8, n=6, k=4, dtype="fp32", layers=1, layer="a", forwards=1,
 
 def of_rank(model: Architecture, grid: Grid, sequences: int, *, recompute: bool) -> list[Products]:
     batch = Batch(sequences * grid.batch_split)
-    return products(Training(model, batch, checkpoint_activations=recompute), grid, torch.device("cpu"))
+    return products(Training(model, batch, checkpoint_every=int(recompute)), grid, torch.device("cpu"))
 
 
 def tuned(case: Case, which: str) -> Case:

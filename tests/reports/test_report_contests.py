@@ -17,7 +17,7 @@ from engine.result import metrics
 from engine.result.interval import NOTHING_KNOWN, Interval
 from engine.result.peers import PeersResult, standing, verdict
 from reports.contest_points import points
-from reports.contests import frame
+from reports.contests import checkpointing, frame
 from reports.frame import frames
 from reports.load import Contests, load
 from reports.methods import INTERVALS
@@ -238,3 +238,11 @@ def test_many_contests_are_all_in_the_table_and_the_first_ones_drawn(tmp_path: P
     assert len(rows) == 60 + 14
     assert (tmp_path / "site" / "peers.html").read_text().count("<svg") == 12
     assert "The first 40 contests." in visible(tmp_path / "site" / "peers.html")
+
+
+def test_what_is_recomputed_together_tells_runs_apart_and_old_ones_recomputed_each_block() -> None:
+    old, each = {"checkpoint_activations": True}, {"checkpoint_activations": True, "checkpoint_every": 1}
+    assert checkpointing(old) == checkpointing(each) == "True"
+    assert checkpointing({"checkpoint_activations": False, "checkpoint_every": 0}) == "False"
+    assert checkpointing({"checkpoint_activations": True, "checkpoint_every": 4}) == "every 4"
+    assert checkpointing({}) == ""

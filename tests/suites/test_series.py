@@ -147,7 +147,7 @@ def test_frontiers_ablation_has_communication_over_z_to_hide_with_every_model(mo
     """By the engine's own choice."""
     (point,) = [point for point in series.points("overlap_ablation", "frontier") if point.model == model]
     config, batch = lookup(model), Batch(point.sequences, point.micro_batch)
-    training = Training(config, batch, "bf16", checkpoint_activations=True)
+    training = Training(config, batch, "bf16", checkpoint_every=1)
     bandwidths = Bandwidths(8, inter=100e9, within=50e9)
     assert point.grid == series.AUTO
     grid = choose_grid(training, point.devices, devices_per_node=8, device_memory=64e9, bandwidths=bandwidths)

@@ -25,6 +25,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
+from engine.grid import Grid
 from engine.models.adapters.stored import Index, Names, stored
 from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
@@ -127,7 +128,8 @@ def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parall
     fusions = chosen("megatron-core", "TransformerConfig", device.type)
     fusions["bias_activation_fusion"] &= isinstance(shape, LlamaConfig)  # its fused GeLU is tanh's approximation
     dtype = torch.bfloat16 if case.precision == "bf16" else torch.float32
-    recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    together = case.checkpoint_group(Grid())
+    recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": together}
     return TransformerConfig(
         num_layers=shape.layers, hidden_size=shape.hidden, num_attention_heads=shape.heads,
         tensor_model_parallel_size=layout.tensor, pipeline_model_parallel_size=layout.pipeline,
@@ -135,7 +137,7 @@ def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parall
         use_cpu_initialization=device.type == "cpu",
         params_dtype=dtype, pipeline_dtype=dtype, bf16=case.precision == "bf16",
         persist_layer_norm=False,
-        finalize_model_grads_func=finalize_model_grads, **(recompute if case.checkpoint_activations else {}), **options,
+        finalize_model_grads_func=finalize_model_grads, **(recompute if together else {}), **options,
         **fusions,
     )  # fmt: skip
 

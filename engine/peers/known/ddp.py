@@ -3,7 +3,9 @@
 from engine.grid import Grid
 from engine.peers.comparison import Comparison, Option
 
-COMPARISONS = (Comparison("ddp", "DistributedDataParallel", Grid(data=2), "engine.peers.ddp:DDP", ("data",), 1.0),)
+COMPARISONS = (
+    Comparison("ddp", "DistributedDataParallel", Grid(data=2), "engine.peers.ddp:DDP", ("data",), 1.0, together=True),
+)
 _SOURCE = "torch/nn/parallel/distributed.py"
 DISTRIBUTED = {
     "gradient_as_bucket_view": Option(True, True, _SOURCE),

@@ -11,6 +11,7 @@ COMPARISONS = and_by_positions(
         "engine.peers.external.megatron_core:MegatronCore",
         library="megatron-core",
         families=DECODERS,
+        together=True,
         splits=("tensor", "pipeline", "data"),
         does=f"vocabulary split over tensor ranks, {STREAM_WHOLE}, attention in parts but with "
         "Transformer Engine, clipped by the norm over all ranks",

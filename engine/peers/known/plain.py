@@ -4,8 +4,10 @@ from engine.grid import Grid
 from engine.peers.comparison import Comparison, Option
 
 COMPARISONS = (
-    Comparison("plain", "plain PyTorch", Grid(), "engine.peers.plain:Plain", target=1.0),
-    Comparison("compile", "plain PyTorch, torch.compile", Grid(), "engine.peers.plain:Compiled", target=1.05),
+    Comparison("plain", "plain PyTorch", Grid(), "engine.peers.plain:Plain", target=1.0, together=True),
+    Comparison(
+        "compile", "plain PyTorch, torch.compile", Grid(), "engine.peers.plain:Compiled", target=1.05, together=True
+    ),
 )
 OPTIONS = {
     "compile": {

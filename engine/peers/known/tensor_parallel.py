@@ -14,6 +14,7 @@ _TENSOR = Comparison(
     1.0,
     ties=False,
     families=DECODERS,
+    together=True,
 )
 _SEQUENCE = replace(
     _TENSOR,
