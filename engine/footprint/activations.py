@@ -5,6 +5,7 @@ here; each method names the layer. A rank works on `rows` tokens at once.
 """
 
 from dataclasses import dataclass
+from math import ceil
 
 from engine.grid import INNER, STREAM, Grid
 from engine.layers.chunk import CHUNK_BYTES
@@ -48,6 +49,7 @@ class Activations:
 
     Bytes: over_x, of a feature that x splits; stream, of the residual stream, which y splits, as a block's input or its
     gradient; wide_stream, of the same in the master dtype. head_share: the part of all tokens that the head reads.
+    group: so many blocks are recomputed together; none if 0.
     """
 
     def __init__(
@@ -60,13 +62,13 @@ class Activations:
         master: int,
         device: str,
         *,
-        recomputed: bool,
+        group: int,
     ) -> None:
         self._model, self._block, self._grid = model, block, grid
         self._head = model.network().stages[-1]
         self.head_share = (self._head.tokens or model.sequence) / model.sequence
         self._rows = rows * self.head_share
-        self._master, self._on_cpu, self._recomputed = master, device == "cpu", recomputed
+        self._master, self._on_cpu, self._group = master, device == "cpu", group
         self._narrow = compute != master
         self._chunk = CHUNK_BYTES[device]
         self.over_x = rows * compute / grid[INNER]
@@ -74,8 +76,8 @@ class Activations:
         self.wide_stream = self.stream * master / compute
 
     def kept(self, blocks: int) -> float:
-        """Count what the first blocks keep for the backward: of one that is recomputed its input alone."""
-        return blocks * (self.stream if self._recomputed else self.kept_of_block())
+        """Count what the first blocks keep for the backward: of those that are recomputed each group's input alone."""
+        return ceil(blocks / self._group) * self.stream if self._group else blocks * self.kept_of_block()
 
     def kept_of_block(self) -> float:
         """Count what a block's operations save, including its input, which the first norm keeps."""
@@ -89,9 +91,9 @@ class Activations:
         products = kept.over_inner * self.over_x + kept.over_stream * self.stream / self._model.hidden
         return products + kept.streams * self.stream + kept.angles * self._model.sequence * self._master
 
-    def recomputed_of_block(self) -> float:
-        """Count what recomputing a block adds to its input, which is there already."""
-        return self.kept_of_block() - self.stream if self._recomputed else 0.0
+    def recomputed(self, blocks: int) -> float:
+        """Count what recomputing the first blocks of a group adds to the input of the first, which is there already."""
+        return blocks * self.kept_of_block() - self.stream if self._group else 0.0
 
     def made_by_norm(self) -> float:
         """Count what a norm's backward makes: a kernel the gradient, the engine's own norms two products, too.

@@ -56,10 +56,10 @@ def cached_blocks(overlap: Overlap, device_memory: float | None, needed: float, 
 class Needs:
     """It has bytes of one rank, by what they are for, at the moment at which their sum is largest.
 
-    state: weights, gradients and optimizer, as always. activations: what the forward keeps for the backward, a block's
-    recomputed ones included, and gradients of activations. weights: copies in the compute dtype, gathered for use or
-    ahead of it. cache: gathered ones of cache=N. logits: with what the loss makes of some rows at a time. gradients:
-    contributions of weights, and copies of their sums, on their way.
+    state: weights, gradients and optimizer, as always. activations: what the forward keeps for the backward, those of
+    blocks that are recomputed together included, and gradients of activations. weights: copies in the compute dtype,
+    gathered for use or ahead of it. cache: gathered ones of cache=N. logits: with what the loss makes of some rows at a
+    time. gradients: contributions of weights, and copies of their sums, on their way.
     """
 
     state: float
@@ -87,15 +87,15 @@ class Footprint:
     def on(self, grid: Grid) -> Needs:
         """Count what each rank of the grid needs. It needn't divide everything: parts are taken as fractions."""
         of, model, device = self._training, self._training.model, self._device
-        dtypes, recomputed = (of.compute, of.master), of.checkpoint_activations
+        dtypes, group = (of.compute, of.master), of.checkpoint_group(grid)
         share = of.batch.sequences / grid.batch_split
         at_once = of.batch.micro or share
         rows = at_once * model.sequence
-        activations = Activations(model, self._block, grid, rows, *dtypes, device, recomputed=recomputed)
-        weights = Weights(self._placements, self._head, model.layers, grid, *dtypes, of.overlap, recomputed=recomputed)
+        activations = Activations(model, self._block, grid, rows, *dtypes, device, group=group)
+        weights = Weights(self._placements, self._head, model.layers, grid, *dtypes, of.overlap, recomputed=group > 0)
         scattered, summed = of.reduce(grid, SHARDING), of.reduce(grid, REPLICATING[0])
         gradients = Gradients(weights, grid, of.overlap, scattered, summed, of.master, device == "cpu")
-        moments = _Moments(self._block, model.layers, *dtypes, activations, weights, gradients)
+        moments = _Moments(self._block, model.layers, group, *dtypes, activations, weights, gradients)
         held, gathered, *others = max(moments.of_step(share / at_once), key=sum)
         parameters = of.master * weights.stored
         state = 2 * parameters + self._optimizer.device_bytes(parameters)  # with their gradients
@@ -108,10 +108,11 @@ Held = tuple[float, float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class _Moments:
-    """It lists the moments at which a rank's step can be fullest."""
+    """It lists the moments at which a rank's step can be fullest. group: so many blocks are recomputed together."""
 
     block: Block
     layers: int
+    group: int
     compute: int
     master: int
     activations: Activations
@@ -120,12 +121,16 @@ class _Moments:
 
     def of_step(self, micro_batches: float) -> Iterator[Held]:
         """Yield the loss and the head's backward; the backward of the last block, of the one before it, which begins
-        with more gradients on their way, and of the first; that of the token table; the sum over model replicas.
+        with more gradients on their way, and of the first; of the last block of the second last group, which may be
+        larger than the last one, and of the first; that of the token table; the sum over model replicas.
         """
         for now in fullest_passes(micro_batches):
             yield from self._at_head(now)
-            for index in {self.layers - 1, max(self.layers - 2, 0), 0}:
-                yield from self._in_block(index, now)
+            last = self.layers - 1
+            ends = {self._from(last) - 1, min(self.group - 1, last)}
+            for index in {last, last - 1, 0} | ends:
+                if index >= 0:
+                    yield from self._in_block(index, now)
             yield self._at_table(now)
         yield 0.0, 0.0, 0.0, 0.0, self.gradients.at_end()
 
@@ -133,7 +138,7 @@ class _Moments:
         """Yield the loss, the backward of the product before it, and that of the norm before that."""
         act, weights, gradients = self.activations, self.weights, self.gradients
         kept = act.kept(self.layers) + act.kept_of_head()
-        held = weights.waiting(self.layers) + weights.ahead(self.layers, now)
+        held = weights.waiting(0 if self.group else self.layers) + weights.ahead(self.layers, now)
         gathered, cache = held + weights.gathered(weights.head), weights.cached(self.layers)
         loss, before = act.logits() + act.made_by_loss(), gradients.in_flight([], now)
         yield kept, gathered, cache, loss, before
@@ -148,9 +153,11 @@ class _Moments:
         """
         act, weights, gradients, block = self.activations, self.weights, self.gradients, self.block
         *others, up, down = weights.block
-        kept = act.kept(index + 1) + act.recomputed_of_block() + act.stream  # and its output's gradient
-        held = weights.waiting(index) + weights.ahead(index, now) + weights.gathered(*others)
-        cache, above = weights.cached(index), gradients.made_above(self.layers - 1 - index)
+        first = self._from(index)
+        again = act.recomputed(index - first + 1)
+        kept = act.kept(index + 1) + again + act.stream  # and its output's gradient
+        held = weights.waiting(index - first) + weights.ahead(first, now) + weights.gathered(*others)
+        cache, above = weights.cached(first), gradients.made_above(self.layers - 1 - index)
         summing = gradients.summing(self.layers - 1 - index, now)
         without = kept - block.kept_inside * act.over_x
 
@@ -165,6 +172,10 @@ class _Moments:
         yield then(without + block.activation.in_backward * act.over_x, [up], [down], None)
         yield then(without + block.first.n * act.over_x + act.stream, [up], [down], up)
         yield then(without + act.made_by_norm(), [], [up, down], None)
+
+    def _from(self, index: int) -> int:
+        """Give the first block of those up to this one whose weights and activations are there with this one's."""
+        return index // self.group * self.group if self.group else 0
 
     def _at_table(self, now: Pass) -> Held:
         """Count the backward of the token table, whose many rows are summed in the master dtype."""

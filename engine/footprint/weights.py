@@ -68,8 +68,8 @@ class Weights:
         return self._compute * sum(tiles) if self._shards > 1 else 0.0
 
     def waiting(self, blocks: int) -> float:
-        """Count what the first blocks keep gathered for the backward; one that is recomputed gathers again."""
-        return 0.0 if self._recomputed else blocks * self.gathered(*self.block)
+        """Count what so many blocks keep gathered for their backward."""
+        return blocks * self.gathered(*self.block)
 
     def cached(self, below: int) -> float:
         """Count what cache=N still holds for the recomputation of the first blocks."""

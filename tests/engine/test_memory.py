@@ -16,6 +16,7 @@ from engine.overlap.flags import Overlap
 from engine.tracing.step import trace
 from engine.training.checks import checked
 from engine.training.config import TrainConfig
+from engine.training_record import CheckpointEvery
 
 WIDE_VOCABULARY = ModelChoice(layers=3, hidden=128, heads=4, vocab=2048, seq=64)
 DEEP = ModelChoice(layers=5, hidden=160, heads=4, vocab=256, seq=64)
@@ -25,7 +26,9 @@ VIT = ModelChoice(architecture="vit", layers=3, hidden=128, heads=4, image=64, p
 MODELS = {"wide": WIDE_VOCABULARY, "deep": DEEP, "llama": LLAMA, "bert": BERT, "vit": VIT}
 
 
-def _config(model: ModelChoice, grid: str, batch: Batch, precision: str, checkpoint: bool, overlap: str) -> TrainConfig:
+def _config(
+    model: ModelChoice, grid: str, batch: Batch, precision: str, checkpoint: CheckpointEvery, overlap: str
+) -> TrainConfig:
     return TrainConfig(
         model=model,
         grid=Grid.parse(grid),
@@ -33,7 +36,7 @@ def _config(model: ModelChoice, grid: str, batch: Batch, precision: str, checkpo
         data="synthetic",
         device="cpu",
         precision=precision,  # type: ignore[arg-type]
-        checkpoint_activations=checkpoint,
+        checkpoint_every=checkpoint or None,
         overlap=Overlap.parse(overlap),
     )
 
@@ -72,12 +75,19 @@ CASES = [
     ("vit", "2x2x2x1", Batch(8, 2), "fp32", True, "oar,ors,oag,cache=2,data"),
     ("vit", "1x2x4x1", Batch(8), "bf16", False, "oar,ors,oag,data"),
     ("vit", "2x1x1x2", Batch(8), "bf16", True, "none"),
+    ("deep", "1x1x4x1", Batch(16), "fp32", 2, "oar,ors,oag,cache=3,data"),
+    ("deep", "2x2x2x1", Batch(8, 2), "bf16", 4, "oar,ors,oag,data"),
+    ("deep", "1x1x1x1", Batch(8, 4), "bf16", "auto", "none"),
+    ("deep", "2x1x2x2", Batch(16, 2), "fp32", 5, "ors,oag"),
+    ("llama", "2x1x2x1", Batch(8, 2), "fp32", 2, "oar,ors,oag,cache=2,data"),
+    ("llama", "2x2x1x1", Batch(8, 4), "bf16", "auto", "oar,data"),
+    ("bert", "1x1x4x1", Batch(8), "fp32", 2, "oar,ors,oag"),
 ]
 
 
 @pytest.mark.parametrize(("model", "grid", "batch", "precision", "checkpoint", "overlap"), CASES)
 def test_a_step_allocates_what_is_counted(
-    model: str, grid: str, batch: Batch, precision: str, checkpoint: bool, overlap: str
+    model: str, grid: str, batch: Batch, precision: str, checkpoint: CheckpointEvery, overlap: str
 ) -> None:
     config = _config(MODELS[model], grid, batch, precision, checkpoint, overlap)
     assert config.grid is not None
@@ -113,13 +123,14 @@ def test_sums_over_data_travel_in_copies_while_blocks_are_still_in_the_backward(
     ("model", "grid", "batch", "checkpoint"),
     [
         (ModelChoice(model="gpt-20b", layers=4), "4x1x4x16", Batch(256, 2), True),
+        (ModelChoice(model="gpt-20b", layers=5), "4x1x4x16", Batch(256, 2), 2),
         (ModelChoice(model="llama-3.1-8b", layers=4), "4x1x4x16", Batch(256, 2), False),
         (ModelChoice(model="gpt-5b", layers=4), "4x1x1x64", Batch(64), True),
     ],
-    ids=["recomputed", "kept", "summed over data"],
+    ids=["recomputed", "recomputed by two", "kept", "summed over data"],
 )
 def test_at_full_size_it_is_what_the_engine_holds_without_numbers(
-    model: ModelChoice, grid: str, batch: Batch, checkpoint: bool
+    model: ModelChoice, grid: str, batch: Batch, checkpoint: CheckpointEvery
 ) -> None:
     """On the meta device layers work as on a GPU, but for kernels, and nothing exchanges as gloo does."""
     config = replace(_config(model, grid, batch, "bf16", checkpoint, "oar,ors,oag,data"), device="auto")

@@ -43,6 +43,16 @@ def test_few_layers_predict_what_all_do(name: str, grid: Grid, batch: Batch, ove
     assert found.time_s == pytest.approx(found.compute_s + found.communication_s)
 
 
+def test_few_groups_predict_what_all_do() -> None:
+    """Three of four blocks each and one of two, which runs again first."""
+    overlap = Overlap.parse("oar,ors,oag,cache=3")
+    plan = dry_plan(few_layers("gpt-10b", 14), Grid(1, 1, 64, 16), Batch(8192, 8), overlap=overlap, checkpoint=4)
+    whole, few = traced(*plan, exact=True), traced(*plan)
+    assert few.drawn == 6
+    assert few.on(MACHINE).time_s == pytest.approx(whole.on(MACHINE).time_s, rel=3e-3)
+    assert few.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.02)
+
+
 def test_auto_caches_more_blocks_in_more_memory_and_that_saves_time() -> None:
     slow = replace(MACHINE, bandwidths=Bandwidths(4, 10e9, 100e9))
     plan = dry_plan(few_layers("gpt-10b", 24), Grid(1, 1, 64, 16), Batch(8192, 4), overlap=Overlap.parse("all"))
