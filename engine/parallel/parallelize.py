@@ -64,7 +64,7 @@ def parallelize(
         for name, placement in architecture.placements().items()
     }
     table = architecture.network()
-    cut = cut or cut_evenly(architecture, grid.stages, recompute=checkpoint_activations)
+    cut = cut or cut_evenly(architecture, grid.stages, recompute=checkpoint_every > 0)
     stage = coords[CUTTING_STAGES]
     held = cut.held(table, stage)
     copies = [name for name, own in cut.held(table, cut.stages - 1).items() if not own]
