@@ -59,10 +59,10 @@ class Matmul(Benchmark):
         }
 
     def measure(self, world: World, found: dict[str, Any]) -> None:
-        found |= {"grid": str(self.grid), "model": recorded(self.model, self.grid)}
         of_rank = self.sequences * self.micro_batches
         batch = Batch(of_rank * self.grid.batch_split, self.sequences)
         training = Training(self.model, batch, self.dtype, checkpoint_every=int(self.recompute))
+        found |= {"grid": str(self.grid), "model": recorded(training, self.grid)}
         shapes = products(training, self.grid, world.device)
         _, tuning = tune(shapes, self.dtype, world.comm, force=True)
         if self.twice:

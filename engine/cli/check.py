@@ -38,7 +38,7 @@ def check(
         "ranks": run.grid.size,
         "model": training.model.name,
         "parameters": training.model.parameters,
-        "parameters_per_rank": parameters_per_rank(training.model, run.grid),
+        "parameters_per_rank": parameters_per_rank(training, run.grid),
         "memory_bytes_per_rank": {name: round(value) for name, value in asdict(needs).items()},
         "sequences_per_rank": training.batch.per_rank(run.grid),
     }

@@ -27,6 +27,7 @@ class Block:
     activation: Activation
     last: Linear
     norm_last: bool
+    products: tuple[Linear, ...]
 
     @classmethod
     def of(cls, stage: Stage) -> "Block":
@@ -36,7 +37,8 @@ class Block:
         assert isinstance(first, Linear)
         assert isinstance(activation, Activation)
         assert isinstance(last, Linear)
-        return cls(stage.kept, stage.of_kind(Norm)[-1], first, activation, last, norm_last)
+        products = tuple(stage.of_kind(Linear))
+        return cls(stage.kept, stage.of_kind(Norm)[-1], first, activation, last, norm_last, products)
 
     @property
     def kept_inside(self) -> int:
@@ -94,6 +96,18 @@ class Activations:
     def recomputed(self, blocks: int) -> float:
         """Count what recomputing the first blocks of a group adds to the input of the first, which is there already."""
         return blocks * self.kept_of_block() - self.stream if self._group else 0.0
+
+    def left_of_block(self) -> float:
+        """Count what a block's backward leaves for its weight gradients: input and output gradient of each product."""
+        return sum(map(self._left, self._block.products))
+
+    def left_of_head(self) -> float:
+        """Count the same of the operations behind the blocks."""
+        return self.head_share * sum(map(self._left, self._head.of_kind(Linear)))
+
+    def _left(self, product: Linear) -> float:
+        axes = dict(zip(product.split, (product.n, product.k), strict=True))
+        return sum(features * self.over_x * self._grid[INNER] / self._grid[axis] for axis, features in axes.items())
 
     def made_by_norm(self) -> float:
         """Count what a norm's backward makes: a kernel the gradient, the engine's own norms two products, too.

@@ -8,9 +8,11 @@ from engine.models.architecture import Architecture
 from engine.training_record import Training
 
 
-def parameters_per_rank(model: Architecture, grid: Grid) -> int:
-    """Count the elements that each rank stores."""
-    return sum(placement.local_numel(grid) for placement in model.placements().values())
+def parameters_per_rank(training: Training, grid: Grid) -> int:
+    """Count the elements that each rank stores, of a pipeline a rank of the stage that stores most."""
+    placements, network, cut = training.model.placements(), training.model.network(), training.staged(grid).cut
+    of_stages = ([placements[name] for name in cut.held(network, stage)] for stage in range(grid.stages))
+    return max(sum(placement.local_numel(grid) for placement in of_stage) for of_stage in of_stages)
 
 
 def check_memory(training: Training, grid: Grid, device_memory: float, device: str = "cuda") -> None:

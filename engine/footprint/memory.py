@@ -14,7 +14,6 @@ is said of one. Not counted are:
     attention in a format without a fused kernel, such as fp64 on a GPU, which keeps all scores
     gloo's copy of a gather that is on its way, of which there are two at most
     cache=auto, which is a share of what is left
-    passes that are under way together: each is taken to be over before the next one begins
     a network of one block whose window of reduce-scatters holds more than its weights: up to 7 % off
 """
 
@@ -24,10 +23,12 @@ from math import inf
 
 from engine.footprint.activations import Activations, Block
 from engine.footprint.gradients import Gradients
+from engine.footprint.held import Held, stages_held
 from engine.footprint.weights import Pass, Weights, fullest_passes
 from engine.grid import REPLICATING, SHARDING, Grid
 from engine.optimizer_state import ADAMW, OptimizerState
 from engine.overlap.flags import Overlap
+from engine.pipeline.options import DEFAULT
 from engine.training_record import Training
 
 SPARE = {"formulas": 0.05, "fragments": 0.1, "libraries": 0.15}
@@ -81,28 +82,39 @@ class Footprint:
         network = training.model.network()
         self._training, self._device, self._optimizer = training, device, optimizer
         self._block = Block.of(network.blocks)
-        self._placements = network.blocks.placements(), network.rest
+        self._of_block = network.blocks.placements()
         self._head = network.head_weight
 
     def on(self, grid: Grid) -> Needs:
-        """Count what each rank of the grid needs. It needn't divide everything: parts are taken as fractions."""
+        """Count what a rank of the grid needs, of a pipeline the one that needs most. The grid needn't divide all:
+        parts are taken as fractions. Raises UsageError for stages that the network can't be cut into.
+        """
+        if grid.stages == 1 and self._training.pipeline == DEFAULT:
+            return self._on_stage(grid, Held.whole(self._training.model.layers))
+        alike = dict.fromkeys(stages_held(self._training, grid))
+        return max((self._on_stage(grid, held) for held in alike), key=lambda needs: needs.total)
+
+    def _on_stage(self, grid: Grid, stage: Held) -> Needs:
         of, model, device = self._training, self._training.model, self._device
+        own = stage.of(model.network())
         dtypes, group = (of.compute, of.master), of.checkpoint_group(grid)
         share = of.batch.sequences / grid.batch_split
         at_once = of.batch.micro or share
         rows = at_once * model.sequence
         activations = Activations(model, self._block, grid, rows, *dtypes, device, group=group)
-        weights = Weights(self._placements, self._head, model.layers, grid, *dtypes, of.overlap, recomputed=group > 0)
+        head = self._head if stage.is_last else None
+        weights = Weights((self._of_block, own), head, stage.blocks, grid, *dtypes, of.overlap, recomputed=group > 0)
         scattered, summed = of.reduce(grid, SHARDING), of.reduce(grid, REPLICATING[0])
         gradients = Gradients(weights, grid, of.overlap, scattered, summed, of.master, device == "cpu")
-        moments = _Moments(self._block, model.layers, group, *dtypes, activations, weights, gradients)
-        held, gathered, *others = max(moments.of_step(share / at_once), key=sum)
+        moments = _Moments(self._block, stage, group, *dtypes, activations, weights, gradients)
+        kept, gathered, *others = max(moments.of_step(share / at_once), key=sum)
         parameters = of.master * weights.stored
         state = 2 * parameters + self._optimizer.device_bytes(parameters)  # with their gradients
-        return Needs(state, held, weights.casts + gathered, *others)
+        more = stage.more_passes(activations) + stage.messages(activations, grid)
+        return Needs(state, kept + more, weights.casts + gathered, *others)
 
 
-Held = tuple[float, float, float, float, float]
+Moment = tuple[float, float, float, float, float]
 """A moment has activations, weights, cache, logits and gradients, as Needs does, but for what is always there."""
 
 
@@ -111,7 +123,7 @@ class _Moments:
     """It lists the moments at which a rank's step can be fullest. group: so many blocks are recomputed together."""
 
     block: Block
-    layers: int
+    stage: Held
     group: int
     compute: int
     master: int
@@ -119,27 +131,29 @@ class _Moments:
     weights: Weights
     gradients: Gradients
 
-    def of_step(self, micro_batches: float) -> Iterator[Held]:
+    def of_step(self, micro_batches: float) -> Iterator[Moment]:
         """Yield the loss and the head's backward; the backward of the last block, of the one before it, which begins
         with more gradients on their way, and of the first; of the last block of the second last group, which may be
         larger than the last one, and of the first; that of the token table; the sum over model replicas.
         """
         for now in fullest_passes(micro_batches):
-            yield from self._at_head(now)
-            last = self.layers - 1
+            if self.stage.is_last:
+                yield from self._at_head(now)
+            last = self.stage.blocks - 1
             ends = {self._from(last) - 1, min(self.group - 1, last)}
             for index in {last, last - 1, 0} | ends:
                 if index >= 0:
                     yield from self._in_block(index, now)
-            yield self._at_table(now)
+            if self.stage.is_first:
+                yield self._at_table(now)
         yield 0.0, 0.0, 0.0, 0.0, self.gradients.at_end()
 
-    def _at_head(self, now: Pass) -> Iterator[Held]:
+    def _at_head(self, now: Pass) -> Iterator[Moment]:
         """Yield the loss, the backward of the product before it, and that of the norm before that."""
         act, weights, gradients = self.activations, self.weights, self.gradients
-        kept = act.kept(self.layers) + act.kept_of_head()
-        held = weights.waiting(0 if self.group else self.layers) + weights.ahead(self.layers, now)
-        gathered, cache = held + weights.gathered(weights.head), weights.cached(self.layers)
+        kept = act.kept(self.stage.blocks) + act.kept_of_head()
+        held = weights.waiting(0 if self.group else self.stage.blocks) + weights.ahead(self.stage.blocks, now)
+        gathered, cache = held + weights.gathered(weights.head), weights.cached(self.stage.blocks)
         loss, before = act.logits() + act.made_by_loss(), gradients.in_flight([], now)
         yield kept, gathered, cache, loss, before
         sent = before + gradients.given(weights.head, self.compute, now)
@@ -147,7 +161,7 @@ class _Moments:
         after = gradients.in_flight([weights.head], now)
         yield kept + act.made_by_norm() * act.head_share, held, cache, 0.0, after
 
-    def _in_block(self, index: int, now: Pass) -> Iterator[Held]:
+    def _in_block(self, index: int, now: Pass) -> Iterator[Moment]:
         """Yield a block's backward from its end: of a norm behind its feed-forward, of the second product, of the
         activation function, of the first product, and of the norm before that.
         """
@@ -157,11 +171,11 @@ class _Moments:
         again = act.recomputed(index - first + 1)
         kept = act.kept(index + 1) + again + act.stream  # and its output's gradient
         held = weights.waiting(index - first) + weights.ahead(first, now) + weights.gathered(*others)
-        cache, above = weights.cached(first), gradients.made_above(self.layers - 1 - index)
-        summing = gradients.summing(self.layers - 1 - index, now)
+        cache, above = weights.cached(first), gradients.made_above(self.stage.blocks - 1 - index)
+        summing = gradients.summing(self.stage.blocks - 1 - index, now)
         without = kept - block.kept_inside * act.over_x
 
-        def then(activations: float, use: list[float], made: list[float], given: float | None) -> Held:
+        def then(activations: float, use: list[float], made: list[float], given: float | None) -> Moment:
             sent = 0.0 if given is None else gradients.given(given, self.compute, now)
             flights = gradients.in_flight([*made, *above], now)
             return activations, held + weights.gathered(*use), cache, 0.0, sent + flights + summing
@@ -177,9 +191,11 @@ class _Moments:
         """Give the first block of those up to this one whose weights and activations are there with this one's."""
         return index // self.group * self.group if self.group else 0
 
-    def _at_table(self, now: Pass) -> Held:
+    def _at_table(self, now: Pass) -> Moment:
         """Count the backward of the token table, whose many rows are summed in the master dtype."""
         weights, gradients = self.weights, self.gradients
         sent = gradients.given(weights.table, self.master, now)
-        flights = gradients.in_flight(gradients.made_above(self.layers), now) + gradients.summing(self.layers, now)
+        flights = gradients.in_flight(gradients.made_above(self.stage.blocks), now) + gradients.summing(
+            self.stage.blocks, now
+        )
         return self.activations.made_by_table(), weights.ahead(0, now), 0.0, 0.0, sent + flights

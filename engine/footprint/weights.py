@@ -29,15 +29,15 @@ def fullest_passes(micro_batches: float) -> list[Pass]:
 class Weights:
     """It counts those on one grid, which needn't divide everything: parts are taken as fractions.
 
-    Elements: block, of each weight of a block before it is sharded, in the order of their use; table and head, of the
-    first and the last weight; stored_block and stored, of what a rank stores, of a block and in all. compute, master:
-    bytes of an element that is used, and that is stored.
+    placements: of a block, and of what else the rank's stage holds. Elements: block, of each weight of a block before
+    it is sharded, in the order of their use; table and head, of the first and the last weight; stored_block and stored,
+    of what a rank stores, of a block and in all. compute, master: bytes of an element that is used, and that is stored.
     """
 
     def __init__(
         self,
         placements: tuple[Sequence[Placement], Sequence[Placement]],
-        head: Placement,
+        head: Placement | None,
         layers: int,
         grid: Grid,
         compute: int,
@@ -50,7 +50,8 @@ class Weights:
         self._layers, self._shards, self._compute, self._recomputed = layers, grid.shards, compute, recomputed
         self.block = [tile for tile, sharded in of_block if sharded]
         rest = [tile for tile, sharded in others if sharded]
-        self.table, self.head = rest[0], _tile(head, grid)
+        self.table = rest[0] if rest else 0.0
+        self.head = _tile(head, grid) if head else 0.0
         self.stored_block, stored = (
             sum(tile / grid.shards if sharded else tile for tile, sharded in group) for group in (of_block, others)
         )
@@ -60,6 +61,7 @@ class Weights:
         self.casts = compute * copied if self._narrow else 0.0
         """What isn't sharded is cast to the compute dtype once a step, and kept."""
         gathers = grid.shards > 1
+        self._gathers_again = grid.stages > 1 and not recomputed
         self._cached = overlap.cache if recomputed and gathers and overlap.cache != AUTO else 0
         self._depth = overlap.prefetch_depth if overlap.oag and gathers else 0
 
@@ -68,8 +70,10 @@ class Weights:
         return self._compute * sum(tiles) if self._shards > 1 else 0.0
 
     def waiting(self, blocks: int) -> float:
-        """Count what so many blocks keep gathered for their backward."""
-        return blocks * self.gathered(*self.block)
+        """Count what so many blocks keep gathered for their backward: nothing on a stage of a pipeline that recomputes
+        none, whose backward gathers again.
+        """
+        return 0.0 if self._gathers_again else blocks * self.gathered(*self.block)
 
     def cached(self, below: int) -> float:
         """Count what cache=N still holds for the recomputation of the first blocks."""

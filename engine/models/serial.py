@@ -35,8 +35,10 @@ class SerialModel(nn.Module):
         """Compute what the first block takes, of a batch's inputs."""
         raise NotImplementedError
 
-    def beside(self, x_BSH: Tensor, rows: BatchRows | None) -> tuple[object, ...]:
-        """Give what every block takes beside the activations: nothing else than their shape and dtype is looked at."""
+    def beside(self, x_BSH: Tensor, rows: BatchRows | None, positions: int) -> tuple[object, ...]:
+        """Give what every block takes beside the activations, of which only device and dtype are looked at. positions:
+        of a sample.
+        """
         return (rows,)
 
     def end(self, x_BSH: Tensor) -> Tensor:
@@ -45,13 +47,17 @@ class SerialModel(nn.Module):
 
     def forward(self, *inputs: Tensor, rows: BatchRows | None = None) -> Tensor:
         """Compute the output of a batch's inputs. rows: of the global batch, for dropout."""
-        return self.end(self.run_blocks(self.begin(*inputs, rows=rows), rows, range(len(self.blocks))))
+        x_BSH = self.begin(*inputs, rows=rows)
+        return self.end(self.run_blocks(x_BSH, rows, range(len(self.blocks)), positions=inputs[0].shape[1]))
 
-    def run_blocks(self, x_BSH: Tensor, rows: BatchRows | None, numbers: Iterable[int]) -> Tensor:
+    def run_blocks(
+        self, x_BSH: Tensor, rows: BatchRows | None, numbers: Iterable[int], *, positions: int | None = None
+    ) -> Tensor:
         """Compute the output of these blocks one after the other, in groups where they are checkpointed: the last of
-        these may be a shorter one.
+        these may be a shorter one. positions: of a sample, where it isn't x's S, as other splits of the network have it.
         """
-        beside, blocks = self.beside(x_BSH, rows), [self.blocks[number] for number in numbers]
+        beside = self.beside(x_BSH, rows, positions or x_BSH.shape[1])
+        blocks = [self.blocks[number] for number in numbers]
         if not (self.checkpoint_every and torch.is_grad_enabled()):
             return _one_by_one(x_BSH, blocks, beside)
         for first in range(0, len(blocks), self.checkpoint_every):

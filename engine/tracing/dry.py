@@ -58,7 +58,7 @@ def dry_run(training: Training, grid: Grid, rank: int, *, device_memory: float |
         grid=str(grid),
         rank=rank,
         coords=asdict(grid.coords(rank)),
-        parameters_per_rank=parameters_per_rank(training.model, grid),
+        parameters_per_rank=parameters_per_rank(training, grid),
         micro_batches=traced.micro_batches,
         flops=traced.flops,
         state_bytes=traced.state_bytes,

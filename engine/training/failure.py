@@ -236,7 +236,7 @@ class RunReporter:
             config=run.as_options() | self.resolved,
             ranks=self._launch.world_size,
             grid=str(run.grid),
-            model=recorded(run.training.model, run.grid),
+            model=recorded(run.training, run.grid),
             iterations=tuple(self.iterations),
             dtype=config.precision,
             provenance=provenance.collect(

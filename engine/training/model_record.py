@@ -2,12 +2,13 @@
 
 from engine.footprint.fit import parameters_per_rank
 from engine.grid import Grid
-from engine.models.architecture import Architecture
 from engine.models.operations import VOCABULARY
 from engine.result.schema import Model
+from engine.training_record import Training
 
 
-def recorded(model: Architecture, grid: Grid) -> Model:
+def recorded(training: Training, grid: Grid) -> Model:
+    model = training.model
     return Model(
         name=model.name,
         family=model.family,
@@ -17,5 +18,5 @@ def recorded(model: Architecture, grid: Grid) -> Model:
         vocabulary=model.network().divided_by_inner.get(VOCABULARY),
         sequence=model.sequence,
         parameters=model.parameters,
-        parameters_per_rank=parameters_per_rank(model, grid),
+        parameters_per_rank=parameters_per_rank(training, grid),
     )

@@ -16,7 +16,7 @@ from engine.overlap.flags import Overlap
 from engine.tracing.step import trace
 from engine.training.checks import checked
 from engine.training.config import TrainConfig
-from engine.training_record import CheckpointEvery
+from engine.training_record import CheckpointEvery, Training
 
 WIDE_VOCABULARY = ModelChoice(layers=3, hidden=128, heads=4, vocab=2048, seq=64)
 DEEP = ModelChoice(layers=5, hidden=160, heads=4, vocab=256, seq=64)
@@ -160,7 +160,7 @@ def test_check_tells_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out)["memory_bytes_per_rank"]
     assert list(told) == ["state", "activations", "weights", "cache", "logits", "gradients"]
     model = ModelChoice(model="gpt-test").resolve()
-    assert told["state"] == 16 * parameters_per_rank(model, Grid(x=2))
+    assert told["state"] == 16 * parameters_per_rank(Training(model, Batch(2)), Grid(x=2))
 
 
 def test_what_a_gpu_needs_differs_where_its_layers_do() -> None:

@@ -66,9 +66,9 @@ class GPT(SerialModel):
             x = x + self.positions(torch.arange(tokens_BS.shape[1], device=tokens_BS.device))
         return self.dropout(x, rows)
 
-    def beside(self, x: Tensor, rows: BatchRows | None) -> tuple[object, ...]:
+    def beside(self, x: Tensor, rows: BatchRows | None, positions: int) -> tuple[object, ...]:
         """Give the rows, and the rotation of queries and keys if positions are rotary."""
-        return rows, None if self.shape.rotary is None else rotation(self.shape, x.shape[1], x.device, x.dtype)
+        return rows, None if self.shape.rotary is None else rotation(self.shape, positions, x.device, x.dtype)
 
     def end(self, x: Tensor) -> Tensor:
         """Compute logits of the next token at every position."""

@@ -90,9 +90,9 @@ class Llama(SerialModel):
         """Embed the tokens."""
         return self.tokens(tokens_BS)
 
-    def beside(self, x_BSH: Tensor, rows: BatchRows | None) -> tuple[object, ...]:
+    def beside(self, x_BSH: Tensor, rows: BatchRows | None, positions: int) -> tuple[object, ...]:
         """Give the rotation of queries and keys."""
-        return (rotation(self.shape, x_BSH.shape[1], x_BSH.device, x_BSH.dtype),)
+        return (rotation(self.shape, positions, x_BSH.device, x_BSH.dtype),)
 
     def end(self, x_BSH: Tensor) -> Tensor:
         """Compute logits of the next token at every position."""
