@@ -1,0 +1,230 @@
+"""MPI carries messages between ranks that its own launcher has started (axonn-ipdps22, Section IV), and collectives.
+
+A message is an Isend and an Irecv on the tensors' own memory, a device's where MPI reads it. mpi4py is loaded once
+somebody asks for MPI. Most MPIs carry on only while a rank calls them, so that a large message takes its time when it
+is waited for.
+"""
+
+import atexit
+import ctypes
+import os
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.comm.collective import Kind, Lane
+from engine.comm.contact import Line, LostContact
+from engine.comm.launch import Launch
+from engine.errors import RunError, UsageError, first_line
+from engine.grid import Axis, Grid
+from engine.measure.pending import Pending
+
+LAUNCHED = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_CONTROL_PORT", "PALS_RANKID")
+"""One of these is set by whoever starts ranks of MPI: mpirun, mpiexec, jsrun, flux, or srun with --mpi."""
+READS_DEVICES = "PAR4D_MPI_CUDA"
+"""With 1 or 0 this environment variable says whether MPI reads device memory, instead of MPI itself."""
+SPIN_S, PAUSE_S = 0.01, 5e-5
+"""A rank that waits asks again at once for so long, then pauses each time: for as long the core may be another's."""
+NUMBERS = {
+    torch.float64: "DOUBLE", torch.float32: "FLOAT",
+    torch.int64: "INT64_T", torch.int32: "INT32_T", torch.uint8: "UINT8_T",
+}  # fmt: skip
+"""MPI adds these up. It has no half precision."""
+
+
+class Library:
+    """It is MPI, which this process begins to use and, unless contact was lost, ends at its exit.
+
+    The end waits for all ranks. One that leaves without it is an error to the launcher, which ends the others.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import mpi4py
+
+            mpi4py.rc.finalize = False
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:  # the latter where it finds no MPI
+            raise UsageError(
+                "MPI takes mpi4py, an MPI library and ranks that its launcher has started: pip install 'mpi4py>=4', "
+                f"and take mpirun or srun --mpi=pmix instead of torchrun ({first_line(error)})."
+            ) from None
+        self.mpi: Any = MPI
+        self.lost = False
+        atexit.register(self._end)
+
+    def reads_devices(self) -> bool:
+        """Say whether it takes device memory, as Open MPI's and MPICH's own query has it."""
+        if told := os.environ.get(READS_DEVICES):
+            return told != "0"
+        query = f"MPIX_Query_{'hip' if torch.version.hip else 'cuda'}_support"
+        asked = [getattr(ctypes.CDLL(file), query, None) for file in (None, self.mpi.__file__)]
+        return os.environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1" or any(
+            ask is not None and ask() == 1 for ask in asked
+        )
+
+    def memory(self, tensor: Tensor) -> Any:
+        """Give the tensor's own memory as MPI takes it."""
+        return self.mpi.buffer.fromaddress(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+
+    def _end(self) -> None:
+        if not self.lost:
+            self.mpi.Finalize()
+
+
+@lru_cache(maxsize=1)
+def library() -> Library:
+    """Load MPI. Raises UsageError, in one sentence, where it isn't there or its launcher hasn't started this rank."""
+    if not set(LAUNCHED) & os.environ.keys():
+        raise UsageError(
+            "MPI carries messages between ranks that its own launcher has started: pip install 'mpi4py>=4' where an "
+            "MPI library is, and take mpirun or srun --mpi=pmix instead of torchrun."
+        )
+    return Library()
+
+
+def check(launch: Launch, device: torch.device) -> None:
+    """Raise UsageError unless MPI is there for all ranks of this launch, and for what they compute on. Collective."""
+    found = library()
+    world = found.mpi.COMM_WORLD
+    if (world.rank, world.size) != (launch.rank, launch.world_size):
+        raise UsageError(
+            f"MPI has this as rank {world.rank} of {world.size}, {launch.launcher} as rank {launch.rank} of "
+            f"{launch.world_size}: take the mpirun of the MPI that mpi4py loads, or srun with its --mpi."
+        )
+    if device.type == "cuda" and not found.reads_devices():
+        raise UsageError(
+            f"This MPI ({found.mpi.get_vendor()[0]}) doesn't say that it reads device memory: take one that is "
+            f"CUDA-aware, or set {READS_DEVICES}=1 where it does so all the same."
+        )
+
+
+class MpiGroups:
+    """It is the Backend of a Comm over MPI. ranks: those of the job that are the grid's, as in ProcessGroups."""
+
+    def __init__(
+        self, grid: Grid, device: torch.device, timeout: timedelta, ranks: Sequence[int] | None = None
+    ) -> None:
+        self._library, self._timeout = library(), timeout
+        self._world = self._library.mpi.COMM_WORLD
+        self._ranks = range(self._world.size) if ranks is None else ranks
+        if len(self._ranks) != grid.size:
+            raise RuntimeError(f"Grid {grid} has {grid.size} ranks, MPI {len(self._ranks)}.")
+        self.rank = self._ranks.index(self._world.rank)
+
+    def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> "MpiChannel":
+        """Make a communicator of its own, so that no other channel's messages are taken for this one's."""
+        own = self._world.rank
+        in_the_job = [self._ranks[member] for member in members]
+        line = Line(own, f"on axis {axis}", [rank for rank in in_the_job if rank != own], "MPI")
+        with line.held():
+            among = self._world.Create_group(self._world.Get_group().Incl(in_the_job))
+        return MpiChannel(self._library, among, line, self._timeout)
+
+
+class Begun:
+    """It is what MPI has begun. due: the tag and the size of a message that is received."""
+
+    def __init__(
+        self,
+        library: Library,
+        request: Any,
+        line: Line,
+        timeout_s: float,
+        pending: Pending | None,
+        due: tuple[int, int] | None,
+    ) -> None:
+        self._library, self._request, self._line, self._timeout_s = library, request, line, timeout_s
+        self._pending, self._due = pending, due
+        self._status = library.mpi.Status()
+        self._over = False
+
+    def __call__(self) -> None:
+        """Wait until it is over, with the others' cores in mind. Raises LostContact, and ValueError for a message that
+        isn't the one that is due.
+        """
+        begun = time.monotonic()
+        while not self.arrived():
+            waited_s = time.monotonic() - begun
+            if waited_s > self._timeout_s:
+                self._library.lost = True
+                raise LostContact(self._line, TimeoutError(f"no answer within {self._timeout_s:g} s"))
+            if waited_s < SPIN_S:
+                os.sched_yield()
+            else:
+                time.sleep(PAUSE_S)
+        if self._due not in (None, (self._status.tag, self._status.Get_count(self._library.mpi.BYTE))):
+            raise ValueError("A message came that isn't the one to be received.")
+
+    def watch(self, notify: Callable[[], None]) -> None:
+        """Do nothing: MPI has to be asked."""
+
+    def arrived(self) -> bool:
+        """Say whether it is over. Raises as waiting for it does."""
+        mpi = self._library.mpi
+        if not self._over:
+            try:
+                self._over = bool(self._request.Test(self._status))
+            except mpi.Exception as error:
+                if error.Get_error_class() == mpi.ERR_TRUNCATE:
+                    raise ValueError("A message came that is longer than the one to be received.") from error
+                self._library.lost = True
+                raise LostContact(self._line, error) from error
+            if self._over and self._pending is not None:
+                self._pending.end()
+        return self._over
+
+
+class MpiChannel:
+    """It is a communicator of MPI. Tags tell that a message is the one that is due: they say its number and dtype."""
+
+    def __init__(self, library: Library, among: Any, line: Line, timeout: timedelta) -> None:
+        self._library, self._among, self._line, self._timeout_s = library, among, line, timeout.total_seconds()
+        self._messages: Counter[tuple[Kind, int]] = Counter()
+
+    def start(
+        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
+    ) -> Callable[[], None]:
+        if source.is_cuda:  # MPI knows of no stream: what was given to this one has to be over
+            torch.cuda.current_stream(source.device).synchronize()
+        mpi, due = self._library.mpi, None
+        with self._line.held():
+            if peer is not None:
+                tag = _tag(self._messages[kind, peer], source.dtype)
+                self._messages[kind, peer] += 1
+                given = [self._library.memory(source), mpi.BYTE]
+                if kind is Kind.SEND:
+                    request = self._among.Isend(given, peer, tag)
+                else:
+                    request, due = self._among.Irecv(given, peer, mpi.ANY_TAG), (tag, target.nbytes)
+            else:
+                request = self._collective(kind, source, target)
+        return Begun(self._library, request, self._line, self._timeout_s, pending, due)
+
+    def _collective(self, kind: Kind, source: Tensor, target: Tensor) -> Any:
+        mpi, memory = self._library.mpi, self._library.memory
+        if kind is Kind.ALL_GATHER:
+            return self._among.Iallgather([memory(source), mpi.BYTE], [memory(target), mpi.BYTE])
+        if source.dtype not in NUMBERS:
+            raise RunError(f"MPI adds up no {source.dtype}: take float32 or float64, or another back end.")
+        number = getattr(mpi, NUMBERS[source.dtype])
+        if kind is Kind.REDUCE_SCATTER:
+            return self._among.Ireduce_scatter_block([memory(source), number], [memory(target), number])
+        op = mpi.SUM if kind is Kind.ALL_REDUCE else mpi.MAX
+        return self._among.Iallreduce(mpi.IN_PLACE, [memory(target), number], op)
+
+
+def _tag(number: int, dtype: torch.dtype) -> int:
+    """Give a message's tag, of the 15 bits that every MPI has.
+
+    >>> _tag(0, torch.float32) == _tag(1, torch.float32)
+    False
+    """
+    return zlib.crc32(f"{number} {dtype}".encode()) & 0x7FFF

@@ -1,0 +1,153 @@
+"""MPI's channel: what it says where there is no MPI, and what its ranks get where there is."""
+
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from mpi_ranks import run_mpi
+from test_comm import _collectives, _exchange
+
+from engine.comm import mpi
+from engine.comm.collective import Kind
+from engine.comm.contact import LostContact
+from engine.comm.funnel import Comm
+from engine.comm.launch import Launch
+from engine.errors import RunError, UsageError
+from engine.grid import Axis, Grid
+
+CPU = torch.device("cpu")
+TWO = Launch(0, 2, 0, "mpirun", "127.0.0.1", 20000)
+
+
+@pytest.fixture
+def nobody_launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in mpi.LAUNCHED:
+        monkeypatch.delenv(name, raising=False)
+    mpi.library.cache_clear()
+    yield
+    mpi.library.cache_clear()
+
+
+@pytest.fixture
+def launched(nobody_launched: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimpleNamespace]:
+    """Plants an mpi4py whose other ranks never answer, with a world of that rank and size."""
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setattr("atexit.register", lambda _: None)
+
+    def plant(rank: int, size: int) -> SimpleNamespace:
+        among = SimpleNamespace(Irecv=lambda *_: SimpleNamespace(Test=lambda status: False))
+        world = SimpleNamespace(
+            rank=rank,
+            size=size,
+            Get_group=lambda: SimpleNamespace(Incl=lambda ranks: ranks),
+            Create_group=lambda group: among,
+        )
+        planted, package = SimpleNamespace(), ModuleType("mpi4py")
+        planted.COMM_WORLD, planted.BYTE, planted.ANY_TAG = world, "byte", -1
+        planted.Status, planted.Exception, planted.__file__ = object, RuntimeError, None
+        planted.buffer = SimpleNamespace(fromaddress=lambda address, count: (address, count))
+        planted.get_vendor = lambda: ("Planted MPI", (1, 0, 0))
+        package.rc, package.MPI = SimpleNamespace(), planted  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "mpi4py", package)
+        return planted
+
+    return plant
+
+
+def _said(device: torch.device = CPU) -> str:
+    with pytest.raises(UsageError) as refused:
+        mpi.check(TWO, device)
+    return str(refused.value)
+
+
+def test_without_its_launcher_or_mpi4py_one_sentence_says_what_to_do(
+    nobody_launched: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _said() == (
+        "MPI carries messages between ranks that its own launcher has started: pip install 'mpi4py>=4' where an MPI "
+        "library is, and take mpirun or srun --mpi=pmix instead of torchrun."
+    )
+    monkeypatch.setenv("PMIX_RANK", "0")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    assert "pip install 'mpi4py>=4', and take mpirun or srun --mpi=pmix instead of torchrun (import of" in _said()
+
+
+def test_ranks_that_mpi_and_the_launcher_number_differently_are_refused(
+    launched: Callable[..., SimpleNamespace],
+) -> None:
+    launched(0, 1)
+    assert _said().startswith("MPI has this as rank 0 of 1, mpirun as rank 0 of 2: take the mpirun of the MPI")
+
+
+def test_device_memory_takes_an_mpi_that_reads_it_or_a_users_word(
+    launched: Callable[..., SimpleNamespace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched(0, 2)
+    mpi.check(TWO, CPU)
+    cuda = torch.device("cuda")
+    assert _said(cuda).startswith("This MPI (Planted MPI) doesn't say that it reads device memory: take one that is")
+    monkeypatch.setenv(mpi.READS_DEVICES, "1")
+    mpi.check(TWO, cuda)
+
+
+def test_a_peer_that_never_answers_is_lost_after_the_time_out(launched: Callable[..., SimpleNamespace]) -> None:
+    launched(0, 2)
+    limit = timedelta(seconds=0.03)
+    comm = Comm(Grid(2), timeout=limit, backend=mpi.MpiGroups(Grid(2), CPU, limit))
+    with pytest.raises(LostContact) as lost:
+        comm.issue(Kind.RECV, Axis.X, torch.zeros(3), peer=1).wait()
+    assert str(lost.value) == "Rank 0 lost contact with rank 1 on axis x (MPI: no answer within 0.03 s)."
+    assert mpi.library().lost
+
+
+def _all(comm: Comm) -> list[object]:
+    """Everything that a Comm does, then messages that don't belong together."""
+    found: list[object] = [_collectives(comm), _exchange(comm)]
+    own = comm.rank
+    ahead = [comm.issue(Kind.RECV, Axis.X, torch.zeros(2), peer=1 - own) for _ in range(2)]
+    assert not any(handle.arrived() for handle in ahead)
+    comm.barrier()
+    given = comm.issue(Kind.SEND, Axis.X, torch.ones(2), peer=1 - own)
+    comm.wait_any(ahead)
+    assert [handle.arrived() for handle in ahead] == [True, False]
+    assert [handle.wait().tolist() for handle in (given, ahead[0])] == [[1, 1]] * 2
+    comm.barrier()
+    given = comm.issue(Kind.SEND, Axis.X, torch.ones(2), peer=1 - own)
+    assert [handle.wait().tolist() for handle in (given, ahead[1])] == [[1, 1]] * 2
+    for sent, due in (
+        (torch.zeros(5), torch.zeros(4)),
+        (torch.zeros(3), torch.zeros(4)),
+        (torch.zeros(4).long(), torch.zeros(8)),
+    ):
+        given = comm.issue(Kind.SEND, Axis.X, sent, peer=1 - own)
+        try:
+            comm.issue(Kind.RECV, Axis.X, due, peer=1 - own).wait()
+        except ValueError as error:
+            found.append(str(error))
+        given.wait()
+    try:
+        comm.run(Kind.ALL_REDUCE, Axis.X, torch.zeros(2).bfloat16())
+    except RunError as error:
+        found.append(str(error))
+    return found
+
+
+def test_ranks_of_mpi_exchange_and_add_up_and_check_what_comes(tmp_path: Path) -> None:
+    a, b = torch.arange(4.0), torch.arange(4.0) + 10
+    for rank, (sums, (got, recorded), *said) in enumerate(run_mpi(tmp_path, Grid(2), _all)):
+        assert torch.equal(sums["all_gather to"], torch.cat([a, b]))
+        assert torch.equal(sums["reduce_scatter"], (a + b).chunk(2)[rank])
+        assert torch.equal(sums["all_reduce"], a + b)
+        assert torch.equal(sums["max_reduce"], b)
+        assert sums["everyone"].flatten().tolist() == [0, 1]
+        assert got == [v for _ in range(2) for v in (10.0 * (1 - rank) + rank,) * 2 + (-1.0 * (1 - rank),) * 2]
+        assert recorded == {("send", "x"): (4, 2 * (400_000 + 8)), ("recv", "x"): (4, 2 * (400_000 + 8))}
+        assert said == [
+            "A message came that is longer than the one to be received.",
+            *["A message came that isn't the one to be received."] * 2,
+            "MPI adds up no torch.bfloat16: take float32 or float64, or another back end.",
+        ]
