@@ -10,22 +10,20 @@ import logging
 import socket
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 
 from engine.bench.benchmark import SMALLEST, Benchmark, Table, check_budget, check_buffer, check_repeats
+from engine.bench.party import AXIS, Party
 from engine.bench.rings import nodes_of, outer_groups, pairs
 from engine.bench.sampling import Sampler
 from engine.bench.world import World
-from engine.comm.collective import Kind, Lane
+from engine.comm.collective import Kind
 from engine.comm.funnel import Comm
-from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch
 from engine.errors import UsageError
-from engine.grid import REPLICATING, Grid
-from engine.measure.clock import HostClock
 from engine.result.links import CollectiveTime, FittedLink, Links, Rings
 from engine.result.metrics import ring_bandwidth
 from engine.result.schema import Result
@@ -153,45 +151,11 @@ def sizes(largest: int) -> list[int]:
     return found
 
 
-class Party:
-    """It communicates in that one of several groups that this rank is in; a rank that is in none sends nothing. All
-    ranks make it at once.
-    """
-
-    def __init__(self, groups: Sequence[tuple[int, ...]], ranks: Comm, buffers: tuple[torch.Tensor, torch.Tensor]):
-        self.size = len(groups[0])
-        self.on_processors = ranks.device.type == "cpu"
-        self._whole, self._piece = buffers
-        self._clock = HostClock(ranks.device)
-        own = next((group for group in groups if ranks.rank in group), (ranks.rank,))
-        grid, device, timeout = Grid.replicated(len(own)), ranks.device, ranks.timeout
-        backend = ProcessGroups(grid, device, timeout, own)
-        self._own = own
-        self._comm = Comm(grid, timeout=timeout, device=device, backend=backend, outstanding=ranks.outstanding)
-        if grid.size == 1:  # torch names a group by how many its ranks have made: this rank makes one, too
-            backend.channel(REPLICATING[0], Lane.MAIN, (0,))
-
-    def seconds(self, kind: Kind, elements: int, calls: int) -> float:
-        """Time so many calls. elements: how many of the whole buffer are sent, a multiple of the group's size."""
-        if self._comm.grid.size == 1:
-            return 0.0
-        whole, piece = self._whole[:elements], self._piece[: elements // self.size]
-        source = piece if kind is Kind.ALL_GATHER else whole
-        out = {Kind.ALL_GATHER: whole, Kind.REDUCE_SCATTER: piece}.get(kind)
-        self._comm.outstanding.ranks = self._own
-        start = self._clock.stamp()
-        for _ in range(calls):
-            self._comm.run(kind, REPLICATING[0], source, out=out)
-        seconds = self._clock.seconds(start, self._clock.stamp_end())
-        self._comm.outstanding.ranks = None
-        return seconds
-
-
 def _measured(of: Pattern, comm: Comm, buffers: tuple[torch.Tensor, torch.Tensor], sampler: Sampler) -> Rings:
     """Time all collectives in groups that communicate at once, with messages of each length."""
-    party, groups = Party(of.groups, comm, buffers), len(of.groups)
+    party, groups = Party(of.groups, comm), len(of.groups)
     ranks = groups * party.size
-    times = tuple(_timed(party, name, length, sampler, ranks) for length in of.lengths for name in NAMES)
+    times = tuple(_timed(party, buffers, name, length, sampler, ranks) for length in of.lengths for name in NAMES)
     together = times[: len(NAMES)]  # of the largest message
     rate = ring_bandwidth(sum(one.moved_bytes for one in together), sum(one.median_s for one in together))
     log.info(
@@ -201,16 +165,24 @@ def _measured(of: Pattern, comm: Comm, buffers: tuple[torch.Tensor, torch.Tensor
     return Rings(apart=of.apart, ranks=party.size, groups=groups, nodes=of.nodes, times=times, bytes_per_s=rate)
 
 
-def _timed(party: Party, name: Name, length: int, sampler: Sampler, ranks: int) -> CollectiveTime:
+def _timed(
+    party: Party, buffers: tuple[torch.Tensor, torch.Tensor], name: Name, length: int, sampler: Sampler, ranks: int
+) -> CollectiveTime:
     """Time one collective. ranks: how many communicate in all groups together."""
     kind = Kind(name)
     elements = max(1, length // DTYPE.itemsize // party.size) * party.size
     input_bytes = elements * DTYPE.itemsize // (party.size if kind is Kind.ALL_GATHER else 1)
     moved = moved_bytes(kind, input_bytes, party.size)
-    found = sampler.take(lambda calls: party.seconds(kind, elements, calls))
+    whole, piece = buffers[0][:elements], buffers[1][: elements // party.size]
+    source = piece if kind is Kind.ALL_GATHER else whole
+    out = {Kind.ALL_GATHER: whole, Kind.REDUCE_SCATTER: piece}.get(kind)
+    found = sampler.take(lambda calls: party.seconds(lambda comm: comm.run(kind, AXIS, source, out=out), calls))
     processor_s = found.processor_s / ranks if party.on_processors else None
-    figures = asdict(found) | {"bytes_per_s": ring_bandwidth(moved, found.median_s), "processor_s": processor_s}
-    return CollectiveTime(kind=name, input_bytes=input_bytes, moved_bytes=moved, **figures)
+    figures = {name: getattr(found, name) for name in ("samples", "calls", "median_s", "low_s", "high_s")}
+    return CollectiveTime(
+        kind=name, input_bytes=input_bytes, moved_bytes=moved, **figures,
+        bytes_per_s=ring_bandwidth(moved, found.median_s), processor_s=processor_s,
+    )  # fmt: skip
 
 
 def _fitted(alone: Sequence[Rings]) -> FittedLink | None:

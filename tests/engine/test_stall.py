@@ -16,8 +16,7 @@ from real_ranks import CONTEXT
 from trainers import trainer_of
 
 from engine.batch import Batch
-from engine.bench import collectives
-from engine.bench.collectives import Party
+from engine.bench.party import Party
 from engine.comm.backend import nothing
 from engine.comm.collective import Kind, Lane
 from engine.comm.funnel import Comm
@@ -253,7 +252,7 @@ def test_so_does_a_hang_in_a_measurement(tmp_path: Path) -> None:
     )
 
 
-def test_a_rank_of_several_groups_waits_for_those_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_of_several_groups_waits_for_those_of_its_own() -> None:
     """And the Comm of all names all again once they are timed."""
     told = list[Stalled | None]()
 
@@ -263,9 +262,8 @@ def test_a_rank_of_several_groups_waits_for_those_of_its_own(monkeypatch: pytest
 
     comm, own = Comm(GRID, backend=Channel(look)), Channel(look)
     own.rank, watch = 0, Watch(comm, 1)
-    monkeypatch.setattr(collectives, "ProcessGroups", lambda *_: own)
-    party = Party([(0, 4), (2, 5)], comm, (torch.zeros(4), torch.zeros(2)))
-    party.seconds(Kind.ALL_REDUCE, 4, 1)
+    party = Party([(0, 4), (2, 5)], comm, lambda *_: own)
+    party.seconds(lambda comm: comm.run(Kind.ALL_REDUCE, Axis.DATA, ONE), 1)
     comm.run(Kind.ALL_REDUCE, Axis.Z, ONE)
     assert "waiting for rank 5 on axis data" in str(told[0])
     assert "waiting for one of ranks 0, 4 on axis z" in str(told[1])
