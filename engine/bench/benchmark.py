@@ -12,7 +12,7 @@ from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.result.schema import Result
 
-Kind = Literal["gemm", "matmul", "memory", "latency", "collectives"]
+Kind = Literal["gemm", "matmul", "memory", "latency", "collectives", "p2p"]
 Table = tuple[Sequence[str], list[tuple[str, ...]]]
 """It is a head and rows."""
 FEWEST = 3

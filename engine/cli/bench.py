@@ -1,4 +1,6 @@
-"""`bench gemm`, `memory`, `latency`, `matmul` and `collectives` measure what devices do, and the links between them."""
+"""`bench gemm`, `memory`, `latency`, `matmul`, `collectives` and `p2p` measure what devices do, and the links between
+them.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +129,30 @@ def collectives(
         from engine.bench.collectives import Collectives
 
     return _measure(Collectives(size, repeats, time_budget), common, out)
+
+
+def p2p(
+    *,
+    backend: Annotated[
+        str | None, Parameter(metavar="NAME,NAME", help="gloo, memory, nccl, mpi; by default all that are there")
+    ] = None,
+    sizes: Annotated[str, Parameter(help="in bytes: FIRST..LAST doubles, or a comma list")] = "1KiB..256MiB",
+    repeats: Annotated[int, Parameter(help="samples of each size, of as many calls as a clock needs")] = 7,
+    time_budget: Annotated[Seconds, Parameter(help=f"{FEWER}; larger sizes are left out once it is over")] = 120.0,
+    common: Common = Common(),
+    out: Out = Path("results/p2p.json"),
+) -> int:
+    """Measure messages between two ranks and all-reduces by back end and size, within a node and between nodes.
+
+    Back ends take turns. Times are those of osu_latency and osu_allreduce. MPI takes mpi4py and MPI's own launcher:
+
+      mpirun -n 4 python -m engine bench p2p --backend gloo,memory,mpi
+    """
+    with loading():
+        from engine.bench.p2p import P2P, parse_backends, parse_lengths
+
+    backends = None if backend is None else parse_backends(backend)
+    return _measure(P2P(backends, parse_lengths(sizes), repeats, time_budget), common, out)
 
 
 def _measure(benchmark: "Benchmark", common: Common, out: Path) -> int:

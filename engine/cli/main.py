@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensError
 
-from engine.cli.bench import collectives, gemm, latency, matmul, memory
+from engine.cli.bench import collectives, gemm, latency, matmul, memory, p2p
 from engine.cli.breakdown import breakdown
 from engine.cli.check import check
 from engine.cli.data import prepare, prepare_images
@@ -53,7 +53,7 @@ def commands(name: str) -> App:
         name="bench",
         help="Measure one device or the links between several, what overlap gains, or the engine against its peers.",
     )
-    for command in (gemm, memory, latency, collectives, matmul, startup, overlap, peers, dry):
+    for command in (gemm, memory, latency, collectives, p2p, matmul, startup, overlap, peers, dry):
         bench.command(command)
     app.command(bench)
     return app

@@ -21,6 +21,7 @@ from engine.result.matmul import Tuning
 from engine.result.metrics import Paired
 from engine.result.profile import Profile
 from engine.result.step import Breakdown, Collective, LossScaling, Timeline
+from engine.result.transfers import Transfer
 from engine.result.transport import Transport
 from engine.schema import Document, Record, first_problem
 
@@ -186,7 +187,7 @@ class Provenance(Record):
 
 class Result(Document):
     """It is a whole result.json. kind "train" carries iterations and summary, "ablation" variants, "gemm" gemm,
-    "matmul" tuning, "memory" stream, "latency" launches, "collectives" links.
+    "matmul" tuning, "memory" stream, "latency" launches, "collectives" links, "p2p" transfers.
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
     command after defaults were applied, and what only torch settles: threads; widened_by, the product that makes weight
@@ -204,7 +205,7 @@ class Result(Document):
 
     schema_: Literal["par4d.result"] = Field(default=SCHEMA, alias="schema")
     version: Literal[1, 2, 3, 4, 5] = VERSION
-    kind: Literal["train", "ablation", "gemm", "matmul", "memory", "latency", "collectives"]
+    kind: Literal["train", "ablation", "gemm", "matmul", "memory", "latency", "collectives", "p2p"]
     status: Literal["ok", "failed"]
     reason: str | None = None
     told: Literal["nothing", "symptom", "cause"] | None = None
@@ -232,6 +233,7 @@ class Result(Document):
     stream: Stream | None = None
     launches: tuple[LaunchTime, ...] = ()
     links: Links | None = None
+    transfers: tuple[Transfer, ...] = ()
     provenance: Provenance
 
 

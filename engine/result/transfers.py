@@ -1,0 +1,33 @@
+"""`bench p2p` measured how long back ends take to carry a message between two ranks, and a sum among several.
+
+Times have the meaning of the OSU micro-benchmarks, so that they compare with those (axonn-ipdps22, Fig. 3 and 4).
+"""
+
+from typing import Literal
+
+from engine.schema import Record
+
+Backend = Literal["gloo", "memory", "nccl", "mpi"]
+Operation = Literal["message", "all_reduce"]
+
+
+class Transfer(Record):
+    """It is what one back end takes for one size: the median of its samples, with the least and the most.
+
+    A message's time is one way, half of that there and back (osu_latency). An all-reduce's is that of a call which the
+    ranks begin together, of num_bytes on each (osu_allreduce). median_s is of the slowest rank, average_s over the
+    ranks that take part, which osu_allreduce prints. nodes: over which these ranks are; 1 is within a node. calls: of
+    one sample, over which its time is divided.
+    """
+
+    operation: Operation
+    backend: Backend
+    nodes: int
+    ranks: int
+    num_bytes: int
+    samples: int
+    calls: int
+    median_s: float
+    low_s: float
+    high_s: float
+    average_s: float
