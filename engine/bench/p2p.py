@@ -157,7 +157,7 @@ def _races(world: World, backends: Sequence[Backend]) -> list[Race]:
         parties = {}
         for backend in backends:
             party = Party([tuple(ranks)], world.comm, CONNECT[backend])
-            if backend != "memory" or (operation != "message" and _through_memory(world, party)):
+            if backend != "memory" or _through_memory(world, party):
                 parties[backend] = party
         races.append(Race(operation, count, parties))
     return [race for race in races if race.parties]

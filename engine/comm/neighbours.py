@@ -24,6 +24,9 @@ MESSAGE = struct.Struct("=QQQQ")
 """It holds a collective's number and stage, how many collectives its sender has done with, where its input is, and of
 which sort it is.
 """
+CLOSED = "the other end is closed"
+SENT, TAKEN = 1 << 62, 1 << 63
+"""With one of these, the number is that of what was written for this neighbour alone, or has been read by it."""
 
 
 class Mapped:
@@ -55,6 +58,18 @@ class Own(Mapped):
         """Take a free block for the collective of this number; returns its place. Raises MemoryError if there is
         none.
         """
+        size, place = self.lend(num_bytes)
+        self._used.append((number, size, place))
+        return place
+
+    def free(self, before: int) -> None:
+        """Free the blocks of collectives of smaller numbers."""
+        while self._used and self._used[0][0] < before:
+            _, *block = self._used.popleft()
+            self.give_back(*block)
+
+    def lend(self, num_bytes: int) -> tuple[int, int]:
+        """Take a free block until it is given back; returns its size and place. Raises MemoryError if there is none."""
         size = max(LEAST_BLOCK, 1 << (num_bytes - 1).bit_length())
         free = self._free[size]
         if not free:
@@ -62,19 +77,16 @@ class Own(Mapped):
                 raise MemoryError(f"no room for {num_bytes} bytes in memory that ranks share")
             free.append(self._end)
             self._end += size
-        place = free.pop()
-        self._used.append((number, size, place))
-        return place
+        return size, free.pop()
 
-    def free(self, before: int) -> None:
-        """Free the blocks of collectives of smaller numbers."""
-        while self._used and self._used[0][0] < before:
-            _, size, place = self._used.popleft()
-            self._free[size].append(place)
+    def give_back(self, size: int, place: int) -> None:
+        """Free a block that was lent."""
+        self._free[size].append(place)
 
 
 class Neighbour:
     """It is another rank, with its memory and a pipe each way. done_with: how many collectives it has finished reading.
+    taken: numbers of what was written for it alone that it has read since they were last cleared.
 
     One that has ended or kept this rank waiting for too long is lost: nobody waits for it again.
     """
@@ -85,26 +97,39 @@ class Neighbour:
         self._heard, self._room = select.poll(), select.poll()
         self._heard.register(listening, select.POLLIN)
         self._room.register(speaking, select.POLLOUT)
-        self.done_with = 0
+        self.done_with, self.taken = 0, list[int]()
         self._announced: dict[int, tuple[int, int]] = {}
         self._lost = ""
 
-    def announce(self, message: bytes) -> None:
-        """Send it a message. Raises RuntimeError if it has ended, or has not listened for too long."""
+    def announce(self, message: bytes, *, listening: bool = False) -> None:
+        """Send it a message. Raises RuntimeError if it has ended, or has not listened for too long.
+
+        listening: take in what it says meanwhile, as both may wait for room; no other thread does then.
+        """
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
                 os.write(self._speaking, message)
                 return
             except BlockingIOError:
+                if listening:
+                    self.hear()
                 self._await(self._room, deadline)
             except OSError as error:
-                raise self._gone("the other end is closed") from error
+                if listening:
+                    self.hear()  # what it said before counts
+                raise self._gone(CLOSED) from error
 
     def hear(self) -> None:
         """Take in what it has said so far."""
         while self._heard.poll(0) and self._read():
             pass
+
+    def announced(self, key: int) -> bool:
+        """Say whether it has said where it has written this, or never will."""
+        if key not in self._announced:
+            self.hear()
+        return key in self._announced or bool(self._lost)
 
     def wait_for(self, key: int) -> tuple[int, int]:
         """Wait until it says where it has written this, and of which sort. Raises RuntimeError if it has ended, or
@@ -113,8 +138,7 @@ class Neighbour:
         deadline = time.monotonic() + self._timeout_s
         while key not in self._announced:
             self._await(self._heard, deadline)
-            if not self._read():
-                raise self._gone("the other end is closed")
+            self._read()
         return self._announced.pop(key)
 
     def _await(self, something: select.poll, deadline: float) -> None:
@@ -129,8 +153,13 @@ class Neighbour:
         """Read what has come; returns False at the end of the pipe. Messages are written, and so read, as a whole."""
         said = os.read(self._listening, 1024 * MESSAGE.size)
         for key, done_with, place, sort in MESSAGE.iter_unpack(said):
-            self._announced[key] = place, sort
+            if key & TAKEN:
+                self.taken.append(key - TAKEN)
+            else:
+                self._announced[key] = place, sort
             self.done_with = max(self.done_with, done_with)
+        if not said:
+            self._lost = CLOSED
         return bool(said)
 
     def __del__(self) -> None:

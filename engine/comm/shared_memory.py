@@ -3,7 +3,7 @@
 gloo sends between two ranks of a host through the kernel's network stack, by threads that take the ranks' own cores.
 Here a collective is begun by writing its input where the others can read it, and ended by reading theirs: it takes no
 thread, and what lies between is the rank's own. A message through a pipe says that an input is written; who waits for
-it sleeps, and notices when the writer has ended.
+it sleeps, and notices when the writer has ended. What one rank sends another is written and read likewise.
 """
 
 import logging
@@ -17,8 +17,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm.backend import Channel, all_gather
-from engine.comm.collective import POINT_TO_POINT, Kind
+from engine.comm.collective import Kind
 from engine.comm.contact import Line
+from engine.comm.mail import Mail
 from engine.comm.neighbours import MESSAGE, MOST_RANKS, Door, Neighbour, Own, host
 from engine.measure.pending import Pending
 
@@ -44,7 +45,7 @@ def shared_or(gloo: Channel, group: dist.ProcessGroup, line: Line, timeout: time
         return rows
 
     met = meet(ranks, own, line, timeout, everyones)
-    return SharedMemoryChannel(gloo, *met, own, replace(line, backend="shared memory")) if met else gloo
+    return SharedMemoryChannel(*met, own, replace(line, backend="shared memory")) if met else gloo
 
 
 def meet(
@@ -76,11 +77,10 @@ class SharedMemoryChannel:
     wait for ranks that are late, and the reading.
     """
 
-    def __init__(self, gloo: Channel, memory: Own, neighbours: Sequence[Neighbour], own: int, line: Line) -> None:
-        """Make a channel. neighbours: the other ranks of the group, in order. gloo: for what passes between two of
-        them.
-        """
-        self._gloo, self._memory, self._neighbours, self._own, self._line = gloo, memory, neighbours, own, line
+    def __init__(self, memory: Own, neighbours: Sequence[Neighbour], own: int, line: Line) -> None:
+        """Make a channel. neighbours: the other ranks of the group, in order."""
+        self._memory, self._neighbours, self._own, self._line = memory, neighbours, own, line
+        self._mail = [Mail(memory, neighbour, line) for neighbour in neighbours]
         self._ranks = len(neighbours) + 1
         self._begun = 0
         self._unfinished: dict[int, None] = {}
@@ -93,8 +93,9 @@ class SharedMemoryChannel:
     def start(
         self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
-        if kind in POINT_TO_POINT:
-            return self._gloo.start(kind, source, target, peer, pending, blocking=blocking)
+        if peer is not None:
+            mail = self._mail[peer - (peer > self._own)]
+            return mail.send(source, pending) if kind is Kind.SEND else mail.receive(target, pending)
         number, self._begun = self._begun, self._begun + 1
         self._unfinished[number] = None
         with self._line.held():
@@ -140,7 +141,7 @@ class SharedMemoryChannel:
         """Say that it is written there."""
         message = MESSAGE.pack(2 * number + stage, self._done_with(), place, _sort(kind, what))
         for neighbour in self._neighbours:
-            neighbour.announce(message)
+            neighbour.announce(message, listening=True)
 
     def _done_with(self) -> int:
         """Count the collectives that this rank has finished, up to the first that it has not."""

@@ -95,7 +95,7 @@ def _measured(comm: Comm) -> list[Transfer]:
 def test_ranks_measure_within_a_node_and_between_two() -> None:
     first, *others = run_processes(Grid(4), _measured)
     assert all(other == first for other in others)
-    within = [("message", "gloo", 1, 2), ("all_reduce", "memory", 1, 2), ("all_reduce", "gloo", 1, 2)]
+    within = [(what, by, 1, 2) for what in ("message", "all_reduce") for by in ("memory", "gloo")]
     between = [("message", "gloo", 2, 2), ("all_reduce", "gloo", 2, 4)]  # nodes share no memory
     expected = [(*one, size) for size in (4, 65536) for one in within + between]
     assert [(one.operation, one.backend, one.nodes, one.ranks, one.num_bytes) for one in first] == expected

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from engine.comm import neighbours, shared_memory
 from engine.comm.collective import Kind, Lane
+from engine.comm.contact import Line, LostContact
 from engine.comm.funnel import Comm
 from engine.comm.gloo import GlooChannel
+from engine.comm.mail import Mail
 from engine.comm.shared_memory import SMALL_BYTES, SharedMemoryChannel
 from engine.grid import Axis, Grid
 
@@ -133,6 +135,98 @@ def test_memory_that_is_full_is_told_as_such(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_blocks_are_used_again() -> None:
     assert max(run_processes(Grid(3), _room)) <= 3 * 4096
+
+
+def _messages(comm: Comm) -> list[str]:
+    """Of every type and size both ways at once, the last waited for first."""
+    peer, wrong, handles = 1 - comm.rank, [], []
+    for count, dtype in product(SIZES, DTYPES):
+        comm.issue(Kind.SEND, Axis.X, _input(comm.rank, count, dtype), peer=peer).wait()
+        due = torch.zeros(count, dtype=dtype)
+        handles.append((comm.issue(Kind.RECV, Axis.X, due, peer=peer), _input(peer, count, dtype)))
+    for handle, right in reversed(handles):
+        if not torch.equal(handle.wait(), right):
+            wrong.append(f"{right.numel()} {right.dtype}")
+    return wrong
+
+
+def test_messages_are_read_as_they_were_sent_whichever_is_waited_for_first() -> None:
+    assert run_processes(Grid(2), _messages) == [[], []]
+
+
+def _flood(comm: Comm) -> int:
+    """More than pipes hold, both ways, before anybody reads."""
+    peer, count = 1 - comm.rank, 5000
+    for number in range(count):
+        comm.issue(Kind.SEND, Axis.X, torch.tensor([number]), peer=peer).wait()
+    came = [comm.issue(Kind.RECV, Axis.X, torch.zeros(1).long(), peer=peer).wait().item() for _ in range(count)]
+    assert comm.run(Kind.ALL_REDUCE, Axis.X, torch.ones(1)).item() == 2
+    return sum(one == number for number, one in enumerate(came))
+
+
+def test_both_ranks_may_send_more_than_the_pipes_between_them_hold() -> None:
+    assert run_processes(Grid(2), _flood) == [5000, 5000]
+
+
+def _one_way(comm: Comm) -> int:
+    """Rank 0 sends only, with a sum now and then so that it isn't far ahead."""
+    for number in range(100):
+        if comm.rank == 0:
+            comm.issue(Kind.SEND, Axis.X, torch.ones(1024), peer=1).wait()
+        else:
+            comm.issue(Kind.RECV, Axis.X, torch.zeros(1024), peer=0).wait()
+        if number % 3 == 0:
+            comm.run(Kind.ALL_REDUCE, Axis.X, torch.ones(1))
+    return _channel(comm)._memory._end
+
+
+def test_what_was_read_is_room_for_the_next_message() -> None:
+    assert max(run_processes(Grid(2), _one_way)) <= 6 * neighbours.LEAST_BLOCK
+
+
+def _arrive(comm: Comm) -> list[bool]:
+    """Rank 1 expects three messages, of which one comes, and then one of another size."""
+    if comm.rank == 0:
+        comm.barrier()
+        comm.issue(Kind.SEND, Axis.X, torch.ones(3), peer=1).wait()
+        comm.issue(Kind.SEND, Axis.X, torch.ones(2), peer=1).wait()
+        comm.barrier()
+        return []
+    handles = [comm.issue(Kind.RECV, Axis.X, torch.zeros(3), peer=0) for _ in range(3)]
+    found = [handles[0].arrived()]
+    comm.barrier()
+    comm.wait_any(handles)
+    found.append(handles[0].arrived())
+    assert handles[0].wait().sum() == 3
+    with pytest.raises(ValueError, match="A message of 8 bytes came where 12 were to be received"):
+        handles[1].wait()
+    found.append(handles[2].arrived())
+    comm.barrier()
+    return found
+
+
+def test_a_message_is_seen_to_arrive_and_its_size_is_checked() -> None:
+    assert run_processes(Grid(2), _arrive) == [[], [False, True, False]]
+
+
+def test_a_message_of_a_rank_that_has_ended_is_read_and_one_it_never_sent_is_told() -> None:
+    memory = os.memfd_create("test")
+    os.ftruncate(memory, neighbours.Mapped.SIZE)
+    (listening, theirs), (unread, speaking) = os.pipe(), os.pipe()
+    sender = neighbours.Neighbour(neighbours.Mapped(memory), listening, speaking, timeout_s=10)
+    mail = Mail(sender.memory, sender, Line(0, "on axis x", [1], "shared memory"))  # type: ignore[arg-type]
+    first, second, third = (mail.receive(torch.zeros(1), None) for _ in range(3))
+    assert not first.arrived()
+    for number in range(2):
+        os.write(theirs, neighbours.MESSAGE.pack(neighbours.SENT + number, 0, 0, 4))
+        assert first.arrived()  # who has heard of the first listens no more
+    os.close(theirs)
+    os.close(unread)
+    first()
+    second()
+    assert third.arrived()
+    with pytest.raises(LostContact, match="the other end is closed"):
+        third()
 
 
 def _on_different_hosts(comm: Comm) -> bool:
