@@ -21,6 +21,7 @@ from reports.load import Checked, Contests, Run
 from reports.predictions import Predictions
 from reports.rings import rings
 from reports.text import clean, number, positive, title
+from reports.transfers import transfers
 from reports.tunings import Tunings, tunings
 from reports.variants import Variants, variants
 
@@ -52,9 +53,10 @@ def series_title(row: "pd.Series[Any]") -> str:
 class Frames:
     """runs have one row a job; iterations, collectives, gemm, stream and launches one of each that the results carry.
 
-    modes have a row for each mode of matrix products (gemm_modes.py), rings for each shape (rings.py), and energy for
-    each component of results that looked for counters. variants are of the ablations among the runs, and tunings of the
-    tuner's tables. Contests with peers (contests.py), predictions (predictions.py) and checks of GPUs belong to no run.
+    modes have a row for each mode of matrix products (gemm_modes.py), rings for each shape (rings.py), transfers for
+    each size of a back end (transfers.py), and energy for each component of results that looked for counters. variants
+    are of the ablations among the runs, and tunings of the tuner's tables. Contests with peers (contests.py),
+    predictions (predictions.py) and checks of GPUs belong to no run.
     """
 
     runs: pd.DataFrame
@@ -65,6 +67,7 @@ class Frames:
     stream: pd.DataFrame
     launches: pd.DataFrame
     rings: pd.DataFrame
+    transfers: pd.DataFrame
     energy: pd.DataFrame
     variants: Variants
     tunings: Tunings
@@ -74,7 +77,7 @@ class Frames:
 
     def of(self, runs: pd.DataFrame) -> "Frames":
         """Return the same frames with these runs only."""
-        parts = ("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "energy")
+        parts = ("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "transfers", "energy")
         kept = {name: (part := getattr(self, name))[part["run"].isin(runs.index)] for name in parts}
         return replace(self, runs=runs, variants=self.variants.of(runs), tunings=self.tunings.of(runs), **kept)
 
@@ -103,6 +106,7 @@ def frames(
         _stream(results),
         launches.rename(columns={"median_s": "launch_s"}),
         rings(results),
+        transfers(results),
         _energy(results),
         variants(results),
         tunings(results),

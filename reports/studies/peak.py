@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports import bandwidths, gemm_curves, gemm_modes, launches, peaks, published, rings, text
+from reports import bandwidths, gemm_curves, gemm_modes, launches, peaks, published, rings, text, transfers
 from reports.columns import columns_of
 from reports.frame import SERIES, Frames, series_title
 from reports.jobs import grouped
@@ -27,7 +27,7 @@ LEAD = (
     "did not fit in memory or time are named as skipped."
 )
 RUN = "reframe -c suites/peak.py --system local"
-KINDS = ("gemm", "memory", "latency", "collectives")
+KINDS = ("gemm", "memory", "latency", "collectives", "p2p")
 MOST_SECTIONS = 12
 TOGETHER = [*(key for key in SERIES if key != "dtype"), "ranks", "threads"]
 
@@ -65,7 +65,7 @@ def _headline(mine: Frames) -> str:
         return f"best {rate} on {best['system'] or 'an unnamed system'}, {at_once(best)}"
     if len(mine.stream) or len(mine.launches):
         return "memory and launches only, no matrix products"
-    if len(mine.rings):
+    if len(mine.rings) or len(mine.transfers):
         return "bandwidth between ranks only, no matrix products"
     return "nothing measured"
 
@@ -93,6 +93,10 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> Section
     if len(shapes := rings.by_shape(mine.rings, rows)):
         facts.append(rings.fact(shapes))
         tables.append(rings.table(name, shapes))
+    if len(sizes := transfers.by_size(mine.transfers, rows)):
+        facts.append(transfers.fact(sizes))
+        figures += transfers.figures(name, sizes)
+        tables.append(transfers.table(name, sizes))
     drawn = [Figures(shown)] if (shown := [one for one in figures if one]) else []
     blocks: list[Block] = [Paragraph("Not measured: no job of this system ended well.")]
     if drawn or tables:

@@ -9,7 +9,7 @@ import pytest
 from sample_ablation import OWN_CORES, SHARED, ablation
 from sample_checks import check, save_checks
 from sample_contests import ONE_DEVICE, RATIOS, baseline, baselines, contests, one_device, save_contests
-from sample_devices import latency, links, memory
+from sample_devices import latency, links, memory, transfers
 from sample_nights import hostile_nights, referred, slowed, store
 from sample_predictions import hostile_predictions, plan, save_predictions
 from sample_predictions import validation as validated
@@ -56,6 +56,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         gemm(system="local", partition="cpu", dtype="fp32", best=31e9, ranks=4, job=1),
         *(memory(job=job) for job in range(2)),
         links(),
+        transfers(),
         latency(),
         memory(system="local", partition="cpu", triad=9e9, array_bytes=2**20, cache_bytes=2**25),
         latency(system="local", partition="cpu"),
@@ -147,7 +148,13 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results += [train(name=name, failure=name, job=50 + n) for n, name in enumerate(names)]
     results += [train(name=name, study=name, job=100 + n) for n, name in enumerate(names)]
     results += [run.model_copy(update={"labels": run.labels | {"system": HOSTILE}}) for run in validation()]
-    results += [gemm(system=HOSTILE), memory(system=HOSTILE), latency(system=HOSTILE), links(system=HOSTILE)]
+    results += [
+        gemm(system=HOSTILE),
+        memory(system=HOSTILE),
+        latency(system=HOSTILE),
+        links(system=HOSTILE),
+        transfers(system=HOSTILE),
+    ]
     results += [gemm(dtype=name, job=30 + n) for n, name in enumerate(names)]
     for n, name in enumerate(names):
         known = {"name": name, "system": name, "partition": name, "series": name}

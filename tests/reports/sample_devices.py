@@ -1,10 +1,11 @@
-"""Results of `bench memory`, `bench latency` and `bench collectives`, without a device."""
+"""Results of `bench memory`, `bench latency`, `bench collectives` and `bench p2p`, without a device."""
 
 from sample_results import provenance
 
 from engine.result.device import LaunchTime, Stream, StreamKernel
 from engine.result.links import CollectiveTime, FittedLink, Links, Rings
 from engine.result.schema import Result
+from engine.result.transfers import Transfer
 
 ARRAYS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
 
@@ -82,4 +83,23 @@ def links(
     return Result(
         kind="collectives", status="ok", labels={"study": "bandwidth", "system": system, "partition": partition},
         config=_config(partition, 1), ranks=2 * nodes, dtype="fp32", links=found, provenance=provenance(job),
+    )  # fmt: skip
+
+
+def transfers(*, system: str = "frontier", partition: str = "cpu", message: float = 2e-5, job: int = 0) -> Result:
+    """Two nodes of two ranks. A message of 1 KiB takes gloo so long within a node, and half of that other back ends."""
+    found = [
+        Transfer(
+            operation=operation, backend=backend, nodes=nodes, ranks=ranks, num_bytes=size, samples=7, calls=100,
+            median_s=time, low_s=0.9 * time, high_s=1.2 * time, average_s=time,
+        )
+        for size in (1 << 10, 1 << 14, 1 << 18)
+        for nodes in (1, 2)
+        for operation, ranks in (("message", 2), ("all_reduce", 2 * nodes))
+        for backend in ("gloo", "memory", "mpi")[::nodes]
+        for time in [message * (1 + job) * (size / 1024) ** 0.5 * nodes * ranks / (2 if backend == "gloo" else 4)]
+    ]  # fmt: skip
+    return Result(
+        kind="p2p", status="ok", labels={"study": "peak", "system": system, "partition": partition},
+        config=_config(partition, 1), ranks=4, dtype="fp32", transfers=tuple(found), provenance=provenance(job),
     )  # fmt: skip

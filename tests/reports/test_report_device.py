@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_devices import latency, links, memory
+from sample_devices import latency, links, memory, transfers
 from sample_results import gemm, save
 from test_report_points import framed
 
 from reports import bandwidths, gemm_curves, gemm_modes, launches, rings
+from reports import transfers as by_back_end
 from reports.site import build
 
 
@@ -136,4 +137,22 @@ def test_the_page_tells_the_bandwidth_between_nodes_or_within_one(tmp_path: Path
     alone = words(page([links(nodes=1)], tmp_path / "alone"))
     assert "bandwidth of a ring of 2 ranks within a node 105 GB/s messages of 1.00 GB" in alone
     index = words((tmp_path / "alone" / "site" / "index.html").read_text())
+    assert "Bandwidth between ranks only, no matrix products" in index
+
+
+def test_back_ends_are_side_by_side_by_size_within_a_node_and_between_two(tmp_path: Path) -> None:
+    everything = framed(transfers(), transfers(job=1), transfers(job=2))
+    table = by_back_end.by_size(everything.transfers, everything.runs)
+    first = table.iloc[0]
+    assert first[["operation", "backend", "words", "jobs"]].tolist() == ["message", "gloo", "within a node", 3]
+    assert (first["average_s"], first["low_s"], first["high_s"]) == pytest.approx((4e-5, 1.8e-5, 7.2e-5))
+    html = page([transfers()], tmp_path)
+    said = words(html)
+    assert "a message of 1 KiB 10.00 µs by memory, within a node" in said
+    assert "Messages between two ranks within a node 2 1,024 20.00 µs 10.00 µs 10.00 µs" in said
+    assert "All-reduces between 2 nodes 4 262,144 1.280 ms not measured 640.0 µs" in said
+    charts = re.findall(r"<h3>([\w -]+)</h3>\s*(<svg.*?</svg>)", html, re.DOTALL)
+    assert [title for title, _ in charts] == ["Messages between two ranks", "All-reduces"]
+    assert all("mpi, 2 nodes" in words(svg) for _, svg in charts)
+    index = words((tmp_path / "site" / "index.html").read_text())
     assert "Bandwidth between ranks only, no matrix products" in index
