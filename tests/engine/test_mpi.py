@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,6 +11,9 @@ import pytest
 import torch
 from mpi_ranks import run_mpi
 from test_comm import _collectives, _exchange
+from test_parity import TOLERANCE
+from test_pipeline import SCHEDULES, case_of, serial
+from training import train_parallel, worst_error
 
 from engine.comm import mpi
 from engine.comm.collective import Kind
@@ -151,3 +155,14 @@ def test_ranks_of_mpi_exchange_and_add_up_and_check_what_comes(tmp_path: Path) -
             *["A message came that isn't the one to be received."] * 2,
             "MPI adds up no torch.bfloat16: take float32 or float64, or another back end.",
         ]
+
+
+def _pipeline(comm: Comm) -> float:
+    """Two stages, the messages and everything else over MPI: how far rank 0 is from the serial model."""
+    case = replace(case_of("gpt", everything=True, tied=True, layers=2), order=SCHEDULES["message-driven"])
+    found = train_parallel(case, comm)
+    return worst_error(found, serial(case)) if comm.rank == 0 else 0.0
+
+
+def test_a_pipeline_over_mpi_trains_like_the_serial_model(tmp_path: Path) -> None:
+    assert max(run_mpi(tmp_path, Grid(pipe=2), _pipeline)) < TOLERANCE
