@@ -28,8 +28,8 @@ from engine.errors import ContactError
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 
-POLL_S = 0.0005
-"""Messages of back ends that don't notify are asked for so often."""
+SOON_S, POLL_S = 2e-5, 5e-4
+"""Messages of back ends that don't notify are asked for so often: at first, and after a while."""
 DEFAULT_TIMEOUT = timedelta(minutes=10)
 
 
@@ -119,6 +119,7 @@ class Comm:
             handle.watch(came.set)
         began, deadline = [handle.stamp() for handle in handles], time.monotonic() + limit_s
         outstanding.awaited = outstanding.in_flight[handles[0]]
+        pause_s = SOON_S
         while not any(handle.arrived() for handle in handles):
             if time.monotonic() > deadline:
                 others = self.grid.members(outstanding.awaited[1], self.rank)
@@ -126,7 +127,8 @@ class Comm:
                     self.rank, "in the pipeline", [rank for rank in others if rank != self.rank], "its own watch"
                 )
                 raise LostContact(line, TimeoutError(f"no message came within {limit_s:g} s"))
-            self._pause(came)
+            self._pause(came, pause_s)
+            pause_s = min(POLL_S, 1.5 * pause_s)
         outstanding.awaited = None
         outstanding.moves += 1
         for handle, since in zip(handles, began, strict=True):
@@ -134,8 +136,8 @@ class Comm:
                 handle.waited_since(since)
                 break
 
-    def _pause(self, came: threading.Event) -> None:
-        came.wait(POLL_S)
+    def _pause(self, came: threading.Event, seconds: float) -> None:
+        came.wait(seconds)
         came.clear()
 
     def run(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:

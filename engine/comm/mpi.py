@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.comm.collective import Kind, Lane
+from engine.comm.backend import Backend, Channel
+from engine.comm.collective import OF_MESSAGES, Kind, Lane
 from engine.comm.contact import Line, LostContact
 from engine.comm.launch import Launch
 from engine.errors import RunError, UsageError, first_line
@@ -127,6 +128,20 @@ class MpiGroups:
         with line.held():
             among = self._world.Create_group(self._world.Get_group().Incl(in_the_job))
         return MpiChannel(self._library, among, line, self._timeout)
+
+
+class MessagesByMpi:
+    """It is the Backend of a Comm whose stages send each other messages over MPI, as in axonn-ipdps22, where the same
+    ranks' collectives go over another.
+    """
+
+    def __init__(self, collectives: Backend, grid: Grid, device: torch.device, timeout: timedelta) -> None:
+        self.rank = collectives.rank
+        self._collectives, self._messages = collectives, MpiGroups(grid, device, timeout)
+
+    def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
+        """Make a channel for what the lane carries."""
+        return (self._messages if lane in OF_MESSAGES else self._collectives).channel(axis, lane, members)
 
 
 class Begun:

@@ -95,6 +95,8 @@ class RunConfig(Timeouts):
     pipe: Annotated[int | None, Parameter(group=PIPELINE, metavar="STAGES")] = None
     """stages, each of the ranks that --grid says: --grid 2x1x2x4 --pipe 3 is --grid 2x1x2x4p3"""
     pipeline: Annotated[PipelineOptions, Parameter(name="*", group=PIPELINE)] = DEFAULT
+    messages: Annotated[Literal["auto", "mpi"], Parameter(group=PIPELINE)] = "auto"
+    """what carries activations between stages; auto: what carries collectives, mpi: MPI, whose launcher starts ranks"""
     batch: BatchOptions
     precision: PrecisionOption = "fp32"
     reduce_dtype: PrecisionName | None = None

@@ -12,7 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from engine.comm import mpi
+from engine.comm.backend import Backend
 from engine.comm.funnel import Comm
+from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.comm.transport import Heard, backend_of, listen
 from engine.grid import INNER, Grid
@@ -56,6 +59,8 @@ def train(run: CheckedRun, launch: Launch, reporter: RunReporter) -> None:
         keep_freed_memory()
         stamp_promptly()
     timeout = timedelta(seconds=config.timeout_s)
+    if config.messages == "mpi":
+        mpi.check(launch, device)
     heard = listen(backend_of(device), os.environ) if launch.world_size > 1 else None
     timed = config.breakdown or config.timeline is not None or config.profile is not None
     kind = Recorder if config.profile is None else NamingRecorder
@@ -63,7 +68,10 @@ def train(run: CheckedRun, launch: Launch, reporter: RunReporter) -> None:
     with reporter.meeting(config.meeting_timeout_s + config.timeout_s):
         init_process_group(launch, device, timeout, meeting_s=config.meeting_timeout_s)
         reporter.met = True
-        comm = Comm(run.grid, timeout=timeout, recorder=recorder, device=device)
+        backend: Backend = ProcessGroups(run.grid, device, timeout)
+        if config.messages == "mpi":
+            backend = mpi.MessagesByMpi(backend, run.grid, device, timeout)
+        comm = Comm(run.grid, timeout=timeout, recorder=recorder, device=device, backend=backend)
         reporter.roster = roster(comm)
     with watched(comm, config.timeout_s, reporter.fail):
         _train(run, launch, reporter, comm, recorder, heard)

@@ -16,7 +16,7 @@ from test_pipeline import SCHEDULES, case_of, serial
 from training import train_parallel, worst_error
 
 from engine.comm import mpi
-from engine.comm.collective import Kind
+from engine.comm.collective import OF_MESSAGES, Kind, Lane
 from engine.comm.contact import LostContact
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
@@ -106,6 +106,17 @@ def test_a_peer_that_never_answers_is_lost_after_the_time_out(launched: Callable
         comm.issue(Kind.RECV, Axis.X, torch.zeros(3), peer=1).wait()
     assert str(lost.value) == "Rank 0 lost contact with rank 1 on axis x (MPI: no answer within 0.03 s)."
     assert mpi.library().lost
+
+
+def test_stages_take_mpi_for_their_messages_and_what_others_take_for_all_else(
+    launched: Callable[..., SimpleNamespace],
+) -> None:
+    launched(0, 2)
+    usual = SimpleNamespace(rank=0, channel=lambda *_: "usual")
+    backend = mpi.MessagesByMpi(usual, Grid(pipe=2), CPU, timedelta(seconds=1))
+    lanes = {lane: backend.channel(Axis.PIPE, lane, (0, 1)) for lane in (Lane.MAIN, Lane.FORWARD, Lane.BACKWARD)}
+    assert lanes[Lane.MAIN] == "usual"
+    assert all(isinstance(lanes[lane], mpi.MpiChannel) for lane in OF_MESSAGES)
 
 
 def _all(comm: Comm) -> list[object]:

@@ -173,7 +173,7 @@ class LazyComm(Comm):
 
         return _Arriving(finish, self.hub.messages(other, self.rank, lane)) if kind is Kind.RECV else finish
 
-    def _pause(self, came: threading.Event) -> None:
+    def _pause(self, came: threading.Event, seconds: float) -> None:
         if self.hub.failed.is_set():
             raise RuntimeError("another rank failed")
         self.hub.yielding(lambda: time.sleep(1e-4))
