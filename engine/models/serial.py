@@ -54,7 +54,7 @@ class SerialModel(nn.Module):
         self, x_BSH: Tensor, rows: BatchRows | None, numbers: Iterable[int], *, positions: int | None = None
     ) -> Tensor:
         """Compute the output of these blocks one after the other, in groups where they are checkpointed: the last of
-        these may be a shorter one. positions: of a sample, where it isn't x's S, as other splits of the network have it.
+        these may be a shorter one. positions: of a sample, where other splits of the network than ours leave x fewer.
         """
         beside = self.beside(x_BSH, rows, positions or x_BSH.shape[1])
         blocks = [self.blocks[number] for number in numbers]
