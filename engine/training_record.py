@@ -15,6 +15,7 @@ from engine.models.architecture import Architecture
 from engine.options import NO_OPTION
 from engine.overlap.flags import AUTO, Overlap
 from engine.overlap.tasks import StepSchedule
+from engine.pipeline.cut import Cut, cut_evenly
 from engine.pipeline.options import DEFAULT, PipelineOptions
 from engine.pipeline.simulation import Replayed
 from engine.pipeline.staged import Staged, staged, times_by_flops
@@ -68,6 +69,13 @@ class Training:
     def staged(self, grid: Grid) -> Staged:
         """Cut the network into the grid's stages, with what they do when. Raises UsageError for what can't be."""
         return staged(self.pipeline, self.model, grid.stages, self.passes(grid), recompute=self.checkpoint_activations)
+
+    def cut(self, grid: Grid) -> Cut:
+        """Cut the network into the grid's stages, without asking which schedule is the fastest."""
+        model, stages, recompute = self.model, grid.stages, self.checkpoint_activations
+        if self.pipeline.schedule == AUTO and self.pipeline.stages is None:
+            return cut_evenly(model, stages, recompute=recompute)
+        return self.staged(grid).cut
 
     def replayed(self, grid: Grid) -> StepSchedule:
         """Give a schedule that depends on no arrivals: what stages do in a simulation by their flops."""

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from engine.footprint.activations import Activations
 from engine.grid import INNER, Grid
 from engine.models.network import Network
+from engine.overlap.flags import AUTO
+from engine.overlap.tasks import StepSchedule
+from engine.pipeline.one_f_one_b import OneFOneB
 from engine.placement import Placement
 from engine.training_record import Training
 
@@ -58,10 +61,12 @@ class Held:
 
 
 def stages_held(training: Training, grid: Grid) -> Iterator[Held]:
-    """Yield what each stage of a grid holds, as its schedule bounds it."""
-    staged, passes, last = training.staged(grid), training.passes(grid), grid.stages - 1
-    for stage, chunks in enumerate(staged.cut.blocks):
-        kept, pending = staged.schedule.held(stage, grid.stages, passes)
+    """Yield what each stage of a grid holds, as its schedule bounds it: auto takes none that keeps more than 1F1B."""
+    passes, last = max(1, training.passes(grid)), grid.stages - 1
+    auto = training.pipeline.schedule == AUTO and grid.stages > 1
+    schedule: StepSchedule = OneFOneB() if auto else training.staged(grid).schedule
+    for stage, chunks in enumerate(training.cut(grid).blocks):
+        kept, pending = schedule.held(stage, grid.stages, passes)
         of_chunks = kept / len(chunks), pending / len(chunks)
         others = max(0.0, of_chunks[0] - 1), of_chunks[1] if kept else max(0.0, of_chunks[1] - 1)
         yield Held(sum(map(len, chunks)), stage == 0, stage == last, *others)

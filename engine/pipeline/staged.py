@@ -13,6 +13,8 @@ from engine.pipeline.registry import AUTO, ScheduleChoice, candidates
 from engine.pipeline.simulation import Times, Transit, times_of
 
 ONE = ScheduleChoice("one-by-one")
+FEW = 4
+"""Of so many micro-batches a stage the fill, the drain and what lies between can be told."""
 TRANSIT = 0.05
 """A message is taken to need this part of a stage's forward, where no machine is known."""
 
@@ -68,11 +70,18 @@ def _fastest(model: Architecture, stages: int, passes: int, *, recompute: bool) 
     def times(schedule: StepSchedule) -> Times:
         return times_by_flops(schedule, model, stages, recompute=recompute)
 
-    def fits(schedule: StepSchedule) -> bool:
-        kept = (sum(schedule.held(stage, stages, passes)) / schedule.chunks for stage in range(stages))
-        return max(kept) <= min(stages, passes)
+    allowed = within_1f1b(model, stages, passes)
+    return fastest(allowed, stages, min(passes, FEW * stages), times, lambda _: True)[0]
 
-    return fastest(candidates(stages, passes, model.layers), stages, passes, times, fits)[0]
+
+def within_1f1b(model: Architecture, stages: int, passes: int) -> dict[ScheduleChoice, StepSchedule]:
+    """List the schedules that keep no more passes than 1F1B does on its first stage."""
+    return {
+        choice: schedule
+        for choice, schedule in candidates(stages, passes, model.layers).items()
+        if max(sum(schedule.held(stage, stages, passes)) for stage in range(stages)) / schedule.chunks
+        <= min(stages, passes)
+    }
 
 
 def times_by_flops(schedule: StepSchedule, model: Architecture, stages: int, *, recompute: bool) -> Times:

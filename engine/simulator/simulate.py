@@ -52,6 +52,7 @@ class Simulated:
     """It says how a step went. compute_s and the sum of exposed_s make time_s, whose interval is low_s to high_s.
 
     hidden_s: compute with a collective in flight. exposed_s, hidden_by_axis_s: by axis, as in a result's breakdown.
+    schedule: of a pipeline.
     """
 
     time_s: float
@@ -64,6 +65,7 @@ class Simulated:
     phases_s: dict[str, float]
     peak_bytes: int
     timeline: Timeline | None = None
+    schedule: str | None = None
 
     @property
     def communication_s(self) -> float:

@@ -121,7 +121,7 @@ def _combined(one: Simulated, two: Simulated, by: float = 1.0) -> Simulated:
             return {key: mine.get(key, 0.0) + by * yours.get(key, 0.0) for key in {**mine, **yours}}
         return mine + by * yours
 
-    names = (field.name for field in fields(Simulated) if field.name != "timeline")
+    names = (field.name for field in fields(Simulated) if field.name not in ("timeline", "schedule"))
     return Simulated(**{name: of(name) for name in names})  # type: ignore[arg-type]
 
 

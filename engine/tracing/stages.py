@@ -6,14 +6,18 @@ every block is like the one before it.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.comm.collective import Kind
 from engine.footprint.memory import Footprint
 from engine.grid import CUTTING_STAGES, Grid
+from engine.overlap.flags import AUTO
 from engine.overlap.tasks import Direction, StepSchedule, Task
+from engine.pipeline.options import PipelineOptions
+from engine.pipeline.registry import ScheduleChoice
 from engine.pipeline.simulation import PipelineStep, Times, Transit, play
+from engine.pipeline.staged import within_1f1b
 from engine.simulator.events import Trace
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Simulated, simulate
@@ -21,7 +25,9 @@ from engine.tracing.step import trace
 from engine.training_record import Training
 
 FEW, MORE = 1, 3
-"""A chunk is traced with so many blocks."""
+"""A stage is traced with so many blocks."""
+PLAYED = 4, 6
+"""So many micro-batches a stage are played at most; all others are like those by which these differ."""
 TAIL = ("reduce", "optimizer")
 
 
@@ -40,15 +46,14 @@ class _StageTimes:
 class TracedStages:
     """It holds what decides the time of a pipeline's step, on any machine.
 
-    few, more: traces of the first, of a middle and of the last stage, with so many blocks a chunk. blocks: of a chunk
-    of each stage, on average. message_bytes: of the activations between two stages, on a rank.
+    traces: of the first, of a middle and of the last stage, with FEW and with MORE blocks; by whether weight gradients
+    are deferred. blocks: of each stage. message_bytes: of the activations between two stages, on a rank.
     """
 
     training: Training
     grid: Grid
-    few: tuple[Trace, Trace, Trace]
-    more: tuple[Trace, Trace, Trace]
-    blocks: tuple[float, ...]
+    traces: Mapping[bool, tuple[Sequence[Trace], Sequence[Trace]]]
+    blocks: tuple[int, ...]
     message_bytes: float
     peak_bytes: float
     whole: None = None
@@ -57,16 +62,72 @@ class TracedStages:
     @property
     def drawn(self) -> int:
         """Count the layers of the traces."""
-        return self.more[0].layers
+        return MORE * self.grid.stages
 
     def on(self, machine: MachineModel, *, timeline: bool = False) -> Simulated:
-        """Simulate a step. There is no timeline of it."""
-        step, stages, _ = self.played(machine)
-        passes = self.training.passes(self.grid)
-        time_s = max(of_step.end_s + of.tail_s for of_step, of in zip(step.stages, stages, strict=True))
-        busiest = max(range(len(stages)), key=lambda number: sum(stages[number].tasks_s.values()))
-        worked_s = min(passes * sum(stages[busiest].tasks_s.values()) + stages[busiest].tail_s, time_s)
-        exposed = {axis: passes * seconds for axis, seconds in stages[busiest].exposed_s.items()}
+        """Simulate a step by the fastest schedule that the training allows. There is no timeline of it."""
+        return self._simulated(*self.fastest(machine), machine)
+
+    def fastest(self, machine: MachineModel) -> tuple[ScheduleChoice, StepSchedule, float]:
+        """Find the fastest schedule that the training allows, and the seconds of its tasks."""
+        times = self._times_on(machine)
+        of = {choice: (one, self._tasks_s(one, times, machine)) for choice, one in self._schedules().items()}
+        choice = min(of, key=lambda choice: of[choice][1])
+        return choice, *of[choice]
+
+    def played(self, schedule: StepSchedule, passes: int, machine: MachineModel) -> PipelineStep:
+        """Play all stages together."""
+        return play(schedule, self.grid.stages, passes, self._task_times(schedule, self._times_on(machine), machine))
+
+    def _schedules(self) -> Mapping[ScheduleChoice, StepSchedule]:
+        """List those that keep no more than 1F1B, or the one that is asked for."""
+        stages, passes = self.grid.stages, self.training.passes(self.grid)
+        if self.training.pipeline.schedule != AUTO:
+            staged = self.training.staged(self.grid)
+            return {staged.choice: staged.schedule}
+        return within_1f1b(self.training.model, stages, passes)
+
+    def _times_on(self, machine: MachineModel) -> Mapping[bool, Sequence[_StageTimes]]:
+        last, found = self.grid.stages - 1, {}
+        for deferring, traces in self.traces.items():
+            few, more = ([_times(one, machine) for one in some] for some in traces)
+            kinds = [0 if stage == 0 else 2 if stage == last else 1 for stage in range(last + 1)]
+            found[deferring] = [
+                _extrapolated(few[kind], more[kind], blocks) for kind, blocks in zip(kinds, self.blocks, strict=True)
+            ]
+        return found
+
+    def _task_times(
+        self, schedule: StepSchedule, times: Mapping[bool, Sequence[_StageTimes]], machine: MachineModel
+    ) -> Times:
+        stages = times[schedule.deferring]
+        message_s = machine.collective_s(Kind.SEND, self.message_bytes, self.grid, CUTTING_STAGES)
+
+        def work_s(stage: int, task: Task) -> float:
+            return stages[stage].tasks_s.get(task.direction.value, 0.0) / schedule.chunks
+
+        return Times(work_s, lambda stage, task: Transit(message_s, 0.0), machine.ranks_a_core)
+
+    def _tasks_s(
+        self, schedule: StepSchedule, times: Mapping[bool, Sequence[_StageTimes]], machine: MachineModel
+    ) -> float:
+        """Give the seconds of all tasks: of many micro-batches by a few and some more."""
+        stages, passes = self.grid.stages, self.training.passes(self.grid)
+        of_tasks = self._task_times(schedule, times, machine)
+        few, more = (count * stages for count in PLAYED)
+        if passes <= more:
+            return play(schedule, stages, passes, of_tasks).time_s
+        few_s, more_s = (play(schedule, stages, count, of_tasks).time_s for count in (few, more))
+        return few_s + (passes - few) * (more_s - few_s) / (more - few)
+
+    def _simulated(
+        self, choice: ScheduleChoice, schedule: StepSchedule, tasks_s: float, machine: MachineModel
+    ) -> Simulated:
+        stages, passes = self._times_on(machine)[schedule.deferring], self.training.passes(self.grid)
+        busiest = max(stages, key=lambda stage: sum(stage.tasks_s.values()))
+        time_s = tasks_s + max(stage.tail_s for stage in stages)
+        worked_s = min(passes * sum(busiest.tasks_s.values()) + busiest.tail_s, time_s)
+        exposed = {axis: passes * seconds for axis, seconds in busiest.exposed_s.items()}
         exposed[CUTTING_STAGES.value] = time_s - worked_s
         spread = machine.fitted.spread
         return Simulated(
@@ -77,62 +138,49 @@ class TracedStages:
             hidden_s=0.0,
             exposed_s=exposed,
             hidden_by_axis_s={},
-            phases_s={name: passes * seconds for name, seconds in stages[busiest].tasks_s.items()},
+            phases_s={name: passes * seconds for name, seconds in busiest.tasks_s.items()},
             peak_bytes=round(self.peak_bytes),
+            schedule=str(choice),
         )
-
-    def played(self, machine: MachineModel) -> tuple[PipelineStep, list[_StageTimes], StepSchedule]:
-        """Play the stages together: their step, their times and the schedule."""
-        staged = self.training.staged(self.grid)
-        schedule, last = staged.schedule, self.grid.stages - 1
-        few, more = ([_times(one, machine) for one in traces] for traces in (self.few, self.more))
-        stages = [
-            _extrapolated(few[kind], more[kind], self.blocks[stage])
-            for stage, kind in ((stage, 0 if stage == 0 else 2 if stage == last else 1) for stage in range(last + 1))
-        ]
-
-        def work_s(stage: int, task: Task) -> float:
-            return stages[stage].tasks_s.get(task.direction.value, 0.0) / schedule.chunks
-
-        message_s = machine.collective_s(Kind.SEND, self.message_bytes, self.grid, CUTTING_STAGES)
-        times = Times(work_s, lambda stage, task: Transit(message_s, 0.0), machine.ranks_a_core)
-        return play(schedule, self.grid.stages, self.training.passes(self.grid), times), stages, schedule
 
 
 def traced_stages(training: Training, grid: Grid) -> TracedStages:
     """Trace the first rank of the first, of a middle and of the last stage of a grid."""
-    staged = training.staged(grid)
-    stride, stages = grid.stride(CUTTING_STAGES), grid.stages
-    few, more = (
-        tuple(
-            trace(_of_blocks_each(training, stages, staged.schedule, blocks), grid, stage * stride, one_by_one=True)
-            for stage in (0, stages // 2 if stages > 2 else stages - 1, stages - 1)
+    stages, stride = grid.stages, grid.stride(CUTTING_STAGES)
+    kinds = (0, min(1, stages - 1) if stages == 2 else stages // 2, stages - 1)
+    asked = training.pipeline.schedule
+    ways = (False, True) if asked == AUTO else (training.staged(grid).schedule.deferring,)
+    traces = {
+        deferring: tuple(
+            [
+                trace(_of_blocks_each(training, stages, blocks, deferring), grid, kind * stride, one_by_one=True)
+                for kind in kinds
+            ]
+            for blocks in (FEW, MORE)
         )
-        for blocks in (FEW, MORE)
-    )
+        for deferring in ways
+    }
     model = training.model
     rows = training.batch.at_once(grid) * model.sequence
     return TracedStages(
         training,
         grid,
-        few,  # type: ignore[arg-type]
-        more,  # type: ignore[arg-type]
-        tuple(sum(map(len, chunks)) / len(chunks) for chunks in staged.cut.blocks),
+        traces,  # type: ignore[arg-type]
+        tuple(sum(map(len, chunks)) for chunks in training.cut(grid).blocks),
         rows * model.hidden / grid.plane * training.compute,
         Footprint(training).on(grid).total,
     )
 
 
-def _of_blocks_each(training: Training, stages: int, schedule: StepSchedule, blocks: int) -> Training:
-    """Change a training to so many blocks a chunk."""
-    parts = stages * schedule.chunks
-    model = replace(training.model, layers=blocks * parts)  # type: ignore[type-var]
-    pipeline = replace(training.pipeline, stages=",".join([str(blocks)] * parts))
+def _of_blocks_each(training: Training, stages: int, blocks: int, deferring: bool) -> Training:
+    """Change a training to so many blocks a stage."""
+    model = replace(training.model, layers=blocks * stages)  # type: ignore[type-var]
+    pipeline = PipelineOptions("zero-bubble" if deferring else "1f1b", stages=",".join([str(blocks)] * stages))
     return replace(training, model=model, pipeline=pipeline, overlap=replace(training.overlap, cache=0))
 
 
 def _extrapolated(few: _StageTimes, more: _StageTimes, blocks: float) -> _StageTimes:
-    """Give the times of so many blocks a chunk, from those of FEW and of MORE."""
+    """Give the times of so many blocks, from those of FEW and of MORE."""
     by = (blocks - FEW) / (MORE - FEW)
 
     def of(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
