@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -61,6 +61,8 @@ class PlanConfig:
     """whose facts count (default: this machine's)"""
     gpus: int | None = None
     """devices of the job"""
+    pipe: Annotated[int | Literal["auto"], Parameter(metavar="STAGES")] = "auto"
+    """stages of a pipeline (axis pipe); auto tries every number, 1 none"""
     batch_tokens: Tokens = None
     """of a batch, e.g. 16.8M: about as many, so that devices can share them"""
     batch_size: Annotated[int | None, Parameter(metavar="SEQS")] = None
@@ -181,6 +183,7 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
         token_budget=config.token_budget,
         placement_aware=not config.agnostic,
         as_run=config.as_run,
+        stages=None if config.pipe == "auto" else config.pipe,
     )
 
 

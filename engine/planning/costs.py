@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from engine.comm.collective import Kind
-from engine.grid import INNER, STREAM, Axis, Grid
+from engine.grid import CUTTING_STAGES, INNER, STREAM, Axis, Grid
 from engine.models.operations import Linear, Redistribute
 from engine.placement import NORMAL
 from engine.planning.equations import (
@@ -25,6 +25,8 @@ Seconds = Mapping[tuple[str, Axis], float]
 """These are the seconds of a step, by the name of an equation and the axis that its collective runs along."""
 MOVED = "moved"
 """The seconds of features that move between x and y have this name, as the papers have no equation for them."""
+MESSAGES = "messages"
+"""The seconds of activations between stages, and of their gradients, have this name."""
 OF_GRADIENTS = (reduce_scatter_z, all_reduce_data)
 """These equations send weight gradients, whose elements may have more bytes than those of activations."""
 
@@ -94,8 +96,13 @@ class Costs:
                 axis, sent = axis_of(equation, layer), layer
                 if equation in OF_GRADIENTS:
                     sent = replace(layer, element=self._training.reduce(grid, axis))
-                spent[equation.__name__, axis] += count * often * equation(sent, grid, links)
+                of_stage = count / grid.stages
+                spent[equation.__name__, axis] += of_stage * often * equation(sent, grid, links)
         for axis in (INNER, STREAM) if self._moved else ():
             of_rank = self._rows / (grid.batch_split * micros) * self._moved * self._training.compute / grid[axis]
             spent[MOVED, axis] += micros * ring_s(Kind.ALL_GATHER, of_rank, grid[axis], links[axis])
+        if grid.stages > 1:
+            of_rank = self._rows / (grid.batch_split * micros) * self._training.model.hidden / grid.plane
+            message = of_rank * self._training.compute
+            spent[MESSAGES, CUTTING_STAGES] = 2 * micros * ring_s(Kind.SEND, message, 2, links[CUTTING_STAGES])
         return dict(spent)

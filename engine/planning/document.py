@@ -45,7 +45,8 @@ class Row(Record):
 
     bytes_per_s: the bandwidth that a group of each axis finds. reduce_dtypes: the formats in which gradients are summed
     along the axes that split rows; older plans lack them. exact: whether all layers were traced and not few.
-    peak_bytes: the trace's peak memory. timeline: only the fastest grid has one, of a network of timeline_layers.
+    schedule: of a pipeline. peak_bytes: the trace's peak memory. timeline: only the fastest grid has one, of a network
+    of timeline_layers.
     """
 
     place: int = Field(ge=1)
@@ -63,6 +64,7 @@ class Row(Record):
     hidden_s: float | None = None
     exposed_s: dict[Axis, float] | None = None
     exact: bool = False
+    schedule: str | None = None
     peak_bytes: int | None = None
     cached_blocks: int | None = None
     timeline: Timeline | None = None
@@ -146,6 +148,7 @@ def row(
             "exposed_s": dict(step.exposed_s),
             "exact": forecast.exact,
             "peak_bytes": step.peak_bytes,
+            "schedule": step.schedule,
             "cached_blocks": forecast.cached_blocks,
             "timeline": step.timeline,
             "timeline_layers": forecast.timeline_layers,

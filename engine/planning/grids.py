@@ -106,6 +106,17 @@ class SearchSpace:
             found += [grid for z in divisors(rest) if self._allows(grid := Grid(x, y, z, rest // z))]
         return found
 
+    def pipelines(self, ranks: int, sequences: int, stages: int | None = None) -> list[Grid]:
+        """List every such grid with several stages, each of a block or more, and a micro-batch for each stage; or with
+        so many stages, where that is asked for.
+        """
+        found = []
+        for number in divisors(ranks)[1:] if stages is None else [stages]:
+            if ranks % number == 0 and number <= self.model.layers:
+                of_stage = self.grids(ranks // number, sequences)
+                found += [grid.with_stages(number) for grid in of_stage if sequences >= number * grid.batch_split]
+        return found
+
     def nearest(self, ranks: int) -> list[int]:
         """Find the number of ranks closest to this one that has a valid grid; two if both neighbours are as close."""
         for away in range(1, ranks + 1):

@@ -1,14 +1,16 @@
 """Plan a training on so many devices of a system: the best grids, as a document. No torch."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import systems
 from engine.grid import Axis
+from engine.models.flops import hardware_flops
 from engine.planning.document import GridPlan, row
 from engine.planning.fewest import refusal
 from engine.planning.grids import SearchSpace
 from engine.planning.origin import origin
-from engine.planning.rank import Candidate, Ranking, Workload, rank
+from engine.planning.rank import Candidate, Ranking, Workload, pipelines, rank
 from engine.simulator.bandwidth import Bandwidths, agnostic, bandwidths
 from engine.simulator.machine import MachineModel
 from engine.training_record import Training
@@ -32,11 +34,13 @@ def planned(
     token_budget: float | None = None,
     placement_aware: bool = True,
     as_run: bool = False,
+    stages: int | None = 1,
 ) -> tuple[GridPlan, Bandwidths]:
     """Plan so many of the best grids; return the plan and the system's bandwidths. Raises UsageError if none fits.
 
     training: its batch is the one that the devices can share, of those near the one of the search space. forecast:
-    without it grids are ordered by the papers' equations, or if as_run by what the engine's run costs.
+    without it grids are ordered by the papers' equations, or if as_run by what the engine's run costs. stages: of a
+    pipeline; None tries every number, and neither has a pipeline unless it is simulated.
     """
     model, sequences = training.model, training.batch.sequences
     measured = systems.measured(system.name)
@@ -47,9 +51,16 @@ def planned(
     links = machine.bandwidths if machine else bandwidths(system, measured)
     taken = links if placement_aware else agnostic(links.inter)
     ranking = rank(workload, grids, taken, links_as_run=machine.links if machine else None, as_run=as_run)
-    if not ranking.candidates:
+    if not ranking.candidates and stages == 1:
         raise refusal(workload, space, grids, links.devices_per_node)
-    candidates = forecast(workload, ranking, machine) if forecast and machine else ranking.candidates
+    candidates: Sequence[Candidate] = ranking.candidates
+    if forecast and machine:
+        compute_s = hardware_flops(model, sequences, recompute=training.checkpoint_activations) / (
+            devices * machine.empirical_peak
+        )
+        in_stages = space.pipelines(devices, sequences, stages) if stages != 1 else []
+        ranked = pipelines(workload, in_stages, machine.links, compute_s)
+        candidates = forecast(workload, replace(ranking, pipelines=ranked), machine)
     budget = token_budget or float(TOKENS_A_PARAMETER * model.parameters)
     return GridPlan(
         system=system.name,

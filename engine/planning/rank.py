@@ -30,6 +30,8 @@ TOLERANCE = 1e-9
 """The sums of the same terms in different orders differ by a smaller share than this."""
 WIDEST = (*REPLICATING, INNER, STREAM)
 """Of grids that cost the same, the one with the most ranks on the first of these axes comes first."""
+MICROS = 4
+"""Of so many sizes of micro-batches, the smallest ones, is a pipeline's chosen."""
 CLEARLY = 0.01
 """An estimate of what a run costs can't tell grids apart that differ by a smaller share than this."""
 
@@ -61,10 +63,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The grids that fit are ranked, best first. valid: how many grids divide the network and the batch."""
+    """The grids that fit are ranked, best first. valid: how many grids divide the network and the batch. pipelines:
+    those with several stages.
+    """
 
     candidates: tuple[Candidate, ...]
     valid: int
+    pipelines: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,29 @@ def rank(
             equations = costs.equations(grid, links(grid))
             found.append(Candidate(grid, micro, needs, equations, costs.as_run(grid, links_as_run(grid), micro)))
     return Ranking(ordered(found, bandwidths.devices_per_node, as_run=as_run), len(grids))
+
+
+def pipelines(
+    workload: Workload, grids: Sequence[Grid], links_as_run: LinksOn, compute_s: float
+) -> tuple[Candidate, ...]:
+    """Rank grids with several stages by what a run costs and what its stages stand still, each with several
+    micro-batches: those that fit in memory, best first.
+
+    compute_s: seconds in which all devices compute a step. A stage stands still for (stages - 1) / m of it with m
+    micro-batches (axonn-ipdps22 IV).
+    """
+    costs = Costs(workload.training)
+    found: list[tuple[float, Candidate]] = []
+    for grid in grids:
+        batch = workload.training.batch
+        for micro in [batch.micro] if batch.micro else divisors(batch.per_rank(grid))[:MICROS]:
+            passes = batch.per_rank(grid) // micro
+            if passes < grid.stages or (needs := workload.needs(grid, micro)).total > workload.usable:
+                continue
+            links = links_as_run(grid)
+            one = Candidate(grid, micro, needs, costs.equations(grid, links), costs.as_run(grid, links, micro))
+            found.append((one.as_run_s + (grid.stages - 1) / passes * compute_s, one))
+    return tuple(one for _, one in sorted(found, key=lambda pair: pair[0]))
 
 
 def ordered(candidates: Sequence[Candidate], devices_per_node: int, *, as_run: bool = False) -> tuple[Candidate, ...]:

@@ -10,15 +10,17 @@ from engine.tracing.survey import Predictor, survey
 
 SURVEYED = 24
 """So many grids are simulated of each order: by the papers' equations, and by all that a run repeats."""
+PIPELINES = 12
+"""So many pipelines are simulated."""
 FINAL = 10
 """So many of these are traced as a whole where that is asked for."""
 
 
 def chosen(ranking: Ranking, devices_per_node: int, most: int = SURVEYED) -> list[Candidate]:
-    """List the first of both orders (SURVEYED), each once."""
+    """List the first of both orders (SURVEYED), each once, and of pipelines."""
     by_run = ordered(ranking.candidates, devices_per_node, as_run=True)
     both = (*ranking.candidates[:most], *by_run[:most])
-    return list({candidate.grid: candidate for candidate in both}.values())
+    return [*{candidate.grid: candidate for candidate in both}.values(), *ranking.pipelines[:PIPELINES]]
 
 
 def traces(
