@@ -19,6 +19,7 @@ from engine.overlap.flags import ALL
 from engine.peers.comparison import Case, Sampling
 from engine.peers.layout import PeerLayout, parse
 from engine.peers.registry import COMPARISONS
+from engine.pipeline.options import DEFAULT, PipelineOptions
 from engine.result.names import UNTUNED
 from engine.training.checks import check_every
 from engine.training.config import MODEL, CheckpointEveryN, OverlapFlags, checkpointing
@@ -36,6 +37,7 @@ PEER_MICRO_HELP = "the peer's, where it isn't ours"
 DEVICE_MEMORY_HELP = "of one device: a contest that doesn't fit is told, not held (default: a GPU's, else endless)"
 NODE_MEMORY_HELP = "of a node's processors, on which some peers make whole networks first (default: endless)"
 PRECISION_HELP = "bf16 keeps fp32 masters; no fp16, as sides would skip steps each by its own loss scale"
+OF_OURS = "pipeline, of ours: of a grid such as 1x1x1x2p4"
 AUTOCAST_HELP = "peers of PyTorch in bf16 by autocast, instead of in bf16 throughout as ours"
 
 
@@ -57,6 +59,7 @@ def peers(
     node_memory: Annotated[Bytes | None, Parameter(help=NODE_MEMORY_HELP)] = None,
     devices_per_node: Annotated[int | None, Parameter(help="for --node-memory (default: all of a contest)")] = None,
     labels: Labels = (),
+    pipeline: Annotated[PipelineOptions, Parameter(name="*", group=OF_OURS)] = DEFAULT,
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
     sampling: Annotated[Sampling, Parameter(name="*", group="sampling")] = Sampling(),
     json: Json = False,
@@ -85,6 +88,7 @@ def peers(
         device_memory=device_memory,
         node_memory=node_memory,
         devices_per_node=devices_per_node,
+        pipeline=pipeline,
         **asdict(sampling),
     )
     check_every(checkpoint_every, case.model)

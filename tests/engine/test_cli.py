@@ -47,12 +47,13 @@ OF_BENCH_MATMUL = """
 """
 OF_PLAN = """
     model architecture layers hidden heads kv-heads ffn vocab seq
-    image patch classes norm no-bias tied dropout system gpus batch-tokens
+    image patch classes norm no-bias tied dropout system gpus pipe batch-tokens
     batch-size micro-batch precision reduce-dtype checkpoint-activations keep-activations checkpoint-every overlap
     prefetch-depth reduce-window bucket-bytes cache-bytes device-memory token-budget agnostic as-run equations exact top
     explain json out validate measured refit
 """
 OF_BENCH_PEERS = """
+    schedule pipeline-limit weight-limit chunks stages
     peer grid layout overlap checkpoint-activations checkpoint-every batch-size micro-batch peer-micro-batch autocast
     precision device device-memory node-memory devices-per-node
     label out jobs rounds steps-per-round threads timeout meeting-timeout apart at-once road peak-flops
