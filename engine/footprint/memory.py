@@ -170,7 +170,7 @@ class _Moments:
         first = self._from(index)
         again = act.recomputed(index - first + 1)
         kept = act.kept(index + 1) + again + act.stream  # and its output's gradient
-        held = weights.waiting(index - first) + weights.ahead(first, now) + weights.gathered(*others)
+        held = weights.waiting(index - first) + weights.ahead(first, now) + weights.beside(others)
         cache, above = weights.cached(first), gradients.made_above(self.stage.blocks - 1 - index)
         summing = gradients.summing(self.stage.blocks - 1 - index, now)
         without = kept - block.kept_inside * act.over_x

@@ -75,6 +75,10 @@ class Weights:
         """
         return 0.0 if self._gathers_again else blocks * self.gathered(*self.block)
 
+    def beside(self, tiles: Sequence[float]) -> float:
+        """Count what a block's other weights keep gathered while one of its products is differentiated."""
+        return 0.0 if self._gathers_again else self.gathered(*tiles)
+
     def cached(self, below: int) -> float:
         """Count what cache=N still holds for the recomputation of the first blocks."""
         return max(self._cached - (self._layers - below), 0) * self.gathered(*self.block)
@@ -83,7 +87,8 @@ class Weights:
         """Count the next weights that oag gathers: for the recomputation of the first blocks, then for the next pass.
         What each rank sends is counted where it is a cast.
         """
-        again = min(below, self._layers - self._cached, self._depth) if self._recomputed else 0
+        gathers_again = self._recomputed or self._gathers_again
+        again = min(below, self._layers - self._cached, self._depth) if gathers_again else 0
         following = [] if now.last else self.first(self._depth)
         tiles = [*self.block * again, *following][: self._depth]
         return sum(tiles) * self._compute * (1 + (1 / self._shards if self._narrow else 0))

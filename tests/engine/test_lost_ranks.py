@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,22 @@ from engine.training.checks import checked
 from engine.training.config import TrainConfig
 from engine.training.failure import RunReporter
 
+SHAPE = "--layers 4 --hidden 32 --heads 4 --vocab 64 --seq 16 --batch-size 8"
+DEEP = [*SHAPE.split(), "--data", "synthetic", "--device", "cpu"]
 
-def _fault(out: Path, victim: int, number: signal.Signals, *options: str, anew: bool = False) -> Result:
+
+def _fault(
+    out: Path,
+    victim: int,
+    number: signal.Signals,
+    *options: str,
+    anew: bool = False,
+    grid: str = "2x1x2x1",
+    model: Sequence[str] = SMALL,
+) -> Result:
     """What four ranks without end leave, one of which gets a signal in mid-run."""
-    words = ["--grid", "2x1x2x1", "--iterations", "100000", "--out", str(out), *options]
-    processes = start(4, "train", *SMALL, *words, anew=anew)
+    words = ["--grid", grid, "--iterations", "100000", "--out", str(out), *options]
+    processes = start(4, "train", *model, *words, anew=anew)
     await_iteration(processes[0])
     processes[victim].send_signal(number)
     if number is signal.SIGSTOP:
@@ -47,6 +59,18 @@ def test_a_rank_killed_in_mid_run_ends_all_others_and_the_reason_names_it(tmp_pa
     assert re.match(
         rf"Rank {victim} \(process \d+ on \S+\) is gone, killed or crashed, so rank [0-3] lost contact with "
         rf"rank {victim} on axis [xz] in iteration \d+ \(shared memory: ",
+        result.reason or "",
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_stage_that_is_killed_or_stopped_ends_the_others_and_is_named(tmp_path: Path, number: signal.Signals) -> None:
+    words = ["--schedule", "message-driven-zb", "--micro-batch", "1", "--timeout", "20"]
+    result = _fault(tmp_path / "r.json", 2, number, *words, grid="1x1x1x1p4", model=DEEP)
+    assert result.told == "cause"
+    assert re.match(
+        r"Rank 2 \(process \d+ on \S+\) is (gone, killed or crashed|stopped, .*), so rank [013] lost contact with "
+        r"(rank [0-3]|one of ranks .*) (on axis pipe|in the pipeline) ",
         result.reason or "",
     )
 

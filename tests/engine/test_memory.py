@@ -10,9 +10,10 @@ from engine.batch import Batch
 from engine.cli.main import main
 from engine.footprint.fit import parameters_per_rank
 from engine.footprint.memory import SPARE, Footprint, Needs, usable
-from engine.grid import Grid
+from engine.grid import Axis, Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
+from engine.pipeline.options import PipelineOptions, ScheduleName
 from engine.tracing.step import trace
 from engine.training.checks import checked
 from engine.training.config import TrainConfig
@@ -93,6 +94,28 @@ def test_a_step_allocates_what_is_counted(
     assert config.grid is not None
     real = peak_of_steps(config.training(config.model.resolve()), config.grid)
     assert needs(config).total == pytest.approx(real, rel=0.05)
+
+
+STAGED = [
+    ("deep", "1x1x1x1p4", Batch(16, 2), "1f1b", 0),
+    ("deep", "1x1x1x1p4", Batch(16, 2), "gpipe", 1),
+    ("deep", "1x1x1x1p4", Batch(16, 2), "zero-bubble", 0),
+    ("deep", "2x2x1x1p2", Batch(16, 2), "zero-bubble", 1),
+    ("deep", "1x1x2x1p2", Batch(16, 2), "1f1b", 0),
+    ("bert", "1x1x1x2p2", Batch(32, 2), "1f1b", 0),
+]
+
+
+@pytest.mark.parametrize(("model", "grid", "batch", "schedule", "every"), STAGED)
+def test_the_fullest_stage_of_a_pipeline_takes_what_is_counted(
+    model: str, grid: str, batch: Batch, schedule: ScheduleName, every: int
+) -> None:
+    """Of every stage the engine's own step is traced, in the order that a simulation of all stages gives it."""
+    config, on = _config(MODELS[model], grid, batch, "bf16", every, "all"), Grid.parse(grid)
+    training = replace(config.training(config.model.resolve()), pipeline=PipelineOptions(schedule))
+    stages = range(0, on.size // on.model_replicas, on.stride(Axis.PIPE))
+    fullest = max(trace(training, on, rank).peak_bytes for rank in stages)
+    assert Footprint(training, "cpu").on(on).total == pytest.approx(fullest, rel=0.05)
 
 
 EXTENDED = {

@@ -111,3 +111,13 @@ def test_idle_shares_are_those_of_another_simulation(stages: int, name: str) -> 
     for (case, (_, jitter)), other in zip(CASES.items(), IDLE[stages, name], strict=True):
         idle = fmean(100 * step.idle_share for step in stepped(ScheduleChoice(name), stages, case))
         assert idle == pytest.approx(other, abs=2.0 if jitter else 0.15)
+
+
+def test_stages_that_share_a_core_are_faster_while_others_wait() -> None:
+    """Two stages on one core: alone each works twice as fast as at its share, so that nobody's waiting costs time."""
+    schedule = make("1f1b")
+    alone = equal_times(schedule)
+    shared = Times(alone.work_s, alone.transit, ranks_a_core=2.0)
+    stages, passes, of_pass_s = 2, 4, 3.0
+    assert play(schedule, stages, passes, shared).time_s == pytest.approx(passes * of_pass_s)
+    assert play(schedule, stages, passes, alone).time_s == pytest.approx((passes + stages - 1) * of_pass_s)
