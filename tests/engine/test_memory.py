@@ -100,7 +100,7 @@ STAGED = [
     ("deep", "1x1x1x1p4", Batch(16, 2), "1f1b", 0),
     ("deep", "1x1x1x1p4", Batch(16, 2), "gpipe", 1),
     ("deep", "1x1x1x1p4", Batch(16, 2), "zero-bubble", 0),
-    ("deep", "2x2x1x1p2", Batch(16, 2), "zero-bubble", 1),
+    ("deep", "2x2x1x1p2", Batch(16, 2), "1f1b", 1),
     ("deep", "1x1x2x1p2", Batch(16, 2), "1f1b", 0),
     ("bert", "1x1x1x2p2", Batch(32, 2), "1f1b", 0),
 ]
