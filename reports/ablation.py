@@ -13,7 +13,7 @@ import pandas as pd
 
 from engine.grid import Axis
 from engine.result import metrics
-from engine.result.schema import Ratio
+from engine.result.ratio import Ratio
 from reports.derived import by_row
 from reports.frame import SETTING, Frames
 from reports.overlaps import FLAGS, NONE, flags, short

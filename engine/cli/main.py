@@ -16,6 +16,7 @@ from engine.cli.data import prepare, prepare_images
 from engine.cli.dry import dry
 from engine.cli.overlap import overlap
 from engine.cli.peers import peers
+from engine.cli.pipeline import pipeline
 from engine.cli.plan import plan
 from engine.cli.startup import startup
 from engine.cli.train import train
@@ -51,9 +52,9 @@ def commands(name: str) -> App:
     app.command(data)
     bench = App(
         name="bench",
-        help="Measure one device or the links between several, what overlap gains, or the engine against its peers.",
+        help="Measure one device or the links between several, overlaps, schedules, or the engine against its peers.",
     )
-    for command in (gemm, memory, latency, collectives, p2p, matmul, startup, overlap, peers, dry):
+    for command in (gemm, memory, latency, collectives, p2p, matmul, startup, overlap, pipeline, peers, dry):
         bench.command(command)
     app.command(bench)
     return app

@@ -1,12 +1,14 @@
-"""Write what a person reads of a training, and of an ablation. No torch."""
+"""Write what a person reads of a training, and of what took turns. No torch."""
 
 from engine.cli.written import columns, facts, size
 from engine.result.schema import Result
 
 
 def trained(result: Result) -> str:
-    """Write its figures, or a line for each overlap where several took turns."""
-    return _overlaps(result) if result.variants else facts(_figures(result))
+    """Write its figures, or a line for each overlap, or schedule, where several took turns."""
+    if result.variants:
+        return _overlaps(result)
+    return _schedules(result) if result.schedules else facts(_figures(result))
 
 
 def _figures(result: Result) -> dict[str, str]:
@@ -31,3 +33,20 @@ def _figures(result: Result) -> dict[str, str]:
 def _overlaps(result: Result) -> str:
     rows = [(one.overlap, f"{1e3 * one.time_per_iteration_s:.1f}", str(one.over_none or "")) for one in result.variants]
     return columns(("overlap", "step, ms", "by that of none"), rows)
+
+
+def _schedules(result: Result) -> str:
+    rows = [
+        (
+            one.schedule,
+            f"{1e3 * one.time_per_iteration_s:.1f}",
+            str(one.over_1f1b or ""),
+            f"{one.idle_share:.1%}",
+            f"{one.simulated_idle_share:.1%}",
+            "/".join(str(stage.most_held) for stage in one.stages),
+            "/".join(str(stage.most_pending) for stage in one.stages),
+        )
+        for one in result.schedules
+    ]
+    heads = ("schedule", "step, ms", "by that of 1f1b", "idle", "simulated", "held", "pending")
+    return columns(heads, rows)

@@ -79,22 +79,24 @@ class Runner:
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._comm.device)
         for task in self._tasks(order, contributing * (3 if deferring else 2)):
             mark(task.direction.value)
-            model.schedule.start_task(task)
-            if task.direction is Direction.FORWARD:
-                rows, batch = micro_batches[task.number]
-                self._forward(task, batch, rows, divisor)
-                self.most_held = max(self.most_held, len(self._held))
-            elif task.direction is Direction.BACKWARD:
-                loss = self._backward(task)
-                if loss is not None:
-                    loss_sum += loss
-                pending += deferring
-                self.most_pending = max(self.most_pending, pending)
-            else:
-                pending -= 1
+            loss = self._carry_out(task, micro_batches[task.number], divisor)
+            if loss is not None:
+                loss_sum += loss
+            if deferring and task.direction is not Direction.FORWARD:
+                pending += 1 if task.direction is Direction.BACKWARD else -1
+            self.most_held = max(self.most_held, len(self._held))
+            self.most_pending = max(self.most_pending, pending)
         if self._link is not None:
             self._link.finish_step()
         return loss_sum
+
+    def _carry_out(self, task: Task, micro_batch: MicroBatch, divisor: float | Tensor) -> Tensor | None:
+        """Return the loss of a backward on the last stage."""
+        self.model.schedule.start_task(task)
+        if task.direction is Direction.FORWARD:
+            rows, batch = micro_batch
+            self._forward(task, batch, rows, divisor)
+        return self._backward(task) if task.direction is Direction.BACKWARD else None
 
     def _forward(
         self, task: Task, batch: Mapping[str, Tensor], rows: BatchRows | None, divisor: float | Tensor
@@ -175,13 +177,14 @@ class Runner:
 
     def _start_messages(self, passes: int, micro_batches: Sequence[MicroBatch]) -> None:
         if self._link is None:
-            self._link = Link(
-                self._comm, self.model.boundary_shape(micro_batches[0][1]), self.model.schedule.compute_dtype
-            )
+            self._link = self._open_link(self.model.boundary_shape(micro_batches[0][1]))
         self._link.abort_step()
         self._link.start_step(
             {direction: self._arrivals(direction, passes) for direction in (Direction.FORWARD, Direction.BACKWARD)}
         )
+
+    def _open_link(self, shape: Sequence[int]) -> Link:
+        return Link(self._comm, shape, self.model.schedule.compute_dtype)
 
     def _arrivals(self, direction: Direction, passes: int) -> list[Task]:
         """List the tasks of this stage for which messages come, in the order in which its neighbour sends them."""

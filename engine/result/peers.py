@@ -15,7 +15,8 @@ from pydantic import Field
 from engine.result import gate, metrics
 from engine.result.interval import Interval
 from engine.result.matmul import Tuning
-from engine.result.schema import GridText, Memory, Provenance, Ratio, checked
+from engine.result.ratio import Ratio
+from engine.result.schema import GridText, Memory, Provenance, checked
 from engine.result.transport import Transport
 from engine.schema import Document, Record
 

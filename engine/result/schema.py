@@ -15,11 +15,11 @@ from engine.files import write_text
 from engine.grid import Grid
 from engine.result.device import GemmPoint, LaunchTime, Stream
 from engine.result.energy import Energy
-from engine.result.interval import NOTHING_KNOWN, Interval
 from engine.result.links import Links
 from engine.result.matmul import Tuning
-from engine.result.metrics import Paired
+from engine.result.pipeline import ScheduleTurns
 from engine.result.profile import Profile
+from engine.result.ratio import Ratio
 from engine.result.step import Breakdown, Collective, LossScaling, Timeline
 from engine.result.transfers import Transfer
 from engine.result.transport import Transport
@@ -116,35 +116,6 @@ class Memory(Record):
     cache_bytes: int = 0
 
 
-class Ratio(Record):
-    """It is a paired ratio of times with its interval of confidence 0.95 (metrics.paired): over jobs, or over the
-    rounds of the only one. low, high: None where nothing is known of it.
-
-    Results of earlier versions have one that was bootstrapped over jobs and rounds, too narrow of few jobs.
-    """
-
-    ratio: float
-    low: float | None = None
-    high: float | None = None
-
-    @classmethod
-    def of(cls, found: Paired) -> "Ratio":
-        """Make the ratio as JSON can hold it, which has no infinity."""
-        if found.interval == NOTHING_KNOWN:
-            return cls(ratio=found.ratio)
-        return cls(ratio=found.ratio, low=found.interval.low, high=found.interval.high)
-
-    @property
-    def interval(self) -> Interval:
-        """Give its interval from low to high."""
-        return NOTHING_KNOWN if self.low is None or self.high is None else Interval(self.low, self.high)
-
-    def __str__(self) -> str:
-        """Write it for a person: 0.871 (0.862 to 0.880)."""
-        span = "interval not known" if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
-        return f"{self.ratio:.3f} ({span})"
-
-
 class Variant(Record):
     """It is one overlap of an ablation, which took turns with the others in the same processes.
 
@@ -186,8 +157,9 @@ class Provenance(Record):
 
 
 class Result(Document):
-    """It is a whole result.json. kind "train" carries iterations and summary, "ablation" variants, "gemm" gemm,
-    "matmul" tuning, "memory" stream, "latency" launches, "collectives" links, "p2p" transfers.
+    """It is a whole result.json. kind "train" carries iterations and summary, "ablation" variants, "pipeline"
+    schedules, "gemm" gemm, "matmul" tuning, "memory" stream, "latency" launches, "collectives" links,
+    "p2p" transfers.
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
     command after defaults were applied, and what only torch settles: threads; widened_by, the product that makes weight
@@ -205,7 +177,7 @@ class Result(Document):
 
     schema_: Literal["par4d.result"] = Field(default=SCHEMA, alias="schema")
     version: Literal[1, 2, 3, 4, 5] = VERSION
-    kind: Literal["train", "ablation", "gemm", "matmul", "memory", "latency", "collectives", "p2p"]
+    kind: Literal["train", "ablation", "pipeline", "gemm", "matmul", "memory", "latency", "collectives", "p2p"]
     status: Literal["ok", "failed"]
     reason: str | None = None
     told: Literal["nothing", "symptom", "cause"] | None = None
@@ -224,6 +196,7 @@ class Result(Document):
     energy: Energy | None = None
     loss_scaling: LossScaling | None = None
     variants: tuple[Variant, ...] = ()
+    schedules: tuple[ScheduleTurns, ...] = ()
     tuning: Tuning | None = None
     transport: Transport | None = None
     dtype: str

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from cyclopts import Group, Parameter
 
@@ -10,24 +10,24 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
 from engine.overlap.variants import alone, effective, flags, ladder, why_useless
-from engine.training.checks import CheckedRun, check_cache, checked, why_late
+from engine.training.checks import CheckedRun, Kind, check_cache, checked, why_late
 from engine.training.config import RunConfig, TrainConfig
 
-TURNS = Group("turns: each variant takes its steps in every round", sort_key=2)
+TURNS = Group("turns: each side takes its steps in every round", sort_key=2)
 OF_TRAIN_ALONE = {field.name for field in fields(TrainConfig)} - {field.name for field in fields(RunConfig)}
 
 
 @Parameter(name="*", group=TURNS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """They say how often each variant is timed. Raises UsageError for numbers below 1."""
+    """They say how often each side is timed. Raises UsageError for numbers below 1."""
 
     rounds: int = 6
-    """in each, every variant has a turn, in another order"""
+    """in each, every side has a turn, in another order"""
     steps: Annotated[int, Parameter(name="--steps-per-round")] = 2
     """of each turn"""
     warmup: int = 1
-    """steps of each variant before the first round"""
+    """steps of each side before the first round"""
     end_within_s: Annotated[float | None, Parameter(name="--end-within")] = None
     """seconds from the start: no round is begun that would not be over by then, so that what is measured is kept"""
 
@@ -45,11 +45,28 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedAblation(CheckedRun):
-    """It is an ablation that has passed every check that needs no process. variants: none first, then the others."""
+class CheckedTurns(CheckedRun):
+    """It is a run in which several sides take turns, and has passed every check that needs no process."""
 
-    kind: ClassVar[Literal["train", "ablation"]] = "ablation"
     turns: Turns = Turns()
+
+    def as_options(self) -> dict[str, Any]:
+        """Give every option as it came out (CheckedRun.as_options)."""
+        options = {key: value for key, value in CheckedRun.as_options(self).items() if key not in OF_TRAIN_ALONE}
+        return options | {
+            "overlap": str(self.training.overlap),
+            "rounds": self.turns.rounds,
+            "steps_per_round": self.turns.steps,
+            "warmup": self.turns.warmup,
+            "end_within_s": self.turns.end_within_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedAblation(CheckedTurns):
+    """It is an ablation of these variants: none first, then the others."""
+
+    kind: ClassVar[Kind] = "ablation"
     variants: tuple[Overlap, ...] = ()
 
     @property
@@ -59,15 +76,13 @@ class CheckedAblation(CheckedRun):
 
     def as_options(self) -> dict[str, Any]:
         """Give every option as it came out (CheckedRun.as_options)."""
-        options = {key: value for key, value in CheckedRun.as_options(self).items() if key not in OF_TRAIN_ALONE}
-        return options | {
-            "overlap": str(self.training.overlap),
-            "variants": [str(variant) for variant in self.variants],
-            "rounds": self.turns.rounds,
-            "steps_per_round": self.turns.steps,
-            "warmup": self.turns.warmup,
-            "end_within_s": self.turns.end_within_s,
-        }
+        return CheckedTurns.as_options(self) | {"variants": [str(variant) for variant in self.variants]}
+
+
+def with_turns(config: TrainConfig, turns: Turns, sides: int) -> TrainConfig:
+    """Give the iterations of all turns of so many sides."""
+    warmup = sides * turns.warmup
+    return replace(config, warmup=warmup, iterations=warmup + sides * turns.rounds * turns.steps)
 
 
 def wanted_variants(full: Overlap, asked: Sequence[Overlap]) -> list[Overlap]:
@@ -100,8 +115,7 @@ def checked_ablation(
     for variant in wanted:
         check_cache(variant, run.training.model)
     variants = comparable(wanted, run.grid, checkpointed=run.training.checkpoint_activations)
-    warmup = len(variants) * turns.warmup
-    whole = replace(run.config, warmup=warmup, iterations=warmup + len(variants) * turns.rounds * turns.steps)
+    whole = with_turns(run.config, turns, len(variants))
     return CheckedAblation(
         whole, run.training, run.grid, run.dataset, pretrained=run.pretrained, turns=turns, variants=variants
     )

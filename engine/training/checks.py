@@ -26,6 +26,8 @@ WAITS = "--overlap data sums gradients early, but the optimizer waits for all of
 CLIPPED = WAITS + "clipping needs the norm of the whole gradient (--clip 0 steps each bucket as it is summed)."
 SCALED = WAITS + "in fp16 a step is skipped where any gradient overflows."
 
+Kind = Literal["train", "ablation", "pipeline"]
+
 
 @dataclass(frozen=True, slots=True)
 class CheckedRun:
@@ -35,7 +37,7 @@ class CheckedRun:
     saved: the checkpoint that it resumes. pretrained: the folder of --model hf:DIR.
     """
 
-    kind: ClassVar[Literal["train", "ablation"]] = "train"
+    kind: ClassVar[Kind] = "train"
     config: TrainConfig
     training: Training
     grid: Grid

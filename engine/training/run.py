@@ -1,4 +1,4 @@
-"""Carry out `engine train` or `engine bench overlap` once torch is loaded: connect, train, write what was measured.
+"""Carry out `train`, `bench overlap` or `bench pipeline` once torch is loaded: connect, train, write what was measured.
 
 Whatever goes wrong here flies to the command, whose reporter makes it the result (failure.py).
 """
@@ -38,6 +38,8 @@ from engine.training.energy import JobMeter
 from engine.training.failure import RunReporter
 from engine.training.gathered import breakdown, everyones, joint_peak, profile, roster
 from engine.training.iterations import Measurements, run_iterations
+from engine.training.schedule_turns import compare_schedules
+from engine.training.schedules import CheckedSchedules
 from engine.training.stall import watched
 from engine.training.summary import loss_scaling, run_fields
 from engine.training.trainer import Trainer
@@ -96,21 +98,27 @@ def _train(
     tuning: Tuning | None = None
     if config.tune_matmul:
         kernels, tuning = tuned(training, comm, force=config.tune_matmul == "force")
-    trainer = Trainer(
-        training, run.dataset, comm, recorder, kernels,
-        overlaps=run.overlaps, pretrained=run.pretrained, saved=run.saved,
-    )  # fmt: skip
+
+    def made(training: Training) -> Trainer:
+        return Trainer(
+            training, run.dataset, comm, recorder, kernels,
+            overlaps=run.overlaps, pretrained=run.pretrained, saved=run.saved,
+        )  # fmt: skip
+
+    trainer = made(training)
     precision = Precision.named(training.precision)
     reporter.resolved["widened_by"] = widened_by(precision.compute, precision.master, device, shards=run.grid.shards)
     reporter.resolved["attention"] = _attention(training, run.grid, device)
     reporter.resolved["compiled"] = compiles(device)
     reporter.training = True
-    variants = None
+    compared: dict[str, Any] = {}
     if isinstance(run, CheckedAblation):
-        variants = take_turns(
+        compared["variants"] = take_turns(
             trainer, run.variants, run.turns, measurements,
             began=reporter.began, link_bytes_per_s=config.link_bytes_per_s,
         )  # fmt: skip
+    elif isinstance(run, CheckedSchedules):
+        compared["schedules"] = compare_schedules(run, trainer, made, measurements, began=reporter.began)
     else:
         profiling, energy = None, JobMeter(comm, config.energy)
         if config.profile is not None and isinstance(recorder, NamingRecorder):
@@ -128,7 +136,7 @@ def _train(
         measurements.breakdown = breakdown(comm, measurements.recording, config.link_bytes_per_s)
     ranks = everyones(comm, heard)
     if launch.rank == 0:
-        fields: dict[str, Any] = {"variants": variants} if variants else run_fields(run, measurements, ranks.memory)
+        fields = compared or run_fields(run, measurements, ranks.memory)
         scaling = loss_scaling(trainer.loss_scale, measurements.iterations)
         reporter.succeed(ranks, fields | {"tuning": tuning, "loss_scaling": scaling})
     reporter.end()

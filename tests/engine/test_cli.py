@@ -40,6 +40,10 @@ OF_NO_ABLATION = """
 """
 OF_TURNS = "variant rounds steps-per-round end-within"
 OF_BENCH_OVERLAP = [*(set(OF_TRAIN.split()) - set(OF_NO_ABLATION.split())), *OF_TURNS.split()]
+OF_BENCH_PIPELINE = [
+    *(set(OF_BENCH_OVERLAP) - {"variant"}),
+    *("schedules", "timeline", "slow-stage", "slow-by", "delays"),
+]
 OF_BENCH_MATMUL = """
     model architecture layers hidden heads kv-heads ffn vocab seq
     image patch classes norm no-bias tied dropout grid micro-batch
@@ -146,6 +150,7 @@ def test_every_field_has_an_option_of_its_own() -> None:
         (["bench", "startup"], ["grid", "model", "json"]),
         (["bench", "matmul"], [*OF_BENCH_MATMUL.split(), "json"]),
         (["bench", "overlap"], [*OF_BENCH_OVERLAP, "json"]),
+        (["bench", "pipeline"], [*OF_BENCH_PIPELINE, "json"]),
         (["bench", "peers"], [*OF_BENCH_PEERS.split(), "json"]),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from engine.result import metrics
 from engine.result.interval import NOTHING_KNOWN, over_jobs, over_rounds
-from engine.result.schema import Ratio
+from engine.result.ratio import Ratio
 
 
 def test_rates_shares_and_ratios() -> None:

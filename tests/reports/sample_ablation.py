@@ -10,7 +10,8 @@ from sample_results import train
 from sample_steps import Step, simulate
 
 from engine.result import metrics
-from engine.result.schema import Ratio, Result, Variant
+from engine.result.ratio import Ratio
+from engine.result.schema import Result, Variant
 from engine.result.step import MachineUsage
 
 STEPS = 3

@@ -1,0 +1,204 @@
+"""Schedules of a pipeline take turns in the same processes: how long a step takes, and how long each stage is idle.
+
+Those of the same cut train one model, and the schedule changes between steps; another cut, which interleaved has, is a
+model of its own. Ranks begin each step together, so that the clocks of stages agree. What a simulation of all stages
+gives stands beside what was measured.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, median
+
+import torch
+
+from engine.comm.funnel import Comm
+from engine.grid import CUTTING_STAGES, HOLDING
+from engine.measure.memory import forget_peak
+from engine.overlap.tasks import Direction, StepSchedule
+from engine.pipeline.cut import Cut
+from engine.pipeline.simulation import Times, Transit, play
+from engine.result.pipeline import PlayedTask, ScheduleTurns, StageTurns
+from engine.training.iterations import Measurements
+from engine.training.rounds import Side, take_rounds
+from engine.training.schedules import CheckedSchedules
+from engine.training.trainer import Trainer
+from engine.training.watched import Carried, WatchedRunner, carried_out
+from engine.training_record import Training
+
+log = logging.getLogger(__name__)
+
+DIRECTIONS = tuple(Direction)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Side(Side):
+    """It is a schedule. steps: its counted ones, as this rank carried them out. peak_bytes: on a device."""
+
+    schedule: StepSchedule
+    runner: WatchedRunner
+    steps: list[list[Carried]] = field(default_factory=list)
+    held: int = 0
+    pending: int = 0
+    peak_bytes: int = 0
+
+    def begin(self) -> None:
+        self.runner.schedule = self.schedule
+        forget_peak(self.trainer.comm.device)
+
+    def prepare(self) -> None:
+        self.trainer.comm.barrier()
+
+    def note(self) -> None:
+        runner, device = self.runner, self.trainer.comm.device
+        self.steps.append(carried_out(runner.tasks, self.recording.marks))
+        self.held, self.pending = max(self.held, runner.most_held), max(self.pending, runner.most_pending)
+        if device.type == "cuda":
+            self.peak_bytes = max(self.peak_bytes, torch.cuda.max_memory_allocated(device))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """It is what one stage's steps come to, on average, in seconds. rest_s: what is neither a task nor a wait."""
+
+    idle_s: float
+    rest_s: float
+    task_s: dict[Direction, float]
+    held: int
+    pending: int
+    peak_bytes: int
+    tasks: tuple[PlayedTask, ...]
+
+
+def compare_schedules(
+    run: CheckedSchedules,
+    first: Trainer,
+    make: Callable[[Training], Trainer],
+    measurements: Measurements,
+    *,
+    began: float,
+) -> tuple[ScheduleTurns, ...]:
+    """Measure every schedule. Collective. first: the trainer of run.training. make: makes one of another cut.
+    measurements, began: as take_rounds() takes them. Raises Diverged.
+    """
+    trainers: dict[Cut, Trainer] = {run.training.staged(run.grid).cut: first}
+    sides = []
+    for choice, training in zip(run.choices, run.trainings, strict=True):
+        staged = training.staged(run.grid)
+        trainer = trainers.get(staged.cut) or trainers.setdefault(staged.cut, make(training))
+        if not isinstance(runner := trainer.runner, WatchedRunner):
+            runner = WatchedRunner(trainer.model, staged.schedule, run.disturbance, training.seed)
+            trainer.runner = runner
+        recording = trainer.recorder.new_recording()
+        sides.append(_Side(str(choice), trainer, recording, schedule=staged.schedule, runner=runner))
+    take_rounds(sides, run.turns, measurements, began=began)
+    passes = run.training.batch.per_rank(run.grid) // run.training.batch.at_once(run.grid)
+    found = tuple(_measured(side, sides[0], passes, drawn=run.drawn) for side in sides)
+    for one in found:
+        log.info("%s", describe(one))
+    return found
+
+
+def _measured(side: _Side, base: _Side, passes: int, *, drawn: bool) -> ScheduleTurns:
+    """Give what a side's turns come to. Collective."""
+    comm, step_s = side.trainer.comm, side.recording.time_s / side.recording.steps
+    at = _typical(comm, side)
+    stages = _stages(comm, side, at if drawn else None)
+    rest_s = mean(stage.rest_s for stage in stages)
+    idle, simulated_s = simulated(side.schedule, passes, stages, rest_s)
+    peak_bytes = max(stage.peak_bytes for stage in stages)
+    return ScheduleTurns(
+        schedule=side.name,
+        rounds_s=tuple(side.rounds_s),
+        time_per_iteration_s=side.time_s,
+        over_1f1b=None if side is base else side.over(base),
+        idle_share=mean(stage.idle_s for stage in stages) / step_s,
+        simulated_idle_share=mean(idle),
+        simulated_s=simulated_s,
+        stages=tuple(
+            StageTurns(
+                idle_share=stage.idle_s / step_s,
+                simulated_idle_share=share,
+                task_s={direction.value: time_s for direction, time_s in stage.task_s.items()},
+                most_held=stage.held,
+                most_pending=stage.pending,
+                tasks=stage.tasks,
+            )
+            for stage, share in zip(stages, idle, strict=True)
+        ),
+        drawn_s=_times_s(side)[at] if drawn else None,
+        peak_bytes=peak_bytes or None,
+    )
+
+
+def simulated(schedule: StepSchedule, passes: int, stages: Sequence[Stage], rest_s: float) -> tuple[list[float], float]:
+    """Give the idle share of each stage, and the seconds of a step, where each task takes its mean time on its stage
+    and messages take none.
+    """
+    times = Times(lambda stage, task: stages[stage].task_s[task.direction], lambda stage, task: Transit(0.0, 0.0))
+    step = play(schedule, len(stages), passes, times)
+    step_s = step.time_s + rest_s
+    return [(step.time_s - stage.busy_s) / step_s for stage in step.stages], step_s
+
+
+def _times_s(side: _Side) -> list[float]:
+    return [time_s for times in side.rounds_s for time_s in times]
+
+
+def _typical(comm: Comm, side: _Side) -> int:
+    """Find the step whose time is nearest to the median, on rank 0. Collective."""
+    times = _times_s(side)
+    middle = median(times)
+    nearest = min(range(len(times)), key=lambda step: abs(times[step] - middle))
+    return int(comm.everyone(torch.tensor([nearest]))[0].item())
+
+
+def _stages(comm: Comm, side: _Side, drawn: int | None) -> list[Stage]:
+    """Gather what the ranks know that decide for their stage, and the drawn step of the first of them. Collective."""
+    steps, recording = side.recording.steps, side.recording
+    busy: dict[Direction, list[float]] = defaultdict(list)
+    for one in side.steps:
+        for task, start_s, end_s in one:
+            busy[task.direction].append(end_s - start_s)
+    idle_s = recording.axes[CUTTING_STAGES].exposed_s / steps
+    rest_s = recording.time_s / steps - idle_s - sum(map(sum, busy.values())) / steps
+    means = [mean(busy[direction]) if busy[direction] else 0.0 for direction in DIRECTIONS]
+    own = [idle_s, rest_s, *means, float(side.held), float(side.pending), float(side.peak_bytes)]
+    step = [] if drawn is None else side.steps[drawn]
+    for task, start_s, end_s in step:
+        own += [float(DIRECTIONS.index(task.direction)), float(task.number), float(task.chunk), start_s, end_s]
+    rows = comm.everyone(torch.tensor(own, dtype=torch.float64)).tolist()
+    coords = [comm.grid.coords(rank) for rank in range(comm.grid.size)]
+    leaders = [rank for rank, at in enumerate(coords) if all(at[axis] == 0 for axis in HOLDING)]
+    found = []
+    for stage in range(comm.grid.stages):
+        of_stage = [rows[rank] for rank in leaders if coords[rank][CUTTING_STAGES] == stage]
+        found.append(_stage(of_stage))
+    return found
+
+
+def _stage(rows: Sequence[Sequence[float]]) -> Stage:
+    """Take the mean of a stage's rows, the most of what is counted, and the tasks of the first."""
+    columns = list(zip(*rows, strict=True))
+    idle_s, rest_s, *task_s = (mean(column) for column in columns[: 2 + len(DIRECTIONS)])
+    held, pending, peak_bytes = (int(max(column)) for column in columns[2 + len(DIRECTIONS) :][:3])
+    numbers = rows[0][5 + len(DIRECTIONS) :]
+    tasks = [_played(numbers[at : at + 5]) for at in range(0, len(numbers), 5)]
+    named = {direction: time_s for direction, time_s in zip(DIRECTIONS, task_s, strict=True) if time_s}
+    return Stage(idle_s, rest_s, named, held, pending, peak_bytes, tuple(tasks))
+
+
+def _played(numbers: Sequence[float]) -> PlayedTask:
+    """Name a task as the result does: F3, B0, W12, F3.1."""
+    direction, number, chunk = map(int, numbers[:3])
+    part = f".{chunk}" if chunk else ""
+    return f"{DIRECTIONS[direction].value[0].upper()}{number}{part}", numbers[3], numbers[4]
+
+
+def describe(turns: ScheduleTurns) -> str:
+    """Write one line for a person who waits."""
+    line = f"{turns.schedule:<28} {turns.time_per_iteration_s:8.3f} s a step"
+    if turns.over_1f1b is not None:
+        line += f"  {turns.over_1f1b} of 1f1b"
+    return f"{line}  {turns.idle_share:.1%} idle, {turns.simulated_idle_share:.1%} simulated"
