@@ -1,0 +1,171 @@
+"""`bench pipeline`: which schedules it compares, what they come to, and what a slower stage changes of that."""
+
+from collections.abc import Sequence
+from statistics import mean, median
+from typing import Any
+
+import pytest
+from trainers import trainer_of
+from virtual_ranks import run_ranks
+
+from engine.batch import Batch
+from engine.comm.funnel import Comm
+from engine.errors import UsageError
+from engine.grid import Grid
+from engine.models.choice import ModelChoice
+from engine.overlap.flags import ALL
+from engine.overlap.tasks import Direction, Task
+from engine.pipeline.options import PipelineOptions
+from engine.pipeline.registry import make
+from engine.result.metrics import paired
+from engine.result.pipeline import ScheduleTurns
+from engine.result.ratio import Ratio
+from engine.training.ablation import Turns
+from engine.training.config import RunConfig
+from engine.training.iterations import Measurements
+from engine.training.schedule_turns import Stage, compare_schedules, simulated
+from engine.training.schedules import CheckedSchedules, Disturbance, checked_schedules
+from engine.training.trainer import Trainer
+from engine.training.watched import Carried, carried_out
+
+PASSES = 4
+TWO = Grid(pipe=2)
+FEW = Turns(rounds=2, steps=2, warmup=1)
+QUIET = Disturbance()
+
+
+def config_of(grid: Grid = TWO, **changes: Any) -> RunConfig:
+    batch = Batch(PASSES * grid.batch_split, 1)
+    model = ModelChoice(layers=4, hidden=32, heads=4, vocab=64, seq=8)
+    return RunConfig(model=model, grid=grid, batch=batch, data="synthetic", device="cpu", **changes)
+
+
+def asked(
+    names: Sequence[str] = (), *, grid: Grid = TWO, turns: Turns = FEW, disturbance: Disturbance = QUIET, **changes: Any
+) -> tuple[CheckedSchedules, list[str]]:
+    return checked_schedules(config_of(grid, **changes), ALL, names, turns, disturbance, grid.size, drawn=True)
+
+
+def compared(run: CheckedSchedules) -> tuple[tuple[ScheduleTurns, ...], list[float]]:
+    """What rank 0 finds, and the losses on its way."""
+
+    def work(comm: Comm) -> tuple[tuple[ScheduleTurns, ...], list[float]]:
+        assert comm.recorder is not None
+
+        def of(training: Any) -> Trainer:
+            assert comm.recorder is not None
+            return Trainer(training, run.dataset, comm, comm.recorder)
+
+        measurements = Measurements()
+        found = compare_schedules(run, of(run.training), of, measurements, began=0.0)
+        return found, [iteration.loss for iteration in measurements.iterations]
+
+    return run_ranks(run.grid, work, record=True)[0]
+
+
+@pytest.fixture(scope="module")
+def run() -> tuple[ScheduleTurns, ...]:
+    names = ("gpipe", "interleaved", "zero-bubble", "message-driven-zb")
+    return compared(asked(names, disturbance=Disturbance(slow_stage=1, delays_s=1e-3))[0])[0]
+
+
+def test_each_schedule_has_its_rounds_and_is_compared_with_1f1b_round_by_round(run: tuple[ScheduleTurns, ...]) -> None:
+    base, *others = run
+    names = ["1f1b", "gpipe", "interleaved", "zero-bubble", "message-driven-zb"]
+    assert [one.schedule for one in run] == names
+    assert base.over_1f1b is None
+    for one in others:
+        assert [len(times) for times in one.rounds_s] == [2, 2]
+        pairs = [(median(own), median(of)) for own, of in zip(one.rounds_s, base.rounds_s, strict=True)]
+        assert one.over_1f1b == Ratio.of(paired([pairs]))
+
+
+def test_a_stage_tells_its_idle_share_its_tasks_and_what_it_keeps(run: tuple[ScheduleTurns, ...]) -> None:
+    held = {one.schedule: [(stage.most_held, stage.most_pending) for stage in one.stages] for one in run}
+    assert held["gpipe"] == [(4, 0), (4, 0)]
+    assert held["1f1b"] == [(2, 0), (1, 0)]
+    assert held["zero-bubble"] == [(2, 1), (1, 2)]
+    for one in run:
+        deferring = one.schedule in ("zero-bubble", "message-driven-zb")
+        assert one.idle_share == pytest.approx(mean(stage.idle_share for stage in one.stages))
+        assert one.simulated_idle_share == pytest.approx(mean(stage.simulated_idle_share for stage in one.stages))
+        for stage in one.stages:
+            assert 0 <= stage.idle_share < 1
+            assert set(stage.task_s) == {"forward", "backward", *(["weight"] if deferring else [])}
+
+
+def test_the_timeline_has_every_task_of_a_step_of_each_stage_one_after_the_other(run: tuple[ScheduleTurns, ...]) -> None:
+    for one in run:
+        letters = "FBW" if one.schedule in ("zero-bubble", "message-driven-zb") else "FB"
+        wanted = {f"{letter}{number}" for letter in letters for number in range(PASSES)}
+        if one.schedule == "interleaved":
+            wanted |= {f"{task}.1" for task in wanted}
+        assert one.drawn_s in [time_s for times in one.rounds_s for time_s in times]
+        for stage in one.stages:
+            assert {task for task, *_ in stage.tasks} == wanted
+            moments = [moment for _, *span in stage.tasks for moment in span]
+            assert moments == sorted(moments)
+
+
+def test_neither_turns_nor_a_slow_stage_change_what_is_learnt() -> None:
+    found = asked(("gpipe", "zero-bubble"), disturbance=Disturbance(slow_stage=0, delays_s=1e-3))[0]
+    _, losses = compared(found)
+
+    def plain(comm: Comm) -> list[float]:
+        trainer = trainer_of(found.config, comm)
+        return [trainer.step().loss for _ in losses]
+
+    assert losses == pytest.approx(run_ranks(TWO, plain, record=True)[0], rel=1e-6)
+
+
+def test_a_task_lasts_from_when_its_message_is_there_until_it_is_over() -> None:
+    tasks = [Task(Direction.FORWARD, 0), Task(Direction.BACKWARD, 0)]
+    marks = [("forward", 0.0), ("message", 1.0), ("forward", 2.0), ("message", 3.0), ("backward", 5.0)]
+    marks += [("message", 8.0), ("reduce", 9.0), ("", 10.0)]
+    assert carried_out(tasks, marks) == [Carried(tasks[0], 2.0, 3.0), Carried(tasks[1], 5.0, 8.0)]
+
+
+def test_the_simulation_takes_each_stages_own_times_and_the_rest_of_a_step() -> None:
+    times = {Direction.FORWARD: 1.0, Direction.BACKWARD: 2.0}
+    one, slow = (Stage(0.0, 0.0, {at: time_s * by for at, time_s in times.items()}, 0, 0, 0, ()) for by in (1, 2))
+    idle, step_s = simulated(make("gpipe"), 4, [one, one], rest_s=3.0)
+    assert step_s == pytest.approx(4 * 3 + 3 + 3)
+    assert idle == pytest.approx([3 / 18, 3 / 18])
+    idle, step_s = simulated(make("gpipe"), 4, [one, slow], rest_s=0.0)
+    assert step_s == pytest.approx(1 + 4 * 6 + 2)
+    assert idle == pytest.approx([15 / 27, 3 / 27])
+
+
+def test_all_that_can_be_are_compared_and_what_cant_is_said() -> None:
+    run, left_out = asked(grid=Grid(pipe=3))
+    assert [str(choice) for choice in run.choices] == [
+        "1f1b", "gpipe", "zero-bubble", "message-driven", "message-driven-zb"
+    ]  # fmt: skip
+    (said,) = left_out
+    assert said.startswith("interleaved is left out. ")
+    assert (run.config.warmup, run.config.iterations) == (5, 5 + 5 * 4)
+    limited, _ = asked(("message-driven-zb", "gpipe"), pipeline=PipelineOptions(pipeline_limit=3, weight_limit=2))
+    assert [str(choice) for choice in limited.choices] == ["1f1b", "message-driven-zb, limit 3, cap 2", "gpipe"]
+    assert limited.as_options()["schedules"] == [str(choice) for choice in limited.choices]
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "sentence"),
+    [
+        (("1f1b",), {}, "Schedules are compared with 1f1b: name another one"),
+        (("gpip",), {}, "There is no schedule 'gpip'"),
+        (("interleaved",), {"grid": Grid(pipe=3)}, "takes a multiple of 3 micro-batches"),
+        ((), {"grid": Grid()}, "needs 2 stages or more: give --pipe N"),
+        ((), {"disturbance": Disturbance(slow_stage=2)}, "--slow-stage 2 is none of 2 stages"),
+        ((), {"pipeline": PipelineOptions(schedule="gpipe")}, "give --schedules gpipe,... instead"),
+    ],
+)
+def test_what_cant_be_compared_is_one_sentence(names: tuple[str, ...], changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        asked(names, **changes)
+
+
+@pytest.mark.parametrize(("option", "value"), [("slow_by", -1.0), ("delays_s", float("nan"))])
+def test_what_disturbs_is_no_negative_number(option: str, value: float) -> None:
+    with pytest.raises(UsageError, match="is a number from 0 up"):
+        Disturbance(**{option: value})  # type: ignore[arg-type]
