@@ -8,7 +8,7 @@ of that job, takes six of them, and speaks of no other job. The report's is over
 import math
 from typing import Any
 
-from reframe.core.builtins import run_after, variable
+from reframe.core.builtins import run_after
 from reframe.core.exceptions import SanityError
 
 from engine.errors import UsageError
@@ -16,36 +16,26 @@ from engine.grid import Grid
 from engine.overlap.flags import Overlap
 from engine.training.ablation import comparable, wanted_variants
 from suites.base.figures import Figures, percent, speed_up_figures
-from suites.base.point_training import PointTraining
 from suites.base.training import Refused
+from suites.base.turns import InTurns
 
 LEARNING_RATE = 1e-6
 """It is so small that no step changes the network much: without clipping a long ablation might diverge otherwise, which
 would end the job and lose what it has measured. Times don't depend on it.
 """
-OF_THE_LIMIT = 0.8
-"""Rounds may fill this part of a job's time limit: the rest is for ranks that start late, and for the result."""
-FEWEST_ROUNDS = 3
-"""A median of fewer says nothing."""
 
 
-class Ablation(PointTraining):
+class Ablation(InTurns):
     """Gradients are not clipped, which would keep the optimizer from stepping a bucket while the next is summed.
-    A job begins no round that its time limit might end.
 
     overlap: the flags whose gain is measured, all unless set, with the cache of the series. learning_rate:
     LEARNING_RATE unless set.
     """
 
-    rounds = variable(int, value=0)
-    steps_per_round = variable(int, value=1)
-
     @run_after("init")
-    def take_rounds(self) -> None:
-        series = self.point.series
-        self.rounds = self.rounds or series.rounds
+    def take_flags(self) -> None:
         self.learning_rate = self.learning_rate or LEARNING_RATE
-        self.overlap = self.overlap or f"oar,ors,oag,cache={series.cache},data"
+        self.overlap = self.overlap or f"oar,ors,oag,cache={self.point.series.cache},data"
 
     @run_after("setup")
     def refuse_where_there_is_nothing_to_hide(self) -> None:
@@ -57,9 +47,6 @@ class Ablation(PointTraining):
         except UsageError as error:
             raise Refused(str(error)) from None
 
-    def own_options(self) -> list[str]:
-        return []
-
     def variants(self) -> list[str]:
         """Return the variants that are compared with none; if there are none the engine chooses."""
         return []
@@ -68,22 +55,15 @@ class Ablation(PointTraining):
         words = ["bench", "overlap", *self.plan_options(self.corpus()), "--clip", "0"]
         for variant in self.variants():
             words += ["--variant", variant]
-        words += ["--rounds", str(self.rounds), "--steps-per-round", str(self.steps_per_round)]
-        return [*words, "--end-within", f"{OF_THE_LIMIT * self.time_limit_s:.0f}"]
+        return [*words, *self.turn_options()]
 
     def judge(self) -> None:
         losses = [step["loss"] for step in self.record["iterations"]]
         if not all(map(math.isfinite, losses)):
             raise SanityError(f"a loss is not a number: {losses}")
-        turns = {v["overlap"]: [len(times) for times in v["rounds_s"]] for v in self.record["variants"]}
-        done = len(turns["none"])
-        expected = dict.fromkeys(self.record["config"]["variants"], [self.steps_per_round] * done)
-        if turns != expected:
-            raise SanityError(f"the steps of each round are {turns}, but should be {expected}")
-        if done < (fewest := min(self.rounds, FEWEST_ROUNDS)):
-            raise SanityError(
-                f"only {done} of {self.rounds} rounds fitted the job's time limit, but {fewest} are needed"
-            )
+        self.judge_turns(
+            self.record["config"]["variants"], {v["overlap"]: v["rounds_s"] for v in self.record["variants"]}
+        )
 
     def figures(self) -> Figures:
         return {name: figure for variant in self.record["variants"] for name, figure in figures_of(variant).items()}

@@ -94,7 +94,9 @@ def test_a_stage_tells_its_idle_share_its_tasks_and_what_it_keeps(run: tuple[Sch
             assert set(stage.task_s) == {"forward", "backward", *(["weight"] if deferring else [])}
 
 
-def test_the_timeline_has_every_task_of_a_step_of_each_stage_one_after_the_other(run: tuple[ScheduleTurns, ...]) -> None:
+def test_the_timeline_has_every_task_of_a_step_of_each_stage_one_after_the_other(
+    run: tuple[ScheduleTurns, ...],
+) -> None:
     for one in run:
         letters = "FBW" if one.schedule in ("zero-bubble", "message-driven-zb") else "FB"
         wanted = {f"{letter}{number}" for letter in letters for number in range(PASSES)}

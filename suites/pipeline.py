@@ -1,0 +1,78 @@
+"""How long does a step take under each schedule of a pipeline's stages, and how long does each stage wait?
+
+    reframe -c suites/pipeline.py --system frontier                          one job a point, all schedules in turns
+    reframe -c suites/pipeline.py --system vcluster -n 'machine=quiet' -r    nothing is made slower on purpose
+    reframe -c suites/pipeline.py --system local -S schedules=gpipe,zero-bubble -S rounds=20 -r
+    reframe -c suites/pipeline.py --system alps -S pipeline_limit=8 -S weight_limit=4
+
+A schedule that a point's stages and micro-batches don't allow is left out, and the job's standard error says so.
+"""
+
+import re
+from typing import Any
+
+import reframe as rfm
+from reframe.core.builtins import parameter, variable
+
+from engine.grid import Grid
+from suites.base.figures import Figures, percent, speed_up_figures
+from suites.base.point_training import points_of
+from suites.base.turns import InTurns
+
+QUIET, SLOW_STAGE, DELAYS = "quiet", "slow-stage", "delays"
+
+
+@rfm.simple_test
+class PipelineSchedules(InTurns):
+    """All schedules of one point, on a machine as it is, with a slow stage, and with messages that come late.
+
+    schedules: those that are compared with 1f1b, all that can be unless set. pipeline_limit, weight_limit: of the
+    message-driven ones, those of the engine unless set. slow_by: how much longer the middle stage computes. delays_s:
+    each message leaves later by a random time up to that.
+    """
+
+    descr = "schedules of a pipeline"
+    study = "pipeline"
+    point = points_of("pipeline")
+    machine = parameter([QUIET, SLOW_STAGE, DELAYS], loggable=True)
+    schedules = variable(str, value="")
+    pipeline_limit = variable(int, value=0)
+    weight_limit = variable(int, value=0)
+    slow_by = variable(float, value=0.2)
+    delays_s = variable(float, value=0.005)
+
+    def options(self) -> list[str]:
+        words = ["bench", "pipeline", *self.plan_options(self.corpus()), *self.turn_options(), "--timeline"]
+        if self.schedules:
+            words += ["--schedules", self.schedules]
+        if self.pipeline_limit:
+            words += ["--pipeline-limit", str(self.pipeline_limit)]
+        if self.weight_limit:
+            words += ["--weight-limit", str(self.weight_limit)]
+        if self.machine == SLOW_STAGE:
+            words += ["--slow-stage", str(Grid.parse(self.grid).stages // 2), "--slow-by", f"{self.slow_by:g}"]
+        if self.machine == DELAYS:
+            words += ["--delays", f"{self.delays_s:g}"]
+        return words
+
+    def judge(self) -> None:
+        found = {one["schedule"]: one["rounds_s"] for one in self.record["schedules"]}
+        self.judge_turns(self.record["config"]["schedules"], found)
+
+    def figures(self) -> Figures:
+        """idle: the part of a step that a stage waits for others, the mean of all; simulated: as a simulation has it.
+        held: the most micro-batches that any stage keeps for their backward.
+        """
+        return {name: figure for one in self.record["schedules"] for name, figure in figures_of(one).items()}
+
+
+def figures_of(one: dict[str, Any]) -> Figures:
+    own = re.sub(r"\W+", "_", one["schedule"])
+    found: Figures = {f"time_{own}": (one["time_per_iteration_s"], "s")}
+    if ratio := one["over_1f1b"]:
+        found |= speed_up_figures(f"speed_up_{own}", ratio)
+    return found | {
+        f"idle_{own}": (percent(one["idle_share"]), "%"),
+        f"simulated_{own}": (percent(one["simulated_idle_share"]), "%"),
+        f"held_{own}": (max(stage["most_held"] for stage in one["stages"]), "passes"),
+    }
