@@ -107,8 +107,8 @@ def _setting(runs: pd.DataFrame, variants: Variants) -> Setting:
     before = ""
     for overlap, place in _placed(list(groups)):
         over = before if place == "ladder" else ""
-        ratios = _paired(rounds[overlap], rounds.get(NONE, {}) if overlap != NONE else {}, RATIOS)
-        ratios |= _paired(rounds[overlap], rounds.get(over, {}), [f"over_{name}" for name in RATIOS])
+        ratios = paired(rounds[overlap], rounds.get(NONE, {}) if overlap != NONE else {}, RATIOS)
+        ratios |= paired(rounds[overlap], rounds.get(over, {}), [f"over_{name}" for name in RATIOS])
         names = {"overlap": overlap, "place": place, "label": _label(overlap, over), "over": over}
         listed.append(names | _pooled(groups[overlap], variants, rounds[overlap]) | ratios)
         before = overlap if place == "ladder" else before
@@ -164,7 +164,7 @@ def _pooled(rows: pd.DataFrame, variants: Variants, rounds: Rounds) -> dict[str,
     }
 
 
-def _paired(mine: Rounds, base: Rounds, names: Sequence[str]) -> dict[str, float]:
+def paired(mine: Rounds, base: Rounds, names: Sequence[str]) -> dict[str, float]:
     """Give the ratio and its interval these names; NaN without a round of both, and where nothing is known of it."""
     jobs = [
         [pair for pair in zip(times_s, base.get(run, ()), strict=False) if not any(map(math.isnan, pair))]

@@ -18,6 +18,7 @@ from reports import breakdowns, contests, origin
 from reports.gemm_modes import gemm_modes
 from reports.jobs import as_others, fields, long, with_moments
 from reports.load import Checked, Contests, Run
+from reports.pipelines import Pipelines, disturbed, pipelines
 from reports.predictions import Predictions
 from reports.rings import rings
 from reports.text import clean, number, positive, title
@@ -55,8 +56,8 @@ class Frames:
 
     modes have a row for each mode of matrix products (gemm_modes.py), rings for each shape (rings.py), transfers for
     each size of a back end (transfers.py), and energy for each component of results that looked for counters. variants
-    are of the ablations among the runs, and tunings of the tuner's tables. Contests with peers (contests.py),
-    predictions (predictions.py) and checks of GPUs belong to no run.
+    are of the ablations among the runs, pipelines of the comparisons of schedules, and tunings of the tuner's tables.
+    Contests with peers (contests.py), predictions (predictions.py) and checks of GPUs belong to no run.
     """
 
     runs: pd.DataFrame
@@ -70,6 +71,7 @@ class Frames:
     transfers: pd.DataFrame
     energy: pd.DataFrame
     variants: Variants
+    pipelines: Pipelines
     tunings: Tunings
     contests: pd.DataFrame
     predictions: Predictions
@@ -79,7 +81,8 @@ class Frames:
         """Return the same frames with these runs only."""
         parts = ("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "transfers", "energy")
         kept = {name: (part := getattr(self, name))[part["run"].isin(runs.index)] for name in parts}
-        return replace(self, runs=runs, variants=self.variants.of(runs), tunings=self.tunings.of(runs), **kept)
+        parted = {name: getattr(self, name).of(runs) for name in ("variants", "pipelines", "tunings")}
+        return replace(self, runs=runs, **parted, **kept)
 
 
 def frames(
@@ -109,6 +112,7 @@ def frames(
         transfers(results),
         _energy(results),
         variants(results),
+        pipelines(results),
         tunings(results),
         contests.frame(held),
         predictions,
@@ -148,7 +152,7 @@ def _checks(found: Sequence[Checked]) -> pd.DataFrame:
 RUN_COLUMNS = [
     *("kind", "status", "reason", "series", "variant", "dtype", "model"),
     *("parameters", "sequence", "ranks", "grid", "batch_size", "micro_batch", "checkpointing", "token_budget"),
-    *("overlap", "tuning", "counted_iterations", "time_s"),
+    *("overlap", "tuning", "disturbed", "counted_iterations", "time_s"),
     *("tokens_per_s", "hardware_flops_per_s", "model_flops_per_s"),
     *("given_peak", "given_hfu", "given_mfu", "given_of_empirical", "own_empirical", "own_measured"),
     *breakdowns.COLUMNS,
@@ -188,6 +192,7 @@ def _run(run: Run) -> dict[str, Any]:
         "token_budget": positive(labels.get("token_budget")),
         "overlap": overlap,
         "tuning": _tuning(overlap, config, result.grid),
+        "disturbed": disturbed(config) if result.kind == "pipeline" else "",
         "counted_iterations": summary.counted_iterations if summary else 0,
         **fields(summary, positive, "", **_FROM_SUMMARY),
         "own_measured": bool(summary and summary.empirical_peak_measured),

@@ -30,7 +30,7 @@ class Study:
     name: str
     title: str
     summary: str
-    order: int
+    order: float
     selects: Callable[[pd.DataFrame], "pd.Series[bool]"]
     build: Callable[[Frames, Frames], Page]
     rows_of: Literal["runs", "contests", "checks"] = "runs"

@@ -19,6 +19,7 @@ from engine.measure.memory import forget_peak
 from engine.overlap.tasks import Direction, StepSchedule
 from engine.pipeline.cut import Cut
 from engine.pipeline.simulation import Times, Transit, play
+from engine.result import metrics
 from engine.result.pipeline import PlayedTask, ScheduleTurns, StageTurns
 from engine.training.iterations import Measurements
 from engine.training.rounds import Side, take_rounds
@@ -113,12 +114,12 @@ def _measured(side: _Side, base: _Side, passes: int, *, drawn: bool) -> Schedule
         rounds_s=tuple(side.rounds_s),
         time_per_iteration_s=side.time_s,
         over_1f1b=None if side is base else side.over(base),
-        idle_share=mean(stage.idle_s for stage in stages) / step_s,
+        idle_share=mean(metrics.idle_share(stage.idle_s, step_s) for stage in stages),
         simulated_idle_share=mean(idle),
         simulated_s=simulated_s,
         stages=tuple(
             StageTurns(
-                idle_share=stage.idle_s / step_s,
+                idle_share=metrics.idle_share(stage.idle_s, step_s),
                 simulated_idle_share=share,
                 task_s={direction.value: time_s for direction, time_s in stage.task_s.items()},
                 most_held=stage.held,
@@ -139,7 +140,7 @@ def simulated(schedule: StepSchedule, passes: int, stages: Sequence[Stage], rest
     times = Times(lambda stage, task: stages[stage].task_s[task.direction], lambda stage, task: Transit(0.0, 0.0))
     step = play(schedule, len(stages), passes, times)
     step_s = step.time_s + rest_s
-    return [(step.time_s - stage.busy_s) / step_s for stage in step.stages], step_s
+    return [metrics.idle_share(step.time_s - stage.busy_s, step_s) for stage in step.stages], step_s
 
 
 def _times_s(side: _Side) -> list[float]:

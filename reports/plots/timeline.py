@@ -174,14 +174,14 @@ def _draw_step(
     base = top + PANEL_HEAD + PHASE_HEAD
     _draw_phases(axes, base, step, scale)
     computing = common([(0.0, step.length)], [(phase.start_s, phase.end_s) for phase in step.phases])
-    _fill(axes, strips(union(computing or [(0.0, step.length)]), scale), base, COMPUTE_LANE, "blue", scale)
-    _fill(axes, strips(step.waits, scale), base, COMPUTE_LANE, "red", scale)
+    fill(axes, strips(union(computing or [(0.0, step.length)]), scale), base, COMPUTE_LANE, "blue", scale)
+    fill(axes, strips(step.waits, scale), base, COMPUTE_LANE, "red", scale)
     ticks = [(base + COMPUTE_LANE / 2, COMPUTE)]
     for number, lane in enumerate(lanes):
         low = base + COMPUTE_LANE + LANE * number
         busy = step.lanes.get(lane, ())
-        _fill(axes, strips(busy, scale), low + 3, LANE - 5, "green", scale)
-        _fill(axes, strips(common(busy, step.waits), scale), low + 3, LANE - 5, "red", scale)
+        fill(axes, strips(busy, scale), low + 3, LANE - 5, "green", scale)
+        fill(axes, strips(common(busy, step.waits), scale), low + 3, LANE - 5, "red", scale)
         ticks.append((low + LANE / 2, lane))
     return ticks
 
@@ -205,7 +205,7 @@ def _draw_phases(axes: Axes, base: float, step: DrawnStep, scale: float) -> None
             axes.text(low, base - 11, name, color=COLOURS["muted"], va="center")
 
 
-def _fill(axes: Axes, drawn: Sequence[Strip], top: float, height: float, colour: str, scale: float) -> None:
+def fill(axes: Axes, drawn: Sequence[Strip], top: float, height: float, colour: str, scale: float) -> None:
     """Draw all strips of one lane as one shape, standing on the lane's lower edge."""
     if not drawn:
         return

@@ -11,6 +11,7 @@ from sample_checks import check, save_checks
 from sample_contests import ONE_DEVICE, RATIOS, baseline, baselines, contests, one_device, save_contests
 from sample_devices import latency, links, memory, transfers
 from sample_nights import hostile_nights, referred, slowed, store
+from sample_pipelines import hostile, pipeline
 from sample_predictions import hostile_predictions, plan, save_predictions
 from sample_predictions import validation as validated
 from sample_results import ALL, energy, gemm, save, series, strong, train, validation
@@ -64,6 +65,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *ablation(grid="1x1x2x1", machine=OWN_CORES, hosts=2, job=290),
         *ablation(grid="2x1x2x2", overlaps=["none", ALL], job=300),
         *strong(points=4),
+        *pipeline(jobs=2),
+        *pipeline(slow_stage=1, job=10),
     ]
     counted = energy({"node": 9e5, "device": 7e5})
     made += [train(ranks=ranks, study="by hand", energy=counted, job=500 + ranks) for ranks in (512, 1024)]
@@ -162,6 +165,7 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             variants = [hostile_lanes(variant, name) for variant in run.variants]
             variants.append(variants[-1].model_copy(update={"overlap": name}))
             results.append(run.model_copy(update={"variants": tuple(variants)}))
+        results += [hostile(run, name) for run in pipeline(job=600 + n, **known)]
         results += strong(points=2, token_budget=name if n % 2 else "2e+12", **(known | {"model": "gpt-5b"}))
     save(results, folder)
     odd = [hostile_contests(name, n) for n, name in enumerate(names)]

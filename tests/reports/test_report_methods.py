@@ -25,6 +25,7 @@ SAMPLES: dict[str, Any] = {
     "nn_flops_per_s": 8e12,
     "per_device_flops_per_s": 3.0, "smallest_per_device_flops_per_s": 4.0, "tokens": 1e9, "tokens_per_s": 3e3,
     "ours": 0.4, "published": 0.5, "loss": 3.1, "reference": -3.5, "hidden_s": 0.3, "exposed_s": 0.9, "compute_s": 1.1,
+    "wait_s": 0.4,
     "lane_s": 1.3, "processor_s": 3.0, "cores": 2, "link_s": 0.4, "step_s": 2.1, "bound_s": 1.4, "none_s": 2.6,
     "bound_none_s": 1.5, "part_s": 0.7, "arrays": 3, "array_bytes": 2.0**20, "calls": 5, "operators": 100,
     "ours_bytes": 7e8, "peer_bytes": 9e8, "bytes_per_s": 1.3e12, "advertised_bytes_per_s": 1.6e12, "ratio": 0.9,
@@ -69,6 +70,7 @@ READ = {
         "end",
     ),
     *("place", "place_by_equations", "place_agnostic", "place_of_fastest", "efficient", "micro_batch", "memory_bytes"),
+    *("simulated_s", "held", "pending", "peak_bytes", "micro_batches"),
     *("predicted_s", "measured_s", "measured_exposed_s", "baseline_s", "equations_s", "agnostic_s", "as_run_s"),
 }
 

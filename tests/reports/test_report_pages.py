@@ -267,6 +267,7 @@ def test_every_study_has_its_own_name_and_place() -> None:
         "weak_scaling",
         "strong_scaling",
         "overlap",
+        "pipeline",
         "validation",
         "peak",
         "baselines",

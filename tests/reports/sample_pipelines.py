@@ -1,0 +1,106 @@
+"""Results of the study of pipelines as a machine would leave them: a simulation of all stages is what was measured."""
+
+import random
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import Any
+
+from sample_results import train
+
+from engine.grid import Grid
+from engine.overlap.tasks import Direction, Task
+from engine.pipeline.registry import make
+from engine.pipeline.simulation import Times, Transit, play
+from engine.result import metrics
+from engine.result.pipeline import ScheduleTurns, StageTurns
+from engine.result.ratio import Ratio
+from engine.result.schema import Result
+
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble", "message-driven", "message-driven-zb")
+PASSES = 8
+TASK_S = 0.01
+REST_S = 0.008
+
+
+def pipeline(
+    *, jobs: int = 1, rounds: int = 6, grid: str = "1x1x1x1p4", schedules: Sequence[str] = SCHEDULES, job: int = 0,
+    slow_stage: int | None = None, delays_s: float = 0.0, drawn: bool = True, failure: str | None = None, **shape: Any,
+) -> list[Result]:  # fmt: skip
+    """So many jobs of one setting."""
+    known = {"partition": "cpu", "dtype": "fp32", "sequences": PASSES, "study": "pipeline", "system": "vcluster"}
+    known |= {"model": "gpt-vcluster-deep"} | shape
+    results = []
+    for number in range(jobs):
+        run = train(
+            ranks=Grid.parse(grid).size, grid=grid.partition("p")[0], failure=failure, job=job + number, **known
+        )
+        config = run.config | {"slow_stage": slow_stage, "slow_by": 0.2, "delays_s": delays_s}
+        config["batch"] = {"sequences": PASSES * Grid.parse(grid).batch_split, "micro": 1}
+        empty = {"iterations": (), "summary": None, "breakdown": None, "timeline": None, "collectives": ()}
+        turns: tuple[ScheduleTurns, ...] = ()
+        if not failure:
+            drawing = random.Random(f"{grid}{job + number}")
+            stages = Grid.parse(grid).stages
+            listed = [_turns(name, stages, rounds, slow_stage, drawing, drawn=drawn) for name in schedules]
+            turns = tuple(_compared(one, listed[0]) for one in listed)
+        results.append(
+            run.model_copy(update={"kind": "pipeline", "grid": grid, "config": config, "schedules": turns, **empty})
+        )
+    return results
+
+
+def _turns(
+    name: str, stages: int, rounds: int, slow_stage: int | None, drawing: random.Random, *, drawn: bool
+) -> ScheduleTurns:
+    schedule = make(name)
+    parts = dict.fromkeys(Direction, TASK_S)
+    if not schedule.deferring:
+        parts = {Direction.FORWARD: TASK_S, Direction.BACKWARD: 2 * TASK_S}
+
+    def work_s(stage: int, task: Task) -> float:
+        return parts[task.direction] / schedule.chunks * (1.2 if stage == slow_stage else 1.0)
+
+    quiet = play(schedule, stages, PASSES, Times(work_s, lambda stage, task: Transit(0.0, 0.0)))
+    noisy = Times(lambda *at: work_s(*at) * drawing.uniform(1.0, 1.3), lambda stage, task: Transit(0.0, 0.001))
+    step = play(schedule, stages, PASSES, noisy)
+    step_s, quiet_s = step.time_s + REST_S, quiet.time_s + REST_S
+    made = tuple(
+        StageTurns(
+            idle_share=metrics.idle_share(step.time_s - own.busy_s, step_s),
+            simulated_idle_share=metrics.idle_share(quiet.time_s - simulated.busy_s, quiet_s),
+            task_s={direction.value: time_s / schedule.chunks for direction, time_s in parts.items()},
+            most_held=own.held,
+            most_pending=own.pending,
+            tasks=tuple(
+                (f"{one.task.direction.value[0].upper()}{one.task.number}{'.1' * one.task.chunk}", *one[2:])
+                for one in step.played
+                if one.stage == stage and drawn
+            ),
+        )
+        for stage, (own, simulated) in enumerate(zip(step.stages, quiet.stages, strict=True))
+    )
+    times = [step_s * drawing.uniform(0.99, 1.01) for _ in range(rounds)]
+    return ScheduleTurns(
+        schedule=name, rounds_s=tuple((time_s,) for time_s in times), time_per_iteration_s=fmean(times),
+        idle_share=fmean(one.idle_share for one in made),
+        simulated_idle_share=fmean(one.simulated_idle_share for one in made),
+        simulated_s=quiet_s, stages=made, drawn_s=step_s if drawn else None,
+    )  # fmt: skip
+
+
+def _compared(one: ScheduleTurns, base: ScheduleTurns) -> ScheduleTurns:
+    if one is base:
+        return one
+    pairs = [(median(own), median(of)) for own, of in zip(one.rounds_s, base.rounds_s, strict=True)]
+    return one.model_copy(update={"over_1f1b": Ratio.of(metrics.paired([pairs]))})
+
+
+def hostile(run: Result, name: str) -> Result:
+    """The result with this name for a schedule and a task, and times that no clock shows."""
+    first, second, *others = run.schedules
+    stage = first.stages[0]
+    tasks = (("F" + "9" * 5000, 0.0, 1e-3), (name, 0.0, 1e-3), ("B0", -1e308, 1e308), *stage.tasks)
+    odd = stage.model_copy(update={"tasks": tasks, "idle_share": 1e308, "most_held": -1})
+    first = first.model_copy(update={"schedule": name, "stages": (odd, *first.stages[1:]), "simulated_s": -1.0})
+    second = second.model_copy(update={"rounds_s": ((), (1e308,)), "drawn_s": 1e308, "idle_share": -1e308})
+    return run.model_copy(update={"schedules": (first, second, *others)})

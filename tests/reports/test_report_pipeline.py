@@ -1,0 +1,99 @@
+"""The page of the study of pipelines: what a reader sees of it."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+from sample_pipelines import SCHEDULES, pipeline
+from sample_results import save
+
+from engine.result.schema import Result
+from reports.frame import frames
+from reports.load import load
+from reports.plots.stages import MOST_STAGES, Schedule, picture, tasks
+from reports.schedules import compared
+from reports.site import build
+
+QUIET = "gpt-vcluster-deep-on-1x1x1x1p4-4-stages"
+
+
+def site_of(results: list[Result], folder: Path) -> Path:
+    save(results, folder / "r")
+    build([folder / "r"], folder / "site")
+    return folder / "site" / "pipeline.html"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a setting on a quiet machine and with a slow stage, of which a job failed."""
+    runs = [*pipeline(jobs=3), *pipeline(jobs=2, slow_stage=2, delays_s=0.005, job=10)]
+    return site_of([*runs, *pipeline(slow_stage=2, failure="rank 3 was killed", job=20)], tmp_path_factory.mktemp("p"))
+
+
+def rows_of(page: Path, name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((page.parent / "data" / f"pipeline-{name}.csv").open()))
+
+
+def test_jobs_of_one_setting_are_pooled_and_what_was_slowed_down_is_another_setting(page: Path) -> None:
+    listed = rows_of(page, "settings")
+    told = {row["disturbed"]: (row["grid"], row["micro_batches"], row["rounds"]) for row in listed}
+    assert told == {
+        "": ("1x1x1x1p4", "8.0", "18.0"),
+        "stage 2 slower by 20 %, messages up to 5 ms late": ("1x1x1x1p4", "8.0", "12.0"),
+        "stage 2 slower by 20 %": ("1x1x1x1p4", "8.0", ""),
+    }
+    assert "rank 3 was killed" in page.read_text()
+    assert "no run of 1f1b" not in page.read_text(), "where all jobs failed that is said instead"
+
+
+def test_a_table_has_each_schedule_with_its_ratio_to_1f1b_and_both_idle_shares(tmp_path: Path) -> None:
+    save(pipeline(jobs=3), tmp_path)
+    (one,) = compared(frames(load([tmp_path]).runs))
+    assert one.table["schedule"].tolist() == list(SCHEDULES)
+    assert (one.stages, one.micro_batches) == (4, 8)
+    rows = {row["schedule"]: row for _, row in one.table.iterrows()}
+    assert rows["1f1b"]["ratio"] != rows["1f1b"]["ratio"]
+    assert rows["zero-bubble"]["ratio_low"] < rows["zero-bubble"]["ratio"] < rows["zero-bubble"]["ratio_high"] < 1
+    assert rows["gpipe"]["held"] == 8
+    for row in rows.values():
+        assert row["idle_least"] <= row["idle"] <= row["idle_most"]
+        assert 0 < row["simulated_idle"] < 1
+    best = one.best()
+    assert best is not None
+    assert best["ratio"] == min(row["ratio"] for row in rows.values() if row["schedule"] != "1f1b")
+
+
+def test_the_timeline_has_a_row_a_stage_and_each_task_with_its_micro_batch(page: Path) -> None:
+    figure = re.findall(r"<h3>One step of all stages</h3>.*?</figure>", page.read_text(), re.DOTALL)[0]
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", figure)
+    assert texts.count("stage 3") == len(SCHEDULES)
+    assert all(name in texts for name in SCHEDULES)
+    assert texts.count("7") >= 4 * 2 * len(SCHEDULES) / 2
+    assert "7\u2032" in texts
+    names = sorted(path.name for path in (page.parent / "data").glob("pipeline-*-timeline.csv"))
+    assert len(names) == 2
+    drawn = list(csv.DictReader((page.parent / "data" / names[0]).open()))
+    wanted = sum(
+        4 * 8 * {"interleaved": 4}.get(name, 3 if name.endswith(("zb", "bubble")) else 2) for name in SCHEDULES
+    )
+    assert len(drawn) == wanted
+
+
+def test_what_no_clock_shows_is_not_drawn_and_of_many_stages_some() -> None:
+    odd = (("X1", 0.0, 0.5), ("F0", float("nan"), 0.5), ("F1", 0.6, 0.4), ("F2", 0.2, 9.0), ("F3", 0.0, 0.5))
+    kept = tasks([Schedule("a", "", 1.0, (odd,)), Schedule("b", "", float("nan"), (odd,))])
+    assert kept["task"].tolist() == ["F3"]
+    assert picture([Schedule("a", "", 1.0, ((),))]) is None
+    many = picture([Schedule("a", "", 1.0, ((("F0", 0.0, 0.5),),) * 48)])
+    assert many is not None
+    rows = [label.get_text() for label in many.axes[0].get_yticklabels()]
+    assert (len(rows), rows[0], rows[-1]) == (MOST_STAGES, "stage 0", "stage 47")
+
+
+def test_a_page_without_a_timeline_or_without_1f1b_is_whole(tmp_path: Path) -> None:
+    runs = [*pipeline(drawn=False, schedules=("gpipe", "1f1b")), *pipeline(grid="1x1x1x2p2", schedules=("gpipe",))]
+    html = site_of(runs, tmp_path).read_text()
+    assert "One step of all stages</h3>" in html
+    assert "no run of 1f1b" in html
+    assert not re.search(r"\bnan\b", html, re.IGNORECASE)
