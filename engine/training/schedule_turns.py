@@ -15,7 +15,6 @@ import torch
 
 from engine.comm.funnel import Comm
 from engine.grid import CUTTING_STAGES, HOLDING
-from engine.measure.memory import forget_peak
 from engine.overlap.tasks import Direction, StepSchedule
 from engine.pipeline.cut import Cut
 from engine.pipeline.simulation import Times, Transit, play
@@ -46,7 +45,8 @@ class _Side(Side):
 
     def begin(self) -> None:
         self.runner.schedule = self.schedule
-        forget_peak(self.trainer.comm.device)
+        if (device := self.trainer.comm.device).type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
 
     def prepare(self) -> None:
         self.trainer.comm.barrier()

@@ -18,6 +18,8 @@ from engine.training_record import Training
 
 BASE: ScheduleName = "1f1b"
 """All others are compared with this schedule."""
+MOST_DRAWN = 20_000
+"""A result has the tasks of a step if all stages together have no more of them: nobody sees more in a picture."""
 USUAL = tuple(name for name in NAMES if name != "one-by-one")
 DISTURBED = Group("disturbance: what a machine may do to a pipeline", sort_key=2.7)
 
@@ -69,7 +71,7 @@ def checked_schedules(
     ranks: int, *, drawn: bool,
 ) -> tuple[CheckedSchedules, list[str]]:  # fmt: skip
     """Check the comparison of schedules of these names, or else of all that can be, with BASE; and say in a sentence
-    each which of all are left out. Raises UsageError.
+    each what is left out. Raises UsageError.
     """
     if config.pipeline.schedule != AUTO:
         raise UsageError(f"bench pipeline compares several: give --schedules {config.pipeline.schedule},... instead.")
@@ -82,6 +84,10 @@ def checked_schedules(
     if slow is not None and not 0 <= slow < stages:
         raise UsageError(f"--slow-stage {slow} is none of {stages} stages, which count from 0.")
     found, left_out = _able(run, config.pipeline, names)
+    count = 3 * stages * (run.training.batch.per_rank(run.grid) // run.training.batch.at_once(run.grid))
+    if drawn and count > MOST_DRAWN:
+        left_out.append(f"The timeline is left out: a step has about {count:,} tasks, of which no picture tells much.")
+        drawn = False
     whole = with_turns(run.config, turns, len(found))
     comparison = CheckedSchedules(
         whole, run.training, run.grid, run.dataset, pretrained=run.pretrained, turns=turns, choices=tuple(found),

@@ -1,14 +1,17 @@
 """`bench pipeline`: which schedules it compares, what they come to, and what a slower stage changes of that."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import pytest
+from engine_command import SMALL, finish, start
 from trainers import trainer_of
 from virtual_ranks import run_ranks
 
 from engine.batch import Batch
+from engine.cli.trained import trained
 from engine.comm.funnel import Comm
 from engine.errors import UsageError
 from engine.grid import Grid
@@ -20,6 +23,7 @@ from engine.pipeline.registry import make
 from engine.result.metrics import paired
 from engine.result.pipeline import ScheduleTurns
 from engine.result.ratio import Ratio
+from engine.result.schema import read
 from engine.training.ablation import Turns
 from engine.training.config import RunConfig
 from engine.training.iterations import Measurements
@@ -35,7 +39,7 @@ QUIET = Disturbance()
 
 
 def config_of(grid: Grid = TWO, **changes: Any) -> RunConfig:
-    batch = Batch(PASSES * grid.batch_split, 1)
+    batch = changes.pop("batch", Batch(PASSES * grid.batch_split, 1))
     model = ModelChoice(layers=4, hidden=32, heads=4, vocab=64, seq=8)
     return RunConfig(model=model, grid=grid, batch=batch, data="synthetic", device="cpu", **changes)
 
@@ -146,6 +150,10 @@ def test_all_that_can_be_are_compared_and_what_cant_is_said() -> None:
     (said,) = left_out
     assert said.startswith("interleaved is left out. ")
     assert (run.config.warmup, run.config.iterations) == (5, 5 + 5 * 4)
+    assert run.drawn
+    many, (*_, told) = asked(batch=Batch(5000, 1))
+    assert not many.drawn
+    assert told.startswith("The timeline is left out: a step has about 30,000 tasks")
     limited, _ = asked(("message-driven-zb", "gpipe"), pipeline=PipelineOptions(pipeline_limit=3, weight_limit=2))
     assert [str(choice) for choice in limited.choices] == ["1f1b", "message-driven-zb, limit 3, cap 2", "gpipe"]
     assert limited.as_options()["schedules"] == [str(choice) for choice in limited.choices]
@@ -171,3 +179,21 @@ def test_what_cant_be_compared_is_one_sentence(names: tuple[str, ...], changes: 
 def test_what_disturbs_is_no_negative_number(option: str, value: float) -> None:
     with pytest.raises(UsageError, match="is a number from 0 up"):
         Disturbance(**{option: value})  # type: ignore[arg-type]
+
+
+def test_two_processes_write_a_result_of_which_a_person_reads_a_line_for_each_schedule(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    options = ["--pipe", "2", "--grid", "1x1x1x1", "--micro-batch", "2", "--schedules", "message-driven-zb,auto"]
+    options += ["--timeline", "--rounds", "2", "--label", "study=a", "--out", str(out)]
+    codes, said = finish(start(2, "bench", "pipeline", *SMALL, *options))
+    assert codes == [0, 0], said
+    result = read(out)
+    assert (result.kind, result.status, result.grid, result.variants) == ("pipeline", "ok", "1x1x1x1p2", ())
+    assert [one.schedule for one in result.schedules] == result.config["schedules"]
+    assert [len(stage.tasks) for one in result.schedules for stage in one.stages][:2] == [8, 8]
+    assert result.config["pipeline"]["blocks"] == [[1], [1]]
+    head, base, *others = trained(result).splitlines()
+    assert head.split()[:3] == ["schedule", "step,", "ms"]
+    assert base.split()[0] == "1f1b"
+    assert len(others) == len(result.schedules) - 1
+    assert "round 2/2  message-driven-zb" in said[0]
