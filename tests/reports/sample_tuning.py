@@ -82,7 +82,7 @@ def tuning(
     first, again = tuple(zip(*shapes, strict=True)) or ((), ())
     if name:
         again = tuple(shape.model_copy(update={"layer": name}) for shape in again)
-    told = recorded(network, split)
+    told = recorded(training, split)
     return Result(
         kind="matmul", status="failed" if failure else "ok", reason=failure,
         labels={"study": "kernel_tuning", "system": system, "partition": partition, "series": "axonn-sc24"} | labels,
