@@ -15,7 +15,7 @@ def idle(name: str, one: Compared) -> Figure:
     table = one.table
     rows = [
         Row(
-            row["schedule"], 100 * row["idle_least"], 100 * row["idle_most"], 100 * row["simulated_idle"],
+            row["label"], 100 * row["idle_least"], 100 * row["idle_most"], 100 * row["simulated_idle"],
             notes=(text.seconds(row["time_s"]), text.ratio(row["ratio"]) if row["ratio"] == row["ratio"] else ""),
             pale=() if row["ratio_low"] > 1 or row["ratio_high"] < 1 else (1,),
         )
@@ -30,7 +30,7 @@ def idle(name: str, one: Compared) -> Figure:
         "each stage's measured mean times, and messages that take none. A ratio in grey may be chance."
     )
     said = [
-        f"{row['schedule']}: {text.percent(row['idle'])} idle, {text.percent(row['simulated_idle'])} simulated"
+        f"{row['label']}: {text.percent(row['idle'])} idle, {text.percent(row['simulated_idle'])} simulated"
         for _, row in table.iterrows()
     ]
     csv = table[["schedule", "time_s", "ratio", "idle", "idle_least", "idle_most", "simulated_idle"]]
@@ -40,7 +40,7 @@ def idle(name: str, one: Compared) -> Figure:
 def timeline(name: str, one: Compared) -> list[Figure]:
     """Draw a step of each schedule that has its tasks, of the newest job; nothing where none has."""
     steps = []
-    for schedule, records in zip(one.table["schedule"], one.records, strict=True):
+    for schedule, records in zip(one.table["label"], one.records, strict=True):
         newest = records[-1]
         step_s = math.nan if newest.drawn_s is None else newest.drawn_s
         remark = f"{text.seconds(step_s)}, {text.percent(newest.idle_share)} idle on average"

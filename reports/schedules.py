@@ -22,9 +22,9 @@ _MEDIANS = SCHEDULE_COLUMNS[2:]
 @dataclass(frozen=True, slots=True)
 class Compared:
     """It is one setting. first: a job of it; runs: all its jobs. table: one row a schedule, BASE first, none where no
-    job ended well: the medians over jobs, the paired ratio to BASE with its interval, how many jobs and rounds, and
-    time_s_low and time_s_high, the fastest and the slowest round. records: of each row, those of its jobs, the newest
-    last.
+    job ended well: its label for a person, the medians over jobs, the paired ratio to BASE with its interval, how many
+    jobs and rounds, and time_s_low and time_s_high, the fastest and the slowest round. records: of each row, those of
+    its jobs, the newest last.
     """
 
     first: "pd.Series[Any]"
@@ -75,11 +75,12 @@ def _compared(runs: pd.DataFrame, pipelines: Pipelines) -> Compared:
     listed = []
     for name, mine in groups.items():
         times = [time_s for of_job in rounds[name].values() for time_s in of_job if time_s == time_s]
-        row = {"schedule": name, **{key: mine[key].median() for key in _MEDIANS}}
+        auto = " (auto)" if pipelines.records[mine.index[-1]].auto else ""
+        row = {"schedule": name, "label": f"{name}{auto}", **{key: mine[key].median() for key in _MEDIANS}}
         row |= {"jobs": len(mine), "rounds": len(times), "time_s_low": min(times, default=math.nan)}
         row["time_s_high"] = max(times, default=math.nan)
         listed.append(row | paired(rounds[name], {} if name == BASE else rounds.get(BASE, {}), RATIOS))
-    columns = ["schedule", *_MEDIANS, "jobs", "rounds", "time_s_low", "time_s_high", *RATIOS]
+    columns = ["schedule", "label", *_MEDIANS, "jobs", "rounds", "time_s_low", "time_s_high", *RATIOS]
     table = pd.DataFrame(listed, columns=columns)
     for end, ratio_end in (("", ""), ("_low", "_high"), ("_high", "_low")):
         table[f"faster{end}"] = by_row(metrics.speed_up, 1.0, table[f"ratio{ratio_end}"])

@@ -38,7 +38,7 @@ def _overlaps(result: Result) -> str:
 def _schedules(result: Result) -> str:
     rows = [
         (
-            one.schedule,
+            one.label,
             f"{1e3 * one.time_per_iteration_s:.1f}",
             str(one.over_1f1b or ""),
             f"{one.idle_share:.1%}",

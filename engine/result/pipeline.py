@@ -27,13 +27,15 @@ class StageTurns(Record):
 class ScheduleTurns(Record):
     """It is one schedule of a pipeline, which took turns with the others in the same processes.
 
-    rounds_s: seconds of each counted step, by round. over_1f1b: its time by that of 1F1B, paired by round; absent for
-    1F1B itself. idle_share, simulated_idle_share: means over stages. simulated_s: of a step; what isn't a task takes as
-    long as was measured. drawn_s: of the step whose tasks the stages have. peak_bytes: the most that was allocated on
-    any rank's device while it had its turns; absent on processors, where nothing tells.
+    auto: whether --schedule auto takes it. rounds_s: seconds of each counted step, by round. over_1f1b: its time by
+    that of 1F1B, paired by round; absent for 1F1B itself. idle_share, simulated_idle_share: means over stages.
+    simulated_s: of a step; what isn't a task takes as long as was measured. drawn_s: of the step whose tasks the stages
+    have. peak_bytes: the most that was allocated on any rank's device while it had its turns; absent on processors,
+    where nothing tells.
     """
 
     schedule: str
+    auto: bool = False
     rounds_s: tuple[tuple[float, ...], ...]
     time_per_iteration_s: float
     over_1f1b: Ratio | None = None
@@ -43,3 +45,8 @@ class ScheduleTurns(Record):
     stages: tuple[StageTurns, ...]
     drawn_s: float | None = None
     peak_bytes: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Name it for a person."""
+        return f"{self.schedule} (auto)" if self.auto else self.schedule

@@ -94,8 +94,11 @@ def compare_schedules(
         recording = trainer.recorder.new_recording()
         sides.append(_Side(str(choice), trainer, recording, schedule=staged.schedule, runner=runner))
     take_rounds(sides, run.turns, measurements, began=began)
-    passes = run.training.batch.per_rank(run.grid) // run.training.batch.at_once(run.grid)
-    found = tuple(_measured(side, sides[0], passes, drawn=run.drawn) for side in sides)
+    passes = run.training.passes(run.grid)
+    found = tuple(
+        _measured(side, sides[0], passes, drawn=run.drawn).model_copy(update={"auto": choice == run.auto})
+        for choice, side in zip(run.choices, sides, strict=True)
+    )
     for one in found:
         log.info("%s", describe(one))
     return found
@@ -199,7 +202,7 @@ def _played(numbers: Sequence[float]) -> PlayedTask:
 
 def describe(turns: ScheduleTurns) -> str:
     """Write one line for a person who waits."""
-    line = f"{turns.schedule:<28} {turns.time_per_iteration_s:8.3f} s a step"
+    line = f"{turns.label:<36} {turns.time_per_iteration_s:8.3f} s a step"
     if turns.over_1f1b is not None:
         line += f"  {turns.over_1f1b} of 1f1b"
     return f"{line}  {turns.idle_share:.1%} idle, {turns.simulated_idle_share:.1%} simulated"

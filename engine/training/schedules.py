@@ -8,7 +8,10 @@ from typing import Annotated, Any, ClassVar
 from cyclopts import Group, Parameter
 
 from engine.errors import UsageError
+from engine.footprint.fit import check_memory
+from engine.footprint.memory import Footprint
 from engine.overlap.flags import Overlap
+from engine.overlap.tasks import StepSchedule
 from engine.pipeline.options import PipelineOptions, ScheduleName
 from engine.pipeline.registry import AUTO, NAMES, ScheduleChoice
 from engine.training.ablation import CheckedTurns, Turns, with_turns
@@ -20,7 +23,8 @@ BASE: ScheduleName = "1f1b"
 """All others are compared with this schedule."""
 MOST_DRAWN = 20_000
 """A result has the tasks of a step if all stages together have no more of them: nobody sees more in a picture."""
-USUAL = tuple(name for name in NAMES if name != "one-by-one")
+USUAL = (*(name for name in NAMES if name not in ("one-by-one", "interleaved")), "interleaved", AUTO)
+"""Interleaved comes late, as its model stands beside that of the others."""
 DISTURBED = Group("disturbance: what a machine may do to a pipeline", sort_key=2.7)
 
 
@@ -51,12 +55,14 @@ class Disturbance:
 class CheckedSchedules(CheckedTurns):
     """It is a comparison of these schedules, BASE first. trainings: of each, which differ by the cut at most.
 
-    drawn: whether the result has the tasks of a step of each.
+    auto: the one that --schedule auto takes, if that is among them. drawn: whether the result has the tasks of a step
+    of each.
     """
 
     kind: ClassVar[Kind] = "pipeline"
     choices: tuple[ScheduleChoice, ...] = ()
     trainings: tuple[Training, ...] = ()
+    auto: ScheduleChoice | None = None
     disturbance: Disturbance = Disturbance()
     drawn: bool = False
 
@@ -83,38 +89,71 @@ def checked_schedules(
         raise UsageError("bench pipeline needs 2 stages or more: give --pipe N, and as many times the ranks.")
     if slow is not None and not 0 <= slow < stages:
         raise UsageError(f"--slow-stage {slow} is none of {stages} stages, which count from 0.")
-    found, left_out = _able(run, config.pipeline, names)
-    count = 3 * stages * (run.training.batch.per_rank(run.grid) // run.training.batch.at_once(run.grid))
+    found, auto, left_out = _able(run, config.pipeline, names)
+    count = 3 * stages * run.training.passes(run.grid)
     if drawn and count > MOST_DRAWN:
         left_out.append(f"The timeline is left out: a step has about {count:,} tasks, of which no picture tells much.")
         drawn = False
     whole = with_turns(run.config, turns, len(found))
     comparison = CheckedSchedules(
         whole, run.training, run.grid, run.dataset, pretrained=run.pretrained, turns=turns, choices=tuple(found),
-        trainings=tuple(found.values()), disturbance=disturbance, drawn=drawn,
+        trainings=tuple(found.values()), auto=auto, disturbance=disturbance, drawn=drawn,
     )  # fmt: skip
     return comparison, left_out
 
 
 def _able(
     run: CheckedRun, options: PipelineOptions, names: Sequence[str]
-) -> tuple[dict[ScheduleChoice, Training], list[str]]:
-    """Find the schedules that the stages and micro-batches allow, and what is told of others. Of names that a person
-    gave, all have to be. Raises UsageError.
+) -> tuple[dict[ScheduleChoice, Training], ScheduleChoice | None, list[str]]:
+    """Find the schedules that the stages, the micro-batches and a device's memory allow, the one of them that AUTO
+    takes, and what is told of others. Of names that a person gave, all have to be. Raises UsageError.
     """
     found: dict[ScheduleChoice, Training] = {}
+    auto: ScheduleChoice | None = None
     left_out = []
     for name in dict.fromkeys((BASE, *(names or USUAL))):
-        training = replace(run.training, pipeline=_options(options, name))
         try:
-            found.setdefault(training.staged(run.grid).choice, training)
+            training = replace(run.training, pipeline=_options(options, name))
+            staged = training.staged(run.grid)
+            same = (other for other in found if _alike(other.make(), staged.schedule, run))
+            choice = next(same, staged.choice)
+            if choice not in found:
+                training = replace(training, pipeline=_options(_chosen(options, choice), choice.name))
+                _check_room(run, training, [*found.values()])
+                found[choice] = training
+            auto = choice if name == AUTO else auto
         except UsageError as error:
             if names:
                 raise
             left_out.append(f"{name} is left out. {error}")
     if len(found) == 1:
         raise UsageError(f"Schedules are compared with {BASE}: name another one with --schedules.")
-    return found, left_out
+    return found, auto, left_out
+
+
+def _alike(one: StepSchedule, other: StepSchedule, run: CheckedRun) -> bool:
+    """Say whether two schedules do the same: of one kind, whose limits come to the same on every stage."""
+    stages, passes = run.grid.stages, run.training.passes(run.grid)
+    held = [[each.held(stage, stages, passes) for stage in range(stages)] for each in (one, other)]
+    return type(one) is type(other) and one.chunks == other.chunks and held[0] == held[1]
+
+
+def _chosen(options: PipelineOptions, choice: ScheduleChoice) -> PipelineOptions:
+    """Give the options with what a choice sets."""
+    return replace(options, pipeline_limit=choice.limit, weight_limit=choice.cap, chunks=choice.chunks)
+
+
+def _check_room(run: CheckedRun, training: Training, others: Sequence[Training]) -> None:
+    """Raise UsageError unless a step fits into a device's memory, beside the models of other cuts."""
+    memory, grid, device = run.config.device_memory, run.grid, "cpu" if run.config.device == "cpu" else "cuda"
+    if memory is None:
+        return
+    check_memory(training, grid, memory, device)
+    apart = [one for one in others if one.cut(grid) != training.cut(grid)]
+    if apart:
+        own, *needs = (Footprint(one, device).on(grid) for one in (training, *apart))
+        if max(own.total + needs[0].state, own.state + max(one.total for one in needs)) > memory:
+            raise UsageError("It cuts the network otherwise, and a device has no room for two models.")
 
 
 def _options(options: PipelineOptions, name: str) -> PipelineOptions:

@@ -121,7 +121,7 @@ def _write_numbers(axes: Axes, tasks: Sequence[PlayedTask], middle: float, scale
     for name, start_s, end_s in tasks:
         number, _, chunk = name[1:].partition(".")
         words = number + "\u2032" * min(int(chunk or 0), 3)
-        if (end_s - start_s) * scale > DIGIT * len(words) + 4:
+        if (end_s - start_s) * scale > DIGIT * len(number) + 2.5 * (len(words) - len(number)) + 3:
             axes.text(
                 (start_s + end_s) / 2, middle, words, color=COLOURS["paper"], size=9, ha="center", va="center_baseline"
             )

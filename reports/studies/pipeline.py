@@ -22,8 +22,9 @@ LEAD = (
     "The same training with each schedule, in turns in the same processes: gpipe (all forwards, then all backwards), "
     "1f1b (one of each in turns), interleaved (several parts of the network a stage), zero-bubble (weight gradients "
     "are tasks of their own), message-driven (whatever message has come, Algorithm 2 of axonn-ipdps22) and "
-    "message-driven-zb (weight gradients while none has). Ratios are paired by round. Beside what was measured stands "
-    "what a simulation of all stages gives, whose tasks take their measured mean and whose messages take no time."
+    "message-driven-zb (weight gradients while none has). What --schedule auto takes is marked. Ratios are paired by "
+    "round. Beside what was measured stands what a simulation of all stages gives, whose tasks take their measured "
+    "mean and whose messages take no time."
 )
 RUN = "reframe -c suites/pipeline.py --system local -r"
 MOST_SECTIONS = 12
@@ -66,7 +67,7 @@ def _overview(found: Sequence[Compared], drawn: int) -> Section:
         "model grid",
         Column("Micro-batches", "micro_batches", text.count),
         Column("Slowed down", "disturbed", numeric=False, missing="nothing"),
-        Column("Fastest", "schedule", numeric=False, missing=NO_BASE),
+        Column("Fastest", "label", numeric=False, missing=NO_BASE),
         _ratio(), _idle(), _idle("Simulated", "simulated_idle"),
         Column("1F1B idle", "base_idle", text.percent, figure="idle_share"),
         "rounds ranks system network",
@@ -88,8 +89,8 @@ def _layout(one: Compared) -> dict[Any, Any]:
         "micro_batches": one.micro_batches,
         "base_idle": base["idle"].iloc[0] if len(base) else float("nan"),
     }
-    names = ("schedule", "ratio", "ratio_low", "ratio_high", "idle", "simulated_idle", "rounds")
-    return row | {name: ("" if name == "schedule" else float("nan")) if best is None else best[name] for name in names}
+    names = ("label", "ratio", "ratio_low", "ratio_high", "idle", "simulated_idle", "rounds")
+    return row | {name: ("" if name == "label" else float("nan")) if best is None else best[name] for name in names}
 
 
 def _ratio(title: str = "Ratio to 1f1b", missing: str = NO_BASE) -> Column:
@@ -114,13 +115,13 @@ def _facts(one: Compared) -> Facts:
     best, table = one.best(), one.table
     least = table.sort_values("idle").iloc[0]
     off = (table["idle"] - table["simulated_idle"]).abs().median()
-    idle = (text.percent(least["idle"]), "least idle", f"{least['schedule']}, mean of {one.stages} stages")
+    idle = (text.percent(least["idle"]), "least idle", f"{least['label']}, mean of {one.stages} stages")
     simulated = (f"{100 * off:.1f} points", "off the simulation", "idle share, median over schedules")
     if best is None:
         return Facts(((None, "as fast as 1f1b", NO_BASE), idle, simulated))
     span = f"{text.times(best['faster_low'])} to {text.times(best['faster_high'])}, "
     known = best["faster_low"] == best["faster_low"]
-    remark = f"{best['schedule']}, {span if known else ''}{text.plural(int(best['rounds']), 'paired round')}"
+    remark = f"{best['label']}, {span if known else ''}{text.plural(int(best['rounds']), 'paired round')}"
     step = (text.seconds(best["time_s"]), "a step with it", f"{text.plural(int(best['jobs']), 'job')}")
     return Facts(((text.times(best["faster"]), "as fast as 1f1b", remark), step, idle, simulated))
 
@@ -133,7 +134,7 @@ def _table(name: str, one: Compared) -> Table:
         ]
     )
     columns = columns_of(
-        Column("Schedule", "schedule", numeric=False),
+        Column("Schedule", "label", numeric=False),
         "time_s spread",
         _ratio(missing=""),
         _idle(), _idle("least", "idle_least"), _idle("most", "idle_most"), _idle("Simulated", "simulated_idle"),

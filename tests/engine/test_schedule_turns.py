@@ -145,11 +145,12 @@ def test_the_simulation_takes_each_stages_own_times_and_the_rest_of_a_step() -> 
 def test_all_that_can_be_are_compared_and_what_cant_is_said() -> None:
     run, left_out = asked(grid=Grid(pipe=3))
     assert [str(choice) for choice in run.choices] == [
-        "1f1b", "gpipe", "zero-bubble", "message-driven", "message-driven-zb"
+        "1f1b", "gpipe", "zero-bubble", "message-driven", "message-driven-zb", "message-driven-zb, limit 3, cap 2"
     ]  # fmt: skip
+    assert run.auto == run.choices[-1]
     (said,) = left_out
     assert said.startswith("interleaved is left out. ")
-    assert (run.config.warmup, run.config.iterations) == (5, 5 + 5 * 4)
+    assert (run.config.warmup, run.config.iterations) == (6, 6 + 6 * 4)
     assert run.drawn
     many, (*_, told) = asked(batch=Batch(5000, 1))
     assert not many.drawn
@@ -195,5 +196,6 @@ def test_two_processes_write_a_result_of_which_a_person_reads_a_line_for_each_sc
     head, base, *others = trained(result).splitlines()
     assert head.split()[:3] == ["schedule", "step,", "ms"]
     assert base.split()[0] == "1f1b"
+    assert sum(one.auto for one in result.schedules) == 1
     assert len(others) == len(result.schedules) - 1
     assert "round 2/2  message-driven-zb" in said[0]

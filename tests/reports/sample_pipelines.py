@@ -84,7 +84,7 @@ def _turns(
         schedule=name, rounds_s=tuple((time_s,) for time_s in times), time_per_iteration_s=fmean(times),
         idle_share=fmean(one.idle_share for one in made),
         simulated_idle_share=fmean(one.simulated_idle_share for one in made),
-        simulated_s=quiet_s, stages=made, drawn_s=step_s if drawn else None,
+        auto=name == "zero-bubble", simulated_s=quiet_s, stages=made, drawn_s=step_s if drawn else None,
     )  # fmt: skip
 
 
