@@ -6,13 +6,15 @@ to be gathered with any cache, so that neither the cache nor the flags, when the
 Later tasks keep the next few gathers in flight (OAG, axonn-sc24 V-D), also from the end of one task to the beginning of
 the next, whichever pass that belongs to. If a task departs from the order, what is in flight is waited for and dropped,
 the rest of the task gathers as it goes, and the next ones learn again. If a task comes that the step did not expect,
-gathers run ahead within tasks only. Either is slower, never wrong.
+gathers run ahead within tasks only. Either is slower, never wrong. Where the order of tasks depends on what arrives,
+the next forward's gathers are in flight apart from the next backward's, whichever comes first.
 """
 
 import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 import torch
@@ -54,6 +56,25 @@ def gathers(uses: Iterable[ShardedWeight], cached: Collection[ShardedWeight]) ->
     return found
 
 
+@dataclass(slots=True)
+class _Ahead:
+    """It is a row of tasks whose gathers run ahead: of all tasks, or of those of one direction.
+
+    expected: these come after the present one, as far as they are known. planned: these are still to be issued, from
+    the present task on up to the first whose order isn't known; None if there is no plan. flying: the next gathers.
+    """
+
+    expected: deque[Task]
+    planned: Iterator[ShardedWeight] | None = None
+    flying: deque[tuple[ShardedWeight, Handle]] = field(default_factory=deque)
+
+    def forget(self) -> None:
+        """Drop the plan, once what is in flight has landed."""
+        self.planned = None
+        while self.flying:
+            self.flying.popleft()[1].wait()
+
+
 class Prefetch:
     """It gathers one model's weights in the given dtype, but for those that aren't sharded, which casts holds.
 
@@ -65,8 +86,6 @@ class Prefetch:
         self._comm, self._casts, self._dtype = comm, casts, dtype
         self._mode = Mode.NONE
         self._task: Task | None = None
-        self._expected: deque[Task] = deque()
-        """These tasks of the step come after the present one, as far as they are known."""
         self._uses: dict[tuple[Direction, int], list[ShardedWeight]] = {}
         """A task of this direction and chunk uses these weights, in this order, once one has been learnt."""
         self._seen: list[ShardedWeight] = []
@@ -75,10 +94,10 @@ class Prefetch:
         """The present task will have used these, when it follows an order."""
         self._position = 0
         """The next use has this place in that order."""
-        self._planned: Iterator[ShardedWeight] | None = None
-        """These are still to be issued, from the present task on up to the first whose order isn't known."""
-        self._ahead: deque[tuple[ShardedWeight, Handle]] = deque()
-        """The next gathers are in flight."""
+        self._rows: dict[Direction, _Ahead] = {}
+        """What is ahead of the tasks of each direction: the same for both, or apart."""
+        self._row = _Ahead(deque())
+        """What is ahead of the present task's row."""
         self._cached: frozenset[ShardedWeight] = frozenset()
         self._kept: dict[tuple[int, int], dict[ShardedWeight, Tensor]] = {}
         """Each pass that is under way has these cached weights, which it has gathered and not used again."""
@@ -96,22 +115,27 @@ class Prefetch:
         """From the next step on, keep each of these from a gather to its next use in the pass, which needs none."""
         self._cached = frozenset(weights)
 
-    def start_step(self, tasks: Sequence[Task]) -> None:
-        """Expect these tasks in this order."""
-        self._expected = deque(tasks)
+    def start_step(self, tasks: Sequence[Task], *, apart: bool = False) -> None:
+        """Expect these tasks in this order. apart: those of each direction, as nobody knows which direction is next."""
+        rows = (
+            [[task for task in tasks if task.direction is direction] for direction in Direction] if apart else [tasks]
+        )
+        aheads = [_Ahead(deque(row)) for row in rows]
+        self._rows = {direction: aheads[number % len(aheads)] for number, direction in enumerate(Direction)}
 
     def start_task(self, task: Task) -> None:
         """Begin a task, and end the one before it. Its end already gathers for the beginning of the next one."""
         self._end_task()
-        if self._expected and self._expected[0] == task:
-            self._expected.popleft()
+        self._row = row = self._rows.setdefault(task.direction, _Ahead(deque()))
+        if row.expected and row.expected[0] == task:
+            row.expected.popleft()
         else:
-            self._forget_plan()
-            self._expected.clear()
+            row.forget()
+            row.expected.clear()
         self._task = task
         self._kept_now = self._kept.setdefault((task.number, task.chunk), {})
         if not self._knows(task):
-            self._mode, self._seen, self._planned = Mode.LEARNING, [], None
+            self._mode, self._seen, row.planned = Mode.LEARNING, [], None
         elif not self._overlap.oag:
             self._mode = Mode.SYNCHRONOUS
         else:
@@ -120,26 +144,26 @@ class Prefetch:
                 self._uses.get((task.direction, task.chunk), []),
                 0,
             )
-            if self._planned is None:
-                self._planned = self._gathers_of([task, *self._expected])
+            if row.planned is None:
+                row.planned = self._gathers_of([task, *row.expected])
             self._issue_ahead()
 
     def end_step(self) -> None:
         """End the step after its last backward. The weights will change: gathered ones may not be used again."""
         self._end_task()
-        if self._ahead and self._expected and self._expected[0].direction is Direction.BACKWARD:
-            self._depart(self._ahead[0][0])  # a backward that never came: the next step won't gather for it
+        for row in self._rows.values():
+            if row.flying and row.expected and row.expected[0].direction is Direction.BACKWARD:
+                self._depart(row.flying[0][0])  # a backward that never came: the next step won't gather for it
         self._mode = Mode.NONE
         self._forget_plan()
-        self._expected.clear()
+        self._rows.clear()
         self._kept.clear()
 
     def abort(self) -> None:
         """Leave a task as it is, and forget what it has gathered, once Comm.abandon() has waited for all of it."""
         self._mode, self._task = Mode.NONE, None
-        self._planned, self._kept_now = None, {}
-        self._ahead.clear()
-        self._expected.clear()
+        self._row, self._kept_now = _Ahead(deque()), {}
+        self._rows.clear()
         self._kept.clear()
 
     @contextmanager
@@ -177,22 +201,25 @@ class Prefetch:
 
     def _next(self, weight: ShardedWeight) -> Tensor:
         """Give the next tile; where the order is followed, those after it are issued before it is waited for."""
-        if self._mode is Mode.FOLLOWING and not (self._ahead and self._ahead[0][0] is weight):
+        flying = self._row.flying
+        if self._mode is Mode.FOLLOWING and not (flying and flying[0][0] is weight):
             self._depart(weight)  # the forward of this pass has kept other weights than its order says
         if self._mode is not Mode.FOLLOWING:
             return self._issue(weight, at_once=True).wait()
-        _, handle = self._ahead.popleft()
+        _, handle = flying.popleft()
         self._issue_ahead()
         return handle.wait()
 
     def _issue_ahead(self) -> None:
-        assert self._planned is not None
-        while len(self._ahead) < self._overlap.prefetch_depth:
-            weight = next(self._planned, None)
+        row = self._row
+        assert row.planned is not None
+        while len(row.flying) < self._overlap.prefetch_depth:
+            weight = next(row.planned, None)
             if weight is None:
                 break
-            self._ahead.append((weight, self._issue(weight, at_once=False)))
-        ahead_bytes = gathered_bytes((weight for weight, _ in self._ahead), self._dtype)
+            row.flying.append((weight, self._issue(weight, at_once=False)))
+        ahead = {id(row): row for row in self._rows.values()}.values()
+        ahead_bytes = gathered_bytes((weight for row in ahead for weight, _ in row.flying), self._dtype)
         self.most_ahead_bytes = max(self.most_ahead_bytes, ahead_bytes)
 
     def _issue(self, weight: ShardedWeight, *, at_once: bool) -> Handle:
@@ -250,6 +277,5 @@ class Prefetch:
             )
 
     def _forget_plan(self) -> None:
-        self._planned = None
-        while self._ahead:
-            self._ahead.popleft()[1].wait()
+        for row in self._rows.values():
+            row.forget()

@@ -108,7 +108,12 @@ class WeightSchedule:
             sum(task.direction is kind for task in tasks) if contributing is None else contributing
         )
         self._casts.start_step()
-        self._prefetch.start_step(tasks)
+        if not tasks and contributing is not None:
+            halves = Direction.FORWARD, Direction.BACKWARD
+            some = [Task(direction, number) for direction in halves for number in range(contributing)]
+            self._prefetch.start_step(some, apart=True)
+        else:
+            self._prefetch.start_step(tasks)
         self._reduction.start_step()
 
     def start_task(self, task: Task) -> None:
