@@ -8,9 +8,14 @@ from dry_plans import dry_plan, few_layers
 from engine.batch import Batch
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
+from engine.pipeline.one_f_one_b import OneFOneB
+from engine.pipeline.options import PipelineOptions
+from engine.planning.grids import SearchSpace
+from engine.planning.rank import Workload, pipelines, rank
 from engine.simulator.bandwidth import Bandwidths
 from engine.simulator.machine import Fitted, MachineModel
 from engine.tracing.predict import traced
+from engine.tracing.stages import traced_stages
 
 MACHINE = MachineModel(
     name="some",
@@ -60,3 +65,33 @@ def test_auto_caches_more_blocks_in_more_memory_and_that_saves_time() -> None:
     assert small.cached_blocks < large.cached_blocks == 24
     assert small.on(slow).time_s > large.on(slow).time_s
     assert small.peak_bytes < large.peak_bytes
+
+
+def test_few_blocks_of_three_stages_predict_a_pipelines_step() -> None:
+    """Stages of equal blocks stand still for (stages - 1) / m of the step, and the head makes the last one slower."""
+    grid, stages, passes = Grid(x=2, pipe=4), 4, 16
+    plan = dry_plan(few_layers("gpt-10b", 16), grid, Batch(passes, 1), overlap=Overlap.parse("all"))
+    by = {name: replace(plan[0], pipeline=PipelineOptions(name)) for name in ("gpipe", "1f1b", "auto")}
+    found = {name: traced_stages(training, grid).on(MACHINE) for name, training in by.items()}
+    assert found["gpipe"].time_s == pytest.approx(found["1f1b"].time_s, rel=0.03), "messages take next to nothing"
+    whole = traced_stages(by["1f1b"], grid)
+    busy_s = [
+        sum(part.end_s - part.start_s for part in whole.played(OneFOneB(), passes, MACHINE).played if part.stage == s)
+        for s in range(stages)
+    ]
+    idle_s = found["1f1b"].time_s - max(busy_s)
+    assert idle_s == pytest.approx((stages - 1) / passes * max(busy_s), rel=0.25)
+    assert found["auto"].time_s <= min(found["gpipe"].time_s, found["1f1b"].time_s)
+    assert found["auto"].schedule is not None
+
+
+def test_on_slow_links_a_pipeline_is_ranked_before_grids_that_sum_all_gradients() -> None:
+    slow = replace(MACHINE, bandwidths=Bandwidths(4, 100e6, 100e9))
+    training = dry_plan(few_layers("gpt-10b", 8), Grid(), Batch(32))[0]
+    space, workload = SearchSpace(training.model, 32, exact=True), Workload(training, 1e12)
+    grids = space.pipelines(8, 32)
+    assert {grid.size for grid in grids} == {8}
+    assert {grid.stages for grid in grids} == {2, 4, 8}
+    first = pipelines(workload, grids, slow.links, compute_s=1.0)[0]
+    flat = rank(workload, space.grids(8, 32), slow.bandwidths, links_as_run=slow.links, as_run=True).candidates[0]
+    assert first.as_run_s < flat.as_run_s
