@@ -107,7 +107,8 @@ class Runner:
         else:
             assert self._link is not None
             entered = x = self._link.take(task).requires_grad_()
-        x = module.run_blocks(x, rows, cut.blocks[self._stage][task.chunk])
+        whole = range(len(module.blocks))
+        x = module.run_blocks(x, rows, whole if cut.stages == 1 else cut.blocks[self._stage][task.chunk])
         box: list[Tensor] = []
         there = receiver(self._stage, task, cut.stages, cut.chunks)
         if there is None:

@@ -51,7 +51,7 @@ def planned(
     links = machine.bandwidths if machine else bandwidths(system, measured)
     taken = links if placement_aware else agnostic(links.inter)
     ranking = rank(workload, grids, taken, links_as_run=machine.links if machine else None, as_run=as_run)
-    if not ranking.candidates and stages == 1:
+    if not ranking.candidates and (stages == 1 or machine is None):
         raise refusal(workload, space, grids, links.devices_per_node)
     candidates: Sequence[Candidate] = ranking.candidates
     if forecast and machine:
@@ -60,6 +60,8 @@ def planned(
         )
         in_stages = space.pipelines(devices, sequences, stages) if stages != 1 else []
         ranked = pipelines(workload, in_stages, machine.links, compute_s)
+        if not (ranking.candidates or ranked):
+            raise refusal(workload, space, grids, links.devices_per_node)
         candidates = forecast(workload, replace(ranking, pipelines=ranked), machine)
     budget = token_budget or float(TOKENS_A_PARAMETER * model.parameters)
     return GridPlan(

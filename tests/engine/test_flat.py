@@ -55,7 +55,7 @@ def test_parameters_are_built_one_by_one_where_they_stay(monkeypatch: pytest.Mon
     class Built(Exception):
         pass
 
-    def schedule(*given: object) -> None:
+    def schedule(*given: object, **named: object) -> None:
         raise Built
 
     log, comm, bf16 = Log(), Comm(Grid(), device="meta"), Precision.named("bf16")

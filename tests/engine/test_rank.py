@@ -51,6 +51,7 @@ def test_the_equations_are_the_papers_formulas(grid: Grid) -> None:
     """Two blocks and the head of 32 rows of 2 bytes, written out; nodes of four ranks, 7 B/s within, 100 between."""
     bandwidths = Bandwidths(4, inter=100.0, within=7.0)
     inner = {Axis.X: 1, Axis.Y: grid.x, Axis.Z: grid.x * grid.y, Axis.DATA: grid.x * grid.y * grid.z}
+    inner[Axis.PIPE] = inner[Axis.DATA]
     beta = {a: 7.0 if inner[a] * grid[a] <= 4 else 100.0 / min(4, inner[a]) for a in Axis}
     expected = dict.fromkeys(Axis, 0.0)
     for n, k, transposed, count in ((24, 8, 0, 2), (8, 8, 1, 2), (32, 8, 0, 2), (8, 32, 1, 2), (16, 8, 0, 1)):
