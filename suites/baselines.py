@@ -23,12 +23,13 @@ import systems
 from engine.grid import Grid
 from engine.peers.environments import lacking
 from engine.peers.registry import COMPARISONS
+from engine.pipeline.registry import ScheduleChoice
 from suites.base.comparison import PeerComparison
 from suites.base.matches import case_of, matches, our_micro_batch, room
 from suites.base.night import Worth
 from suites.base.point_training import ON_THIS_MACHINE, SYSTEM, PointTraining
 from suites.base.series import AUTO, Point
-from suites.base.training import planned_grid
+from suites.base.training import PlannedGrid, planned_grid
 
 
 @rfm.simple_test
@@ -41,6 +42,7 @@ class Baseline(PeerComparison, PointTraining):
     match = parameter(list(matches(SYSTEM)), fmt=lambda match: str(match), loggable=True)
     rounds = variable(int, value=0)
     grid_is = variable(str, value="")
+    planned: PlannedGrid | None = None
     breakdown = False
     checkpoint_activations = SYSTEM.device.kind == "cuda"
 
@@ -75,8 +77,8 @@ class Baseline(PeerComparison, PointTraining):
             words = ["--system", self.system.name, "--model", self.model, "--gpus", str(self.num_tasks)]
             words += ["--batch-size", str(self.sequences), "--precision", self.precision]
             words.append("--checkpoint-activations" if self.checkpoint_activations else "--keep-activations")
-            self.grid = planned_grid(tuple(words)) or AUTO
-            self.grid_is = "found by par4d plan" if self.grid != AUTO else self.grid_is
+            if found := planned_grid(tuple(words)):
+                self.grid, self.grid_is, self.planned = found.grid, "found by par4d plan", found
 
     def labels(self) -> dict[str, str]:
         return super().labels() | {"grid_is": self.grid_is}
@@ -87,6 +89,8 @@ class Baseline(PeerComparison, PointTraining):
         if self.model == self.point.model:
             case = case_of(self.point, self.system)
             self.micro_batch = our_micro_batch(case, Grid.parse(self.grid), room(self.system))
+        if self.planned is not None and self.planned.schedule:
+            self.micro_batch = self.planned.micro_batch
 
     @run_before("setup")
     def leave_out_what_is_not_installed(self) -> None:
@@ -100,6 +104,7 @@ class Baseline(PeerComparison, PointTraining):
         words += ["--model", self.model, "--batch-size", str(self.sequences), "--precision", self.precision]
         words += ["--device", self.device, *self.device_memory_options, *self.node_options(), *self.recompute_options]
         words += ["--micro-batch", str(self.micro_batch)] if self.micro_batch else []
+        words += ScheduleChoice.parse(self.planned.schedule).words if self.planned and self.planned.schedule else []
         words += ["--peer-micro-batch", str(self.match.micro_batch)] if self.model == self.point.model else []
         words += ["--rounds", str(self.rounds or series.rounds), "--steps-per-round", str(self.steps_per_round)]
         return [*words, *self.peak_options(self.precision)]

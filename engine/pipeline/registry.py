@@ -61,6 +61,23 @@ class ScheduleChoice:
                 )
             yield field.name, value
 
+    @classmethod
+    def parse(cls, text: str) -> "ScheduleChoice":
+        """Read what str() writes.
+
+        >>> ScheduleChoice.parse("message-driven-zb, limit 4, cap 2")
+        ScheduleChoice(name='message-driven-zb', limit=4, cap=2, chunks=None)
+        """
+        name, *settings = text.split(", ")
+        return cls(name, **{key: int(value) for key, value in (setting.split() for setting in settings)})
+
+    @property
+    def words(self) -> list[str]:
+        """Give the options of the command line that choose it."""
+        options = {"--schedule": self.name, "--pipeline-limit": self.limit, "--weight-limit": self.cap}
+        options["--chunks"] = self.chunks
+        return [word for option, value in options.items() if value is not None for word in (option, str(value))]
+
     def __str__(self) -> str:
         settings = [f"{field.name} {value}" for field in fields(self)[1:] if (value := getattr(self, field.name))]
         return ", ".join([self.name, *settings])

@@ -30,6 +30,7 @@ TOLERANCE = 1e-9
 """The sums of the same terms in different orders differ by a smaller share than this."""
 WIDEST = (*REPLICATING, INNER, STREAM)
 """Of grids that cost the same, the one with the most ranks on the first of these axes comes first."""
+PASSES_A_STAGE = 4
 MICROS = 4
 """Of so many sizes of micro-batches, the smallest ones, is a pipeline's chosen."""
 CLEARLY = 0.01
@@ -105,14 +106,17 @@ class Workload:
         """Settle the micro-batch; return it and what a rank needs with it.
 
         Unless one is asked for it is the largest divisor of a rank's share whose step fits in memory, since fewer
-        micro-batches gather less and multiply larger matrices; 1 if none fits.
+        micro-batches gather less and multiply larger matrices; 1 if none fits. A pipeline has PASSES_A_STAGE for each
+        stage, where the share has so many sequences.
         """
         batch = self.training.batch
         if batch.micro or self.whole_shares:
             micro = batch.at_once(grid)
             return micro, self.needs(grid, micro)
-        micro, needs = 1, self.needs(grid, 1)
-        larger = divisors(batch.per_rank(grid))[1:] if needs.total <= self.usable else []
+        micro, needs, share = 1, self.needs(grid, 1), batch.per_rank(grid)
+        larger = divisors(share)[1:] if needs.total <= self.usable else []
+        if grid.stages > 1:
+            larger = [micro for micro in larger if share >= micro * PASSES_A_STAGE * grid.stages]
         while larger:
             middle = len(larger) // 2
             tried = self.needs(grid, larger[middle])

@@ -4,6 +4,7 @@ import json
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from io import StringIO
+from typing import NamedTuple
 
 from reframe.core.builtins import run_after, variable
 from reframe.core.exceptions import ReframeError
@@ -32,12 +33,23 @@ def checked_grid(words: tuple[str, ...]) -> str:
     return str(json.loads(out.getvalue())["grid"])
 
 
+class PlannedGrid(NamedTuple):
+    """It is the fastest grid of a plan. schedule: of a pipeline, as a plan's document has it."""
+
+    grid: str
+    micro_batch: int
+    schedule: str | None
+
+
 @cache
-def planned_grid(words: tuple[str, ...]) -> str | None:
+def planned_grid(words: tuple[str, ...]) -> PlannedGrid | None:
     """Return the fastest grid that `par4d plan` gives; None where the machine's facts don't do for one."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()):
         code = engine(["plan", *words, "--top", "1", "--json"])
-    return None if code else str(json.loads(out.getvalue())["rows"][0]["grid"])
+    if code:
+        return None
+    row = json.loads(out.getvalue())["rows"][0]
+    return PlannedGrid(row["grid"], row["micro_batch"], row["schedule"])
 
 
 class Training(EngineTest):
