@@ -179,6 +179,12 @@ def notices(run: CheckedRun) -> list[str]:
             f"Grid {grid} lays planes of x and y, {grid.plane} ranks each, across the border of nodes of "
             f"{config.devices_per_node} devices: their sums leave the node where grids of --grid auto don't."
         )
+    passes = run.training.passes(grid)
+    if passes < grid.stages:
+        found.append(
+            f"{grid.stages} stages take turns with {passes} micro-batch{'es' if passes > 1 else ''} a step, so that "
+            "most stand still: use a smaller --micro-batch."
+        )
     if str(overlap) == str(ALL):
         return found
     if overlap.cache and not run.training.checkpoint_activations:
