@@ -91,8 +91,10 @@ class Footprint:
         """
         if grid.stages == 1 and self._training.pipeline == DEFAULT:
             return self._on_stage(grid, Held.whole(self._training.model.layers))
-        alike = dict.fromkeys(stages_held(self._training, grid))
-        return max((self._on_stage(grid, held) for held in alike), key=lambda needs: needs.total)
+        fullest: dict[tuple[int, bool, bool], Held] = {}
+        for held in sorted(stages_held(self._training, grid), key=lambda held: held.passes + held.pending):
+            fullest[held.blocks, held.is_first, held.is_last] = held
+        return max((self._on_stage(grid, held) for held in fullest.values()), key=lambda needs: needs.total)
 
     def _on_stage(self, grid: Grid, stage: Held) -> Needs:
         of, model, device = self._training, self._training.model, self._device
