@@ -68,7 +68,8 @@ class Training:
 
     def staged(self, grid: Grid) -> Staged:
         """Cut the network into the grid's stages, with what they do when. Raises UsageError for what can't be."""
-        return staged(self.pipeline, self.model, grid.stages, self.passes(grid), recompute=self.checkpoint_activations)
+        passes, recompute = self.passes(grid), self.checkpoint_activations
+        return staged(self.pipeline, self.model, grid.stages, passes, recompute=recompute)  # type: ignore[arg-type]
 
     def cut(self, grid: Grid) -> Cut:
         """Cut the network into the grid's stages, without asking which schedule is the fastest."""

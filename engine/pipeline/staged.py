@@ -1,6 +1,7 @@
 """Options become a cut and a schedule, the same ones for the engine, the memory model and the simulation. No torch."""
 
 from dataclasses import dataclass
+from functools import cache
 
 from engine.errors import UsageError
 from engine.models.architecture import Architecture
@@ -28,6 +29,7 @@ class Staged:
     choice: ScheduleChoice
 
 
+@cache
 def staged(options: PipelineOptions, model: Architecture, stages: int, passes: int, *, recompute: bool) -> Staged:
     """Cut the network and choose the schedule, for so many micro-batches. Raises UsageError for what can't be.
 
@@ -57,11 +59,11 @@ def _whole(options: PipelineOptions, model: Architecture, choice: ScheduleChoice
     if options.stages is not None:
         raise UsageError(f"--stages {options.stages} cuts a network, but the grid has one stage: give --pipe N, too.")
     if choice.name == AUTO:
-        return Staged(Cut(((range(model.layers),),)), ONE_BY_ONE, ONE)
+        return Staged(Cut.none(model.layers), ONE_BY_ONE, ONE)
     schedule = choice.make()
     if schedule.chunks > 1:
         raise UsageError(f"The schedule {choice.name} needs 2 stages or more: give --pipe N, or another --schedule.")
-    return Staged(Cut(((range(model.layers),),)), schedule, choice)
+    return Staged(Cut.none(model.layers), schedule, choice)
 
 
 def _fastest(model: Architecture, stages: int, passes: int, *, recompute: bool) -> ScheduleChoice:

@@ -66,14 +66,10 @@ class TracedStages:
 
     def on(self, machine: MachineModel, *, timeline: bool = False) -> Simulated:
         """Simulate a step by the fastest schedule that the training allows. There is no timeline of it."""
-        return self._simulated(*self.fastest(machine), machine)
-
-    def fastest(self, machine: MachineModel) -> tuple[ScheduleChoice, StepSchedule, float]:
-        """Find the fastest schedule that the training allows, and the seconds of its tasks."""
-        times = self._times_on(machine)
-        of = {choice: (one, self._tasks_s(one, times, machine)) for choice, one in self._schedules().items()}
-        choice = min(of, key=lambda choice: of[choice][1])
-        return choice, *of[choice]
+        times, schedules = self._times_on(machine), self._schedules()
+        tasks_s = {choice: self._tasks_s(one, times, machine) for choice, one in schedules.items()}
+        choice = min(tasks_s, key=tasks_s.__getitem__)
+        return self._simulated(choice, times[schedules[choice].deferring], tasks_s[choice], machine)
 
     def played(self, schedule: StepSchedule, passes: int, machine: MachineModel) -> PipelineStep:
         """Play all stages together."""
@@ -121,9 +117,9 @@ class TracedStages:
         return few_s + (passes - few) * (more_s - few_s) / (more - few)
 
     def _simulated(
-        self, choice: ScheduleChoice, schedule: StepSchedule, tasks_s: float, machine: MachineModel
+        self, choice: ScheduleChoice, stages: Sequence[_StageTimes], tasks_s: float, machine: MachineModel
     ) -> Simulated:
-        stages, passes = self._times_on(machine)[schedule.deferring], self.training.passes(self.grid)
+        passes = self.training.passes(self.grid)
         busiest = max(stages, key=lambda stage: sum(stage.tasks_s.values()))
         time_s = tasks_s + max(stage.tail_s for stage in stages)
         worked_s = min(passes * sum(busiest.tasks_s.values()) + busiest.tail_s, time_s)
@@ -147,7 +143,7 @@ class TracedStages:
 def traced_stages(training: Training, grid: Grid) -> TracedStages:
     """Trace the first rank of the first, of a middle and of the last stage of a grid."""
     stages, stride = grid.stages, grid.stride(CUTTING_STAGES)
-    kinds = (0, min(1, stages - 1) if stages == 2 else stages // 2, stages - 1)
+    kinds = (0, stages // 2, stages - 1)
     asked = training.pipeline.schedule
     ways = (False, True) if asked == AUTO else (training.staged(grid).schedule.deferring,)
     traces = {
