@@ -92,10 +92,8 @@ class Gathers(LazyComm):
         return super().issue(kind, axis, *others, lane=lane, at_once=at_once, **rest)
 
 
-@pytest.mark.parametrize("checkpoint", [False, True], ids=["kept", "recomputed"])
-@pytest.mark.parametrize("order", ORDERS)
-def test_once_the_layers_are_known_every_gather_is_ahead_of_its_use(order: str, checkpoint: bool) -> None:
-    case = case_of(order, EAGER, checkpoint=checkpoint)
+def gathers_once_known(case: Case, grid: Grid) -> list[Counter[str]]:
+    """Each rank's gathers of the second step, for which the first has learnt the order."""
 
     def gathers(comm: Comm) -> Counter[str]:
         assert isinstance(comm, Gathers)
@@ -106,9 +104,16 @@ def test_once_the_layers_are_known_every_gather_is_ahead_of_its_use(order: str, 
         step_parallel(case, model, 1)
         return comm.counted
 
+    return run_ranks(grid, gathers, of=Gathers)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_once_the_layers_are_known_every_gather_is_ahead_of_its_use(order: str, checkpoint: bool) -> None:
+    case = case_of(order, EAGER, checkpoint=checkpoint)
     weights_of_block, of_a_tied_table, cached = 4, 2, 1
     blocks = case.config.layers + (case.config.layers - cached) * checkpoint
-    for counted in run_ranks(Grid(z=2), gathers, of=Gathers):
+    for counted in gathers_once_known(case, Grid(z=2)):
         assert counted == {"ahead": case.micro_batches * (blocks * weights_of_block + of_a_tied_table)}
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from real_ranks import run_processes
 from test_parity import BERT, EAGER, EVERYTHING, LLAMA, SMALL, TOLERANCE, VIT
-from test_passes import Gathers
+from test_passes import gathers_once_known
 from training import Case, Outcome, grid_id, start, step_parallel, train_parallel, train_serial, worst_error
 from virtual_ranks import LazyComm, run_ranks
 
@@ -112,17 +112,7 @@ def test_the_numbers_do_not_depend_on_arrival_to_the_bit(schedule: str, grid: Gr
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_once_the_layers_are_known_gathers_are_ahead_of_their_use(schedule: str) -> None:
     case = replace(case_of("gpt", everything=True, tied=False), order=SCHEDULES[schedule])
-
-    def late(comm: Comm) -> int:
-        assert isinstance(comm, Gathers)
-        model = start(case, comm)
-        comm.count()
-        step_parallel(case, model, 0)
-        comm.count()
-        step_parallel(case, model, 1)
-        return comm.counted["late"]
-
-    assert run_ranks(Grid(z=2, pipe=2), late, of=Gathers) == [0] * 4
+    assert [counted["late"] for counted in gathers_once_known(case, Grid(z=2, pipe=2))] == [0] * 4
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from test_passes import Gathers
+from test_passes import gathers_once_known
 from training import (
     Case,
     Outcome,
@@ -12,8 +12,6 @@ from training import (
     batch_of_step,
     build_serial,
     grid_id,
-    start,
-    step_parallel,
     train_parallel,
     train_serial,
     worst_error,
@@ -21,7 +19,6 @@ from training import (
 from virtual_ranks import run_ranks
 
 from engine.batch import Batch
-from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.bert.config import BertConfig
@@ -80,19 +77,9 @@ def test_the_last_group_may_be_shorter_and_runs_again_first(every: int, again: l
 @pytest.mark.parametrize(("every", "cached"), [(2, 0), (2, 3), (3, 1), (5, 2)])
 def test_once_the_groups_are_known_every_gather_is_ahead_of_its_use(every: int, cached: int) -> None:
     case = replace(CASE, checkpoint=every, overlap=replace(EAGER, cache=cached))
-
-    def gathers(comm: Comm) -> dict[str, int]:
-        assert isinstance(comm, Gathers)
-        comm.count()
-        model = start(case, comm)
-        step_parallel(case, model, 0)
-        comm.count()
-        step_parallel(case, model, 1)
-        return comm.counted
-
     weights_of_block, of_a_tied_table, blocks = 4, 2, 2 * GPT.layers - cached
     expected = {"ahead": case.micro_batches * (blocks * weights_of_block + of_a_tied_table)}
-    assert run_ranks(Grid(z=2), gathers, of=Gathers) == [expected] * 2
+    assert gathers_once_known(case, Grid(z=2)) == [expected] * 2
 
 
 @pytest.mark.parametrize(
