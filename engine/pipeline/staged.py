@@ -42,10 +42,10 @@ def staged(options: PipelineOptions, model: Architecture, stages: int, passes: i
         cut_evenly(model, stages, recompute=recompute)  # which says so
     if options.schedule != AUTO:
         choice = ScheduleChoice(*chosen)
+    elif set(chosen[1:]) != {None}:
+        raise UsageError("--schedule auto sets its own limits and chunks: leave them out, or name a schedule.")
     else:
         choice = _fastest(model, stages, passes, recompute=recompute)
-        if set(chosen[1:]) != {None}:
-            raise UsageError("--schedule auto sets its own limits and chunks: leave them out, or name a schedule.")
     schedule = choice.make()
     schedule.check(stages, passes)
     if options.stages is not None:
