@@ -84,7 +84,7 @@ def grid_rows(job: JobRows) -> pd.DataFrame:
     """
     names = "measured_s measured_exposed_s predicted_s exposed_s low_s high_s equations_s agnostic_s"
     rows = [
-        {"grid": row.grid, "fitted": row.fitted, "fitted_words": FITTED if row.fitted else ""}
+        {"grid": row.name, "fitted": row.fitted, "fitted_words": FITTED if row.fitted else ""}
         | fields(row, seconds, names)
         | fields(row, number, " ".join(PLACES.values()))
         for row in job.grids

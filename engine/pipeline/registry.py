@@ -10,6 +10,7 @@ from engine.pipeline.interleaved import Interleaved
 from engine.pipeline.message_driven import MessageDriven
 from engine.pipeline.message_driven_zero_bubble import MessageDrivenZeroBubble
 from engine.pipeline.one_f_one_b import OneFOneB
+from engine.pipeline.options import PipelineOptions
 from engine.pipeline.zero_bubble import ZeroBubble
 
 AUTO = "auto"
@@ -70,6 +71,11 @@ class ScheduleChoice:
         """
         name, *settings = text.split(", ")
         return cls(name, **{key: int(value) for key, value in (setting.split() for setting in settings)})
+
+    @property
+    def options(self) -> PipelineOptions:
+        """Give the options of a training that choose it."""
+        return PipelineOptions(self.name, self.limit, self.cap, self.chunks)  # type: ignore[arg-type]
 
     @property
     def words(self) -> list[str]:

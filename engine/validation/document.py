@@ -42,10 +42,29 @@ class PublishedSeries(Record):
     batch_s: dict[str, dict[int, float]]
 
 
+class MeasuredRun(Record):
+    """A job was measured on a grid; of several stages under a schedule, in micro-batches of so many sequences.
+
+    exposed_s: communication that compute waits for; of a pipeline the time that its stages are idle, their mean.
+    """
+
+    grid: GridText
+    schedule: str | None = None
+    micro_batch: int | None = None
+    time_s: float
+    exposed_s: float
+
+    @property
+    def name(self) -> str:
+        """Name it for a person, and within a job."""
+        return self.grid if self.schedule is None else f"{self.grid} {self.schedule}, micro-batch {self.micro_batch}"
+
+
 class MeasuredJob(Record):
     """suites/model_validation.py has measured every grid of a job; the fastest is the first.
 
     exposed_s: communication that compute waits for, by axis. fitted: the grids to which the machine is fitted.
+    pipelines: what suites/pipeline.py has measured of the same job, the fastest first.
     """
 
     name: str
@@ -60,6 +79,16 @@ class MeasuredJob(Record):
     fitted: tuple[GridText, ...]
     time_s: dict[GridText, float]
     exposed_s: dict[GridText, dict[str, float]]
+    pipelines: tuple[MeasuredRun, ...] = ()
+
+    @property
+    def runs(self) -> list[MeasuredRun]:
+        """List all that was measured, the fastest first."""
+        whole = [
+            MeasuredRun(grid=grid, time_s=time_s, exposed_s=sum(self.exposed_s[grid].values()))
+            for grid, time_s in self.time_s.items()
+        ]
+        return sorted([*whole, *self.pipelines], key=lambda run: run.time_s)
 
     @property
     def training(self) -> Training:
@@ -124,12 +153,13 @@ class PublishedRow(Record):
 
 
 class GridRow(Record):
-    """A measured grid stands beside what is predicted of it.
+    """A measured grid stands beside what is predicted of it. name: with the schedule and micro-batch of a pipeline.
 
     equations_s, agnostic_s: communication by Eq. 1 to 7, and by Eq. 1 to 6 with one bandwidth for all axes. place,
     place_by_equations, place_agnostic: in the simulated order and in the orders by these two.
     """
 
+    name: str
     grid: GridText
     measured_s: float
     measured_exposed_s: float

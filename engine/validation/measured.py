@@ -1,26 +1,29 @@
-"""Make rows of the results of suites/model_validation.py: every grid of a job, with its time and what was exposed."""
+"""Make rows of the results of suites/model_validation.py: every grid of a job, with its time and what was exposed; and
+of suites/pipeline.py: every schedule of the same job's pipelines.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 import yaml
 
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.result.schema import Result, read
-from engine.validation.document import MeasuredJob, MeasuredRows
+from engine.validation.document import MeasuredJob, MeasuredRows, MeasuredRun
 from systems import Measured, measured
 from systems.store import as_data
 
-STUDY = "model_validation"
+STUDY, PIPELINES = "model_validation", "pipeline"
 FEWEST = 2
 
 
 def one_axis(grid: str) -> bool:
-    """Say whether only one axis has more than one rank; the machine is fitted to such grids."""
+    """Say whether only one axis has more than one rank, and there is one stage; the machine is fitted to such grids."""
     parsed = Grid.parse(grid)
-    return sum(parsed[axis] > 1 for axis in Axis) == 1
+    return parsed.stages == 1 and sum(parsed[axis] > 1 for axis in Axis) == 1
 
 
 def measured_in(folder: Path, study: str = STUDY) -> list[MeasuredJob]:
@@ -43,7 +46,34 @@ def measured_in(folder: Path, study: str = STUDY) -> list[MeasuredJob]:
                 f"Of {series} on {system} only {len(grids)} of the grids was measured: run suites/{STUDY}.py for "
                 f"{FEWEST} or more of them."
             )
-    return [_job(system, series, grids) for (system, series), grids in found.items()]
+    jobs = [_job(system, series, grids) for (system, series), grids in found.items()]
+    return [job.model_copy(update={"pipelines": _pipelines(job, results)}) for job in jobs] if study == STUDY else jobs
+
+
+def _pipelines(job: MeasuredJob, results: Sequence[Result]) -> tuple[MeasuredRun, ...]:
+    """List the pipelines of a job among the results, on a machine where nothing was made slower, the newest of each."""
+    found: dict[str, MeasuredRun] = {}
+    for result in sorted(results, key=lambda result: result.provenance.end):
+        config = result.config
+        if result.labels.get("study") != PIPELINES or result.status != "ok" or not result.grid or not result.model:
+            continue
+        same = (job.system, job.model, job.ranks, job.sequences, job.precision, job.checkpoint_activations)
+        own = result.labels["system"], result.model.name, result.ranks, config["batch"]["sequences"]
+        if (*own, config["precision"], config["checkpoint_activations"]) != same:
+            continue
+        if config["slow_stage"] is not None or config["delays_s"]:
+            continue
+        for one in result.schedules:
+            time_s = median(second for seconds in one.rounds_s for second in seconds)
+            run = MeasuredRun(
+                grid=result.grid,
+                schedule=one.schedule,
+                micro_batch=config["batch"]["micro"],
+                time_s=round(time_s, 5),
+                exposed_s=round(one.idle_share * time_s, 5),
+            )
+            found[run.name] = run
+    return tuple(sorted(found.values(), key=lambda run: run.time_s))
 
 
 def _job(system: str, series: str, grids: dict[str, Result]) -> MeasuredJob:
@@ -114,4 +144,5 @@ def as_yaml(rows: MeasuredRows) -> str:
     machines = {name: as_data(machine) for name, machine in rows.machines.items()}
     data = {"machines": machines, "jobs": [job.model_dump(mode="json") for job in rows.jobs]}
     text = yaml.safe_dump(data, sort_keys=False, width=120, allow_unicode=True)
-    return f"# Measured by suites/{STUDY}.py, written by par4d plan --validate --measured DIR.\n{text}"
+    suites = f"suites/{STUDY}.py and suites/{PIPELINES}.py"
+    return f"# Measured by {suites}, written by par4d plan --validate --measured DIR.\n{text}"

@@ -54,7 +54,7 @@ def _published(rows: Sequence[PublishedRow]) -> str:
 
 def _job(job: JobRows) -> str:
     columns: list[Column] = [
-        ("grid", lambda row: row.grid),
+        ("grid", lambda row: row.name),
         ("measured", lambda row: f"{row.measured_s:.3f} s"),
         ("predicted", lambda row: f"{row.predicted_s:.3f} s"),
         ("error", lambda row: _error(row.predicted_s, row.measured_s)),

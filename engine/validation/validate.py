@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 
 from engine.batch import Batch
@@ -12,6 +12,7 @@ from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops
 from engine.overlap.flags import Overlap
+from engine.pipeline.registry import ScheduleChoice
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Workload, rank
 from engine.simulator.bandwidth import agnostic
@@ -126,7 +127,7 @@ def published_rows(jobs: Sequence[PublishedJob], machine: MachineModel) -> list[
 
 @dataclass(frozen=True, slots=True)
 class TracedJob:
-    """A measured job has a trace of each of its grids."""
+    """A measured job has a trace of each of its runs, by name."""
 
     job: MeasuredJob
     traced: Mapping[str, Predictor]
@@ -150,43 +151,56 @@ def traced_job(job: MeasuredJob, machine: MachineModel) -> TracedJob:
     workload = Workload(job.training, machine.device_memory)
     candidates = [Candidate(grid, *workload.settled(grid), {}, {}) for grid in map(Grid.parse, job.time_s)]
     found = traces(workload, candidates, machine)
-    return TracedJob(job, {str(c.grid): traced for c, traced in zip(candidates, found, strict=True)})
+    traced = {str(c.grid): traced for c, traced in zip(candidates, found, strict=True)}
+    return TracedJob(job, traced | _traced_pipelines(job, workload, machine))
+
+
+def _traced_pipelines(job: MeasuredJob, workload: Workload, machine: MachineModel) -> dict[str, Predictor]:
+    found: dict[str, Predictor] = {}
+    for schedule in dict.fromkeys(run.schedule for run in job.pipelines if run.schedule):
+        runs = [run for run in job.pipelines if run.schedule == schedule]
+        options = ScheduleChoice.parse(schedule).options
+        of = replace(workload, training=replace(workload.training, pipeline=options))
+        settled = [(Grid.parse(run.grid), run.micro_batch or 1) for run in runs]
+        candidates = [Candidate(grid, micro, of.needs(grid, micro), {}, {}) for grid, micro in settled]
+        found |= {run.name: traced for run, traced in zip(runs, traces(of, candidates, machine), strict=True)}
+    return found
 
 
 def job_rows(found: TracedJob, machine: MachineModel) -> JobRows:
-    """Put every grid beside what is predicted of it, and judge the orders."""
-    job = found.job
-    steps = {grid: traced.on(machine) for grid, traced in found.traced.items()}
+    """Put every run beside what is predicted of it, and judge the orders."""
+    job, runs = found.job, found.job.runs
+    steps = {name: traced.on(machine) for name, traced in found.traced.items()}
     papers = Workload(Training(lookup(job.model), Batch(job.sequences), job.precision))
-    grids = [Grid.parse(grid) for grid in steps]
+    grids = [Grid.parse(grid) for grid in dict.fromkeys(run.grid for run in runs)]
     equations, flat = (
         {str(candidate.grid): candidate.equations_s for candidate in rank(papers, grids, bandwidths).candidates}
         for bandwidths in (machine.bandwidths, agnostic(machine.bandwidths.inter))
     )
     orders: dict[OrderName, list[str]] = {
-        "simulated": sorted(steps, key=lambda grid: steps[grid].time_s),
-        "equations": list(equations),
-        "agnostic": list(flat),
+        "simulated": sorted(steps, key=lambda name: steps[name].time_s),
+        "equations": [run.name for grid in equations for run in runs if run.grid == grid],
+        "agnostic": [run.name for grid in flat for run in runs if run.grid == grid],
     }
-    place = {name: {grid: number for number, grid in enumerate(by, 1)} for name, by in orders.items()}
-    by_time = sorted(job.time_s, key=lambda grid: job.time_s[grid])
+    place = {name: {run: number for number, run in enumerate(by, 1)} for name, by in orders.items()}
     rows = [
         GridRow(
-            grid=grid,
-            measured_s=job.time_s[grid],
-            measured_exposed_s=sum(job.exposed_s[grid].values()),
-            predicted_s=steps[grid].time_s,
-            low_s=steps[grid].low_s,
-            high_s=steps[grid].high_s,
-            exposed_s=steps[grid].communication_s,
-            equations_s=equations[grid],
-            agnostic_s=flat[grid],
-            place=place["simulated"][grid],
-            place_by_equations=place["equations"][grid],
-            place_agnostic=place["agnostic"][grid],
-            fitted=grid in job.fitted,
+            name=run.name,
+            grid=run.grid,
+            measured_s=run.time_s,
+            measured_exposed_s=run.exposed_s,
+            predicted_s=steps[run.name].time_s,
+            low_s=steps[run.name].low_s,
+            high_s=steps[run.name].high_s,
+            exposed_s=steps[run.name].communication_s,
+            equations_s=equations[run.grid],
+            agnostic_s=flat[run.grid],
+            place=place["simulated"][run.name],
+            place_by_equations=place["equations"][run.name],
+            place_agnostic=place["agnostic"][run.name],
+            fitted=run.name in job.fitted,
         )
-        for grid in by_time
+        for run in runs
     ]
     return JobRows(
         name=job.name,
@@ -195,7 +209,7 @@ def job_rows(found: TracedJob, machine: MachineModel) -> JobRows:
         model=job.model,
         sequences=job.sequences,
         grids=tuple(rows),
-        orders=tuple(judged(name, by, by_time) for name, by in orders.items()),
+        orders=tuple(judged(name, by, [run.name for run in runs]) for name, by in orders.items()),
     )
 
 

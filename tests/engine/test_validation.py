@@ -24,6 +24,11 @@ from engine.validation.document import (
 from engine.validation.measured import as_yaml, measured_in, one_axis, with_numbers
 
 GRIDS = ("2x1x1x1", "1x2x1x1", "1x1x2x1", "1x1x1x2")
+PIPELINE = {"grid": "1x1x1x1p2", "micro_batch": 2, "exposed_s": 1e-4}
+PIPELINES = (
+    {**PIPELINE, "schedule": "1f1b", "time_s": 1.5e-3},
+    {**PIPELINE, "schedule": "message-driven-zb, limit 3, cap 2", "time_s": 2.5e-3},
+)
 
 
 def job(**other: object) -> MeasuredJob:
@@ -58,7 +63,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "published", lambda: [series])
-        patch.setattr(document, "measured_rows", lambda *_: MeasuredRows(machines={}, jobs=(job(),)))
+        patch.setattr(document, "measured_rows", lambda *_: MeasuredRows(machines={}, jobs=(job(pipelines=PIPELINES),)))
         assert main(["plan", "--validate", "--refit", "--out", str(out)]) == 0
     return Validation.model_validate_json(out.read_text())
 
@@ -76,11 +81,13 @@ def test_a_published_time_is_beside_the_predicted_and_the_share_of_the_peak(foun
 
 def test_every_measured_grid_has_its_place_in_each_order(found: Validation) -> None:
     (rows,) = found.jobs
-    assert [row.grid for row in rows.grids] == list(GRIDS)
+    first, second = "1x1x1x1p2 1f1b, micro-batch 2", "1x1x1x1p2 message-driven-zb, limit 3, cap 2, micro-batch 2"
+    assert [row.name for row in rows.grids] == [GRIDS[0], first, GRIDS[1], second, *GRIDS[2:]]
     for name in ("place", "place_by_equations", "place_agnostic"):
-        assert sorted(getattr(row, name) for row in rows.grids) == [1, 2, 3, 4]
+        assert sorted(getattr(row, name) for row in rows.grids) == [1, 2, 3, 4, 5, 6]
     by_time = sorted(rows.grids, key=lambda row: row.predicted_s)
-    assert [row.place for row in by_time] == [1, 2, 3, 4]
+    assert [row.place for row in by_time] == [1, 2, 3, 4, 5, 6]
+    assert [row.fitted for row in rows.grids] == [True, *5 * [False]]
     assert {order.name for order in rows.orders} == {"simulated", "equations", "agnostic"}
 
 
@@ -125,7 +132,7 @@ def test_a_folder_without_results_is_told(tmp_path: Path, capsys: pytest.Capture
 
 def test_rows_are_written_as_they_are_read(tmp_path: Path) -> None:
     file = tmp_path / "measured.yaml"
-    rows = measured_rows().model_copy(update={"jobs": (job(),)})
+    rows = measured_rows().model_copy(update={"jobs": (job(pipelines=PIPELINES),)})
     file.write_text(as_yaml(rows))
     assert measured_rows(file) == rows
     other = with_numbers(rows, "vcluster", ("a row",), {"products": 0.123})

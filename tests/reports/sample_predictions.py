@@ -86,7 +86,7 @@ def measured(name: str = "wide", system: str = "vcluster", grids: Sequence[str] 
     orders = {title: sorted(by, key=by.__getitem__) for title, by in costs.items()}
     rows = [
         GridRow(
-            grid=grid, measured_s=took, measured_exposed_s=0.3 * took, predicted_s=predicted[grid],
+            name=grid, grid=grid, measured_s=took, measured_exposed_s=0.3 * took, predicted_s=predicted[grid],
             low_s=predicted[grid] / 1.15, high_s=predicted[grid] * 1.15, exposed_s=0.3 * predicted[grid],
             equations_s=equations[grid], agnostic_s=agnostic[grid], place=orders["simulated"].index(grid) + 1,
             place_by_equations=orders["equations"].index(grid) + 1,
