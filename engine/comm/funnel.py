@@ -115,8 +115,7 @@ class Comm:
     def wait_any(self, handles: Sequence[Handle]) -> None:
         """Wait until one of these messages has arrived. Raises LostContact after the time-out."""
         came, outstanding, limit_s = threading.Event(), self.outstanding, self.timeout.total_seconds()
-        for handle in handles:
-            handle.watch(came.set)
+        told = [handle.watch(came.set) for handle in handles]
         began, deadline = [handle.stamp() for handle in handles], time.monotonic() + limit_s
         outstanding.awaited = outstanding.in_flight[handles[0]]
         pause_s = SOON_S
@@ -127,7 +126,7 @@ class Comm:
                     self.rank, "in the pipeline", [rank for rank in others if rank != self.rank], "its own watch"
                 )
                 raise LostContact(line, TimeoutError(f"no message came within {limit_s:g} s"))
-            self._pause(came, pause_s)
+            self._pause(came, limit_s if all(told) else pause_s)
             pause_s = min(POLL_S, 1.5 * pause_s)
         outstanding.awaited = None
         outstanding.moves += 1

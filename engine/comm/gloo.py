@@ -10,10 +10,11 @@ from torch import Tensor
 from engine.comm.backend import launch
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.contact import Line
+from engine.comm.handle import Arriving
 from engine.measure.pending import Pending
 
 
-class Arrival:
+class Arrival(Arriving):
     """It is a message that is awaited: by whoever calls it, or from watch() on by a thread of its own, as gloo says of
     a message only to who waits that it has come.
     """
@@ -33,12 +34,13 @@ class Arrival:
         if self._error is not None:
             raise self._error
 
-    def watch(self, notify: Callable[[], None]) -> None:
-        """Have a thread wait for it, and notify. Only the first call counts until the message has come."""
+    def watch(self, notify: Callable[[], None]) -> bool:
+        """Have a thread wait for it, and notify. Only the last call counts until the message has come."""
         self._notify = notify
         if self._came is None:
             self._came = threading.Event()
             threading.Thread(target=self._watch, args=(self._came,), name="message", daemon=True).start()
+        return True
 
     def arrived(self) -> bool:
         """Say whether it is there, or will never be; known only of one that is watched."""

@@ -1,7 +1,7 @@
 """A handle is what is left of a collective for its caller to wait for, and Outstanding has those of a rank."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -14,16 +14,18 @@ Call = tuple[Kind, Axis, Lane]
 """A call is what is reported of one collective."""
 
 
-@runtime_checkable
-class Arriving(Protocol):
+class Arriving(ABC):
     """It is a wait for a message that can be looked at before: not every back end's can."""
 
+    @abstractmethod
     def __call__(self) -> None:
         """Wait for the message."""
 
-    def watch(self, notify: Callable[[], None]) -> None:
-        """Have notify called when the message is there, where the back end can do that by itself."""
+    def watch(self, notify: Callable[[], None]) -> bool:
+        """Have notify called when the message is there. Returns False where the back end has to be asked instead."""
+        return False
 
+    @abstractmethod
     def arrived(self) -> bool:
         """Say whether it is there."""
 
@@ -76,10 +78,9 @@ class Handle:
         if outstanding is not None and call is not None:
             outstanding.in_flight[self] = call
 
-    def watch(self, notify: Callable[[], None]) -> None:
-        """Have notify called once a message has arrived, where the back end doesn't leave that to be asked for."""
-        if isinstance(self._finish, Arriving):
-            self._finish.watch(notify)
+    def watch(self, notify: Callable[[], None]) -> bool:
+        """Have notify called once a message has arrived. Returns False where the back end has to be asked instead."""
+        return isinstance(self._finish, Arriving) and self._finish.watch(notify)
 
     def arrived(self) -> bool:
         """Say whether a message is there, so that wait() returns at once."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engine.comm.backend import nothing
 from engine.comm.contact import Line
+from engine.comm.handle import Arriving
 from engine.comm.neighbours import MESSAGE, SENT, TAKEN, Neighbour, Own
 from engine.measure.pending import Pending
 
@@ -46,7 +47,7 @@ class Mail:
         return Letter(self, self._expected - 1, tensor, pending)
 
 
-class Letter:
+class Letter(Arriving):
     """It is a message that is expected. Who waits for it reads it, so that nothing is on its way before."""
 
     def __init__(self, mail: Mail, number: int, target: Tensor, pending: Pending | None) -> None:
@@ -66,9 +67,6 @@ class Letter:
             neighbour.announce(MESSAGE.pack(TAKEN + self._number, 0, 0, 0), listening=True)
         if self._pending is not None:
             self._pending.end()
-
-    def watch(self, notify: Callable[[], None]) -> None:
-        """Do nothing: a pipe has to be looked into."""
 
     def arrived(self) -> bool:
         """Say whether it is there, or will never be."""

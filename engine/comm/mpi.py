@@ -22,6 +22,7 @@ from torch import Tensor
 from engine.comm.backend import Backend, Channel
 from engine.comm.collective import OF_MESSAGES, Kind, Lane
 from engine.comm.contact import Line, LostContact
+from engine.comm.handle import Arriving
 from engine.comm.launch import Launch
 from engine.errors import RunError, UsageError, first_line
 from engine.grid import Axis, Grid
@@ -144,7 +145,7 @@ class MessagesByMpi:
         return (self._messages if lane in OF_MESSAGES else self._collectives).channel(axis, lane, members)
 
 
-class Begun:
+class Begun(Arriving):
     """It is what MPI has begun. due: the tag and the size of a message that is received."""
 
     def __init__(
@@ -177,9 +178,6 @@ class Begun:
                 time.sleep(PAUSE_S)
         if self._due not in (None, (self._status.tag, self._status.Get_count(self._library.mpi.BYTE))):
             raise ValueError("A message came that isn't the one to be received.")
-
-    def watch(self, notify: Callable[[], None]) -> None:
-        """Do nothing: MPI has to be asked."""
 
     def arrived(self) -> bool:
         """Say whether it is over. Raises as waiting for it does."""

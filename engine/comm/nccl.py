@@ -20,6 +20,7 @@ from torch import Tensor
 from engine.comm.backend import launch, nothing
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.contact import Line
+from engine.comm.handle import Arriving
 from engine.measure.pending import Pending
 
 
@@ -61,7 +62,7 @@ class _Messages:
     done: torch.cuda.Event | None = None
 
 
-class _Message:
+class _Message(Arriving):
     """It is a message of a pipeline. torch has a communicator and a stream for each pair of ranks of a group, so that
     it waits for no message of another pair or direction.
     """
@@ -74,9 +75,6 @@ class _Message:
         """Have the computing stream wait for it."""
         with self._line.held():
             self._work.wait()
-
-    def watch(self, notify: Callable[[], None]) -> None:
-        """Do nothing: a stream notifies nobody."""
 
     def arrived(self) -> bool:
         """Say whether it is there."""

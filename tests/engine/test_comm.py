@@ -1,8 +1,10 @@
 """The funnel: its checks, its channels and its groups."""
 
 import resource
+import time
 from datetime import timedelta
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from virtual_ranks import run_ranks
 from engine.comm.collective import POINT_TO_POINT, Kind, Lane
 from engine.comm.fake import FakeChannel
 from engine.comm.funnel import Comm
+from engine.comm.handle import Handle
 from engine.errors import RunError
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
@@ -239,3 +242,22 @@ def test_a_barrier_makes_the_host_wait_too() -> None:
         with Noting():
             comm.barrier()
     assert operations[-2:] == ["c10d.allreduce_.default", "aten._local_scalar_dense.default"], "a value is read"
+
+
+def _asked_after_a_while(comm: Comm) -> int:
+    """Rank 1 waits for a message that comes late. Returns how often it asks whether it is there."""
+    if comm.rank == 0:
+        comm.barrier()
+        time.sleep(0.3)
+        comm.issue(Kind.SEND, Axis.X, torch.ones(3), peer=1).wait()
+        return 0
+    handle = comm.issue(Kind.RECV, Axis.X, torch.zeros(3), peer=0)
+    comm.barrier()
+    with patch.object(Handle, "arrived", autospec=True, side_effect=Handle.arrived) as arrived:
+        comm.wait_any([handle])
+    assert handle.wait().sum() == 3
+    return arrived.call_count
+
+
+def test_who_waits_for_messages_of_gloo_is_told_and_takes_no_time_of_the_processor() -> None:
+    assert GLOO(Grid(2), _asked_after_a_while)[1] <= 4

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from engine.comm.collective import POINT_TO_POINT, Kind, Lane
 from engine.comm.funnel import Comm
+from engine.comm.handle import Arriving
 from engine.grid import Axis, Grid
 from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder
@@ -180,7 +181,7 @@ class LazyComm(Comm):
 
 
 @dataclass
-class _Arriving:
+class _Arriving(Arriving):
     """What waits for a message."""
 
     finish: Callable[[], None]
@@ -188,9 +189,6 @@ class _Arriving:
 
     def __call__(self) -> None:
         self.finish()
-
-    def watch(self, notify: Callable[[], None]) -> None:
-        """Nobody notifies."""
 
     def arrived(self) -> bool:
         return not self.messages.empty()
