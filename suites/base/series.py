@@ -12,7 +12,9 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from engine import yaml_text
 from engine.batch import Batch
 from engine.errors import UsageError
+from engine.grid import Grid
 from engine.models.catalogue import lookup
+from engine.pipeline.options import ScheduleName
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Workload
 from engine.schema import Record, first_problem
@@ -42,11 +44,14 @@ class Series(Record):
     sequences: how many a global batch has, at every size or as devices -> sequences. sequence: the tokens of one, where
     the model's own aren't taken. micro_batch: how many sequences a rank takes at once; given as sequences is. grids:
     each point runs on each of them; "auto" is the engine's choice, which models also have that aren't named in
-    model -> grids; "every" stands for all that par4d plan finds, with activations recomputed and its micro-batches.
-    cache: how many blocks' gathered weights a study of overlap keeps. rounds: how often compared sides take turns.
-    jobs: how often a contest on one device starts processes; each side comes first in half of them. ranks_per_node: the
-    most that a node gets. time_limit: a job's, where the partition's doesn't do. token_budget: the tokens of the
-    training whose time to solution is asked for. peers: those that a study of baselines takes, by default all.
+    model -> grids, and sizes that aren't in devices -> grids; "every" stands for all that par4d plan finds, with
+    activations recomputed and its micro-batches. schedules: a grid with stages runs with each of them.
+    checkpoint_every: so many blocks are recomputed together, where any are. lacks: what the source has and the engine
+    hasn't, so that a point may not fit; one that the engine refuses is skipped with both reasons. cache: how many
+    blocks' gathered weights a study of overlap keeps. rounds: how often compared sides take turns. jobs: how often a
+    contest on one device starts processes; each side comes first in half of them. ranks_per_node: the most that a node
+    gets. time_limit: a job's, where the partition's doesn't do. token_budget: the tokens of the training whose time to
+    solution is asked for. peers: those that a study of baselines takes, by default all.
     """
 
     name: str = Field(min_length=1)
@@ -54,7 +59,10 @@ class Series(Record):
     sequences: Count | dict[int, Count]
     micro_batch: Count | dict[int, Count] | None = None
     precision: Literal["bf16", "fp16", "fp32", "fp64"]
-    grids: Grids | dict[str, Grids] | Literal["every"] = (AUTO,)
+    grids: Grids | dict[str | Count, Grids] | Literal["every"] = (AUTO,)
+    schedules: Annotated[tuple[ScheduleName, ...], Field(min_length=1)] = (AUTO,)
+    checkpoint_every: Count | Literal["auto"] = 1
+    lacks: str = ""
     cache: Count | Literal["auto"] = AUTO
     rounds: Count = 10
     jobs: Count = 4
@@ -74,8 +82,8 @@ class Series(Record):
             if isinstance(given, dict) and (missing := sizes - set(given)):
                 raise ValueError(f"{name} are given for {sorted(given)} devices, but not for {min(missing)}")
         known = {model for models in self.systems.values() for named in models.values() for model in _models(named)}
-        if isinstance(self.grids, dict) and (unknown := set(self.grids) - known):
-            raise ValueError(f"grids are given for {min(unknown)}, which the series doesn't run")
+        if isinstance(self.grids, dict) and (unknown := set(self.grids) - known - sizes):
+            raise ValueError(f"grids are given for {min(unknown, key=str)}, which the series doesn't run")
         return self
 
 
@@ -89,10 +97,11 @@ class Point:
     sequences: int
     micro_batch: int | None
     grid: str
+    schedule: ScheduleName = AUTO
 
     def __str__(self) -> str:
-        name = f"{self.series.name}-{self.devices}-{self.model}"
-        return name if self.grid == AUTO else f"{name}-{self.grid}"
+        given = (part for part in (self.grid, self.schedule) if part != AUTO)
+        return "-".join((self.series.name, str(self.devices), self.model, *given))
 
 
 @cache
@@ -119,14 +128,17 @@ def _points(every: list[Series], system: str) -> Iterator[Point]:
             for model in _models(named):
                 point = Point(series, devices, model, sequences, micro_batch, AUTO)
                 for grid, micro in _grids(point, system):
-                    yield replace(point, grid=grid, micro_batch=micro)
+                    schedules = series.schedules if grid != AUTO and Grid.parse(grid).stages > 1 else (AUTO,)
+                    for schedule in schedules:
+                        yield replace(point, grid=grid, micro_batch=micro, schedule=schedule)
 
 
 def _grids(point: Point, system: str) -> Iterator[tuple[str, int | None]]:
     """Give the grids of a point whose grid is open, with what a rank takes at once."""
     given, micro_batch = point.series.grids, point.micro_batch
     if given != EVERY:
-        grids = given.get(point.model, (AUTO,)) if isinstance(given, dict) else given
+        by_name_or_size: Mapping[str | int, Grids] = given if isinstance(given, dict) else {point.model: given}
+        grids = by_name_or_size.get(point.model) or by_name_or_size.get(point.devices, (AUTO,))
         yield from ((grid, micro_batch) for grid in grids)
         return
     network, memory = lookup(point.model), load(system).device.memory_bytes

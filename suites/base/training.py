@@ -58,12 +58,14 @@ class Training(EngineTest):
     model: a published size of any architecture. overlap: the engine's --overlap, "" for its default. breakdown: whether
     to part compute and communication, which on CUDA takes timing events. energy: the engine's --energy; each component
     that has a counter is a figure. checkpoint_activations: whether blocks are computed again in the backward, as in
-    published runs; a small network can do without. data: a corpus of `engine data prepare`, or synthetic. Where no file
-    has the empirical peak of the precision, the run measures it first, on all of its ranks at once.
+    published runs; a small network can do without. checkpoint_every: so many of them together. schedule: of a
+    pipeline. data: a corpus of `engine data prepare`, or synthetic. Where no file has the empirical peak of the
+    precision, the run measures it first, on all of its ranks at once.
     """
 
     model = variable(str, value="", loggable=True)
     grid = variable(str, value="auto", loggable=True)
+    schedule = variable(str, value="auto", loggable=True)
     overlap = variable(str, value="", loggable=True)
     data = variable(str, value=SYNTHETIC, loggable=True)
     breakdown = variable(typ.Bool, value=True)
@@ -72,12 +74,15 @@ class Training(EngineTest):
     warmup = variable(int, value=2)
     learning_rate = variable(float, type(None), value=None)
     checkpoint_activations = variable(typ.Bool, value=True)
+    checkpoint_every: int | str = 1
     sequences: int
     micro_batch: int | None = None
     precision: str
 
     @property
     def recompute_options(self) -> list[str]:
+        if self.checkpoint_activations and self.checkpoint_every != 1:
+            return ["--checkpoint-every", str(self.checkpoint_every)]
         return ["--checkpoint-activations"] if self.checkpoint_activations else []
 
     def corpus(self) -> str:
@@ -92,6 +97,8 @@ class Training(EngineTest):
             words.append("--breakdown")
         if self.overlap:
             words += ["--overlap", self.overlap]
+        if self.schedule != "auto":
+            words += ["--schedule", self.schedule]
         if self.micro_batch:
             words += ["--micro-batch", str(self.micro_batch)]
         if self.learning_rate:
@@ -118,7 +125,15 @@ class Training(EngineTest):
     def settle_grid(self) -> None:
         """Ask the engine for the grid, and whether it can work at all, before any job is submitted. Raises Refused."""
         data = SYNTHETIC if self.is_dry_run() else self.corpus()  # a dry run prepares no corpus
-        self.grid = checked_grid((*self.plan_options(data), *self.own_options(), "--ranks", str(self.num_tasks)))
+        words = (*self.plan_options(data), *self.own_options(), "--ranks", str(self.num_tasks))
+        try:
+            self.grid = checked_grid(words)
+        except Refused as refusal:
+            self.answer(refusal)
+
+    def answer(self, refusal: Refused) -> None:
+        """Say what becomes of a test that the engine refuses: it fails. Raises Refused."""
+        raise refusal
 
     def figures(self) -> Figures:
         """The faster half of the steps shows best how nights differ, as other work on the machine hardly moves it.

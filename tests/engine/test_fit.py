@@ -176,7 +176,7 @@ def test_every_point_of_the_published_series_has_a_grid_on_which_its_step_fits(s
     node, memory = system.node.devices.value, system.device.memory_bytes.value
     link, within = system.node.nic_bytes_per_s, system.node.intra_node_bytes_per_s
     bandwidths = Bandwidths(node, node * link.value, within.value) if link and within else None
-    for point in points(study, name):
+    for point in (point for point in points(study, name) if not point.series.lacks):
         overlap = replace(ALL, cache=point.series.cache) if study == "overlap_ablation" else ALL
         batch = Batch(point.sequences, point.micro_batch)
         model = lookup(point.model)
