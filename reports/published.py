@@ -52,6 +52,15 @@ def weak_scaling() -> pd.DataFrame:
 
 
 @cache
+def weak_scaling_ranges() -> pd.DataFrame:
+    """Make one row a point of which only the range of its series is printed: paper, source, system, framework, model,
+    ranks, batch_tokens, and both ends of hfu and time_s, as weak_scaling has them.
+    """
+    table = _read("weak_scaling_ranges.csv").rename(columns={"devices": "ranks"})
+    return table.assign(hfu_low=table["hfu_low"] / 100, hfu_high=table["hfu_high"] / 100)
+
+
+@cache
 def peaks() -> pd.DataFrame:
     """A row is a published peak of a device: source, system, device, dtype, metric (advertised, empirical), value."""
     return _read("peaks.csv")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports import pipeline_figures, text
+from reports import pipeline_figures, published, text
 from reports.columns import columns_of
 from reports.frame import SETTING, Frames, series_title
 from reports.methods import INTERVALS
@@ -14,6 +14,7 @@ from reports.page import Block, Column, Facts, Figures, Page, Paragraph, Section
 from reports.points import runs_of
 from reports.provenance import failures, provenance
 from reports.schedules import BASE, Compared, compared
+from reports.series_page import published_gains
 from reports.study import Study
 
 TITLE = "Pipeline"
@@ -40,6 +41,7 @@ def build(mine: Frames, everything: Frames) -> Page:
         shown = pd.concat([one.runs for one in drawn])
         rest = mine.runs.drop(runs_of(mine.runs, shown, [*SETTING, "disturbed"]).index)
         sections.append(Section("Details", (*failures(rest, "further"), provenance(mine.runs))))
+    sections.append(Section("Published figures", (published_gains(published.gains("pipeline")),)))
     return Page(TITLE, LEAD, sections, _headline(found), empty=not found)
 
 

@@ -26,6 +26,11 @@ LEAD = (
     "layout at each device count. HFU counts the recomputation of activation checkpointing as work, as the published "
     "figures do; MFU counts the model's own flops only and is about 0.75 of HFU under full recomputation."
 )
+NOT_OURS = "Published figures, not measured here."
+RANGES = (
+    "axonn-ipdps22 prints the HFU of each framework as a range over four networks, not which has which; a time follows "
+    "from that range. Its Fig. 9 has no numbers."
+)
 RUN = "reframe -c suites/weak_scaling.py --system local"
 
 
@@ -60,7 +65,7 @@ def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block
         budget.memory(series), budget.traffic(series, frames), budget.breakdown(series, _figure_7(series)),
     )  # fmt: skip
     largest = Facts((*of_size(series), *of_peak(series), of_efficiency(series)))
-    return (largest, Figures(figures)), _against(series)
+    return (largest, Figures(figures)), (*_against(series), *_against_ranges(series))
 
 
 KIND = ScalingKind(tuple(SERIES), series_title, _draw)
@@ -99,6 +104,38 @@ def _against(series: MeasuredSeries) -> list[Block]:
     return [Table("Against the published figures", columns, both, f"{series.name}-against")]
 
 
+def _against_ranges(series: MeasuredSeries) -> list[Block]:
+    """Return ours beside every framework of which the range of a series with that point is printed."""
+    theirs = published.weak_scaling_ranges()
+    here = theirs["system"].str.lower() == series.points["system"].iloc[0].lower()
+    theirs = _as_words(theirs[here]).drop(columns="system")
+    ours = series.line[["ranks", "model", "time_s", "hfu", "batch_tokens"]]
+    both = theirs.assign(model=theirs["model"].str.lower()).merge(
+        ours.assign(model=ours["model"].str.lower()), on=["model", "ranks"], suffixes=("_published", "")
+    )
+    if both.empty:
+        return []
+    both["times"] = both["times"].where(both["batch_tokens"] == both["batch_tokens_published"], "")
+    columns = columns_of(
+        "ranks model framework time_s", _range("Published time (implied)", "times", "of another batch"),
+        "hfu", _range("Published HFU", "shares"), "source",
+        source="Published in",
+    )  # fmt: skip
+    return [Table("Against published ranges", columns, both, f"{series.name}-ranges", RANGES)]
+
+
+def _as_words(ranges: pd.DataFrame) -> pd.DataFrame:
+    shares, times = ((ranges[f"{key}_low"], ranges[f"{key}_high"]) for key in ("hfu", "time_s"))
+    return ranges.assign(
+        shares=[f"{100 * low:g} to {100 * high:g} %" for low, high in zip(*shares, strict=True)],
+        times=[f"{text.seconds(low)} to {text.seconds(high)}" for low, high in zip(*times, strict=True)],
+    )
+
+
+def _range(title: str, key: str, missing: str = NOT_PRINTED) -> Column:
+    return Column(title, key, numeric=False, missing=missing)
+
+
 def _published() -> Section:
     table = published.weak_scaling()
     columns = columns_of(
@@ -112,9 +149,16 @@ def _published() -> Section:
         time_s="Time per batch, implied",
     )
     note = (
-        "Published figures, not measured here. Source: axonn-sc24 Table III (batches of 16.8 M tokens) and par4d Table "
+        f"{NOT_OURS} Source: axonn-sc24 Table III (batches of 16.8 M tokens) and par4d Table "
         "III (4 M tokens). They count recomputation, so they are HFU; MFU is about 0.75 of it. Times follow from the "
         "printed flop/s or HFU and the formula of Narayanan et al. with a vocabulary of 51,200."
     )
     weak = Table("Published weak scaling", columns, table, "published", note)
-    return Section("Published figures", (weak, published_gains(published.gains("weak_scaling"))))
+    columns = columns_of(
+        "source system framework ranks model", _range("Of advertised peak (HFU)", "shares"),
+        _range("Time per batch, implied", "times"),
+        source="Source",
+    )  # fmt: skip
+    table = _as_words(published.weak_scaling_ranges())
+    ranges = Table("Published ranges", columns, table, "published-ranges", f"{NOT_OURS} {RANGES}")
+    return Section("Published figures", (weak, ranges, published_gains(published.gains("weak_scaling"))))

@@ -133,6 +133,24 @@ def test_published_times_of_another_batch_size_are_not_compared(tmp_path: Path) 
     assert "of another batch" in visible(tmp_path / "site" / "weak_scaling.html")
 
 
+def test_the_ranges_of_every_framework_of_a_paper_stand_beside_ours(tmp_path: Path) -> None:
+    known = {"system": "summit", "series": "axonn-ipdps22", "dtype": "fp16", "time_s": 300.0}
+    same = train(ranks=48, model="gpt-12b", grid="6x1x8x1", sequences=16384, **known)  # type: ignore[arg-type]
+    other = train(ranks=96, model="gpt-24b", grid="6x1x16x1", sequences=8192, job=1, **known)  # type: ignore[arg-type]
+    save([same, other], tmp_path)
+    build([tmp_path], tmp_path / "site")
+    (file,) = (tmp_path / "site" / "data").glob("weak_scaling-summit-*-ranges.csv")
+    rows = {(row["framework"], int(row["ranks"])): row for row in csv.DictReader(file.open())}
+    frameworks = ("AxoNN", "DeepSpeed", "Megatron-LM")
+    assert rows.keys() == {(framework, ranks) for framework in frameworks for ranks in (48, 96)}
+    assert [rows[one, 48]["shares"] for one in frameworks] == ["49.4 to 54.78 %", "39 to 42 %", "21 to 41 %"]
+    assert rows["AxoNN", 48]["times"] == "247.5 s to 274.4 s"
+    assert rows["AxoNN", 96]["times"] == "", "the batch is another one"
+    shown = visible(tmp_path / "site" / "weak_scaling.html")
+    assert "247.5 s to 274.4 s" in shown.split("Against published ranges")[1]
+    assert "axonn-ipdps22 section VII-B" in shown
+
+
 def test_the_published_table_is_complete_and_marked_as_published(site: Path) -> None:
     text = visible(site / "weak_scaling.html")
     published = text[text.index("Published weak scaling") :]

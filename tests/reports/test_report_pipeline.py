@@ -91,6 +91,12 @@ def test_what_no_clock_shows_is_not_drawn_and_of_many_stages_some() -> None:
     assert (len(rows), rows[0], rows[-1]) == (MOST_STAGES, "stage 0", "stage 47")
 
 
+def test_what_the_paper_gained_by_fewer_stages_stands_below_with_its_source(page: Path) -> None:
+    said = page.read_text().split("Published gains")[1]
+    for words in ("axonn-ipdps22 section V-B", "13 %", "34.05 s instead of 46.08 s"):
+        assert words in said
+
+
 def test_a_page_without_a_timeline_or_without_1f1b_is_whole(tmp_path: Path) -> None:
     runs = [*pipeline(drawn=False, schedules=("gpipe", "1f1b")), *pipeline(grid="1x1x1x2p2", schedules=("gpipe",))]
     html = site_of(runs, tmp_path).read_text()

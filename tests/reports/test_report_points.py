@@ -113,8 +113,20 @@ def test_published_batch_times_and_flops_agree_with_the_engines_own_count() -> N
         assert flops / row["hardware_flops_per_s"] == pytest.approx(row["time_s"], rel=1e-3)
 
 
+def test_published_ranges_of_times_follow_from_those_of_the_share_of_the_peak() -> None:
+    from engine.models.catalogue import lookup
+    from engine.models.flops import hardware_flops
+
+    table = published.weak_scaling_ranges()
+    assert len(table) == 4 * 3
+    for _, row in table.iterrows():
+        flops = hardware_flops(lookup(row["model"]), row["batch_tokens"] // 512, recompute=True)
+        least, most = (flops / (row["ranks"] * 125e12 * row[end]) for end in ("hfu_high", "hfu_low"))
+        assert (least, most) == pytest.approx((row["time_s_low"], row["time_s_high"]), rel=1e-3)
+
+
 def test_every_published_number_names_a_paper_and_a_table_or_section() -> None:
-    for name in ("weak_scaling.csv", "peaks.csv", "gains.csv", "time_to_solution.csv"):
+    for name in ("weak_scaling.csv", "weak_scaling_ranges.csv", "peaks.csv", "gains.csv", "time_to_solution.csv"):
         table = pd.read_csv(Path(published.__file__).with_name("published") / name)
         assert (
             table["source"]
