@@ -10,7 +10,7 @@ from math import ceil
 from engine.grid import INNER, STREAM, Grid
 from engine.layers.chunk import CHUNK_BYTES
 from engine.models.architecture import Architecture
-from engine.models.network import Stage
+from engine.models.network import Section
 from engine.models.operations import Activation, Kept, Linear, Norm
 
 
@@ -30,15 +30,15 @@ class Block:
     products: tuple[Linear, ...]
 
     @classmethod
-    def of(cls, stage: Stage) -> "Block":
-        """Describe one repeat of a stage that ends with a feed-forward, but perhaps for a norm."""
-        norm_last = isinstance(stage.operations[-1], Norm)
-        *_, first, activation, last = stage.operations[:-1] if norm_last else stage.operations
+    def of(cls, section: Section) -> "Block":
+        """Describe one repeat of a section that ends with a feed-forward, but perhaps for a norm."""
+        norm_last = isinstance(section.operations[-1], Norm)
+        *_, first, activation, last = section.operations[:-1] if norm_last else section.operations
         assert isinstance(first, Linear)
         assert isinstance(activation, Activation)
         assert isinstance(last, Linear)
-        products = tuple(stage.of_kind(Linear))
-        return cls(stage.kept, stage.of_kind(Norm)[-1], first, activation, last, norm_last, products)
+        products = tuple(section.of_kind(Linear))
+        return cls(section.kept, section.of_kind(Norm)[-1], first, activation, last, norm_last, products)
 
     @property
     def kept_inside(self) -> int:
@@ -67,7 +67,7 @@ class Activations:
         group: int,
     ) -> None:
         self._model, self._block, self._grid = model, block, grid
-        self._head = model.network().stages[-1]
+        self._head = model.network().sections[-1]
         self.head_share = (self._head.tokens or model.sequence) / model.sequence
         self._rows = rows * self.head_share
         self._master, self._on_cpu, self._group = master, device == "cpu", group

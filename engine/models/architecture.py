@@ -161,7 +161,7 @@ def _check_splits(model: Architecture, grid: Grid) -> None:
             f"Grid {grid} splits the hidden size over {STREAM}={stream}, but {model.hidden} is not a multiple of "
             f"{stream}: {STREAM} may be one of {listed_divisors(model.hidden)}."
         )
-    for placement in (placed for stage in network.stages for placed in stage.placements()):
+    for placement in (placed for section in network.sections for placed in section.placements()):
         tile = prod(placement.tile_shape(grid))
         if placement.sharded and tile % grid.shards:
             raise UsageError(

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from engine.grid import STREAM, Grid
 from engine.models.architecture import Architecture
-from engine.models.network import Stage
+from engine.models.network import Section
 from engine.models.operations import Attention, Linear
 
 
@@ -45,30 +45,32 @@ class ForwardFlops:
 
 def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:
     """Count by the equations above for so many sequences."""
-    stage = model.network().blocks
-    times, tokens = sequences * stage.repeat, stage.tokens or model.sequence
-    repeated = sum(attention.flops(tokens) for attention in stage.of_kind(Attention))
-    return ForwardFlops(times * _forward(stage, model.sequence), times * repeated)
+    section = model.network().blocks
+    times, tokens = sequences * section.repeat, section.tokens or model.sequence
+    repeated = sum(attention.flops(tokens) for attention in section.of_kind(Attention))
+    return ForwardFlops(times * _forward(section, model.sequence), times * repeated)
 
 
-def step_flops(stage: Stage, sequence: int, *, recompute: bool) -> int:
-    """Count the flops of one repeat of a network's stage in a step of one sample. recompute: with the second forward of
+def step_flops(section: Section, sequence: int, *, recompute: bool) -> int:
+    """Count the flops of one repeat of a section in a step of one sample. recompute: with the second forward of
     checkpointed blocks.
 
     The backward of a product is two products of its size, and one where its input is data.
     """
-    of_data = sum(linear.flops(stage.tokens or sequence) for linear in stage.of_kind(Linear) if linear.reads_data)
-    return (4 if recompute and stage.recomputed else 3) * _forward(stage, sequence) - of_data
+    of_data = sum(linear.flops(section.tokens or sequence) for linear in section.of_kind(Linear) if linear.reads_data)
+    return (4 if recompute and section.recomputed else 3) * _forward(section, sequence) - of_data
 
 
-def _forward(stage: Stage, sequence: int) -> int:
-    return sum(operation.flops(stage.tokens or sequence) for operation in stage.operations)
+def _forward(section: Section, sequence: int) -> int:
+    return sum(operation.flops(section.tokens or sequence) for operation in section.operations)
 
 
 def hardware_flops(model: Architecture, sequences: int, *, recompute: bool) -> int:
     """Count the flops of one step of the whole job. recompute: with the second forward of checkpointed blocks."""
-    stages = model.network().stages
-    return sequences * sum(stage.repeat * step_flops(stage, model.sequence, recompute=recompute) for stage in stages)
+    sections = model.network().sections
+    return sequences * sum(
+        section.repeat * step_flops(section, model.sequence, recompute=recompute) for section in sections
+    )
 
 
 def model_flops(model: Architecture, sequences: int) -> int:

@@ -12,13 +12,13 @@ Kind = TypeVar("Kind", bound=Operation)
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A stage is operations that run one after the other, as often as they repeat, each time with parameters of their
+class Section:
+    """A section is operations that run one after the other, as often as they repeat, each time with parameters of their
     own.
 
-    name: of the serial model's list of the repeats. A stage without one runs once, and its layers are the model's own.
-    recomputed: whether activation checkpointing keeps the input of each repeat alone, and runs it again. tokens: how
-    many of a sample it works on, where it isn't all of the sequence.
+    name: of the serial model's list of the repeats. A section without one runs once, and its layers are the model's
+    own. recomputed: whether activation checkpointing keeps the input of each repeat alone, and runs it again. tokens:
+    how many of a sample it works on, where it isn't all of the sequence.
     """
 
     operations: tuple[Operation, ...]
@@ -47,36 +47,36 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network is stages in the order in which they run."""
+    """A network is sections in the order in which they run: those before the blocks, the blocks, those after them."""
 
-    stages: tuple[Stage, ...]
+    sections: tuple[Section, ...]
 
-    def repeats(self) -> Iterator[tuple[Stage, int]]:
-        """List every repeat of every stage, by its number. A pipeline may cut between any two."""
-        for stage in self.stages:
-            for number in range(stage.repeat):
-                yield stage, number
+    def repeats(self) -> Iterator[tuple[Section, int]]:
+        """List every repeat of every section, by its number. A pipeline may cut between any two."""
+        for section in self.sections:
+            for number in range(section.repeat):
+                yield section, number
 
     def placements(self) -> dict[str, Placement]:
         """Give the placements of all parameters by name, in the model's order; a tied one under its first name."""
-        return {placed.name: placed for stage, number in self.repeats() for placed in stage.placements(number)}
+        return {placed.name: placed for section, number in self.repeats() for placed in section.placements(number)}
 
     @property
     def ties(self) -> Mapping[str, str]:
         """Give second names of parameters, and the first: "head.weight" -> "tokens.weight"."""
-        linears = [linear for stage in self.stages for linear in stage.of_kind(Linear)]
+        linears = [linear for section in self.sections for linear in section.of_kind(Linear)]
         return {f"{linear.name}.weight": f"{linear.tied}.weight" for linear in linears if linear.tied}
 
     @property
-    def blocks(self) -> Stage:
-        """Find the one stage that is recomputed."""
-        (blocks,) = (stage for stage in self.stages if stage.recomputed)
+    def blocks(self) -> Section:
+        """Find the one section that is recomputed."""
+        (blocks,) = (section for section in self.sections if section.recomputed)
         return blocks
 
     @property
     def head(self) -> Linear:
         """Find the last product, which makes the logits."""
-        return self.stages[-1].of_kind(Linear)[-1]
+        return self.sections[-1].of_kind(Linear)[-1]
 
     @property
     def head_weight(self) -> Placement:
@@ -87,14 +87,16 @@ class Network:
     @property
     def divided_by_inner(self) -> Mapping[str, int]:
         """Count what the axis INNER has to divide, by what it is called."""
-        return {what: n for stage in self.stages for op in stage.operations for what, n in op.divided_by_inner.items()}
+        return {
+            what: n for section in self.sections for op in section.operations for what, n in op.divided_by_inner.items()
+        }
 
     @property
     def rest(self) -> list[Placement]:
         """Give the placements of all parameters outside of blocks."""
-        return [placed for stage in self.stages if not stage.recomputed for placed in stage.placements()]
+        return [placed for section in self.sections if not section.recomputed for placed in section.placements()]
 
     @property
     def parameters(self) -> int:
         """Count every parameter once."""
-        return sum(stage.repeat * prod(placed.shape) for stage in self.stages for placed in stage.placements())
+        return sum(section.repeat * prod(placed.shape) for section in self.sections for placed in section.placements())

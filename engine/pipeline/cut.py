@@ -58,7 +58,7 @@ class Cut:
         owners = self.owners(network)
         names = {name: True for name, owner in owners.items() if owner == stage}
         if stage == self.stages - 1:
-            ends = {placed.name for placed in network.stages[-1].placements()}
+            ends = {placed.name for placed in network.sections[-1].placements()}
             ends |= {first for second, first in network.ties.items() if second.rpartition(".")[0] == network.head.name}
             names |= {name: owners[name] == stage for name in owners if name in ends}
         return names
@@ -113,8 +113,8 @@ def _parts(stages: int, chunks: int) -> str:
 def _flops(model: Architecture, *, recompute: bool) -> tuple[int, int, int]:
     """Count what comes before all blocks, one block, and what comes after all."""
     network = model.network()
-    flops = [step_flops(stage, model.sequence, recompute=recompute) for stage in network.stages]
-    at = network.stages.index(network.blocks)
+    flops = [step_flops(section, model.sequence, recompute=recompute) for section in network.sections]
+    at = network.sections.index(network.blocks)
     return sum(flops[:at]), flops[at], sum(flops[at + 1 :])
 
 

@@ -90,8 +90,8 @@ def times_by_flops(schedule: StepSchedule, model: Architecture, stages: int, *, 
     """Give the times of a stage's tasks, a mean forward of all stages taking 1."""
     cut = cut_evenly(model, stages, schedule.chunks, recompute=recompute)
     network = model.network()
-    forward = [step_flops(section, model.sequence, recompute=False) / 3 for section in network.stages]
-    at = network.stages.index(network.blocks)
+    forward = [step_flops(section, model.sequence, recompute=False) / 3 for section in network.sections]
+    at = network.sections.index(network.blocks)
     mean = (sum(forward) + (model.layers - 1) * forward[at]) / stages
 
     def part_s(stage: int, direction: Direction) -> float:

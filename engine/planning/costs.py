@@ -47,16 +47,16 @@ class Costs:
         self._parts: Counter[_Part] = Counter()
         self._moved = 0
         """So many features of a row are moved from x to y, and their gradients back."""
-        for stage in model.network().stages:
-            again = 2 if training.checkpoint_activations and stage.recomputed else 1
-            rows = self._sequences * (stage.tokens or model.sequence)
-            for op in stage.operations:
+        for section in model.network().sections:
+            again = 2 if training.checkpoint_activations and section.recomputed else 1
+            rows = self._sequences * (section.tokens or model.sequence)
+            for op in section.operations:
                 if isinstance(op, Linear):
                     layer = Layer(rows, op.k, op.n, training.compute, transposed=op.split != NORMAL)
                     # Recomputation stops before the last sum of a block, which nothing in the backward needs.
-                    self._parts[_Part(layer, again, 1 if op is stage.operations[-1] else again)] += stage.repeat
+                    self._parts[_Part(layer, again, 1 if op is section.operations[-1] else again)] += section.repeat
                 elif isinstance(op, Redistribute):
-                    self._moved += stage.repeat * op.features
+                    self._moved += section.repeat * op.features
 
     def equations(self, grid: Grid, links: Links) -> Seconds:
         """Price as the papers do: each collective of each layer runs once a step, for all rows at once (Eq. 1 to 6)."""

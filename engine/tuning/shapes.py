@@ -47,17 +47,17 @@ def products(training: Training, grid: Grid, device: torch.device) -> list[Produ
     """
     network, batch = training.model.network(), training.batch
     precision = Precision.named(training.precision)
-    looked_up = {table.name for stage in network.stages for table in stage.of_kind(Table)}
+    looked_up = {table.name for section in network.sections for table in section.of_kind(Table)}
     compute, master = precision.compute, precision.master
     gradient = gradient_dtype(compute, master, device, shards=grid.shards)
     accumulates = batch.at_once(grid) < batch.per_rank(grid) and grid.shards == 1 and gradient == master
     found: dict[tuple[Shape, int, bool, bool], Products] = {}
-    for stage, number in network.repeats():
-        forwards = 2 if training.checkpoint_activations and stage.recomputed else 1
-        for linear in stage.of_kind(Linear):
-            name = f"{stage.prefix(number)}{linear.name}"
+    for section, number in network.repeats():
+        forwards = 2 if training.checkpoint_activations and section.recomputed else 1
+        for linear in section.of_kind(Linear):
+            name = f"{section.prefix(number)}{linear.name}"
             out_axis, in_axis = linear.split
-            rows = batch.at_once(grid) * (stage.tokens or training.model.sequence)
+            rows = batch.at_once(grid) * (section.tokens or training.model.sequence)
             shape = Shape(rows, linear.n // grid[out_axis], linear.k // grid[in_axis])
             key = (shape, forwards, linear.tied not in looked_up, linear.bias and grid[in_axis] == 1)
             found.setdefault(key, Products(*key, accumulates, gradient != compute)).layers.append(name)

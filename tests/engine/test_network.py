@@ -124,9 +124,9 @@ def layers_and_parameters_agree(model: Architecture) -> None:
     assert list(placed.items()) == list(shapes.items())
     assert network.parameters == sum(parameter.numel() for parameter in serial.parameters())
     linears = {
-        f"{stage.prefix(number)}{linear.name}": (linear.n, linear.k, linear.bias)
-        for stage, number in network.repeats()
-        for linear in stage.of_kind(Linear)
+        f"{section.prefix(number)}{linear.name}": (linear.n, linear.k, linear.bias)
+        for section, number in network.repeats()
+        for linear in section.of_kind(Linear)
     }
     modules = {name: module for name, module in serial.named_modules() if isinstance(module, nn.Linear)}
     assert linears == {name: (m.out_features, m.in_features, m.bias is not None) for name, m in modules.items()}
@@ -210,7 +210,7 @@ def test_an_operation_that_the_table_lacks_is_missed(
     whole = GPTConfig.network
 
     def without(model: GPTConfig) -> Network:
-        first, blocks, last = whole(model).stages
+        first, blocks, last = whole(model).sections
         gone = blocks.of_kind(kind)[-1]
         return Network(
             (first, replace(blocks, operations=tuple(op for op in blocks.operations if op is not gone)), last)

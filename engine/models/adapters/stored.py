@@ -109,12 +109,12 @@ def stored(architecture: Architecture, names: Names, *, transposed_blocks: bool 
     parts: dict[str, tuple[Part, ...]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     network = architecture.network()
-    for stage, number in network.repeats():
-        prefix = f"{names[stage.name]}.{number}." if stage.name else ""
-        for placement in stage.placements(number):
-            layer, _, kind = placement.name.removeprefix(stage.prefix(number)).rpartition(".")
+    for section, number in network.repeats():
+        prefix = f"{names[section.name]}.{number}." if section.name else ""
+        for placement in section.placements(number):
+            layer, _, kind = placement.name.removeprefix(section.prefix(number)).rpartition(".")
             rows, *others = placement.shape
-            transposed = transposed_blocks and stage.name != "" and others != []
+            transposed = transposed_blocks and section.name != "" and others != []
             where = names[layer]
             found = [(where, np.arange(rows))] if isinstance(where, str) else where
             parts[placement.name] = tuple(Part(f"{prefix}{path}.{kind}", index, transposed) for path, index in found)

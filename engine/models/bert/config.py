@@ -6,7 +6,7 @@ from typing import ClassVar
 from engine.data.text import Text
 from engine.models.architecture import EvenHeads, check_even_heads, check_positions
 from engine.models.masked_token import SEGMENTS, MaskedToken
-from engine.models.network import Network, Stage
+from engine.models.network import Network, Section
 from engine.models.operations import VOCABULARY, Activation, Attention, Linear, Norm, Redistribute, Table
 from engine.placement import TRANSPOSED
 
@@ -73,7 +73,7 @@ class BertConfig(EvenHeads):
             Norm("head_norm", h, "layernorm", bias=True),
             Linear("head", self.vocabulary, h, bias=True, tied="tokens", outputs=VOCABULARY),
         )
-        return Network((Stage(tables), Stage(block, "blocks", self.layers, recomputed=True), Stage(head)))
+        return Network((Section(tables), Section(block, "blocks", self.layers, recomputed=True), Section(head)))
 
     @property
     def task(self) -> MaskedToken:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from engine.data.text import Text
 from engine.errors import UsageError
 from engine.models.architecture import EvenHeads, check_even_heads, check_positions
-from engine.models.network import Network, Stage
+from engine.models.network import Network, Section
 from engine.models.next_token import NextToken
 from engine.models.operations import INITIAL_STD, VOCABULARY, Activation, Attention, Linear, Norm, Rotation, Table
 from engine.placement import TRANSPOSED, Gaussian
@@ -91,12 +91,12 @@ class GPTConfig(EvenHeads):
             Linear("feed_forward.fc2", h, self.wide, TRANSPOSED, bias=bias, init=onto),
         )
         head = Linear("head", self.vocabulary, h, tied="tokens" if self.tied else None, outputs=VOCABULARY)
-        stages = (
-            Stage((Table("tokens", self.vocabulary, h), *positions)),
-            Stage(block, "blocks", self.layers, recomputed=True),
-            Stage((Norm("norm", h, kind, bias=centred), head)),
+        sections = (
+            Section((Table("tokens", self.vocabulary, h), *positions)),
+            Section(block, "blocks", self.layers, recomputed=True),
+            Section((Norm("norm", h, kind, bias=centred), head)),
         )
-        return Network(stages)
+        return Network(sections)
 
     @property
     def task(self) -> NextToken:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from engine.data.text import Text
 from engine.errors import UsageError
 from engine.models.architecture import Architecture, check_multiple_of_heads, check_positive
-from engine.models.network import Network, Stage
+from engine.models.network import Network, Section
 from engine.models.next_token import NextToken
 from engine.models.operations import INITIAL_STD, VOCABULARY, Activation, Attention, Linear, Norm, Rotation, Table
 from engine.placement import TRANSPOSED, Gaussian
@@ -105,12 +105,12 @@ class LlamaConfig(Architecture):
             Linear("feed_forward.down", h, ffn, TRANSPOSED, init=onto),
         )
         head = Linear("head", self.vocabulary, h, tied="tokens" if self.tied else None, outputs=VOCABULARY)
-        stages = (
-            Stage((Table("tokens", self.vocabulary, h),)),
-            Stage(block, "blocks", self.layers, recomputed=True),
-            Stage((Norm("norm", h, "rmsnorm"), head)),
+        sections = (
+            Section((Table("tokens", self.vocabulary, h),)),
+            Section(block, "blocks", self.layers, recomputed=True),
+            Section((Norm("norm", h, "rmsnorm"), head)),
         )
-        return Network(stages)
+        return Network(sections)
 
     @property
     def task(self) -> NextToken:

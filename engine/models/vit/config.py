@@ -8,7 +8,7 @@ from engine.data.images import CHANNELS, Images
 from engine.errors import UsageError
 from engine.models.architecture import EvenHeads, check_even_heads
 from engine.models.image_class import ImageClass
-from engine.models.network import Network, Stage
+from engine.models.network import Network, Section
 from engine.models.operations import SMALL, ZERO, Activation, Attention, Linear, Norm, Table
 from engine.placement import TRANSPOSED, Gaussian, Uniform
 
@@ -84,10 +84,10 @@ class ViTConfig(EvenHeads):
         )
         return Network(
             (
-                Stage((patches,), tokens=self.patches),
-                Stage(tables),
-                Stage(block, "blocks", self.layers, recomputed=True),
-                Stage(head, tokens=1),
+                Section((patches,), tokens=self.patches),
+                Section(tables),
+                Section(block, "blocks", self.layers, recomputed=True),
+                Section(head, tokens=1),
             )
         )
 
