@@ -1,4 +1,6 @@
-"""Schedules go by names, with what each of them lets a person set. A new one is a file here and a line below."""
+"""Schedules go by names, with what a person sets of each; AUTO is the fastest of some. A new one is a file here and a
+line below.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -94,11 +96,14 @@ def make(name: str, limit: int | None = None, cap: int | None = None, chunks: in
     return ScheduleChoice(name, limit, cap, chunks).make()
 
 
-def candidates(stages: int, passes: int, blocks: int | None = None) -> dict[ScheduleChoice, StepSchedule]:
-    """List what AUTO chooses from: every schedule that so many stages and micro-batches allow, with some limits, of
-    which the higher ones come first: where they are as fast, they bear delays better.
+def candidates(
+    stages: int, passes: int, blocks: int | None = None, room: float = 1.0
+) -> dict[ScheduleChoice, StepSchedule]:
+    """List what AUTO chooses from: every schedule that so many stages and micro-batches allow, and that keeps no more
+    passes than 1F1B does on its first stage. Of those with limits the higher ones come first: where they are as fast,
+    they bear delays better.
 
-    blocks: of the network, each of which is in one chunk at most.
+    blocks: of the network, each of which is in one chunk at most. room: for so many times the passes of 1F1B.
     """
     choices = [ScheduleChoice(name) for name in NAMES if name not in _TAKES]
     choices += [
@@ -109,12 +114,22 @@ def candidates(stages: int, passes: int, blocks: int | None = None) -> dict[Sche
         choices.append(ScheduleChoice("message-driven", limit))
         caps = {min(cap, limit) for cap in (1, 2, -(-limit // 2), limit)}
         choices += [ScheduleChoice("message-driven-zb", limit, cap) for cap in sorted(caps, reverse=True)]
-    return {choice: schedule for choice in choices if _allows(schedule := choice.make(), stages, passes)}
+    most = room * min(stages, passes)
+    return {choice: schedule for choice in choices if _allows(schedule := choice.make(), stages, passes, most)}
 
 
-def _allows(schedule: StepSchedule, stages: int, passes: int) -> bool:
+def fastest(
+    allowed: Mapping[ScheduleChoice, StepSchedule], time_s: Callable[[StepSchedule], float]
+) -> tuple[ScheduleChoice, float]:
+    """Find the schedule that takes the least time, of equal ones the first, and that time."""
+    times_s = {choice: time_s(schedule) for choice, schedule in allowed.items()}
+    choice = min(times_s, key=times_s.__getitem__)
+    return choice, times_s[choice]
+
+
+def _allows(schedule: StepSchedule, stages: int, passes: int, most: float) -> bool:
     try:
         schedule.check(stages, passes)
     except UsageError:
         return False
-    return True
+    return max(sum(schedule.held(stage, stages, passes)) for stage in range(stages)) <= most * schedule.chunks

@@ -8,10 +8,9 @@ from engine.models.architecture import Architecture
 from engine.models.flops import step_flops
 from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule
 from engine.pipeline.cut import Cut, cut_by_hand, cut_evenly
-from engine.pipeline.fastest import fastest
 from engine.pipeline.options import PipelineOptions
-from engine.pipeline.registry import AUTO, ScheduleChoice, candidates
-from engine.pipeline.simulation import Times, Transit, times_of
+from engine.pipeline.registry import AUTO, ScheduleChoice, candidates, fastest
+from engine.pipeline.simulation import Times, Transit, play, times_of
 
 ONE = ScheduleChoice("one-by-one")
 FEW = 4
@@ -67,23 +66,13 @@ def _whole(options: PipelineOptions, model: Architecture, choice: ScheduleChoice
 
 
 def _fastest(model: Architecture, stages: int, passes: int, *, recompute: bool) -> ScheduleChoice:
-    """Choose by the flops of each stage, among what keeps no more passes than 1F1B does on its first stage."""
+    """Choose by the flops of each stage."""
 
-    def times(schedule: StepSchedule) -> Times:
-        return times_by_flops(schedule, model, stages, recompute=recompute)
+    def time_s(schedule: StepSchedule) -> float:
+        times = times_by_flops(schedule, model, stages, recompute=recompute)
+        return play(schedule, stages, min(passes, FEW * stages), times).time_s
 
-    allowed = within_1f1b(model, stages, passes)
-    return fastest(allowed, stages, min(passes, FEW * stages), times, lambda _: True)[0]
-
-
-def within_1f1b(model: Architecture, stages: int, passes: int) -> dict[ScheduleChoice, StepSchedule]:
-    """List the schedules that keep no more passes than 1F1B does on its first stage."""
-    return {
-        choice: schedule
-        for choice, schedule in candidates(stages, passes, model.layers).items()
-        if max(sum(schedule.held(stage, stages, passes)) for stage in range(stages)) / schedule.chunks
-        <= min(stages, passes)
-    }
+    return fastest(candidates(stages, passes, model.layers), time_s)[0]
 
 
 def times_by_flops(schedule: StepSchedule, model: Architecture, stages: int, *, recompute: bool) -> Times:

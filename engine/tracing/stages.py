@@ -15,9 +15,8 @@ from engine.grid import CUTTING_STAGES, Grid
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import Direction, StepSchedule, Task
 from engine.pipeline.options import PipelineOptions
-from engine.pipeline.registry import ScheduleChoice
+from engine.pipeline.registry import ScheduleChoice, candidates, fastest
 from engine.pipeline.simulation import PipelineStep, Times, Transit, play
-from engine.pipeline.staged import within_1f1b
 from engine.simulator.events import Trace
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Simulated, simulate
@@ -66,22 +65,18 @@ class TracedStages:
 
     def on(self, machine: MachineModel, *, timeline: bool = False) -> Simulated:
         """Simulate a step by the fastest schedule that the training allows. There is no timeline of it."""
-        times, schedules = self._times_on(machine), self._schedules()
-        tasks_s = {choice: self._tasks_s(one, times, machine) for choice, one in schedules.items()}
-        choice = min(tasks_s, key=tasks_s.__getitem__)
-        return self._simulated(choice, times[schedules[choice].deferring], tasks_s[choice], machine)
+        stages, passes, times = self.grid.stages, self.training.passes(self.grid), self._times_on(machine)
+        if self.training.pipeline.schedule == AUTO:
+            allowed = candidates(stages, passes, self.training.model.layers)
+        else:
+            staged = self.training.staged(self.grid)
+            allowed = {staged.choice: staged.schedule}
+        choice, tasks_s = fastest(allowed, lambda schedule: self._tasks_s(schedule, times, machine))
+        return self._simulated(choice, times[allowed[choice].deferring], tasks_s, machine)
 
     def played(self, schedule: StepSchedule, passes: int, machine: MachineModel) -> PipelineStep:
         """Play all stages together."""
         return play(schedule, self.grid.stages, passes, self._task_times(schedule, self._times_on(machine), machine))
-
-    def _schedules(self) -> Mapping[ScheduleChoice, StepSchedule]:
-        """List those that keep no more than 1F1B, or the one that is asked for."""
-        stages, passes = self.grid.stages, self.training.passes(self.grid)
-        if self.training.pipeline.schedule != AUTO:
-            staged = self.training.staged(self.grid)
-            return {staged.choice: staged.schedule}
-        return within_1f1b(self.training.model, stages, passes)
 
     def _times_on(self, machine: MachineModel) -> Mapping[bool, Sequence[_StageTimes]]:
         last, found = self.grid.stages - 1, {}

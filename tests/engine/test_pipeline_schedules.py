@@ -150,10 +150,12 @@ def test_schedules_go_by_name() -> None:
 
 
 def test_candidates_are_what_stages_micro_batches_and_blocks_allow() -> None:
-    named = {choice.name for choice in candidates(4, 8, blocks=8)}
-    assert named == set(NAMES)
-    assert "interleaved" not in {choice.name for choice in candidates(4, 6)}
-    assert "interleaved" not in {choice.name for choice in candidates(4, 8, blocks=7)}
+    def named(passes: int, blocks: int | None = None, room: float = 2.0) -> set[str]:
+        return {choice.name for choice in candidates(4, passes, blocks, room)}
+
+    assert named(8, blocks=8) == set(NAMES)
+    assert named(6) == named(8, blocks=7) == set(NAMES) - {"interleaved"}
+    assert named(8, room=1.0) == set(NAMES) - {"interleaved", "gpipe"}, "these keep more than 1F1B"
     assert all(schedule.held(0, 4, 3)[0] <= 3 for schedule in candidates(4, 3).values())
 
 
