@@ -39,12 +39,7 @@ class Held:
         """Give the placements of what the stage holds besides blocks, a copy of a tied table included."""
         if self.is_first and self.is_last:
             return network.rest
-        at = network.sections.index(network.blocks)
-        first = [placed for section in network.sections[:at] for placed in section.placements()]
-        last = [placed for section in network.sections[at + 1 :] for placed in section.placements()]
-        if network.head_weight not in last:
-            last.append(network.head_weight)
-        return (first if self.is_first else []) + (last if self.is_last else [])
+        return network.before if self.is_first else network.after if self.is_last else []
 
     def more_passes(self, activations: Activations) -> float:
         """Count the bytes of the passes besides the one that is worked on."""

@@ -51,26 +51,30 @@ def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:
     return ForwardFlops(times * _forward(section, model.sequence), times * repeated)
 
 
-def step_flops(section: Section, sequence: int, *, recompute: bool) -> int:
-    """Count the flops of one repeat of a section in a step of one sample. recompute: with the second forward of
-    checkpointed blocks.
-
-    The backward of a product is two products of its size, and one where its input is data.
+def split_step_flops(model: Architecture, *, recompute: bool) -> tuple[int, int, int]:
+    """Count the flops of a step of one sample: of all that comes before the blocks, of one block, and of all that comes
+    after them. recompute: with the second forward of checkpointed blocks.
     """
-    of_data = sum(linear.flops(section.tokens or sequence) for linear in section.of_kind(Linear) if linear.reads_data)
-    return (4 if recompute and section.recomputed else 3) * _forward(section, sequence) - of_data
+    network, sequence = model.network(), model.sequence
+    before, after = (sum(_both_ways(section, sequence) for section in some) for some in network.around)
+    again = _forward(network.blocks, sequence) if recompute else 0
+    return before, _both_ways(network.blocks, sequence) + again, after
 
 
 def _forward(section: Section, sequence: int) -> int:
     return sum(operation.flops(section.tokens or sequence) for operation in section.operations)
 
 
+def _both_ways(section: Section, sequence: int) -> int:
+    """Count the backward, too. That of a product is two products of its size, and one where its input is data."""
+    of_data = sum(linear.flops(section.tokens or sequence) for linear in section.of_kind(Linear) if linear.reads_data)
+    return 3 * _forward(section, sequence) - of_data
+
+
 def hardware_flops(model: Architecture, sequences: int, *, recompute: bool) -> int:
     """Count the flops of one step of the whole job. recompute: with the second forward of checkpointed blocks."""
-    sections = model.network().sections
-    return sequences * sum(
-        section.repeat * step_flops(section, model.sequence, recompute=recompute) for section in sections
-    )
+    before, block, after = split_step_flops(model, recompute=recompute)
+    return sequences * (before + model.layers * block + after)
 
 
 def model_flops(model: Architecture, sequences: int) -> int:

@@ -82,7 +82,7 @@ class Network:
     def head_weight(self) -> Placement:
         """Give the placement of the head's weight, which may be a table's."""
         name = f"{self.head.name}.weight"
-        return next(placed for placed in self.rest if placed.name == self.ties.get(name, name))
+        return next(placed for placed in self.after if placed.name == self.ties.get(name, name))
 
     @property
     def divided_by_inner(self) -> Mapping[str, int]:
@@ -90,6 +90,23 @@ class Network:
         return {
             what: n for section in self.sections for op in section.operations for what, n in op.divided_by_inner.items()
         }
+
+    @property
+    def around(self) -> tuple[tuple[Section, ...], tuple[Section, ...]]:
+        """Give the sections before the blocks and those after them."""
+        at = self.sections.index(self.blocks)
+        return self.sections[:at], self.sections[at + 1 :]
+
+    @property
+    def before(self) -> list[Placement]:
+        """Give the placements of the parameters that are used before the blocks."""
+        return [placed for section in self.around[0] for placed in section.placements()]
+
+    @property
+    def after(self) -> list[Placement]:
+        """Give those of the parameters that are used after the blocks, and of a table that one of them is tied to."""
+        own = [placed for section in self.around[1] for placed in section.placements()]
+        return own + [placed for placed in self.before if placed.name in self.ties.values()]
 
     @property
     def rest(self) -> list[Placement]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from engine.errors import UsageError
 from engine.models.architecture import Architecture
-from engine.models.flops import step_flops
+from engine.models.flops import split_step_flops
 from engine.models.network import Network
 
 
@@ -58,9 +58,7 @@ class Cut:
         owners = self.owners(network)
         names = {name: True for name, owner in owners.items() if owner == stage}
         if stage == self.stages - 1:
-            ends = {placed.name for placed in network.sections[-1].placements()}
-            ends |= {first for second, first in network.ties.items() if second.rpartition(".")[0] == network.head.name}
-            names |= {name: owners[name] == stage for name in owners if name in ends}
+            names |= {placed.name: owners[placed.name] == stage for placed in network.after}
         return names
 
 
@@ -71,7 +69,7 @@ def cut_evenly(model: Architecture, stages: int, chunks: int = 1, *, recompute: 
     """
     layers, parts = model.network().blocks.repeat, stages * chunks
     _check_blocks(layers, stages, chunks)
-    before, block, after = _flops(model, recompute=recompute)
+    before, block, after = split_step_flops(model, recompute=recompute)
 
     def slowness(counts: Sequence[int]) -> tuple[int, int]:
         flops = [count * block for count in counts]
@@ -108,14 +106,6 @@ def _check_blocks(layers: int, stages: int, chunks: int) -> None:
 
 def _parts(stages: int, chunks: int) -> str:
     return f"{stages} stages" if chunks == 1 else f"{stages} stages of {chunks} chunks"
-
-
-def _flops(model: Architecture, *, recompute: bool) -> tuple[int, int, int]:
-    """Count what comes before all blocks, one block, and what comes after all."""
-    network = model.network()
-    flops = [step_flops(section, model.sequence, recompute=recompute) for section in network.sections]
-    at = network.sections.index(network.blocks)
-    return sum(flops[:at]), flops[at], sum(flops[at + 1 :])
 
 
 def _ways(layers: int, parts: int) -> Iterator[list[int]]:

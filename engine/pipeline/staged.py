@@ -5,7 +5,7 @@ from functools import cache
 
 from engine.errors import UsageError
 from engine.models.architecture import Architecture
-from engine.models.flops import step_flops
+from engine.models.flops import split_step_flops
 from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule
 from engine.pipeline.cut import Cut, cut_by_hand, cut_evenly
 from engine.pipeline.options import PipelineOptions
@@ -78,15 +78,13 @@ def _fastest(model: Architecture, stages: int, passes: int, *, recompute: bool) 
 def times_by_flops(schedule: StepSchedule, model: Architecture, stages: int, *, recompute: bool) -> Times:
     """Give the times of a stage's tasks, a mean forward of all stages taking 1."""
     cut = cut_evenly(model, stages, schedule.chunks, recompute=recompute)
-    network = model.network()
-    forward = [step_flops(section, model.sequence, recompute=False) / 3 for section in network.sections]
-    at = network.sections.index(network.blocks)
-    mean = (sum(forward) + (model.layers - 1) * forward[at]) / stages
+    before, block, after = (flops / 3 for flops in split_step_flops(model, recompute=False))
+    mean = (before + model.layers * block + after) / stages
 
     def part_s(stage: int, direction: Direction) -> float:
         blocks = sum(map(len, cut.blocks[stage]))
-        around = sum(forward[:at]) * (stage == 0) + sum(forward[at + 1 :]) * (stage == stages - 1)
-        again = blocks * forward[at] if recompute and direction is Direction.BACKWARD else 0.0
-        return (blocks * forward[at] + around + again) / mean
+        around = before * (stage == 0) + after * (stage == stages - 1)
+        again = blocks * block if recompute and direction is Direction.BACKWARD else 0.0
+        return (blocks * block + around + again) / mean
 
     return times_of(schedule, part_s, lambda stage, direction: Transit(0.0, TRANSIT))

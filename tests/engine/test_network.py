@@ -181,6 +181,15 @@ def test_layers_and_parameters_are_the_serial_models(model: Architecture) -> Non
     layers_and_parameters_agree(model)
 
 
+@settings(max_examples=60)
+@given(FAMILIES)
+def test_a_table_that_the_head_is_tied_to_is_used_on_both_sides_of_the_blocks(model: Architecture) -> None:
+    network = model.network()
+    before, after, rest = ([placed.name for placed in some] for some in (network.before, network.after, network.rest))
+    assert list(dict.fromkeys(before + after)) == rest
+    assert set(before) & set(after) == set(network.ties.values())
+
+
 @settings(max_examples=20)
 @given(FAMILIES)
 def test_flops_are_those_that_torch_counts(model: Architecture) -> None:
