@@ -26,6 +26,7 @@ from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.result.links import CollectiveTime, FittedLink, Links, Rings
 from engine.result.metrics import ring_bandwidth
+from engine.result.sampled import Sampled
 from engine.result.schema import Result
 from engine.simulator.collectives import moved_bytes
 from engine.simulator.link import RingTime, fit_link
@@ -178,10 +179,9 @@ def _timed(
     out = {Kind.ALL_GATHER: whole, Kind.REDUCE_SCATTER: piece}.get(kind)
     found = sampler.take(lambda calls: party.seconds(lambda comm: comm.run(kind, AXIS, source, out=out), calls))
     processor_s = found.processor_s / ranks if party.on_processors else None
-    figures = {name: getattr(found, name) for name in ("samples", "calls", "median_s", "low_s", "high_s")}
     return CollectiveTime(
-        kind=name, input_bytes=input_bytes, moved_bytes=moved, **figures,
-        bytes_per_s=ring_bandwidth(moved, found.median_s), processor_s=processor_s,
+        kind=name, input_bytes=input_bytes, moved_bytes=moved, bytes_per_s=ring_bandwidth(moved, found.median_s),
+        processor_s=processor_s, **found.model_dump(include=set(Sampled.model_fields)),
     )  # fmt: skip
 
 

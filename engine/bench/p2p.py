@@ -136,8 +136,7 @@ class Race:
         return [
             Transfer(
                 operation=self.operation, backend=backend, nodes=self.nodes, ranks=self.parties[backend].size,
-                num_bytes=sent.nbytes, samples=one.samples, calls=one.calls, median_s=one.median_s, low_s=one.low_s,
-                high_s=one.high_s, average_s=one.average_s,
+                num_bytes=sent.nbytes, **one.model_dump(exclude={"processor_s"}),
             )
             for backend, one in zip(self.parties, sampler.in_turns(works), strict=True)
         ]  # fmt: skip

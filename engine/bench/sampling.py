@@ -2,32 +2,24 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import ceil
 from statistics import median
 
 from engine.bench.benchmark import FEWEST
 from engine.bench.world import World
 from engine.measure.machine import processor_s
+from engine.result.sampled import Sampled
 
 WINDOW_S = 0.02
 """A sample lasts so long at least, and has as many calls as that takes."""
 MOST_CALLS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """They hold the seconds of a call, by so many samples of so many calls each: of the slowest rank, and average_s,
-    the median of what the ranks that took part needed on average.
-
-    processor_s: the median of what a call takes of all ranks' processors together.
+class Samples(Sampled):
+    """They have the seconds of the slowest rank, and average_s, the median of what the ranks that took part needed on
+    average. processor_s: the median of what a call takes of all ranks' processors together.
     """
 
-    samples: int
-    calls: int
-    median_s: float
-    low_s: float
-    high_s: float
     average_s: float
     processor_s: float
 
@@ -89,4 +81,7 @@ class Sampler:
 
 def _summed_up(calls: int, samples: Sequence[_Sample]) -> Samples:
     slowest, average, processor = zip(*samples, strict=True)
-    return Samples(len(samples), calls, median(slowest), min(slowest), max(slowest), median(average), median(processor))
+    return Samples(
+        samples=len(samples), calls=calls, median_s=median(slowest), low_s=min(slowest), high_s=max(slowest),
+        average_s=median(average), processor_s=median(processor),
+    )  # fmt: skip

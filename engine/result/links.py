@@ -5,25 +5,20 @@ Bandwidths are those of a ring, from rank to rank, in bytes/s and one direction;
 
 from typing import Literal
 
+from engine.result.sampled import Sampled
 from engine.schema import Record
 
 
-class CollectiveTime(Record):
-    """It is one collective in all groups at once: the median of its samples, with the least and the most.
+class CollectiveTime(Sampled):
+    """It is one collective in all groups at once.
 
-    input_bytes: of a rank's input buffer; moved_bytes: what a rank of a ring sends for it. calls: of one sample, one
-    after another, over which its time is divided. processor_s: that it takes of a rank's processor, all threads
-    together, on average; absent for accelerators.
+    input_bytes: of a rank's input buffer; moved_bytes: what a rank of a ring sends for it. processor_s: that it takes
+    of a rank's processor, all threads together, on average; absent for accelerators.
     """
 
     kind: Literal["all_gather", "reduce_scatter", "all_reduce"]
     input_bytes: int
     moved_bytes: float
-    samples: int
-    calls: int
-    median_s: float
-    low_s: float
-    high_s: float
     bytes_per_s: float
     processor_s: float | None = None
 

@@ -5,19 +5,18 @@ Times have the meaning of the OSU micro-benchmarks, so that they compare with th
 
 from typing import Literal
 
-from engine.schema import Record
+from engine.result.sampled import Sampled
 
 Backend = Literal["gloo", "memory", "nccl", "mpi"]
 Operation = Literal["message", "all_reduce"]
 
 
-class Transfer(Record):
-    """It is what one back end takes for one size: the median of its samples, with the least and the most.
+class Transfer(Sampled):
+    """It is what one back end takes for one size, on the slowest rank.
 
     A message's time is one way, half of that there and back (osu_latency). An all-reduce's is that of a call which the
-    ranks begin together, of num_bytes on each (osu_allreduce). median_s is of the slowest rank, average_s over the
-    ranks that take part, which osu_allreduce prints. nodes: over which these ranks are; 1 is within a node. calls: of
-    one sample, over which its time is divided.
+    ranks begin together, of num_bytes on each (osu_allreduce). average_s: the median of the mean over the ranks that
+    take part, which osu_allreduce prints. nodes: over which these ranks are; 1 is within a node.
     """
 
     operation: Operation
@@ -25,9 +24,4 @@ class Transfer(Record):
     nodes: int
     ranks: int
     num_bytes: int
-    samples: int
-    calls: int
-    median_s: float
-    low_s: float
-    high_s: float
     average_s: float
