@@ -7,11 +7,11 @@ the fewer of the others work.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 from typing import NamedTuple
 
 from engine.overlap.tasks import Direction, Known, Order, StepSchedule, Task, receiver, takes_message
@@ -103,15 +103,11 @@ class PipelineStep:
 
 @dataclass(slots=True)
 class _Work:
-    """It is a task that is being carried out. end_s: as long as no other stage begins or ends one. number: of two that
-    end at one moment the smaller is first.
-    """
+    """It is a task that is being carried out."""
 
     stage: int
     task: Task
     start_s: float
-    end_s: float
-    number: int
 
 
 class DeadlockError(Exception):
@@ -123,7 +119,7 @@ class _Stage:
     order: Order
     next: Task | None = None
     """A known order has given this task, whose message hasn't come."""
-    working: "_Work | None" = None
+    working: bool = False
     came: set[Task] = field(default_factory=set)
     done: Counter[Direction] = field(default_factory=Counter)
     channel_free_s: dict[Direction, float] = field(default_factory=lambda: dict.fromkeys(Direction, 0.0))
@@ -138,62 +134,79 @@ class _Pipeline:
         self._schedule, self._count, self._times = schedule, stages, times
         self._stages = [_Stage(schedule.order(stage, stages, passes)) for stage in range(stages)]
         self._now_s = 0.0
-        self._speed = 1.0
-        """That of a stage that works, by its speed at a rank's share of a core."""
-        self._events: list[tuple[float, int, Callable[[], int]]] = []
-        """Each is a time, a number that no other has, and what then happens on a stage, whose number it gives."""
+        self._speed, self._since = 1.0, (0.0, 0.0)
+        """That of a stage that works, by its speed at a rank's share of a core; and since when it is so: the time, and
+        the work that is done by then if one never stops.
+        """
+        self._working: list[tuple[float, int, _Work]] = []
+        """A heap of what is being carried out, by the work that is done at its end if one never stops."""
+        self._coming: list[tuple[float, int, int, Task]] = []
+        """A heap of messages, by the time at which each comes: to which stage, for which of its tasks. Of two things
+        that happen at one moment that with the smaller number, the second entry in both heaps, is first.
+        """
         self._numbers = count()
         self._played: list[Played] = []
 
     def play(self) -> PipelineStep:
         for number in range(self._count):
             self._go_on(number)
-        while self._events or any(stage.working for stage in self._stages):
-            busy = [stage.working for stage in self._stages if stage.working is not None]
-            self._share_cores(busy)
-            work = min(busy, key=lambda work: (work.end_s, work.number), default=None)
-            if work is None or (self._events and self._events[0] < (work.end_s, work.number)):
-                self._now_s, _, happen = heappop(self._events)
-                self._go_on(happen())
+        while self._working or self._coming:
+            self._share_cores()
+            end = self._first_end()
+            if self._coming and self._coming[0] < end:
+                self._now_s, _, number, task = heappop(self._coming)
+                self._stages[number].came.add(task)
             else:
-                self._now_s = work.end_s
+                self._now_s, _ = end
+                work = heappop(self._working)[-1]
                 self._finish(work)
-                self._go_on(work.stage)
+                number = work.stage
+            self._go_on(number)
         if waiting := list(self._waiting()):
             raise DeadlockError("; ".join(waiting))
         return PipelineStep(tuple(stage.step for stage in self._stages), tuple(self._played))
 
-    def _share_cores(self, busy: Sequence["_Work"]) -> None:
+    def _share_cores(self) -> None:
         """Let those that work go on as fast as their number allows."""
-        before, self._speed = self._speed, min(self._times.ranks_a_core, self._count / max(len(busy), 1))
-        if self._speed != before:
-            for work in busy:
-                work.end_s = self._now_s + (work.end_s - self._now_s) * before / self._speed
+        speed = min(self._times.ranks_a_core, self._count / max(len(self._working), 1))
+        if speed != self._speed:
+            self._since, self._speed = (self._now_s, self._done()), speed
 
-    def _at(self, time_s: float, happen: Callable[[], int]) -> None:
-        heappush(self._events, (time_s, next(self._numbers), happen))
+    def _done(self) -> float:
+        """Give the work that is done by now if one never stops."""
+        time_s, done = self._since
+        return done + (self._now_s - time_s) * self._speed
+
+    def _first_end(self) -> tuple[float, int]:
+        """Give the time at which the first task is over, and its number."""
+        if not self._working:
+            return inf, 0
+        time_s, done = self._since
+        at, number, _ = self._working[0]
+        return time_s + (at - done) / self._speed, number
 
     def _go_on(self, number: int) -> None:
         """Begin the next task of a stage that does nothing, if it can."""
         stage = self._stages[number]
+        if stage.working:
+            return
 
         def ready(task: Task) -> bool:
             return task in stage.came or not takes_message(number, task, self._count, self._schedule.chunks)
 
-        if stage.working is not None:
-            return
         if stage.next is None and stage.order.left:
             stage.next = stage.order.next(ready)
         if stage.next is not None and ready(stage.next):
-            end_s = self._now_s + self._times.work_s(number, stage.next) / self._speed
-            stage.working = _Work(number, stage.next, self._now_s, end_s, next(self._numbers))
-            stage.next = None
+            work = _Work(number, stage.next, self._now_s)
+            end = self._done() + self._times.work_s(number, stage.next)
+            heappush(self._working, (end, next(self._numbers), work))
+            stage.working, stage.next = True, None
 
     def _finish(self, work: _Work) -> None:
         """End a task, and send what it has made."""
-        number, task, end_s = work.stage, work.task, work.end_s
+        number, task, end_s = work.stage, work.task, self._now_s
         stage = self._stages[number]
-        stage.working = None
+        stage.working = False
         stage.done[task.direction] += 1
         self._played.append(Played(number, task, work.start_s, end_s))
         stage.step.busy_s += end_s - work.start_s
@@ -201,7 +214,8 @@ class _Pipeline:
         self._count_kept(stage)
         there = receiver(number, task, self._count, self._schedule.chunks)
         if there:
-            self._send(stage, task, self._times.transit(number, task) if there[0] != number else _NONE, end_s, *there)
+            transit = self._times.transit(number, task) if there[0] != number else _NONE
+            self._send(stage, task.direction, transit, *there)
 
     def _count_kept(self, stage: _Stage) -> None:
         step, done = stage.step, stage.done
@@ -210,15 +224,11 @@ class _Pipeline:
         step.held, step.pending = max(step.held, held), max(step.pending, pending)
         step.kept = max(step.kept, held + pending)
 
-    def _send(self, stage: _Stage, task: Task, transit: Transit, now_s: float, there: int, taker: Task) -> None:
+    def _send(self, stage: _Stage, channel: Direction, transit: Transit, there: int, taker: Task) -> None:
         """Send what a task has made to the stage, and its task, that takes it."""
-        channel = task.direction
-        stage.channel_free_s[channel] = max(now_s, stage.channel_free_s[channel]) + transit.busy_s
-        self._at(stage.channel_free_s[channel] + transit.latency_s, partial(self._receive, there, taker))
-
-    def _receive(self, number: int, task: Task) -> int:
-        self._stages[number].came.add(task)
-        return number
+        stage.channel_free_s[channel] = max(self._now_s, stage.channel_free_s[channel]) + transit.busy_s
+        come_s = stage.channel_free_s[channel] + transit.latency_s
+        heappush(self._coming, (come_s, next(self._numbers), there, taker))
 
     def _waiting(self) -> Iterator[str]:
         for number, stage in enumerate(self._stages):
