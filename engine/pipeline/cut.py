@@ -6,6 +6,7 @@ as their flops say. So a stage may have fewer blocks than another. No torch.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from engine.errors import UsageError
 from engine.models.architecture import Architecture
@@ -69,7 +70,12 @@ def cut_evenly(model: Architecture, stages: int, chunks: int = 1, *, recompute: 
     """
     layers, parts = model.network().blocks.repeat, stages * chunks
     _check_blocks(layers, stages, chunks)
-    before, block, after = split_step_flops(model, recompute=recompute)
+    return _as_cut(_fairest(layers, parts, *split_step_flops(model, recompute=recompute)), stages)
+
+
+@cache
+def _fairest(layers: int, parts: int, before: int, block: int, after: int) -> Sequence[int]:
+    """Share the layers out fairly, with so many flops in a block, and before and after all."""
 
     def slowness(counts: Sequence[int]) -> tuple[int, int]:
         flops = [count * block for count in counts]
@@ -77,7 +83,7 @@ def cut_evenly(model: Architecture, stages: int, chunks: int = 1, *, recompute: 
         flops[-1] += after
         return max(flops), sum(each * each for each in flops)
 
-    return _as_cut(min(_ways(layers, parts), key=slowness), stages)
+    return min(_ways(layers, parts), key=slowness)
 
 
 def cut_by_hand(given: str, model: Architecture, stages: int, chunks: int = 1) -> Cut:

@@ -13,6 +13,7 @@ that the engine repeats for recomputation and in every micro-batch; then to the 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from engine.footprint.fit import fits_nodes
@@ -33,6 +34,8 @@ WIDEST = (*REPLICATING, INNER, STREAM)
 PASSES_A_STAGE = 4
 MICROS = 4
 """Of so many sizes of micro-batches, the smallest ones, is a pipeline's chosen."""
+PIPELINES = 12
+"""So many pipelines are ranked, and then simulated."""
 CLEARLY = 0.01
 """An estimate of what a run costs can't tell grids apart that differ by a smaller share than this."""
 
@@ -155,23 +158,26 @@ def pipelines(
     workload: Workload, grids: Sequence[Grid], links_as_run: LinksOn, compute_s: float
 ) -> tuple[Candidate, ...]:
     """Rank grids with several stages by what a run costs and what its stages stand still, each with several
-    micro-batches: those that fit in memory, best first.
+    micro-batches: the first PIPELINES of those that fit in memory, best first.
 
     compute_s: seconds in which all devices compute a step. A stage stands still for (stages - 1) / m of it with m
     micro-batches (axonn-ipdps22 IV).
     """
-    costs = Costs(workload.training)
-    found: list[tuple[float, Candidate]] = []
+    costs, batch = Costs(workload.training), workload.training.batch
+    priced: list[tuple[float, Grid, int, Seconds]] = []
     for grid in grids:
-        batch = workload.training.batch
         for micro in [batch.micro] if batch.micro else divisors(batch.per_rank(grid))[:MICROS]:
             passes = batch.per_rank(grid) // micro
-            if passes < grid.stages or (needs := workload.needs(grid, micro)).total > workload.usable:
-                continue
-            links = links_as_run(grid)
-            one = Candidate(grid, micro, needs, costs.equations(grid, links), costs.as_run(grid, links, micro))
-            found.append((one.as_run_s + (grid.stages - 1) / passes * compute_s, one))
-    return tuple(one for _, one in sorted(found, key=lambda pair: pair[0]))
+            if passes >= grid.stages:
+                as_run = costs.as_run(grid, links_as_run(grid), micro)
+                still_s = (grid.stages - 1) / passes * compute_s
+                priced.append((sum(as_run.values()) + still_s, grid, micro, as_run))
+    fit = (
+        Candidate(grid, micro, needs, costs.equations(grid, links_as_run(grid)), as_run)
+        for _, grid, micro, as_run in sorted(priced, key=lambda one: one[0])
+        if (needs := workload.needs(grid, micro)).total <= workload.usable
+    )
+    return tuple(islice(fit, PIPELINES))
 
 
 def ordered(candidates: Sequence[Candidate], devices_per_node: int, *, as_run: bool = False) -> tuple[Candidate, ...]:

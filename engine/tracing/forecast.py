@@ -10,8 +10,6 @@ from engine.tracing.survey import Predictor, survey
 
 SURVEYED = 24
 """So many grids are simulated of each order: by the papers' equations, and by all that a run repeats."""
-PIPELINES = 12
-"""So many pipelines are simulated."""
 FINAL = 10
 """So many of these are traced as a whole where that is asked for."""
 
@@ -20,7 +18,7 @@ def chosen(ranking: Ranking, devices_per_node: int, most: int = SURVEYED) -> lis
     """List the first of both orders (SURVEYED), each once, and of pipelines."""
     by_run = ordered(ranking.candidates, devices_per_node, as_run=True)
     both = (*ranking.candidates[:most], *by_run[:most])
-    return [*{candidate.grid: candidate for candidate in both}.values(), *ranking.pipelines[:PIPELINES]]
+    return [*{candidate.grid: candidate for candidate in both}.values(), *ranking.pipelines]
 
 
 def traces(
