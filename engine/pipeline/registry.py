@@ -118,15 +118,6 @@ def candidates(
     return {choice: schedule for choice in choices if _allows(schedule := choice.make(), stages, passes, most)}
 
 
-def fastest(
-    allowed: Mapping[ScheduleChoice, StepSchedule], time_s: Callable[[StepSchedule], float]
-) -> tuple[ScheduleChoice, float]:
-    """Find the schedule that takes the least time, of equal ones the first, and that time."""
-    times_s = {choice: time_s(schedule) for choice, schedule in allowed.items()}
-    choice = min(times_s, key=times_s.__getitem__)
-    return choice, times_s[choice]
-
-
 def _allows(schedule: StepSchedule, stages: int, passes: int, most: float) -> bool:
     try:
         schedule.check(stages, passes)

@@ -110,6 +110,10 @@ class _Work:
     start_s: float
 
 
+class LateError(Exception):
+    """The step can't be over by the time that it was given."""
+
+
 class DeadlockError(Exception):
     """No stage can go on, and tasks are left. It says what each stage waits for."""
 
@@ -129,9 +133,11 @@ class _Stage:
 class _Pipeline:
     """It moves from moment to moment at which a task is over, or a message has come."""
 
-    def __init__(self, schedule: StepSchedule, stages: int, passes: int, times: Times) -> None:
+    def __init__(self, schedule: StepSchedule, stages: int, passes: int, times: Times, by_s: float) -> None:
         schedule.check(stages, passes)
-        self._schedule, self._count, self._times = schedule, stages, times
+        self._schedule, self._count, self._times, self._by_s = schedule, stages, times, by_s
+        self._left_s = [of_pass_s * passes for of_pass_s in least_of_pass(schedule, stages, times)]
+        """It has the least time in which each stage can do the tasks that it hasn't begun."""
         self._stages = [_Stage(schedule.order(stage, stages, passes)) for stage in range(stages)]
         self._now_s = 0.0
         self._speed, self._since = 1.0, (0.0, 0.0)
@@ -197,9 +203,11 @@ class _Pipeline:
         if stage.next is None and stage.order.left:
             stage.next = stage.order.next(ready)
         if stage.next is not None and ready(stage.next):
-            work = _Work(number, stage.next, self._now_s)
-            end = self._done() + self._times.work_s(number, stage.next)
-            heappush(self._working, (end, next(self._numbers), work))
+            if self._now_s + self._left_s[number] > self._by_s:
+                raise LateError
+            work, work_s = _Work(number, stage.next, self._now_s), self._times.work_s(number, stage.next)
+            self._left_s[number] -= work_s / self._times.ranks_a_core
+            heappush(self._working, (self._done() + work_s, next(self._numbers), work))
             stage.working, stage.next = True, None
 
     def _finish(self, work: _Work) -> None:
@@ -238,9 +246,20 @@ class _Pipeline:
                 yield f"stage {number} waits for any message, with {stage.order.left} tasks left"
 
 
-def play(schedule: StepSchedule, stages: int, passes: int, times: Times) -> PipelineStep:
-    """Play one step of so many micro-batches. Raises UsageError as the schedule does, and DeadlockError."""
-    return _Pipeline(schedule, stages, passes, times).play()
+def least_of_pass(schedule: StepSchedule, stages: int, times: Times) -> list[float]:
+    """Give the least time in which each stage can do all tasks of a micro-batch, of which the first stands for all."""
+    chunks = range(schedule.chunks)
+    directions = [way for way in Direction if schedule.deferring or way is not Direction.WEIGHT]
+    tasks = [Task(direction, 0, chunk) for direction in directions for chunk in chunks]
+    return [sum(times.work_s(stage, task) for task in tasks) / times.ranks_a_core for stage in range(stages)]
+
+
+def play(schedule: StepSchedule, stages: int, passes: int, times: Times, by_s: float = inf) -> PipelineStep:
+    """Play one step of so many micro-batches. by_s: a time by which it has to be over, if micro-batches are alike.
+
+    Raises UsageError as the schedule does, LateError as soon as a stage has too much left to do, and DeadlockError.
+    """
+    return _Pipeline(schedule, stages, passes, times, by_s).play()
 
 
 class Replayed:

@@ -1,20 +1,19 @@
 """Options become a cut and a schedule, the same ones for the engine, the memory model and the simulation. No torch."""
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from engine.errors import UsageError
 from engine.models.architecture import Architecture
 from engine.models.flops import split_step_flops
 from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule
 from engine.pipeline.cut import Cut, cut_by_hand, cut_evenly
+from engine.pipeline.fastest import fastest
 from engine.pipeline.options import PipelineOptions
-from engine.pipeline.registry import AUTO, ScheduleChoice, candidates, fastest
-from engine.pipeline.simulation import Times, Transit, play, times_of
+from engine.pipeline.registry import AUTO, ScheduleChoice, candidates
+from engine.pipeline.simulation import Times, Transit, times_of
 
 ONE = ScheduleChoice("one-by-one")
-FEW = 4
-"""Of so many micro-batches a stage the fill, the drain and what lies between can be told."""
 TRANSIT = 0.05
 """A message is taken to need this part of a stage's forward, where no machine is known."""
 
@@ -67,12 +66,8 @@ def _whole(options: PipelineOptions, model: Architecture, choice: ScheduleChoice
 
 def _fastest(model: Architecture, stages: int, passes: int, *, recompute: bool) -> ScheduleChoice:
     """Choose by the flops of each stage."""
-
-    def time_s(schedule: StepSchedule) -> float:
-        times = times_by_flops(schedule, model, stages, recompute=recompute)
-        return play(schedule, stages, min(passes, FEW * stages), times).time_s
-
-    return fastest(candidates(stages, passes, model.layers), time_s)[0]
+    times = partial(times_by_flops, model=model, stages=stages, recompute=recompute)
+    return fastest(candidates(stages, passes, model.layers), stages, passes, times)[0]
 
 
 def times_by_flops(schedule: StepSchedule, model: Architecture, stages: int, *, recompute: bool) -> Times:

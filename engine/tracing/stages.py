@@ -14,8 +14,9 @@ from engine.footprint.memory import Footprint
 from engine.grid import CUTTING_STAGES, Grid
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import Direction, StepSchedule, Task
+from engine.pipeline.fastest import fastest
 from engine.pipeline.options import PipelineOptions
-from engine.pipeline.registry import ScheduleChoice, candidates, fastest
+from engine.pipeline.registry import ScheduleChoice, candidates
 from engine.pipeline.simulation import PipelineStep, Times, Transit, play
 from engine.simulator.events import Trace
 from engine.simulator.machine import MachineModel
@@ -25,8 +26,6 @@ from engine.training_record import Training
 
 FEW, MORE = 1, 3
 """A stage is traced with so many blocks."""
-PLAYED = 4, 6
-"""So many micro-batches a stage are played at most; all others are like those by which these differ."""
 TAIL = ("reduce", "optimizer")
 
 
@@ -71,7 +70,7 @@ class TracedStages:
         else:
             staged = self.training.staged(self.grid)
             allowed = {staged.choice: staged.schedule}
-        choice, tasks_s = fastest(allowed, lambda schedule: self._tasks_s(schedule, times, machine))
+        choice, tasks_s = fastest(allowed, stages, passes, lambda one: self._task_times(one, times, machine))
         return self._simulated(choice, times[allowed[choice].deferring], tasks_s, machine)
 
     def played(self, schedule: StepSchedule, passes: int, machine: MachineModel) -> PipelineStep:
@@ -98,18 +97,6 @@ class TracedStages:
             return stages[stage].tasks_s.get(task.direction.value, 0.0) / schedule.chunks
 
         return Times(work_s, lambda stage, task: Transit(message_s, 0.0), machine.ranks_a_core)
-
-    def _tasks_s(
-        self, schedule: StepSchedule, times: Mapping[bool, Sequence[_StageTimes]], machine: MachineModel
-    ) -> float:
-        """Give the seconds of all tasks: of many micro-batches by a few and some more."""
-        stages, passes = self.grid.stages, self.training.passes(self.grid)
-        of_tasks = self._task_times(schedule, times, machine)
-        few, more = (count * stages for count in PLAYED)
-        if passes <= more:
-            return play(schedule, stages, passes, of_tasks).time_s
-        few_s, more_s = (play(schedule, stages, count, of_tasks).time_s for count in (few, more))
-        return few_s + (passes - few) * (more_s - few_s) / (more - few)
 
     def _simulated(
         self, choice: ScheduleChoice, stages: Sequence[_StageTimes], tasks_s: float, machine: MachineModel

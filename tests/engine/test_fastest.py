@@ -3,11 +3,12 @@
 from statistics import fmean
 
 import pytest
-from pipelines import PASSES, stepped, varied_times
+from pipelines import PASSES, equal_times, stepped, varied_times
 
 from engine.overlap.tasks import StepSchedule
-from engine.pipeline.registry import ScheduleChoice, candidates, fastest
-from engine.pipeline.simulation import play
+from engine.pipeline.fastest import fastest, step_s
+from engine.pipeline.registry import ScheduleChoice, candidates
+from engine.pipeline.simulation import LateError, Times, Transit, play
 
 
 @pytest.mark.parametrize(("stages", "room"), [(4, 1), (4, 2), (8, 1), (8, 2)])
@@ -20,11 +21,40 @@ def test_the_choice_by_mean_times_is_the_best_and_beats_1f1b_by_a_tenth(stages: 
 
     for known, slow, delayed in (("quiet", None, "jitter"), ("slow", stages // 2, "both")):
 
-        def mean_time_s(schedule: StepSchedule, slow: int | None = slow) -> float:
-            return play(schedule, stages, PASSES, varied_times(schedule, stages, PASSES, slow=slow)).time_s
+        def mean_times(schedule: StepSchedule, slow: int | None = slow) -> Times:
+            return varied_times(schedule, stages, PASSES, slow=slow)
 
-        chosen, least_s = fastest(allowed, mean_time_s)
+        chosen, least_s = fastest(allowed, stages, PASSES, mean_times)
         near = [choice for choice in allowed if time_s(choice, known) < 1.1 * least_s]
         for case in (known, delayed):
             assert time_s(chosen, case) <= 1.01 * min(time_s(choice, case) for choice in near)
             assert time_s(chosen, case) <= 0.9 * time_s(ScheduleChoice("1f1b"), case)
+
+
+@pytest.mark.parametrize(("stages", "passes"), [(2, 3), (4, 16), (4, 40), (6, 25)])
+def test_the_choice_is_that_of_all_steps_played_to_their_ends(stages: int, passes: int) -> None:
+    for slow in (None, 1):
+
+        def times(schedule: StepSchedule, slow: int | None = slow) -> Times:
+            return varied_times(schedule, stages, passes, slow=slow)
+
+        allowed = candidates(stages, passes, room=2)
+        times_s = {choice: step_s(one, stages, passes, times(one)) for choice, one in allowed.items()}
+        least = min(allowed, key=times_s.__getitem__)
+        assert fastest(allowed, stages, passes, times) == (least, times_s[least])
+
+
+def test_many_micro_batches_take_as_long_as_a_simulation_of_all_says_within_half_a_percent() -> None:
+    for choice, schedule in candidates(4, 64, room=2).items():
+        times = equal_times(schedule, Transit(0.0, 0.1))
+        assert step_s(schedule, 4, 64, times) == pytest.approx(play(schedule, 4, 64, times).time_s, rel=5e-3), choice
+
+
+def test_a_step_that_can_t_be_over_in_time_is_played_no_further() -> None:
+    schedule = ScheduleChoice("1f1b").make()
+    times = equal_times(schedule)
+    time_s = play(schedule, 4, 8, times).time_s
+    assert play(schedule, 4, 8, times, by_s=time_s).time_s == time_s
+    with pytest.raises(LateError):
+        play(schedule, 4, 8, times, by_s=time_s - 0.1)
+    assert step_s(schedule, 4, 800, times, by_s=2000) == float("inf")

@@ -1,0 +1,49 @@
+"""Of several schedules the one is found whose simulated step takes the least time. No torch.
+
+Many micro-batches are like a few and some more, and who can't become the fastest is played no further.
+"""
+
+from collections.abc import Callable, Mapping
+from math import inf
+
+from engine.overlap.tasks import StepSchedule
+from engine.pipeline.registry import ScheduleChoice
+from engine.pipeline.simulation import LateError, Times, least_of_pass, play
+
+PLAYED = 4, 6
+"""So many micro-batches a stage are played at most; all others are like those by which these differ."""
+ROUNDING = 1e-9
+"""Times that differ by a smaller share may be the same."""
+
+
+def fastest(
+    allowed: Mapping[ScheduleChoice, StepSchedule], stages: int, passes: int, times: Callable[[StepSchedule], Times]
+) -> tuple[ScheduleChoice, float]:
+    """Find the schedule whose step takes the least time, of equal ones the first, and that time.
+
+    times: as a schedule's tasks take, of every micro-batch alike.
+    """
+    times_s: dict[ScheduleChoice, float] = {}
+    for choice, schedule in sorted(allowed.items(), key=lambda item: not item[1].deferring):  # mostly faster
+        by_s = min(times_s.values(), default=inf)
+        times_s[choice] = step_s(schedule, stages, passes, times(schedule), by_s)
+    choice = min(allowed, key=times_s.__getitem__)
+    return choice, times_s[choice]
+
+
+def step_s(schedule: StepSchedule, stages: int, passes: int, times: Times, by_s: float = inf) -> float:
+    """Give the seconds of a step of so many micro-batches that are alike; infinity if they are more than by_s.
+
+    Beyond PLAYED another micro-batch takes no less than the busiest stage's work on it.
+    """
+    few, more = (count * stages for count in PLAYED)
+    least_s, rest, by_s = max(least_of_pass(schedule, stages, times)), passes - few, by_s * (1 + ROUNDING)
+    try:
+        if passes <= more:
+            return play(schedule, stages, passes, times, by_s).time_s
+        few_s = play(schedule, stages, few, times, by_s - rest * least_s).time_s
+        by_s = few_s + (by_s - few_s) * (more - few) / rest
+        more_s = play(schedule, stages, more, times, by_s).time_s
+    except LateError:
+        return inf
+    return few_s + rest * max((more_s - few_s) / (more - few), least_s)
