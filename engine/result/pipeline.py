@@ -1,6 +1,7 @@
 """This part of the schema of result.json says how the schedules of a pipeline compare that took turns in one job."""
 
 from engine.result.ratio import Ratio
+from engine.result.step import MachineUsage
 from engine.schema import Record
 
 PlayedTask = tuple[str, float, float]
@@ -14,6 +15,8 @@ class StageTurns(Record):
     what a simulation of all stages finds if each task takes its mean time on its stage, and a message none. task_s:
     that mean time, by direction. most_held, most_pending: passes whose backward, and whose weight task, was still to
     come. tasks: of the step with the median time, from its start, which is that of all stages; absent unless asked for.
+    idle_s, work_s: seconds of each counted step, by round, in which it waits for other stages, and in which it carries
+    out tasks; absent in results that are older than they.
     """
 
     idle_share: float
@@ -22,6 +25,8 @@ class StageTurns(Record):
     most_held: int
     most_pending: int
     tasks: tuple[PlayedTask, ...] = ()
+    idle_s: tuple[tuple[float, ...], ...] = ()
+    work_s: tuple[tuple[float, ...], ...] = ()
 
 
 class ScheduleTurns(Record):
@@ -31,7 +36,7 @@ class ScheduleTurns(Record):
     that of 1F1B, paired by round; absent for 1F1B itself. idle_share, simulated_idle_share: means over stages.
     simulated_s: of a step; what isn't a task takes as long as was measured. drawn_s: of the step whose tasks the stages
     have. peak_bytes: the most that was allocated on any rank's device while it had its turns; absent on processors,
-    where nothing tells.
+    where nothing tells. machine: what its ranks take of a machine, where they compute on processors.
     """
 
     schedule: str
@@ -45,6 +50,7 @@ class ScheduleTurns(Record):
     stages: tuple[StageTurns, ...]
     drawn_s: float | None = None
     peak_bytes: int | None = None
+    machine: MachineUsage | None = None
 
     @property
     def label(self) -> str:

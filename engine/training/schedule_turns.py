@@ -9,6 +9,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from statistics import mean, median
 
 import torch
@@ -20,6 +21,7 @@ from engine.pipeline.cut import Cut
 from engine.pipeline.simulation import Times, Transit, play
 from engine.result import metrics
 from engine.result.pipeline import PlayedTask, ScheduleTurns, StageTurns
+from engine.training.gathered import breakdown
 from engine.training.iterations import Measurements
 from engine.training.rounds import Side, take_rounds
 from engine.training.schedules import CheckedSchedules
@@ -34,11 +36,14 @@ DIRECTIONS = tuple(Direction)
 
 @dataclass(slots=True, kw_only=True)
 class _Side(Side):
-    """It is a schedule. steps: its counted ones, as this rank carried them out. peak_bytes: on a device."""
+    """It is a schedule. steps: its counted ones, as this rank carried them out. idle_s: of each of them, in which this
+    rank waited for other stages. peak_bytes: on a device.
+    """
 
     schedule: StepSchedule
     runner: WatchedRunner
     steps: list[list[Carried]] = field(default_factory=list)
+    idle_s: list[float] = field(default_factory=list)
     held: int = 0
     pending: int = 0
     peak_bytes: int = 0
@@ -54,6 +59,7 @@ class _Side(Side):
     def note(self) -> None:
         runner, device = self.runner, self.trainer.comm.device
         self.steps.append(carried_out(runner.tasks, self.recording.marks))
+        self.idle_s.append(self.recording.axes[CUTTING_STAGES].exposed_s - sum(self.idle_s))
         self.held, self.pending = max(self.held, runner.most_held), max(self.pending, runner.most_pending)
         if device.type == "cuda":
             self.peak_bytes = max(self.peak_bytes, torch.cuda.max_memory_allocated(device))
@@ -61,15 +67,23 @@ class _Side(Side):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """It is what one stage's steps come to, on average, in seconds. rest_s: what is neither a task nor a wait."""
+    """It is what one stage's steps come to, in seconds. idle_s, work_s: of each step, by round. rest_s: what is neither
+    a task nor a wait, on average.
+    """
 
-    idle_s: float
     rest_s: float
     task_s: dict[Direction, float]
-    held: int
-    pending: int
-    peak_bytes: int
-    tasks: tuple[PlayedTask, ...]
+    held: int = 0
+    pending: int = 0
+    peak_bytes: int = 0
+    idle_s: tuple[tuple[float, ...], ...] = ()
+    work_s: tuple[tuple[float, ...], ...] = ()
+    tasks: tuple[PlayedTask, ...] = ()
+
+    @property
+    def mean_idle_s(self) -> float:
+        """Give that of a step."""
+        return mean(chain.from_iterable(self.idle_s))
 
 
 def compare_schedules(
@@ -112,27 +126,31 @@ def _measured(side: _Side, base: _Side, passes: int, *, drawn: bool) -> Schedule
     rest_s = mean(stage.rest_s for stage in stages)
     idle, simulated_s = simulated(side.schedule, passes, stages, rest_s)
     peak_bytes = max(stage.peak_bytes for stage in stages)
+    taken = breakdown(comm, side.recording, None)
     return ScheduleTurns(
         schedule=side.name,
         rounds_s=tuple(side.rounds_s),
         time_per_iteration_s=side.time_s,
         over_1f1b=None if side is base else side.over(base),
-        idle_share=mean(metrics.idle_share(stage.idle_s, step_s) for stage in stages),
+        idle_share=mean(metrics.idle_share(stage.mean_idle_s, step_s) for stage in stages),
         simulated_idle_share=mean(idle),
         simulated_s=simulated_s,
         stages=tuple(
             StageTurns(
-                idle_share=metrics.idle_share(stage.idle_s, step_s),
+                idle_share=metrics.idle_share(stage.mean_idle_s, step_s),
                 simulated_idle_share=share,
                 task_s={direction.value: time_s for direction, time_s in stage.task_s.items()},
                 most_held=stage.held,
                 most_pending=stage.pending,
                 tasks=stage.tasks,
+                idle_s=stage.idle_s,
+                work_s=stage.work_s,
             )
             for stage, share in zip(stages, idle, strict=True)
         ),
         drawn_s=_times_s(side)[at] if drawn else None,
         peak_bytes=peak_bytes or None,
+        machine=None if taken is None else taken.machine,
     )
 
 
@@ -160,37 +178,46 @@ def _typical(comm: Comm, side: _Side) -> int:
 
 def _stages(comm: Comm, side: _Side, drawn: int | None) -> list[Stage]:
     """Gather what the ranks know that decide for their stage, and the drawn step of the first of them. Collective."""
-    steps, recording = side.recording.steps, side.recording
+    recording = side.recording
     busy: dict[Direction, list[float]] = defaultdict(list)
     for one in side.steps:
         for task, start_s, end_s in one:
             busy[task.direction].append(end_s - start_s)
-    idle_s = recording.axes[CUTTING_STAGES].exposed_s / steps
-    rest_s = recording.time_s / steps - idle_s - sum(map(sum, busy.values())) / steps
+    work_s = [sum(end_s - start_s for _, start_s, end_s in one) for one in side.steps]
+    rest_s = (recording.time_s - sum(side.idle_s) - sum(work_s)) / recording.steps
     means = [mean(busy[direction]) if busy[direction] else 0.0 for direction in DIRECTIONS]
-    own = [idle_s, rest_s, *means, float(side.held), float(side.pending), float(side.peak_bytes)]
+    counts = [float(side.held), float(side.pending), float(side.peak_bytes)]
+    own = [rest_s, *means, *counts, *side.idle_s, *work_s]
     step = [] if drawn is None else side.steps[drawn]
     for task, start_s, end_s in step:
         own += [float(DIRECTIONS.index(task.direction)), float(task.number), float(task.chunk), start_s, end_s]
     rows = comm.everyone(torch.tensor(own, dtype=torch.float64)).tolist()
     coords = [comm.grid.coords(rank) for rank in range(comm.grid.size)]
     leaders = [rank for rank, at in enumerate(coords) if all(at[axis] == 0 for axis in HOLDING)]
+    steps = [len(times) for times in side.rounds_s]
     found = []
     for stage in range(comm.grid.stages):
         of_stage = [rows[rank] for rank in leaders if coords[rank][CUTTING_STAGES] == stage]
-        found.append(_stage(of_stage))
+        found.append(_stage(of_stage, steps))
     return found
 
 
-def _stage(rows: Sequence[Sequence[float]]) -> Stage:
-    """Take the mean of a stage's rows, the most of what is counted, and the tasks of the first."""
-    columns = list(zip(*rows, strict=True))
-    idle_s, rest_s, *task_s = (mean(column) for column in columns[: 2 + len(DIRECTIONS)])
-    held, pending, peak_bytes = (int(max(column)) for column in columns[2 + len(DIRECTIONS) :][:3])
-    numbers = rows[0][5 + len(DIRECTIONS) :]
+def _stage(rows: Sequence[Sequence[float]], steps: Sequence[int]) -> Stage:
+    """Take the mean of a stage's rows, the most of what is counted, and the tasks of the first. steps: how many each
+    round has.
+    """
+    columns = zip(*rows, strict=True)
+
+    def some(count: int, of: Callable[[Sequence[float]], float]) -> list[float]:
+        return [of(column) for column in islice(columns, count)]
+
+    rest_s, *task_s = some(1 + len(DIRECTIONS), mean)
+    held, pending, peak_bytes = map(int, some(3, max))
+    idle_s, work_s = (tuple(tuple(some(count, mean)) for count in steps) for _ in range(2))
+    numbers = [column[0] for column in columns]
     tasks = [_played(numbers[at : at + 5]) for at in range(0, len(numbers), 5)]
     named = {direction: time_s for direction, time_s in zip(DIRECTIONS, task_s, strict=True) if time_s}
-    return Stage(idle_s, rest_s, named, held, pending, peak_bytes, tuple(tasks))
+    return Stage(rest_s, named, held, pending, peak_bytes, idle_s, work_s, tuple(tasks))
 
 
 def _played(numbers: Sequence[float]) -> PlayedTask:

@@ -1,6 +1,7 @@
 """`bench pipeline`: which schedules it compares, what they come to, and what a slower stage changes of that."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -96,6 +97,23 @@ def test_a_stage_tells_its_idle_share_its_tasks_and_what_it_keeps(run: tuple[Sch
         for stage in one.stages:
             assert 0 <= stage.idle_share < 1
             assert set(stage.task_s) == {"forward", "backward", *(["weight"] if deferring else [])}
+            assert [*map(len, stage.idle_s)] == [*map(len, stage.work_s)] == [*map(len, one.rounds_s)]
+            assert all(idle_s > 0 for idle_s in chain.from_iterable(stage.idle_s))
+            assert stage.idle_share * mean(chain.from_iterable(one.rounds_s)) == pytest.approx(
+                mean(chain.from_iterable(stage.idle_s))
+            )
+            passes = PASSES * (2 if one.schedule == "interleaved" else 1)
+            assert passes * sum(stage.task_s.values()) == pytest.approx(mean(chain.from_iterable(stage.work_s)))
+        assert one.machine is not None
+        assert one.machine.cores > 0
+
+
+def test_a_wait_is_no_part_of_a_task(run: tuple[ScheduleTurns, ...]) -> None:
+    """Else both together would be longer than the step, of which the first stage's rank has the time."""
+    for one in run:
+        first = one.stages[0]
+        steps = zip(*(chain.from_iterable(of) for of in (one.rounds_s, first.idle_s, first.work_s)), strict=True)
+        assert all(idle_s + work_s <= step_s for step_s, idle_s, work_s in steps)
 
 
 def test_the_timeline_has_every_task_of_a_step_of_each_stage_one_after_the_other(
@@ -133,7 +151,7 @@ def test_a_task_lasts_from_when_its_message_is_there_until_it_is_over() -> None:
 
 def test_the_simulation_takes_each_stages_own_times_and_the_rest_of_a_step() -> None:
     times = {Direction.FORWARD: 1.0, Direction.BACKWARD: 2.0}
-    one, slow = (Stage(0.0, 0.0, {at: time_s * by for at, time_s in times.items()}, 0, 0, 0, ()) for by in (1, 2))
+    one, slow = (Stage(0.0, {at: time_s * by for at, time_s in times.items()}) for by in (1, 2))
     idle, step_s = simulated(make("gpipe"), 4, [one, one], rest_s=3.0)
     assert step_s == pytest.approx(4 * 3 + 3 + 3)
     assert idle == pytest.approx([3 / 18, 3 / 18])
