@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from reports import pipeline_figures, published, text
+from reports.bubbles import bubbles
 from reports.columns import columns_of
 from reports.frame import SETTING, Frames, series_title
 from reports.methods import INTERVALS
@@ -36,6 +37,8 @@ def build(mine: Frames, everything: Frames) -> Page:
     found = compared(mine)
     drawn = sorted(found, key=lambda one: (-len(one.table), -one.stages))[:MOST_SECTIONS]
     sections = [_overview(found, len(drawn)) if found else nothing_measured(RUN)]
+    if (judged := bubbles(found)) is not None:
+        sections.append(Section("Bubbles beside the formula", (judged,)))
     sections += [_section(name, title, one) for name, title, one in text.titled(drawn, _title)]
     if found:
         shown = pd.concat([one.runs for one in drawn])

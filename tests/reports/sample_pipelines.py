@@ -12,6 +12,7 @@ from engine.overlap.tasks import Direction, Task
 from engine.pipeline.registry import make
 from engine.pipeline.simulation import Times, Transit, play
 from engine.result import metrics
+from engine.result.bubble import OF_THE_FORMULA
 from engine.result.pipeline import ScheduleTurns, StageTurns
 from engine.result.ratio import Ratio
 from engine.result.schema import Result
@@ -64,6 +65,7 @@ def _turns(
     noisy = Times(lambda *at: work_s(*at) * drawing.uniform(1.0, 1.3), lambda stage, task: Transit(0.0, 0.001))
     step = play(schedule, stages, PASSES, noisy)
     step_s, quiet_s = step.time_s + REST_S, quiet.time_s + REST_S
+    noise = [drawing.uniform(0.99, 1.01) for _ in range(rounds)]
     made = tuple(
         StageTurns(
             idle_share=metrics.idle_share(step.time_s - own.busy_s, step_s),
@@ -76,10 +78,12 @@ def _turns(
                 for one in step.played
                 if one.stage == stage and drawn
             ),
+            idle_s=tuple((some * (step.time_s - own.busy_s),) for some in noise),
+            work_s=tuple((some * own.busy_s,) for some in noise),
         )
         for stage, (own, simulated) in enumerate(zip(step.stages, quiet.stages, strict=True))
     )
-    times = [step_s * drawing.uniform(0.99, 1.01) for _ in range(rounds)]
+    times = [step_s * some for some in noise]
     return ScheduleTurns(
         schedule=name, rounds_s=tuple((time_s,) for time_s in times), time_per_iteration_s=fmean(times),
         idle_share=fmean(one.idle_share for one in made),
@@ -95,12 +99,26 @@ def _compared(one: ScheduleTurns, base: ScheduleTurns) -> ScheduleTurns:
     return one.model_copy(update={"over_1f1b": Ratio.of(metrics.paired([pairs]))})
 
 
+def with_times(run: Result, *, of_formula: float) -> Result:
+    """The result with stages that all work equally long, and wait for that part of what is expected of them."""
+    stages, schedules = Grid.parse(run.grid or "").stages, []
+    for one in run.schedules:
+        expected = OF_THE_FORMULA.get(one.schedule, 1.0) * (stages - 1) / PASSES
+        works_s = [tuple(time_s / 2 for time_s in times) for times in one.rounds_s]
+        waits_s = [tuple(of_formula * expected * time_s for time_s in times) for times in works_s]
+        times = {"work_s": tuple(works_s), "idle_s": tuple(waits_s)}
+        same = tuple(stage.model_copy(update=times) for stage in one.stages)
+        schedules.append(one.model_copy(update={"stages": same}))
+    return run.model_copy(update={"schedules": tuple(schedules)})
+
+
 def hostile(run: Result, name: str) -> Result:
     """The result with this name for a schedule and a task, and times that no clock shows."""
     first, second, *others = run.schedules
     stage = first.stages[0]
     tasks = (("F" + "9" * 5000, 0.0, 1e-3), (name, 0.0, 1e-3), ("B0", -1e308, 1e308), *stage.tasks)
-    odd = stage.model_copy(update={"tasks": tasks, "idle_share": 1e308, "most_held": -1})
+    times = {"idle_s": ((1e308,), ()), "work_s": ((), (-1.0,), (0.0,))}
+    odd = stage.model_copy(update={"tasks": tasks, "idle_share": 1e308, "most_held": -1} | times)
     first = first.model_copy(update={"schedule": name, "stages": (odd, *first.stages[1:]), "simulated_s": -1.0})
     second = second.model_copy(update={"rounds_s": ((), (1e308,)), "drawn_s": 1e308, "idle_share": -1e308})
     return run.model_copy(update={"schedules": (first, second, *others)})

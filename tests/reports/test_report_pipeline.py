@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from sample_pipelines import SCHEDULES, pipeline
+from sample_pipelines import SCHEDULES, pipeline, with_times
 from sample_results import save
 
 from engine.result.schema import Result
@@ -45,6 +45,27 @@ def test_jobs_of_one_setting_are_pooled_and_what_was_slowed_down_is_another_sett
     }
     assert "rank 3 was killed" in page.read_text()
     assert "no run of 1f1b" not in page.read_text(), "where all jobs failed that is said instead"
+
+
+def test_each_bubble_stands_beside_the_formula_s_with_what_is_decided_of_it(tmp_path: Path) -> None:
+    """Of the last grid noise alone makes the work of stages differ by too much."""
+    equal = [with_times(run, of_formula=0.97) for run in pipeline(jobs=3)]
+    longer = [with_times(run, of_formula=1.5) for run in pipeline(jobs=3, grid="1x1x2x1p4", job=10)]
+    slowed = [with_times(run, of_formula=0.97) for run in pipeline(slow_stage=2, job=20)]
+    page = site_of([*equal, *longer, *slowed, *pipeline(grid="1x1x1x2p4", job=30)], tmp_path)
+    rows = {(row["grid"], row["schedule"]): row for row in rows_of(page, "bubbles")}
+    assert {key: (row["outcome"], row["why"]) for key, row in rows.items()} == {
+        **{("1x1x1x1p4", name): ("pass", "") for name in ("1f1b", "gpipe", "zero-bubble")},
+        **{("1x1x2x1p4", name): ("fail", "") for name in ("1f1b", "gpipe", "zero-bubble")},
+        **{("1x1x1x2p4", name): ("undecided", "stages aren't equal") for name in ("1f1b", "gpipe", "zero-bubble")},
+    }
+    row = rows["1x1x1x1p4", "gpipe"]
+    assert [float(row[key]) for key in ("micro_batches", "formula_bubble")] == [8, 3 / 8]
+    assert float(row["bubble_low"]) <= float(row["bubble"]) <= float(row["bubble_high"])
+    assert float(rows["1x1x1x1p4", "zero-bubble"]["formula_bubble"]) == 3 / 16
+    table = re.findall(r"Bubbles beside the formula</h2>.*?</table>", page.read_text(), re.DOTALL)[0]
+    assert [table.count(f">{outcome}<") for outcome in ("pass", "fail", "undecided")] == [3, 3, 3]
+    assert "stages aren" in table
 
 
 def test_a_table_has_each_schedule_with_its_ratio_to_1f1b_and_both_idle_shares(tmp_path: Path) -> None:
