@@ -4,6 +4,7 @@
     reframe -c suites/pipeline.py --system vcluster -n 'machine=quiet' -r    nothing is made slower on purpose
     reframe -c suites/pipeline.py --system local -S schedules=gpipe,zero-bubble -S rounds=20 -r
     reframe -c suites/pipeline.py --system alps -S pipeline_limit=8 -S weight_limit=4
+    reframe -c suites/pipeline.py --system local -n Bubbles -r               the bubbles of two equal stages
 
 A schedule that a point's stages and micro-batches don't allow is left out, and the job's standard error says so.
 """
@@ -64,6 +65,19 @@ class PipelineSchedules(InTurns):
         held: the most micro-batches that any stage keeps for their backward.
         """
         return {name: figure for one in self.record["schedules"] for name, figure in figures_of(one).items()}
+
+
+@rfm.simple_test
+class Bubbles(PipelineSchedules):
+    """Stages that are equal: the report sets their bubbles beside the formula's. A weight gradient is a third of a
+    micro-batch's work, as the zero bubble has it, only where nothing is computed again.
+    """
+
+    descr = "bubbles of a pipeline of equal stages"
+    point = points_of("bubbles")
+    machine = parameter([QUIET], loggable=True)
+    schedules = "gpipe,zero-bubble"
+    checkpoint_activations = False
 
 
 def figures_of(one: dict[str, Any]) -> Figures:

@@ -4,6 +4,12 @@ from pathlib import Path
 
 from running import option, reframe
 
+from engine.models.catalogue import lookup
+from engine.models.flops import step_flops
+from engine.result import metrics
+from engine.result.bubble import UNEVEN
+from suites.base.series import points
+
 PIPELINE = ["-c", "suites/pipeline.py", "--system"]
 
 
@@ -21,3 +27,24 @@ def test_each_point_is_a_job_on_a_machine_that_is_quiet_has_a_slow_stage_or_late
     assert (option(slow, "--slow-stage"), option(slow, "--slow-by"), option(late, "--delays")) == ("4", "0.2", "0.005")
     assert " --slow" not in quiet + late
     assert " --delays" not in quiet + slow
+
+
+def test_bubbles_are_those_of_two_equal_stages_with_2_4_and_8_micro_batches(tmp_path: Path) -> None:
+    done = reframe(tmp_path, *PIPELINE, "local", "--dry-run", "-n", "Bubbles")
+    assert done.code == 0, done.out
+    scripts = done.jobs("bench pipeline")
+    counts = [int(option(script, "--batch-size")) // int(option(script, "--micro-batch")) for script in scripts]
+    assert sorted(counts) == [2, 4, 8]
+    for script in scripts:
+        words = ("--model", "--grid", "--schedules", "--rounds")
+        assert [option(script, word) for word in words] == ["gpt-halves", "1x1x1x1p2", "gpipe,zero-bubble", "16"]
+        assert not {"--checkpoint-activations", "--slow-stage", "--delays"} & set(script.split())
+
+
+def test_both_halves_of_their_network_work_equally_long_by_the_table_that_cuts_it() -> None:
+    (model,) = {lookup(point.model) for point in points("bubbles", "local")}
+    network = model.network()
+    flops = [step_flops(stage, model.sequence, recompute=False) for stage in network.stages]
+    before, block, after = flops
+    assert network.blocks.repeat == 2
+    assert metrics.stages_differ(block + after, before + block) < UNEVEN / 2
