@@ -14,6 +14,7 @@ from engine.comm.contact import Line
 from engine.comm.fake import FakeChannel
 from engine.comm.gloo import GlooChannel
 from engine.comm.nccl import CudaStreams, NcclChannel, group_options
+from engine.comm.nccl_messages import NcclMessages, groups_of
 from engine.comm.process_group import NAME as MEMORY
 from engine.comm.shared_memory import shared_or
 from engine.errors import RunError
@@ -61,18 +62,24 @@ class ProcessGroups:
         own = self._ranks[self.rank]
         in_the_job = [self._ranks[member] for member in members]
         line = Line(own, f"on axis {axis}", [rank for rank in in_the_job if rank != own], name)
+        count = groups_of(len(members)) if name == "nccl" and lane in OF_MESSAGES else 1
         with line.held():
-            group = dist.new_group(
-                in_the_job,
-                backend=name,
-                timeout=self._timeout,
-                pg_options=group_options(self._timeout) if name == "nccl" else None,
-                use_local_synchronization=True,
-                group_desc=f"{axis} {lane}",
+            group, *others = (
+                dist.new_group(
+                    in_the_job,
+                    backend=name,
+                    timeout=self._timeout,
+                    pg_options=group_options(self._timeout) if name == "nccl" else None,
+                    use_local_synchronization=True,
+                    group_desc=f"{axis} {lane}",
+                )
+                for _ in range(count)
             )
         assert group is not None
         if name == "nccl":
-            return NcclChannel(group, CudaStreams(self._device), line, for_messages=lane in OF_MESSAGES)
+            if lane in OF_MESSAGES:
+                return NcclMessages([group, *others], self._device, line)
+            return NcclChannel(group, CudaStreams(self._device), line)
         if name == "fake":
             return FakeChannel(group)
         gloo = GlooChannel(group, line)

@@ -20,7 +20,6 @@ from torch import Tensor
 from engine.comm.backend import launch, nothing
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.contact import Line
-from engine.comm.handle import Arriving
 from engine.measure.pending import Pending
 
 
@@ -62,42 +61,16 @@ class _Messages:
     done: torch.cuda.Event | None = None
 
 
-class _Message(Arriving):
-    """It is a message of a pipeline. torch has a communicator and a stream for each pair of ranks of a group, so that
-    it waits for no message of another pair or direction.
-    """
-
-    def __init__(self, work: dist.Work | None, line: Line) -> None:
-        assert work is not None
-        self._work, self._line = work, line
-
-    def __call__(self) -> None:
-        """Have the computing stream wait for it."""
-        with self._line.held():
-            self._work.wait()
-
-    def arrived(self) -> bool:
-        """Say whether it is there."""
-        return self._work.is_completed()
-
-
 class NcclChannel:
     """It is a process group of NCCL with a stream of its own: one communicator, which has to see one order."""
 
-    def __init__(
-        self, group: dist.ProcessGroup, streams: CudaStreams, line: Line, *, for_messages: bool = False
-    ) -> None:
-        """Make it. for_messages: whether it has a direction's messages and nothing else, which begin at once then."""
-        self._for_messages = for_messages
+    def __init__(self, group: dist.ProcessGroup, streams: CudaStreams, line: Line) -> None:
         self._group, self._streams, self._lane, self._line = group, streams, streams.lane(), line
         self._messages = _Messages()
 
     def start(
         self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
-        if self._for_messages:
-            with self._line.held():
-                return _Message(launch(kind, self._group, source, target, peer, async_op=True), self._line)
         if kind in POINT_TO_POINT:
             return self._join_messages(kind, target, peer, pending)
         self._launch_messages()

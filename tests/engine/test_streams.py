@@ -21,6 +21,8 @@ from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL, Overlap
+from engine.parallel.link import Link
+from engine.pipeline.registry import make
 from engine.training.optim import AdamW, clip_scale, gradient_norm
 from engine.training_record import OptimConfig
 
@@ -30,10 +32,10 @@ CASE = Case(TINY, sequences=8, micro_batches=2, checkpoint=True, steps=2, overla
 GRID, RANK = Grid(2, 1, 2, 2), 3
 
 
-def _races(work: Callable[[Comm], None], streams: Streams | None = None) -> list[str]:
+def _races(work: Callable[[Comm], None], streams: Streams | None = None, grid: Grid = GRID) -> list[str]:
     streams = streams or Streams()
-    with fake_group(GRID, RANK):
-        comm = Comm(GRID, backend=NcclOnStreams(streams, RANK))
+    with fake_group(grid, RANK):
+        comm = Comm(grid, backend=NcclOnStreams(streams, RANK))
         with RaceDetector(streams) as detector:
             work(comm)
             detector.check_freed()
@@ -184,3 +186,35 @@ def test_what_is_launched_on_a_stream_is_stamped_there_and_a_send_is_no_receive(
     assert all((pending.began is None) == pending.in_line for pending in collectives), (
         "who waits for a peer says when it came"
     )
+
+
+STAGES = Grid(x=2, pipe=3)
+"""RANK is in the middle stage."""
+
+
+@pytest.fixture
+def _untailed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fake ranks send names no task."""
+    monkeypatch.setattr(Link, "_check", lambda *_: None)
+
+
+def _pipeline(schedule: str) -> Callable[[Comm], None]:
+    """Of three stages, of which interleaved has two chunks."""
+    case = replace(CASE, config=replace(TINY, layers=6), sequences=12, micro_batches=6, steps=1, precision="bf16")
+    return _train(replace(case, order=make(schedule)))
+
+
+@pytest.mark.usefixtures("_untailed")
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zero-bubble"])
+def test_every_access_to_a_message_between_stages_is_ordered(schedule: str) -> None:
+    assert _races(_pipeline(schedule), grid=STAGES) == []
+
+
+@pytest.mark.usefixtures("_untailed")
+def test_a_message_that_is_begun_too_early_or_taken_before_it_is_there_is_a_race() -> None:
+    streams, passes = Streams(), 6
+    _races(_pipeline("1f1b"), streams, STAGES)
+    begun = [wait for wait, count in streams.waits.items() if wait.endswith("for computing") and count == passes]
+    assert len(begun) == 4, "sent and received, forward and backward"
+    for wait in [*((lane, 3) for lane in begun), *(("computing for an event", number) for number in (1, 10, 20, 30))]:
+        assert _races(_pipeline("1f1b"), Streams(wait), STAGES), wait

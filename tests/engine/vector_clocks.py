@@ -19,10 +19,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from engine.comm.collective import Lane
+from engine.comm.backend import Channel, launch
+from engine.comm.collective import OF_MESSAGES, Kind, Lane
 from engine.comm.contact import Line
 from engine.comm.nccl import CudaStreams, NcclChannel
 from engine.grid import Axis
+from engine.measure.pending import Pending
 
 Event = Counter[str]
 
@@ -83,10 +85,37 @@ class NcclOnStreams:
     streams: Streams
     rank: int
 
-    def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> NcclChannel:
-        group = dist.new_group(list(members), use_local_synchronization=True)
-        assert group is not None
-        return NcclChannel(group, self.streams, Line(self.rank, f"on axis {axis}", members, "nccl"))
+    def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
+        if lane in OF_MESSAGES:
+            return Messages(members, self.streams)
+        return NcclChannel(_group(members), self.streams, Line(self.rank, f"on axis {axis}", members, "nccl"))
+
+
+def _group(members: Sequence[int]) -> dist.ProcessGroup:
+    group = dist.new_group(list(members), use_local_synchronization=True)
+    assert group is not None
+    return group
+
+
+class Messages:
+    """What torch does in a group of NCCL with messages (nccl_messages.py): each pair has a communicator and a stream,
+    which waits for the computing stream when a message is begun, and for which that waits.
+    """
+
+    def __init__(self, members: Sequence[int], streams: Streams) -> None:
+        self._streams = streams
+        self._pairs = [(_group(members), streams.lane()) for _ in members]
+
+    def start(
+        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
+    ) -> Callable[[], None]:
+        assert peer is not None
+        (group, lane), streams = self._pairs[peer], self._streams
+        lane.wait_stream(streams.computing)
+        with streams.use(lane):
+            launch(kind, group, source, target, peer, async_op=True)
+            done = lane.record_event()
+        return lambda: streams.current().wait_event(done)
 
 
 Place = tuple[str, int, int, bool]

@@ -1,0 +1,82 @@
+"""How stages are connected over NCCL, with torch's rules played."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.comm import nccl_messages
+from engine.comm.collective import Kind
+from engine.comm.contact import Line
+from engine.comm.nccl_messages import NcclMessages, groups_of
+
+CPU, LIMIT_S = torch.device("cpu"), 20.0
+
+
+class Torch:
+    """What torch's process groups of NCCL do with messages: the host of either rank of a pair waits for the other at
+    their first message, and a pair's communicator carries one after the other.
+
+    ways: of each communicator, from which ranks it carried messages after the first.
+    """
+
+    def __init__(self) -> None:
+        self._meetings: dict[Any, threading.Barrier] = defaultdict(lambda: threading.Barrier(2))
+        self._met: set[Any] = set()
+        self._lock, self.ways = threading.Lock(), defaultdict[Any, set[int]](set)
+
+    def launch(self, kind: Kind, group: Any, source: Tensor, target: Tensor, peer: int, *, async_op: bool) -> Any:
+        own = group.rank()
+        pair = group.name, min(own, peer), max(own, peer)
+        with self._lock:
+            meeting, known = self._meetings[pair], (pair, own) in self._met
+            self._met.add((pair, own))
+            if known:
+                self.ways[pair].add(own if kind is Kind.SEND else peer)
+        if not known:
+            meeting.wait(LIMIT_S)
+        return SimpleNamespace(wait=lambda: None, is_completed=lambda: True)
+
+
+def _on_every_rank(ranks: int, work: Callable[[int], None]) -> None:
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * LIMIT_S)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
+def test_stages_that_post_their_receives_first_find_each_other_and_a_communicator_has_one_way(
+    monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    torch_s, done = Torch(), []
+    monkeypatch.setattr(nccl_messages, "launch", torch_s.launch)
+
+    def stage(rank: int) -> None:
+        def channel(lane: str) -> NcclMessages:
+            groups: Any = [
+                SimpleNamespace(rank=lambda: rank, size=lambda: ranks, name=f"{lane} {number}")
+                for number in range(groups_of(ranks))
+            ]
+            return NcclMessages(groups, CPU, Line(rank, "on axis pipe", [], "nccl"))
+
+        before, after, buffer = (rank - 1) % ranks, (rank + 1) % ranks, torch.zeros(1)
+        forward, backward = channel("forward"), channel("backward")
+        for lane, kind, peer in (
+            (forward, Kind.RECV, before),
+            (backward, Kind.RECV, after),
+            (forward, Kind.SEND, after),
+            (backward, Kind.SEND, before),
+        ):
+            lane.start(kind, buffer, buffer, peer, None, blocking=False)()
+        done.append(rank)
+
+    _on_every_rank(ranks, stage)
+    assert sorted(done) == list(range(ranks))
+    assert {len(ways) for ways in torch_s.ways.values()} == {1}
