@@ -93,9 +93,9 @@ class WatchedRunner(Runner):
             time.sleep(drawing.uniform(0.0, self._delays_s))
 
     def _now(self) -> float:
-        """Give the time, once all that was launched is done."""
+        """Give the time, once all that was computed is done; receives may be posted, for what is to come."""
         if self._comm.device.type == "cuda":
-            torch.cuda.synchronize(self._comm.device)
+            torch.cuda.current_stream(self._comm.device).synchronize()
         return time.perf_counter()
 
 
