@@ -22,6 +22,8 @@ from engine.overlap.tasks import Direction, Task
 
 POSTED = 2
 """So many receives of a direction are posted ahead."""
+POSTED_ON_CUDA = 1
+"""There a second one waits for the first on their stream, and what shares a hardware queue with it waits, too."""
 TAIL_BYTES = 16
 LANES = {Direction.FORWARD: Lane.FORWARD, Direction.BACKWARD: Lane.BACKWARD}
 
@@ -41,7 +43,7 @@ class Link:
             Direction.FORWARD: (self._stage - 1) % self._stages,
             Direction.BACKWARD: (self._stage + 1) % self._stages,
         }
-        self._step = 0
+        self._step = self._ahead = 0
         self._expected: dict[Direction, deque[Task]] = {}
         """These messages have still to be taken, in their order."""
         self._unposted: dict[Direction, int] = {}
@@ -49,14 +51,25 @@ class Link:
         self._sent: list[Handle] = []
         self._tails: list[tuple[Task, Tensor]] = []
 
+    @property
+    def cold(self) -> bool:
+        """Say whether the coming step posts no receive ahead of its use, so that the stage can't ask what has come.
+
+        It is the first one on CUDA. While functions are compiled, timed and loaded, and memory is taken, the host waits
+        for all that the device was given: for ever, for a receive of what another stage makes of what is yet to come
+        from this one.
+        """
+        return self._step == 0 and self._comm.device.type == "cuda"
+
     def start_step(self, expected: Mapping[Direction, Sequence[Task]]) -> None:
         """Begin a step in which messages for these tasks come, in this order."""
+        self._ahead = 0 if self.cold else POSTED_ON_CUDA if self._comm.device.type == "cuda" else POSTED
         self._step += 1
         self._expected = {direction: deque(tasks) for direction, tasks in expected.items()}
         self._unposted = {direction: len(tasks) for direction, tasks in expected.items()}
         self._coming = {direction: deque() for direction in expected}
         for direction in expected:
-            self._post(direction)
+            self._post(direction, self._ahead)
 
     def ready(self, task: Task) -> bool:
         """Say whether a task's message has come, or none has to."""
@@ -75,14 +88,15 @@ class Link:
         """Wait for a task's message, and give its content. Raises RunError for a message that is for another."""
         wanted = self._expected[task.direction].popleft()
         assert wanted == task, f"the schedule wants {task} where {wanted} comes"
+        self._post(task.direction, max(1, self._ahead))
         handle, message = self._coming[task.direction].popleft()
         handle.wait(unavoidable=True)
-        self._post(task.direction)
+        self._post(task.direction, self._ahead)
         tail = message[self._part_bytes :]
         if message.device.type == "cpu":
             self._check(task, tail)
         elif not message.is_meta:
-            self._tails.append((task, tail))
+            self._tails.append((task, tail.clone()))  # or all messages of a step would be kept for it
         part = message[: self._part_bytes].view(self._dtype)
         content = part if self._parts == 1 else self._comm.run(Kind.ALL_GATHER, INNER, part)
         return content.view(self._shape)
@@ -117,9 +131,9 @@ class Link:
         self._sent.clear()
         self._tails.clear()
 
-    def _post(self, direction: Direction) -> None:
+    def _post(self, direction: Direction, most: int) -> None:
         coming = self._coming[direction]
-        while self._unposted[direction] and len(coming) < POSTED:
+        while self._unposted[direction] and len(coming) < most:
             self._unposted[direction] -= 1
             message = torch.empty(self._part_bytes + TAIL_BYTES, dtype=torch.uint8, device=self._comm.device)
             lane, peer = LANES[direction], self._from[direction]

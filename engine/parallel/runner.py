@@ -15,6 +15,7 @@ from engine.layers.dropout import BatchRows
 from engine.overlap.tasks import ONE_BY_ONE, Direction, Order, StepSchedule, Task, receiver, takes_message
 from engine.parallel.link import Link
 from engine.parallel.model import ParallelModel
+from engine.pipeline.simulation import Replayed, equal_times
 
 MicroBatch = tuple[BatchRows | None, Mapping[str, Tensor]]
 """It is rows of the global batch, and what the network's task makes of them."""
@@ -71,11 +72,17 @@ class Runner:
         model.abort_step()
         self._held.clear()
         self.most_held = self.most_pending = pending = 0
-        order = self.schedule.order(self._stage, self._cut.stages, passes)
+        if self._cut.stages > 1 and self._link is None:
+            self._link = self._open_link(model.boundary_shape(micro_batches[0][1]))
+        schedule = self._schedule(passes)
+        order = schedule.order(self._stage, self._cut.stages, passes)
         deferring, contributing = self.schedule.deferring, passes * self._cut.chunks
         model.schedule.start_step(order.known, contributing=contributing, deferring=deferring)
-        if self._cut.stages > 1:
-            self._start_messages(passes, micro_batches)
+        if self._link is not None:
+            self._link.abort_step()
+            self._link.start_step(
+                {way: self._arrivals(schedule, way, passes) for way in (Direction.FORWARD, Direction.BACKWARD)}
+            )
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._comm.device)
         for task in self._tasks(order, contributing * (3 if deferring else 2)):
             mark(task.direction.value)
@@ -89,6 +96,12 @@ class Runner:
         if self._link is not None:
             self._link.finish_step()
         return loss_sum
+
+    def _schedule(self, passes: int) -> StepSchedule:
+        """Give the step's schedule: on a cold link what stages of equal tasks do, instead of asking what has come."""
+        if self._link is None or not self._link.cold or self.schedule.order(0, self._cut.stages, passes).known:
+            return self.schedule
+        return Replayed(self.schedule, self._cut.stages, passes, equal_times(self.schedule))
 
     def _carry_out(self, task: Task, micro_batch: MicroBatch, divisor: float | Tensor) -> Tensor | None:
         """Return the loss of a backward on the last stage."""
@@ -176,22 +189,14 @@ class Runner:
         direction, number, chunk = message.tolist()
         return Task(list(Direction)[direction], number, chunk)
 
-    def _start_messages(self, passes: int, micro_batches: Sequence[MicroBatch]) -> None:
-        if self._link is None:
-            self._link = self._open_link(self.model.boundary_shape(micro_batches[0][1]))
-        self._link.abort_step()
-        self._link.start_step(
-            {direction: self._arrivals(direction, passes) for direction in (Direction.FORWARD, Direction.BACKWARD)}
-        )
-
     def _open_link(self, shape: Sequence[int]) -> Link:
         return Link(self._comm, shape, self.model.schedule.compute_dtype)
 
-    def _arrivals(self, direction: Direction, passes: int) -> list[Task]:
+    def _arrivals(self, schedule: StepSchedule, direction: Direction, passes: int) -> list[Task]:
         """List the tasks of this stage for which messages come, in the order in which its neighbour sends them."""
         cut, forward = self._cut, direction is Direction.FORWARD
         neighbour = (self._stage + (-1 if forward else 1)) % cut.stages
-        known = self.schedule.order(neighbour, cut.stages, passes).known
+        known = schedule.order(neighbour, cut.stages, passes).known
         done = [task for task in known if task.direction is direction] or [
             Task(direction, number) for number in range(passes)
         ]

@@ -57,6 +57,11 @@ def times_of(
     return Times(work_s, lambda stage, task: transit(stage, task.direction))
 
 
+def equal_times(schedule: StepSchedule, transit: Transit = _NONE) -> Times:
+    """Have forwards, backwards and weight gradients take 1 each."""
+    return times_of(schedule, lambda stage, direction: 1.0, lambda stage, direction: transit)
+
+
 class Played(NamedTuple):
     """It is a task as a stage carried it out."""
 

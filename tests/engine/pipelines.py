@@ -8,9 +8,8 @@ import numpy as np
 
 from engine.overlap.tasks import Direction, Order, Ready, StepSchedule, Task
 from engine.pipeline.registry import ScheduleChoice, make
-from engine.pipeline.simulation import PipelineStep, Times, Transit, play, times_of
+from engine.pipeline.simulation import PipelineStep, Times, Transit, play
 
-QUIET = Transit(0.0, 0.0)
 LATENCY_S = 0.1
 SCHEDULES: dict[str, StepSchedule] = {
     **{name: make(name) for name in ("one-by-one", "gpipe", "1f1b", "zero-bubble", "message-driven")},
@@ -22,11 +21,6 @@ SCHEDULES: dict[str, StepSchedule] = {
     "interleaved 3": make("interleaved", chunks=3),
 }
 DYNAMIC = [name for name in SCHEDULES if name.startswith("message")]
-
-
-def equal_times(schedule: StepSchedule, transit: Transit = QUIET) -> Times:
-    """Forward, backward and weight gradients take 1 each."""
-    return times_of(schedule, lambda stage, direction: 1.0, lambda stage, direction: transit)
 
 
 def varied_times(

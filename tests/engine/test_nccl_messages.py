@@ -1,4 +1,4 @@
-"""How stages are connected over NCCL, with torch's rules played."""
+"""How stages are connected over NCCL, and what they never have in flight together, with torch's rules played."""
 
 import threading
 from collections import defaultdict
@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from test_parity import TOLERANCE
+from test_pipeline import SCHEDULES, case_of, error
 from torch import Tensor
 
 from engine.comm import nccl_messages
 from engine.comm.collective import Kind
 from engine.comm.contact import Line
 from engine.comm.nccl_messages import NcclMessages, groups_of
+from engine.grid import Grid
+from engine.parallel.link import Link
 
 CPU, LIMIT_S = torch.device("cpu"), 20.0
 
@@ -80,3 +84,22 @@ def test_stages_that_post_their_receives_first_find_each_other_and_a_communicato
     _on_every_rank(ranks, stage)
     assert sorted(done) == list(range(ranks))
     assert {len(ways) for ways in torch_s.ways.values()} == {1}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_cold_step_posts_no_receive_before_it_is_wanted_and_trains_the_same(
+    monkeypatch: pytest.MonkeyPatch, schedule: str
+) -> None:
+    """As the first one on CUDA."""
+    posted: list[int] = []
+    take = Link.take
+
+    def taken(self: Link, task: Any) -> Tensor:
+        posted.extend(map(len, self._coming.values()))
+        return take(self, task)
+
+    monkeypatch.setattr(Link, "cold", property(lambda self: self._step == 0))
+    monkeypatch.setattr(Link, "take", taken)
+    grid = Grid(x=2, pipe=2) if schedule in ("interleaved", "message-driven-zb") else Grid(pipe=4)
+    assert error(case_of("gpt", everything=True, tied=True, layers=4), schedule, grid) < TOLERANCE
+    assert set(posted) == {0}

@@ -4,12 +4,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from pipelines import DYNAMIC, SCHEDULES, WatchedSchedule, equal_times, wild_times
+from pipelines import DYNAMIC, SCHEDULES, WatchedSchedule, wild_times
 
 from engine.errors import UsageError
 from engine.overlap.tasks import Direction, StepSchedule, Task, receiver, takes_message
 from engine.pipeline.registry import NAMES, ScheduleChoice, candidates, make
-from engine.pipeline.simulation import PipelineStep, Times, Transit, play
+from engine.pipeline.simulation import PipelineStep, Times, Transit, equal_times, play
 
 FORWARD, BACKWARD, WEIGHT = Direction
 

@@ -3,11 +3,11 @@
 from statistics import fmean
 
 import pytest
-from pipelines import CASES, equal_times, stepped
+from pipelines import CASES, stepped
 
 from engine.overlap.tasks import Direction, Known, Task
 from engine.pipeline.registry import ScheduleChoice, make
-from engine.pipeline.simulation import DeadlockError, PipelineStep, Times, Transit, play
+from engine.pipeline.simulation import DeadlockError, PipelineStep, Times, Transit, equal_times, play
 
 FORWARD, BACKWARD, _ = Direction
 
