@@ -49,6 +49,7 @@ COLUMNS: tuple[Column, ...] = (
     ("", "", lambda row: f"{row.place}"),
     ("grid", "XxYxZxDATA", lambda row: row.grid),
     ("micro-", "batch", lambda row: f"{row.micro_batch}"),
+    ("", "schedule", lambda row: row.schedule),
     ("time per", "batch", lambda row: _seconds(row.time_s)),
     ("", "interval", _interval),
     ("exposed", "comm.", lambda row: None if row.exposed_s is None else _seconds(sum(row.exposed_s.values()))),

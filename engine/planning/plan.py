@@ -59,7 +59,7 @@ def planned(
             devices * machine.empirical_peak
         )
         in_stages = space.pipelines(devices, sequences, stages) if stages != 1 else []
-        ranked = pipelines(workload, in_stages, machine.links, compute_s)
+        ranked = pipelines(workload, in_stages, machine.links, compute_s, machine.ranks_a_core)
         if not (ranking.candidates or ranked):
             raise refusal(workload, space, grids, links.devices_per_node)
         candidates = forecast(workload, replace(ranking, pipelines=ranked), machine)

@@ -155,22 +155,23 @@ def rank(
 
 
 def pipelines(
-    workload: Workload, grids: Sequence[Grid], links_as_run: LinksOn, compute_s: float
+    workload: Workload, grids: Sequence[Grid], links_as_run: LinksOn, compute_s: float, ranks_a_core: float = 1.0
 ) -> tuple[Candidate, ...]:
     """Rank grids with several stages by what a run costs and what its stages stand still, each with several
     micro-batches: the first PIPELINES of those that fit in memory, best first.
 
     compute_s: seconds in which all devices compute a step. A stage stands still for (stages - 1) / m of it with m
-    micro-batches (axonn-ipdps22 IV).
+    micro-batches (axonn-ipdps22 IV). Where so many ranks share a core, as many stages are as fast as one alone.
     """
     costs, batch = Costs(workload.training), workload.training.batch
     priced: list[tuple[float, Grid, int, Seconds]] = []
     for grid in grids:
         for micro in [batch.micro] if batch.micro else divisors(batch.per_rank(grid))[:MICROS]:
             passes = batch.per_rank(grid) // micro
-            if passes >= grid.stages:
+            at_once = grid.stages / ranks_a_core
+            if passes >= at_once:
                 as_run = costs.as_run(grid, links_as_run(grid), micro)
-                still_s = (grid.stages - 1) / passes * compute_s
+                still_s = max(at_once - 1, 0.0) / passes * compute_s
                 priced.append((sum(as_run.values()) + still_s, grid, micro, as_run))
     fit = (
         Candidate(grid, micro, needs, costs.equations(grid, links_as_run(grid)), as_run)

@@ -95,3 +95,13 @@ def test_on_slow_links_a_pipeline_is_ranked_before_grids_that_sum_all_gradients(
     first = pipelines(workload, grids, slow.links, compute_s=1.0)[0]
     flat = rank(workload, space.grids(8, 32), slow.bandwidths, links_as_run=slow.links, as_run=True).candidates[0]
     assert first.as_run_s < flat.as_run_s
+
+
+def test_stages_that_share_cores_do_with_fewer_micro_batches() -> None:
+    training = dry_plan(few_layers("gpt-10b", 8), Grid(), Batch(16))[0]
+    grids = SearchSpace(training.model, 16, exact=True).pipelines(8, 16, 8)
+    of = Workload(training, 1e12)
+    alone, four = (
+        {one.micro for one in pipelines(of, grids, MACHINE.links, 1.0, ranks_a_core=shared)} for shared in (1.0, 4.0)
+    )
+    assert (alone, four) == ({1, 2}, {1, 2, 4, 8})
