@@ -61,6 +61,7 @@ class Comparison:
     split without which it is another comparison of its library. families: of networks that it has; None where it is
     made of our serial model, whatever that is. recomputes: whether it computes activations again;
     together: of several blocks at once, as --checkpoint-every N does. chunks: stages of a pipeline that each rank has.
+    fills_stages: whether its pipeline takes as many micro-batches as stages, or more, and no fewer.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Comparison:
     recomputes: bool = True
     together: bool = False
     chunks: int = 1
+    fills_stages: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def implementation(self) -> Callable[..., Any]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.catalogue import lookup
-from engine.peers.comparison import Case
+from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import PeerLayout
-from engine.peers.layout_choice import layout_choices
+from engine.peers.layout_choice import LayoutChoice, layout_choices
 from engine.peers.memory import Room
 from engine.peers.registry import ALONE, COMPARISONS
 from engine.planning.rank import Workload
@@ -30,7 +30,8 @@ class Match:
     fits: bool
 
     def __str__(self) -> str:
-        return f"{self.point}-{self.peer}-{self.layout}"
+        name = f"{self.point}-{self.peer}-{self.layout}"
+        return f"{name}-of-{self.micro_batch}" if self.point.series.peer_micro_batches else name
 
 
 def matches(system: System) -> Iterator[Match]:
@@ -43,7 +44,18 @@ def matches(system: System) -> Iterator[Match]:
                 contest = COMPARISONS[name].laid_out(found.layout, Grid.replicated(found.layout.size))
                 if contest.lacking(case.model, recompute=case.checkpoint_group(contest.grid)):
                     continue
-                yield Match(point, name, found.layout, found.micro_batch, found.lacking is None)
+                for micro_batch in _micro_batches(point, COMPARISONS[name], found) or [found.micro_batch]:
+                    yield Match(point, name, found.layout, micro_batch, found.lacking is None)
+
+
+def _micro_batches(point: Point, comparison: Comparison, found: LayoutChoice) -> list[int]:
+    """List those of the series' micro-batches with which a pipeline works; none of what isn't a pipeline."""
+    layout = found.layout
+    if isinstance(layout, Grid) or layout.pipeline == 1:
+        return []
+    share = point.sequences // layout.data
+    most = share // layout.pipeline if comparison.fills_stages else share
+    return [size for size in point.series.peer_micro_batches if share % size == 0 and size <= most]
 
 
 def case_of(point: Point, system: System) -> Case:

@@ -52,6 +52,7 @@ class Series(Record):
     contest on one device starts processes; each side comes first in half of them. ranks_per_node: the most that a node
     gets. time_limit: a job's, where the partition's doesn't do. token_budget: the tokens of the training whose time to
     solution is asked for. peers: those that a study of baselines takes, by default all.
+    peer_micro_batches: with each of these are pipelines of peers measured, else with the largest of little idle time.
     """
 
     name: str = Field(min_length=1)
@@ -72,6 +73,7 @@ class Series(Record):
     time_limit: TimeLimit | None = None
     token_budget: float | None = Field(default=None, gt=0)
     peers: tuple[str, ...] = ()
+    peer_micro_batches: tuple[Count, ...] = ()
     tags: tuple[str, ...] = ()
     systems: dict[str, dict[Count, str | tuple[str, ...]]]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from running import figures, option, project, reframe
 
+import systems
 from engine.batch import Batch
 from engine.footprint.memory import USABLE
 from engine.grid import Grid
@@ -15,6 +16,7 @@ from engine.peers.layout_choice import LayoutChoice, layout_choices
 from engine.peers.memory import Room
 from engine.peers.registry import COMPARISONS
 from reports.load import load
+from suites.base.matches import matches
 
 LOCAL = ["-c", "suites/baselines.py", "--system", "local", "-S", "model=gpt-test"]
 LOCAL += ["-S", "rounds=1", "-S", "steps_per_round=1"]
@@ -38,6 +40,17 @@ def test_of_a_few_ranks_every_layout_that_divides_is_a_candidate_with_tensor_ran
     assert Layout(tensor=2, pipeline=2, data=2) in megatron
     assert all(isinstance(one, Layout) and one.tensor <= 2 for one in megatron)
     assert Layout(pipeline=4, data=2) not in of("megatron-core", 8, 2, "gpt-vcluster-small"), "it has two blocks"
+
+
+def test_where_a_series_says_so_pipelines_are_measured_with_several_micro_batches() -> None:
+    found: dict[tuple[str, str], set[int]] = {}
+    for match in matches(systems.load("vcluster")):
+        if match.point.series.name == "deep":
+            found.setdefault((match.peer, str(match.layout)), set()).add(match.micro_batch)
+    assert found["pipeline-gpipe", "pipeline=8"] == {1, 2, 4}
+    assert found["pipeline-1f1b", "pipeline=8"] == {1, 2}, "it takes one for each stage, or more"
+    assert found["deepspeed-pipeline", "pipeline=4,data=2"] == {1, 2, 4}
+    assert found["ddp", "1x1x1x8"] == {2}
 
 
 def test_of_many_ranks_tensor_ranks_fill_a_node_and_stages_are_as_few_as_the_memory_allows() -> None:

@@ -14,6 +14,7 @@ COMPARISONS = tuple(
         splits=("pipeline",),
         does=WHOLE,
         chunks=chunks,
+        fills_stages=name != "gpipe",
         arguments={"schedule": schedule, "chunks": chunks},
     )
     for name, what, schedule, chunks in (
