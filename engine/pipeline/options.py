@@ -15,7 +15,7 @@ class PipelineOptions:
     """They have no meaning for a network that isn't cut, but schedule, which also orders the passes of one stage."""
 
     schedule: ScheduleName = "auto"
-    """what stages do when; auto: what a simulation finds fastest in the memory of 1f1b (schedules: engine/README.md)"""
+    """what stages do when; auto: what a simulation finds fastest within memory (schedules: engine/README.md)"""
     pipeline_limit: Annotated[int | None, Parameter(metavar="PASSES")] = None
     """micro-batches that are under way at most, of the message-driven schedules (default: the stages)"""
     weight_limit: Annotated[int | None, Parameter(metavar="PASSES")] = None

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from engine.footprint.memory import Needs
+from engine.pipeline.registry import ScheduleChoice
 from engine.planning.rank import Candidate, Ranking, Workload, ordered
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Forecast, Simulated
+from engine.tracing.stages import TracedStages
 from engine.tracing.survey import Predictor, survey
 
 SURVEYED = 24
@@ -65,4 +68,10 @@ def _played(candidates: Sequence[Candidate], of: Sequence[Predictor], machine: M
         drawn = of[at].drawn if at == best else None
         return Forecast(steps[at], of[at].whole is not None, of[at].cached_blocks, drawn)
 
-    return [replace(candidates[at], forecast=of_candidate(at)) for at in order]
+    def needs(at: int) -> Needs:
+        one, schedule = of[at], steps[at].schedule
+        if not isinstance(one, TracedStages) or schedule is None:
+            return candidates[at].needs
+        return one.needs[ScheduleChoice.parse(schedule)]
+
+    return [replace(candidates[at], needs=needs(at), forecast=of_candidate(at)) for at in order]

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.comm.collective import Kind
-from engine.footprint.memory import Footprint
+from engine.footprint.allowed import allowed
+from engine.footprint.memory import Footprint, Needs
 from engine.grid import CUTTING_STAGES, Grid
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import Direction, StepSchedule, Task
 from engine.pipeline.fastest import fastest
 from engine.pipeline.options import PipelineOptions
-from engine.pipeline.registry import ScheduleChoice, candidates
+from engine.pipeline.registry import ScheduleChoice
 from engine.pipeline.simulation import PipelineStep, Times, Transit, play
 from engine.simulator.events import Trace
 from engine.simulator.machine import MachineModel
@@ -46,6 +47,7 @@ class TracedStages:
 
     traces: of the first, of a middle and of the last stage, with FEW and with MORE blocks; by whether weight gradients
     are deferred. blocks: of each stage. message_bytes: of the activations between two stages, on a rank.
+    needs: memory of a rank by each schedule that may be taken.
     """
 
     training: Training
@@ -53,7 +55,7 @@ class TracedStages:
     traces: Mapping[bool, tuple[Sequence[Trace], Sequence[Trace]]]
     blocks: tuple[int, ...]
     message_bytes: float
-    peak_bytes: float
+    needs: Mapping[ScheduleChoice, Needs]
     whole: None = None
     cached_blocks: int = 0
 
@@ -65,11 +67,7 @@ class TracedStages:
     def on(self, machine: MachineModel, *, timeline: bool = False) -> Simulated:
         """Simulate a step by the fastest schedule that the training allows. There is no timeline of it."""
         stages, passes, times = self.grid.stages, self.training.passes(self.grid), self._times_on(machine)
-        if self.training.pipeline.schedule == AUTO:
-            allowed = candidates(stages, passes, self.training.model.layers)
-        else:
-            staged = self.training.staged(self.grid)
-            allowed = {staged.choice: staged.schedule}
+        allowed = {choice: choice.make() for choice in self.needs}
         choice, tasks_s = fastest(allowed, stages, passes, lambda one: self._task_times(one, times, machine))
         return self._simulated(choice, times[allowed[choice].deferring], tasks_s, machine)
 
@@ -117,17 +115,22 @@ class TracedStages:
             exposed_s=exposed,
             hidden_by_axis_s={},
             phases_s={name: passes * seconds for name, seconds in busiest.tasks_s.items()},
-            peak_bytes=round(self.peak_bytes),
+            peak_bytes=round(self.needs[choice].total),
             schedule=str(choice),
         )
 
 
-def traced_stages(training: Training, grid: Grid) -> TracedStages:
-    """Trace the first rank of the first, of a middle and of the last stage of a grid."""
+def traced_stages(training: Training, grid: Grid, device_memory: float | None = None) -> TracedStages:
+    """Trace the first rank of the first, of a middle and of the last stage of a grid. device_memory: bytes, for as many
+    passes as which has room.
+    """
     stages, stride = grid.stages, grid.stride(CUTTING_STAGES)
     kinds = (0, stages // 2, stages - 1)
-    asked = training.pipeline.schedule
-    ways = (False, True) if asked == AUTO else (training.staged(grid).schedule.deferring,)
+    if training.pipeline.schedule == AUTO:
+        needs = allowed(training, grid, device_memory)
+    else:
+        needs = {training.staged(grid).choice: Footprint(training).on(grid)}
+    ways = {choice.make().deferring for choice in needs}
     traces = {
         deferring: tuple(
             [
@@ -146,7 +149,7 @@ def traced_stages(training: Training, grid: Grid) -> TracedStages:
         traces,  # type: ignore[arg-type]
         tuple(sum(map(len, chunks)) for chunks in training.cut(grid).blocks),
         rows * model.hidden / grid.plane * training.compute,
-        Footprint(training).on(grid).total,
+        needs,
     )
 
 

@@ -43,7 +43,7 @@ def survey(
 
 def _traced(training: Training, grid: Grid, *, device_memory: float | None, exact: bool) -> Predictor:
     if grid.stages > 1:
-        return traced_stages(training, grid)
+        return traced_stages(training, grid, device_memory)
     return traced(training, grid, device_memory=device_memory, exact=exact)
 
 

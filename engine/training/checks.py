@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from engine.data.dataset import Dataset, open_dataset
 from engine.errors import UsageError
+from engine.footprint.allowed import settled
 from engine.footprint.fit import check_grid, check_memory, fits_nodes
 from engine.grid import Grid
 from engine.models.architecture import Architecture
@@ -108,6 +109,7 @@ def checked(config: TrainConfig, ranks: int) -> CheckedRun:
         )
     check_grid(model, grid, config.batch)
     if config.device_memory is not None:
+        training = settled(training, grid, config.device_memory, device)
         check_memory(training, grid, config.device_memory, device)
     training.staged(grid)
     dataset = open_dataset(config.data, model.task.data)

@@ -111,7 +111,7 @@ class RunConfig(Timeouts):
     devices_per_node: int = 1
     """for --grid auto: x stays in a node, and no plane of x and y lies across two"""
     device_memory: Bytes | None = None
-    """of one device: what a step needs must fit, and --grid auto splits until it does"""
+    """of one device: a step must fit; --grid auto splits until it does, --schedule auto keeps as much as is free"""
     link_bytes_per_s: Annotated[float | None, Parameter(metavar="BYTES")] = None
     """of a node's network one way: what a step can't beat where ranks share cores"""
     intra_node_bytes_per_s: Annotated[float | None, Parameter(metavar="BYTES")] = None

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from cyclopts import Group, Parameter
 
 from engine.errors import UsageError
+from engine.footprint.allowed import settled
 from engine.footprint.fit import check_memory
 from engine.footprint.memory import Footprint
 from engine.overlap.flags import Overlap
@@ -114,6 +115,8 @@ def _able(
     for name in dict.fromkeys((BASE, *(names or USUAL))):
         try:
             training = replace(run.training, pipeline=_options(options, name))
+            if run.config.device_memory is not None:
+                training = settled(training, run.grid, run.config.device_memory, _device(run))
             staged = training.staged(run.grid)
             same = (other for other in found if _alike(other.make(), staged.schedule, run))
             choice = next(same, staged.choice)
@@ -145,7 +148,7 @@ def _chosen(options: PipelineOptions, choice: ScheduleChoice) -> PipelineOptions
 
 def _check_room(run: CheckedRun, training: Training, others: Sequence[Training]) -> None:
     """Raise UsageError unless a step fits into a device's memory, beside the models of other cuts."""
-    memory, grid, device = run.config.device_memory, run.grid, "cpu" if run.config.device == "cpu" else "cuda"
+    memory, grid, device = run.config.device_memory, run.grid, _device(run)
     if memory is None:
         return
     check_memory(training, grid, memory, device)
@@ -154,6 +157,10 @@ def _check_room(run: CheckedRun, training: Training, others: Sequence[Training])
         own, *needs = (Footprint(one, device).on(grid) for one in (training, *apart))
         if max(own.total + needs[0].state, own.state + max(one.total for one in needs)) > memory:
             raise UsageError("It cuts the network otherwise, and a device has no room for two models.")
+
+
+def _device(run: CheckedRun) -> str:
+    return "cpu" if run.config.device == "cpu" else "cuda"
 
 
 def _options(options: PipelineOptions, name: str) -> PipelineOptions:

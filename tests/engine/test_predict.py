@@ -83,6 +83,10 @@ def test_few_blocks_of_three_stages_predict_a_pipelines_step() -> None:
     assert idle_s == pytest.approx((stages - 1) / passes * max(busy_s), rel=0.25)
     assert found["auto"].time_s <= min(found["gpipe"].time_s, found["1f1b"].time_s)
     assert found["auto"].schedule is not None
+    roomy = traced_stages(by["auto"], grid, device_memory=1e12).on(MACHINE)
+    assert roomy.schedule == "message-driven-zb, limit 8, cap 8"
+    assert roomy.time_s < found["auto"].time_s
+    assert roomy.peak_bytes > found["auto"].peak_bytes
 
 
 def test_on_slow_links_a_pipeline_is_ranked_before_grids_that_sum_all_gradients() -> None:

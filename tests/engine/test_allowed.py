@@ -1,0 +1,86 @@
+"""AUTO keeps more micro-batches than 1F1B where a device has room for them, and says which limits it takes."""
+
+from dataclasses import replace
+
+import pytest
+from pipelines import CASES, PASSES, stepped
+
+from engine.batch import Batch
+from engine.errors import UsageError
+from engine.footprint.allowed import allowed, settled
+from engine.footprint.memory import Footprint, usable
+from engine.grid import Grid
+from engine.models.catalogue import lookup
+from engine.models.choice import ModelChoice
+from engine.pipeline.options import PipelineOptions
+from engine.pipeline.registry import ScheduleChoice
+from engine.training.checks import checked
+from engine.training.config import TrainConfig
+from engine.training_record import Training
+
+TRAINING, GRID = Training(lookup("gpt-20b"), Batch(64, 1), "bf16", checkpoint_every=1), Grid(x=4, pipe=4)
+
+
+def kept(choice: ScheduleChoice) -> int:
+    return max(sum(choice.make().held(stage, GRID.stages, 64)) for stage in range(GRID.stages))
+
+
+def test_what_memory_allows_grows_with_it_and_leaves_the_same_part_free() -> None:
+    """By the formulas 1F1B needs 25.4 GB of a rank, and 8 micro-batches with all weight gradients deferred 36.6."""
+    most, counts = [], []
+    for memory in (37e9, 40e9, 60e9, 200e9):
+        needs = allowed(TRAINING, GRID, memory)
+        assert all(one.total <= usable(memory) for one in needs.values())
+        most.append(max(map(kept, needs)))
+        counts.append(len(needs))
+    assert (most, counts) == (sorted(most), sorted(counts))
+    assert GRID.stages < most[0] < most[-1] == 2 * GRID.stages
+    assert {kept(choice) for choice in allowed(TRAINING, GRID, None)} <= {1, GRID.stages}
+
+
+def test_a_step_that_would_fill_the_whole_memory_keeps_no_more_than_1f1b() -> None:
+    needs = allowed(TRAINING, GRID, 28e9)
+    assert ScheduleChoice("1f1b") in needs
+    assert all(one.total <= 28e9 and kept(choice) <= GRID.stages for choice, one in needs.items())
+    assert allowed(TRAINING, GRID, 1e9) == allowed(TRAINING, GRID, None)
+
+
+def test_auto_is_settled_by_memory_and_what_a_person_names_is_left() -> None:
+    roomy = settled(TRAINING, GRID, 60e9)
+    assert roomy.staged(GRID).choice == ScheduleChoice("message-driven-zb", limit=8, cap=8)
+    assert usable(60e9) >= Footprint(roomy).on(GRID).total > Footprint(TRAINING).on(GRID).total
+    named = replace(TRAINING, pipeline=PipelineOptions("message-driven"))
+    assert settled(named, GRID, 60e9) == named
+    assert settled(TRAINING, Grid(x=4), 60e9) == TRAINING
+
+
+def config(memory: float | None, options: PipelineOptions) -> TrainConfig:
+    return TrainConfig(
+        model=ModelChoice(model="gpt-20b"), grid=GRID, batch=TRAINING.batch, precision="bf16", data="synthetic",
+        checkpoint_activations=True, device_memory=memory, pipeline=options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("memory", "schedule", "limit"), [(None, "zero-bubble", None), (64e9, "message-driven-zb", 8)])
+def test_a_run_says_which_limits_it_takes(memory: float | None, schedule: str, limit: int | None) -> None:
+    taken = checked(config(memory, PipelineOptions()), GRID.size).as_options()["pipeline"]
+    assert (taken["schedule"], taken["limit"]) == (schedule, limit)
+
+
+def test_limits_beside_auto_are_refused_whatever_memory_there_is() -> None:
+    with pytest.raises(UsageError, match="--schedule auto sets its own limits"):
+        checked(config(64e9, PipelineOptions(pipeline_limit=3)), GRID.size)
+
+
+@pytest.mark.parametrize(("stages", "case", "less"), [(4, "jitter", 2.5), (8, "quiet", 3), (8, "jitter", 5)])
+def test_twice_the_passes_leave_stages_less_idle(stages: int, case: str, less: float) -> None:
+    """In points of the idle share, against ZB-H1 with 1F1B's passes, which is the best of those on equal stages."""
+
+    def idle(choice: ScheduleChoice) -> float:
+        steps = stepped(choice, stages, case)
+        return 100 * sum(step.idle_share for step in steps) / len(steps)
+
+    assert case in CASES
+    double = min(2 * stages, PASSES)
+    more = ScheduleChoice("message-driven-zb", limit=double, cap=double)
+    assert idle(more) <= idle(ScheduleChoice("zero-bubble")) - less
