@@ -141,7 +141,9 @@ class Grid:
     def with_stages(self, stages: int) -> "Grid":
         """Give the grid whose ranks of a stage are this one's. Raises UsageError if this one has another number."""
         if self.stages not in (1, stages):
-            raise UsageError(f"Grid {self} has {self.stages} stages, but {stages} were asked for: say it once.")
+            raise UsageError(
+                f"Grid {self} has {self.stages} stages, but --pipe {stages} was given: leave one of both out."
+            )
         return replace(self, **{CUTTING_STAGES: stages})
 
     def stride(self, axis: Axis) -> int:

@@ -9,7 +9,8 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from cyclopts import Parameter, Token, convert
 
@@ -76,10 +77,18 @@ NO_OPTION = Parameter(parse=False)
 
 
 def _converted(hint: Any, tokens: Sequence[Token]) -> Any:
-    """Convert as cyclopts does, but a whole number is whole: cyclopts would round 2.5."""
-    for token in tokens:
-        if hint in (int, int | None) and not re.fullmatch(r"[+-]?\d+", token.value):
-            raise UsageError(f"{token.keyword} is a whole number, but {token.value!r} was given.")
+    """Convert as cyclopts does, but a whole number is whole, where cyclopts would round 2.5, and a word that isn't
+    among an option's is told in one sentence.
+    """
+    kinds = set(get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]) - {type(None)}
+    words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+    whole = int in kinds
+    if all(kind is int or get_origin(kind) is Literal for kind in kinds):
+        listed = ", ".join(words) if len(words) == 1 else f"one of {', '.join(words)}"
+        allowed = " or ".join([*(["a whole number"] if whole else []), *([listed] if words else [])])
+        for token in tokens:
+            if token.value not in words and not (whole and re.fullmatch(r"[+-]?\d+", token.value)):
+                raise UsageError(f"{token.keyword} is {allowed}, but {token.value!r} was given.")
     return convert(hint, tokens)
 
 

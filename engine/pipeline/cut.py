@@ -95,7 +95,7 @@ def cut_by_hand(given: str, model: Architecture, stages: int, chunks: int = 1) -
     counts = [int(count) if count.isdecimal() else 0 for count in given.replace(" ", "").split(",")]
     if len(counts) != parts or min(counts) < 1 or sum(counts) != layers:
         raise UsageError(
-            f"The stages {given!r} don't cut {layers} blocks into {_parts(stages, chunks)}: give {parts} numbers from "
+            f"--stages {given!r} doesn't cut {layers} blocks into {_parts(stages, chunks)}: give {parts} numbers from "
             f"1, whose sum is {layers}, such as {','.join(map(str, _spread(layers, parts)))}."
         )
     return _as_cut(counts, stages)
@@ -105,8 +105,8 @@ def _check_blocks(layers: int, stages: int, chunks: int) -> None:
     if layers < stages * chunks:
         blocks = "1 block, which" if layers == 1 else f"{layers} blocks, which"
         raise UsageError(
-            f"The network has {blocks} can't be cut into {_parts(stages, chunks)}: each needs a block, so take fewer "
-            "stages, or chunks, or more layers."
+            f"The network has {blocks} can't be cut into {_parts(stages, chunks)}: each takes a block, so give a "
+            f"smaller --pipe{' or --chunks' if chunks > 1 else ''}, or more --layers."
         )
 
 

@@ -20,8 +20,8 @@ class Interleaved:
         """Ask for groups of as many micro-batches as there are stages."""
         if passes % stages:
             raise UsageError(
-                f"The schedule interleaved takes a multiple of {stages} micro-batches through {stages} stages, but a "
-                f"step has {passes}: choose another number of either, or another --schedule."
+                f"--schedule interleaved takes a multiple of {stages} micro-batches through {stages} stages, but a "
+                f"step has {passes}: give another --micro-batch, --batch-size or --pipe, or another --schedule."
             )
 
     def order(self, stage: int, stages: int, passes: int) -> Known:

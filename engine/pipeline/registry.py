@@ -33,11 +33,15 @@ _TAKES = {
 }
 NAMES = tuple(_MADE)
 _LEAST = {"limit": 1, "cap": 1, "chunks": 2}
+_OPTIONS = {"limit": "--pipeline-limit", "cap": "--weight-limit", "chunks": "--chunks"}
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleChoice:
-    """It is a schedule's name and what is set of it. What isn't is as the schedule has it."""
+    """It is a schedule's name and what is set of it. What isn't is as the schedule has it.
+
+    limit, cap, chunks: as --pipeline-limit, --weight-limit and --chunks set them.
+    """
 
     name: str
     limit: int | None = None
@@ -51,18 +55,19 @@ class ScheduleChoice:
         return _MADE[self.name](**dict(self._checked()))
 
     def _checked(self) -> Iterator[tuple[str, int]]:
-        for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            if value is None:
-                continue
-            if field.name not in _TAKES.get(self.name, ()):
-                takers = " or ".join(name for name, taken in _TAKES.items() if field.name in taken)
-                raise UsageError(f"The schedule {self.name} has no {field.name}: leave it out, or choose {takers}.")
-            if value < _LEAST[field.name]:
+        for name, value in self._set.items():
+            if name not in _TAKES.get(self.name, ()):
+                takers = " or ".join(taker for taker, taken in _TAKES.items() if name in taken)
                 raise UsageError(
-                    f"The schedule {self.name} takes {field.name} from {_LEAST[field.name]} up, but {value} was given."
+                    f"--schedule {self.name} takes no {_OPTIONS[name]}: leave it out, or choose --schedule {takers}."
                 )
-            yield field.name, value
+            if value < _LEAST[name]:
+                raise UsageError(f"{_OPTIONS[name]} is a number from {_LEAST[name]} up, but {value} was given.")
+            yield name, value
+
+    @property
+    def _set(self) -> dict[str, int]:
+        return {field.name: value for field in fields(self)[1:] if (value := getattr(self, field.name)) is not None}
 
     @classmethod
     def parse(cls, text: str) -> "ScheduleChoice":
@@ -80,15 +85,18 @@ class ScheduleChoice:
         return PipelineOptions(self.name, self.limit, self.cap, self.chunks)  # type: ignore[arg-type]
 
     @property
+    def settings(self) -> dict[str, int]:
+        """Give the options of the command line that set something of the schedule, and to what."""
+        return {_OPTIONS[name]: value for name, value in self._set.items()}
+
+    @property
     def words(self) -> list[str]:
         """Give the options of the command line that choose it."""
-        options = {"--schedule": self.name, "--pipeline-limit": self.limit, "--weight-limit": self.cap}
-        options["--chunks"] = self.chunks
-        return [word for option, value in options.items() if value is not None for word in (option, str(value))]
+        options = {"--schedule": self.name, **self.settings}
+        return [word for option, value in options.items() for word in (option, str(value))]
 
     def __str__(self) -> str:
-        settings = [f"{field.name} {value}" for field in fields(self)[1:] if (value := getattr(self, field.name))]
-        return ", ".join([self.name, *settings])
+        return ", ".join([self.name, *(f"{name} {value}" for name, value in self._set.items())])
 
 
 def make(name: str, limit: int | None = None, cap: int | None = None, chunks: int | None = None) -> StepSchedule:

@@ -33,16 +33,15 @@ def staged(options: PipelineOptions, model: Architecture, stages: int, passes: i
 
     recompute: whether blocks run forward once more in the backward.
     """
-    chosen = options.schedule, options.pipeline_limit, options.weight_limit, options.chunks
+    choice = ScheduleChoice(options.schedule, options.pipeline_limit, options.weight_limit, options.chunks)
+    if choice.name == AUTO and choice.settings:
+        given = " and ".join(choice.settings)
+        raise UsageError(f"--schedule auto chooses {given} itself: leave that out, or name another --schedule.")
     if stages == 1:
-        return _whole(options, model, ScheduleChoice(*chosen))
+        return _whole(options, model, choice)
     if model.layers < stages:
         cut_evenly(model, stages, recompute=recompute)  # which says so
-    if options.schedule != AUTO:
-        choice = ScheduleChoice(*chosen)
-    elif set(chosen[1:]) != {None}:
-        raise UsageError("--schedule auto sets its own limits and chunks: leave them out, or name a schedule.")
-    else:
+    if choice.name == AUTO:
         choice = _fastest(model, stages, passes, recompute=recompute)
     schedule = choice.make()
     schedule.check(stages, passes)
@@ -60,7 +59,7 @@ def _whole(options: PipelineOptions, model: Architecture, choice: ScheduleChoice
         return Staged(Cut.none(model.layers), ONE_BY_ONE, ONE)
     schedule = choice.make()
     if schedule.chunks > 1:
-        raise UsageError(f"The schedule {choice.name} needs 2 stages or more: give --pipe N, or another --schedule.")
+        raise UsageError(f"--schedule {choice.name} needs 2 stages or more: give --pipe N, or another --schedule.")
     return Staged(Cut.none(model.layers), schedule, choice)
 
 

@@ -103,9 +103,10 @@ def checked(config: TrainConfig, ranks: int) -> CheckedRun:
         bandwidths=_bandwidths(config),
     )
     if grid.size != ranks:
+        otherwise = "use --grid auto" if grid.stages == 1 else "give another --pipe"
         raise UsageError(
             f"Grid {grid} has {grid.size} ranks, but {ranks} {'was' if ranks == 1 else 'were'} started: start "
-            f"{grid.size}, or use --grid auto."
+            f"{grid.size}, or {otherwise}."
         )
     check_grid(model, grid, config.batch)
     if config.device_memory is not None:
@@ -185,7 +186,7 @@ def notices(run: CheckedRun) -> list[str]:
     if passes < grid.stages:
         found.append(
             f"{grid.stages} stages take turns with {passes} micro-batch{'es' if passes > 1 else ''} a step, so that "
-            "most stand still: use a smaller --micro-batch."
+            "most stand still: use a smaller --micro-batch or a larger --batch-size."
         )
     if str(overlap) == str(ALL):
         return found

@@ -81,7 +81,10 @@ def checked_schedules(
     each what is left out. Raises UsageError.
     """
     if config.pipeline.schedule != AUTO:
-        raise UsageError(f"bench pipeline compares several: give --schedules {config.pipeline.schedule},... instead.")
+        raise UsageError(
+            f"--schedule {config.pipeline.schedule} names one, but bench pipeline compares several: give --schedules "
+            f"{config.pipeline.schedule},... instead."
+        )
     common = {field.name: getattr(config, field.name) for field in fields(RunConfig)}
     plain = replace(config.pipeline, schedule=BASE, pipeline_limit=None, weight_limit=None, chunks=None)
     run = checked(TrainConfig(**{**common, "pipeline": plain, "breakdown": True}, overlap=overlap), ranks)
@@ -89,7 +92,7 @@ def checked_schedules(
     if stages == 1:
         raise UsageError("bench pipeline needs 2 stages or more: give --pipe N, and as many times the ranks.")
     if slow is not None and not 0 <= slow < stages:
-        raise UsageError(f"--slow-stage {slow} is none of {stages} stages, which count from 0.")
+        raise UsageError(f"--slow-stage is a stage from 0 to {stages - 1}, but {slow} was given.")
     found, auto, left_out = _able(run, config.pipeline, names)
     count = 3 * stages * run.training.passes(run.grid)
     if drawn and count > MOST_DRAWN:
@@ -156,7 +159,10 @@ def _check_room(run: CheckedRun, training: Training, others: Sequence[Training])
     if apart:
         own, *needs = (Footprint(one, device).on(grid) for one in (training, *apart))
         if max(own.total + needs[0].state, own.state + max(one.total for one in needs)) > memory:
-            raise UsageError("It cuts the network otherwise, and a device has no room for two models.")
+            raise UsageError(
+                f"The schedule {training.pipeline.schedule} cuts the network otherwise, and --device-memory has no "
+                "room for two models: take more ranks."
+            )
 
 
 def _device(run: CheckedRun) -> str:

@@ -24,6 +24,7 @@ from engine.training.config import RunConfig, TrainConfig
 from engine.training_record import OptimConfig
 
 SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
+STAGES = ["check", *SMALL, "--ranks", "2", "--grid", "1x1x1x1", "--pipe", "2"]
 OF_TRAIN = """
     model architecture layers hidden heads kv-heads ffn vocab seq image patch classes norm no-bias tied dropout grid
     batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations checkpoint-every data seed
@@ -211,7 +212,44 @@ def test_the_last_of_an_option_counts_and_repeatable_ones_add_up() -> None:
         (["check", *SMALL, "--ranks", "2", "--clip", "-1e3"], "--clip is a number from 0 up, but -1000.0 was given."),
         (["check", *SMALL, "--ranks", "2", "--clip", "much"], 'unable to convert "much" into float'),
         (["check", *SMALL, "--ranks", "2", "--timeout", "nan"], "--timeout is a positive number, but nan was given."),
-        (["check", *SMALL, "--ranks", "2", "--precision", "fp8"], '"fp32", "fp64", "bf16", "fp16"'),
+        (
+            ["check", *SMALL, "--ranks", "2", "--precision", "fp8"],
+            "--precision is one of fp32, fp64, bf16, fp16, but 'fp8' was given.",
+        ),
+        ([*STAGES, "--pipe", "3"], "Grid 1x1x1x1p3 has 3 ranks, but 2 were started: start 3, or give another --pipe."),
+        ([*STAGES, "--pipe", "0"], "--pipe is a number of stages from 1 up, but 0 was given."),
+        (
+            [*STAGES, "--grid", "1x1x1x1p2", "--pipe", "4"],
+            "has 2 stages, but --pipe 4 was given: leave one of both out.",
+        ),
+        (
+            [*STAGES, "--stages", "1,2"],
+            "--stages '1,2' doesn't cut 2 blocks into 2 stages: give 2 numbers from 1, whose",
+        ),
+        (
+            [*STAGES, "--layers", "1"],
+            "1 block, which can't be cut into 2 stages: each takes a block, so give a smaller --p",
+        ),
+        (
+            [*STAGES, "--weight-limit", "1"],
+            "--schedule auto chooses --weight-limit itself: leave that out, or name anoth",
+        ),
+        (
+            [*STAGES, "--schedule", "zb"],
+            "--schedule is one of auto, one-by-one, gpipe, 1f1b, interleaved, zero-bubble,",
+        ),
+        (
+            [*STAGES, "--schedule", "1f1b", "--chunks", "2"],
+            "takes no --chunks: leave it out, or choose --schedule interl",
+        ),
+        (
+            ["check", *SMALL, "--ranks", "1", "--pipeline-limit", "1"],
+            "--schedule auto chooses --pipeline-limit itself: ",
+        ),
+        (
+            ["check", *SMALL, "--ranks", "1", "--schedule", "interleaved"],
+            "needs 2 stages or more: give --pipe N, or ano",
+        ),
         (["chek"], 'Did you mean "check"?'),
         (["bench", "peeers"], 'Did you mean "peers"?'),
         (["bench", "startup", "--grid", "auto"], "four positive numbers XxYxZxDATA"),

@@ -163,12 +163,18 @@ def test_candidates_are_what_stages_micro_batches_and_blocks_allow() -> None:
     ("choice", "says"),
     [
         (ScheduleChoice("gpip"), "did you mean gpipe"),
-        (ScheduleChoice("1f1b", limit=4), "choose message-driven or message-driven-zb"),
-        (ScheduleChoice("message-driven", cap=4), "choose message-driven-zb"),
-        (ScheduleChoice("zero-bubble", chunks=2), "choose interleaved"),
-        (ScheduleChoice("message-driven", limit=0), "limit from 1 up, but 0"),
-        (ScheduleChoice("message-driven-zb", cap=0), "cap from 1 up, but 0"),
-        (ScheduleChoice("interleaved", chunks=1), "chunks from 2 up, but 1"),
+        (
+            ScheduleChoice("1f1b", limit=4),
+            "--schedule 1f1b takes no --pipeline-limit: leave it out, or choose --schedule message-driven or mess",
+        ),
+        (
+            ScheduleChoice("message-driven", cap=4),
+            "takes no --weight-limit: leave it out, or choose --schedule message-driven-zb",
+        ),
+        (ScheduleChoice("zero-bubble", chunks=2), "takes no --chunks: leave it out, or choose --schedule interleaved"),
+        (ScheduleChoice("message-driven", limit=0), "--pipeline-limit is a number from 1 up, but 0 was given"),
+        (ScheduleChoice("message-driven-zb", cap=0), "--weight-limit is a number from 1 up, but 0 was given"),
+        (ScheduleChoice("interleaved", chunks=1), "--chunks is a number from 2 up, but 1 was given"),
     ],
 )
 def test_a_wrong_choice_is_refused_in_one_sentence(choice: ScheduleChoice, says: str) -> None:

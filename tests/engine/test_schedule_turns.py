@@ -185,7 +185,7 @@ def test_all_that_can_be_are_compared_and_what_cant_is_said() -> None:
         (("gpip",), {}, "There is no schedule 'gpip'"),
         (("interleaved",), {"grid": Grid(pipe=3)}, "takes a multiple of 3 micro-batches"),
         ((), {"grid": Grid()}, "needs 2 stages or more: give --pipe N"),
-        ((), {"disturbance": Disturbance(slow_stage=2)}, "--slow-stage 2 is none of 2 stages"),
+        ((), {"disturbance": Disturbance(slow_stage=2)}, "--slow-stage is a stage from 0 to 1, but 2 was given"),
         ((), {"pipeline": PipelineOptions(schedule="gpipe")}, "give --schedules gpipe,... instead"),
     ],
 )
