@@ -200,6 +200,10 @@ def _check(config: PlanConfig) -> int:
         raise UsageError("--exact traces what is simulated: leave --equations, --agnostic and --as-run out.")
     if config.gpus is None:
         raise UsageError("Say on how many devices, by --gpus.")
+    if config.pipe != "auto" and config.pipe < 1:
+        raise UsageError(f"--pipe is a number of stages from 1 up, or auto, but {config.pipe} was given.")
+    if config.pipe not in ("auto", 1) and (config.equations or config.agnostic or config.as_run):
+        raise UsageError("--pipe plans what is simulated: leave --equations, --agnostic and --as-run out.")
     if (config.batch_tokens is None) == (config.batch_size is None):
         raise UsageError("Give the batch either by --batch-tokens or by --batch-size.")
     if config.micro_batch is not None and config.micro_batch < 1:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import systems
+from engine.errors import UsageError
 from engine.grid import Axis
 from engine.models.flops import hardware_flops
 from engine.planning.document import GridPlan, row
@@ -59,6 +60,11 @@ def planned(
             devices * machine.empirical_peak
         )
         in_stages = space.pipelines(devices, sequences, stages) if stages != 1 else []
+        if not in_stages and stages not in (None, 1):
+            raise UsageError(
+                f"No grid of {devices} devices has {stages} stages: give a --pipe that divides the devices and is no "
+                f"more than the {model.layers} blocks of {model.name} or the micro-batches of a rank."
+            )
         ranked = pipelines(workload, in_stages, machine.links, compute_s, machine.ranks_a_core)
         if not (ranking.candidates or ranked):
             raise refusal(workload, space, grids, links.devices_per_node)

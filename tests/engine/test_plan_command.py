@@ -178,6 +178,9 @@ def test_a_system_without_the_facts_is_told_which_are_lacking(
         ("--model gpt-5b --gpus 8 --batch-size 8 --checkpoint-every 25", "gpt-5b has 24: use 24 or fewer, or auto."),
         ("--model gpt-5b --gpus 8 --batch-size 8 --checkpoint-every 2 --keep-activations", "give one of both."),
         ("--model gpt-5b --batch-size 8", "Say on how many devices, by --gpus."),
+        (f"{SMALL} --pipe 0", "--pipe is a number of stages from 1 up, or auto, but 0 was given."),
+        (f"{SMALL} --pipe two", "--pipe is a whole number or auto, but 'two' was given."),
+        (f"{SMALL} --pipe 2", "--pipe plans what is simulated: leave --equations, --agnostic and --as-run out."),
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,13 @@ def test_the_best_has_a_timeline_and_its_memory_is_near_the_formulas(plan: GridP
     assert row.peak_bytes == pytest.approx(row.memory.total, rel=0.4), "the loss works on more rows at once on a GPU"
 
 
+def test_stages_that_no_grid_has_are_told_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--pipe", "3"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("No grid of 4 devices has 3 stages: give a --pipe that divides the devices and is no more ")
+    assert told.count("\n") == 1
+
+
 def test_without_a_whole_trace_the_timeline_is_of_few_layers(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     words = [*SMALL, "--layers", "12", "--hidden", "128", "--heads", "4"]
