@@ -139,7 +139,11 @@ class Grid:
         return self[CUTTING_STAGES]
 
     def with_stages(self, stages: int) -> "Grid":
-        """Give the grid whose ranks of a stage are this one's. Raises UsageError if this one has another number."""
+        """Give the grid whose ranks of a stage are this one's. Raises UsageError for no stage, or if this grid has
+        another number of them.
+        """
+        if stages < 1:
+            raise UsageError(f"--pipe is a number of stages from 1 up, but {stages} was given.")
         if self.stages not in (1, stages):
             raise UsageError(
                 f"Grid {self} has {self.stages} stages, but --pipe {stages} was given: leave one of both out."

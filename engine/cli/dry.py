@@ -13,6 +13,7 @@ from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import GRID, Bytes, File, check_file, word
 from engine.overlap.flags import ALL, Pace
+from engine.pipeline.options import DEFAULT
 from engine.training.checks import checked
 from engine.training.config import (
     MODEL,
@@ -20,7 +21,9 @@ from engine.training.config import (
     BatchOptions,
     CheckpointActivations,
     CheckpointEveryN,
+    InPipeline,
     OverlapFlags,
+    Pipe,
     PrecisionOption,
     TrainConfig,
 )
@@ -35,6 +38,8 @@ def dry(
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
     grid: Annotated[Grid, word(Grid.parse, GRID), Parameter(help="of the whole job")],
     rank: Annotated[int, Parameter(help="which of the grid's ranks runs")] = 0,
+    pipe: Pipe = None,
+    pipeline: InPipeline = DEFAULT,
     batch: BatchOptions,
     precision: PrecisionOption = "bf16",
     checkpoint_activations: CheckpointActivations = False,
@@ -56,9 +61,11 @@ def dry(
     """
     if trace is not None:
         check_file("--trace", trace)
+    grid = grid if pipe is None else grid.with_stages(pipe)
     config = TrainConfig(
         model=model,
         grid=grid,
+        pipeline=pipeline,
         batch=batch,
         data="synthetic",
         precision=precision,

@@ -124,9 +124,7 @@ def _grid(config: TrainConfig) -> Grid | None:
     grid, pipe = config.grid, config.pipe
     if pipe is None:
         return grid
-    if pipe < 1:
-        raise UsageError(f"--pipe is a number of stages from 1 up, but {pipe} was given.")
-    if grid is None and pipe > 1:
+    if grid is None and pipe != 1:
         raise UsageError(f"--pipe {pipe} needs the grid of a stage: give --grid XxYxZxDATA, too.")
     return grid and grid.with_stages(pipe)
 

@@ -72,6 +72,10 @@ def checkpointing(each: bool, every: CheckpointEvery | None) -> CheckpointEvery:
 BATCH_OPTIONS = {"sequences": "batch-size", "micro": "micro-batch"}
 BatchOptions = Annotated[Batch, Parameter(name="*", name_transform=BATCH_OPTIONS.__getitem__, metavar="SEQS")]
 
+PIPE_HELP = "stages, each of the ranks that --grid says: --grid 2x1x2x4 --pipe 3 is --grid 2x1x2x4p3"
+Pipe = Annotated[int | None, Parameter(help=PIPE_HELP, group=PIPELINE, metavar="STAGES")]
+InPipeline = Annotated[PipelineOptions, Parameter(name="*", group=PIPELINE)]
+
 OVERLAP_HELP = (
     "none, all, or a comma list: oar (a layer's all-reduce behind its weight gradient), ors (reduce-scatters waited "
     "for late), oag (gathers ahead of their use), cache=N or cache=auto (gathers of N blocks kept for the "
@@ -92,9 +96,8 @@ class RunConfig(Timeouts):
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
     grid: Annotated[GridOrAuto, Parameter(show_default="auto")] = None
     """e.g. 2x1x2x4, or 2x1x2x4p3 with a pipeline of 3 stages; auto chooses one"""
-    pipe: Annotated[int | None, Parameter(group=PIPELINE, metavar="STAGES")] = None
-    """stages, each of the ranks that --grid says: --grid 2x1x2x4 --pipe 3 is --grid 2x1x2x4p3"""
-    pipeline: Annotated[PipelineOptions, Parameter(name="*", group=PIPELINE)] = DEFAULT
+    pipe: Pipe = None
+    pipeline: InPipeline = DEFAULT
     messages: Annotated[Literal["auto", "mpi"], Parameter(group=PIPELINE)] = "auto"
     """what carries activations between stages; auto: what carries collectives, mpi: MPI, whose launcher starts ranks"""
     batch: BatchOptions

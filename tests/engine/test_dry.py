@@ -99,6 +99,22 @@ def test_the_command_writes_a_trace_and_says_that_ranks_agree(
     assert events.read(file).flops == json.loads(out)["flops"]
 
 
+def test_the_command_takes_stages_and_their_schedule_as_train_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """GPipe keeps all micro-batches, 1F1B on the last stage one; both send the same."""
+
+    def found(*words: str) -> dict[str, Any]:
+        small = ["--model", "gpt-test", "--batch-size", "4", "--micro-batch", "1", "--rank", "1", "--json"]
+        assert main(["bench", "dry", *small, *words]) == 0
+        run: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return {name: run[name] for name in ("grid", "step_bytes", "collectives")}
+
+    stages = ["--grid", "1x1x1x1", "--pipe", "2"]
+    few, all_ = found(*stages, "--schedule", "1f1b"), found(*stages, "--schedule", "gpipe")
+    assert few == found("--grid", "1x1x1x1p2", "--schedule", "1f1b")
+    assert few["collectives"] == all_["collectives"]
+    assert few["step_bytes"] < all_["step_bytes"]
+
+
 def test_a_rank_beyond_the_grid_is_refused() -> None:
     small = dry_plan(lookup("gpt-test"), Grid(2), Batch(8), checkpoint=False)
     with pytest.raises(UsageError, match="Grid 2x1x1x1 has ranks 0 to 1, but --rank 2 was given"):
