@@ -99,11 +99,6 @@ class ScheduleChoice:
         return ", ".join([self.name, *(f"{name} {value}" for name, value in self._set.items())])
 
 
-def make(name: str, limit: int | None = None, cap: int | None = None, chunks: int | None = None) -> StepSchedule:
-    """Make a schedule by its name. Raises UsageError for an unknown name, and for what it doesn't take or allow."""
-    return ScheduleChoice(name, limit, cap, chunks).make()
-
-
 def candidates(
     stages: int, passes: int, blocks: int | None = None, room: float = 1.0
 ) -> dict[ScheduleChoice, StepSchedule]:

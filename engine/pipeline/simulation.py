@@ -6,7 +6,6 @@ in which they were sent, as every order has it. Where the ranks of several stage
 the fewer of the others work.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -71,39 +70,17 @@ class Played(NamedTuple):
     end_s: float
 
 
-@dataclass(slots=True)
-class StageStep:
-    """It says how the step went on one stage. held: the most passes whose forward was over and whose backward wasn't.
-    pending: the most whose backward was over and whose weight task wasn't. kept: the most of both together.
-    """
-
-    busy_s: float = 0.0
-    end_s: float = 0.0
-    held: int = 0
-    pending: int = 0
-    kept: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class PipelineStep:
-    """It is a simulated step of all stages. played: their tasks by the time at which they were over."""
+    """It is a simulated step of all stages. busy_s: in which each works. played: tasks by the time of their end."""
 
-    stages: tuple[StageStep, ...]
+    busy_s: tuple[float, ...]
     played: tuple[Played, ...]
 
     @property
     def time_s(self) -> float:
-        """Give the time at which the last stage is done."""
-        return max(stage.end_s for stage in self.stages)
-
-    def idle(self, stage: int) -> float:
-        """Give the part of the step in which a stage stands still."""
-        return 1 - self.stages[stage].busy_s / self.time_s
-
-    @property
-    def idle_share(self) -> float:
-        """Give the mean of that over all stages."""
-        return sum(map(self.idle, range(len(self.stages)))) / len(self.stages)
+        """Give the time at which the last task is over."""
+        return self.played[-1].end_s
 
 
 @dataclass(slots=True)
@@ -130,9 +107,8 @@ class _Stage:
     """A known order has given this task, whose message hasn't come."""
     working: bool = False
     came: set[Task] = field(default_factory=set)
-    done: Counter[Direction] = field(default_factory=Counter)
     channel_free_s: dict[Direction, float] = field(default_factory=lambda: dict.fromkeys(Direction, 0.0))
-    step: StageStep = field(default_factory=StageStep)
+    busy_s: float = 0.0
 
 
 class _Pipeline:
@@ -175,7 +151,7 @@ class _Pipeline:
             self._go_on(number)
         if waiting := list(self._waiting()):
             raise DeadlockError("; ".join(waiting))
-        return PipelineStep(tuple(stage.step for stage in self._stages), tuple(self._played))
+        return PipelineStep(tuple(stage.busy_s for stage in self._stages), tuple(self._played))
 
     def _share_cores(self) -> None:
         """Let those that work go on as fast as their number allows."""
@@ -220,22 +196,12 @@ class _Pipeline:
         number, task, end_s = work.stage, work.task, self._now_s
         stage = self._stages[number]
         stage.working = False
-        stage.done[task.direction] += 1
         self._played.append(Played(number, task, work.start_s, end_s))
-        stage.step.busy_s += end_s - work.start_s
-        stage.step.end_s = end_s
-        self._count_kept(stage)
+        stage.busy_s += end_s - work.start_s
         there = receiver(number, task, self._count, self._schedule.chunks)
         if there:
             transit = self._times.transit(number, task) if there[0] != number else _NONE
             self._send(stage, task.direction, transit, *there)
-
-    def _count_kept(self, stage: _Stage) -> None:
-        step, done = stage.step, stage.done
-        held = done[Direction.FORWARD] - done[Direction.BACKWARD]
-        pending = done[Direction.BACKWARD] - done[Direction.WEIGHT] if self._schedule.deferring else 0
-        step.held, step.pending = max(step.held, held), max(step.pending, pending)
-        step.kept = max(step.kept, held + pending)
 
     def _send(self, stage: _Stage, channel: Direction, transit: Transit, there: int, taker: Task) -> None:
         """Send what a task has made to the stage, and its task, that takes it."""

@@ -161,7 +161,7 @@ def simulated(schedule: StepSchedule, passes: int, stages: Sequence[Stage], rest
     times = Times(lambda stage, task: stages[stage].task_s[task.direction], lambda stage, task: Transit(0.0, 0.0))
     step = play(schedule, len(stages), passes, times)
     step_s = step.time_s + rest_s
-    return [metrics.idle_share(step.time_s - stage.busy_s, step_s) for stage in step.stages], step_s
+    return [metrics.idle_share(step.time_s - busy_s, step_s) for busy_s in step.busy_s], step_s
 
 
 def _times_s(side: _Side) -> list[float]:

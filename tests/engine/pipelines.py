@@ -1,5 +1,6 @@
 """Pipelines to be simulated: all schedules, and times of tasks that are equal, slow on one stage or random by seed."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -7,8 +8,15 @@ from functools import cache
 import numpy as np
 
 from engine.overlap.tasks import Direction, Order, Ready, StepSchedule, Task
-from engine.pipeline.registry import ScheduleChoice, make
+from engine.pipeline.registry import ScheduleChoice
 from engine.pipeline.simulation import PipelineStep, Times, Transit, play
+from engine.result.metrics import idle_share
+
+
+def make(name: str, limit: int | None = None, cap: int | None = None, chunks: int | None = None) -> StepSchedule:
+    """A schedule by its name and what is set of it."""
+    return ScheduleChoice(name, limit, cap, chunks).make()
+
 
 LATENCY_S = 0.1
 SCHEDULES: dict[str, StepSchedule] = {
@@ -58,6 +66,25 @@ def stepped(choice: ScheduleChoice, stages: int, case: str) -> list[PipelineStep
         for seed in range(SEEDS if jitter else 1)
     ]
     return [play(schedule, stages, PASSES, times) for times in each]
+
+
+def idle(step: PipelineStep, stage: int) -> float:
+    """The part of the step in which a stage stands still."""
+    return idle_share(step.time_s - step.busy_s[stage], step.time_s)
+
+
+def kept(step: PipelineStep, stage: int) -> tuple[int, int, int]:
+    """The most passes of a stage whose backward was to come, of those whose weight task alone was, and of both."""
+    done: Counter[Direction] = Counter()
+    directions = [played.task.direction for played in step.played if played.stage == stage]
+    found = []
+    for direction in directions:
+        done[direction] += 1
+        held = done[Direction.FORWARD] - done[Direction.BACKWARD]
+        pending = done[Direction.BACKWARD] - done[Direction.WEIGHT] if Direction.WEIGHT in directions else 0
+        found.append((held, pending, held + pending))
+    most_held, most_pending, most = map(max, zip(*found, strict=True))
+    return most_held, most_pending, most
 
 
 def wild_times(seed: int) -> Times:

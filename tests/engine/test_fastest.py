@@ -3,12 +3,12 @@
 from statistics import fmean
 
 import pytest
-from pipelines import PASSES, equal_times, stepped, varied_times
+from pipelines import PASSES, stepped, varied_times
 
 from engine.overlap.tasks import StepSchedule
 from engine.pipeline.fastest import fastest, step_s
 from engine.pipeline.registry import ScheduleChoice, candidates
-from engine.pipeline.simulation import LateError, Times, Transit, play
+from engine.pipeline.simulation import LateError, Times, Transit, equal_times, play
 
 
 @pytest.mark.parametrize(("stages", "room"), [(4, 1), (4, 2), (8, 1), (8, 2)])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from pipelines import make
 from real_ranks import run_processes
 from test_parity import BERT, EAGER, EVERYTHING, LLAMA, SMALL, TOLERANCE, VIT
 from test_passes import gathers_once_known
@@ -22,7 +23,6 @@ from engine.grid import Axis, Grid
 from engine.overlap.flags import Overlap
 from engine.overlap.tasks import StepSchedule
 from engine.parallel.runner import Runner
-from engine.pipeline.registry import make
 
 PASSES = 4
 SCHEDULES: dict[str, StepSchedule] = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from engine_command import SMALL, finish, start
+from pipelines import make
 from trainers import trainer_of
 from virtual_ranks import run_ranks
 
@@ -20,7 +21,6 @@ from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
 from engine.overlap.tasks import Direction, Task
 from engine.pipeline.options import PipelineOptions
-from engine.pipeline.registry import make
 from engine.result.metrics import paired
 from engine.result.pipeline import ScheduleTurns
 from engine.result.ratio import Ratio

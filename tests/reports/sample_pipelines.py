@@ -9,7 +9,7 @@ from sample_results import train
 
 from engine.grid import Grid
 from engine.overlap.tasks import Direction, Task
-from engine.pipeline.registry import make
+from engine.pipeline.registry import ScheduleChoice
 from engine.pipeline.simulation import Times, Transit, play
 from engine.result import metrics
 from engine.result.bubble import OF_THE_FORMULA
@@ -53,7 +53,7 @@ def pipeline(
 def _turns(
     name: str, stages: int, rounds: int, slow_stage: int | None, drawing: random.Random, *, drawn: bool
 ) -> ScheduleTurns:
-    schedule = make(name)
+    schedule = ScheduleChoice(name).make()
     parts = dict.fromkeys(Direction, TASK_S)
     if not schedule.deferring:
         parts = {Direction.FORWARD: TASK_S, Direction.BACKWARD: 2 * TASK_S}
@@ -68,20 +68,20 @@ def _turns(
     noise = [drawing.uniform(0.99, 1.01) for _ in range(rounds)]
     made = tuple(
         StageTurns(
-            idle_share=metrics.idle_share(step.time_s - own.busy_s, step_s),
-            simulated_idle_share=metrics.idle_share(quiet.time_s - simulated.busy_s, quiet_s),
+            idle_share=metrics.idle_share(step.time_s - busy_s, step_s),
+            simulated_idle_share=metrics.idle_share(quiet.time_s - quiet_busy_s, quiet_s),
             task_s={direction.value: time_s / schedule.chunks for direction, time_s in parts.items()},
-            most_held=own.held,
-            most_pending=own.pending,
+            most_held=schedule.held(stage, stages, PASSES)[0],
+            most_pending=schedule.held(stage, stages, PASSES)[1],
             tasks=tuple(
                 (f"{one.task.direction.value[0].upper()}{one.task.number}{'.1' * one.task.chunk}", *one[2:])
                 for one in step.played
                 if one.stage == stage and drawn
             ),
-            idle_s=tuple((some * (step.time_s - own.busy_s),) for some in noise),
-            work_s=tuple((some * own.busy_s,) for some in noise),
+            idle_s=tuple((some * (step.time_s - busy_s),) for some in noise),
+            work_s=tuple((some * busy_s,) for some in noise),
         )
-        for stage, (own, simulated) in enumerate(zip(step.stages, quiet.stages, strict=True))
+        for stage, (busy_s, quiet_busy_s) in enumerate(zip(step.busy_s, quiet.busy_s, strict=True))
     )
     times = [step_s * some for some in noise]
     return ScheduleTurns(
