@@ -35,7 +35,7 @@ class Held:
         """Hold a network that isn't cut, one pass at a time."""
         return cls(layers, is_first=True, is_last=True)
 
-    def of(self, network: Network) -> list[Placement]:
+    def besides_blocks(self, network: Network) -> list[Placement]:
         """Give the placements of what the stage holds besides blocks, a copy of a tied table included."""
         if self.is_first and self.is_last:
             return network.rest

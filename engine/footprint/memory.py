@@ -98,14 +98,14 @@ class Footprint:
 
     def _on_stage(self, grid: Grid, stage: Held) -> Needs:
         of, model, device = self._training, self._training.model, self._device
-        own = stage.of(model.network())
+        rest = stage.besides_blocks(model.network())
         dtypes, group = (of.compute, of.master), of.checkpoint_group(grid)
         share = of.batch.sequences / grid.batch_split
         at_once = of.batch.micro or share
         rows = at_once * model.sequence
         activations = Activations(model, self._block, grid, rows, *dtypes, device, group=group)
         head = self._head if stage.is_last else None
-        weights = Weights((self._of_block, own), head, stage.blocks, grid, *dtypes, of.overlap, recomputed=group > 0)
+        weights = Weights((self._of_block, rest), head, stage.blocks, grid, *dtypes, of.overlap, recomputed=group > 0)
         scattered, summed = of.reduce(grid, SHARDING), of.reduce(grid, REPLICATING[0])
         gradients = Gradients(weights, grid, of.overlap, scattered, summed, of.master, device == "cpu")
         moments = _Moments(self._block, stage, group, *dtypes, activations, weights, gradients)

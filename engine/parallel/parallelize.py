@@ -66,8 +66,8 @@ def parallelize(
     table = architecture.network()
     cut = cut or cut_evenly(architecture, grid.stages, recompute=checkpoint_every > 0)
     stage = coords[CUTTING_STAGES]
-    held = cut.held(table, stage)
-    copies = [name for name, own in cut.held(table, cut.stages - 1).items() if not own]
+    held = cut.parameters(table, stage)
+    copies = [name for name, own in cut.parameters(table, cut.stages - 1).items() if not own]
     parts = Parts(
         cut, placements, cut.owners(table), held, ties, (architecture.sequence, architecture.hidden // grid[STREAM]),
         shared=next((name for name in copies if name in held), None),

@@ -52,10 +52,8 @@ class Cut:
             found |= {placed.name: owner for placed in section.placements(number)}
         return found
 
-    def held(self, network: Network, stage: int) -> Mapping[str, bool]:
-        """Name the parameters that a stage holds, and say whether they are its own: of a tied one the last stage holds
-        a copy.
-        """
+    def parameters(self, network: Network, stage: int) -> Mapping[str, bool]:
+        """Name a stage's parameters, and say whether they are its own: of a tied one the last stage has a copy."""
         owners = self.owners(network)
         names = {name: True for name, owner in owners.items() if owner == stage}
         if stage == self.stages - 1:

@@ -43,6 +43,8 @@ class MessageDrivenZeroBubble:
 class MessagesFirst:
     """It changes by the tasks that it gives, never by messages.
 
+    limit, cap: as the schedule has them. ahead: a stage that holds fewer micro-batches goes on with a forward.
+
     It can't deadlock. A stage that waits has no weight task left to do and holds micro-batches, or is to begin with the
     next one. The last stage's backward is always ready, as is the first stage's forward.
     """

@@ -6,14 +6,13 @@ from functools import cache, partial
 from engine.errors import UsageError
 from engine.models.architecture import Architecture
 from engine.models.flops import split_step_flops
-from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule
+from engine.overlap.tasks import Direction, StepSchedule
 from engine.pipeline.cut import Cut, cut_by_hand, cut_evenly
 from engine.pipeline.fastest import fastest
 from engine.pipeline.options import PipelineOptions
 from engine.pipeline.registry import AUTO, ScheduleChoice, candidates
 from engine.pipeline.simulation import Times, Transit, times_of
 
-ONE = ScheduleChoice("one-by-one")
 TRANSIT = 0.05
 """A message is taken to need this part of a stage's forward, where no machine is known."""
 
@@ -56,7 +55,7 @@ def _whole(options: PipelineOptions, model: Architecture, choice: ScheduleChoice
     if options.stages is not None:
         raise UsageError(f"--stages {options.stages} cuts a network, but the grid has one stage: give --pipe N, too.")
     if choice.name == AUTO:
-        return Staged(Cut.none(model.layers), ONE_BY_ONE, ONE)
+        choice = ScheduleChoice("one-by-one")
     schedule = choice.make()
     if schedule.chunks > 1:
         raise UsageError(f"--schedule {choice.name} needs 2 stages or more: give --pipe N, or another --schedule.")

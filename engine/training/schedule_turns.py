@@ -66,7 +66,7 @@ class _Side(Side):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageMeans:
     """It is what one stage's steps come to, in seconds. idle_s, work_s: of each step, by round. rest_s: what is neither
     a task nor a wait, on average.
     """
@@ -154,7 +154,9 @@ def _measured(side: _Side, base: _Side, passes: int, *, drawn: bool) -> Schedule
     )
 
 
-def simulated(schedule: StepSchedule, passes: int, stages: Sequence[Stage], rest_s: float) -> tuple[list[float], float]:
+def simulated(
+    schedule: StepSchedule, passes: int, stages: Sequence[StageMeans], rest_s: float
+) -> tuple[list[float], float]:
     """Give the idle share of each stage, and the seconds of a step, where each task takes its mean time on its stage
     and messages take none.
     """
@@ -176,7 +178,7 @@ def _typical(comm: Comm, side: _Side) -> int:
     return int(comm.everyone(torch.tensor([nearest]))[0].item())
 
 
-def _stages(comm: Comm, side: _Side, drawn: int | None) -> list[Stage]:
+def _stages(comm: Comm, side: _Side, drawn: int | None) -> list[StageMeans]:
     """Gather what the ranks know that decide for their stage, and the drawn step of the first of them. Collective."""
     recording = side.recording
     busy: dict[Direction, list[float]] = defaultdict(list)
@@ -202,7 +204,7 @@ def _stages(comm: Comm, side: _Side, drawn: int | None) -> list[Stage]:
     return found
 
 
-def _stage(rows: Sequence[Sequence[float]], steps: Sequence[int]) -> Stage:
+def _stage(rows: Sequence[Sequence[float]], steps: Sequence[int]) -> StageMeans:
     """Take the mean of a stage's rows, the most of what is counted, and the tasks of the first. steps: how many each
     round has.
     """
@@ -217,7 +219,7 @@ def _stage(rows: Sequence[Sequence[float]], steps: Sequence[int]) -> Stage:
     numbers = [column[0] for column in columns]
     tasks = [_played(numbers[at : at + 5]) for at in range(0, len(numbers), 5)]
     named = {direction: time_s for direction, time_s in zip(DIRECTIONS, task_s, strict=True) if time_s}
-    return Stage(rest_s, named, held, pending, peak_bytes, idle_s, work_s, tuple(tasks))
+    return StageMeans(rest_s, named, held, pending, peak_bytes, idle_s, work_s, tuple(tasks))
 
 
 def _played(numbers: Sequence[float]) -> PlayedTask:

@@ -93,7 +93,7 @@ def checked_schedules(
         raise UsageError("bench pipeline needs 2 stages or more: give --pipe N, and as many times the ranks.")
     if slow is not None and not 0 <= slow < stages:
         raise UsageError(f"--slow-stage is a stage from 0 to {stages - 1}, but {slow} was given.")
-    found, auto, left_out = _able(run, config.pipeline, names)
+    found, auto, left_out = _possible(run, config.pipeline, names)
     count = 3 * stages * run.training.passes(run.grid)
     if drawn and count > MOST_DRAWN:
         left_out.append(f"The timeline is left out: a step has about {count:,} tasks, of which no picture tells much.")
@@ -106,7 +106,7 @@ def checked_schedules(
     return comparison, left_out
 
 
-def _able(
+def _possible(
     run: CheckedRun, options: PipelineOptions, names: Sequence[str]
 ) -> tuple[dict[ScheduleChoice, Training], ScheduleChoice | None, list[str]]:
     """Find the schedules that the stages, the micro-batches and a device's memory allow, the one of them that AUTO

@@ -28,7 +28,7 @@ from engine.result.schema import read
 from engine.training.ablation import Turns
 from engine.training.config import RunConfig
 from engine.training.iterations import Measurements
-from engine.training.schedule_turns import Stage, compare_schedules, simulated
+from engine.training.schedule_turns import StageMeans, compare_schedules, simulated
 from engine.training.schedules import CheckedSchedules, Disturbance, checked_schedules
 from engine.training.trainer import Trainer
 from engine.training.watched import Carried, carried_out
@@ -151,7 +151,7 @@ def test_a_task_lasts_from_when_its_message_is_there_until_it_is_over() -> None:
 
 def test_the_simulation_takes_each_stages_own_times_and_the_rest_of_a_step() -> None:
     times = {Direction.FORWARD: 1.0, Direction.BACKWARD: 2.0}
-    one, slow = (Stage(0.0, {at: time_s * by for at, time_s in times.items()}) for by in (1, 2))
+    one, slow = (StageMeans(0.0, {at: time_s * by for at, time_s in times.items()}) for by in (1, 2))
     idle, step_s = simulated(make("gpipe"), 4, [one, one], rest_s=3.0)
     assert step_s == pytest.approx(4 * 3 + 3 + 3)
     assert idle == pytest.approx([3 / 18, 3 / 18])
