@@ -1,8 +1,8 @@
 """The stages of a pipeline are traced, each alone, and played together on a machine by the schedule that drives them.
 
 A stage's tasks are timed on its first rank, one micro-batch after the other, without its messages. All stages between
-the first and the last are alike but for the number of their blocks. Each is traced with few blocks and with more, as
-every block is like the one before it.
+the first and the last are alike but for the number of their blocks. So three stages are traced, with few blocks, and
+the middle one with more, too, as every block is like the one before it.
 """
 
 from collections import defaultdict
@@ -27,6 +27,8 @@ from engine.training_record import Training
 
 FEW, MORE = 1, 3
 """A stage is traced with so many blocks."""
+FIRST, MIDDLE, LAST = range(3)
+"""These stages stand for those of a pipeline of any length."""
 TAIL = ("reduce", "optimizer")
 
 
@@ -45,14 +47,14 @@ class _StageTimes:
 class TracedStages:
     """It holds what decides the time of a pipeline's step, on any machine.
 
-    traces: of the first, of a middle and of the last stage, with FEW and with MORE blocks; by whether weight gradients
-    are deferred. blocks: of each stage. message_bytes: of the activations between two stages, on a rank.
+    traces: of the first, a middle and the last stage with FEW blocks, and of a middle one with MORE; by whether weight
+    gradients are deferred. blocks: of each stage. message_bytes: of the activations between two stages, on a rank.
     needs: memory of a rank by each schedule that may be taken.
     """
 
     training: Training
     grid: Grid
-    traces: Mapping[bool, tuple[Sequence[Trace], Sequence[Trace]]]
+    traces: Mapping[bool, tuple[Sequence[Trace], Trace]]
     blocks: tuple[int, ...]
     message_bytes: float
     needs: Mapping[ScheduleChoice, Needs]
@@ -77,11 +79,12 @@ class TracedStages:
 
     def _times_on(self, machine: MachineModel) -> Mapping[bool, Sequence[_StageTimes]]:
         last, found = self.grid.stages - 1, {}
-        for deferring, traces in self.traces.items():
-            few, more = ([_times(one, machine) for one in some] for some in traces)
-            kinds = [0 if stage == 0 else 2 if stage == last else 1 for stage in range(last + 1)]
+        for deferring, (ends, longer) in self.traces.items():
+            few, more = [_times(one, machine) for one in ends], _times(longer, machine)
+            kinds = [FIRST if stage == 0 else LAST if stage == last else MIDDLE for stage in range(last + 1)]
             found[deferring] = [
-                _extrapolated(few[kind], more[kind], blocks) for kind, blocks in zip(kinds, self.blocks, strict=True)
+                _with_blocks(few[kind], few[MIDDLE], more, blocks)
+                for kind, blocks in zip(kinds, self.blocks, strict=True)
             ]
         return found
 
@@ -124,20 +127,15 @@ def traced_stages(training: Training, grid: Grid, device_memory: float | None = 
     """Trace the first rank of the first, of a middle and of the last stage of a grid. device_memory: bytes, for as many
     passes as which has room.
     """
-    stages, stride = grid.stages, grid.stride(CUTTING_STAGES)
-    kinds = (0, stages // 2, stages - 1)
     if training.pipeline.schedule == AUTO:
         needs = allowed(training, grid, device_memory)
     else:
         needs = {training.staged(grid).choice: Footprint(training).on(grid)}
     ways = {choice.make().deferring for choice in needs}
     traces = {
-        deferring: tuple(
-            [
-                trace(_of_blocks_each(training, stages, blocks, deferring), grid, kind * stride, one_by_one=True)
-                for kind in kinds
-            ]
-            for blocks in (FEW, MORE)
+        deferring: (
+            [_traced(training, grid, stage, FEW, deferring=deferring) for stage in (FIRST, MIDDLE, LAST)],
+            _traced(training, grid, MIDDLE, MORE, deferring=deferring),
         )
         for deferring in ways
     }
@@ -146,29 +144,34 @@ def traced_stages(training: Training, grid: Grid, device_memory: float | None = 
     return TracedStages(
         training,
         grid,
-        traces,  # type: ignore[arg-type]
+        traces,
         tuple(sum(map(len, chunks)) for chunks in training.cut(grid).blocks),
         rows * model.hidden / grid.plane * training.compute,
         needs,
     )
 
 
-def _of_blocks_each(training: Training, stages: int, blocks: int, deferring: bool) -> Training:
-    """Change a training to so many blocks a stage."""
-    model = replace(training.model, layers=blocks * stages)  # type: ignore[type-var]
-    pipeline = PipelineOptions("zero-bubble" if deferring else "1f1b", stages=",".join([str(blocks)] * stages))
-    return replace(training, model=model, pipeline=pipeline, overlap=replace(training.overlap, cache=0))
+def _traced(training: Training, grid: Grid, stage: int, blocks: int, *, deferring: bool) -> Trace:
+    """Trace the first rank of a stage of so many blocks as if there were three stages."""
+    three = [str(blocks)] * (LAST + 1)
+    model = replace(training.model, layers=blocks * len(three))  # type: ignore[type-var]
+    pipeline = PipelineOptions("zero-bubble" if deferring else "1f1b", stages=",".join(three))
+    changed = replace(training, model=model, pipeline=pipeline, overlap=replace(training.overlap, cache=0))
+    found = trace(changed, replace(grid, pipe=len(three)), stage * grid.stride(CUTTING_STAGES), one_by_one=True)
+    return replace(found, about={**found.about, "grid": str(grid)})
 
 
-def _extrapolated(few: _StageTimes, more: _StageTimes, blocks: float) -> _StageTimes:
-    """Give the times of so many blocks, from those of FEW and of MORE."""
+def _with_blocks(stage: _StageTimes, few: _StageTimes, more: _StageTimes, blocks: int) -> _StageTimes:
+    """Give the times of a stage with so many blocks, from those with FEW, and from a stage's with FEW and with MORE."""
     by = (blocks - FEW) / (MORE - FEW)
 
-    def of(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-        return {key: max(0.0, one.get(key, 0.0) + by * (seconds - one.get(key, 0.0))) for key, seconds in other.items()}
+    def of(own: Mapping[str, float], one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+        found = {key: own.get(key, 0.0) + by * (other.get(key, 0.0) - one.get(key, 0.0)) for key in {**own, **other}}
+        return {key: max(0.0, seconds) for key, seconds in found.items()}
 
-    tail_s = max(0.0, few.tail_s + by * (more.tail_s - few.tail_s))
-    return _StageTimes(of(few.tasks_s, more.tasks_s), tail_s, of(few.exposed_s, more.exposed_s))
+    tail_s = max(0.0, stage.tail_s + by * (more.tail_s - few.tail_s))
+    exposed_s = of(stage.exposed_s, few.exposed_s, more.exposed_s)
+    return _StageTimes(of(stage.tasks_s, few.tasks_s, more.tasks_s), tail_s, exposed_s)
 
 
 def _times(traced: Trace, machine: MachineModel) -> _StageTimes:
