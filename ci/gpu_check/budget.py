@@ -5,7 +5,7 @@ time, up to late_s, and the last checks are left out for it. All but the last th
 by default. Time that is left in the end goes to what is undecided. No torch.
 """
 
-MINUTES = 9.0
+MINUTES = 10.0
 RESERVE_S = 10.0
 """So much is kept for what lies between and after the processes."""
 LOOK_S, MOST_LOOK_S = 20.0, 90.0

@@ -81,6 +81,7 @@ def checks(judge: Judge, memory_bytes: float, folder: Path, *, devices: int, tf3
     table = [
         Check("parity", (*part, "parity"), judge.own, 35),
         Check("streams", (*part, "streams"), judge.own, 40),
+        Check("pipelines", (*part, "pipelines"), judge.own, 40),
         Check("steady", (*part, "steady"), judge.own, 20),
         Check("network", (*part, "network"), judge.own, 12),
         Check("lost", (*part, "lost"), judge.own, 40 if two_ranks else 8),

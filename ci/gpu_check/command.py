@@ -35,8 +35,9 @@ def gpu(
 ) -> int:
     """Check the engine on the GPUs of this machine: is it right, and how fast?
 
-    Layers and training steps are compared with float64. Collectives run
-    on their streams, with one rank and with two, of which one is killed.
+    Layers and training steps are compared with float64. Collectives run on their streams, with one rank
+    and with two, of which one is killed. Stages of a pipeline train, also
+    where they share a card.
     Then come a whole network by plain PyTorch, its memory against the plan,
     a profile and the energy, single kernels, the cost of overlap, compiled
     PyTorch, the tuner, matrix products. It ends with a table and one JSON

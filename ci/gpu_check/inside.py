@@ -64,6 +64,7 @@ def findings(part: str, device: "torch.device") -> Iterator[Finding]:
 PARTS = {
     "parity": ("parity:parity",),
     "streams": ("streams:lanes", "streams:two_ranks"),
+    "pipelines": ("pipelines:pipelines",),
     "network": ("network:network",),
     "lost": ("lost:lost_rank",),
     "kernels": ("kernels:kernels", "traffic:once_a_step"),

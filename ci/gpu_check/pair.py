@@ -1,5 +1,5 @@
-"""Two ranks run in processes of their own: with a card each over NCCL where there are two, else both on the first card
-over gloo (staged.py).
+"""Two ranks run in processes of their own, or four: with a card each over NCCL where there are so many, else all on the
+first card over gloo (staged.py).
 """
 
 import multiprocessing
@@ -36,14 +36,14 @@ EXCLUSIVE = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The two ranks, as one of them sees them. own_card: whether each has a card of its own."""
+    """The ranks, as one of them sees them. own_card: whether each has a card of its own."""
 
     rank: int
     device: torch.device
     own_card: bool
 
     def comm(self, grid: Grid) -> Comm:
-        """Return a Comm of both ranks. Collective."""
+        """Return a Comm of all of them. Collective."""
         backend = None if self.own_card else Staged(grid, self.device, LIMIT)
         return Comm(grid, timeout=LIMIT, device=self.device, backend=backend)
 
@@ -51,23 +51,23 @@ class Pair:
     def words(self) -> str:
         if self.device.type != "cuda":
             return "over gloo"
-        return "a card each over NCCL" if self.own_card else "both on one card, copied to the host for gloo"
+        return "a card each over NCCL" if self.own_card else "on one card, copied to the host for gloo"
 
 
 Work = Callable[[Pair], Iterator[Finding]]
 
 
-def found_by_both(work: Work, device: torch.device) -> Iterator[Finding]:
-    """Let two ranks do this work, and give the first one's findings. Raises RunError where a rank fails."""
-    own_card = device.type == "cuda" and torch.cuda.device_count() > 1
+def found_by_all(work: Work, device: torch.device, ranks: int = 2) -> Iterator[Finding]:
+    """Let so many ranks do this work, and give the first one's findings. Raises RunError where a rank fails."""
+    own_card = device.type == "cuda" and torch.cuda.device_count() >= ranks
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         here, there = context.Pipe(duplex=False)
         processes = [
             context.Process(
-                target=_rank, args=(rank, there, f"{folder}/store", device.type, own_card, work), daemon=True
+                target=_rank, args=(rank, ranks, there, f"{folder}/store", device.type, own_card, work), daemon=True
             )
-            for rank in range(2)
+            for rank in range(ranks)
         ]
         try:
             for process in processes:
@@ -103,18 +103,18 @@ def refused(device: torch.device) -> bool:
     return False
 
 
-def _rank(rank: int, pipe: Connection, store: str, device_type: str, own_card: bool, work: Work) -> None:
+def _rank(rank: int, ranks: int, pipe: Connection, store: str, device_type: str, own_card: bool, work: Work) -> None:
     torch.set_num_threads(1)
     place = rank if own_card else 0
     device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", place)
     if refused(device):
         pipe.send(Finding(name="two ranks", status="not run", sentence=EXCLUSIVE))
         return
-    meeting = dist.FileStore(store, 2)
+    meeting = dist.FileStore(store, ranks)
     if own_card:
-        init_process_group(Launch(rank, 2, rank, "ci/gpu", "127.0.0.1", 0), device, LIMIT, meeting)
+        init_process_group(Launch(rank, ranks, rank, "ci/gpu", "127.0.0.1", 0), device, LIMIT, meeting)
     else:
-        dist.init_process_group("gloo", store=meeting, rank=rank, world_size=2, timeout=LIMIT)
+        dist.init_process_group("gloo", store=meeting, rank=rank, world_size=ranks, timeout=LIMIT)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     for finding in work(Pair(rank, device, own_card)):

@@ -25,7 +25,7 @@ from gpu_check.steps import SerialTraining, exact, judged, plain, step_result
 from gpu_check.ways import IN_FP32, USUAL
 
 GRIDS = tuple(Grid(**{axis.value: 2}) for axis in Axis if axis is not CUTTING_STAGES)
-"""Two stages would need lanes for messages, which two ranks on one card have not (staged.py)."""
+"""Stages have a check of their own (pipelines.py)."""
 STEPS = 3
 BOUND = 1e-10
 CASE = Case(

@@ -77,6 +77,10 @@ class SerialTraining:
             parameter.grad = gradients[name].to(parameter.dtype)
         self._optimizer.step()
 
+    def take(self, other: "SerialTraining") -> None:
+        """Take another one's weights."""
+        self._model.load_state_dict(other._model.state_dict())
+
     def gradients(self) -> dict[str, Tensor]:
         return {name: p.grad for name, p in self._model.named_parameters() if p.grad is not None}
 
@@ -89,7 +93,7 @@ class SerialTraining:
 
 
 class StepResult(NamedTuple):
-    """What one step did: its loss, and the gradients and changes of weights by name."""
+    """What steps did: the last one's loss and gradients by name, and all changes of weights."""
 
     loss: float
     gradients: Mapping[str, Tensor]
@@ -100,18 +104,22 @@ Steps = tuple[StepResult, StepResult, StepResult]
 """The steps of one seed: ours, plain PyTorch's and the exact one."""
 
 
-def exact(case: Case) -> StepResult:
-    """Return the serial model's step in float64."""
+def exact(case: Case, count: int = 1) -> StepResult:
+    """Return the serial model's steps in float64. count: how many."""
     reference = SerialTraining(case)
-    loss = reference.steps(case)().loss
+    step = reference.steps(case)
+    loss = [step().loss for _ in range(count)][-1]
     return StepResult(loss, reference.gradients(), reference.changes())
 
 
-def plain(case: Case, device: torch.device) -> StepResult:
-    """Take the serial model's step on the device in bf16, whose gradients change weights of fp32, as the engine's."""
+def plain(case: Case, device: torch.device, count: int = 1) -> StepResult:
+    """Take the serial model's steps on the device in bf16, whose gradients change weights of fp32, as the engine's."""
     low, masters = SerialTraining(case, device, torch.bfloat16), SerialTraining(case, device, torch.float32)
-    loss = low.steps(case)().loss
-    masters.follow(low.gradients())
+    step = low.steps(case)
+    for _ in range(count):
+        loss = step().loss
+        masters.follow(low.gradients())
+        low.take(masters)
     return StepResult(loss, low.gradients(), masters.changes())
 
 
@@ -121,10 +129,10 @@ def engines(case: Case, device: torch.device, name: str, way: Way = USUAL) -> St
     return step_result(way.trainer(replace(case, precision=name), comm))  # type: ignore[arg-type]
 
 
-def step_result(training: Trainer) -> StepResult:
-    """Take a step; rank 0 knows what it did, the others only the loss. Collective."""
+def step_result(training: Trainer, count: int = 1) -> StepResult:
+    """Take so many steps; rank 0 knows what they did, the others only the loss. Collective."""
     before = full_state_dict(training.model)
-    loss = training.step().loss
+    loss = [training.step().loss for _ in range(count)][-1]
     after = full_state_dict(training.model)
     changes = {one: after[one].double() - value.double() for one, value in before.items()}
     return StepResult(loss, full_gradients(training.model), changes)

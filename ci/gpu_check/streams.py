@@ -17,7 +17,7 @@ from engine.measure.pending import Pending
 from engine.result.gpu_check import Finding
 from gpu_check.findings import passes_if
 from gpu_check.messages import messages
-from gpu_check.pair import LIMIT, Pair, found_by_both
+from gpu_check.pair import LIMIT, Pair, found_by_all
 from gpu_check.splits import splits
 from gpu_check.staged import LATE_CYCLES, keep_busy, streams_of
 
@@ -96,7 +96,7 @@ def _goes_on(device: torch.device) -> bool:
 
 def two_ranks(device: torch.device) -> Iterator[Finding]:
     """Check messages between two ranks, then training that is split over them."""
-    yield from found_by_both(_work, device)
+    yield from found_by_all(_work, device)
 
 
 def _work(pair: Pair) -> Iterator[Finding]:

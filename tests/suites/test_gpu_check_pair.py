@@ -19,7 +19,7 @@ from engine.comm.collective import Kind
 from engine.errors import RunError
 from engine.result.gpu_check import Finding, Status
 from gpu_check import messages, pair, rounding, splits, staged
-from gpu_check.pair import Pair, found_by_both
+from gpu_check.pair import Pair, found_by_all
 
 CPU = torch.device("cpu")
 COARSE = torch.float8_e5m2
@@ -100,7 +100,7 @@ def _faulty(pair: Pair) -> Iterator[Finding]:
 def test_what_is_lost_or_changes_places_or_digits_between_two_ranks_fails_and_a_rank_that_dies_is_told() -> None:
     found: dict[str, Status] = {}
     with pytest.raises(RunError, match="A rank failed"):
-        found.update((finding.name, finding.status) for finding in found_by_both(_faulty, CPU))
+        found.update((finding.name, finding.status) for finding in found_by_all(_faulty, CPU))
     wanted: dict[str, Status] = {
         f"{channel.__name__}: two ranks, {grid}{words}": "fail"
         for channel, grids in FAULTY.items()
@@ -128,7 +128,7 @@ def test_a_card_that_takes_one_process_only_is_told_and_another_error_is_none_of
 
     here, there = multiprocessing.Pipe(duplex=False)
     fails(words)
-    pair._rank(0, there, "store", "cpu", False, messages.messages)
+    pair._rank(0, 2, there, "store", "cpu", False, messages.messages)
     found = here.recv()
     assert (found.status, found.sentence) == ("not run", pair.EXCLUSIVE)
     fails("out of memory")

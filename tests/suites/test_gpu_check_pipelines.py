@@ -1,0 +1,80 @@
+"""What ci/gpu looks at in stages of a pipeline: each fault that it must find is planted."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from engine.comm.collective import Kind
+from engine.errors import RunError
+from engine.result.gpu_check import Finding, Status
+from gpu_check import pipelines, staged
+from gpu_check.pair import Pair, found_by_all
+
+CPU = torch.device("cpu")
+
+
+class Emptied(staged.StagedMessages):
+    """Brings the third message without what is in its first kilobyte."""
+
+    came = 0
+
+    def start(self, kind: Kind, *given: Any, **named: Any) -> Callable[[], None]:
+        finish = super().start(kind, *given, **named)
+        if kind is Kind.SEND:
+            return finish
+        self.came += 1
+        return _emptied(finish) if self.came == 3 else finish
+
+
+def _emptied(finish: Any) -> Any:
+    wait = type(finish).__call__
+
+    class Message(type(finish)):  # type: ignore[misc]
+        def __call__(self) -> None:
+            wait(self)
+            self._target[:1024] = 0
+
+    finish.__class__ = Message
+    return finish
+
+
+class Exchanged(staged.StagedMessages):
+    """Sends the second message first."""
+
+    held: tuple[Any, ...] | None = None
+
+    def start(self, kind: Kind, *given: Any, **named: Any) -> Callable[[], None]:
+        if kind is Kind.SEND and self.held is None:
+            self.held = given
+            return lambda: None
+        finish = super().start(kind, *given, **named)
+        if kind is Kind.SEND and self.held:
+            super().start(kind, *self.held, **named)
+            self.held = ()
+        return finish
+
+
+FAULTY = (staged.StagedMessages, Emptied, Exchanged)
+
+
+def _faulty(pair: Pair) -> Iterator[Finding]:
+    """What is found over each of the channels, by its name; over the last one a rank fails."""
+    for channel in FAULTY:
+        with patch.object(staged, "StagedMessages", channel):
+            for finding in pipelines.in_fp32(pair, pair.comm(pipelines.TWO), ["gpipe"]):
+                yield finding.model_copy(update={"name": channel.__name__})
+
+
+def test_a_message_that_loses_numbers_on_its_way_fails_and_one_that_comes_in_anothers_place_is_told() -> None:
+    found: dict[str, Status] = {}
+    with pytest.raises(RunError, match="A rank failed"):
+        found.update((finding.name, finding.status) for finding in found_by_all(_faulty, CPU))
+    assert found == {"StagedMessages": "pass", "Emptied": "fail"}
+
+
+@pytest.mark.weekly
+def test_stages_of_two_ranks_are_right() -> None:
+    assert [finding.status for finding in found_by_all(pipelines.of_four, CPU, 4)] == ["pass"]
