@@ -79,7 +79,7 @@ def checks(judge: Judge, memory_bytes: float, folder: Path, *, devices: int, tf3
     tuner = (*bench, "matmul", *gpt.network, "--micro-batch", str(gpt.sequences), "--twice")
     products = Check("gemm, bf16", (*gemm, "bf16", *options["half"]), judge.gemm, 10)
     table = [
-        Check("parity", (*part, "parity"), judge.own, 35),
+        Check("parity", (*part, "parity"), judge.own, 40),
         Check("streams", (*part, "streams"), judge.own, 40),
         Check("pipelines", (*part, "pipelines"), judge.own, 40),
         Check("steady", (*part, "steady"), judge.own, 20),

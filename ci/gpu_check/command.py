@@ -35,7 +35,8 @@ def gpu(
 ) -> int:
     """Check the engine on the GPUs of this machine: is it right, and how fast?
 
-    Layers and training steps are compared with float64. Collectives run on their streams, with one rank
+    Layers and training steps are compared with float64, and what fp16
+    skips with GradScaler. Collectives run on their streams, with one rank
     and with two, of which one is killed. Stages of a pipeline train, also
     where they share a card.
     Then come a whole network by plain PyTorch, its memory against the plan,

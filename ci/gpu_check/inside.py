@@ -62,7 +62,7 @@ def findings(part: str, device: "torch.device") -> Iterator[Finding]:
 
 
 PARTS = {
-    "parity": ("parity:parity",),
+    "parity": ("parity:parity", "scaled:scaled"),
     "streams": ("streams:lanes", "streams:two_ranks"),
     "pipelines": ("pipelines:pipelines",),
     "network": ("network:network",),

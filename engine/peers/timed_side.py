@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 
@@ -15,15 +16,15 @@ from engine.peers.comparison import Case
 from engine.peers.peer import StepMetrics, Tensors
 from engine.result.peers import Side
 
+Taken = TypeVar("Taken")
 
-def on_batches(
-    step: Callable[[Tensors], StepMetrics], case: Case, rows: range, device: torch.device
-) -> Callable[[], StepMetrics]:
+
+def on_batches(step: Callable[[Tensors], Taken], case: Case, rows: range, device: torch.device) -> Callable[[], Taken]:
     """Make what takes a peer's next step at each call, on those rows of one global batch after the other."""
     task, done = case.model.task, 0
     dataset = task.data.synthetic()
 
-    def next_step() -> StepMetrics:
+    def next_step() -> Taken:
         nonlocal done
         read = batch(dataset, task.batch, seed=case.seed, step=done, batch_size=case.batch.sequences, rows=rows)
         done += 1

@@ -1,6 +1,7 @@
-"""What ci/gpu looks at in stages of a pipeline: each fault that it must find is planted."""
+"""What ci/gpu looks at in stages of a pipeline and in fp16: each fault that it must find is planted."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -10,8 +11,9 @@ import torch
 from engine.comm.collective import Kind
 from engine.errors import RunError
 from engine.result.gpu_check import Finding, Status
-from gpu_check import pipelines, staged
+from gpu_check import pipelines, scaled, staged
 from gpu_check.pair import Pair, found_by_all
+from gpu_check.scaled import Scaled
 
 CPU = torch.device("cpu")
 
@@ -78,3 +80,30 @@ def test_a_message_that_loses_numbers_on_its_way_fails_and_one_that_comes_in_ano
 @pytest.mark.weekly
 def test_stages_of_two_ranks_are_right() -> None:
     assert [finding.status for finding in found_by_all(pipelines.of_four, CPU, 4)] == ["pass"]
+
+
+GOOD = [Scaled(6.0, 4.0, True), Scaled(5.9, 2.0, False), Scaled(5.8, 2.0, False)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "status"),
+    [
+        (GOOD, GOOD, "pass"),
+        ([*GOOD[:2], GOOD[2]._replace(loss=5.85)], GOOD, "fail"),
+        ([*GOOD[:2], GOOD[2]._replace(scale=4.0)], GOOD, "fail"),
+        ([*GOOD[:2], GOOD[2]._replace(skipped=True)], GOOD, "fail"),
+        (GOOD[1:], GOOD[1:], "fail"),
+        (GOOD[:1], GOOD[:1], "fail"),
+    ],
+    ids=["alike", "another loss", "another scale", "another skipped", "none is skipped", "none is taken"],
+)
+def test_steps_in_fp16_are_held_to_grad_scalers(ours: list[Scaled], theirs: list[Scaled], status: Status) -> None:
+    assert scaled.judged(ours, theirs).status == status
+
+
+def test_a_scale_that_does_not_come_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaled, "STEPS", 4)
+    right = scaled.by_pytorch(CPU)
+    assert scaled.judged(scaled.engines(CPU), right).status == "pass"
+    monkeypatch.setattr(scaled, "SCALE", replace(scaled.SCALE, interval=100))
+    assert scaled.judged(scaled.engines(CPU), right).status == "fail"
