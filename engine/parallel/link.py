@@ -28,6 +28,11 @@ TAIL_BYTES = 16
 LANES = {Direction.FORWARD: Lane.FORWARD, Direction.BACKWARD: Lane.BACKWARD}
 
 
+def device_waits(comm: Comm) -> bool:
+    """Say whether the device waits for messages, not the host."""
+    return comm.device.type == "cuda"
+
+
 class Link:
     """It holds the messages of this rank: those that are on their way to it, and those that it has sent.
 
@@ -59,11 +64,11 @@ class Link:
         for all that the device was given: for ever, for a receive of what another stage makes of what is yet to come
         from this one.
         """
-        return self._step == 0 and self._comm.device.type == "cuda"
+        return self._step == 0 and device_waits(self._comm)
 
     def start_step(self, expected: Mapping[Direction, Sequence[Task]]) -> None:
         """Begin a step in which messages for these tasks come, in this order."""
-        self._ahead = 0 if self.cold else POSTED_ON_CUDA if self._comm.device.type == "cuda" else POSTED
+        self._ahead = 0 if self.cold else POSTED_ON_CUDA if device_waits(self._comm) else POSTED
         self._step += 1
         self._expected = {direction: deque(tasks) for direction, tasks in expected.items()}
         self._unposted = {direction: len(tasks) for direction, tasks in expected.items()}
@@ -93,10 +98,10 @@ class Link:
         handle.wait(unavoidable=True)
         self._post(task.direction, self._ahead)
         tail = message[self._part_bytes :]
-        if message.device.type == "cpu":
-            self._check(task, tail)
-        elif not message.is_meta:
+        if device_waits(self._comm):
             self._tails.append((task, tail.clone()))  # or all messages of a step would be kept for it
+        elif not message.is_meta:
+            self._check(task, tail)
         part = message[: self._part_bytes].view(self._dtype)
         content = part if self._parts == 1 else self._comm.run(Kind.ALL_GATHER, INNER, part)
         return content.view(self._shape)
@@ -121,8 +126,10 @@ class Link:
         for handle in self._sent:
             handle.wait()
         self._sent.clear()
-        for task, tail in self._tails:
-            self._check(task, tail.cpu())
+        if self._tails:
+            tails = torch.stack([tail for _, tail in self._tails]).cpu()  # at once, as the host waits for it
+            for (task, _), tail in zip(self._tails, tails, strict=True):
+                self._check(task, tail)
         self._tails.clear()
 
     def abort_step(self) -> None:

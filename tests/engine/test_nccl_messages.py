@@ -16,7 +16,9 @@ from engine.comm import nccl_messages
 from engine.comm.collective import Kind
 from engine.comm.contact import Line
 from engine.comm.nccl_messages import NcclMessages, groups_of
+from engine.errors import RunError
 from engine.grid import Grid
+from engine.parallel import link
 from engine.parallel.link import Link
 
 CPU, LIMIT_S = torch.device("cpu"), 20.0
@@ -90,7 +92,7 @@ def test_stages_that_post_their_receives_first_find_each_other_and_a_communicato
 def test_a_cold_step_posts_no_receive_before_it_is_wanted_and_trains_the_same(
     monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
-    """As the first one on CUDA."""
+    """As the first one on CUDA; tails are looked at when it ends."""
     posted: list[int] = []
     take = Link.take
 
@@ -98,8 +100,17 @@ def test_a_cold_step_posts_no_receive_before_it_is_wanted_and_trains_the_same(
         posted.extend(map(len, self._coming.values()))
         return take(self, task)
 
-    monkeypatch.setattr(Link, "cold", property(lambda self: self._step == 0))
+    monkeypatch.setattr(link, "device_waits", lambda comm: True)
     monkeypatch.setattr(Link, "take", taken)
     grid = Grid(x=2, pipe=2) if schedule in ("interleaved", "message-driven-zb") else Grid(pipe=4)
     assert error(case_of("gpt", everything=True, tied=True, layers=4), schedule, grid) < TOLERANCE
     assert set(posted) == {0}
+
+
+def test_a_message_in_anothers_place_is_told_when_the_step_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its tail says is asked of the device once."""
+    tail = Link._tail
+    monkeypatch.setattr(link, "device_waits", lambda comm: True)
+    monkeypatch.setattr(Link, "_tail", lambda self, task: tail(self, task._replace(number=task.number ^ self._stage)))
+    with pytest.raises(RunError, match="a message was lost, doubled or exchanged"):
+        error(case_of("gpt", everything=False, tied=False, layers=2), "1f1b", Grid(pipe=2))
