@@ -3,6 +3,7 @@
 A network that isn't cut takes the same road, without messages.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -158,10 +159,14 @@ class Runner:
                 assert task is not None
                 yield task
             return
-        leading = all(self._comm.coords[axis] == 0 for axis in HOLDING)
+        comm, launched = self._comm, deque[torch.cuda.Event]()
+        leading = all(comm.coords[axis] == 0 for axis in HOLDING)
+        alone = all(comm.grid[axis] == 1 for axis in HOLDING)
         for _ in range(count):
+            if comm.device.type == "cuda":
+                _keep_pace(comm.device, launched)
             task = self._next(order) if leading else None
-            yield self._agreed(task)
+            yield task if task is not None and alone else self._agreed(task)
 
     def _next(self, order: Order) -> Task:
         assert self._link is not None
@@ -202,3 +207,12 @@ class Runner:
         ]
         there = (receiver(neighbour, task, cut.stages, cut.chunks) for task in done)
         return [found[1] for found in there if found is not None and found[0] == self._stage]
+
+
+def _keep_pace(device: torch.device, launched: deque[torch.cuda.Event]) -> None:
+    """Have the host choose a task no sooner than the device begins the one before, as it knows more then; later the
+    device would stand still. launched: what came to an end, or will, between the tasks.
+    """
+    launched.append(torch.cuda.current_stream(device).record_event())
+    if len(launched) > 1:
+        launched.popleft().synchronize()

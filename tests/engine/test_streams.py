@@ -1,9 +1,13 @@
 """On CUDA nothing but events orders a lane and the computing stream: they are enough, and each of them is needed."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +25,7 @@ from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL, Overlap
+from engine.parallel import runner
 from engine.parallel.link import Link
 from engine.pipeline.registry import make
 from engine.training.optim import AdamW, clip_scale, gradient_norm
@@ -218,3 +223,19 @@ def test_a_message_that_is_begun_too_early_or_taken_before_it_is_there_is_a_race
     assert len(begun) == 4, "sent and received, forward and backward"
     for wait in [*((lane, 3) for lane in begun), *(("computing for an event", number) for number in (1, 10, 20, 30))]:
         assert _races(_pipeline("1f1b"), Streams(wait), STAGES), wait
+
+
+def test_the_host_chooses_a_task_once_the_device_has_begun_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+
+    class Computing:
+        tasks = 0
+
+        def record_event(self) -> SimpleNamespace:
+            return SimpleNamespace(synchronize=partial(ended.append, self.tasks))
+
+    stream, launched = Computing(), deque[Any]()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    for stream.tasks in range(4):
+        runner._keep_pace(torch.device("cuda"), launched)
+        assert ended == list(range(stream.tasks)), "all tasks but the last one"
