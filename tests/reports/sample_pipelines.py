@@ -99,16 +99,21 @@ def _compared(one: ScheduleTurns, base: ScheduleTurns) -> ScheduleTurns:
     return one.model_copy(update={"over_1f1b": Ratio.of(metrics.paired([pairs]))})
 
 
-def with_times(run: Result, *, of_formula: float) -> Result:
-    """The result with stages that all work equally long, and wait for that part of what is expected of them."""
+def with_times(run: Result, *, of_formula: float, uneven: float = 0.0) -> Result:
+    """The result with stages that wait for that part of what is expected of them and work equally long.
+
+    uneven: by this share the last works longer.
+    """
     stages, schedules = Grid.parse(run.grid or "").stages, []
     for one in run.schedules:
         expected = OF_THE_FORMULA.get(one.schedule, 1.0) * (stages - 1) / PASSES
         works_s = [tuple(time_s / 2 for time_s in times) for times in one.rounds_s]
         waits_s = [tuple(of_formula * expected * time_s for time_s in times) for times in works_s]
         times = {"work_s": tuple(works_s), "idle_s": tuple(waits_s)}
-        same = tuple(stage.model_copy(update=times) for stage in one.stages)
-        schedules.append(one.model_copy(update={"stages": same}))
+        *same, last = (stage.model_copy(update=times) for stage in one.stages)
+        longer = tuple(tuple((1 + uneven) * time_s for time_s in times) for times in works_s)
+        same.append(last.model_copy(update={"work_s": longer}))
+        schedules.append(one.model_copy(update={"stages": tuple(same)}))
     return run.model_copy(update={"schedules": tuple(schedules)})
 
 

@@ -48,11 +48,11 @@ def test_jobs_of_one_setting_are_pooled_and_what_was_slowed_down_is_another_sett
 
 
 def test_each_bubble_stands_beside_the_formula_s_with_what_is_decided_of_it(tmp_path: Path) -> None:
-    """Of the last grid noise alone makes the work of stages differ by too much."""
     equal = [with_times(run, of_formula=0.97) for run in pipeline(jobs=3)]
     longer = [with_times(run, of_formula=1.5) for run in pipeline(jobs=3, grid="1x1x2x1p4", job=10)]
     slowed = [with_times(run, of_formula=0.97) for run in pipeline(slow_stage=2, job=20)]
-    page = site_of([*equal, *longer, *slowed, *pipeline(grid="1x1x1x2p4", job=30)], tmp_path)
+    uneven = [with_times(run, of_formula=0.97, uneven=0.03) for run in pipeline(jobs=3, grid="1x1x1x2p4", job=30)]
+    page = site_of([*equal, *longer, *slowed, *uneven], tmp_path)
     rows = {(row["grid"], row["schedule"]): row for row in rows_of(page, "bubbles")}
     assert {key: (row["outcome"], row["why"]) for key, row in rows.items()} == {
         **{("1x1x1x1p4", name): ("pass", "") for name in ("1f1b", "gpipe", "zero-bubble")},
