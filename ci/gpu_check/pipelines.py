@@ -2,7 +2,7 @@
 
 Each has the serial model's loss, gradients and changes of weights in fp32 (steps.py), and of both sorts one in bf16 is
 held to plain PyTorch's as training over two ranks is (splits.py). Of two steps the first posts no receive ahead on a
-GPU, and the second does (engine/parallel/link.py). A message that is read too early, overwritten too soon or another
+GPU, and the second does (engine/parallel/runner.py). A message that is read too early, overwritten too soon or another
 one's would show in them.
 """
 

@@ -56,19 +56,11 @@ class Link:
         self._sent: list[Handle] = []
         self._tails: list[tuple[Task, Tensor]] = []
 
-    @property
-    def cold(self) -> bool:
-        """Say whether the coming step posts no receive ahead of its use, so that the stage can't ask what has come.
-
-        It is the first one on CUDA. While functions are compiled, timed and loaded, and memory is taken, the host waits
-        for all that the device was given: for ever, for a receive of what another stage makes of what is yet to come
-        from this one.
+    def start_step(self, expected: Mapping[Direction, Sequence[Task]], *, ahead: bool = True) -> None:
+        """Begin a step in which messages for these tasks come, in this order. ahead: whether receives are posted before
+        a task wants them, without which nothing is known to have come.
         """
-        return self._step == 0 and device_waits(self._comm)
-
-    def start_step(self, expected: Mapping[Direction, Sequence[Task]]) -> None:
-        """Begin a step in which messages for these tasks come, in this order."""
-        self._ahead = 0 if self.cold else POSTED_ON_CUDA if device_waits(self._comm) else POSTED
+        self._ahead = 0 if not ahead else POSTED_ON_CUDA if device_waits(self._comm) else POSTED
         self._step += 1
         self._expected = {direction: deque(tasks) for direction, tasks in expected.items()}
         self._unposted = {direction: len(tasks) for direction, tasks in expected.items()}

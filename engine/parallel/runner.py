@@ -14,7 +14,7 @@ from engine.comm.collective import Kind
 from engine.grid import CUTTING_STAGES, HOLDING
 from engine.layers.dropout import BatchRows
 from engine.overlap.tasks import ONE_BY_ONE, Direction, Order, StepSchedule, Task, receiver, takes_message
-from engine.parallel.link import Link
+from engine.parallel.link import Link, device_waits
 from engine.parallel.model import ParallelModel
 from engine.pipeline.simulation import Replayed, equal_times
 
@@ -60,6 +60,7 @@ class Runner:
         self._comm, self._cut = model.comm, model.cut
         self._stage = self._comm.coords[CUTTING_STAGES]
         self._link: Link | None = None
+        self._warm: list[StepSchedule] = []
         self._held: dict[tuple[int, int], _Pass] = {}
         self.most_held = self.most_pending = 0
 
@@ -75,14 +76,16 @@ class Runner:
         self.most_held = self.most_pending = pending = 0
         if self._cut.stages > 1 and self._link is None:
             self._link = self._open_link(model.boundary_shape(micro_batches[0][1]))
-        schedule = self._schedule(passes)
+        cold = self._link is not None and self._cold()
+        schedule = self._replayed(passes) if cold else self.schedule
         order = schedule.order(self._stage, self._cut.stages, passes)
         deferring, contributing = self.schedule.deferring, passes * self._cut.chunks
         model.schedule.start_step(order.known, contributing=contributing, deferring=deferring)
         if self._link is not None:
             self._link.abort_step()
             self._link.start_step(
-                {way: self._arrivals(schedule, way, passes) for way in (Direction.FORWARD, Direction.BACKWARD)}
+                {way: self._arrivals(schedule, way, passes) for way in (Direction.FORWARD, Direction.BACKWARD)},
+                ahead=not cold,
             )
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._comm.device)
         for task in self._tasks(order, contributing * (3 if deferring else 2)):
@@ -98,9 +101,21 @@ class Runner:
             self._link.finish_step()
         return loss_sum
 
-    def _schedule(self, passes: int) -> StepSchedule:
-        """Give the step's schedule: on a cold link what stages of equal tasks do, instead of asking what has come."""
-        if self._link is None or not self._link.cold or self.schedule.order(0, self._cut.stages, passes).known:
+    def _cold(self) -> bool:
+        """Say whether it is the first step under its schedule, on a device that waits for messages.
+
+        While functions are compiled, timed and loaded, and memory is taken, the host waits for all that the device was
+        given: for ever, if that is a receive of what another stage makes of what is yet to come from this one. So none
+        is posted ahead in that step.
+        """
+        if not device_waits(self._comm) or self.schedule in self._warm:
+            return False
+        self._warm.append(self.schedule)
+        return True
+
+    def _replayed(self, passes: int) -> StepSchedule:
+        """Give what stages of equal tasks do, where the schedule would ask what has come."""
+        if self.schedule.order(self._stage, self._cut.stages, passes).known:
             return self.schedule
         return Replayed(self.schedule, self._cut.stages, passes, equal_times(self.schedule))
 

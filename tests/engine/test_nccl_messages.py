@@ -11,14 +11,17 @@ import torch
 from test_parity import TOLERANCE
 from test_pipeline import SCHEDULES, case_of, error
 from torch import Tensor
+from training import start, step_parallel
+from virtual_ranks import run_ranks
 
 from engine.comm import nccl_messages
 from engine.comm.collective import Kind
 from engine.comm.contact import Line
+from engine.comm.funnel import Comm
 from engine.comm.nccl_messages import NcclMessages, groups_of
 from engine.errors import RunError
 from engine.grid import Grid
-from engine.parallel import link
+from engine.parallel import link, runner
 from engine.parallel.link import Link
 
 CPU, LIMIT_S = torch.device("cpu"), 20.0
@@ -100,7 +103,8 @@ def test_a_cold_step_posts_no_receive_before_it_is_wanted_and_trains_the_same(
         posted.extend(map(len, self._coming.values()))
         return take(self, task)
 
-    monkeypatch.setattr(link, "device_waits", lambda comm: True)
+    for module in (link, runner):
+        monkeypatch.setattr(module, "device_waits", lambda comm: True)
     monkeypatch.setattr(Link, "take", taken)
     grid = Grid(x=2, pipe=2) if schedule in ("interleaved", "message-driven-zb") else Grid(pipe=4)
     assert error(case_of("gpt", everything=True, tied=True, layers=4), schedule, grid) < TOLERANCE
@@ -110,7 +114,31 @@ def test_a_cold_step_posts_no_receive_before_it_is_wanted_and_trains_the_same(
 def test_a_message_in_anothers_place_is_told_when_the_step_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """What its tail says is asked of the device once."""
     tail = Link._tail
-    monkeypatch.setattr(link, "device_waits", lambda comm: True)
+    for module in (link, runner):
+        monkeypatch.setattr(module, "device_waits", lambda comm: True)
     monkeypatch.setattr(Link, "_tail", lambda self, task: tail(self, task._replace(number=task.number ^ self._stage)))
     with pytest.raises(RunError, match="a message was lost, doubled or exchanged"):
         error(case_of("gpt", everything=False, tied=False, layers=2), "1f1b", Grid(pipe=2))
+
+
+def test_only_the_first_step_under_each_schedule_is_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    posted: list[int] = []
+    start_step = Link.start_step
+
+    def started(self: Link, expected: Any, *, ahead: bool = True) -> None:
+        start_step(self, expected, ahead=ahead)
+        posted.append(max(map(len, self._coming.values())))
+
+    for module in (link, runner):
+        monkeypatch.setattr(module, "device_waits", lambda comm: True)
+    monkeypatch.setattr(Link, "start_step", started)
+    case = case_of("gpt", everything=False, tied=False, layers=2)
+
+    def steps(comm: Comm) -> None:
+        driven = runner.Runner(start(case, comm))
+        for step, name in enumerate(("1f1b", "1f1b", "message-driven-zb", "1f1b", "message-driven-zb")):
+            driven.schedule = SCHEDULES[name]
+            step_parallel(case, driven.model, step, runner=driven)
+
+    run_ranks(Grid(pipe=2), steps)
+    assert sorted(posted) == [0] * 4 + [1] * 6
