@@ -52,11 +52,4 @@ def settled(training: Training, grid: Grid, device_memory: float, device: str = 
 
 
 def _named(training: Training, choice: ScheduleChoice) -> Training:
-    options = PipelineOptions(
-        choice.name,  # type: ignore[arg-type]
-        choice.limit,
-        choice.cap,
-        choice.chunks,
-        training.pipeline.stages,
-    )
-    return replace(training, pipeline=options)
+    return replace(training, pipeline=choice.options(training.pipeline.stages))

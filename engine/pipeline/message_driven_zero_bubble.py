@@ -62,15 +62,16 @@ class MessagesFirst:
 
     def next(self, ready: Ready) -> Task | None:
         """Take the forward or backward whose message has come if there is room for it, else the oldest weight task."""
-        forward, backward, weight = (Task(direction, number) for direction, number in self._given.items())
-        held, pending = forward.number - backward.number, backward.number - weight.number
-        may_forward = forward.number < self._passes and held + pending < self._limit
-        may_backward = held > 0 and pending < self._cap
-        messages = [(may_forward, forward), (may_backward, backward)]
-        for may, task in messages if held < self._ahead else reversed(messages):
-            if may and ready(task):
+        forwards, backwards, weights = self._given.values()
+        held, pending = forwards - backwards, backwards - weights
+        may = {
+            Direction.FORWARD: forwards < self._passes and held + pending < self._limit,
+            Direction.BACKWARD: held > 0 and pending < self._cap,
+        }
+        for direction in may if held < self._ahead else reversed(may):
+            if may[direction] and ready(task := Task(direction, self._given[direction])):
                 return self._take(task)
-        return self._take(weight) if pending else None
+        return self._take(Task(Direction.WEIGHT, weights)) if pending else None
 
     def _take(self, task: Task) -> Task:
         self._given[task.direction] += 1

@@ -80,14 +80,13 @@ class ScheduleChoice:
         return cls(name, **{key: int(value) for key, value in (setting.split() for setting in settings)})
 
     @property
-    def options(self) -> PipelineOptions:
-        """Give the options of a training that choose it."""
-        return PipelineOptions(self.name, self.limit, self.cap, self.chunks)  # type: ignore[arg-type]
-
-    @property
     def settings(self) -> dict[str, int]:
         """Give the options of the command line that set something of the schedule, and to what."""
         return {_OPTIONS[name]: value for name, value in self._set.items()}
+
+    def options(self, stages: str | None = None) -> PipelineOptions:
+        """Give the options of a pipeline that choose it. stages: as --stages cuts the network."""
+        return PipelineOptions(self.name, self.limit, self.cap, self.chunks, stages)  # type: ignore[arg-type]
 
     @property
     def words(self) -> list[str]:

@@ -124,7 +124,7 @@ def _possible(
             same = (other for other in found if _alike(other.make(), staged.schedule, run))
             choice = next(same, staged.choice)
             if choice not in found:
-                training = replace(training, pipeline=_options(_chosen(options, choice), choice.name))
+                training = replace(training, pipeline=choice.options(_options(options, choice.name).stages))
                 _check_room(run, training, [*found.values()])
                 found[choice] = training
             auto = choice if name == AUTO else auto
@@ -142,11 +142,6 @@ def _alike(one: StepSchedule, other: StepSchedule, run: CheckedRun) -> bool:
     stages, passes = run.grid.stages, run.training.passes(run.grid)
     held = [[each.held(stage, stages, passes) for stage in range(stages)] for each in (one, other)]
     return type(one) is type(other) and one.chunks == other.chunks and held[0] == held[1]
-
-
-def _chosen(options: PipelineOptions, choice: ScheduleChoice) -> PipelineOptions:
-    """Give the options with what a choice sets."""
-    return replace(options, pipeline_limit=choice.limit, weight_limit=choice.cap, chunks=choice.chunks)
 
 
 def _check_room(run: CheckedRun, training: Training, others: Sequence[Training]) -> None:

@@ -159,7 +159,7 @@ def _traced_pipelines(job: MeasuredJob, workload: Workload, machine: MachineMode
     found: dict[str, Predictor] = {}
     for schedule in dict.fromkeys(run.schedule for run in job.pipelines if run.schedule):
         runs = [run for run in job.pipelines if run.schedule == schedule]
-        options = ScheduleChoice.parse(schedule).options
+        options = ScheduleChoice.parse(schedule).options()
         of = replace(workload, training=replace(workload.training, pipeline=options))
         settled = [(Grid.parse(run.grid), run.micro_batch or 1) for run in runs]
         candidates = [Candidate(grid, micro, of.needs(grid, micro), {}, {}) for grid, micro in settled]
