@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from engine.grid import Axis, Grid
-from engine.planning.costs import MOVED
+from engine.pipeline.registry import ScheduleChoice
+from engine.planning.costs import MESSAGES, MOVED
 from engine.planning.document import GridPlan, PlannedMemory, Row
 from engine.planning.equations import all_gather_z, all_reduce_data, all_reduce_x, all_reduce_y, reduce_scatter_z
 from engine.planning.origin import describe
@@ -18,6 +19,7 @@ EQUATIONS = {
     all_reduce_x.__name__: "Eq. 4: input gradients summed",
     all_reduce_data.__name__: "Eq. 5: weight gradients summed",
     MOVED: "features moved between x and y",
+    MESSAGES: "activations and their gradients sent",
 }
 """The numbers are those of axonn-sc24."""
 PARTS = {
@@ -121,6 +123,8 @@ def explained(plan: GridPlan, row: Row, after: Row | None, bandwidths: Bandwidth
             f"A batch takes {_seconds(row.time_s)}: {_seconds(row.compute_s)} of compute, which hides "
             f"{_seconds(row.hidden_s)} of communication; exposed: {exposed}."
         )
+    if row.schedule is not None:
+        lines.append(f"Its stages work by {' '.join(ScheduleChoice.parse(row.schedule).words)}.")
     used = [axis for axis in Axis if grid[axis] > 1]
     lines += [_bandwidth(plan, grid, axis, row.bytes_per_s[axis], bandwidths) for axis in used]
     lines += _summed(row, grid, plan.precision)

@@ -119,6 +119,15 @@ def test_a_grid_is_explained_by_equations_bandwidths_memory_and_the_next(capsys:
     assert "It is the last one that fits." in _told(capsys, f"{words} --explain {plan.fit}")
 
 
+def test_a_pipeline_is_explained_with_the_options_that_choose_its_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "plan --system vcluster --model gpt-vcluster-deep --gpus 8 --batch-size 64 --micro-batch 1 --pipe 8"
+    assert main([*words.split(), "--device-memory", "2e9", "--explain", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "Number 1, grid 1x1x1x1p8: " in said
+    assert "activations and their gradients sent over pipe" in said
+    assert re.search(r"Its stages work by --schedule message-driven-zb --pipeline-limit \d+ --weight-limit \d+\.", said)
+
+
 def test_where_many_ranks_sum_gradients_the_explanation_says_that_they_travel_in_fp32(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
