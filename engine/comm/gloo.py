@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
 
 import torch
 import torch.distributed as dist
@@ -14,13 +16,32 @@ from engine.comm.handle import Arriving
 from engine.measure.pending import Pending
 
 
-class Arrival(Arriving):
-    """It is a message that is awaited: by whoever calls it, or from watch() on by a thread of its own, as gloo says of
-    a message only to who waits that it has come.
+class Lookout:
+    """It is a thread that waits for messages of one channel, in the order in which they come: gloo says of a message
+    only to who waits that it has come. The thread begins with the first message.
     """
 
-    def __init__(self, work: dist.Work, line: Line) -> None:
-        self._work, self._line = work, line
+    def __init__(self) -> None:
+        self._awaited: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._begun = False
+
+    def have(self, wait: Callable[[], None]) -> None:
+        """Have the thread call this, after all that it was given before."""
+        if not self._begun:
+            self._begun = True
+            threading.Thread(target=self._wait, name="messages", daemon=True).start()
+        self._awaited.put(wait)
+
+    def _wait(self) -> None:
+        while True:
+            self._awaited.get()()
+
+
+class Arrival(Arriving):
+    """It is a message that is awaited: by whoever calls it, or from watch() on by a lookout."""
+
+    def __init__(self, work: dist.Work, line: Line, lookout: Lookout) -> None:
+        self._work, self._line, self._lookout = work, line, lookout
         self._came: threading.Event | None = None
         self._error: Exception | None = None
 
@@ -35,11 +56,11 @@ class Arrival(Arriving):
             raise self._error
 
     def watch(self, notify: Callable[[], None]) -> bool:
-        """Have a thread wait for it, and notify. Only the last call counts until the message has come."""
+        """Have the lookout wait for it, and notify. Only the last call counts until the message has come."""
         self._notify = notify
         if self._came is None:
             self._came = threading.Event()
-            threading.Thread(target=self._watch, args=(self._came,), name="message", daemon=True).start()
+            self._lookout.have(partial(self._watch, self._came))
         return True
 
     def arrived(self) -> bool:
@@ -60,7 +81,7 @@ class GlooChannel:
     """A process group of gloo, which carries out two of its collectives at a time on threads of its own."""
 
     def __init__(self, group: dist.ProcessGroup, line: Line) -> None:
-        self._group, self._line = group, line
+        self._group, self._line, self._lookout = group, line, Lookout()
         self._ranks = dist.get_world_size(group)
 
     def start(
@@ -80,7 +101,7 @@ class GlooChannel:
             work.get_future().add_done_callback(lambda _: pending.end())
 
         if kind is Kind.RECV:
-            return Arrival(work, self._line)
+            return Arrival(work, self._line, self._lookout)
 
         def finish() -> None:
             with self._line.held():
