@@ -89,8 +89,9 @@ def calibration(system: System, folder: Path) -> Measured:
         value=short(kernel_s(MachineModel.of(system, axes.precision, known), kernels)), source=f"train {kernels.model}"
     )
     known = _with(known, kernel_s=least)
-    numbers = rounded(fitted(MachineModel.of(system, axes.precision, known), axes))
-    rows = tuple(row_name(axes.model, grid) for grid in axes.fitted)
+    fitting = [axes, *(job for job in jobs if job.name == "products")]
+    numbers = rounded(fitted(MachineModel.of(system, axes.precision, known), fitting))
+    rows = tuple(row_name(job.model, grid) for job in fitting for grid in job.fitted)
     return _with(known, fitted_to=rows, **numbers)
 
 

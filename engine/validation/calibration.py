@@ -1,5 +1,7 @@
 """Calibrate a machine by trainings on it: what a kernel costs at least, and the four fitted numbers."""
 
+from collections.abc import Sequence
+
 from engine.simulator.events import Attention, MatrixProduct, Sweep
 from engine.simulator.machine import Fitted, MachineModel
 from engine.simulator.simulate import share_of
@@ -25,6 +27,6 @@ def kernel_s(machine: MachineModel, job: MeasuredJob) -> float:
     return share_of(seen_s, time_s, machine.ranks_a_core) / kernels
 
 
-def fitted(machine: MachineModel, job: MeasuredJob) -> Fitted:
-    """Fit the four numbers and the spread to the grids of the job that are marked as fitted."""
-    return refitted(machine, traced_job(job, machine).observations(machine))
+def fitted(machine: MachineModel, jobs: Sequence[MeasuredJob]) -> Fitted:
+    """Fit the four numbers and the spread to the grids of the jobs that are marked as fitted."""
+    return refitted(machine, [row for job in jobs for row in traced_job(job, machine).observations(machine)])

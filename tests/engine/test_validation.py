@@ -108,7 +108,7 @@ def test_the_committed_rows_are_whole() -> None:
         every = {str(grid) for grid in factorisations(measured.ranks)}
         assert set(measured.time_s) == set(measured.exposed_s) == every
         assert set(measured.fitted) <= {grid for grid in every if one_axis(grid)}
-    assert {f"{job.model} on {grid}" for job in rows.jobs for grid in job.fitted} == {
+    assert {f"{job.model} on {grid}" for job in rows.jobs for grid in job.fitted} <= {
         row for machine in rows.machines.values() if machine.performance for row in machine.performance.fitted_to
     }
     assert {series.system for series in published()} == {"frontier", "perlmutter", "alps"}
