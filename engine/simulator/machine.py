@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import cbrt, log
 
-from engine.comm.collective import Kind
+from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.overlap.bucket import HOP_S
@@ -113,9 +113,12 @@ class MachineModel:
         return ring_s(Kind(kind), num_bytes, grid[axis], reached)
 
     def processor_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
-        """Give the seconds that the collective takes of a rank's share of a core; 0 on accelerators."""
+        """Give the seconds that the collective takes of a rank's share of a core; 0 on accelerators.
+
+        Those of a message are of its sender and its receiver together: in a step of an all-gather a rank is both.
+        """
         taken = self.taken if self.bandwidths.leaves_node(grid, axis) else self.taken_within
-        found = taken.get(kind) or taken.get(Kind.ALL_REDUCE)
+        found = taken.get(Kind.ALL_GATHER if kind in POINT_TO_POINT else kind) or taken.get(Kind.ALL_REDUCE)
         return self.ranks_a_core * found.of(Kind(kind), num_bytes, grid[axis]) if found and grid[axis] > 1 else 0.0
 
     @classmethod

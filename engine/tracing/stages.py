@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from engine.comm.collective import Kind
 from engine.footprint.allowed import allowed
 from engine.footprint.memory import Footprint, Needs
-from engine.grid import CUTTING_STAGES, Grid
+from engine.grid import CUTTING_STAGES, HOLDING, Grid
 from engine.overlap.flags import AUTO
-from engine.overlap.tasks import Direction, StepSchedule, Task
+from engine.overlap.tasks import Direction, StepSchedule, Task, receiver, takes_message
 from engine.pipeline.fastest import fastest
 from engine.pipeline.options import PipelineOptions
 from engine.pipeline.registry import ScheduleChoice
@@ -30,6 +30,8 @@ FEW, MORE = 1, 3
 FIRST, MIDDLE, LAST = range(3)
 """These stages stand for those of a pipeline of any length."""
 TAIL = ("reduce", "optimizer")
+WORD_BYTES = 24.0
+"""The ranks of a stage tell each other of a task in so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +96,28 @@ class TracedStages:
         stages = times[schedule.deferring]
         message_s = machine.collective_s(Kind.SEND, self.message_bytes, self.grid, CUTTING_STAGES)
 
+        half_s = machine.processor_s(Kind.SEND, self.message_bytes, self.grid, CUTTING_STAGES) / 2
+        agreeing_s = self._agreeing_s(schedule, machine)
+
         def work_s(stage: int, task: Task) -> float:
-            return stages[stage].tasks_s.get(task.direction.value, 0.0) / schedule.chunks
+            own_s = stages[stage].tasks_s.get(task.direction.value, 0.0) / schedule.chunks
+            cut = self.grid.stages, schedule.chunks
+            messages = takes_message(stage, task, *cut) + (receiver(stage, task, *cut) is not None)
+            return own_s + half_s * messages + agreeing_s
 
         return Times(work_s, lambda stage, task: Transit(message_s, 0.0), machine.ranks_a_core)
+
+    def _agreeing_s(self, schedule: StepSchedule, machine: MachineModel) -> float:
+        """Give the seconds in which the ranks of a stage agree on a task, where it depends on what has come."""
+        grid = self.grid
+        if schedule.order(0, grid.stages, self.training.passes(grid)).known:
+            return 0.0
+        held = [axis for axis in HOLDING if grid[axis] > 1]
+        return sum(
+            machine.collective_s(Kind.SEND, WORD_BYTES, grid, axis)
+            + machine.processor_s(Kind.SEND, WORD_BYTES, grid, axis)
+            for axis in held
+        )
 
     def _simulated(
         self, choice: ScheduleChoice, stages: Sequence[_StageTimes], tasks_s: float, machine: MachineModel

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from dry_plans import dry_plan, few_layers
+from pipelines import make
 
 from engine.batch import Batch
 from engine.grid import Grid
@@ -13,6 +14,7 @@ from engine.pipeline.options import PipelineOptions
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Workload, pipelines, rank
 from engine.simulator.bandwidth import Bandwidths
+from engine.simulator.collectives import Taken
 from engine.simulator.machine import Fitted, MachineModel
 from engine.tracing.predict import traced
 from engine.tracing.stages import traced_stages
@@ -109,3 +111,26 @@ def test_stages_that_share_cores_do_with_fewer_micro_batches() -> None:
         {one.micro for one in pipelines(of, grids, MACHINE.links, 1.0, ranks_a_core=shared)} for shared in (1.0, 4.0)
     )
     assert (alone, four) == ({1, 2}, {1, 2, 4, 8})
+
+
+def test_messages_and_agreement_take_their_part_of_processors() -> None:
+    grid, passes, step_s = Grid(x=2, pipe=2), 4, 1e-3
+    plan = dry_plan(few_layers("gpt-10b", 8), grid, Batch(passes, 1), overlap=Overlap.parse("all"))
+    processors = replace(MACHINE, taken_within={"all_gather": Taken(step_s, 0.0)})
+
+    def more_s(name: str) -> float:
+        """By how much a stage works longer for it."""
+        stages = traced_stages(replace(plan[0], pipeline=PipelineOptions(name)), grid)  # type: ignore[arg-type]
+        free_s, taken_s = (
+            sum(
+                part.end_s - part.start_s
+                for part in stages.played(make(name), passes, machine).played
+                if not part.stage
+            )
+            for machine in (MACHINE, processors)
+        )
+        return taken_s - free_s
+
+    halves = 2 * passes
+    assert more_s("1f1b") >= 0.99 * halves * step_s / 2, "stage 0 sends what its forwards make, and its backwards take"
+    assert more_s("message-driven") - more_s("1f1b") == pytest.approx(halves * step_s), "both ranks agree on each task"
