@@ -30,7 +30,7 @@ from gpu_check.splits import LINEAR
 from gpu_check.steps import OPTIM, StepResult, by_bound, exact, judged, plain, step_result
 from gpu_check.ways import Way
 
-TWO, FOUR = Grid(pipe=2), Grid(x=2, pipe=2)
+TWO, FOUR = Grid.parse("1x1x1x1p2"), Grid.parse("2x1x1x1p2")
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "zero-bubble", "message-driven", "message-driven-zb", "interleaved")
 IN_BF16: dict[str, tuple[ScheduleName, ...]] = {"cpu": ("message-driven-zb",), "cuda": ("1f1b", "message-driven-zb")}
 OF_FOUR: ScheduleName = "message-driven-zb"

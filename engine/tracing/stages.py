@@ -177,7 +177,9 @@ def _traced(training: Training, grid: Grid, stage: int, blocks: int, *, deferrin
     model = replace(training.model, layers=blocks * len(three))  # type: ignore[type-var]
     pipeline = PipelineOptions("zero-bubble" if deferring else "1f1b", stages=",".join(three))
     changed = replace(training, model=model, pipeline=pipeline, overlap=replace(training.overlap, cache=0))
-    found = trace(changed, replace(grid, pipe=len(three)), stage * grid.stride(CUTTING_STAGES), one_by_one=True)
+    found = trace(
+        changed, replace(grid, **{CUTTING_STAGES: len(three)}), stage * grid.stride(CUTTING_STAGES), one_by_one=True
+    )
     return replace(found, about={**found.about, "grid": str(grid)})
 
 

@@ -27,7 +27,7 @@ from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL, Overlap
 from engine.parallel import runner
 from engine.parallel.link import Link
-from engine.pipeline.registry import make
+from engine.pipeline.registry import ScheduleChoice
 from engine.training.optim import AdamW, clip_scale, gradient_norm
 from engine.training_record import OptimConfig
 
@@ -206,7 +206,7 @@ def _untailed(monkeypatch: pytest.MonkeyPatch) -> None:
 def _pipeline(schedule: str) -> Callable[[Comm], None]:
     """Of three stages, of which interleaved has two chunks."""
     case = replace(CASE, config=replace(TINY, layers=6), sequences=12, micro_batches=6, steps=1, precision="bf16")
-    return _train(replace(case, order=make(schedule)))
+    return _train(replace(case, order=ScheduleChoice(schedule).make()))
 
 
 @pytest.mark.usefixtures("_untailed")

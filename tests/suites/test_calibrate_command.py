@@ -144,5 +144,7 @@ def test_the_committed_calibration_names_its_machine_and_date() -> None:
     data = yaml.safe_load((Path(systems.__file__).parent / "measured" / "vcluster.yaml").read_text())
     assert data["source"]["processor"].startswith(data["source"]["device"])
     assert set(data["performance"]["fitted_to"]) == {
-        f"{point.model} on {point.grid}" for point in points(CALIBRATION, "vcluster") if point.series.name == "axes"
+        f"{point.model} on {point.grid}"
+        for point in points(CALIBRATION, "vcluster")
+        if point.series.name in ("axes", "products")
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 from running import option, reframe
 
 from engine.models.catalogue import lookup
-from engine.models.flops import step_flops
+from engine.models.flops import split_step_flops
 from engine.result import metrics
 from engine.result.bubble import UNEVEN
 from suites.base.series import points
@@ -43,8 +43,6 @@ def test_bubbles_are_those_of_two_equal_stages_with_2_4_and_8_micro_batches(tmp_
 
 def test_both_halves_of_their_network_work_equally_long_by_the_table_that_cuts_it() -> None:
     (model,) = {lookup(point.model) for point in points("bubbles", "local")}
-    network = model.network()
-    flops = [step_flops(stage, model.sequence, recompute=False) for stage in network.stages]
-    before, block, after = flops
-    assert network.blocks.repeat == 2
+    before, block, after = split_step_flops(model, recompute=False)
+    assert model.layers == 2
     assert metrics.stages_differ(block + after, before + block) < UNEVEN / 2
