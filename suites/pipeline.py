@@ -17,7 +17,7 @@ from reframe.core.builtins import parameter, variable
 
 from engine.grid import Grid
 from suites.base.figures import Figures, percent, speed_up_figures
-from suites.base.point_training import points_of
+from suites.base.point_training import SYSTEM, points_of
 from suites.base.turns import InTurns
 
 QUIET, SLOW_STAGE, DELAYS = "quiet", "slow-stage", "delays"
@@ -41,6 +41,7 @@ class PipelineSchedules(InTurns):
     weight_limit = variable(int, value=0)
     slow_by = variable(float, value=0.2)
     delays_s = variable(float, value=0.005)
+    checkpoint_activations = SYSTEM.device.kind == "cuda"
 
     def options(self) -> list[str]:
         words = ["bench", "pipeline", *self.plan_options(self.corpus()), *self.turn_options(), "--timeline"]
