@@ -95,7 +95,6 @@ class TracedStages:
     ) -> Times:
         stages = times[schedule.deferring]
         message_s = machine.collective_s(Kind.SEND, self.message_bytes, self.grid, CUTTING_STAGES)
-
         half_s = machine.processor_s(Kind.SEND, self.message_bytes, self.grid, CUTTING_STAGES) / 2
         agreeing_s = self._agreeing_s(schedule, machine)
 
@@ -113,11 +112,8 @@ class TracedStages:
         if schedule.order(0, grid.stages, self.training.passes(grid)).known:
             return 0.0
         held = [axis for axis in HOLDING if grid[axis] > 1]
-        return sum(
-            machine.collective_s(Kind.SEND, WORD_BYTES, grid, axis)
-            + machine.processor_s(Kind.SEND, WORD_BYTES, grid, axis)
-            for axis in held
-        )
+        of = machine.collective_s, machine.processor_s
+        return sum(seconds(Kind.SEND, WORD_BYTES, grid, axis) for seconds in of for axis in held)
 
     def _simulated(
         self, choice: ScheduleChoice, stages: Sequence[_StageTimes], tasks_s: float, machine: MachineModel

@@ -32,8 +32,9 @@ def measured_in(folder: Path, study: str = STUDY) -> list[MeasuredJob]:
     Raises UsageError if there is none, or if a job whose grids are to be compared has fewer than FEWEST.
     """
     found: dict[tuple[str, str], dict[str, Result]] = defaultdict(dict)
-    results = [read(path) for path in sorted(folder.rglob("result.json"))]
-    for result in sorted(results, key=lambda result: result.provenance.end):
+    read_in_order = (read(path) for path in sorted(folder.rglob("result.json")))
+    results = sorted(read_in_order, key=lambda result: result.provenance.end)
+    for result in results:
         if result.labels.get("study") == study and result.status == "ok" and result.grid and result.summary:
             found[result.labels["system"], result.labels["series"]][result.grid] = result
     if not found:
@@ -51,9 +52,12 @@ def measured_in(folder: Path, study: str = STUDY) -> list[MeasuredJob]:
 
 
 def _pipelines(job: MeasuredJob, results: Sequence[Result]) -> tuple[MeasuredRun, ...]:
-    """List the pipelines of a job among the results, on a machine where nothing was made slower, the newest of each."""
+    """List the pipelines of a job among the results, on a machine where nothing was made slower, the newest of each.
+
+    results: the newest is the last.
+    """
     found: dict[str, MeasuredRun] = {}
-    for result in sorted(results, key=lambda result: result.provenance.end):
+    for result in results:
         config = result.config
         if result.labels.get("study") != PIPELINES or result.status != "ok" or not result.grid or not result.model:
             continue
