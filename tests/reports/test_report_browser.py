@@ -31,7 +31,7 @@ PAGES = ("index", *(study.name for study in all_studies()), "methods")
 WIDTHS = (1280, 390)
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 FRAME = '<iframe width="%d" height="900" style="border:0" srcdoc="%s"></iframe>'
-HARNESS = """<body>%s
+HARNESS = """<meta charset="utf-8"><body>%s
 <script>
 addEventListener("load", () => {
   const look = (view, page) => { %s };
@@ -80,7 +80,8 @@ def dom(page: Path, profile: Path) -> str:
 def ask_each(pages: Sequence[tuple[str, int]], script: str, folder: Path) -> list[Any]:
     """What the script returns about each page, given as HTML, in a frame of this width."""
     harness = folder / "harness.html"
-    harness.write_text(HARNESS % ("".join(FRAME % (width, html.escape(page)) for page, width in pages), script))
+    frames = "".join(FRAME % (width, html.escape(page)) for page, width in pages)
+    harness.write_text(HARNESS % (frames, script), encoding="utf-8")
     found = re.search(r'data-answer="([^"]*)"', dom(harness, folder / "profile"))
     assert found, "the script returned nothing"
     told: list[Any] = json.loads(html.unescape(found[1]))
