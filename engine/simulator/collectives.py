@@ -5,11 +5,13 @@ Bytes are those of a rank's input buffer, as the recorder counts them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import log2
+from math import ceil, inf, log2
 
 from engine.comm.collective import Kind
 from engine.grid import Axis
 
+ELEMENT = 4
+"""A number that ranks sum has so many bytes."""
 WITHIN_NODE = 0.25
 """Within a node, a ring's step is taken to have this share of the latency between nodes."""
 
@@ -47,14 +49,18 @@ class Taken:
 
     def of(self, kind: Kind, num_bytes: float, ranks: int) -> float:
         """Give the processor seconds of a collective of this input buffer among so many ranks."""
-        return steps(kind, ranks) * self.step_s + moved_bytes(kind, num_bytes, ranks) * self.byte_s
+        return steps(kind, ranks, num_bytes) * self.step_s + moved_bytes(kind, num_bytes, ranks) * self.byte_s
 
 
-def steps(kind: Kind, ranks: int) -> int:
-    """Count the steps of a ring (Thakur et al. 2003; Rabenseifner 2004)."""
+def steps(kind: Kind, ranks: int, num_bytes: float = inf) -> int:
+    """Count the steps of a ring (Thakur et al. 2003; Rabenseifner 2004), or those of recursive doubling, by which a sum
+    goes that has less than ELEMENT bytes for each rank, as it can't be cut (Thakur et al. 2003).
+    """
     if kind in (Kind.SEND, Kind.RECV):
         return 1
-    return (2 if kind in (Kind.ALL_REDUCE, Kind.MAX_REDUCE) else 1) * (ranks - 1)
+    if kind not in (Kind.ALL_REDUCE, Kind.MAX_REDUCE):
+        return ranks - 1
+    return 2 * (ranks - 1) if num_bytes >= ranks * ELEMENT else ceil(log2(ranks))
 
 
 def moved_bytes(kind: Kind, num_bytes: float, ranks: int) -> float:
@@ -70,4 +76,4 @@ def ring_s(kind: Kind, num_bytes: float, ranks: int, link: Link) -> float:
     moved = moved_bytes(kind, num_bytes, ranks)
     buffer = num_bytes * (ranks if kind is Kind.ALL_GATHER else 1)  # the larger of what goes in and what comes out
     short_of_bandwidth = 1 + link.half_bytes / buffer
-    return steps(kind, ranks) * link.step_s + moved / link.over(ranks) * short_of_bandwidth
+    return steps(kind, ranks, num_bytes) * link.step_s + moved / link.over(ranks) * short_of_bandwidth
