@@ -50,6 +50,16 @@ class Bandwidths:
         span = grid.stride(axis) * grid[axis]
         return grid.size > self.devices_per_node and (span > self.devices_per_node or self.devices_per_node % span != 0)
 
+    def on_two_nodes(self, grid: Grid, axis: Axis, one: int, other: int) -> bool:
+        """Say whether any two ranks at these coordinates of the axis, and else at the same, lie on two nodes."""
+        inner, node = grid.stride(axis), self.devices_per_node
+        pairs = ((one * inner + rank, other * inner + rank) for rank in range(min(inner, node)))
+        return grid.size > node and any(rank // node != partner // node for rank, partner in pairs)
+
+    def between_two(self, grid: Grid, axis: Axis, link: float = 1.0) -> float:
+        """Give the bytes/s of a message along the axis that leaves its node, beside those of its neighbours there."""
+        return min(link * self._between(grid.stride(axis), 1), self.within)
+
     def in_a_run(self, grid: Grid, axis: Axis, link: float = 1.0) -> float:
         """Give the bytes/s that one group finds in a run, where `link` of the network's bandwidth is reached.
 

@@ -14,8 +14,9 @@ from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import cbrt, log
+from typing import NamedTuple
 
-from engine.comm.collective import POINT_TO_POINT, Kind
+from engine.comm.collective import Kind
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.overlap.bucket import HOP_S
@@ -40,6 +41,15 @@ class Fitted:
     spread: float = 0.6
 
 
+class Message(NamedTuple):
+    """It is what a message takes: seconds of the link, and of a rank's share of a core, of its sender and its receiver
+    together; the latter are 0 on accelerators.
+    """
+
+    seconds: float
+    processor_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class MachineModel:
     """It describes one system in one number format.
@@ -48,7 +58,8 @@ class MachineModel:
     flop/s) of square products, from few rows to many, instead of empirical_peak where it was measured. modes: the share
     of that which a mode reaches. kinds: the share of the bandwidth between nodes that a kind of collective reaches;
     kinds_within: the same within a node, by the pairs of Bandwidths.intra. step_s: latency of a ring's step;
-    step_within_s: that within a node, where it was measured. kernel_s: the least that a kernel takes. ranks_a_core: so
+    step_within_s: that within a node, where it was measured. kernel_s: the least that a kernel takes. launches_itself:
+    the device launches its kernels, and works on none meanwhile, as processors do. ranks_a_core: so
     many take turns on a core, and each figure of a device is of a rank's share. taken, taken_within: processor time
     that each kind of collective takes, between nodes and within; empty for accelerators.
     """
@@ -67,6 +78,7 @@ class MachineModel:
     step_within_s: float | None = None
     half_bytes: float = 0.0
     kernel_s: float = KERNEL_S
+    launches_itself: bool = False
     by_size: Sequence[tuple[float, float]] = ()
     ranks_a_core: float = 1.0
     taken: Mapping[str, Taken] = field(default_factory=dict)
@@ -75,11 +87,16 @@ class MachineModel:
     def compute_s(self, event: Compute) -> float:
         """Give the seconds on a device that does nothing else."""
         if isinstance(event, Sweep):
-            return max(event.num_bytes / self.memory_bytes_per_s, event.kernels * self.kernel_s)
+            return self._with_launches(event.num_bytes / self.memory_bytes_per_s, event.kernels)
         rate = self.fitted.products * self._reached(event.flops)
         if isinstance(event, MatrixProduct):
             rate *= self.modes.get(event.mode, 1.0)
-        return max(event.flops / rate + event.num_bytes / self.memory_bytes_per_s, self.kernel_s)
+        return self._with_launches(event.flops / rate + event.num_bytes / self.memory_bytes_per_s, 1)
+
+    def _with_launches(self, work_s: float, kernels: int) -> float:
+        """Add the launches of kernels, which are hidden behind longer work but on processors."""
+        launches_s = kernels * self.kernel_s
+        return work_s + launches_s if self.launches_itself else max(work_s, launches_s)
 
     def _reached(self, flops: float) -> float:
         """Give the flop/s of a square product of so many flops, interpolated in the logarithm of its rows."""
@@ -95,11 +112,14 @@ class MachineModel:
     def link(self, grid: Grid, axis: Axis) -> Link:
         """Give what one group of the axis finds while all of them, and no other axis, communicate."""
         bandwidth = self.bandwidths.in_a_run(grid, axis, self.fitted.link)
-        if not self.bandwidths.leaves_node(grid, axis):
-            if self.step_within_s is not None:
-                return Link(bandwidth, self.step_within_s)
-            return Link(bandwidth, self.step_s * WITHIN_NODE, self.half_bytes)
-        return Link(bandwidth, self.step_s, self.half_bytes, self.fitted.fading)
+        return self._link(bandwidth, leaves_node=self.bandwidths.leaves_node(grid, axis))
+
+    def _link(self, bandwidth: float, *, leaves_node: bool) -> Link:
+        if leaves_node:
+            return Link(bandwidth, self.step_s, self.half_bytes, self.fitted.fading)
+        if self.step_within_s is not None:
+            return Link(bandwidth, self.step_within_s)
+        return Link(bandwidth, self.step_s * WITHIN_NODE, self.half_bytes)
 
     def links(self, grid: Grid) -> Links:
         return {axis: self.link(grid, axis) for axis in Axis}
@@ -112,13 +132,27 @@ class MachineModel:
         reached = replace(link, bytes_per_s=link.bytes_per_s * kinds.get(kind, 1.0))
         return ring_s(Kind(kind), num_bytes, grid[axis], reached)
 
-    def processor_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
-        """Give the seconds that the collective takes of a rank's share of a core; 0 on accelerators.
+    def message(self, num_bytes: float, grid: Grid, axis: Axis, one: int, other: int) -> Message:
+        """Give what a message takes along the axis, between ranks at these two coordinates and of one lane alone.
 
-        Those of a message are of its sender and its receiver together: in a step of an all-gather a rank is both.
+        It finds what a step of an all-gather does, in which a rank sends and receives.
         """
+        leaves_node = self.bandwidths.on_two_nodes(grid, axis, one, other)
+        inner, taken = grid.stride(axis), self.taken if leaves_node else self.taken_within
+        if leaves_node:
+            bandwidth, kinds = self.bandwidths.between_two(grid, axis, self.fitted.link), self.kinds
+        else:
+            pair = inner, 2
+            bandwidth, kinds = self.bandwidths.intra.get(pair, self.bandwidths.within), self.kinds_within.get(pair, {})
+        link = self._link(bandwidth * kinds.get(Kind.ALL_GATHER, 1.0), leaves_node=leaves_node)
+        found = taken.get(Kind.ALL_GATHER) or taken.get(Kind.ALL_REDUCE)
+        processor_s = self.ranks_a_core * found.of(Kind.SEND, num_bytes, 2) if found else 0.0
+        return Message(ring_s(Kind.SEND, num_bytes, 2, link), processor_s)
+
+    def processor_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
+        """Give the seconds that the collective takes of a rank's share of a core; 0 on accelerators."""
         taken = self.taken if self.bandwidths.leaves_node(grid, axis) else self.taken_within
-        found = taken.get(Kind.ALL_GATHER if kind in POINT_TO_POINT else kind) or taken.get(Kind.ALL_REDUCE)
+        found = taken.get(kind) or taken.get(Kind.ALL_REDUCE)
         return self.ranks_a_core * found.of(Kind(kind), num_bytes, grid[axis]) if found and grid[axis] > 1 else 0.0
 
     @classmethod
@@ -166,6 +200,7 @@ class MachineModel:
             step_within_s=measured.intra_step_s if measured else None,
             half_bytes=between.half_bytes if between else 0.0,
             kernel_s=own.kernel_s.value / more if own and own.kernel_s else KERNEL_S,
+            launches_itself=device.kind == "cpu",
             by_size=tuple(sorted((float(rows), more * rate) for rows, rate in sizes.items())),
             ranks_a_core=turns,
             taken=_taken(between.processor) if between else {},

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from engine.comm.collective import Kind
 from engine.footprint.allowed import allowed
 from engine.footprint.memory import Footprint, Needs
 from engine.grid import CUTTING_STAGES, HOLDING, Grid
@@ -20,7 +19,7 @@ from engine.pipeline.options import PipelineOptions
 from engine.pipeline.registry import ScheduleChoice
 from engine.pipeline.simulation import PipelineStep, Times, Transit, play
 from engine.simulator.events import Trace
-from engine.simulator.machine import MachineModel
+from engine.simulator.machine import MachineModel, Message
 from engine.simulator.simulate import Simulated, simulate
 from engine.tracing.step import trace
 from engine.training_record import Training
@@ -93,18 +92,27 @@ class TracedStages:
     def _task_times(
         self, schedule: StepSchedule, times: Mapping[bool, Sequence[_StageTimes]], machine: MachineModel
     ) -> Times:
-        stages = times[schedule.deferring]
-        message_s = machine.collective_s(Kind.SEND, self.message_bytes, self.grid, CUTTING_STAGES)
-        half_s = machine.processor_s(Kind.SEND, self.message_bytes, self.grid, CUTTING_STAGES) / 2
-        agreeing_s = self._agreeing_s(schedule, machine)
+        stages, count, agreeing_s = times[schedule.deferring], self.grid.stages, self._agreeing_s(schedule, machine)
+        to_next = [
+            machine.message(self.message_bytes, self.grid, CUTTING_STAGES, stage, (stage + 1) % count)
+            for stage in range(count)
+        ]
+
+        def sent(stage: int, task: Task) -> Message:
+            return to_next[stage if task.direction is Direction.FORWARD else stage - 1]
+
+        def taken(stage: int, task: Task) -> Message:
+            return to_next[stage - 1 if task.direction is Direction.FORWARD else stage]
 
         def work_s(stage: int, task: Task) -> float:
-            own_s = stages[stage].tasks_s.get(task.direction.value, 0.0) / schedule.chunks
-            cut = self.grid.stages, schedule.chunks
-            messages = takes_message(stage, task, *cut) + (receiver(stage, task, *cut) is not None)
-            return own_s + half_s * messages + agreeing_s
+            work_s = stages[stage].tasks_s.get(task.direction.value, 0.0) / schedule.chunks + agreeing_s
+            if takes_message(stage, task, count, schedule.chunks):
+                work_s += taken(stage, task).processor_s / 2
+            if receiver(stage, task, count, schedule.chunks) is not None:
+                work_s += sent(stage, task).processor_s / 2
+            return work_s
 
-        return Times(work_s, lambda stage, task: Transit(message_s, 0.0), machine.ranks_a_core)
+        return Times(work_s, lambda stage, task: Transit(sent(stage, task).seconds, 0.0), machine.ranks_a_core)
 
     def _agreeing_s(self, schedule: StepSchedule, machine: MachineModel) -> float:
         """Give the seconds in which the ranks of a stage agree on a task, where it depends on what has come."""
@@ -112,8 +120,7 @@ class TracedStages:
         if schedule.order(0, grid.stages, self.training.passes(grid)).known:
             return 0.0
         held = [axis for axis in HOLDING if grid[axis] > 1]
-        of = machine.collective_s, machine.processor_s
-        return sum(seconds(Kind.SEND, WORD_BYTES, grid, axis) for seconds in of for axis in held)
+        return sum(sum(machine.message(WORD_BYTES, grid, axis, 0, grid[axis] - 1)) for axis in held)
 
     def _simulated(
         self, choice: ScheduleChoice, stages: Sequence[_StageTimes], tasks_s: float, machine: MachineModel

@@ -161,6 +161,8 @@ def test_compute_takes_its_flops_its_bytes_and_its_launches() -> None:
     attention = Attention(heads=1, sequence=1000, head_size=250, element=0, backward=False)
     assert machine.compute_s(attention) == pytest.approx(1)
     assert machine.compute_s(replace(attention, backward=True)) == pytest.approx(2)
+    processor = replace(machine, launches_itself=True)
+    assert [processor.compute_s(event) for event in (SECOND, Sweep(2_000_000, 2))] == pytest.approx([1.25, 2.5])
 
 
 def test_a_group_within_a_node_has_the_nodes_link_and_one_beyond_it_shares_the_network() -> None:
@@ -170,6 +172,25 @@ def test_a_group_within_a_node_has_the_nodes_link_and_one_beyond_it_shares_the_n
     assert machine.link(Grid(1, 1, 8, 1), Axis.Z).over(8) == pytest.approx(0.5e6 / 1.2)
     assert machine.collective_s("all_gather", 1e6, Grid(z=8), Axis.Z) == pytest.approx(7 * 1.2 / 0.5)
     assert ring_s("all_reduce", 1e6, 1, machine.link(GRID, Axis.X)) == 0  # type: ignore[arg-type]
+
+
+def test_a_message_stays_in_its_node_or_shares_its_way_out_with_those_of_its_neighbours() -> None:
+    machine = replace(MACHINE.with_fitted(replace(EXACT, fading=0.1)), taken={"all_gather": Taken(0.0, 3e-7)})
+
+    def message(grid: Grid, one: int, other: int) -> object:
+        return pytest.approx(machine.message(1e6, grid, Axis.PIPE, one, other))
+
+    alone, pairs = Grid(pipe=4), Grid(2, pipe=4)
+    within, between = (0.25, 0.0), (1.0, 0.3)
+    assert [within, between, within, between] == [message(alone, stage, (stage + 1) % 4) for stage in range(4)]
+    assert [message(pairs, stage, (stage + 1) % 4) for stage in range(4)] == [(2.0, 0.3)] * 4
+    assert within == message(Grid(pipe=2), 0, 1), "there is one node"
+
+
+def test_a_sum_too_short_to_be_cut_among_the_ranks_takes_few_steps() -> None:
+    machine = replace(MACHINE, step_s=1.0)
+    short, long = (machine.collective_s("all_reduce", num_bytes, Grid(z=8), Axis.Z) for num_bytes in (4, 32))
+    assert (short, long) == pytest.approx((3, 14), rel=1e-3)
 
 
 @settings(max_examples=8, deadline=None)
