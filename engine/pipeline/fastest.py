@@ -12,8 +12,10 @@ from engine.pipeline.simulation import LateError, Times, least_of_pass, play
 
 PLAYED = 4, 8
 """So many micro-batches a stage are played at most; all others are like those by which these differ."""
-ROUNDING = 1e-9
-"""Times that differ by a smaller share may be the same."""
+AS_FAST = 0.005
+"""Steps that differ by a smaller share count as equally fast, as simulations are no more exact. Of those the first is
+taken, whose order is known where one of theirs is: who depends on what comes has to look out for it.
+"""
 
 
 def fastest(
@@ -33,7 +35,7 @@ def fastest(
         by_s = min(times_s.values(), default=inf)
         times_s[choice] = step_s(schedule, stages, passes, times(schedule), by_s)
     least_s = min(times_s.values())
-    choice = next(choice for choice in allowed if times_s[choice] <= least_s * (1 + ROUNDING))
+    choice = next(choice for choice in allowed if times_s[choice] <= least_s * (1 + AS_FAST))
     return choice, times_s[choice]
 
 
@@ -43,7 +45,7 @@ def step_s(schedule: StepSchedule, stages: int, passes: int, times: Times, by_s:
     Beyond PLAYED another micro-batch takes no less than the busiest stage's work on it.
     """
     few, more = (count * stages for count in PLAYED)
-    least_s, rest, by_s = max(least_of_pass(schedule, stages, times)), passes - few, by_s * (1 + ROUNDING)
+    least_s, rest, by_s = max(least_of_pass(schedule, stages, times)), passes - few, by_s * (1 + AS_FAST)
     try:
         if passes <= more:
             return play(schedule, stages, passes, times, by_s).time_s

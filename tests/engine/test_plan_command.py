@@ -120,7 +120,7 @@ def test_a_grid_is_explained_by_equations_bandwidths_memory_and_the_next(capsys:
 
 
 def test_a_pipeline_is_explained_with_the_options_that_choose_its_schedule(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "plan --system vcluster --model gpt-vcluster-deep --gpus 8 --batch-size 64 --micro-batch 1 --pipe 8"
+    words = "plan --system vcluster --model gpt-vcluster-deep --gpus 8 --batch-size 16 --micro-batch 1 --pipe 8"
     assert main([*words.split(), "--device-memory", "2e9", "--explain", "1"]) == 0
     said = capsys.readouterr().out
     assert "Number 1, grid 1x1x1x1p8: " in said

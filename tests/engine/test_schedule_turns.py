@@ -161,9 +161,9 @@ def test_the_simulation_takes_each_stages_own_times_and_the_rest_of_a_step() -> 
 
 
 def test_all_that_can_be_are_compared_and_what_cant_is_said() -> None:
-    run, left_out = asked(grid=Grid(pipe=3))
+    run, left_out = asked(grid=Grid(pipe=3), device_memory=1e9)
     assert [str(choice) for choice in run.choices] == [
-        "1f1b", "gpipe", "zero-bubble", "message-driven", "message-driven-zb", "message-driven-zb, limit 3, cap 2"
+        "1f1b", "gpipe", "zero-bubble", "message-driven", "message-driven-zb", "message-driven-zb, limit 4, cap 4"
     ]  # fmt: skip
     assert run.auto == run.choices[-1]
     (said,) = left_out
