@@ -51,11 +51,20 @@ def length(intervals: Iterable[Interval]) -> float:
     return sum(end - start for start, end in intervals)
 
 
+def within(start: float, end: float, by: Sequence[Interval]) -> tuple[Interval, ...]:
+    """Return what lies from start to end of intervals, which are ascending and apart.
+
+    >>> within(1.0, 5.0, [(0.0, 2.0), (4.0, 4.5), (6.0, 7.0)])
+    ((1.0, 2.0), (4.0, 4.5))
+    """
+    near = by[bisect_right(by, start, key=_END) : bisect_left(by, end, key=_START)]
+    return tuple((max(one[0], start), min(one[1], end)) for one in near)
+
+
 def covered(start: float, end: float, by: Sequence[Interval]) -> float:
     """Return the seconds from start to end that lie in intervals, which are ascending and apart.
 
     >>> covered(1.0, 5.0, [(0.0, 2.0), (4.0, 4.5), (6.0, 7.0)])
     1.5
     """
-    near = by[bisect_right(by, start, key=_END) : bisect_left(by, end, key=_START)]
-    return length(common(near, [(start, end)]))
+    return length(within(start, end, by))

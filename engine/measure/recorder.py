@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 
 from engine.measure.clock import Clock, EventClock, HostClock, Stamp
-from engine.measure.intervals import common, covered, length, union
+from engine.measure.intervals import common, covered, length, union, within
 from engine.measure.machine import link_bytes, processor_s
 from engine.measure.pending import Pending, TimedCollective, seconds
 from engine.measure.recording import Recording, Tally
@@ -98,8 +98,9 @@ class Recorder:
         in_flight = union((f.start, f.done) for f in collectives)
         for (name, start), (_, end) in pairwise(marks):
             total.phases[name].compute_s += end - start
-            communicating = common(in_flight, [(start, end)])
-            total.phases[name].hidden_s += length(communicating) - length(common(communicating, waits))
+            communicating = within(start, end, in_flight)
+            waiting = common(communicating, within(start, end, waits))
+            total.phases[name].hidden_s += length(communicating) - length(waiting)
         begins = [start for _, start in marks[:-1]]
         for f in collectives:
             hidden = f.done - f.start - covered(f.start, f.done, waits)

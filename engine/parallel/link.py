@@ -26,6 +26,8 @@ POSTED_ON_CUDA = 1
 """There a second one waits for the first on their stream, and what shares a hardware queue with it waits, too."""
 TAIL_BYTES = 16
 LANES = {Direction.FORWARD: Lane.FORWARD, Direction.BACKWARD: Lane.BACKWARD}
+NUMBERS = {direction: number for number, direction in enumerate(Direction)}
+"""A message's tail has these."""
 
 
 def device_waits(comm: Comm) -> bool:
@@ -139,7 +141,7 @@ class Link:
             coming.append((self._comm.issue(Kind.RECV, CUTTING_STAGES, message, lane=lane, peer=peer), message))
 
     def _tail(self, task: Task) -> Tensor:
-        numbers = list(Direction).index(task.direction), task.number, task.chunk, self._step
+        numbers = NUMBERS[task.direction], task.number, task.chunk, self._step
         return torch.tensor(numbers, dtype=torch.int32).view(torch.uint8)
 
     def _check(self, task: Task, tail: Tensor) -> None:
