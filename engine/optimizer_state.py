@@ -23,6 +23,15 @@ class OptimizerState:
         """Count the bytes that the host holds for them."""
         return len(self.host) * parameters
 
+    def bucket_bytes(self, bucket: float) -> float:
+        """Count the bytes of the device's buckets, of so many bytes of parameters each, where all else is offloaded."""
+        return TURNS * (1 + len(self.names)) * bucket
+
+
+BUCKET = 2**22
+"""So many elements come from the host's memory to the device at a time; axonn-ipdps22 VI-C has 4 million."""
+TURNS = 2
+"""So many buckets are on the device at once: one that is stepped, and one that comes or goes."""
 
 ADAMW = OptimizerState(device=("exp_avg", "exp_avg_sq"))
 """AdamW keeps its moments, under the names that torch.optim.AdamW gives them."""

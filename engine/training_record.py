@@ -53,7 +53,7 @@ class Training:
     """It describes a training. The names of number formats are those of --precision and --reduce-dtype, but
     "compute", which is that of the computation on however many ranks. checkpoint_every: only the input of every so
     many-th block is kept for the backward, all that blocks compute if 0; "auto": as checkpoint_group() has it. seed: of
-    initial values, dropout and the order of the data.
+    initial values, dropout and the order of the data. offload: whether fp32 weights and moments lie on the host.
     """
 
     model: Architecture
@@ -65,6 +65,7 @@ class Training:
     optim: OptimConfig = OptimConfig()
     seed: int = 0
     pipeline: PipelineOptions = DEFAULT
+    offload: bool = False
 
     def staged(self, grid: Grid) -> Staged:
         """Cut the network into the grid's stages, with what they do when. Raises UsageError for what can't be."""

@@ -23,8 +23,8 @@ from engine.options import Bytes, File, check_file, word
 from engine.overlap.flags import ALL, Pace
 from engine.planning.grids import SearchSpace
 from engine.progress import log_to_stderr
-from engine.training.checks import check_cache, check_every
-from engine.training.config import MODEL, OVERLAP, CheckpointEveryN, OverlapFlags, checkpointing
+from engine.training.checks import check_cache, check_every, check_offload
+from engine.training.config import MODEL, OVERLAP, CheckpointEveryN, Offload, OverlapFlags, checkpointing
 from engine.training_record import PrecisionName, Training
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class PlanConfig:
     checkpoint_activations: Annotated[bool, Parameter(negative="--keep-activations", show_default=True)] = True
     """recompute each block in the backward, or don't"""
     checkpoint_every: CheckpointEveryN = None
+    offload: Offload = False
     overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL
     device_memory: Bytes | None = None
     """of one device (default: as the system's file says)"""
@@ -157,13 +158,16 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     check_every(config.checkpoint_every, model)
     system = systems.load(config.system) if config.system else systems.here()
     space = _search_space(config, model)
+    precision = config.precision or ("fp32" if system.device.kind == "cpu" else "bf16")
+    check_offload(precision, offload=config.offload)
     training = Training(
         model,
         Batch(space.check(devices), config.micro_batch),
-        config.precision or ("fp32" if system.device.kind == "cpu" else "bf16"),
+        precision,
         config.reduce_dtype,
         checkpointing(config.checkpoint_activations, config.checkpoint_every),
         config.overlap,
+        offload=config.offload,
     )
 
     def simulated(workload: "Workload", ranking: "Ranking", machine: "MachineModel") -> Sequence["Candidate"]:

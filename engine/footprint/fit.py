@@ -24,8 +24,8 @@ def check_memory(training: Training, grid: Grid, device_memory: float, device: s
         raise UsageError(
             f"On grid {grid} a step of {training.model.name} needs {needs.total / 1e9:.3g} GB on each rank, "
             f"{needs.state / 1e9:.3g} GB of it for weights, gradients and optimizer, but a device has "
-            f"{device_memory / 1e9:.3g} GB: use more ranks on x, y or z, a smaller --micro-batch or "
-            "--checkpoint-activations."
+            f"{device_memory / 1e9:.3g} GB: use more ranks on x, y or z, a smaller --micro-batch, "
+            "--checkpoint-activations or, in bf16 or fp16, --offload."
         )
 
 

@@ -26,7 +26,7 @@ from engine.footprint.gradients import Gradients
 from engine.footprint.held import Held, stages_held
 from engine.footprint.weights import Pass, Weights, fullest_passes
 from engine.grid import REPLICATING, SHARDING, Grid
-from engine.optimizer_state import ADAMW, OptimizerState
+from engine.optimizer_state import ADAMW, BUCKET, OptimizerState
 from engine.overlap.flags import Overlap
 from engine.pipeline.options import DEFAULT
 from engine.training_record import Training
@@ -57,10 +57,11 @@ def cached_blocks(overlap: Overlap, device_memory: float | None, needed: float, 
 class Needs:
     """It has bytes of one rank, by what they are for, at the moment at which their sum is largest.
 
-    state: weights, gradients and optimizer, as always. activations: what the forward keeps for the backward, those of
-    blocks that are recomputed together included, and gradients of activations. weights: copies in the compute dtype,
-    gathered for use or ahead of it. cache: gathered ones of cache=N. logits: with what the loss makes of some rows at a
-    time. gradients: contributions of weights, and copies of their sums, on their way.
+    state: weights, gradients and optimizer, as always; with the offload gradients and buckets, and what is no matrix.
+    activations: what the forward keeps for the backward, those of blocks that are recomputed together included, and
+    gradients of activations. weights: copies in the compute dtype, gathered for use or ahead of it. cache: gathered
+    ones of cache=N. logits: with what the loss makes of some rows at a time. gradients: contributions of weights, and
+    copies of their sums, on their way.
     """
 
     state: float
@@ -105,13 +106,17 @@ class Footprint:
         rows = at_once * model.sequence
         activations = Activations(model, self._block, grid, rows, *dtypes, device, group=group)
         head = self._head if stage.is_last else None
-        weights = Weights((self._of_block, rest), head, stage.blocks, grid, *dtypes, of.overlap, recomputed=group > 0)
+        weights = Weights(
+            (self._of_block, rest), head, stage.blocks, grid, *dtypes, of.overlap, recomputed=group > 0,
+            offloaded=of.offload,
+        )  # fmt: skip
         scattered, summed = of.reduce(grid, SHARDING), of.reduce(grid, REPLICATING[0])
         gradients = Gradients(weights, grid, of.overlap, scattered, summed, of.master, device == "cpu")
         moments = _Moments(self._block, stage, group, *dtypes, activations, weights, gradients)
         kept, gathered, *others = max(moments.of_step(share / at_once), key=sum)
-        parameters = of.master * weights.stored
-        state = 2 * parameters + self._optimizer.device_bytes(parameters)  # with their gradients
+        here = of.master * (weights.stored - weights.offloaded)
+        state = of.master * weights.stored + here + self._optimizer.device_bytes(here)  # gradients are all here
+        state += self._optimizer.bucket_bytes(of.master * min(BUCKET, weights.offloaded))
         more = stage.more_passes(activations) + stage.messages(activations, grid)
         return Needs(state, kept + more, weights.casts + gathered, *others)
 

@@ -45,6 +45,7 @@ class Weights:
         overlap: Overlap,
         *,
         recomputed: bool,
+        offloaded: bool = False,
     ) -> None:
         of_block, others = ([(_tile(p, grid), p.sharded) for p in group] for group in placements)
         self._layers, self._shards, self._compute, self._recomputed = layers, grid.shards, compute, recomputed
@@ -56,11 +57,13 @@ class Weights:
             sum(tile / grid.shards if sharded else tile for tile, sharded in group) for group in (of_block, others)
         )
         self.stored = layers * self.stored_block + stored
-        self._narrow = compute != master
-        copied = self.stored if grid.shards == 1 else self.stored - (layers * sum(self.block) + sum(rest)) / grid.shards
-        self.casts = compute * copied if self._narrow else 0.0
-        """What isn't sharded is cast to the compute dtype once a step, and kept."""
-        gathers = grid.shards > 1
+        sharded = (layers * sum(self.block) + sum(rest)) / grid.shards
+        self.offloaded = sharded if offloaded else 0.0
+        """So many of these elements lie on the host in the master dtype."""
+        gathers, self._narrow = grid.shards > 1, compute != master
+        self._casts_sent = gathers and self._narrow and not offloaded
+        self.casts = compute * (self.stored - sharded * self._casts_sent) if self._narrow else 0.0
+        """A copy in the compute dtype is kept of all that isn't cast as it is sent."""
         self._gathers_again = grid.stages > 1 and not recomputed
         self._cached = overlap.cache if recomputed and gathers and overlap.cache != AUTO else 0
         self._depth = overlap.prefetch_depth if overlap.oag and gathers else 0
@@ -91,7 +94,7 @@ class Weights:
         again = min(below, self._layers - self._cached, self._depth) if gathers_again else 0
         following = [] if now.last else self.first(self._depth)
         tiles = [*self.block * again, *following][: self._depth]
-        return sum(tiles) * self._compute * (1 + (1 / self._shards if self._narrow else 0))
+        return sum(tiles) * self._compute * (1 + self._casts_sent / self._shards)
 
     def first(self, count: int) -> list[float]:
         """List the first weights that a pass uses, in that order. Their gradients come last, in the reverse order."""

@@ -122,7 +122,8 @@ class Linear(nn.Module):
         self.out_axis, self.in_axis = out_axis, in_axis
         self.out_ranks, self.in_ranks = comm.grid[out_axis], comm.grid[in_axis]
         master, compute = sharded.shard.dtype, schedule.compute_dtype
-        self.gradient_dtype = matmul.gradient_dtype(compute, master, sharded.shard.device, shards=comm.grid.shards)
+        device = schedule.flat_gradients.device
+        self.gradient_dtype = matmul.gradient_dtype(compute, master, device, shards=comm.grid.shards)
         self.weight = sharded.shard
         self.bias = bias
 

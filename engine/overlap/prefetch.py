@@ -76,7 +76,7 @@ class _Ahead:
 
 
 class Prefetch:
-    """It gathers one model's weights in the given dtype, but for those that aren't sharded, which casts holds.
+    """It gathers one model's weights in the given dtype, in which casts gives what a rank stores of them.
 
     most_ahead_bytes, most_kept_bytes: the most memory that prefetched and cached weights have taken at once since the
     last switch().
@@ -224,8 +224,8 @@ class Prefetch:
 
     def _issue(self, weight: ShardedWeight, *, at_once: bool) -> Handle:
         # Cast before it travels, not after. To keep what is cast would take as much memory as a tenth of the state, and
-        # save a rank of a large grid milliseconds of a step of seconds.
-        shard = weight.shard.detach().to(self._dtype)
+        # save a rank of a large grid milliseconds of a step of seconds: only what lies on the host is kept so.
+        shard = self._casts.of(weight.shard)
         return self._comm.issue(Kind.ALL_GATHER, SHARDING, shard, lane=Lane.GATHER, at_once=at_once)
 
     def _knows(self, task: Task) -> bool:

@@ -16,7 +16,7 @@ from math import prod
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from engine.comm.funnel import Comm, Handle, Kind
 from engine.grid import REPLICATING, SHARDING
@@ -80,9 +80,9 @@ class Reduction:
     ) -> None:
         self._comm = comm
         self._scattered, self._summed = precision.reduce(comm.grid.shards), precision.reduce(comm.grid.model_replicas)
-        self.flat = torch.zeros_like(flat.masters)
+        self.flat = flat.masters.new_zeros(len(flat))
         for parameter in flat.places:
-            parameter.grad = flat.view(self.flat, parameter)
+            _give(parameter, flat.view(self.flat, parameter))
         self._gradients: dict[ShardedWeight, _Gradient] = {}
         sharded = 0
         for weight in weights:
@@ -197,3 +197,10 @@ class Reduction:
     def _hand_over(self, gradient: _Gradient) -> None:
         gradient.state = GradientState.HANDED_OVER
         self._data_sum.add(gradient.start, gradient.stop)
+
+
+def _give(parameter: nn.Parameter, gradient: Tensor) -> None:
+    """Set .grad on the device, wherever the parameter lies: PyTorch takes it while both are in one place."""
+    where, parameter.data = parameter.data, gradient
+    parameter.grad = gradient
+    parameter.data = where

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
 from engine.overlap.flags import Overlap
-from engine.overlap.flat import Flat
+from engine.overlap.flat import Elements, Flat
 from engine.overlap.prefetch import Prefetch
 from engine.overlap.reduction import Fill, OnSummed, Reduction
 from engine.overlap.tasks import Direction, Task
@@ -50,12 +50,12 @@ class WeightSchedule:
         replicated: Sequence[nn.Parameter],
         precision: Precision,
         overlap: Overlap,
-        masters: Tensor | None = None,
+        elements: Elements | None = None,
         *,
         gathers_again: bool = False,
     ) -> None:
-        """Lay the parameters out. masters: the tensor in which all of them lie, in this order; without it they are
-        moved into one. gathers_again: whether a layer's backward gathers the weight again, instead of keeping what its
+        """Lay the parameters out. elements: where all of them lie, in this order; without it they are moved into
+        one tensor. gathers_again: whether a layer's backward gathers the weight again, instead of keeping what its
         forward has gathered: for several passes that are under way at once.
         """
         self.gathers_again = gathers_again and comm.grid.shards > 1
@@ -67,10 +67,9 @@ class WeightSchedule:
         self._leaving: list[Contribution] | None = None
         """The present task, if it is such a backward, adds to these."""
         self.compute_dtype = precision.compute
-        self.flat = Flat([*(weight.shard for weight in weights), *replicated], masters)
-        as_sent = (
-            sum(weight.shard.numel() for weight in weights) if comm.grid.shards > 1 else 0
-        )  # cast as they are sent
+        self.flat = Flat([*(weight.shard for weight in weights), *replicated], elements)
+        sharded = sum(weight.shard.numel() for weight in weights)
+        as_sent = sharded if comm.grid.shards > 1 and not self.flat.offloaded else 0  # cast as they are sent
         self._casts = Casts(self.flat, as_sent, precision.compute)
         self._prefetch = Prefetch(comm, self._casts, precision.compute, overlap)
         self._reduction = Reduction(comm, weights, self.flat, precision, overlap)

@@ -37,14 +37,15 @@ class Casts:
 
     Whoever changes all parameters and the copy alike, as an optimizer does, spares the next step that. What changes a
     parameter after that is seen by the count of changes that PyTorch keeps of a tensor and its views; writes through
-    parameter.data, and those of fused kernels, are not in it. first: elements before it are never asked for.
+    parameter.data, and those of fused kernels, are not in it. first: elements before it are cast when they are asked
+    for, and not kept; of parameters that lie on the host all are kept.
     """
 
     def __init__(self, flat: Flat, first: int, dtype: torch.dtype) -> None:
         self._flat, self._first, self._dtype = flat, first, dtype
-        self._masters = flat.masters[first:]
-        self._narrow = dtype != self._masters.dtype and len(self._masters) > 0
-        self._held = {p: p.detach() for p, (start, _) in flat.places.items() if start >= first}
+        on_host = flat.elements.host
+        self._masters = [flat.masters[first:]] if not len(on_host) else [on_host, flat.masters]
+        self._narrow = dtype != flat.masters.dtype and len(flat) > first
         self._whole: Tensor | None = None
         self._copies: dict[nn.Parameter, Tensor] = {}
         self._in_step = False
@@ -58,10 +59,12 @@ class Casts:
         if not self._narrow:
             return
         if self._whole is None:
-            self._whole = torch.empty_like(self._masters, dtype=self._dtype)
-            self._copies = {p: self._copy_of(*self._flat.places[p]).view(p.shape) for p in self._held}
+            self._whole = self._flat.masters.new_empty(len(self._flat) - self._first, dtype=self._dtype)
+            kept = {p: place for p, place in self._flat.places.items() if place[0] >= self._first}
+            self._copies = {p: self._copy_of(*place).view(p.shape) for p, place in kept.items()}
         if not self._is_fresh():
-            self._whole.copy_(self._masters)
+            for copy, masters in zip(self._whole.split([*map(len, self._masters)]), self._masters, strict=True):
+                copy.copy_(masters)
         self._in_step = True
 
     def end_step(self) -> None:
@@ -72,10 +75,9 @@ class Casts:
 
     def of(self, parameter: nn.Parameter) -> Tensor:
         """Give the parameter's elements, of which no gradient is taken."""
-        if self._in_step:
+        if self._in_step and parameter in self._copies:
             return self._copies[parameter]
-        held = self._held[parameter]
-        return held.to(self._dtype) if self._narrow else held
+        return parameter.detach().to(self._flat.masters.device, self._dtype)
 
     @contextmanager
     def changing(self, start: int, stop: int) -> Iterator[Tensor | None]:
@@ -83,11 +85,11 @@ class Casts:
         if self._whole is None or start < self._first:
             yield None
             return
-        if self._version != self._masters._version:
+        if self._version != self._masters_version():
             self._changed.clear()
         yield self._copy_of(start, stop)
         self._changed.append((start, stop))
-        self._version = self._masters._version
+        self._version = self._masters_version()
 
     def _copy_of(self, start: int, stop: int) -> Tensor:
         assert self._whole is not None
@@ -98,7 +100,10 @@ class Casts:
         end = self._first
         for start, stop in sorted(self._changed):
             end = max(end, stop) if start <= end else end
-        return end == self._first + len(self._masters) and self._version == self._masters._version
+        return end == len(self._flat) and self._version == self._masters_version()
+
+    def _masters_version(self) -> int:
+        return sum(masters._version for masters in self._masters)
 
 
 def gathered_bytes(weights: Iterable[ShardedWeight], dtype: torch.dtype) -> int:

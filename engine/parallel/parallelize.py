@@ -20,7 +20,7 @@ from engine.models.adapters.library import adapt
 from engine.models.adapters.weights import WeightLoader
 from engine.models.architecture import Architecture
 from engine.overlap.flags import ALL, Overlap
-from engine.overlap.flat import in_order
+from engine.overlap.flat import Elements, in_order, on_host
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.parallel.initial import initial, without_values
@@ -43,13 +43,15 @@ def parallelize(
     kernels: Mapping[str, Kernels] = MappingProxyType({}),
     loader: WeightLoader | None = None,
     cut: Cut | None = None,
+    offload: bool = False,
 ) -> ParallelModel:
     """Make this rank's part of a network on the 4D grid, with its initial weights.
 
     network: an architecture, or a network of transformers or litgpt, whose weights are taken unless it is on the meta
     device. The same seed gives the same global weights on every grid, whatever the precision; on the meta device there
     are none. loader: gives the weights instead. cut: into the grid's stages (default: of equal time). checkpoint_every:
-    as SerialModel takes it. kernels: how linear layers multiply, by the name of the layer. Of the overlap, cache="auto"
+    as SerialModel takes it. kernels: how linear layers multiply, by the name of the layer. offload: whether sharded
+    weights lie in the host's memory, and on the device a copy in the compute dtype. Of the overlap, cache="auto"
     is left to whoever knows the memory (ParallelModel.cache_blocks). Raises UsageError if the grid doesn't divide the
     network or no adapter knows it, ValueError for a layer that there is none of on the grid.
     """
@@ -76,9 +78,11 @@ def parallelize(
     parameters: dict[str, nn.Parameter] = {}
     weights: dict[str, ShardedWeight] = {}
     numels = {name: placements[name].local_numel(grid) for name in in_order(ours, grid)}
-    masters, start = torch.empty(sum(numels.values()), dtype=precision.master, device=device), 0
+    offloaded = sum(numel for name, numel in numels.items() if offload and placements[name].sharded)
+    masters = torch.empty(sum(numels.values()) - offloaded, dtype=precision.master, device=device)
+    lie, start = Elements(on_host(offloaded, masters), masters), 0
     for name, numel in numels.items():
-        placement, elements = placements[name], masters[start : start + numel]
+        placement, elements = placements[name], lie.part(start, start + numel)
         if loader is None:
             elements.copy_(initial(placement, grid, coords, seed, device))
         else:
@@ -89,7 +93,7 @@ def parallelize(
             weights[name] = ShardedWeight(placement, parameters[name], tile)
     replicated = [parameter for name, parameter in parameters.items() if name not in weights]
     schedule = WeightSchedule(
-        comm, list(weights.values()), replicated, precision, overlap, masters,
+        comm, list(weights.values()), replicated, precision, overlap, lie,
         gathers_again=cut.stages > 1 and not checkpoint_every,
     )  # fmt: skip
 

@@ -15,13 +15,13 @@ def full_tensor(placement: Placement, local: Tensor, comm: Comm) -> Tensor | Non
     """Put together, on the first rank of a stage alone, the serial tensor of which all of the stage's ranks hold their
     local elements. Collective among those.
     """
-    pieces = local.detach().reshape(-1).contiguous()
+    pieces = local.detach().to(comm.device).reshape(-1).contiguous()
     axes = placement.axes[::-1]
     for axis in axes:
         pieces = comm.run(Kind.ALL_GATHER, axis, pieces)
     if not _leads(comm):
         return None
-    full = local.new_empty(placement.shape)
+    full = pieces.new_empty(placement.shape)
     per_rank = placement.local_numel(comm.grid)
     # The last axis gathered is the outermost of the pieces.
     for index, piece in enumerate(pieces.view(-1, per_rank).unbind(0)):

@@ -99,6 +99,7 @@ class GridPlan(Document):
     precision: str
     checkpoint_activations: bool
     checkpoint_every: CheckpointEvery | None = None
+    offload: bool = False
     overlap: str
     token_budget: float
     placement_aware: bool

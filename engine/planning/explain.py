@@ -30,6 +30,10 @@ PARTS = {
     "logits": "logits",
     "gradients": "gradients on their way",
 }
+OFFLOADED = (
+    "Matrices and their moments lie on the host, in fp32; the way from there and back, 24 bytes of each element a "
+    "batch, takes time that is not in the table, as no file has the bandwidth between host and device."
+)
 LAST = {False: "It is the last one that fits.", True: "It is the last one that was simulated."}
 Column = tuple[str, str, Callable[[Row], str | None]]
 _Key = TypeVar("_Key", bound=str)
@@ -86,6 +90,8 @@ def head(plan: GridPlan) -> str:
     ]
     if any(row.days is not None for row in plan.rows):
         lines.append(f"Days and device-hours are those of {plan.token_budget:.3g} tokens, restarts not counted.")
+    if plan.offload:
+        lines.append(OFFLOADED)
     best = f"{fit}; best first by {order}."
     if plan.ordered_by == "simulated":
         best = f"{fit}; those that communicate least by {order} were simulated, the fastest first."

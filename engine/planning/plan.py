@@ -84,6 +84,7 @@ def planned(
         precision=training.precision,
         checkpoint_activations=training.checkpoint_activations,
         checkpoint_every=training.checkpoint_every,
+        offload=training.offload,
         overlap=str(training.overlap),
         token_budget=budget,
         placement_aware=placement_aware,

@@ -64,6 +64,9 @@ def trace(
         assert comm.recorder is not None
         data = training.model.task.data.synthetic()
         trainer, staged = Trainer(training, data, comm, comm.recorder), training.staged(grid)
+        on_host = trainer.model.schedule.flat.elements.host
+        log.freed((1 + len(trainer.optimizer.keeps.names)) * on_host.nbytes)
+        log.peak = log.live
         alone = OneByOne(staged.schedule.chunks, staged.schedule.deferring)
         trainer.runner.schedule, trainer.training = alone, _of_few(training, grid, 1)
         trainer.launch_step()  # in which the order of gathers is learnt, and what stays from step to step is made

@@ -101,7 +101,7 @@ class Operators(TorchDispatchMode):
         made = list(_meta([out]))
         for tensor in made:
             self._see(tensor)
-        if made and func not in FREE and not func.is_view and func.namespace != "c10d":
+        if made and func not in FREE and not func.is_view and func.namespace != "c10d" and not _aside(func, args):
             self._count(func, args, given, made)
         return out
 
@@ -177,6 +177,11 @@ POINTWISE = {
 }  # fmt: skip
 PRODUCTS = {aten.mm.default: 0, aten.mm.out: 0, aten.addmm.default: 1, aten.addmm_.default: 1}
 """The two factors of these operators are the arguments from this place on."""
+
+
+def _aside(func: Any, args: Sequence[Any]) -> bool:
+    """Say whether it copies between host and device, for which alone nobody waits: no machine's file has that link."""
+    return func is aten.copy_.default and len(args) > 2 and bool(args[2])
 
 
 def _meta(values: Iterable[Any]) -> Iterator[Tensor]:

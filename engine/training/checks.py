@@ -27,6 +27,8 @@ WAITS = "--overlap data sums gradients early, but the optimizer waits for all of
 CLIPPED = WAITS + "clipping needs the norm of the whole gradient (--clip 0 steps each bucket as it is summed)."
 SCALED = WAITS + "in fp16 a step is skipped where any gradient overflows."
 
+HALF = ("bf16", "fp16")
+
 Kind = Literal["train", "ablation", "pipeline"]
 
 
@@ -91,6 +93,7 @@ def checked(config: TrainConfig, ranks: int) -> CheckedRun:
     _check_pretrained(config, pretrained)
     check_cache(config.overlap, model)
     check_every(config.checkpoint_every, model)
+    check_offload(config.precision, offload=config.offload)
     if (config.save is None) != (config.save_every == 0) or config.save_every < 0:
         raise UsageError("Saving needs both --save DIR and --save-every N with N at least 1.")
     training, device = config.training(model), "cpu" if config.device == "cpu" else "cuda"
@@ -150,6 +153,15 @@ def check_every(every: CheckpointEvery | None, model: Architecture) -> None:
         raise UsageError(
             f"--checkpoint-every {every} recomputes {every} blocks together, but {model.name} has {model.layers}: use "
             f"{model.layers} or fewer, or auto."
+        )
+
+
+def check_offload(precision: str, *, offload: bool) -> None:
+    """Raise UsageError for an offload that would leave nothing on the device to compute with."""
+    if offload and precision not in HALF:
+        raise UsageError(
+            f"--offload leaves the weights that it keeps on the host on the device in bf16 or fp16, but --precision is "
+            f"{precision}: give one of these."
         )
 
 
@@ -227,7 +239,7 @@ def _check_numbers(config: TrainConfig) -> None:
     for option, value in not_negative.items():
         if not (math.isfinite(value) and value >= 0):
             raise UsageError(f"{option} is a number from 0 up, but {value} was given.")
-    half = config.precision in ("bf16", "fp16")
+    half = config.precision in HALF
     if config.reduce_dtype not in (None, config.precision, *(("fp32",) if half else ())):
         raise UsageError(
             f"With --precision {config.precision} gradients reduce in {config.precision}"

@@ -69,6 +69,9 @@ def checkpointing(each: bool, every: CheckpointEvery | None) -> CheckpointEvery:
     return int(each) if every is None else every
 
 
+OFFLOAD_HELP = "keep the fp32 weights of matrices, and their moments, in the host's memory, with bf16 or fp16"
+Offload = Annotated[bool, Parameter(negative=(), help=OFFLOAD_HELP)]
+
 BATCH_OPTIONS = {"sequences": "batch-size", "micro": "micro-batch"}
 BatchOptions = Annotated[Batch, Parameter(name="*", name_transform=BATCH_OPTIONS.__getitem__, metavar="SEQS")]
 
@@ -106,6 +109,7 @@ class RunConfig(Timeouts):
     """gradients while summed (default: precision, but fp32 of fp16, and of bf16 along z or data from 64 ranks on)"""
     checkpoint_activations: CheckpointActivations = False
     checkpoint_every: CheckpointEveryN = None
+    offload: Offload = False
     data: Annotated[str, Parameter(metavar="PATH|synthetic")]
     """a corpus of `data prepare`, or synthetic"""
     seed: int = 0
@@ -180,4 +184,5 @@ class TrainConfig(RunConfig):
             self.optim,
             self.seed,
             self.pipeline,
+            self.offload,
         )

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from engine.grid import CUTTING_STAGES, HOLDING
 from engine.layers.compiled import Compiled
-from engine.optimizer_state import ADAMW
+from engine.optimizer_state import ADAMW, BUCKET
 from engine.parallel.model import ParallelModel
+from engine.training.offload import Buckets, Piece
 from engine.training_record import OptimConfig
 
 LONG, ROW_OF_NORM = 65536, 512
@@ -43,18 +44,22 @@ class AdamW:
 
     keeps = ADAMW
 
-    def __init__(self, model: ParallelModel, config: OptimConfig) -> None:
+    def __init__(self, model: ParallelModel, config: OptimConfig, bucket: int = BUCKET) -> None:
+        """Begin with moments of zero. bucket: so many elements of what lies on the host are stepped at a time."""
         flat = model.schedule.flat
         self._model, self._config = model, config
-        shards = model.comm.grid.shards > 1  # what is sharded has no copy
-        self._ranges = model.ranges(lambda placement: (len(placement.shape) > 1, shards and placement.sharded))
-        self._moments = torch.zeros_like(flat.masters), torch.zeros_like(flat.masters)
+        apart = model.comm.grid.shards > 1 or flat.offloaded > 0  # what is sharded has no copy, or lies on the host
+        self._ranges = model.ranges(lambda placement: (len(placement.shape) > 1, apart and placement.sharded))
+        moments = flat.elements.zeros(), flat.elements.zeros()
+        self._held = flat.elements, *moments
+        self._buckets = Buckets([of.host for of in self._held], flat.masters.device, bucket) if flat.offloaded else None
         self._unscaled = torch.ones((), dtype=flat.masters.dtype, device=flat.masters.device)
         self.state: Mapping[nn.Parameter, Mapping[str, Tensor]] = {
             parameter: {
-                name: flat.view(moment, parameter) for name, moment in zip(self.keeps.names, self._moments, strict=True)
+                name: moment.part(*place).view(parameter.shape)
+                for name, moment in zip(self.keeps.names, moments, strict=True)
             }
-            for parameter in flat.places
+            for parameter, place in flat.places.items()
         }
         self.start_step(0)
 
@@ -78,18 +83,24 @@ class AdamW:
         scale: their gradients are taken times that. Some kernels scale .grad too, so it isn't used afterwards.
         """
         scale = self._unscaled if scale is None else scale
-        schedule, (first, second) = self._model.schedule, self._moments
-        masters, gradients = schedule.flat.masters, schedule.flat_gradients
+        schedule = self._model.schedule
         for (decays, _), low, high in self._ranges:
-            low, high = max(low, start), high if stop is None else min(high, stop)
-            if low >= high:
-                continue
-            # In rows, so that a compiler knows of any length what it is a multiple of, and vectorises.
-            rows = (-1, ROW) if (high - low) % ROW == 0 else (-1, 1)
-            p, g, m, v = (of[low:high].view(rows) for of in (masters, gradients, first, second))
-            with schedule.changing(low, high) as copy:
-                copied = None if copy is None else copy.view(rows)
-                adamw(p, g, m, v, copied, scale, self._factors[decays], self._rules[decays])
+            for first, last, held in self._pieces(max(low, start), high if stop is None else min(high, stop)):
+                # In rows, so that a compiler knows of any length what it is a multiple of, and vectorises.
+                rows = (-1, ROW) if (last - first) % ROW == 0 else (-1, 1)
+                p, m, v = (of.view(rows) for of in held)
+                g = schedule.flat_gradients[first:last].view(rows)
+                with schedule.changing(first, last) as copy:
+                    copied = None if copy is None else copy.view(rows)
+                    adamw(p, g, m, v, copied, scale, self._factors[decays], self._rules[decays])
+
+    def _pieces(self, low: int, high: int) -> Iterable[Piece]:
+        """Give a range's masters and moments: all at once where they lie on the device, else a bucket at a time."""
+        if low >= high:
+            return []
+        if self._buckets is not None and high <= self._model.schedule.flat.offloaded:
+            return self._buckets.visits(low, high)
+        return [(low, high, [of.part(low, high) for of in self._held])]
 
 
 class Rule(NamedTuple):

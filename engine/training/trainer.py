@@ -90,6 +90,7 @@ class Trainer:
                 kernels=kernels,
                 loader=loader,
                 cut=staged.cut,
+                offload=training.offload,
             )
         self.runner = Runner(self.model, staged.schedule)
         self.optimizer: Optimizer = optimizer(self.model, training.optim)

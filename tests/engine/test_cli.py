@@ -27,7 +27,8 @@ SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
 STAGES = ["check", *SMALL, "--ranks", "2", "--grid", "1x1x1x1", "--pipe", "2"]
 OF_TRAIN = """
     model architecture layers hidden heads kv-heads ffn vocab seq image patch classes norm no-bias tied dropout grid
-    batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations checkpoint-every data seed
+    batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations checkpoint-every offload
+    data seed
     device timeout meeting-timeout devices-per-node device-memory peak-flops empirical-peak-flops energy measure-peak
     link-bytes-per-s intra-node-bytes-per-s breakdown tune-matmul label out overlap prefetch-depth reduce-window
     bucket-bytes cache-bytes
@@ -53,7 +54,8 @@ OF_BENCH_MATMUL = """
 OF_PLAN = """
     model architecture layers hidden heads kv-heads ffn vocab seq
     image patch classes norm no-bias tied dropout system gpus pipe batch-tokens
-    batch-size micro-batch precision reduce-dtype checkpoint-activations keep-activations checkpoint-every overlap
+    batch-size micro-batch precision reduce-dtype checkpoint-activations keep-activations checkpoint-every offload
+    overlap
     prefetch-depth reduce-window bucket-bytes cache-bytes device-memory token-budget agnostic as-run equations exact top
     explain json out validate measured refit
 """

@@ -143,20 +143,23 @@ def test_sums_over_data_travel_in_copies_while_blocks_are_still_in_the_backward(
 
 
 @pytest.mark.parametrize(
-    ("model", "grid", "batch", "checkpoint"),
+    ("model", "grid", "batch", "checkpoint", "offload"),
     [
-        (ModelChoice(model="gpt-20b", layers=4), "4x1x4x16", Batch(256, 2), True),
-        (ModelChoice(model="gpt-20b", layers=5), "4x1x4x16", Batch(256, 2), 2),
-        (ModelChoice(model="llama-3.1-8b", layers=4), "4x1x4x16", Batch(256, 2), False),
-        (ModelChoice(model="gpt-5b", layers=4), "4x1x1x64", Batch(64), True),
+        (ModelChoice(model="gpt-20b", layers=4), "4x1x4x16", Batch(256, 2), True, False),
+        (ModelChoice(model="gpt-20b", layers=5), "4x1x4x16", Batch(256, 2), 2, False),
+        (ModelChoice(model="llama-3.1-8b", layers=4), "4x1x4x16", Batch(256, 2), False, False),
+        (ModelChoice(model="gpt-5b", layers=4), "4x1x1x64", Batch(64), True, False),
+        (ModelChoice(model="gpt-20b", layers=4), "4x1x4x16", Batch(256, 2), True, True),
+        (ModelChoice(model="gpt-5b", layers=4), "4x1x1x64", Batch(64), True, True),
     ],
-    ids=["recomputed", "recomputed by two", "kept", "summed over data"],
+    ids=["recomputed", "recomputed by two", "kept", "summed over data", "shards offloaded", "offloaded"],
 )
 def test_at_full_size_it_is_what_the_engine_holds_without_numbers(
-    model: ModelChoice, grid: str, batch: Batch, checkpoint: CheckpointEvery
+    model: ModelChoice, grid: str, batch: Batch, checkpoint: CheckpointEvery, offload: bool
 ) -> None:
     """On the meta device layers work as on a GPU, but for kernels, and nothing exchanges as gloo does."""
-    config = replace(_config(model, grid, batch, "bf16", checkpoint, "oar,ors,oag,data"), device="auto")
+    config = _config(model, grid, batch, "bf16", checkpoint, "oar,ors,oag,data")
+    config = replace(config, device="auto", offload=offload)
     run = checked(config, Grid.parse(grid).size)
     assert needs(config).total == pytest.approx(trace(run.training, run.grid).peak_bytes, rel=0.01)
 
@@ -175,6 +178,14 @@ def test_each_part_is_what_it_is_for() -> None:
     assert needs(_config(DEEP, "1x1x1x1", Batch(8), "fp32", True, "oag,ors")).weights == 0
     double = needs(_config(DEEP, "1x1x1x1", Batch(8), "fp64", True, "none"))
     assert double.state == pytest.approx(2 * needs(_config(DEEP, "1x1x1x1", Batch(8), "fp32", True, "none")).state)
+
+
+def test_with_the_offload_the_device_holds_six_bytes_a_parameter_and_two_buckets() -> None:
+    """axonn-ipdps22 V-B has four, its gradients being in fp16, and 16 bytes an element of one bucket."""
+    config = _config(ModelChoice(model="gpt-12b"), "1x1x1x1", Batch(1), "fp16", "auto", "none")
+    found, parameters = needs(replace(config, device="cuda", offload=True)), config.model.resolve().parameters
+    assert found.state + found.weights == pytest.approx(6 * parameters + 24 * 2**22, rel=1e-3)
+    assert needs(replace(config, device="cuda")).state == pytest.approx(16 * parameters)
 
 
 def test_check_tells_the_parts(capsys: pytest.CaptureFixture[str]) -> None:

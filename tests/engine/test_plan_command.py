@@ -46,6 +46,19 @@ def _told(capsys: pytest.CaptureFixture[str], words: str) -> str:
     return capsys.readouterr().out
 
 
+def test_with_the_offload_more_grids_fit_and_a_person_is_told_what_the_times_lack(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "--model gpt-20b --gpus 16 --batch-size 64 --top 1000"
+    without, plan = (_document(f"{words} {offload}") for offload in ("", "--offload"))
+    assert (without.offload, plan.offload) == (False, True)
+    assert plan.valid == without.valid > plan.fit > without.fit
+    state = {row.grid: row.memory.parts["state"] for row in plan.rows}
+    assert all(state[row.grid] < 0.3 * row.memory.parts["state"] for row in without.rows)
+    sentence = "Matrices and their moments lie on the host, in fp32; the way from there and back"
+    assert [sentence in _told(capsys, f"{words} {offload}") for offload in ("", "--offload")] == [False, True]
+
+
 def test_every_grid_of_32768_devices_that_is_told_can_be_trained_on(largest: GridPlan) -> None:
     assert (largest.schema_, largest.version, largest.sequences, largest.tokens) == ("par4d.plan", 1, 8192, 1 << 24)
     assert largest.valid > largest.fit == len(largest.rows) > 500

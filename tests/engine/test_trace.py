@@ -17,7 +17,7 @@ from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL, Overlap
 from engine.pipeline.options import PipelineOptions
 from engine.simulator import events
-from engine.simulator.events import Attention, Event, Issue, Mark, MatrixProduct, Trace, Wait
+from engine.simulator.events import Attention, Event, Issue, Mark, MatrixProduct, Sweep, Trace, Wait
 from engine.tracing import step, watch
 from engine.tracing.agree import corners, disagreements, some_groups
 from engine.tracing.step import trace
@@ -62,6 +62,13 @@ def test_each_flag_puts_products_between_issue_and_wait(flag: str, kind: str, ax
 
     assert products_in_flight("none") == 0
     assert products_in_flight(flag) > 0
+
+
+def test_with_the_offload_a_device_sweeps_as_much_for_the_way_to_the_host_is_not_counted() -> None:
+    training, grid = dry_plan(SMALL, Grid(), Batch(2), precision="bf16")
+    here, offloaded = (trace(replace(training, offload=offload), grid) for offload in (False, True))
+    swept = [sum(event.num_bytes for event in found if isinstance(event, Sweep)) for found in (here, offloaded)]
+    assert swept[0] == pytest.approx(swept[1], abs=100)
 
 
 def test_gradients_over_data_travel_during_the_last_backward_only_with_their_flag() -> None:
