@@ -19,7 +19,7 @@ from engine.pipeline.cut import Cut, cut_evenly
 from engine.pipeline.options import DEFAULT, PipelineOptions
 from engine.pipeline.simulation import Replayed
 from engine.pipeline.staged import Staged, staged, times_by_flops
-from engine.reduce_dtype import reduce_dtype
+from engine.reduce_dtype import gradient_dtype, reduce_dtype
 
 PrecisionName = Literal["fp32", "fp64", "bf16", "fp16"]
 ReduceDtype = PrecisionName | Literal["compute"]
@@ -114,6 +114,11 @@ class Training:
     def master(self) -> int:
         """Count the bytes of an element of the state; of statistics and losses too."""
         return max(self.compute, BYTES["fp32"])
+
+    @property
+    def gradient(self) -> int:
+        """Count the bytes of an element of a rank's gradients."""
+        return BYTES[gradient_dtype(self.precision, self.reduce_dtype, offload=self.offload)]
 
     def reduce_dtypes(self, grid: Grid) -> dict[Axis, str]:
         """Name the formats in which gradients are summed along each axis that sums them."""

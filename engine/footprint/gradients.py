@@ -2,7 +2,7 @@
 
 The backward makes a contribution, casts it if it travels in another dtype, and gives it to a reduce-scatter, of which
 the last few are in flight with ors (overlap/reduction.py). Sums over model replicas travel in copies, unless they are
-made in the master dtype (overlap/data_sum.py).
+made in the dtype that the buffer has (overlap/data_sum.py).
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from engine.overlap.flags import Overlap
 @dataclass(frozen=True, slots=True)
 class Gradients:
     """It counts those of one rank. Bytes of an element: scattered, in a reduce-scatter; summed, in the sum over model
-    replicas; master, where it is accumulated.
+    replicas; kept, where it is accumulated.
 
     on_cpu: over gloo, whose reduce-scatter is an exchange into a second buffer and a sum (comm/gloo.py).
     """
@@ -26,7 +26,7 @@ class Gradients:
     overlap: Overlap
     scattered: int
     summed: int
-    master: int
+    kept: int
     on_cpu: bool
 
     def given(self, tile: float, dtype: int, now: Pass) -> float:
@@ -37,9 +37,9 @@ class Gradients:
         made = tile * dtype if dtype != self.scattered else 0.0
         if self.grid.shards > 1:
             return made + tile * self._of_flight(now.number)
-        if dtype == self.master:
+        if dtype == self.kept:
             return 0.0
-        added = tile * self.master if self.on_cpu and now.number and self.scattered != self.master else 0.0
+        added = tile * self.kept if self.on_cpu and now.number and self.scattered != self.kept else 0.0
         return made + tile * self.scattered + added
 
     def in_flight(self, made: Sequence[float], now: Pass) -> float:
@@ -68,7 +68,7 @@ class Gradients:
 
     @property
     def _copied(self) -> bool:
-        return self.grid.model_replicas > 1 and self.summed != self.master
+        return self.grid.model_replicas > 1 and self.summed != self.kept
 
     @property
     def _window(self) -> int:
@@ -78,5 +78,5 @@ class Gradients:
         """Count the bytes of an element in flight: what is sent, what comes in, and the sum. In the first pass the sum
         has its place already, where it has the same dtype.
         """
-        placed = number == 0 and self.scattered == self.master
+        placed = number == 0 and self.scattered == self.kept
         return self.scattered * ((2 if self.on_cpu else 1) + (0 if placed else 1 / self.grid.shards))

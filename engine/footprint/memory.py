@@ -111,11 +111,11 @@ class Footprint:
             offloaded=of.offload,
         )  # fmt: skip
         scattered, summed = of.reduce(grid, SHARDING), of.reduce(grid, REPLICATING[0])
-        gradients = Gradients(weights, grid, of.overlap, scattered, summed, of.master, device == "cpu")
+        gradients = Gradients(weights, grid, of.overlap, scattered, summed, of.gradient, device == "cpu")
         moments = _Moments(self._block, stage, group, *dtypes, activations, weights, gradients)
         kept, gathered, *others = max(moments.of_step(share / at_once), key=sum)
         here = of.master * (weights.stored - weights.offloaded)
-        state = of.master * weights.stored + here + self._optimizer.device_bytes(here)  # gradients are all here
+        state = of.gradient * weights.stored + here + self._optimizer.device_bytes(here)  # gradients are all here
         state += self._optimizer.bucket_bytes(of.master * min(BUCKET, weights.offloaded))
         more = stage.more_passes(activations) + stage.messages(activations, grid)
         return Needs(state, kept + more, weights.casts + gathered, *others)

@@ -121,9 +121,8 @@ class Linear(nn.Module):
         self.comm, self.schedule, self.sharded, self.kernels = comm, schedule, sharded, kernels
         self.out_axis, self.in_axis = out_axis, in_axis
         self.out_ranks, self.in_ranks = comm.grid[out_axis], comm.grid[in_axis]
-        master, compute = sharded.shard.dtype, schedule.compute_dtype
-        device = schedule.flat_gradients.device
-        self.gradient_dtype = matmul.gradient_dtype(compute, master, device, shards=comm.grid.shards)
+        compute, kept = schedule.compute_dtype, schedule.flat_gradients
+        self.gradient_dtype = matmul.gradient_dtype(compute, kept.dtype, kept.device, shards=comm.grid.shards)
         self.weight = sharded.shard
         self.bias = bias
 

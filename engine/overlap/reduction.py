@@ -80,7 +80,7 @@ class Reduction:
     ) -> None:
         self._comm = comm
         self._scattered, self._summed = precision.reduce(comm.grid.shards), precision.reduce(comm.grid.model_replicas)
-        self.flat = flat.masters.new_zeros(len(flat))
+        self.flat = flat.masters.new_zeros(len(flat), dtype=precision.gradient)
         for parameter in flat.places:
             _give(parameter, flat.view(self.flat, parameter))
         self._gradients: dict[ShardedWeight, _Gradient] = {}
@@ -127,7 +127,7 @@ class Reduction:
     def accumulate(self, weight: ShardedWeight, fill: Fill, dtype: torch.dtype) -> None:
         """Add a layer's gradient of this rank's rows, made by fill in that dtype, to the weight's.
 
-        Ranks that split rows are summed and scattered over shards, micro-batches in the master dtype.
+        Ranks that split rows are summed and scattered over shards, micro-batches in the dtype of the buffer.
         """
         gradient = self._gradients[weight]
         gradient.given += 1
@@ -200,7 +200,7 @@ class Reduction:
 
 
 def _give(parameter: nn.Parameter, gradient: Tensor) -> None:
-    """Set .grad on the device, wherever the parameter lies: PyTorch takes it while both are in one place."""
+    """Set .grad, wherever the parameter lies and in whatever dtype, as PyTorch takes only what is like its data."""
     where, parameter.data = parameter.data, gradient
     parameter.grad = gradient
     parameter.data = where

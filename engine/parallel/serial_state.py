@@ -37,7 +37,7 @@ def full_tensor(placement: Placement, local: Tensor, comm: Comm) -> Tensor | Non
 @torch.no_grad()
 def _full(model: ParallelModel, local: dict[str, Tensor]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
-    comm, parts = model.comm, model.parts
+    comm, parts, dtype = model.comm, model.parts, next(iter(local.values())).dtype
     for name, placement in model.placements.items():
         owner, full = parts.owners[name], None
         if comm.coords[CUTTING_STAGES] == owner:
@@ -46,7 +46,7 @@ def _full(model: ParallelModel, local: dict[str, Tensor]) -> dict[str, Tensor]:
             if full is not None:
                 comm.issue(Kind.SEND, CUTTING_STAGES, full, peer=0).wait()
             elif comm.rank == 0:
-                full = torch.empty(placement.shape, dtype=model.flat_gradients.dtype, device=comm.device)
+                full = torch.empty(placement.shape, dtype=dtype, device=comm.device)
                 comm.issue(Kind.RECV, CUTTING_STAGES, full, peer=owner).wait()
         if full is not None and comm.rank == 0:
             found[name] = full.cpu()

@@ -69,7 +69,10 @@ def checkpointing(each: bool, every: CheckpointEvery | None) -> CheckpointEvery:
     return int(each) if every is None else every
 
 
-OFFLOAD_HELP = "keep the fp32 weights of matrices, and their moments, in the host's memory, with bf16 or fp16"
+OFFLOAD_HELP = (
+    "keep the fp32 weights of matrices, and their moments, in the host's memory, with bf16 or fp16; micro-batches are "
+    "then added in --reduce-dtype, too, if that is given"
+)
 Offload = Annotated[bool, Parameter(negative=(), help=OFFLOAD_HELP)]
 
 BATCH_OPTIONS = {"sequences": "batch-size", "micro": "micro-batch"}

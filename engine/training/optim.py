@@ -89,7 +89,7 @@ class AdamW:
                 # In rows, so that a compiler knows of any length what it is a multiple of, and vectorises.
                 rows = (-1, ROW) if (last - first) % ROW == 0 else (-1, 1)
                 p, m, v = (of.view(rows) for of in held)
-                g = schedule.flat_gradients[first:last].view(rows)
+                g = schedule.flat_gradients[first:last].view(rows).to(p.dtype)
                 with schedule.changing(first, last) as copy:
                     copied = None if copy is None else copy.view(rows)
                     adamw(p, g, m, v, copied, scale, self._factors[decays], self._rules[decays])
@@ -176,8 +176,8 @@ them, as nothing else is as large.
 
 
 def sum_of_squares(tensors: Iterable[Tensor]) -> Tensor:
-    """Sum the squares of all their elements to a scalar. In fp32 take norms, which are safer than the sum of the
-    squares of many elements.
+    """Sum the squares of all their elements to a scalar, in fp32 at least. In fp32 take norms, which are safer than the
+    sum of the squares of many elements.
 
     On processors torch adds up a whole tensor in a few numbers, and loses 2e-4 of the norm of 4 million elements whose
     sizes differ: so a long one is taken by rows.
@@ -186,11 +186,12 @@ def sum_of_squares(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def _norm(flat: Tensor) -> Tensor:
+    dtype = torch.promote_types(flat.dtype, torch.float32)
     if not flat.is_cpu or flat.numel() <= LONG:
-        return torch.linalg.vector_norm(flat)
+        return torch.linalg.vector_norm(flat, dtype=dtype)
     whole = flat.numel() // ROW_OF_NORM * ROW_OF_NORM
-    of_rows = torch.linalg.vector_norm(flat[:whole].view(-1, ROW_OF_NORM), dim=1)
-    return _norm(torch.cat([of_rows, flat[whole:]]))
+    of_rows = torch.linalg.vector_norm(flat[:whole].view(-1, ROW_OF_NORM), dim=1, dtype=dtype)
+    return _norm(torch.cat([of_rows, flat[whole:].to(dtype)]))
 
 
 @torch.no_grad()

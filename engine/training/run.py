@@ -106,8 +106,8 @@ def _train(
         )  # fmt: skip
 
     trainer = made(training)
-    precision = Precision.named(training.precision)
-    reporter.resolved["widened_by"] = widened_by(precision.compute, precision.master, device, shards=run.grid.shards)
+    precision = Precision.named(training.precision, training.reduce_dtype, offload=training.offload)
+    reporter.resolved["widened_by"] = widened_by(precision.compute, precision.gradient, device, shards=run.grid.shards)
     reporter.resolved["attention"] = _attention(training, run.grid, device)
     reporter.resolved["compiled"] = compiles(device)
     reporter.training = True

@@ -82,7 +82,7 @@ class Trainer:
             self.model: ParallelModel = parallelize(
                 training.model,
                 comm,
-                precision=Precision.named(training.precision, training.reduce_dtype),
+                precision=Precision.named(training.precision, training.reduce_dtype, offload=training.offload),
                 seed=training.seed,
                 overlap=training.overlap,
                 checkpoint_every=training.checkpoint_group(comm.grid),

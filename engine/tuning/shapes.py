@@ -46,11 +46,11 @@ def products(training: Training, grid: Grid, device: torch.device) -> list[Produ
     Where there are several micro-batches, the products are those of one after the first.
     """
     network, batch = training.model.network(), training.batch
-    precision = Precision.named(training.precision)
+    precision = Precision.named(training.precision, training.reduce_dtype, offload=training.offload)
     looked_up = {table.name for section in network.sections for table in section.of_kind(Table)}
-    compute, master = precision.compute, precision.master
-    gradient = gradient_dtype(compute, master, device, shards=grid.shards)
-    accumulates = batch.at_once(grid) < batch.per_rank(grid) and grid.shards == 1 and gradient == master
+    compute, kept = precision.compute, precision.gradient
+    gradient = gradient_dtype(compute, kept, device, shards=grid.shards)
+    accumulates = batch.at_once(grid) < batch.per_rank(grid) and grid.shards == 1 and gradient == kept
     found: dict[tuple[Shape, int, bool, bool], Products] = {}
     for section, number in network.repeats():
         forwards = 2 if training.checkpoint_activations and section.recomputed else 1

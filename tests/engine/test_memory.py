@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from allocations import peak_of_steps
@@ -24,6 +25,7 @@ DEEP = ModelChoice(layers=5, hidden=160, heads=4, vocab=256, seq=64)
 LLAMA = ModelChoice(architecture="llama", layers=3, hidden=128, heads=8, kv_heads=4, ffn=384, vocab=1024, seq=128)
 BERT = ModelChoice(architecture="bert", layers=3, hidden=128, heads=4, vocab=1024, seq=64)
 VIT = ModelChoice(architecture="vit", layers=3, hidden=128, heads=4, image=64, patch=8, classes=64)
+HALF_GRADIENTS = {"offload": True, "reduce_dtype": "bf16"}
 MODELS = {"wide": WIDE_VOCABULARY, "deep": DEEP, "llama": LLAMA, "bert": BERT, "vit": VIT}
 
 
@@ -143,23 +145,28 @@ def test_sums_over_data_travel_in_copies_while_blocks_are_still_in_the_backward(
 
 
 @pytest.mark.parametrize(
-    ("model", "grid", "batch", "checkpoint", "offload"),
+    ("model", "grid", "batch", "checkpoint", "more"),
     [
-        (ModelChoice(model="gpt-20b", layers=4), "4x1x4x16", Batch(256, 2), True, False),
-        (ModelChoice(model="gpt-20b", layers=5), "4x1x4x16", Batch(256, 2), 2, False),
-        (ModelChoice(model="llama-3.1-8b", layers=4), "4x1x4x16", Batch(256, 2), False, False),
-        (ModelChoice(model="gpt-5b", layers=4), "4x1x1x64", Batch(64), True, False),
-        (ModelChoice(model="gpt-20b", layers=4), "4x1x4x16", Batch(256, 2), True, True),
-        (ModelChoice(model="gpt-5b", layers=4), "4x1x1x64", Batch(64), True, True),
+        (ModelChoice(model="gpt-20b", layers=4), "4x1x4x16", Batch(256, 2), True, {}),
+        (ModelChoice(model="gpt-20b", layers=5), "4x1x4x16", Batch(256, 2), 2, {}),
+        (ModelChoice(model="llama-3.1-8b", layers=4), "4x1x4x16", Batch(256, 2), False, {}),
+        (ModelChoice(model="gpt-5b", layers=4), "4x1x1x64", Batch(64), True, {}),
+        (ModelChoice(model="gpt-20b", layers=4), "4x1x4x16", Batch(256, 2), True, {"offload": True}),
+        (ModelChoice(model="gpt-5b", layers=4), "4x1x1x64", Batch(64), True, {"offload": True}),
+        (ModelChoice(model="gpt-5b", layers=16), "4x1x1x64", Batch(64), True, HALF_GRADIENTS),
+        (ModelChoice(model="gpt-20b", layers=4), "4x1x4x1", Batch(16, 2), True, HALF_GRADIENTS),
     ],
-    ids=["recomputed", "recomputed by two", "kept", "summed over data", "shards offloaded", "offloaded"],
+    ids=[
+        *("recomputed", "recomputed by two", "kept", "summed over data", "shards offloaded", "offloaded"),
+        *("with half gradients", "shards with half gradients"),
+    ],
 )
 def test_at_full_size_it_is_what_the_engine_holds_without_numbers(
-    model: ModelChoice, grid: str, batch: Batch, checkpoint: CheckpointEvery, offload: bool
+    model: ModelChoice, grid: str, batch: Batch, checkpoint: CheckpointEvery, more: dict[str, Any]
 ) -> None:
     """On the meta device layers work as on a GPU, but for kernels, and nothing exchanges as gloo does."""
     config = _config(model, grid, batch, "bf16", checkpoint, "oar,ors,oag,data")
-    config = replace(config, device="auto", offload=offload)
+    config = replace(config, device="auto", **more)
     run = checked(config, Grid.parse(grid).size)
     assert needs(config).total == pytest.approx(trace(run.training, run.grid).peak_bytes, rel=0.01)
 
@@ -180,12 +187,17 @@ def test_each_part_is_what_it_is_for() -> None:
     assert double.state == pytest.approx(2 * needs(_config(DEEP, "1x1x1x1", Batch(8), "fp32", True, "none")).state)
 
 
-def test_with_the_offload_the_device_holds_six_bytes_a_parameter_and_two_buckets() -> None:
+def test_with_the_offload_the_device_holds_six_or_four_bytes_a_parameter_and_two_buckets() -> None:
     """axonn-ipdps22 V-B has four, its gradients being in fp16, and 16 bytes an element of one bucket."""
-    config = _config(ModelChoice(model="gpt-12b"), "1x1x1x1", Batch(1), "fp16", "auto", "none")
-    found, parameters = needs(replace(config, device="cuda", offload=True)), config.model.resolve().parameters
-    assert found.state + found.weights == pytest.approx(6 * parameters + 24 * 2**22, rel=1e-3)
-    assert needs(replace(config, device="cuda")).state == pytest.approx(16 * parameters)
+    config = replace(_config(ModelChoice(model="gpt-12b"), "1x1x1x1", Batch(1), "fp16", "auto", "none"), device="cuda")
+    model = config.model.resolve()
+    parameters, placements = model.parameters, model.placements().values()
+    others = sum(placement.local_numel(Grid()) for placement in placements if not placement.sharded)
+    assert needs(config).state == pytest.approx(16 * parameters)
+    for reduce_dtype, each in ((None, 6), ("fp32", 6), ("fp16", 4)):
+        found = needs(replace(config, offload=True, reduce_dtype=reduce_dtype))  # type: ignore[arg-type]
+        assert found.state + found.weights == pytest.approx(each * parameters + 12 * others + 24 * 2**22)
+    assert needs(replace(config, reduce_dtype="fp16")).state == needs(config).state
 
 
 def test_check_tells_the_parts(capsys: pytest.CaptureFixture[str]) -> None:

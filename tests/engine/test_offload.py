@@ -23,12 +23,14 @@ from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
 from engine.parallel.serial_state import full_state_dict
 from engine.pipeline.options import PipelineOptions
+from engine.precision import DTYPES
 from engine.training.checks import checked
 from engine.training.config import TrainConfig
+from engine.training.loss_scale import LossScale
 from engine.training.offload import Buckets
 from engine.training.optim import AdamW
 from engine.training.trainer import Trainer
-from engine.training_record import OptimConfig, Training
+from engine.training_record import OptimConfig, PrecisionName, Training
 
 BUCKET, STEPS = 512, 3
 CASE = Training(SMALL, Batch(8, 2), "bf16", overlap=replace(ALL, bucket_bytes=4096), optim=OptimConfig(clip=0))
@@ -100,6 +102,29 @@ def test_so_it_is_in_stages(grid: Grid, schedule: str) -> None:
 def test_steps_that_fp16_skips_are_skipped_with_it_too(grid: Grid) -> None:
     found = check(replace(CASE, model=LLAMA, precision="fp16", optim=OptimConfig(learning_rate=1e-3)), grid, steps=6)
     assert {"skipped" in step for step in found[0].steps} == {True, False}
+
+
+@pytest.mark.parametrize(("precision", "within"), [("fp16", 2.0**-11), ("bf16", 2.0**-8)])
+@pytest.mark.parametrize("grid", [Grid(), Grid(z=2), Grid(x=2, data=2), Grid(data=2, pipe=2)], ids=grid_id)
+def test_gradients_stay_in_half_precision_where_sums_are_asked_for_in_it(
+    grid: Grid, precision: PrecisionName, within: float
+) -> None:
+    """A rounding for each of two micro-batches, and of what becomes of weights in three steps."""
+
+    def steps(comm: Comm, training: Training) -> tuple[torch.dtype, list[tuple[float, float]]]:
+        trainer = trainer_of(training, comm)
+        trainer.loss_scale = LossScale() if precision == "fp16" else None
+        taken = [trainer.step() for _ in range(STEPS)]
+        return trainer.model.flat_gradients.dtype, [(step.loss, step.gradient_norm) for step in taken]
+
+    training = replace(CASE, batch=Batch(8, 1), precision=precision, reduce_dtype=precision)
+    ((wide, one), *_), ((half, other), *_) = (
+        run_ranks(grid, partial(steps, training=replace(training, offload=offload))) for offload in (False, True)
+    )
+    assert (wide, half) == (torch.float32, DTYPES[precision])
+    assert one != other
+    for mine, its in zip(one, other, strict=True):
+        assert mine == pytest.approx(its, rel=within)
 
 
 @pytest.mark.parametrize(("saves", "resumes"), [(True, True), (True, False), (False, True)])
