@@ -66,6 +66,7 @@ class PointTraining(OfSeries, Training):
         point, series = self.point, self.point.series
         self.sequences, self.micro_batch, self.precision = point.sequences, point.micro_batch, series.precision
         self.checkpoint_every = series.checkpoint_every
+        self.offload, self.reduce_dtype = series.offload, series.reduce_dtype
         self.grid = point.grid if self.grid == AUTO else self.grid
         self.schedule = point.schedule if self.schedule == AUTO else self.schedule
         self.iterations = self.iterations or series.iterations
@@ -75,13 +76,6 @@ class PointTraining(OfSeries, Training):
     def refuse_to_oversubscribe(self) -> None:
         if not self.oversubscribe and (reason := too_many_ranks(self.num_tasks)):
             self.skip(reason)
-
-    def answer(self, refusal: Refused) -> None:
-        """Skip a point as its series has it where the series says what the engine lacks for it. Raises Refused."""
-        asked = (self.model, self.grid, self.schedule)
-        if self.point.series.lacks and asked == (self.point.model, self.point.grid, self.point.schedule):
-            self.skip(f"{refusal} The engine lacks {self.point.series.lacks}.")
-        super().answer(refusal)
 
     @run_after("setup")
     def refuse_what_the_queue_would_end(self) -> None:

@@ -43,16 +43,15 @@ class Series(Record):
 
     sequences: how many a global batch has, at every size or as devices -> sequences. sequence: the tokens of one, where
     the model's own aren't taken. micro_batch: how many sequences a rank takes at once; given as sequences is. grids:
-    each point runs on each of them; "auto" is the engine's choice, which models also have that aren't named in
-    model -> grids, and sizes that aren't in devices -> grids; "every" stands for all that par4d plan finds, with
-    activations recomputed and its micro-batches. schedules: a grid with stages runs with each of them.
-    checkpoint_every: so many blocks are recomputed together, where any are. lacks: what the source has and the engine
-    hasn't, so that a point may not fit; one that the engine refuses is skipped with both reasons. cache: how many
-    blocks' gathered weights a study of overlap keeps. rounds: how often compared sides take turns. jobs: how often a
-    contest on one device starts processes; each side comes first in half of them. ranks_per_node: the most that a node
-    gets. time_limit: a job's, where the partition's doesn't do. token_budget: the tokens of the training whose time to
-    solution is asked for. peers: those that a study of baselines takes, by default all.
-    peer_micro_batches: with each of these are pipelines of peers measured, else with the largest of little idle time.
+    each point runs on each of them; "auto" is the engine's choice, which models also have that aren't named in model ->
+    grids, and sizes that aren't in devices -> grids; "every" stands for all that par4d plan finds, with activations
+    recomputed and its micro-batches. schedules: a grid with stages runs with each of them. checkpoint_every: so many
+    blocks are recomputed together, where any are. offload, reduce_dtype: the engine's options. cache: how many blocks'
+    gathered weights a study of overlap keeps. rounds: how often compared sides take turns. jobs: how often a contest on
+    one device starts processes; each side comes first in half of them. ranks_per_node: the most that a node gets.
+    time_limit: a job's, where the partition's doesn't do. token_budget: the tokens of the training whose time to
+    solution is asked for. peers: those that a study of baselines takes, by default all. peer_micro_batches: with each
+    of these are pipelines of peers measured, else with the largest of little idle time.
     """
 
     name: str = Field(min_length=1)
@@ -63,7 +62,8 @@ class Series(Record):
     grids: Grids | dict[str | Count, Grids] | Literal["every"] = (AUTO,)
     schedules: Annotated[tuple[ScheduleName, ...], Field(min_length=1)] = (AUTO,)
     checkpoint_every: Count | Literal["auto"] = 1
-    lacks: str = ""
+    offload: bool = False
+    reduce_dtype: Literal["bf16", "fp16", "fp32"] | None = None
     cache: Count | Literal["auto"] = AUTO
     rounds: Count = 10
     jobs: Count = 4

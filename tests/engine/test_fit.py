@@ -14,6 +14,7 @@ from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.overlap.flags import ALL
+from engine.pipeline.options import PipelineOptions
 from engine.planning.choose import choose_grid
 from engine.planning.costs import Costs
 from engine.planning.grids import factorisations
@@ -176,11 +177,14 @@ def test_every_point_of_the_published_series_has_a_grid_on_which_its_step_fits(s
     node, memory = system.node.devices.value, system.device.memory_bytes.value
     link, within = system.node.nic_bytes_per_s, system.node.intra_node_bytes_per_s
     bandwidths = Bandwidths(node, node * link.value, within.value) if link and within else None
-    for point in (point for point in points(study, name) if not point.series.lacks):
+    for point in points(study, name):
         overlap = replace(ALL, cache=point.series.cache) if study == "overlap_ablation" else ALL
         batch = Batch(point.sequences, point.micro_batch)
         model = lookup(point.model)
-        training = Training(model, batch, point.series.precision, checkpoint_every=1, overlap=overlap)
+        training = Training(
+            model, batch, point.series.precision, point.series.reduce_dtype, point.series.checkpoint_every, overlap,
+            pipeline=PipelineOptions(point.schedule), offload=point.series.offload,
+        )  # fmt: skip
         if point.grid == AUTO:
             grid = choose_grid(
                 training, point.devices, devices_per_node=node, device_memory=memory, bandwidths=bandwidths

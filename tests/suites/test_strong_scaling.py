@@ -18,10 +18,14 @@ POINTS = {
         ("par4d", "gpt-80b", 2048): [n for n in DOUBLING if 64 <= n <= 1024],
     },
     "perlmutter": {("par4d", "gpt-80b", 2048): [n for n in DOUBLING if 64 <= n <= 1024]},
-    "summit": {("axonn-ipdps22", "gpt-12b", 32768 * n // 384): [n] for n in (48, 96, 192, 384)},
+    "summit": {
+        (name, "gpt-12b", 32768 * n // 384): [n]
+        for name in ("axonn-ipdps22", "axonn-ipdps22-table-2")
+        for n in (48, 96, 192, 384)
+    },
     "vcluster": {("vcluster", "gpt-local-4", 16): [1, 2, 4, 8]},
 }
-BUDGETS = {"axonn-sc24": "2e+12", "axonn-ipdps22": "3e+11", "vcluster": "2.4e+08"}
+BUDGETS = {"axonn-sc24": "2e+12", "axonn-ipdps22": "3e+11", "axonn-ipdps22-table-2": "3e+11", "vcluster": "2.4e+08"}
 
 
 @pytest.fixture(scope="module", params=POINTS)

@@ -1,9 +1,11 @@
 """The points of axonn-ipdps22 with its own hyperparameters: which they are, where they fit, and what a user is told."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from running import option, project, reframe
+from running import option, reframe
 
 import systems
 from engine.batch import Batch
@@ -17,7 +19,6 @@ from engine.training_record import Training
 from suites.base.series import Point, points
 
 TABLE_2 = "axonn-ipdps22-table-2"
-SIX_STAGES = ["-c", "suites/weak_scaling.py", "--system", "summit", "--dry-run", "-n", f"{TABLE_2}-48"]
 
 
 def of_table_2(study: str) -> list[Point]:
@@ -28,8 +29,8 @@ def fits(point: Point) -> bool:
     """Whether a V100 holds a step of the point, whose grid must divide network and batch."""
     batch, grid = Batch(point.sequences, point.micro_batch), Grid.parse(point.grid)
     training = Training(
-        lookup(point.model), batch, point.series.precision, checkpoint_every=point.series.checkpoint_every, overlap=ALL,
-        pipeline=PipelineOptions(point.schedule),
+        lookup(point.model), batch, point.series.precision, point.series.reduce_dtype, point.series.checkpoint_every,
+        ALL, pipeline=PipelineOptions(point.schedule), offload=point.series.offload,
     )  # fmt: skip
     memory = systems.load("summit").device.memory_bytes
     assert memory is not None
@@ -72,32 +73,43 @@ def test_figure_5_has_all_of_its_numbers_of_stages() -> None:
     assert [(grid.stages, grid.data) for grid in found] == [(6, 8), (12, 4), (24, 2), (48, 1)]
 
 
+def of_the_paper() -> list[Point]:
+    every = [point for study in ("weak_scaling", "strong_scaling", "pipeline") for point in points(study, "summit")]
+    return [point for point in every if point.grid != "auto"]
+
+
+def test_its_points_fit_with_optimizer_state_on_the_host_and_gradients_in_fp16() -> None:
+    every = of_the_paper()
+    assert len(every) == 4 + 4 + 4
+    assert all((point.series.offload, point.series.reduce_dtype) == (True, "fp16") for point in every)
+    assert [point for point in every if not fits(point)] == []
+
+
+@pytest.mark.parametrize(("left_out", "fit"), [({"offload": False}, 2), ({"reduce_dtype": None}, 4)])
+def test_only_few_of_them_fit_without_either(left_out: dict[str, Any], fit: int) -> None:
+    """Two deep pipelines of Fig. 5 do without offload, and all four with gradients in fp32."""
+    series = [(point, point.series.model_copy(update=left_out)) for point in of_the_paper()]
+    assert sum(fits(replace(point, series=other)) for point, other in series) == fit
+
+
 @pytest.mark.parametrize("study", ["weak_scaling", "strong_scaling", "pipeline"])
-def test_what_does_not_fit_is_of_a_series_that_says_what_the_engine_lacks_for_it(study: str) -> None:
-    lacking = [point for point in points(study, "summit") if point.series.lacks]
-    refused = [point.grid for point in lacking if not fits(point)]
-    assert refused == (["1x1x1x8p6", "1x1x1x4p12"] if study == "pipeline" else [point.grid for point in lacking])
-
-
-def test_a_point_that_does_not_fit_is_skipped_with_the_engines_sentence_and_what_it_lacks(tmp_path: Path) -> None:
-    done = reframe(tmp_path / "a", *SIX_STAGES)
+def test_each_is_run_as_the_paper_says(study: str, tmp_path: Path) -> None:
+    name = "axonn-ipdps22-48-gpt-12b-1x1x1x8p6" if study == "pipeline" else f"{TABLE_2}-48"
+    done = reframe(tmp_path, "-c", f"suites/{study}.py", "--system", "summit", "--dry-run", "-n", name)
     assert done.code == 0, done.out
-    assert not done.scripts
-    (told,) = (line for line in done.out.splitlines() if "SKIP" in line)
-    assert "On grid 1x1x1x8p6 a step of gpt-12b needs 44.9 GB on each rank, 35 GB of it for weights" in told
-    assert "The engine lacks the offload of fp32 weights and optimizer state to the host (axonn-ipdps22 V-B)." in told
-    users_own = reframe(tmp_path / "b", *SIX_STAGES, "-S", "grid=1x1x1x16p3")
-    assert users_own.code == 1
-    assert "Reason: refused: On grid 1x1x1x16p3 a step of gpt-12b needs" in users_own.out
+    found = done.jobs("bench pipeline") if study == "pipeline" else done.trainings
+    assert found
+    micro, batch = {"weak_scaling": ("8", "16384"), "strong_scaling": ("8", "4096"), "pipeline": ("1", "2048")}[study]
+    words = ("--grid", "--micro-batch", "--batch-size", "--checkpoint-every", "--precision", "--reduce-dtype")
+    for script in found:
+        assert [option(script, word) for word in words] == ["1x1x1x8p6", micro, batch, "auto", "fp16", "fp16"]
+        assert " --offload " in script
+        assert "--checkpoint-activations" not in script
+        assert study == "pipeline" or option(script, "--schedule") == "message-driven"
 
 
-def test_on_devices_that_hold_it_a_point_runs_as_the_paper_says(tmp_path: Path) -> None:
-    root = project(tmp_path)
-    file = root / "systems" / "devices" / "nvidia.yaml"
-    file.write_text(file.read_text().replace("memory_bytes: {value: 16.0e+9", "memory_bytes: {value: 64.0e+9"))
-    done = reframe(tmp_path / "a", *SIX_STAGES, root=root)
-    assert done.code == 0, done.out
-    words = ("--grid", "--schedule", "--micro-batch", "--batch-size", "--checkpoint-every", "--precision")
-    found = [option(done.scripts[48], word) for word in words]
-    assert found == ["1x1x1x8p6", "message-driven", "8", "16384", "auto", "fp16"]
-    assert "--checkpoint-activations" not in done.scripts[48]
+def test_a_grid_of_the_users_own_that_does_not_fit_is_refused_in_the_engines_words(tmp_path: Path) -> None:
+    words = ["-c", "suites/weak_scaling.py", "--system", "summit", "-n", f"{TABLE_2}-48", "-S", "grid=1x1x1x16p3"]
+    done = reframe(tmp_path, *words)
+    assert done.code == 1
+    assert "Reason: refused: On grid 1x1x1x16p3 a step of gpt-12b needs" in done.out
