@@ -68,7 +68,7 @@ PARTS = {
     "network": ("network:network",),
     "lost": ("lost:lost_rank",),
     "kernels": ("kernels:kernels", "traffic:once_a_step"),
-    "steady": ("steady:steady",),
+    "steady": ("steady:steady", "offloaded:offloaded"),
     "flags": ("flags:cost",),
 }
 """Each part's modules and functions, which are loaded with torch, in its own process only."""

@@ -11,8 +11,9 @@ from engine.checkpoint import store
 from engine.layers import attention, compiled, norm_parts
 from engine.layers.compiled import Compiled
 from engine.result.gpu_check import Finding
+from engine.training.offload import Buckets
 from engine.training.trainer import Trainer
-from gpu_check import compiler, steady, traffic
+from gpu_check import compiler, offloaded, steady, traffic
 from gpu_check import kernels as kernels_part
 from gpu_check.kernels import ROUNDS, by_plain, cases, kernels
 
@@ -95,6 +96,18 @@ def test_another_course_from_a_checkpoint_fails(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(store, "load", forgetful)
     assert failed(steady.steady(CPU)) == ["steps from a checkpoint"]
+
+
+def test_steps_with_the_optimizer_on_the_host_are_held_to_those_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = offloaded.taken(CPU, offload=False)
+    told = offloaded.judged(here, offloaded.taken(CPU, offload=True))
+    assert (told.status, told.sentence) == ("pass", "0 of 87 tensors differ; a processor's allocator doesn't tell")
+    less, more = here._replace(peak_bytes=9_000_000), here._replace(peak_bytes=4_000_000)
+    assert (offloaded.judged(less, more).status, offloaded.judged(more, less).status) == ("pass", "fail")
+    monkeypatch.setattr(Buckets, "_take_back", lambda *given: None)
+    forgetful = offloaded.judged(here, offloaded.taken(CPU, offload=True))
+    assert forgetful.status == "fail"
+    assert "losses and norms" in forgetful.sentence
 
 
 def test_a_host_that_waits_fails_and_another_error_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
