@@ -156,6 +156,19 @@ def test_matrices_lie_on_the_host_and_their_copy_on_the_device() -> None:
     assert len(without) == len(flat)
 
 
+@pytest.mark.parametrize("grid", [Grid(), Grid(x=2), Grid(z=2)], ids=grid_id)
+def test_layers_compute_with_nothing_that_lies_on_the_host(grid: Grid) -> None:
+    def losses(comm: Comm, poisoned: bool) -> tuple[float, float]:
+        trainer = trainer_of(replace(CASE, offload=True), comm)
+        trainer.step()
+        if poisoned:
+            trainer.model.schedule.flat.elements.host.data.fill_(torch.nan)  # which PyTorch doesn't count as a change
+        return trainer.step()[:2]
+
+    right, same_again = (run_ranks(grid, partial(losses, poisoned=poisoned)) for poisoned in (False, True))
+    assert right == same_again
+
+
 def test_the_record_of_a_run_says_it() -> None:
     words = {"model": ModelChoice(model="gpt-test"), "batch": Batch(8), "data": "synthetic", "precision": "bf16"}
     config = TrainConfig(**words, offload=True)  # type: ignore[arg-type]
