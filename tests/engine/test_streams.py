@@ -28,6 +28,7 @@ from engine.overlap.flags import ALL, Overlap
 from engine.parallel import runner
 from engine.parallel.link import Link
 from engine.pipeline.registry import ScheduleChoice
+from engine.training.offload import Buckets
 from engine.training.optim import AdamW, clip_scale, gradient_norm
 from engine.training_record import OptimConfig
 
@@ -191,6 +192,35 @@ def test_what_is_launched_on_a_stream_is_stamped_there_and_a_send_is_no_receive(
     assert all((pending.began is None) == pending.in_line for pending in collectives), (
         "who waits for a peer says when it came"
     )
+
+
+def _offloaded(streams: Streams) -> list[str]:
+    """Two steps of an optimizer whose state lies on the host, which somebody reads after each."""
+
+    def work(_: Comm) -> None:
+        host = torch.ones(10), torch.ones(10)
+        buckets = Buckets(host, torch.device("cpu"), 3, streams)
+        for _step in range(2):
+            for _low, _high, (weights, moments) in buckets.visits(0, 10):
+                weights.add_(moments.mul_(2))
+            assert host[0].add(host[1]).shape == (10,)
+
+    return _races(work, streams)
+
+
+def test_a_bucket_comes_before_it_is_changed_and_goes_back_after_that_and_before_the_next_takes_its_place() -> None:
+    streams = Streams()
+    assert _offloaded(streams) == []
+    lane, steps, buckets = "lane 5", 2, 4  # others are for collectives
+    assert streams.waits == {
+        f"{lane} for computing": 1 + steps * buckets,
+        "computing for an event": steps * buckets,
+        f"computing for {lane}": steps,
+    }
+    needed = [(wait, number) for wait, count in streams.waits.items() for number in range(1, count + 1)]
+    needed.remove((f"{lane} for computing", 1))  # before the first bucket there was nothing
+    for wait in needed:
+        assert _offloaded(Streams(wait)), wait
 
 
 STAGES = Grid(x=2, pipe=3)
