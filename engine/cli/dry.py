@@ -22,6 +22,7 @@ from engine.training.config import (
     CheckpointActivations,
     CheckpointEveryN,
     InPipeline,
+    Offload,
     OverlapFlags,
     Pipe,
     PrecisionOption,
@@ -44,6 +45,7 @@ def dry(
     precision: PrecisionOption = "bf16",
     checkpoint_activations: CheckpointActivations = False,
     checkpoint_every: CheckpointEveryN = None,
+    offload: Offload = False,
     device_memory: Annotated[Bytes | None, Parameter(help="sizes cache=auto; without it nothing is kept")] = None,
     overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL,
     pace: PaceOptions = Pace(),
@@ -71,6 +73,7 @@ def dry(
         precision=precision,
         checkpoint_activations=checkpoint_activations,
         checkpoint_every=checkpoint_every,
+        offload=offload,
         overlap=overlap.at(pace),
     )
     training = checked(config, grid.size).training

@@ -119,3 +119,14 @@ def test_a_rank_beyond_the_grid_is_refused() -> None:
     small = dry_plan(lookup("gpt-test"), Grid(2), Batch(8), checkpoint=False)
     with pytest.raises(UsageError, match="Grid 2x1x1x1 has ranks 0 to 1, but --rank 2 was given"):
         dry_run(*small, 2)
+
+
+def test_a_rank_holds_less_with_the_offload_and_sends_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "dry", "--model", "gpt-5b", "--layers", "2", "--grid", "2x1x2x2", "--batch-size", "4", "--json"]
+    found = []
+    for offload in ([], ["--offload"]):
+        assert main([*words, *offload]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    here, on_host = found
+    assert here["collectives"] == on_host["collectives"]
+    assert on_host["state_bytes"] < 0.5 * here["state_bytes"]
