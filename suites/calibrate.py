@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import TypeVar, cast
 
 import systems
@@ -20,7 +20,6 @@ from engine.result import metrics
 from engine.result.device import GemmPoint
 from engine.result.provenance import processor, processor_name
 from engine.result.schema import Result, read
-from engine.result.step import MachineUsage
 from engine.simulator.machine import Fitted, MachineModel
 from engine.validation.calibrate import rounded
 from engine.validation.measured import measured_in, row_name
@@ -79,15 +78,13 @@ def calibration(system: System, folder: Path) -> Measured:
     at_once = [r for r in alike if r.ranks == (1 if system.device.kind == "cuda" else axes.ranks)]
     memory = the("bench memory", [r for r in at_once if r.stream])
     gemm = the("bench gemm", [r for r in at_once if r.gemm and r.dtype == axes.precision])
-    few = min((r for r in reversed(alike) if r.gemm and r.dtype == axes.precision), key=lambda result: result.ranks)
     links = links_of(the("bench collectives", [r for r in alike if r.links]))
     with loading():
         from engine.validation.calibration import fitted, kernel_s
 
     own_processor = processor() if links.source.device == processor_name() else None
     source = links.source.model_copy(update={"processor": own_processor})
-    hardware = _hardware(trained, memory, gemm, few)
-    known = links.model_copy(update={"performance": hardware, "source": source})
+    known = links.model_copy(update={"performance": _hardware(trained, memory, gemm), "source": source})
     least = Fact(
         value=short(kernel_s(MachineModel.of(system, axes.precision, known), kernels)), source=f"train {kernels.model}"
     )
@@ -98,13 +95,10 @@ def calibration(system: System, folder: Path) -> Measured:
     return _with(known, fitted_to=rows, **numbers)
 
 
-def _hardware(trained: Result, memory: Result, gemm: Result, few: Result) -> Performance:
-    """Return the numbers that aren't fitted. If a system's own file has peaks, as of accelerators, those count.
-
-    gemm: of as many ranks at once as trained. few: of the fewest.
-    """
+def _hardware(trained: Result, memory: Result, gemm: Result) -> Performance:
+    """Return the numbers that aren't fitted. If a system's own file has peaks, as of accelerators, those count."""
     assert memory.stream is not None
-    reached = _by_size(gemm)
+    reached = {point.size: short(point.flops_per_s) for point in gemm.gemm if point.flops_per_s}
     kernels = memory.stream.kernels
     precision = cast("Dtype", gemm.dtype)
     machine = trained.breakdown.machine if trained.breakdown else None
@@ -117,22 +111,8 @@ def _hardware(trained: Result, memory: Result, gemm: Result, few: Result) -> Per
         ),
         modes={point.mode: _of_nn(point, gemm) for point in gemm.gemm_modes},
         by_size={precision: reached},
-        shared=_shared(machine, gemm, few) if machine else None,
+        shared=Cores(ranks=machine.ranks, cores=machine.cores / machine.threads_per_rank) if machine else None,
     )
-
-
-def _by_size(gemm: Result) -> dict[int, float]:
-    return {point.size: short(point.flops_per_s) for point in gemm.gemm if point.flops_per_s}
-
-
-def _shared(machine: MachineUsage, gemm: Result, few: Result) -> Cores:
-    """Return the cores that ranks share, and how much faster one is alone on its core: the median over the sizes."""
-    cores = Cores(ranks=machine.ranks, cores=machine.cores / machine.threads_per_rank)
-    turns, sizes = cores.ranks_a_core(machine.ranks), _by_size(few).keys() & _by_size(gemm).keys()
-    if turns == 1 or cores.ranks_a_core(few.ranks) > 1 or not sizes:
-        return cores
-    alone = median(_by_size(few)[size] / _by_size(gemm)[size] / turns for size in sizes)
-    return cores.model_copy(update={"alone": float(f"{alone:.3g}")})
 
 
 def _of_nn(point: GemmPoint, gemm: Result) -> Fact:

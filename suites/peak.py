@@ -14,7 +14,7 @@ from reframe.utility import typecheck as typ
 from suites.base.engine_test import EngineTest
 from suites.base.figures import Figures
 from suites.base.night import NIGHTLY, Worth
-from suites.base.point_training import ON_THIS_MACHINE, SYSTEM, too_many_ranks
+from suites.base.point_training import SYSTEM, too_many_ranks
 from suites.base.series import CALIBRATION, points
 
 SIZES = {"cuda": "1024..65536", "cpu": "256..4096"}
@@ -79,13 +79,6 @@ class Peak(DeviceTest):
 
     def is_usual(self) -> bool:
         return super().is_usual() and self.dtype == CALIBRATED.series.precision
-
-    @run_after("init")
-    def calibrate_few_ranks_too(self) -> None:
-        """Few may have cores of their own where those of a training share some, as on no machine by itself."""
-        few = self.device == "cpu" and not ON_THIS_MACHINE and self.ranks == min(RANKS)
-        if few and self.dtype == CALIBRATED.series.precision:
-            self.tags = self.tags | {CALIBRATION}
 
     def options(self) -> list[str]:
         words = ["bench", "gemm", "--dtype", self.dtype, "--sizes", self.sizes or SIZES[self.device]]

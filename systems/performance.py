@@ -27,14 +27,10 @@ Fact = Sourced[Annotated[float, Field(gt=0)]]
 
 
 class Cores(Record):
-    """How many ranks ran under one operating system, and how many cores they shared.
-
-    alone: with a core of its own a rank is so many times as fast as its share of one among others says.
-    """
+    """How many ranks ran under one operating system, and how many cores they shared."""
 
     ranks: int = Field(gt=0)
     cores: float = Field(gt=0)
-    alone: float = Field(gt=0, default=1.0)
 
     def ranks_a_core(self, ranks: int) -> float:
         """Say how many ranks of such a job take turns on a core; at least 1."""

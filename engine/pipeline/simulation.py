@@ -30,19 +30,12 @@ _NONE = Transit(0.0, 0.0)
 class Times:
     """It says how long a stage works on a task, and how long what the task makes is on its way to a neighbour.
 
-    ranks_a_core: so many take turns on a core, and work_s is at such a rank's share of it. alone: with a core of its
-    own a stage is so many times as fast as that says, as nobody else's data fills the core's caches.
+    ranks_a_core: so many take turns on a core, and work_s is at such a rank's share of it.
     """
 
     work_s: Callable[[int, Task], float]
     transit: Callable[[int, Task], Transit]
     ranks_a_core: float = 1.0
-    alone: float = 1.0
-
-    @property
-    def highest_speed(self) -> float:
-        """Give the speed of a stage with a core of its own, by that at its share of one."""
-        return self.ranks_a_core * self.alone
 
 
 def times_of(
@@ -162,9 +155,7 @@ class _Pipeline:
 
     def _share_cores(self) -> None:
         """Let those that work go on as fast as their number allows."""
-        speed = self._count / max(len(self._working), 1)
-        if speed >= self._times.ranks_a_core:
-            speed = self._times.highest_speed
+        speed = min(self._times.ranks_a_core, self._count / max(len(self._working), 1))
         if speed != self._speed:
             self._since, self._speed = (self._now_s, self._done()), speed
 
@@ -196,7 +187,7 @@ class _Pipeline:
             if self._now_s + self._left_s[number] > self._by_s:
                 raise LateError
             work, work_s = _Work(number, stage.next, self._now_s), self._times.work_s(number, stage.next)
-            self._left_s[number] -= work_s / self._times.highest_speed
+            self._left_s[number] -= work_s / self._times.ranks_a_core
             heappush(self._working, (self._done() + work_s, next(self._numbers), work))
             stage.working, stage.next = True, None
 
@@ -231,7 +222,7 @@ def least_of_pass(schedule: StepSchedule, stages: int, times: Times) -> list[flo
     chunks = range(schedule.chunks)
     directions = [way for way in Direction if schedule.deferring or way is not Direction.WEIGHT]
     tasks = [Task(direction, 0, chunk) for direction in directions for chunk in chunks]
-    return [sum(times.work_s(stage, task) for task in tasks) / times.highest_speed for stage in range(stages)]
+    return [sum(times.work_s(stage, task) for task in tasks) / times.ranks_a_core for stage in range(stages)]
 
 
 def play(schedule: StepSchedule, stages: int, passes: int, times: Times, by_s: float = inf) -> PipelineStep:

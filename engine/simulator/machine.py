@@ -60,8 +60,7 @@ class MachineModel:
     kinds_within: the same within a node, by the pairs of Bandwidths.intra. step_s: latency of a ring's step;
     step_within_s: that within a node, where it was measured. kernel_s: the least that a kernel takes. launches_itself:
     the device launches its kernels, and works on none meanwhile, as processors do. ranks_a_core: so
-    many take turns on a core, and each figure of a device is of a rank's share; alone: with a core of its own a rank is
-    so many times as fast as that says. taken, taken_within: processor time
+    many take turns on a core, and each figure of a device is of a rank's share. taken, taken_within: processor time
     that each kind of collective takes, between nodes and within; empty for accelerators.
     """
 
@@ -82,7 +81,6 @@ class MachineModel:
     launches_itself: bool = False
     by_size: Sequence[tuple[float, float]] = ()
     ranks_a_core: float = 1.0
-    alone: float = 1.0
     taken: Mapping[str, Taken] = field(default_factory=dict)
     taken_within: Mapping[str, Taken] = field(default_factory=dict)
 
@@ -184,10 +182,7 @@ class MachineModel:
         assert memory
         shared = own.shared if own else None
         turns = shared.ranks_a_core(ranks or shared.ranks) if shared else 1.0
-        alone = shared.alone if shared else 1.0
         more = shared.ranks_a_core(shared.ranks) / turns if shared else 1.0  # a rank has so many times the core it had
-        if shared and turns == 1:
-            more, alone = more * alone, 1.0
         between = measured.inter if measured else None
         sizes = own.by_size.get(precision, {}) if own else {}
         return cls(
@@ -208,7 +203,6 @@ class MachineModel:
             launches_itself=device.kind == "cpu",
             by_size=tuple(sorted((float(rows), more * rate) for rows, rate in sizes.items())),
             ranks_a_core=turns,
-            alone=alone,
             taken=_taken(between.processor) if between else {},
             taken_within=_taken(measured.intra_processor) if measured else {},
         )

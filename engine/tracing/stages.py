@@ -112,8 +112,7 @@ class TracedStages:
                 work_s += sent(stage, task).processor_s / 2
             return work_s
 
-        cores = machine.ranks_a_core, machine.alone
-        return Times(work_s, lambda stage, task: Transit(sent(stage, task).seconds, 0.0), *cores)
+        return Times(work_s, lambda stage, task: Transit(sent(stage, task).seconds, 0.0), machine.ranks_a_core)
 
     def _agreeing_s(self, schedule: StepSchedule, machine: MachineModel) -> float:
         """Give the seconds in which the ranks of a stage agree on a task, where it depends on what has come."""

@@ -121,5 +121,3 @@ def test_stages_that_share_a_core_are_faster_while_others_wait() -> None:
     stages, passes, of_pass_s = 2, 4, 3.0
     assert play(schedule, stages, passes, shared).time_s == pytest.approx(passes * of_pass_s)
     assert play(schedule, stages, passes, alone).time_s == pytest.approx((passes + stages - 1) * of_pass_s)
-    faster = Times(alone.work_s, alone.transit, ranks_a_core=2.0, alone=1.25)
-    assert play(schedule, stages, 1, faster).time_s == pytest.approx(stages * of_pass_s / 2 / 1.25), "never at once"
