@@ -21,7 +21,7 @@ taken, whose order is known where one of theirs is: who depends on what comes ha
 def fastest(
     allowed: Mapping[ScheduleChoice, StepSchedule], stages: int, passes: int, times: Callable[[StepSchedule], Times]
 ) -> tuple[ScheduleChoice, float]:
-    """Find the schedule whose step takes the least time, of equal ones the first, and that time.
+    """Find the schedule whose step takes the least time, of those that are AS_FAST the first, and that time.
 
     times: as a schedule's tasks take, of every micro-batch alike.
     """

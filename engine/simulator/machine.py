@@ -28,6 +28,7 @@ from systems.store import Name
 
 KERNEL_S = 4e-6
 """Seconds that a kernel takes at least, where that was not measured."""
+NOTHING = Taken(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,9 @@ class MachineModel:
     of that which a mode reaches. kinds: the share of the bandwidth between nodes that a kind of collective reaches;
     kinds_within: the same within a node, by the pairs of Bandwidths.intra. step_s: latency of a ring's step;
     step_within_s: that within a node, where it was measured. kernel_s: the least that a kernel takes. launches_itself:
-    the device launches its kernels, and works on none meanwhile, as processors do. ranks_a_core: so
-    many take turns on a core, and each figure of a device is of a rank's share. taken, taken_within: processor time
-    that each kind of collective takes, between nodes and within; empty for accelerators.
+    the device launches its kernels, and works on none meanwhile, as processors do. ranks_a_core: so many take turns on
+    a core, and each figure of a device is of a rank's share. taken, taken_within: processor time that each kind of
+    collective takes, between nodes and within; empty for accelerators.
     """
 
     name: str
@@ -138,22 +139,24 @@ class MachineModel:
         It finds what a step of an all-gather does, in which a rank sends and receives.
         """
         leaves_node = self.bandwidths.on_two_nodes(grid, axis, one, other)
-        inner, taken = grid.stride(axis), self.taken if leaves_node else self.taken_within
         if leaves_node:
             bandwidth, kinds = self.bandwidths.between_two(grid, axis, self.fitted.link), self.kinds
         else:
-            pair = inner, 2
+            pair = grid.stride(axis), 2
             bandwidth, kinds = self.bandwidths.intra.get(pair, self.bandwidths.within), self.kinds_within.get(pair, {})
         link = self._link(bandwidth * kinds.get(Kind.ALL_GATHER, 1.0), leaves_node=leaves_node)
-        found = taken.get(Kind.ALL_GATHER) or taken.get(Kind.ALL_REDUCE)
-        processor_s = self.ranks_a_core * found.of(Kind.SEND, num_bytes, 2) if found else 0.0
-        return Message(ring_s(Kind.SEND, num_bytes, 2, link), processor_s)
+        taken = self._taken(Kind.ALL_GATHER, leaves_node=leaves_node)
+        return Message(ring_s(Kind.SEND, num_bytes, 2, link), self.ranks_a_core * taken.of(Kind.SEND, num_bytes, 2))
 
     def processor_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
         """Give the seconds that the collective takes of a rank's share of a core; 0 on accelerators."""
-        taken = self.taken if self.bandwidths.leaves_node(grid, axis) else self.taken_within
-        found = taken.get(kind) or taken.get(Kind.ALL_REDUCE)
-        return self.ranks_a_core * found.of(Kind(kind), num_bytes, grid[axis]) if found and grid[axis] > 1 else 0.0
+        taken = self._taken(kind, leaves_node=self.bandwidths.leaves_node(grid, axis))
+        return self.ranks_a_core * taken.of(Kind(kind), num_bytes, grid[axis]) if grid[axis] > 1 else 0.0
+
+    def _taken(self, kind: str, *, leaves_node: bool) -> Taken:
+        """Give what a kind of collective takes of a processor, where it wasn't measured that of an all-reduce."""
+        taken = self.taken if leaves_node else self.taken_within
+        return taken.get(kind) or taken.get(Kind.ALL_REDUCE) or NOTHING
 
     @classmethod
     def of(
@@ -203,13 +206,13 @@ class MachineModel:
             launches_itself=device.kind == "cpu",
             by_size=tuple(sorted((float(rows), more * rate) for rows, rate in sizes.items())),
             ranks_a_core=turns,
-            taken=_taken(between.processor) if between else {},
-            taken_within=_taken(measured.intra_processor) if measured else {},
+            taken=_kinds_taken(between.processor) if between else {},
+            taken_within=_kinds_taken(measured.intra_processor) if measured else {},
         )
 
     def with_fitted(self, fitted: Fitted) -> "MachineModel":
         return replace(self, fitted=fitted)
 
 
-def _taken(measured: Mapping[Name, OfProcessor]) -> dict[str, Taken]:
+def _kinds_taken(measured: Mapping[Name, OfProcessor]) -> dict[str, Taken]:
     return {kind: Taken(found.step_s, found.byte_s) for kind, found in measured.items()}

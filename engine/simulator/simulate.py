@@ -157,11 +157,11 @@ class _Player:
     def issue(self, event: Issue) -> None:
         """Start a collective, or let it queue on its lane."""
         axis = AXIS_OF_LANE[event.lane]
-        what = (event.kind, event.num_bytes, self.grid, axis)
-        processor_s = self.machine.processor_s(*what)
-        seconds = max(self.machine.collective_s(*what), processor_s)
-        if event.kind in POINT_TO_POINT:
-            seconds = processor_s = 0.0
+        seconds = processor_s = 0.0
+        if event.kind not in POINT_TO_POINT:
+            what = (event.kind, event.num_bytes, self.grid, axis)
+            processor_s = self.machine.processor_s(*what)
+            seconds = max(self.machine.collective_s(*what), processor_s)
         between = self.machine.bandwidths.leaves_node(self.grid, axis)
         share = processor_s / seconds if seconds else 0.0
         flight = _Flight(event, axis, seconds, self.now_s, between, share, own=share > 0 and not between)
