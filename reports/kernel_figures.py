@@ -13,7 +13,7 @@ from reports.plots.heat import Cell, Group, heat
 from reports.plots.rows import Dot, around_one
 
 PRODUCTS = {"forward": "O = I W", "input_gradient": "dI = dO Wᵀ", "weight_gradient": "dW = Iᵀ dO"}
-MODES = ("NN", "NT", "TN")
+MODES = ("NN", "NT", "TN", "oneDNN")
 STORED = {False: "weight by rows", True: "weight by columns"}
 GROUPS = [(role, stored) for role in PRODUCTS for stored in STORED]
 MOST_ROWS = 16
@@ -37,13 +37,17 @@ def heat_map(name: str, run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.Da
     words = [text.significant(value / factor if colour == "flops_per_s" else 100 * value, 2) for value in ways[colour]]
     places = {shape: row for row, shape in enumerate(drawn.index)}
     untried = Cell(math.nan, "")
+    modes = [mode for mode in MODES if mode != "oneDNN" or mode in set(ways["mode"])]
     cells = {
-        (row, group, mode): untried for row in places.values() for group in range(len(GROUPS)) for mode in range(3)
+        (row, group, mode): untried
+        for row in places.values()
+        for group in range(len(GROUPS))
+        for mode in range(len(modes))
     }
     described = []
     for way, value, number in zip(ways.to_dict("records"), share, words, strict=True):
         role, mode = way["role"], way["mode"]
-        place = (places[way["shape"]], GROUPS.index((role, bool(way["column_major"]))), MODES.index(mode))
+        place = (places[way["shape"]], GROUPS.index((role, bool(way["column_major"]))), modes.index(mode))
         cells[place] = Cell(value, number, framed=bool(way["chosen"]), dotted=bool(way["own"]))
         if way["chosen"]:
             layer = drawn["layer"][way["shape"]]
@@ -51,7 +55,7 @@ def heat_map(name: str, run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.Da
     title = f"Rate of every way, {letter}flop/s" if colour == "flops_per_s" else f"Rate of every way, {unit}"
     drawing = heat(
         [(_layers(shape), f"{shape.m} x {shape.k} by {shape.k} x {shape.n}") for shape in drawn.itertuples()],
-        [Group(PRODUCTS[role], STORED[stored], MODES) for role, stored in GROUPS],
+        [Group(PRODUCTS[role], STORED[stored], tuple(modes)) for role, stored in GROUPS],
         cells, ("what the tuner chose", "copies no operand: by rows, PyTorch's own mode"),
     )  # fmt: skip
     caption = (

@@ -105,6 +105,7 @@ class Baseline(PeerComparison, PointTraining):
         words += ["--device", self.device, *self.device_memory_options, *self.node_options(), *self.recompute_options]
         words += ["--micro-batch", str(self.micro_batch)] if self.micro_batch else []
         words += ScheduleChoice.parse(self.planned.schedule).words if self.planned and self.planned.schedule else []
+        words += ["--tune-matmul"] if series.tune_matmul else []
         words += ["--peer-micro-batch", str(self.match.micro_batch)] if self.model == self.point.model else []
         words += ["--rounds", str(self.rounds or series.rounds), "--steps-per-round", str(self.steps_per_round)]
         return [*words, *self.peak_options(self.precision)]

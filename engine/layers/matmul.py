@@ -2,7 +2,8 @@
 
 O = I W, dI = dO W^T, dW = I^T dO with I [m, k] and W [k, n], which nn.Linear stores as weight [n, k]. A product A B
 runs in mode NN, NT or TN by how A and B lie in memory: N row by row, T column by column. Which kernel a library takes,
-and how fast it is, depends on that; an operand that lies otherwise is copied first.
+and how fast it is, depends on that; an operand that lies otherwise is copied first. On processors oneDNN multiplies in
+fp32, too, where PyTorch takes a BLAS that may not know the processor well.
 """
 
 from dataclasses import dataclass
@@ -15,11 +16,12 @@ from torch import Tensor
 
 
 class Mode(StrEnum):
-    """A mode says how both operands of a product lie."""
+    """A mode says how both operands of a product lie, or that oneDNN packs them its own way."""
 
     NN = "NN"
     NT = "NT"
     TN = "TN"
+    ONEDNN = "oneDNN"
 
 
 class Role(StrEnum):
@@ -61,6 +63,29 @@ PLAIN = Kernels()
 """PyTorch multiplies so itself."""
 
 
+def modes_of(role: Role, dtype: torch.dtype, device: torch.device) -> list[Mode]:
+    """List the modes of a product here. oneDNN can't add to what is there, as a weight gradient's product does."""
+    onednn = role is not Role.WEIGHT_GRADIENT and has_onednn(dtype, device)
+    return [mode for mode in Mode if mode is not Mode.ONEDNN or onednn]
+
+
+@cache
+def has_onednn(dtype: torch.dtype, device: torch.device) -> bool:
+    """Say whether oneDNN multiplies here, by an operator of PyTorch's compiler. What it makes is checked first."""
+    if device.type != "cpu" or dtype != torch.float32 or not torch.backends.mkldnn.is_available():
+        return False
+    a, b = torch.arange(12.0).view(3, 4), torch.arange(20.0).view(5, 4)
+    try:
+        return torch.equal(_by_onednn(a, b, a.new_ones(5)), a @ b.t() + 1)
+    except (AttributeError, RuntimeError, TypeError):  # not in this torch, or with other arguments
+        return False
+
+
+def _by_onednn(a: Tensor, b_transposed: Tensor, bias: Tensor | None = None) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b_transposed, bias, "none", [], "")
+    return product
+
+
 def own_mode(role: Role, *, column_major: bool) -> Mode:
     """Give the mode in which no operand is copied."""
     if role is Role.WEIGHT_GRADIENT:
@@ -72,12 +97,16 @@ def forward(I_MK: Tensor, W_NK: Tensor, bias_N: Tensor | None, mode: Mode | None
     """Compute O [m, n] of a weight [n, k] that lies either way, with the bias."""
     if mode is None:
         return F.linear(I_MK, W_NK, bias_N)
+    if mode is Mode.ONEDNN:
+        return _by_onednn(I_MK, W_NK, bias_N)
     a, b = _laid(I_MK, W_NK.t(), mode)
     return a @ b if bias_N is None else torch.addmm(bias_N, a, b)
 
 
 def input_gradient(dO_MN: Tensor, W_NK: Tensor, mode: Mode | None = None) -> Tensor:
     """Compute dI [m, k]."""
+    if mode is Mode.ONEDNN:
+        return _by_onednn(dO_MN, W_NK.t())
     a, b = _laid(dO_MN, W_NK, mode)
     return a @ b
 

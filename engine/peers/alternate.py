@@ -72,7 +72,7 @@ def measure(
     Raises RunError if losses or gradient norms of the warm-up steps differ, Unavailable for a peer that can't be held
     here.
     """
-    kernels, tuning = tuned(case, comm) if comparison.tunes and "ours" in names else ({}, None)
+    kernels, tuning = tuned(case, comm) if (comparison.tunes or case.tune_matmul) and "ours" in names else ({}, None)
     with ExitStack() as processes:
 
         def theirs() -> LocalSide | ExternalSide:

@@ -241,7 +241,7 @@ steps is not. What changes so little is found in fp32 and fp64, in which tests t
 
 @dataclass(frozen=True)
 class Case(Sampling, Training):
-    """It says what both sides train, and how often. overlap: the engine's.
+    """It says what both sides train, and how often. overlap, tune_matmul: the engine's.
 
     device: auto, cpu or cuda. warmup: untimed steps of each side, whose losses are compared. autocast: whether peers
     that leave it to their users compute in bf16 by autocast, with fp32 parameters, gradients and residual stream,
@@ -253,6 +253,7 @@ class Case(Sampling, Training):
 
     reduce_dtype: ReduceDtype | None = "compute"
     overlap: Overlap = ALL
+    tune_matmul: bool = False
     peer_micro_batch: int | None = None
     autocast: bool = False
     device: str = "auto"

@@ -4,17 +4,17 @@ from typing import Literal
 
 from engine.schema import Record
 
-ModeName = Literal["NN", "NT", "TN"]
+ModeName = Literal["NN", "NT", "TN", "oneDNN"]
 RoleName = Literal["forward", "input_gradient", "weight_gradient"]
 
 
 class ModeTime(Record):
     """It is one way to compute one product: its mode, and whether the weight is stored by columns.
 
-    own: no operand is copied. Seconds are of one product with its copies: the median of the rounds, and their extremes.
-    flops_per_s: 2 m n k by the median. chosen: layers compute so. fastest: it is of the ways that were fastest in the
-    first timing, by whatever little. by_round_s: seconds of each round, in which all ways took turns; older files have
-    neither of the two.
+    oneDNN is no layout but another library. own: no operand is copied. Seconds are of one product with its copies: the
+    median of the rounds, and their extremes. flops_per_s: 2 m n k by the median. chosen: layers compute so. fastest: it
+    is of the ways that were fastest in the first timing, by whatever little. by_round_s: seconds of each round, in
+    which all ways took turns; older files have neither of the two.
     """
 
     role: RoleName

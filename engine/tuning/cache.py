@@ -42,10 +42,10 @@ class Table(Record):
 
 
 class Tables(Document):
-    """This is a file of tables. Version 2: before it a file was one table, without a rate."""
+    """This is a file of tables. Version 3: before it oneDNN wasn't tried; before 2 it was one table, without a rate."""
 
     schema_: Literal["par4d.matmul"] = Field(default="par4d.matmul", alias="schema")
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     tables: tuple[Table, ...] = ()
 
     def of(self, like: Table) -> Table | None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine.comm.funnel import Comm
 from engine.layers import matmul
-from engine.layers.matmul import Mode, Role, own_mode
+from engine.layers.matmul import Mode, Role, modes_of, own_mode
 from engine.measure.memory import forget_peak, free_bytes
 from engine.measure.sample import calls_of, sample
 from engine.precision import Precision
@@ -46,7 +46,9 @@ class GemmVariant:
         return self.mode is own_mode(self.role, column_major=self.column_major)
 
     def copied(self, shape: Shape) -> int:
-        """Count the elements that it copies."""
+        """Count the elements that it copies; what oneDNN packs is not told."""
+        if self.mode is Mode.ONEDNN:
+            return 0
         own = own_mode(self.role, column_major=self.column_major)
         m, n, k = shape.m, shape.n, shape.k
         weights = (m * n, m * k)[:: -1 if self.column_major else 1]
@@ -54,9 +56,10 @@ class GemmVariant:
         return sum(size for size, mine, wanted in zip(sizes[self.role], own, self.mode, strict=True) if mine != wanted)
 
 
-def gemm_variants(*, movable: bool) -> list[GemmVariant]:
-    """List every variant, first those of a weight that is stored row by row."""
-    return [GemmVariant(*way) for way in product((False, True) if movable else (False,), Role, Mode)]
+def gemm_variants(dtype: torch.dtype, device: torch.device, *, movable: bool) -> list[GemmVariant]:
+    """List every variant that there is here, first those of a weight that is stored row by row."""
+    stored = (False, True) if movable else (False,)
+    return [GemmVariant(*way, mode) for way in product(stored, Role) for mode in modes_of(way[1], dtype, device)]
 
 
 class Operands:

@@ -19,7 +19,7 @@ from engine.tuning.cache import Table, cache_file, key, load, save
 from engine.tuning.choice import Times, choose, chosen, fastest, seconds_of
 from engine.tuning.rate import rate
 from engine.tuning.shapes import Products
-from engine.tuning.timing import gemm_variants, time_shape
+from engine.tuning.timing import GemmVariant, gemm_variants, time_shape
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def _choose(products: Products, dtype: str, comm: Comm, budget_s: float) -> tupl
     """Time all ways in turns, then once more what won and what it won against: of so many ways one would win by chance,
     and the best of them looks better than it is. What was timed twice has the second times.
     """
-    ways = gemm_variants(movable=products.movable)
+    ways = _ways(products, dtype, comm)
     times = time_shape(products, Precision.named(dtype), comm, ways, budget_s=budget_s / 2)
     kernels = choose(times, products.forwards)
     if kernels != PLAIN:
@@ -75,6 +75,10 @@ def _choose(products: Products, dtype: str, comm: Comm, budget_s: float) -> tupl
     return times, kernels
 
 
+def _ways(products: Products, dtype: str, comm: Comm) -> list[GemmVariant]:
+    return gemm_variants(Precision.named(dtype).compute, comm.device, movable=products.movable)
+
+
 def time_again(tuning: Tuning, found: Sequence[Products], dtype: str, comm: Comm) -> Tuning:
     """Judge the choice of a tuning in a second timing of all ways. Collective.
 
@@ -83,7 +87,7 @@ def time_again(tuning: Tuning, found: Sequence[Products], dtype: str, comm: Comm
     again = []
     for products, shape in zip(found, tuning.shapes, strict=True):
         log.info("timing once more  %s", describe(shape), extra=RENEWED)
-        ways, budget_s = gemm_variants(movable=products.movable), BUDGET_S[comm.device.type] / len(found)
+        ways, budget_s = _ways(products, dtype, comm), BUDGET_S[comm.device.type] / len(found)
         kernels, first_fastest = _kernels(shape), _fastest(shape)
         times: Times = time_shape(products, Precision.named(dtype), comm, ways, budget_s=budget_s)
         most = LONGER * _rounds(times)

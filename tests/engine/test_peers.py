@@ -239,7 +239,9 @@ def test_sides_that_start_from_other_weights_are_not_compared() -> None:
         check_equal("plain", [ours()], [peer()], TOLERANCES["fp32"])
 
 
-def test_of_the_engine_and_itself_untuned_one_side_is_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_the_engine_and_itself_untuned_one_side_is_tuned_and_of_others_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[Mode | None] = []
     forward = matmul.forward
 
@@ -257,6 +259,8 @@ def test_of_the_engine_and_itself_untuned_one_side_is_tuned(monkeypatch: pytest.
     seen.clear()
     measure(Comm(Grid()), COMPARISONS["plain"], CASE)
     assert set(seen) == {None}
+    measure(Comm(Grid()), COMPARISONS["plain"], replace(CASE, tune_matmul=True))
+    assert set(seen) == {None, Mode.TN}
 
 
 @pytest.mark.parametrize("other", [StepMetrics(2.0001, 1.0), StepMetrics(2.0, 1.001), StepMetrics(math.nan, 1.0)])

@@ -72,7 +72,7 @@ def timed(case: Case, of: list[Products]) -> Counter[Op]:
     ops: Counter[Op] = Counter()
     for each in of:
         operands = Operands(each, Precision.named(case.precision), CPU, movable=False)
-        for way in gemm_variants(movable=False):
+        for way in gemm_variants(torch.float64, CPU, movable=False):
             if way.own:
                 with Recording() as recording:
                     operands.compute(way)

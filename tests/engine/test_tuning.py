@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from test_parity import ALL_AXES, CASES, TOLERANCE, serial
 from training import Case, grid_id, train_parallel, worst_error
 from virtual_ranks import run_ranks
@@ -29,7 +30,9 @@ from engine.tuning.rate import rate
 from engine.tuning.shapes import Products, Shape, products
 from engine.tuning.timing import GemmVariant, gemm_variants, time_shape
 
-WAYS = [Kernels(stored, *modes) for stored in (False, True) for modes in itertools.product((None, *Mode), repeat=3)]
+CPU = torch.device("cpu")
+LAID = (None, Mode.NN, Mode.NT, Mode.TN)
+WAYS = [Kernels(stored, *modes) for stored in (False, True) for modes in itertools.product(LAID, repeat=3)]
 OTHERS = ("rows", "columns", "mixed")
 MACHINE = {"device": "one", "torch": "2"}
 RATE = 84e9
@@ -79,13 +82,34 @@ def test_each_product_is_the_same_in_every_mode(way: Kernels) -> None:
     torch.testing.assert_close(out, 2 * dO.t() @ I_)
 
 
+@pytest.mark.skipif(not matmul.has_onednn(torch.float32, CPU), reason="PyTorch has no oneDNN here")
+@pytest.mark.parametrize("stored", [False, True])
+def test_onednn_makes_the_products_that_add_to_nothing_in_fp32_on_processors(stored: bool) -> None:
+    ways = gemm_variants(torch.float32, CPU, movable=True)
+    assert {way.role for way in ways if way.mode is Mode.ONEDNN} == {Role.FORWARD, Role.INPUT_GRADIENT}
+    assert len(ways) == len(gemm_variants(torch.float64, CPU, movable=True)) + 4
+    assert Mode.ONEDNN not in matmul.modes_of(Role.FORWARD, torch.float32, torch.device("cuda"))
+    I_, dO, W = (torch.randn(size) for size in ((65, 48), (65, 31), (31, 48)))
+    weight, bias = W.t().contiguous().t() if stored else W, torch.randn(31)
+    for given in (None, bias):
+        made = matmul.forward(I_, weight, given, Mode.ONEDNN)
+        torch.testing.assert_close(
+            made, F.linear(I_.double(), W.double(), None if given is None else given.double()).float()
+        )
+    torch.testing.assert_close(matmul.input_gradient(dO, weight, Mode.ONEDNN), (dO.double() @ W.double()).float())
+
+
 @pytest.mark.parametrize("stored", [False, True])
 def test_the_own_mode_of_a_product_copies_nothing(stored: bool) -> None:
     shape = Shape(7, 5, 3)
-    for way in gemm_variants(movable=True):
+    for way in gemm_variants(torch.float64, CPU, movable=True):
         if way.column_major == stored:
             assert (way.copied(shape) == 0) == way.own == (way.mode is own_mode(way.role, column_major=stored))
-    forward = {way.mode: way.copied(shape) for way in gemm_variants(movable=False) if way.role is Role.FORWARD}
+    forward = {
+        way.mode: way.copied(shape)
+        for way in gemm_variants(torch.float64, CPU, movable=False)
+        if way.role is Role.FORWARD
+    }
     assert forward == {Mode.NN: 5 * 3, Mode.NT: 0, Mode.TN: 7 * 3 + 5 * 3}
 
 
@@ -105,7 +129,7 @@ def of_times(**faster: float) -> dict[GemmVariant, list[float]]:
     """Every way takes 1 s and some noise, except those named, such as forward_rows_NN."""
     drawing = random.Random(3)
     found = {}
-    for way in gemm_variants(movable=True):
+    for way in gemm_variants(torch.float64, CPU, movable=True):
         name = f"{way.role}_{'columns' if way.column_major else 'rows'}_{way.mode}"
         found[way] = [faster.get(name, 1.0) * drawing.uniform(0.998, 1.002) for _ in range(7)]
     return found
@@ -132,7 +156,7 @@ def test_the_weight_is_stored_as_its_layers_products_together_are_fastest() -> N
 
 def test_what_is_chosen_is_one_way_of_each_product() -> None:
     for kernels in WAYS:
-        ways = [way for way in gemm_variants(movable=True) if chosen(way, kernels)]
+        ways = [way for way in gemm_variants(torch.float64, CPU, movable=True) if chosen(way, kernels)]
         assert [way.role for way in ways] == list(Role)
 
 
@@ -140,7 +164,7 @@ def test_every_way_is_timed_and_those_that_memory_forbids_are_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     of = Products(Shape(16, 8, 4), forwards=1, movable=True)
-    comm, ways = Comm(Grid()), gemm_variants(movable=True)
+    comm, ways = Comm(Grid()), gemm_variants(torch.float64, CPU, movable=True)
     times = time_shape(of, FP32, comm, ways, budget_s=0)
     assert set(times) == set(ways)
     assert {len(of) for of in times.values()} == {timing.FEWEST}
@@ -271,7 +295,7 @@ def test_a_second_timing_goes_on_until_it_tells_or_has_taken_four_times_the_roun
         other = itertools.cycle((1.0,))
         return {
             way: [0.1 * next(high_low if chosen(way, kernels) else other) for _ in range(rounds or 7)]
-            for way in gemm_variants(movable=of.movable)
+            for way in gemm_variants(torch.float64, CPU, movable=of.movable)
         }
 
     kernels = Kernels(forward=Mode.NN)
