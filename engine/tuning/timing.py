@@ -4,11 +4,13 @@ Whatever has to be copied for a mode is copied within its time. Values are drawn
 weights and normalised activations are: zeros, which draw less power, would be faster. Modes take turns, so that what
 disturbs the machine for longer than a round disturbs all alike; all ranks time at once, as they train. On processors
 the operands of each round lie elsewhere, as those of each layer do: by where they lay one mode or another seemed up to
-a tenth faster, and two timings agreed less often.
+a tenth faster, and two timings agreed less often. There a rank of one thread counts that thread's time, without what
+others take of its core: of eight ranks on two cores one mode's times by the clock differed twentyfold between rounds.
 """
 
 import logging
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -138,8 +140,10 @@ def time_shape(
         log.warning("%s: no memory to try any way to compute it", shape)
         return {}
 
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+
     def seconds(way: GemmVariant, calls: int) -> float:
-        return sample(lambda: operands.compute(way), calls, device)
+        return sample(lambda: operands.compute(way), calls, device, clock)
 
     def works(way: GemmVariant) -> bool:
         try:
