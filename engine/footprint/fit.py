@@ -10,8 +10,8 @@ from engine.training_record import Training
 
 def parameters_per_rank(training: Training, grid: Grid) -> int:
     """Count the elements that each rank stores, of a pipeline a rank of the stage that stores most."""
-    placements, network, cut = training.model.placements(), training.model.network(), training.cut(grid)
-    of_stages = ([placements[name] for name in cut.parameters(network, stage)] for stage in range(grid.stages))
+    network, cut = training.model.network(), training.cut(grid)
+    of_stages = (cut.held(network, stage) for stage in range(grid.stages))
     return max(sum(placement.local_numel(grid) for placement in of_stage) for of_stage in of_stages)
 
 

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 from engine.footprint.activations import Activations
 from engine.grid import INNER, Grid
-from engine.models.network import Network
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import StepSchedule
 from engine.pipeline.one_f_one_b import OneFOneB
-from engine.placement import Placement
 from engine.training_record import Training
 
 MESSAGES = 6
@@ -34,12 +32,6 @@ class Held:
     def whole(cls, layers: int) -> "Held":
         """Hold a network that isn't cut, one pass at a time."""
         return cls(layers, is_first=True, is_last=True)
-
-    def besides_blocks(self, network: Network) -> list[Placement]:
-        """Give the placements of what the stage holds besides blocks, a copy of a tied table included."""
-        if self.is_first and self.is_last:
-            return network.rest
-        return network.before if self.is_first else network.after if self.is_last else []
 
     def more_passes(self, activations: Activations) -> float:
         """Count the bytes of the passes besides the one that is worked on."""

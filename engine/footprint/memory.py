@@ -99,7 +99,7 @@ class Footprint:
 
     def _on_stage(self, grid: Grid, stage: Held) -> Needs:
         of, model, device = self._training, self._training.model, self._device
-        rest = stage.besides_blocks(model.network())
+        rest = model.network().part((), first=stage.is_first, last=stage.is_last)
         dtypes, group = (of.compute, of.master), of.checkpoint_group(grid)
         share = of.batch.sequences / grid.batch_split
         at_once = of.batch.micro or share

@@ -1,6 +1,6 @@
 """A network is a table of operations, from which all that the engine asks of it follows. No torch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
@@ -111,7 +111,15 @@ class Network:
     @property
     def rest(self) -> list[Placement]:
         """Give the placements of all parameters outside of blocks."""
-        return [placed for section in self.sections if not section.recomputed for placed in section.placements()]
+        return self.part((), first=True, last=True)
+
+    def part(self, blocks: Iterable[int], *, first: bool, last: bool) -> list[Placement]:
+        """Give the placements of a stage of a pipeline that has these blocks: the first stage has what is used before
+        all blocks, too, and the last what is used after them, a copy of a tied table included.
+        """
+        before, after = self.before if first else [], self.after if last else []
+        inside = [placed for number in blocks for placed in self.blocks.placements(number)]
+        return list({placed.name: placed for placed in (*before, *inside, *after)}.values())
 
     @property
     def parameters(self) -> int:

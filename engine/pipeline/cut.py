@@ -7,11 +7,13 @@ as their flops say. So a stage may have fewer blocks than another. No torch.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 from engine.errors import UsageError
 from engine.models.architecture import Architecture
 from engine.models.flops import split_step_flops
 from engine.models.network import Network
+from engine.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +43,20 @@ class Cut:
 
     def owners(self, network: Network) -> dict[str, int]:
         """Give the stage of each parameter by name; of a tied one the first that has it."""
-        of_block = {number: stage for stage, chunks in enumerate(self.blocks) for blocks in chunks for number in blocks}
         found: dict[str, int] = {}
-        outside = 0
-        for section, number in network.repeats():
-            if section.recomputed:
-                owner, outside = of_block[number], self.stages - 1
-            else:
-                owner = outside
-            found |= {placed.name: owner for placed in section.placements(number)}
+        for stage in range(self.stages):
+            for placed in self.held(network, stage):
+                found.setdefault(placed.name, stage)
         return found
+
+    def held(self, network: Network, stage: int) -> list[Placement]:
+        """Give the placements of what a stage holds."""
+        return network.part(chain(*self.blocks[stage]), first=stage == 0, last=stage == self.stages - 1)
 
     def parameters(self, network: Network, stage: int) -> Mapping[str, bool]:
         """Name a stage's parameters, and say whether they are its own: of a tied one the last stage has a copy."""
         owners = self.owners(network)
-        names = {name: True for name, owner in owners.items() if owner == stage}
-        if stage == self.stages - 1:
-            names |= {placed.name: owners[placed.name] == stage for placed in network.after}
-        return names
+        return {placed.name: owners[placed.name] == stage for placed in self.held(network, stage)}
 
 
 def cut_evenly(model: Architecture, stages: int, chunks: int = 1, *, recompute: bool) -> Cut:
