@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from engine.comm.backend import nothing
 from engine.comm.collective import Kind, Lane
 from engine.grid import Axis
 from engine.measure.clock import Stamp
@@ -56,7 +57,8 @@ class Outstanding:
 
 
 class Handle:
-    """A handle keeps the buffers of a collective that was issued until wait(), which is called exactly once.
+    """A handle keeps the buffers of a collective that was issued until wait(), which is called exactly once, or until
+    let_go() before that.
 
     sent: the input buffer. finish: waits for the result; None if it is there already. call: what it is, as
     outstanding notes it. pending: the moments of this collective that a recorder wants.
@@ -85,6 +87,19 @@ class Handle:
     def arrived(self) -> bool:
         """Say whether a message is there, so that wait() returns at once."""
         return not isinstance(self._finish, Arriving) or self._finish.arrived()
+
+    def let_go(self) -> bool:
+        """Keep the buffers of a message that was sent no longer if it is known to have left, and say whether it is.
+        wait(), which still has to come, then gives nothing.
+        """
+        assert self._result is not None
+        if isinstance(self._finish, Arriving) and self._finish.arrived():
+            self._finish()
+            self._finish = nothing
+        if self._finish is not nothing:
+            return False
+        self._sent, self._result = None, self._result.new_empty(0)
+        return True
 
     def stamp(self) -> Stamp | None:
         """Give the present moment, if this collective is recorded, for waited_since()."""

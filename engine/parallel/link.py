@@ -56,6 +56,8 @@ class Link:
         self._unposted: dict[Direction, int] = {}
         self._coming: dict[Direction, deque[tuple[Handle, Tensor]]] = {}
         self._sent: list[Handle] = []
+        self._departing: list[Handle] = []
+        """These of them may still need their memory, which a step's messages all together are too large for."""
         self._tails: list[tuple[Task, Tensor]] = []
 
     def start_step(self, expected: Mapping[Direction, Sequence[Task]], *, ahead: bool = True) -> None:
@@ -107,19 +109,23 @@ class Link:
                 f"Stages send {self._dtype} of shape {self._shape} to each other, but stage {self._stage} made "
                 f"{content.dtype} of {tuple(content.shape)}."
             )
+        self._departing = [handle for handle in self._departing if not handle.let_go()]
         message = torch.empty(self._part_bytes + TAIL_BYTES, dtype=torch.uint8, device=content.device)
         part = content.reshape(self._parts, -1)[self._comm.coords[INNER] if self._parts > 1 else 0]
         message[: self._part_bytes].view(self._dtype).copy_(part)
         message[self._part_bytes :].copy_(self._tail(task), non_blocking=True)
         ahead = 1 if task.direction is Direction.FORWARD else -1
         to, lane = (self._stage + ahead) % self._stages, LANES[task.direction]
-        self._sent.append(self._comm.issue(Kind.SEND, CUTTING_STAGES, message, lane=lane, peer=to))
+        handle = self._comm.issue(Kind.SEND, CUTTING_STAGES, message, lane=lane, peer=to)
+        self._sent.append(handle)
+        self._departing.append(handle)
 
     def finish_step(self) -> None:
         """Wait until all that was sent has been received. Raises RunError for a message that was for another task."""
         for handle in self._sent:
             handle.wait()
         self._sent.clear()
+        self._departing.clear()
         if self._tails:
             tails = torch.stack([tail for _, tail in self._tails]).cpu()  # at once, as the host waits for it
             for (task, _), tail in zip(self._tails, tails, strict=True):
@@ -130,6 +136,7 @@ class Link:
         """Forget all messages, once Comm.abandon() has waited for them."""
         self._expected, self._coming, self._unposted = {}, {}, {}
         self._sent.clear()
+        self._departing.clear()
         self._tails.clear()
 
     def _post(self, direction: Direction, most: int) -> None:

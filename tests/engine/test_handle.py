@@ -11,6 +11,7 @@ from virtual_ranks import LazyComm, run_ranks
 from engine.comm.collective import Kind
 from engine.comm.contact import LostContact
 from engine.comm.funnel import Comm
+from engine.comm.handle import Arriving, Handle
 from engine.grid import Axis, Grid
 
 BOTH = pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["processes", "virtual"])
@@ -44,6 +45,36 @@ def _kept(comm: Comm) -> list[bool]:
 
 def test_a_handle_keeps_what_is_sent_until_it_is_waited_for() -> None:
     assert run_ranks(Grid(2), _kept) == [[True, False]] * 2
+
+
+class _Leaving(Arriving):
+    """A message that leaves when it is told to."""
+
+    left = False
+
+    def __call__(self) -> None:
+        assert self.left
+
+    def arrived(self) -> bool:
+        return self.left
+
+
+def test_a_message_that_has_left_gives_its_memory_up_before_it_is_waited_for() -> None:
+    message, leaving = torch.ones(1000), _Leaving()
+    memory = StorageWeakRef(message.untyped_storage())
+    handle = Handle(message, message, leaving)
+    del message
+    assert (handle.let_go(), memory.expired()) == (False, False)
+    leaving.left = True
+    assert (handle.let_go(), memory.expired()) == (True, True)
+    handle.wait()
+    with pytest.raises(RuntimeError, match="twice"):
+        handle.wait()
+
+
+def test_what_only_a_wait_tells_to_have_left_keeps_its_memory() -> None:
+    handle = Handle(torch.ones(1), finish=lambda: pytest.fail("nobody waits for it"))
+    assert not handle.let_go()
 
 
 def test_what_is_abandoned_is_waited_for_in_its_order_even_if_it_fails() -> None:

@@ -120,6 +120,18 @@ def test_the_fullest_stage_of_a_pipeline_takes_what_is_counted(
     assert Footprint(training, "cpu").on(on).total == pytest.approx(fullest, rel=0.05)
 
 
+def test_messages_of_a_step_are_not_kept_to_its_end() -> None:
+    """What is left of a micro-batch are its tokens and targets."""
+    config, on = _config(MODELS["deep"], "1x1x1x1p2", Batch(8, 2), "bf16", 0, "all"), Grid(pipe=2)
+    training = replace(config.training(config.model.resolve()), pipeline=PipelineOptions("1f1b"))
+    more = replace(training, batch=Batch(40, 2))
+    for rank in range(2):
+        tokens = 2 * 8 * 64 * (40 - 8)
+        assert trace(more, on, rank).peak_bytes - trace(training, on, rank).peak_bytes == pytest.approx(
+            tokens, rel=0.05
+        )
+
+
 EXTENDED = {
     "qwen3": replace(LLAMA.resolve(), qk_norm=True, qkv_bias=True, head_features=24),  # type: ignore[type-var]
     "neox": replace(DEEP.resolve(), rotary=16, parallel_residual=True, ffn=320),  # type: ignore[type-var]
