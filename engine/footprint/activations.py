@@ -11,7 +11,7 @@ from engine.grid import INNER, STREAM, Grid
 from engine.layers.chunk import CHUNK_BYTES
 from engine.models.architecture import Architecture
 from engine.models.network import Section
-from engine.models.operations import Activation, Kept, Linear, Norm
+from engine.models.operations import Activation, Kept, Linear, Norm, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,9 @@ class Activations:
         group: int,
     ) -> None:
         self._model, self._block, self._grid = model, block, grid
-        self._head = model.network().sections[-1]
-        self.head_share = (self._head.tokens or model.sequence) / model.sequence
+        network = model.network()
+        self._before, self._head = network.around[0], network.sections[-1]
+        self.head_share = self._share(self._head)
         self._rows = rows * self.head_share
         self._master, self._on_cpu, self._group = master, device == "cpu", group
         self._narrow = compute != master
@@ -89,6 +90,13 @@ class Activations:
         """Count what the operations behind the blocks save, including the input of the first."""
         return self._bytes(self._head.kept) * self.head_share
 
+    def kept_before(self) -> float:
+        """Count what the operations before the blocks save: the patches of images that a product takes."""
+        return sum(self._bytes(section.kept) * self._share(section) for section in self._before)
+
+    def _share(self, section: Section) -> float:
+        return (section.tokens or self._model.sequence) / self._model.sequence
+
     def _bytes(self, kept: Kept) -> float:
         products = kept.over_inner * self.over_x + kept.over_stream * self.stream / self._model.hidden
         return products + kept.streams * self.stream + kept.angles * self._model.sequence * self._master
@@ -104,6 +112,12 @@ class Activations:
     def left_of_head(self) -> float:
         """Count the same of the operations behind the blocks."""
         return self.head_share * sum(map(self._left, self._head.of_kind(Linear)))
+
+    def left_before(self) -> float:
+        """Count the same of the operations before the blocks, and the gradient of the rows that were looked up."""
+        products = sum(self._share(of) * sum(map(self._left, of.of_kind(Linear))) for of in self._before)
+        looked_up = sum(table.sharded for of in self._before for table in of.of_kind(Table))
+        return products + looked_up * self.stream
 
     def _left(self, product: Linear) -> float:
         axes = dict(zip(product.split, (product.n, product.k), strict=True))

@@ -18,7 +18,8 @@ class Gradients:
     """It counts those of one rank. Bytes of an element: scattered, in a reduce-scatter; summed, in the sum over model
     replicas; kept, where it is accumulated.
 
-    on_cpu: over gloo, whose reduce-scatter is an exchange into a second buffer and a sum (comm/gloo.py).
+    on_cpu: over gloo, whose reduce-scatter is an exchange into a second buffer and a sum (comm/gloo.py). deferred:
+    whether they are made later, so that a backward has those of the pass before in flight alone.
     """
 
     weights: Weights
@@ -28,12 +29,15 @@ class Gradients:
     summed: int
     kept: int
     on_cpu: bool
+    deferred: bool = False
 
     def given(self, tile: float, dtype: int, now: Pass) -> float:
         """Count a contribution that is made in a dtype of so many bytes, and given to its sum.
 
         One that isn't sent is made in its place, or else added to that, for which a processor casts it first.
         """
+        if self.deferred:
+            return 0.0
         made = tile * dtype if dtype != self.scattered else 0.0
         if self.grid.shards > 1:
             return made + tile * self._of_flight(now.number)
@@ -44,7 +48,7 @@ class Gradients:
 
     def in_flight(self, made: Sequence[float], now: Pass) -> float:
         """Count the latest contributions. made: by this pass so far, latest first; the pass before made the others."""
-        own = made[: self._window]
+        own = [] if self.deferred else made[: self._window]
         flights = sum(own) * self._of_flight(now.number)
         if now.number and len(own) < self._window:
             earlier = self.weights.first(self._window - len(own))
@@ -57,7 +61,7 @@ class Gradients:
 
     def summing(self, blocks: int, now: Pass) -> float:
         """Count copies of so many blocks that are summed over model replicas already: whole buckets."""
-        if not (now.last and self.overlap.data and self._copied):
+        if self.deferred or not (now.last and self.overlap.data and self._copied):
             return 0.0
         bucket = self.overlap.bucket(self.grid)
         return blocks * self.weights.stored_block * self.summed // bucket * bucket

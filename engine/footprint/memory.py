@@ -9,6 +9,7 @@ The sum is within 5 %, mostly within 2 %, of the profiler's record of allocation
 is said of one. Not counted are:
 
     statistics of norms, of attention and of the loss, tokens, biases: some hundred bytes a token, some thousand a block
+    images: a byte a pixel and channel, of all of a step; messages that gloo has sent, which stay to a step's end
     masks of dropout: a byte an element of the residual stream, twice a block
     what a product takes for itself: with bf16 on a processor up to 1.7 MB (9 % of a step of 2.4); cuBLAS's workspace
     attention in a format without a fused kernel, such as fp64 on a GPU, which keeps all scores
@@ -18,7 +19,7 @@ is said of one. Not counted are:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from engine.footprint.activations import Activations, Block
@@ -111,14 +112,18 @@ class Footprint:
             offloaded=of.offload,
         )  # fmt: skip
         scattered, summed = of.reduce(grid, SHARDING), of.reduce(grid, REPLICATING[0])
-        gradients = Gradients(weights, grid, of.overlap, scattered, summed, of.gradient, device == "cpu")
+        gradients = Gradients(
+            weights, grid, of.overlap, scattered, summed, of.gradient, device == "cpu", stage.deferring
+        )
         moments = _Moments(self._block, stage, group, *dtypes, activations, weights, gradients)
+        more = stage.more_passes(activations) + stage.messages(activations, grid)
+        if stage.is_first:
+            more += activations.kept_before()
         kept, gathered, *others = max(moments.of_step(share / at_once), key=sum)
         here = of.master * (weights.stored - weights.offloaded)
         state = of.gradient * weights.stored + here + self._optimizer.device_bytes(here)  # gradients are all here
         state += self._optimizer.bucket_bytes(of.master * min(BUCKET, weights.offloaded))
-        more = stage.more_passes(activations) + stage.messages(activations, grid)
-        return Needs(state, kept + more, weights.casts + gathered, *others)
+        return Needs(state, kept + more, weights.casts + gathered + stage.more_weights(weights), *others)
 
 
 Moment = tuple[float, float, float, float, float]
@@ -141,7 +146,8 @@ class _Moments:
     def of_step(self, micro_batches: float) -> Iterator[Moment]:
         """Yield the loss and the head's backward; the backward of the last block, of the one before it, which begins
         with more gradients on their way, and of the first; of the last block of the second last group, which may be
-        larger than the last one, and of the first; that of the token table; the sum over model replicas.
+        larger than the last one, and of the first; that of the token table; the weight gradients, where the backward
+        leaves them; the sum over model replicas.
         """
         for now in fullest_passes(micro_batches):
             if self.stage.is_last:
@@ -153,6 +159,8 @@ class _Moments:
                     yield from self._in_block(index, now)
             if self.stage.is_first:
                 yield self._at_table(now)
+            if self.stage.deferring:
+                yield from self._in_weight_task(now)
         yield 0.0, 0.0, 0.0, 0.0, self.gradients.at_end()
 
     def _at_head(self, now: Pass) -> Iterator[Moment]:
@@ -166,7 +174,7 @@ class _Moments:
         sent = before + gradients.given(weights.head, self.compute, now)
         yield kept + act.stream * act.head_share, gathered, cache, act.logits(), sent
         after = gradients.in_flight([weights.head], now)
-        yield kept + act.made_by_norm() * act.head_share, held, cache, 0.0, after
+        yield kept + act.made_by_norm() * act.head_share + self._left(0), held, cache, 0.0, after
 
     def _in_block(self, index: int, now: Pass) -> Iterator[Moment]:
         """Yield a block's backward from its end: of a norm behind its feed-forward, of the second product, of the
@@ -177,6 +185,7 @@ class _Moments:
         first = self._from(index)
         again = act.recomputed(index - first + 1)
         kept = act.kept(index + 1) + again + act.stream  # and its output's gradient
+        kept += self._left(self.stage.blocks - 1 - index)
         held = weights.waiting(index - first) + weights.ahead(first, now) + weights.beside(others)
         cache, above = weights.cached(first), gradients.made_above(self.stage.blocks - 1 - index)
         summing = gradients.summing(self.stage.blocks - 1 - index, now)
@@ -205,4 +214,19 @@ class _Moments:
         flights = gradients.in_flight(gradients.made_above(self.stage.blocks), now) + gradients.summing(
             self.stage.blocks, now
         )
-        return self.activations.made_by_table(), weights.ahead(0, now), 0.0, 0.0, sent + flights
+        made = self.activations.made_by_table() + self._left(self.stage.blocks)
+        return made, weights.ahead(0, now), 0.0, 0.0, sent + flights
+
+    def _left(self, blocks: int) -> float:
+        """Count what a backward that defers weight gradients has left of the head and of so many blocks."""
+        return self.stage.left(self.activations, blocks) if self.stage.deferring else 0.0
+
+    def _in_weight_task(self, now: Pass) -> Iterator[Moment]:
+        """Yield the weight gradients of the head, of the first block, of whose pass all is left, and of the table."""
+        weights, gradients = self.weights, replace(self.gradients, deferred=False)
+        left, blocks = self._left(self.stage.blocks), self.stage.blocks
+        of_block = [(tile, self.compute, blocks - 1) for tile in weights.block]
+        for tile, dtype, above in [(weights.head, self.compute, 0), *of_block, (weights.table, self.master, blocks)]:
+            made = gradients.made_above(above) if above else []
+            sums = gradients.in_flight(made, now) + gradients.summing(above, now)
+            yield left, weights.ahead(0, now), 0.0, 0.0, gradients.given(tile, dtype, now) + sums

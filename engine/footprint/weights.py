@@ -30,7 +30,8 @@ class Weights:
     """It counts those on one grid, which needn't divide everything: parts are taken as fractions.
 
     placements: of a block, and of what else the rank's stage holds. Elements: block, of each weight of a block before
-    it is sharded, in the order of their use; table and head, of the first and the last weight; stored_block and stored,
+    it is sharded, in the order of their use; table and head, of the first and the last
+    weight; outside, of all that are in no block; stored_block and stored,
     of what a rank stores, of a block and in all. compute, master: bytes of an element that is used, and that is stored.
     """
 
@@ -53,6 +54,7 @@ class Weights:
         rest = [tile for tile, sharded in others if sharded]
         self.table = rest[0] if rest else 0.0
         self.head = _tile(head, grid) if head else 0.0
+        self.outside = sum(rest)
         self.stored_block, stored = (
             sum(tile / grid.shards if sharded else tile for tile, sharded in group) for group in (of_block, others)
         )
@@ -77,6 +79,10 @@ class Weights:
         none, whose backward gathers again.
         """
         return 0.0 if self._gathers_again else blocks * self.gathered(*self.block)
+
+    def of_head(self) -> float:
+        """Count what the last stage's head keeps gathered for its backward, in every pass that is in it."""
+        return 0.0 if self._gathers_again else self.gathered(self.outside)
 
     def beside(self, tiles: Sequence[float]) -> float:
         """Count what a block's other weights keep gathered while one of its products is differentiated."""
