@@ -94,6 +94,11 @@ class PlanConfig:
     top: int = 10
     """grids to tell of"""
 
+    @property
+    def simulated(self) -> bool:
+        """Say whether grids are simulated."""
+        return not (self.equations or self.agnostic or self.as_run)
+
 
 def plan(
     *,
@@ -182,31 +187,31 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
         devices,
         system,
         shown=shown,
-        forecast=None if config.equations or config.agnostic or config.as_run else simulated,
+        forecast=simulated if config.simulated else None,
         device_memory=config.device_memory,
         token_budget=config.token_budget,
         placement_aware=not config.agnostic,
         as_run=config.as_run,
-        stages=None if config.pipe == "auto" else config.pipe,
     )
 
 
 def _search_space(config: PlanConfig, shape: Architecture) -> SearchSpace:
+    stages = 1 if not config.simulated else None if config.pipe == "auto" else config.pipe
     if config.batch_size is not None:
-        return SearchSpace(shape, config.batch_size, exact=True, micro=config.micro_batch)
+        return SearchSpace(shape, config.batch_size, exact=True, micro=config.micro_batch, stages=stages)
     assert config.batch_tokens is not None
-    return SearchSpace(shape, config.batch_tokens / shape.sequence, micro=config.micro_batch)
+    return SearchSpace(shape, config.batch_tokens / shape.sequence, micro=config.micro_batch, stages=stages)
 
 
 def _check(config: PlanConfig) -> int:
     """Give the number of devices. Raises UsageError for an option that is missing or out of its range."""
-    if config.exact and (config.equations or config.agnostic or config.as_run):
+    if config.exact and not config.simulated:
         raise UsageError("--exact traces what is simulated: leave --equations, --agnostic and --as-run out.")
     if config.gpus is None:
         raise UsageError("Say on how many devices, by --gpus.")
     if config.pipe != "auto" and config.pipe < 1:
         raise UsageError(f"--pipe is a number of stages from 1 up, or auto, but {config.pipe} was given.")
-    if config.pipe not in ("auto", 1) and (config.equations or config.agnostic or config.as_run):
+    if config.pipe not in ("auto", 1) and not config.simulated:
         raise UsageError("--pipe plans what is simulated: leave --equations, --agnostic and --as-run out.")
     if (config.batch_tokens is None) == (config.batch_size is None):
         raise UsageError("Give the batch either by --batch-tokens or by --batch-size.")

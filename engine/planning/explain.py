@@ -73,9 +73,10 @@ COLUMNS: tuple[Column, ...] = (
 def head(plan: GridPlan) -> str:
     """Write what was planned, how many grids there are, and by what they are ordered."""
     asked = "" if plan.sequences == plan.asked_sequences else f" (for {plan.asked_sequences:,.1f} asked for)"
-    fit = f"{plan.fit} of {plan.valid} valid grids fit"
+    valid = f"{plan.valid} grids are valid" if plan.valid else "only pipelines are valid"
+    fit = f"{plan.fit} of {plan.valid} valid grids fit" if plan.valid else "only pipelines are valid, and some fit"
     if plan.device_memory_bytes is None:
-        fit = f"{plan.valid} grids are valid; whether they fit in memory is not known: --device-memory would tell"
+        fit = f"{valid}; whether they fit in memory is not known: --device-memory would tell"
     else:
         memory = plan.device_memory_bytes / 1e9
         fit = f"{fit} in {memory * (1 - plan.reserve):.4g} GB, {1 - plan.reserve:.0%} of a device's {memory:.4g} GB"

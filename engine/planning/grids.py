@@ -34,13 +34,14 @@ class SearchSpace:
     """The search space has the grids on which a network can be trained with a batch of about so many sequences.
 
     exact: whether the batch has to have just that many; `batch` says which is taken otherwise. micro: sequences that a
-    rank takes at once, if that is asked for.
+    rank takes at once, if that is asked for. stages: of pipelines that are searched, too; None searches all numbers.
     """
 
     model: Architecture
     sequences: float
     exact: bool = False
     micro: int | None = None
+    stages: int | None = 1
 
     @cached_property
     def planes(self) -> list[tuple[int, int]]:
@@ -75,7 +76,19 @@ class SearchSpace:
 
         Within NEAR of what was asked for the nearest power of two that can be shared is taken; else the batch that has
         the largest factor in common with the ranks, so that most grids can share it; else the nearest one up to FAR.
+        Where no grid of one stage can share any, it is one that a pipeline's stages can.
         """
+        if (found := self._of_stage(ranks)) is not None:
+            return found
+        for batch in (self._of_stage(ranks // number) for number in self._stages(ranks)):
+            if batch and any(
+                batch >= g.stages * g.batch_split * (self.micro or 1) for g in self.pipelines(ranks, batch)
+            ):
+                return batch
+        return None
+
+    def _of_stage(self, ranks: int) -> int | None:
+        """Return the sequences of a batch that a grid of so many ranks and one stage can share, or None."""
         parts, asked = self.parts(ranks), self.sequences
 
         def shared(sequences: int) -> bool:
@@ -106,16 +119,26 @@ class SearchSpace:
             found += [grid for z in divisors(rest) if self._allows(grid := Grid(x, y, z, rest // z))]
         return found
 
-    def pipelines(self, ranks: int, sequences: int, stages: int | None = None) -> list[Grid]:
-        """List every such grid with several stages, each of a block or more, and a micro-batch for each stage; or with
-        so many stages, where that is asked for.
-        """
-        found = []
-        for number in divisors(ranks)[1:] if stages is None else [stages]:
-            if ranks % number == 0 and number <= self.model.layers:
-                of_stage = self.grids(ranks // number, sequences)
-                found += [grid.with_stages(number) for grid in of_stage if sequences >= number * grid.batch_split]
-        return found
+    def _stages(self, ranks: int) -> list[int]:
+        """List the numbers of stages that are searched of so many ranks, each stage with a block or more."""
+        asked = divisors(ranks)[1:] if self.stages is None else [self.stages]
+        return [number for number in asked if number > 1 and ranks % number == 0 and number <= self.model.layers]
+
+    def pipelines(self, ranks: int, sequences: int) -> list[Grid]:
+        """List every such grid with several stages, each of a block or more, and a micro-batch for each stage."""
+        return [
+            grid.with_stages(number)
+            for number in self._stages(ranks)
+            for grid in self.grids(ranks // number, sequences)
+            if sequences >= number * grid.batch_split
+        ]
+
+    def no_stages(self, ranks: int) -> UsageError:
+        """Make the error of a number of stages that no grid has."""
+        return UsageError(
+            f"No grid of {ranks} devices has {self.stages} stages: give a --pipe that divides the devices and is no "
+            f"more than the {self.model.layers} blocks of {self.model.name} or the micro-batches of a rank."
+        )
 
     def nearest(self, ranks: int) -> list[int]:
         """Find the number of ranks closest to this one that has a valid grid; two if both neighbours are as close."""
@@ -139,6 +162,8 @@ class SearchSpace:
                 f"Micro-batches of {self.micro} don't divide a batch of {self.sequences:.0f} sequences: use "
                 f"--micro-batch one of {listed_divisors(int(self.sequences))}."
             )
+        if self.stages not in (None, 1):
+            raise self.no_stages(ranks)
         x, y = self._planes_in(ranks)[-1]
         most = "none" if x * y == 1 else f"at most {x * y} ({x}x{y})"
         asked = f"{self.sequences:.0f} sequences" + (f" in micro-batches of {self.micro}" if self.micro else "")

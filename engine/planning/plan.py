@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import systems
-from engine.errors import UsageError
 from engine.grid import Axis
 from engine.models.flops import hardware_flops
 from engine.planning.document import GridPlan, row
@@ -35,13 +34,12 @@ def planned(
     token_budget: float | None = None,
     placement_aware: bool = True,
     as_run: bool = False,
-    stages: int | None = 1,
 ) -> tuple[GridPlan, Bandwidths]:
     """Plan so many of the best grids; return the plan and the system's bandwidths. Raises UsageError if none fits.
 
     training: its batch is the one that the devices can share, of those near the one of the search space. forecast:
-    without it grids are ordered by the papers' equations, or if as_run by what the engine's run costs. stages: of a
-    pipeline; None tries every number, and neither has a pipeline unless it is simulated.
+    without it grids are ordered by the papers' equations, or if as_run by what the engine's run costs, and none has
+    several stages.
     """
     model, sequences = training.model, training.batch.sequences
     measured = systems.measured(system.name)
@@ -52,23 +50,20 @@ def planned(
     links = machine.bandwidths if machine else bandwidths(system, measured)
     taken = links if placement_aware else agnostic(links.inter)
     ranking = rank(workload, grids, taken, links_as_run=machine.links if machine else None, as_run=as_run)
-    if not ranking.candidates and (stages == 1 or machine is None):
-        raise refusal(workload, space, grids, links.devices_per_node)
     candidates: Sequence[Candidate] = ranking.candidates
-    if forecast and machine:
+    in_stages = space.pipelines(devices, sequences) if machine else []
+    if not in_stages and space.stages not in (None, 1):
+        raise space.no_stages(devices)
+    if machine:
         compute_s = hardware_flops(model, sequences, recompute=training.checkpoint_activations) / (
             devices * machine.empirical_peak
         )
-        in_stages = space.pipelines(devices, sequences, stages) if stages != 1 else []
-        if not in_stages and stages not in (None, 1):
-            raise UsageError(
-                f"No grid of {devices} devices has {stages} stages: give a --pipe that divides the devices and is no "
-                f"more than the {model.layers} blocks of {model.name} or the micro-batches of a rank."
-            )
         ranked = pipelines(workload, in_stages, machine.links, compute_s, machine.ranks_a_core)
-        if not (ranking.candidates or ranked):
-            raise refusal(workload, space, grids, links.devices_per_node)
-        candidates = forecast(workload, replace(ranking, pipelines=ranked), machine)
+        ranking = replace(ranking, pipelines=ranked)
+    if not (ranking.candidates or ranking.pipelines):
+        raise refusal(workload, space, grids or in_stages, links.devices_per_node)
+    if forecast and machine:
+        candidates = forecast(workload, ranking, machine)
     budget = token_budget or float(TOKENS_A_PARAMETER * model.parameters)
     return GridPlan(
         system=system.name,

@@ -113,3 +113,17 @@ def test_the_nearest_number_with_a_valid_grid_is_the_nearest(ranks: int, sequenc
 def test_what_can_be_no_job_is_told(space: SearchSpace, ranks: int, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         space.check(ranks)
+
+
+def test_a_pipeline_is_found_where_ranks_have_no_grid_of_one_stage() -> None:
+    """Three divide neither heads nor hidden nor batch: of six ranks a stage has two, of three stages."""
+    model = GPTConfig("m", layers=4, hidden=64, heads=4, vocabulary=128, sequence=16)
+    assert SearchSpace(model, 16, exact=True).batch(6) is None
+    for stages in (3, None):
+        space = SearchSpace(model, 16, exact=True, stages=stages)
+        assert space.check(6) == 16
+        assert {str(grid) for grid in space.pipelines(6, 16)} == {"1x1x1x2p3", "1x1x2x1p3", "1x2x1x1p3", "2x1x1x1p3"}
+    with pytest.raises(UsageError, match="No grid of 6 devices has 2 stages: give a --pipe that divides"):
+        SearchSpace(model, 16, exact=True, stages=2).check(6)
+    with pytest.raises(UsageError, match="No grid of 6 devices has 3 stages"):
+        SearchSpace(model, 16, exact=True, stages=3, micro=8).check(6)

@@ -63,6 +63,16 @@ def test_stages_that_no_grid_has_are_told_in_one_sentence(capsys: pytest.Capture
     assert told.count("\n") == 1
 
 
+def test_a_pipeline_is_planned_where_no_grid_of_one_stage_divides_the_network(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "plan --system frontier --model gpt-local-1 --gpus 6 --batch-size 16 --pipe 3".split()  # noqa: SIM905
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "only pipelines are valid, and some fit in 44.8 GB" in told
+    assert re.search(r"1 +\d+x\d+x\d+x\d+p3 ", told)
+
+
 def test_without_a_whole_trace_the_timeline_is_of_few_layers(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     words = [*SMALL, "--layers", "12", "--hidden", "128", "--heads", "4"]

@@ -94,7 +94,7 @@ def test_few_blocks_of_three_stages_predict_a_pipelines_step() -> None:
 def test_on_slow_links_a_pipeline_is_ranked_before_grids_that_sum_all_gradients() -> None:
     slow = replace(MACHINE, bandwidths=Bandwidths(4, 100e6, 100e9))
     training = dry_plan(few_layers("gpt-10b", 8), Grid(), Batch(32))[0]
-    space, workload = SearchSpace(training.model, 32, exact=True), Workload(training, 1e12)
+    space, workload = SearchSpace(training.model, 32, exact=True, stages=None), Workload(training, 1e12)
     grids = space.pipelines(8, 32)
     assert {grid.size for grid in grids} == {8}
     assert {grid.stages for grid in grids} == {2, 4, 8}
@@ -105,7 +105,7 @@ def test_on_slow_links_a_pipeline_is_ranked_before_grids_that_sum_all_gradients(
 
 def test_stages_that_share_cores_do_with_fewer_micro_batches() -> None:
     training = dry_plan(few_layers("gpt-10b", 8), Grid(), Batch(16))[0]
-    grids = SearchSpace(training.model, 16, exact=True).pipelines(8, 16, 8)
+    grids = SearchSpace(training.model, 16, exact=True, stages=8).pipelines(8, 16)
     of = Workload(training, 1e12)
     alone, four = (
         {one.micro for one in pipelines(of, grids, MACHINE.links, 1.0, ranks_a_core=shared)} for shared in (1.0, 4.0)
