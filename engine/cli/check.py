@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.grid import with_grid
 from engine.cli.train import PaceOptions
 from engine.cli.written import Json, facts, size, write
 from engine.footprint.fit import parameters_per_rank
@@ -28,9 +29,11 @@ def check(
     what the allocator hands out at the fullest moment of a step, by what it is for (on a GPU, unless
     --device cpu); its fragments, NCCL's buffers and the device's context come on top.
     """
-    run = checked(replace(config, overlap=config.overlap.at(pace)), ranks)
+    overlap = config.overlap.at(pace)
+    config, said = with_grid(replace(config, overlap=overlap), overlap, ranks)
+    run = checked(config, ranks)
     training = run.training
-    for notice in notices(run):
+    for notice in [*said, *notices(run)]:
         sys.stderr.write(f"{notice}\n")
     needs = Footprint(training, "cpu" if config.device == "cpu" else "cuda").on(run.grid)
     figures = {
@@ -41,13 +44,16 @@ def check(
         "parameters_per_rank": parameters_per_rank(training, run.grid),
         "memory_bytes_per_rank": {name: round(value) for name, value in asdict(needs).items()},
         "sequences_per_rank": training.batch.per_rank(run.grid),
+        "micro_batch": training.batch.at_once(run.grid),
+        "schedule": str(training.staged(run.grid).choice),
     }
     memory = {f"memory of a rank, {name}": size(value) for name, value in asdict(needs).items() if value}
     words = {
         "model": f"{training.model.name}, {training.model.parameters:,} parameters",
         "grid": f"{run.grid} of {run.grid.size:,} ranks",
         "parameters of a rank": f"{figures['parameters_per_rank']:,}",
-        "sequences of a rank": f"{figures['sequences_per_rank']:,}",
+        "sequences of a rank": f"{figures['sequences_per_rank']:,}, {figures['micro_batch']:,} at once",
+        **({"schedule": figures["schedule"]} if run.grid.stages > 1 else {}),
         **memory,
         "memory of a rank, in all": size(needs.total),
     }

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.grid import with_grid
 from engine.cli.place import take_place
 from engine.cli.train import PaceOptions, carry_out
 from engine.cli.written import Json
@@ -37,5 +38,6 @@ def overlap(
     Without --clip 0 the optimizer waits for all gradients, and data gains less.
     """
     launch = take_place()
+    run, said = with_grid(run, overlap.at(pace), launch.world_size)
     ablation = checked_ablation(run, overlap.at(pace), variant, turns, launch.world_size)
-    return carry_out(ablation, launch, ablation_notices(ablation, variant), as_json=json)
+    return carry_out(ablation, launch, [*said, *ablation_notices(ablation, variant)], as_json=json)

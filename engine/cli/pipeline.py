@@ -1,9 +1,11 @@
 """`bench pipeline` measures what each schedule of a pipeline's stages takes."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.grid import with_grid
 from engine.cli.place import take_place
 from engine.cli.train import PaceOptions, carry_out
 from engine.cli.written import Json
@@ -38,7 +40,9 @@ def pipeline(
           --grid 1x1x1x1 --pipe 2 --batch-size 8 --micro-batch 1 --data synthetic --timeline
     """
     launch = take_place()
+    found, said = with_grid(run, overlap.at(pace), launch.world_size)
+    run = replace(found, pipeline=run.pipeline)
     comparison, notices = checked_schedules(
         run, overlap.at(pace), schedules, turns, disturbance, launch.world_size, drawn=timeline
     )
-    return carry_out(comparison, launch, notices, as_json=json)
+    return carry_out(comparison, launch, [*said, *notices], as_json=json)

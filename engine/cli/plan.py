@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from engine.batch import Batch
+from engine.cli.grid import simulated
 from engine.cli.train import PaceOptions
 from engine.cli.validate import validated
 from engine.cli.written import Json
 from engine.errors import UsageError
 from engine.files import write_text
-from engine.loading import loading
 from engine.models.architecture import Architecture
 from engine.models.choice import ModelChoice
 from engine.options import Bytes, File, check_file, word
@@ -29,9 +28,7 @@ from engine.training_record import PrecisionName, Training
 
 if TYPE_CHECKING:
     from engine.planning.document import GridPlan
-    from engine.planning.rank import Candidate, Ranking, Workload
     from engine.simulator.bandwidth import Bandwidths
-    from engine.simulator.machine import MachineModel
 
 SCALES = {"": 1, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
@@ -175,19 +172,13 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
         offload=config.offload,
     )
 
-    def simulated(workload: "Workload", ranking: "Ranking", machine: "MachineModel") -> Sequence["Candidate"]:
-        with loading():
-            from engine.tracing.forecast import chosen, forecast
-
-        return forecast(workload, chosen(ranking, machine.bandwidths.devices_per_node), machine, exact=config.exact)
-
     return planned(
         training,
         space,
         devices,
         system,
         shown=shown,
-        forecast=simulated if config.simulated else None,
+        forecast=simulated(exact=config.exact) if config.simulated else None,
         device_memory=config.device_memory,
         token_budget=config.token_budget,
         placement_aware=not config.agnostic,

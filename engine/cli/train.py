@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.grid import with_grid
 from engine.cli.place import take_place
 from engine.cli.written import Json, write
 from engine.comm.launch import Launch
@@ -40,8 +41,10 @@ def train(*, config: TrainConfig, pace: PaceOptions = Pace(), json: Json = False
     Exit codes: 0 trained; 1 the run failed, and its result says why; 2 it can't work as asked, and nothing was run.
     """
     launch = take_place()
-    run = checked(replace(config, overlap=config.overlap.at(pace)), launch.world_size)
-    return carry_out(run, launch, notices(run), as_json=json)
+    overlap = config.overlap.at(pace)
+    config, said = with_grid(replace(config, overlap=overlap), overlap, launch.world_size)
+    run = checked(config, launch.world_size)
+    return carry_out(run, launch, [*said, *notices(run)], as_json=json)
 
 
 def carry_out(run: CheckedRun, launch: Launch, notices: Sequence[str], *, as_json: bool) -> int:

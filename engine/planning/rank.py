@@ -16,9 +16,11 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from engine.errors import UsageError
 from engine.footprint.fit import fits_nodes
 from engine.footprint.memory import Footprint, Needs, usable
 from engine.grid import INNER, REPLICATING, STREAM, Grid
+from engine.pipeline.options import DEFAULT
 from engine.planning.costs import Costs, Seconds
 from engine.planning.grids import divisors
 from engine.simulator.bandwidth import Bandwidths, LinksOn, papers_links, run_links
@@ -105,6 +107,16 @@ class Workload:
             self._footprints[micro] = Footprint(replace(self.training, batch=batch), self.device)
         return self._footprints[micro].on(grid)
 
+    def allows(self, grid: Grid, micro: int | None) -> bool:
+        """Say whether the schedule and the cut that a person gave, if any, can be on the grid."""
+        if self.training.pipeline == DEFAULT:
+            return True
+        try:
+            replace(self.training, batch=replace(self.training.batch, micro=micro)).staged(grid)
+        except UsageError:
+            return False
+        return True
+
     def settled(self, grid: Grid) -> tuple[int, Needs]:
         """Settle the micro-batch; return it and what a rank needs with it.
 
@@ -147,6 +159,8 @@ def rank(
     costs = Costs(workload.training)
     found: list[Candidate] = []
     for grid in grids:
+        if not workload.allows(grid, workload.training.batch.micro):
+            continue
         micro, needs = workload.settled(grid)
         if needs.total <= workload.usable:
             equations = costs.equations(grid, links(grid))
@@ -169,7 +183,7 @@ def pipelines(
         for micro in [batch.micro] if batch.micro else divisors(batch.per_rank(grid))[:MICROS]:
             passes = batch.per_rank(grid) // micro
             at_once = grid.stages / ranks_a_core
-            if passes >= at_once:
+            if passes >= at_once and workload.allows(grid, micro):
                 as_run = costs.as_run(grid, links_as_run(grid), micro)
                 still_s = max(at_once - 1, 0.0) / passes * compute_s
                 priced.append((sum(as_run.values()) + still_s, grid, micro, as_run))

@@ -18,10 +18,10 @@ FINAL = 10
 
 
 def chosen(ranking: Ranking, devices_per_node: int, most: int = SURVEYED) -> list[Candidate]:
-    """List the first of both orders (SURVEYED), each once, and of pipelines."""
+    """List the first of both orders (SURVEYED), each once, and as many pipelines."""
     by_run = ordered(ranking.candidates, devices_per_node, as_run=True)
     both = (*ranking.candidates[:most], *by_run[:most])
-    return [*{candidate.grid: candidate for candidate in both}.values(), *ranking.pipelines]
+    return [*{candidate.grid: candidate for candidate in both}.values(), *ranking.pipelines[:most]]
 
 
 def traces(

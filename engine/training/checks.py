@@ -128,7 +128,10 @@ def _grid(config: TrainConfig) -> Grid | None:
     if pipe is None:
         return grid
     if grid is None and pipe != 1:
-        raise UsageError(f"--pipe {pipe} needs the grid of a stage: give --grid XxYxZxDATA, too.")
+        raise UsageError(
+            f"--pipe {pipe} needs the grid of a stage, where no system's facts choose one: give --grid XxYxZxDATA, or "
+            "--system NAME."
+        )
     return grid and grid.with_stages(pipe)
 
 

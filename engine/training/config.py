@@ -101,7 +101,11 @@ class RunConfig(Timeouts):
 
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
     grid: Annotated[GridOrAuto, Parameter(show_default="auto")] = None
-    """e.g. 2x1x2x4, or 2x1x2x4p3 with a pipeline of 3 stages; auto chooses one"""
+    """e.g. 2x1x2x4, or 2x1x2x4p3 with a pipeline of 3 stages; auto: the fastest of a few that are simulated, stages,
+    schedule and micro-batch too, which takes seconds, or as long as a minute at thousands of ranks; with --pipe 1, or
+    where the system can't be simulated, by a formula, and one stage"""
+    system: Annotated[str | None, Parameter(metavar="NAME")] = None
+    """whose facts --grid auto goes by (default: this machine's)"""
     pipe: Pipe = None
     pipeline: InPipeline = DEFAULT
     messages: Annotated[Literal["auto", "mpi"], Parameter(group=PIPELINE)] = "auto"

@@ -95,6 +95,8 @@ class Training(EngineTest):
         node = self.system.node
         words = ["--model", self.model, "--grid", self.grid, "--batch-size", str(self.sequences), "--data", data]
         words += ["--precision", self.precision, "--device", self.device, *self.recompute_options]
+        if self.grid == "auto":
+            words += ["--pipe", "1"]  # as published; a study that has pipelines names their grids
         if self.offload:
             words.append("--offload")
         if self.reduce_dtype:
