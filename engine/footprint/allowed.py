@@ -25,14 +25,16 @@ def allowed(
 ) -> Mapping[ScheduleChoice, Needs]:
     """List what AUTO chooses from on a grid of several stages, with what a rank needs.
 
-    It is every schedule that keeps the stages whole and whose step leaves of a device's memory what is to be free: up
-    to MOST times the passes of 1F1B. Where there is none, or memory is unknown, it is those that keep no more passes
-    than 1F1B does, if they can be at all within the whole memory.
+    It is every schedule whose step leaves of a device's memory what is to be free: up to MOST times the passes of 1F1B,
+    and with stages as a person has cut them none that cuts these, too. Where there is none, or memory is unknown, it is
+    those that keep no more passes than 1F1B does, if they can be at all within the whole memory.
     """
     stages, passes, layers = grid.stages, training.passes(grid), training.model.layers
     some = candidates(stages, passes, layers, MOST if device_memory else 1.0)
     found = {
-        choice: Footprint(_named(training, choice), device).on(grid) for choice, one in some.items() if one.chunks == 1
+        choice: Footprint(named(training, choice), device).on(grid)
+        for choice, one in some.items()
+        if one.chunks == 1 or training.pipeline.stages is None
     }
     few = {choice: found[choice] for choice in candidates(stages, passes, layers) if choice in found}
     for those, most in ((found, usable(device_memory)), (few, device_memory or inf)):
@@ -48,8 +50,9 @@ def settled(training: Training, grid: Grid, device_memory: float, device: str = 
     model, stages, passes = training.model, grid.stages, training.passes(grid)
     times = partial(times_by_flops, model=model, stages=stages, recompute=training.checkpoint_activations)
     some = {choice: choice.make() for choice in allowed(training, grid, device_memory, device)}
-    return _named(training, fastest(some, stages, passes, times)[0])
+    return named(training, fastest(some, stages, passes, times)[0])
 
 
-def _named(training: Training, choice: ScheduleChoice) -> Training:
+def named(training: Training, choice: ScheduleChoice) -> Training:
+    """Give the same training by a schedule."""
     return replace(training, pipeline=choice.options(training.pipeline.stages))

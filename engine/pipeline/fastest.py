@@ -26,9 +26,9 @@ def fastest(
     times: as a schedule's tasks take, of every micro-batch alike.
     """
 
-    def promise(item: tuple[ScheduleChoice, StepSchedule]) -> tuple[bool, int]:
+    def promise(item: tuple[ScheduleChoice, StepSchedule]) -> tuple[bool, float]:
         """Order by what is mostly faster: to defer weight gradients, and to keep much."""
-        return item[1].deferring, sum(item[1].held(0, stages, passes))
+        return item[1].deferring, sum(item[1].held(0, stages, passes)) / item[1].chunks
 
     times_s: dict[ScheduleChoice, float] = {}
     for choice, schedule in sorted(allowed.items(), key=promise, reverse=True):

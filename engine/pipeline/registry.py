@@ -103,19 +103,19 @@ def candidates(
 ) -> dict[ScheduleChoice, StepSchedule]:
     """List what AUTO chooses from: every schedule that so many stages and micro-batches allow, and that keeps no more
     passes than 1F1B does on its first stage. Of those with limits the higher ones come first: where they are as fast,
-    they bear delays better.
+    they bear delays better. Interleaved comes last, as it sends more.
 
     blocks: of the network, each of which is in one chunk at most. room: for so many times the passes of 1F1B.
     """
     choices = [ScheduleChoice(name) for name in NAMES if name not in _TAKES]
-    choices += [
-        ScheduleChoice("interleaved", chunks=chunks) for chunks in (2, 4) if not blocks or chunks * stages <= blocks
-    ]
     limits = {min(limit, passes) for limit in (stages, -(-5 * stages // 4), 3 * stages // 2, 2 * stages)}
     for limit in sorted(limits, reverse=True):
         choices.append(ScheduleChoice("message-driven", limit))
         caps = {min(cap, limit) for cap in (1, 2, -(-limit // 2), limit)}
         choices += [ScheduleChoice("message-driven-zb", limit, cap) for cap in sorted(caps, reverse=True)]
+    choices += [
+        ScheduleChoice("interleaved", chunks=chunks) for chunks in (2, 4) if not blocks or chunks * stages <= blocks
+    ]
     most = room * min(stages, passes)
     return {choice: schedule for choice in choices if _allows(schedule := choice.make(), stages, passes, most)}
 

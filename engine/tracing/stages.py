@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from engine.footprint.allowed import allowed
+from engine.footprint.allowed import allowed, named
 from engine.footprint.memory import Footprint, Needs
 from engine.grid import CUTTING_STAGES, HOLDING, Grid
 from engine.overlap.flags import AUTO
@@ -44,19 +44,27 @@ class _StageTimes:
     exposed_s: Mapping[str, float]
 
 
+_TimesByKind = Mapping[tuple[bool, int], Sequence[_StageTimes]]
+
+
+def _kind(schedule: StepSchedule) -> tuple[bool, int]:
+    """Tell what the times of a stage's tasks depend on: whether weight gradients are deferred, and the cut."""
+    return schedule.deferring, schedule.chunks
+
+
 @dataclass(frozen=True, slots=True)
 class TracedStages:
     """It holds what decides the time of a pipeline's step, on any machine.
 
     traces: of the first, a middle and the last stage with FEW blocks, and of a middle one with MORE; by whether weight
-    gradients are deferred. blocks: of each stage. message_bytes: of the activations between two stages, on a rank.
-    needs: memory of a rank by each schedule that may be taken.
+    gradients are deferred. blocks: of each stage, by the number of its chunks. message_bytes: of the activations
+    between two stages, on a rank. needs: memory of a rank by each schedule that may be taken.
     """
 
     training: Training
     grid: Grid
     traces: Mapping[bool, tuple[Sequence[Trace], Trace]]
-    blocks: tuple[int, ...]
+    blocks: Mapping[int, tuple[int, ...]]
     message_bytes: float
     needs: Mapping[ScheduleChoice, Needs]
     whole: None = None
@@ -72,27 +80,25 @@ class TracedStages:
         stages, passes, times = self.grid.stages, self.training.passes(self.grid), self._times_on(machine)
         allowed = {choice: choice.make() for choice in self.needs}
         choice, tasks_s = fastest(allowed, stages, passes, lambda one: self._task_times(one, times, machine))
-        return self._simulated(choice, times[allowed[choice].deferring], tasks_s, machine)
+        return self._simulated(choice, times[_kind(allowed[choice])], tasks_s, machine)
 
     def played(self, schedule: StepSchedule, passes: int, machine: MachineModel) -> PipelineStep:
         """Play all stages together."""
         return play(schedule, self.grid.stages, passes, self._task_times(schedule, self._times_on(machine), machine))
 
-    def _times_on(self, machine: MachineModel) -> Mapping[bool, Sequence[_StageTimes]]:
+    def _times_on(self, machine: MachineModel) -> _TimesByKind:
         last, found = self.grid.stages - 1, {}
+        kinds = [FIRST if stage == 0 else LAST if stage == last else MIDDLE for stage in range(last + 1)]
         for deferring, (ends, longer) in self.traces.items():
             few, more = [_times(one, machine) for one in ends], _times(longer, machine)
-            kinds = [FIRST if stage == 0 else LAST if stage == last else MIDDLE for stage in range(last + 1)]
-            found[deferring] = [
-                _with_blocks(few[kind], few[MIDDLE], more, blocks)
-                for kind, blocks in zip(kinds, self.blocks, strict=True)
-            ]
+            for chunks, blocks in self.blocks.items():
+                found[deferring, chunks] = [
+                    _with_blocks(few[kind], few[MIDDLE], more, count) for kind, count in zip(kinds, blocks, strict=True)
+                ]
         return found
 
-    def _task_times(
-        self, schedule: StepSchedule, times: Mapping[bool, Sequence[_StageTimes]], machine: MachineModel
-    ) -> Times:
-        stages, count, agreeing_s = times[schedule.deferring], self.grid.stages, self._agreeing_s(schedule, machine)
+    def _task_times(self, schedule: StepSchedule, times: _TimesByKind, machine: MachineModel) -> Times:
+        stages, count, agreeing_s = times[_kind(schedule)], self.grid.stages, self._agreeing_s(schedule, machine)
         to_next = [
             machine.message(self.message_bytes, self.grid, CUTTING_STAGES, stage, (stage + 1) % count)
             for stage in range(count)
@@ -168,10 +174,14 @@ def traced_stages(training: Training, grid: Grid, device_memory: float | None = 
         training,
         grid,
         traces,
-        tuple(sum(map(len, chunks)) for chunks in training.cut(grid).blocks),
+        {choice.make().chunks: _blocks(named(training, choice), grid) for choice in needs},
         rows * model.hidden / grid.plane * training.compute,
         needs,
     )
+
+
+def _blocks(training: Training, grid: Grid) -> tuple[int, ...]:
+    return tuple(sum(map(len, chunks)) for chunks in training.cut(grid).blocks)
 
 
 def _traced(training: Training, grid: Grid, stage: int, blocks: int, *, deferring: bool) -> Trace:

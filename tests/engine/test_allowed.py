@@ -22,8 +22,9 @@ from engine.training_record import Training
 TRAINING, GRID = Training(lookup("gpt-20b"), Batch(64, 1), "bf16", checkpoint_every=1), Grid(x=4, pipe=4)
 
 
-def kept(choice: ScheduleChoice) -> int:
-    return max(sum(choice.make().held(stage, GRID.stages, 64)) for stage in range(GRID.stages))
+def kept(choice: ScheduleChoice) -> float:
+    schedule = choice.make()
+    return max(sum(schedule.held(stage, GRID.stages, 64)) for stage in range(GRID.stages)) / schedule.chunks
 
 
 def test_what_memory_allows_grows_with_it_and_leaves_the_same_part_free() -> None:
@@ -37,6 +38,17 @@ def test_what_memory_allows_grows_with_it_and_leaves_the_same_part_free() -> Non
     assert (most, counts) == (sorted(most), sorted(counts))
     assert GRID.stages < most[0] < most[-1] == 2 * GRID.stages
     assert {kept(choice) for choice in allowed(TRAINING, GRID, None)} <= {1, GRID.stages}
+
+
+def test_interleaved_is_among_them_with_its_memory_where_there_are_blocks_for_its_chunks() -> None:
+    two, four = (ScheduleChoice("interleaved", chunks=chunks) for chunks in (2, 4))
+    needs = allowed(TRAINING, GRID, 60e9)
+    assert needs[two] == Footprint(replace(TRAINING, pipeline=two.options())).on(GRID)
+    assert needs[ScheduleChoice("1f1b")].total < needs[four].total < needs[two].total
+    short = replace(TRAINING, model=replace(TRAINING.model, layers=8))  # type: ignore[type-var]
+    assert {two, four} & allowed(short, GRID, 60e9).keys() == {two}
+    by_hand = replace(short, pipeline=PipelineOptions(stages="2,2,2,2"))
+    assert not {two, four} & allowed(by_hand, GRID, 60e9).keys()
 
 
 def test_a_step_that_would_fill_the_whole_memory_keeps_no_more_than_1f1b() -> None:

@@ -86,9 +86,27 @@ def test_few_blocks_of_three_stages_predict_a_pipelines_step() -> None:
     assert found["auto"].time_s <= min(found["gpipe"].time_s, found["1f1b"].time_s)
     assert found["auto"].schedule is not None
     roomy = traced_stages(by["auto"], grid, device_memory=1e12).on(MACHINE)
-    assert roomy.schedule == "message-driven-zb, limit 8, cap 8"
-    assert roomy.time_s < found["auto"].time_s
-    assert roomy.peak_bytes > found["auto"].peak_bytes
+    more = PipelineOptions("message-driven-zb", pipeline_limit=8, weight_limit=8)
+    more_passes = traced_stages(replace(plan[0], pipeline=more), grid).on(MACHINE)
+    assert roomy.schedule == "interleaved, chunks 4"
+    assert roomy.time_s < more_passes.time_s < found["auto"].time_s
+    assert more_passes.peak_bytes > found["auto"].peak_bytes
+
+
+def test_chunks_are_predicted_with_less_idle_time_and_blocks_of_their_own_cut() -> None:
+    """Of stages whose time is equal but for the head the idle part is (stages - 1) / (chunks * m)."""
+    grid, stages, passes = Grid(x=2, pipe=4), 4, 16
+    plan = dry_plan(few_layers("gpt-10b", 16), grid, Batch(passes, 1), overlap=Overlap.parse("all"))
+    found = {}
+    for chunks in (1, 2, 4):
+        options = PipelineOptions("interleaved", chunks=chunks) if chunks > 1 else PipelineOptions("1f1b")
+        traced_by = traced_stages(replace(plan[0], pipeline=options), grid)
+        assert traced_by.blocks.keys() == {chunks}
+        assert sum(traced_by.blocks[chunks]) == 16
+        found[chunks] = traced_by.on(MACHINE).time_s
+    idle_s = [(found[one] - found[two]) for one, two in ((1, 2), (2, 4))]
+    assert idle_s[0] == pytest.approx(2 * idle_s[1], rel=0.3)
+    assert idle_s[0] == pytest.approx((stages - 1) / passes / 2 * found[1] / (1 + (stages - 1) / passes), rel=0.3)
 
 
 def test_on_slow_links_a_pipeline_is_ranked_before_grids_that_sum_all_gradients() -> None:
