@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from engine.grid import Axis, Grid
+from engine.grid import CUTTING_STAGES, Axis, Grid
 from engine.pipeline.registry import ScheduleChoice
 from engine.planning.costs import MESSAGES, MOVED
 from engine.planning.document import GridPlan, PlannedMemory, Row
@@ -146,6 +146,10 @@ def _bandwidth(plan: GridPlan, grid: Grid, axis: Axis, bytes_per_s: float, bandw
     begun = f"Over {axis}, {grid[axis]} ranks find {bytes_per_s / 1e9:.3g} GB/s"
     if not plan.placement_aware:
         return f"{begun}, as all do without placement."
+    if axis is CUTTING_STAGES:
+        leave = bandwidths.on_two_nodes(grid, axis, *bandwidths.slowest_hop(grid))
+        where = "stages on two nodes" if leave else "stages, all of which stay in their node"
+        return f"Over {axis}, messages find {bytes_per_s / 1e9:.3g} GB/s between {where}."
     inner = grid.stride(axis)
     if inner * grid[axis] <= plan.devices_per_node:
         return f"{begun}: their group lies in one node."

@@ -4,14 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import systems
-from engine.grid import Axis
 from engine.models.flops import hardware_flops
 from engine.planning.document import GridPlan, row
 from engine.planning.fewest import refusal
 from engine.planning.grids import SearchSpace
 from engine.planning.origin import origin
 from engine.planning.rank import Candidate, Ranking, Workload, pipelines, rank
-from engine.simulator.bandwidth import Bandwidths, agnostic, bandwidths
+from engine.simulator.bandwidth import Bandwidths, agnostic, bandwidths, papers_links
 from engine.simulator.machine import MachineModel
 from engine.training_record import Training
 from systems import System
@@ -91,7 +90,7 @@ def planned(
                 place,
                 candidate,
                 workload,
-                {axis: taken.along(candidate.grid, axis) for axis in Axis},
+                {axis: link.bytes_per_s for axis, link in papers_links(taken)(candidate.grid).items()},
                 token_budget=budget,
                 peak_flops=machine.peak_flops if machine else None,
             )

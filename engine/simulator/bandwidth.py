@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
-from engine.grid import Axis, Grid
+from engine.grid import CUTTING_STAGES, Axis, Grid
 from engine.overlap.bucket import HOP_S
 from engine.simulator.collectives import WITHIN_NODE, Link, Links
 
@@ -56,9 +56,18 @@ class Bandwidths:
         pairs = ((one * inner + rank, other * inner + rank) for rank in range(min(inner, node)))
         return grid.size > node and any(rank // node != partner // node for rank, partner in pairs)
 
-    def between_two(self, grid: Grid, axis: Axis, link: float = 1.0) -> float:
-        """Give the bytes/s of a message along the axis that leaves its node, beside those of its neighbours there."""
-        return min(link * self._between(grid.stride(axis), 1), self.within)
+    def of_message(self, grid: Grid, axis: Axis, one: int, other: int, link: float = 1.0) -> float:
+        """Give the bytes/s of a message between ranks at these coordinates of the axis, beside those of its neighbours,
+        where `link` of the network's bandwidth is reached.
+        """
+        if self.on_two_nodes(grid, axis, one, other):
+            return min(link * self._between(grid.stride(axis), 1), self.within)
+        return self.intra.get((grid.stride(axis), 2), self.within)
+
+    def slowest_hop(self, grid: Grid) -> tuple[int, int]:
+        """Give the coordinates of two stages, one after the other, whose messages leave their node, if any do."""
+        hops = [(stage, stage + 1) for stage in range(grid.stages - 1)] or [(0, 0)]
+        return next((hop for hop in hops if self.on_two_nodes(grid, CUTTING_STAGES, *hop)), hops[0])
 
     def in_a_run(self, grid: Grid, axis: Axis, link: float = 1.0) -> float:
         """Give the bytes/s that one group finds in a run, where `link` of the network's bandwidth is reached.
@@ -83,8 +92,15 @@ def agnostic(bandwidth: float = 1.0) -> Bandwidths:
 
 
 def papers_links(bandwidths: Bandwidths) -> LinksOn:
-    """Make the papers' links: they have no latency, and a bandwidth by the grid's placement (axonn-sc24 Eq. 7)."""
-    return lambda grid: {axis: Link(bandwidths.along(grid, axis)) for axis in Axis}
+    """Make the papers' links: they have no latency, and a bandwidth by the grid's placement (axonn-sc24 Eq. 7); the
+    messages of a pipeline find that of their slowest hop.
+    """
+
+    def links(grid: Grid) -> Links:
+        hop = bandwidths.of_message(grid, CUTTING_STAGES, *bandwidths.slowest_hop(grid))
+        return {axis: Link(bandwidths.along(grid, axis)) for axis in Axis} | {CUTTING_STAGES: Link(hop)}
+
+    return links
 
 
 def run_links(bandwidths: Bandwidths) -> LinksOn:

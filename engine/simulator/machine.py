@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from engine.comm.collective import Kind
 from engine.errors import UsageError
-from engine.grid import Axis, Grid
+from engine.grid import CUTTING_STAGES, Axis, Grid
 from engine.overlap.bucket import HOP_S
 from engine.simulator.bandwidth import Bandwidths, bandwidths, lacking
 from engine.simulator.collectives import WITHIN_NODE, Link, Links, Taken, ring_s
@@ -123,7 +123,9 @@ class MachineModel:
         return Link(bandwidth, self.step_s * WITHIN_NODE, self.half_bytes)
 
     def links(self, grid: Grid) -> Links:
-        return {axis: self.link(grid, axis) for axis in Axis}
+        """Give the links of all axes; the messages of a pipeline find that of their slowest hop."""
+        hop = self._message_link(grid, CUTTING_STAGES, *self.bandwidths.slowest_hop(grid))
+        return {axis: self.link(grid, axis) for axis in Axis} | {CUTTING_STAGES: hop}
 
     def collective_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
         """Give the seconds of a collective along the axis while no other axis uses its link."""
@@ -134,19 +136,17 @@ class MachineModel:
         return ring_s(Kind(kind), num_bytes, grid[axis], reached)
 
     def message(self, num_bytes: float, grid: Grid, axis: Axis, one: int, other: int) -> Message:
-        """Give what a message takes along the axis, between ranks at these two coordinates and of one lane alone.
-
-        It finds what a step of an all-gather does, in which a rank sends and receives.
-        """
-        leaves_node = self.bandwidths.on_two_nodes(grid, axis, one, other)
-        if leaves_node:
-            bandwidth, kinds = self.bandwidths.between_two(grid, axis, self.fitted.link), self.kinds
-        else:
-            pair = grid.stride(axis), 2
-            bandwidth, kinds = self.bandwidths.intra.get(pair, self.bandwidths.within), self.kinds_within.get(pair, {})
-        link = self._link(bandwidth * kinds.get(Kind.ALL_GATHER, 1.0), leaves_node=leaves_node)
-        taken = self._taken(Kind.ALL_GATHER, leaves_node=leaves_node)
+        """Give what a message takes along the axis, between ranks at these two coordinates and of one lane alone."""
+        link = self._message_link(grid, axis, one, other)
+        taken = self._taken(Kind.ALL_GATHER, leaves_node=self.bandwidths.on_two_nodes(grid, axis, one, other))
         return Message(ring_s(Kind.SEND, num_bytes, 2, link), self.ranks_a_core * taken.of(Kind.SEND, num_bytes, 2))
+
+    def _message_link(self, grid: Grid, axis: Axis, one: int, other: int) -> Link:
+        """Give what a message finds: what a step of an all-gather does, in which a rank sends and receives."""
+        leaves_node = self.bandwidths.on_two_nodes(grid, axis, one, other)
+        kinds = self.kinds if leaves_node else self.kinds_within.get((grid.stride(axis), 2), {})
+        bandwidth = self.bandwidths.of_message(grid, axis, one, other, self.fitted.link)
+        return self._link(bandwidth * kinds.get(Kind.ALL_GATHER, 1.0), leaves_node=leaves_node)
 
     def processor_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
         """Give the seconds that the collective takes of a rank's share of a core; 0 on accelerators."""

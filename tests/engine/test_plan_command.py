@@ -138,6 +138,7 @@ def test_a_pipeline_is_explained_with_the_options_that_choose_its_schedule(capsy
     said = capsys.readouterr().out
     assert "Number 1, grid 1x1x1x1p8: " in said
     assert "activations and their gradients sent over pipe" in said
+    assert re.search(r"Over pipe, messages find \S+ GB/s between stages on two nodes\.", said)
     assert re.search(r"Its stages work by --schedule message-driven-zb --pipeline-limit \d+ --weight-limit \d+\.", said)
 
 

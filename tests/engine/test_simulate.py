@@ -13,7 +13,7 @@ from engine.comm.collective import Kind
 from engine.grid import Axis, Grid
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL, Overlap
-from engine.simulator.bandwidth import Bandwidths
+from engine.simulator.bandwidth import Bandwidths, papers_links
 from engine.simulator.collectives import Taken, ring_s
 from engine.simulator.events import Attention, Event, Issue, Mark, MatrixProduct, Segment, Sweep, Trace, Wait
 from engine.simulator.machine import Fitted, MachineModel
@@ -185,6 +185,14 @@ def test_a_message_stays_in_its_node_or_shares_its_way_out_with_those_of_its_nei
     assert [within, between, within, between] == [message(alone, stage, (stage + 1) % 4) for stage in range(4)]
     assert [message(pairs, stage, (stage + 1) % 4) for stage in range(4)] == [(2.0, 0.3)] * 4
     assert within == message(Grid(pipe=2), 0, 1), "there is one node"
+
+
+@pytest.mark.parametrize("grid", [Grid(pipe=4), Grid(2, pipe=4), Grid(pipe=2), Grid(pipe=3, data=4)], ids=str)
+def test_a_pipeline_is_ranked_by_the_link_of_its_slowest_hop(grid: Grid) -> None:
+    hops_s = [MACHINE.message(1e6, grid, Axis.PIPE, stage, stage + 1).seconds for stage in range(grid.stages - 1)]
+    assert ring_s(Kind.SEND, 1e6, 2, MACHINE.links(grid)[Axis.PIPE]) == pytest.approx(max(hops_s))
+    papers = papers_links(MACHINE.bandwidths)(grid)[Axis.PIPE]
+    assert papers.bytes_per_s == pytest.approx(1e6 / max(hops_s))
 
 
 def test_a_sum_too_short_to_be_cut_among_the_ranks_takes_few_steps() -> None:
