@@ -43,7 +43,8 @@ class PublishedSeries(Record):
 
 
 class MeasuredRun(Record):
-    """A job was measured on a grid; of several stages under a schedule, in micro-batches of so many sequences.
+    """A job was measured on a grid; of several stages under a schedule, in micro-batches of so many sequences, or with
+    all of a rank at once.
 
     exposed_s: communication that compute waits for; of a pipeline the time that its stages are idle, their mean.
     """
@@ -57,7 +58,8 @@ class MeasuredRun(Record):
     @property
     def name(self) -> str:
         """Name it for a person, and within a job."""
-        return self.grid if self.schedule is None else f"{self.grid} {self.schedule}, micro-batch {self.micro_batch}"
+        words = [self.grid if self.schedule is None else f"{self.grid} {self.schedule}"]
+        return ", ".join([*words, *([f"micro-batch {self.micro_batch}"] if self.micro_batch else [])])
 
 
 class MeasuredJob(Record):

@@ -156,13 +156,19 @@ def traced_job(job: MeasuredJob, machine: MachineModel) -> TracedJob:
 
 
 def _traced_pipelines(job: MeasuredJob, workload: Workload, machine: MachineModel) -> dict[str, Predictor]:
+    """Trace each pipeline with the micro-batch of its run, or all of a rank's sequences at once, as the engine takes
+    them where none is asked for. Raises UsageError for what its schedule doesn't allow.
+    """
     found: dict[str, Predictor] = {}
     for schedule in dict.fromkeys(run.schedule for run in job.pipelines if run.schedule):
         runs = [run for run in job.pipelines if run.schedule == schedule]
         options = ScheduleChoice.parse(schedule).options()
         of = replace(workload, training=replace(workload.training, pipeline=options))
-        settled = [(Grid.parse(run.grid), run.micro_batch or 1) for run in runs]
-        candidates = [Candidate(grid, micro, of.needs(grid, micro), {}, {}) for grid, micro in settled]
+        candidates = []
+        for run in runs:
+            grid = Grid.parse(run.grid)
+            micro = Batch(job.sequences, run.micro_batch).at_once(grid)
+            candidates.append(Candidate(grid, micro, of.needs(grid, micro), {}, {}))
         found |= {run.name: traced for run, traced in zip(runs, traces(of, candidates, machine), strict=True)}
     return found
 

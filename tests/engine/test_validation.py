@@ -11,6 +11,7 @@ from engine.cli.main import main
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.planning.grids import factorisations
+from engine.simulator.machine import MachineModel
 from engine.validation import document, effects, run
 from engine.validation.document import (
     MeasuredJob,
@@ -22,6 +23,7 @@ from engine.validation.document import (
     published,
 )
 from engine.validation.measured import as_yaml, measured_in, one_axis, with_numbers
+from engine.validation.validate import job_rows, traced_job
 
 GRIDS = ("2x1x1x1", "1x2x1x1", "1x1x2x1", "1x1x1x2")
 PIPELINE = {"grid": "1x1x1x1p2", "micro_batch": 2, "exposed_s": 1e-4}
@@ -89,6 +91,17 @@ def test_every_measured_grid_has_its_place_in_each_order(found: Validation) -> N
     assert [row.place for row in by_time] == [1, 2, 3, 4, 5, 6]
     assert [row.fitted for row in rows.grids] == [True, *5 * [False]]
     assert {order.name for order in rows.orders} == {"simulated", "equations", "agnostic"}
+
+
+def test_a_pipeline_without_a_micro_batch_is_predicted_with_all_of_a_rank_at_once() -> None:
+    machine = MachineModel.of(systems.load("perlmutter"), "bf16", None)
+    one = {"grid": "1x1x1x1p2", "schedule": "1f1b", "time_s": 1.5e-3, "exposed_s": 1e-4}
+    runs = (one, {**one, "micro_batch": 8}, {**one, "micro_batch": 1})
+    rows = job_rows(traced_job(job(pipelines=runs), machine), machine)
+    found = {row.name: row.predicted_s for row in rows.grids}
+    assert found["1x1x1x1p2 1f1b"] == found["1x1x1x1p2 1f1b, micro-batch 8"] != found["1x1x1x1p2 1f1b, micro-batch 1"]
+    with pytest.raises(UsageError, match="interleaved takes a multiple of 2 micro-batches through 2 stages"):
+        traced_job(job(pipelines=({**one, "schedule": "interleaved"},)), machine)
 
 
 def test_an_order_is_judged_by_the_fastest_it_finds() -> None:
