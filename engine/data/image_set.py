@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from engine.data.images import CHANNELS
+from engine.data.colours import CHANNELS
 from engine.data.manifest import check_sizes, read_manifest
 from engine.data.shuffle import Arrays, Ints, shuffled
 from engine.schema import Record

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from engine.data.colours import CHANNELS
 from engine.data.dataset import Dataset
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
     from engine.data.shuffle import Arrays, Ints
-
-CHANNELS = 3
 
 
 @dataclass(frozen=True, slots=True)

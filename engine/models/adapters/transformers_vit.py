@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engine.data.images import CHANNELS
+from engine.data.colours import CHANNELS
 from engine.errors import UsageError
 from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.options import Options

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar
 
-from engine.data.images import CHANNELS, Images
+from engine.data.colours import CHANNELS
+from engine.data.images import Images
 from engine.errors import UsageError
 from engine.models.architecture import EvenHeads, check_even_heads
 from engine.models.image_class import ImageClass

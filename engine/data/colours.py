@@ -1,0 +1,3 @@
+"""Images have three channels: red, green and blue."""
+
+CHANNELS = 3
