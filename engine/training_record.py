@@ -89,6 +89,12 @@ class Training:
         """Count the micro-batches of a rank in a step."""
         return self.batch.per_rank(grid) // self.batch.at_once(grid)
 
+    def under_way(self, grid: Grid, stage: int) -> float:
+        """Bound the passes whose backward is still to come on a stage, the one that is worked on included."""
+        staged = self.staged(grid)
+        kept, _ = staged.schedule.held(stage, grid.stages, self.passes(grid))
+        return max(1.0, kept / staged.cut.chunks)
+
     def with_bucket(self, grid: Grid, link_bytes_per_s: float | None, devices_per_node: int) -> "Training":
         """Give the same with the bucket of all-reduces over data that suits the grid and a node's network."""
         bucket = self.overlap.bucket(grid, link_bytes_per_s, devices_per_node)

@@ -119,11 +119,13 @@ class Footprint:
         more = stage.more_passes(activations) + stage.messages(activations, grid)
         if stage.is_first:
             more += activations.kept_before()
-        kept, gathered, *others = max(moments.of_step(share / at_once), key=sum)
+        kept, gathered, cache, *others = max(moments.of_step(share / at_once), key=sum)
+        cache += stage.passes * weights.cached(stage.blocks)
         here = of.master * (weights.stored - weights.offloaded)
         state = of.gradient * weights.stored + here + self._optimizer.device_bytes(here)  # gradients are all here
         state += self._optimizer.bucket_bytes(of.master * min(BUCKET, weights.offloaded))
-        return Needs(state, kept + more, weights.casts + gathered + stage.more_weights(weights), *others)
+        gathered += weights.casts + stage.more_weights(weights)
+        return Needs(state, kept + more, gathered, cache, *others)
 
 
 Moment = tuple[float, float, float, float, float]

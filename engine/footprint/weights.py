@@ -67,7 +67,7 @@ class Weights:
         self.casts = compute * (self.stored - sharded * self._casts_sent) if self._narrow else 0.0
         """A copy in the compute dtype is kept of all that isn't cast as it is sent."""
         self._gathers_again = grid.stages > 1 and not recomputed
-        self._cached = overlap.cache if recomputed and gathers and overlap.cache != AUTO else 0
+        self._cached = min(overlap.cache, layers) if recomputed and gathers and overlap.cache != AUTO else 0
         self._depth = overlap.prefetch_depth if overlap.oag and gathers else 0
 
     def gathered(self, *tiles: float) -> float:

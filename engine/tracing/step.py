@@ -16,7 +16,7 @@ from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.errors import UsageError
 from engine.footprint.memory import cached_blocks
-from engine.grid import Grid
+from engine.grid import CUTTING_STAGES, Grid
 from engine.layers.compiled import traced
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import OneByOne
@@ -71,8 +71,8 @@ def trace(
         trainer.runner.schedule, trainer.training = alone, _of_few(training, grid, 1)
         trainer.launch_step()  # in which the order of gathers is learnt, and what stays from step to step is made
         state_bytes = log.live
-        _size_cache(trainer, device_memory, log.peak)
         passes = training.passes(grid)
+        _size_cache(trainer, device_memory, log.peak, training.under_way(grid, comm.coords[CUTTING_STAGES]))
         one_by_one = one_by_one or isinstance(staged.schedule, OneByOne)
         few = min(passes, MOST_PASSES) if one_by_one else passes
         trainer.training = _of_few(training, grid, few)
@@ -125,10 +125,10 @@ def _of_few(training: Training, grid: Grid, passes: int) -> Training:
     return replace(training, batch=Batch(passes * micro * grid.batch_split, micro))
 
 
-def _size_cache(trainer: Trainer, device_memory: float | None, peak: int) -> None:
+def _size_cache(trainer: Trainer, device_memory: float | None, peak: int, under_way: float) -> None:
     """Settle cache="auto" by the memory that a step left, as Trainer does."""
     overlap = trainer.training.overlap
     if overlap.cache != AUTO or not trainer.model.can_cache:
         return
     model, layers = trainer.model, trainer.training.model.layers
-    model.cache_blocks(cached_blocks(overlap, device_memory, peak, model.block_bytes(), layers))
+    model.cache_blocks(cached_blocks(overlap, device_memory, peak, under_way * model.block_bytes(), layers))

@@ -17,6 +17,7 @@ from engine.comm.funnel import Comm
 from engine.data import sampler
 from engine.data.dataset import Dataset
 from engine.data.device import to_device
+from engine.grid import CUTTING_STAGES
 from engine.layers.dropout import BatchRows
 from engine.layers.matmul import Kernels
 from engine.measure.memory import free_bytes
@@ -177,12 +178,15 @@ class Trainer:
         return norm
 
     def _size_cache(self) -> None:
-        """Settle cache="auto", once a step has shown how much memory training takes. Collective."""
+        """Settle cache="auto", once a step has shown how much memory training takes: each pass that is under way keeps
+        a cached block's weights. Collective.
+        """
         self._unsized = False
         overlap, free = self.training.overlap, 0.0
         if overlap.cache_bytes is None:
             free = free_bytes(self.comm.device) / self.comm.ranks_sharing_memory()
-        fits = overlap.auto_blocks(free, self.model.block_bytes(), self.training.model.layers)
+        passes = self.training.under_way(self.comm.grid, self.comm.coords[CUTTING_STAGES])
+        fits = overlap.auto_blocks(free, passes * self.model.block_bytes(), self.training.model.layers)
         self._auto_blocks = int(self.comm.everyone(torch.tensor([fits])).min().item())
         self._keep_auto()
 

@@ -100,27 +100,29 @@ def test_a_step_allocates_what_is_counted(
 
 
 STAGED = [
-    ("deep", "1x1x1x1p4", Batch(16, 2), "1f1b", 0),
-    ("deep", "1x1x1x1p4", Batch(16, 2), "gpipe", 1),
-    ("deep", "1x1x1x1p4", Batch(16, 2), "zero-bubble", 0),
-    ("deep", "2x2x1x1p2", Batch(16, 2), "1f1b", 1),
-    ("deep", "1x1x2x1p2", Batch(16, 2), "1f1b", 0),
-    ("bert", "1x1x1x2p2", Batch(32, 2), "1f1b", 0),
-    ("bert", "1x1x2x1p2", Batch(32, 2), "gpipe", 1),
-    ("deep", "1x1x2x1p2", Batch(16, 2), "interleaved", 1),
-    ("deep", "2x2x1x1p2", Batch(16, 2), "zero-bubble", 0),
-    ("deep", "1x1x2x1p2", Batch(16, 2), "zero-bubble", 1),
+    ("deep", "1x1x1x1p4", Batch(16, 2), "1f1b", 0, "all"),
+    ("deep", "1x1x1x1p4", Batch(16, 2), "gpipe", 1, "all"),
+    ("deep", "1x1x1x1p4", Batch(16, 2), "zero-bubble", 0, "all"),
+    ("deep", "2x2x1x1p2", Batch(16, 2), "1f1b", 1, "all"),
+    ("deep", "1x1x2x1p2", Batch(16, 2), "1f1b", 0, "all"),
+    ("deep", "1x1x2x1p2", Batch(16, 2), "1f1b", 1, "oar,ors,oag,cache=2,data"),
+    ("deep", "1x1x2x1p2", Batch(16, 2), "zero-bubble", 1, "oar,ors,oag,cache=5,data"),
+    ("bert", "1x1x1x2p2", Batch(32, 2), "1f1b", 0, "all"),
+    ("bert", "1x1x2x1p2", Batch(32, 2), "gpipe", 1, "all"),
+    ("deep", "1x1x2x1p2", Batch(16, 2), "interleaved", 1, "all"),
+    ("deep", "2x2x1x1p2", Batch(16, 2), "zero-bubble", 0, "all"),
+    ("deep", "1x1x2x1p2", Batch(16, 2), "zero-bubble", 1, "all"),
 ]
 
 
-@pytest.mark.parametrize(("model", "grid", "batch", "schedule", "every"), STAGED)
+@pytest.mark.parametrize(("model", "grid", "batch", "schedule", "every", "overlap"), STAGED)
 def test_the_fullest_stage_of_a_pipeline_takes_what_is_counted(
-    model: str, grid: str, batch: Batch, schedule: ScheduleName, every: int
+    model: str, grid: str, batch: Batch, schedule: ScheduleName, every: int, overlap: str
 ) -> None:
     """Of every stage the engine's own step is traced, in the order that a simulation of all stages gives it. Nothing
     exchanges as gloo does, so that it is what a GPU holds.
     """
-    config, on = _config(MODELS[model], grid, batch, "bf16", every, "all"), Grid.parse(grid)
+    config, on = _config(MODELS[model], grid, batch, "bf16", every, overlap), Grid.parse(grid)
     training = replace(config.training(config.model.resolve()), pipeline=PipelineOptions(schedule))
     stages = range(0, on.size // on.model_replicas, on.stride(Axis.PIPE))
     fullest = max(trace(training, on, rank).peak_bytes for rank in stages)
