@@ -28,7 +28,7 @@ from engine.footprint.held import Held, stages_held
 from engine.footprint.weights import Pass, Weights, fullest_passes
 from engine.grid import REPLICATING, SHARDING, Grid
 from engine.optimizer_state import ADAMW, BUCKET, OptimizerState
-from engine.overlap.flags import Overlap
+from engine.overlap.flags import AUTO, Overlap
 from engine.pipeline.options import DEFAULT
 from engine.training_record import Training
 
@@ -52,6 +52,20 @@ def cached_blocks(overlap: Overlap, device_memory: float | None, needed: float, 
     """Count the blocks that cache=auto keeps beside a step that needs so many bytes; none of an unknown memory."""
     free = usable(device_memory) - needed if device_memory else 0.0
     return overlap.auto_blocks(free, block_bytes, layers)
+
+
+def blocks_cached(training: Training, grid: Grid, needed: float, device_memory: float | None) -> int:
+    """Count the blocks whose weights a stage keeps gathered, of each pass that is under way, beside a step that needs
+    so many bytes without them: as many as cache=N says, or as cache=auto has room for on the first stage.
+    """
+    model, overlap = training.model, training.overlap
+    if grid.shards == 1 or not training.checkpoint_activations:
+        return 0
+    if overlap.cache != AUTO:
+        return overlap.cache
+    of_block = sum(p.local_numel(grid) for p in model.network().blocks.placements() if p.sharded)
+    block_bytes = training.under_way(grid, 0) * of_block * grid.shards * training.compute
+    return cached_blocks(overlap, device_memory, needed, block_bytes, model.layers)
 
 
 @dataclass(frozen=True, slots=True)

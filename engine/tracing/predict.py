@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from math import prod
 
-from engine.footprint.memory import Footprint, cached_blocks
+from engine.footprint.memory import Footprint, blocks_cached
 from engine.grid import Grid
-from engine.overlap.flags import AUTO
 from engine.simulator.events import Trace
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Simulated, in_turns, simulate
@@ -76,9 +75,7 @@ def traced(training: Training, grid: Grid, *, device_memory: float | None = None
     if exact or layers <= more:
         whole = trace(training, grid, device_memory=device_memory)
         return Traced(layers, whole.cached_blocks, whole.peak_bytes, whole=whole)
-    cached = 0
-    if grid.shards > 1 and training.checkpoint_activations and overlap.cache:
-        cached = overlap.cache if overlap.cache != AUTO else _fitting(training, grid, device_memory)
+    cached = blocks_cached(training, grid, Footprint(training).on(grid).total, device_memory)
     peak = Footprint(replace(training, overlap=replace(overlap, cache=cached))).on(grid).total
     return Traced(
         layers,
@@ -96,14 +93,6 @@ def _few(training: Training) -> int:
         [prod(p.shape) for p in some if p.sharded] for some in (network.blocks.placements(), network.rest)
     )
     return 2 + max(rest) // sum(of_block)
-
-
-def _fitting(training: Training, grid: Grid, device_memory: float | None) -> int:
-    """Count the blocks that cache=auto would keep."""
-    model, needed = training.model, Footprint(training).on(grid).total
-    of_block = sum(p.local_numel(grid) for p in model.network().blocks.placements() if p.sharded)
-    block_bytes = of_block * grid.shards * training.compute
-    return cached_blocks(training.overlap, device_memory, needed, block_bytes, model.layers)
 
 
 def _of(training: Training, layers: int, cached: int) -> Training:

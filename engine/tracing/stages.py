@@ -2,15 +2,18 @@
 
 A stage's tasks are timed on its first rank, one micro-batch after the other, without its messages. All stages between
 the first and the last are alike but for the number of their blocks. So three stages are traced, with few blocks, and
-the middle one with more, too, as every block is like the one before it.
+the middle one with more, too, as every block is like the one before it; and once more with some of these cached, if any
+are.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 from engine.footprint.allowed import allowed, named
-from engine.footprint.memory import Footprint, Needs
+from engine.footprint.memory import Footprint, Needs, blocks_cached
 from engine.grid import CUTTING_STAGES, HOLDING, Grid
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import Direction, StepSchedule, Task, receiver, takes_message
@@ -44,6 +47,16 @@ class _StageTimes:
     exposed_s: Mapping[str, float]
 
 
+class _Traces(NamedTuple):
+    """few: of the first, a middle and the last stage with FEW blocks. more: of a middle one with MORE. cached: of the
+    same, those by which it has more being cached; None if none is.
+    """
+
+    few: Sequence[Trace]
+    more: Trace
+    cached: Trace | None
+
+
 _TimesByKind = Mapping[tuple[bool, int], Sequence[_StageTimes]]
 
 
@@ -56,19 +69,19 @@ def _kind(schedule: StepSchedule) -> tuple[bool, int]:
 class TracedStages:
     """It holds what decides the time of a pipeline's step, on any machine.
 
-    traces: of the first, a middle and the last stage with FEW blocks, and of a middle one with MORE; by whether weight
-    gradients are deferred. blocks: of each stage, by the number of its chunks. message_bytes: of the activations
-    between two stages, on a rank. needs: memory of a rank by each schedule that may be taken.
+    traces: by whether weight gradients are deferred. blocks: of each stage, by the number of its chunks. message_bytes:
+    of the activations between two stages, on a rank. needs: memory of a rank by each schedule that may be taken.
+    cached_blocks: of a stage, as many as each of these has room for.
     """
 
     training: Training
     grid: Grid
-    traces: Mapping[bool, tuple[Sequence[Trace], Trace]]
+    traces: Mapping[bool, _Traces]
     blocks: Mapping[int, tuple[int, ...]]
     message_bytes: float
     needs: Mapping[ScheduleChoice, Needs]
+    cached_blocks: int
     whole: None = None
-    cached_blocks: int = 0
 
     @property
     def drawn(self) -> int:
@@ -89,11 +102,16 @@ class TracedStages:
     def _times_on(self, machine: MachineModel) -> _TimesByKind:
         last, found = self.grid.stages - 1, {}
         kinds = [FIRST if stage == 0 else LAST if stage == last else MIDDLE for stage in range(last + 1)]
-        for deferring, (ends, longer) in self.traces.items():
-            few, more = [_times(one, machine) for one in ends], _times(longer, machine)
+        for deferring, traces in self.traces.items():
+            few, more = [_times(one, machine) for one in traces.few], _times(traces.more, machine)
+            cached = more if traces.cached is None else _times(traces.cached, machine)
             for chunks, blocks in self.blocks.items():
+                whole = [
+                    _added(few[kind], few[MIDDLE], more, count - FEW) for kind, count in zip(kinds, blocks, strict=True)
+                ]
                 found[deferring, chunks] = [
-                    _with_blocks(few[kind], few[MIDDLE], more, count) for kind, count in zip(kinds, blocks, strict=True)
+                    _added(one, more, cached, min(count, self.cached_blocks))
+                    for one, count in zip(whole, blocks, strict=True)
                 ]
         return found
 
@@ -160,23 +178,24 @@ def traced_stages(training: Training, grid: Grid, device_memory: float | None = 
         needs = allowed(training, grid, device_memory)
     else:
         needs = {training.staged(grid).choice: Footprint(training).on(grid)}
-    ways = {choice.make().deferring for choice in needs}
-    traces = {
-        deferring: (
-            [_traced(training, grid, stage, FEW, deferring=deferring) for stage in (FIRST, MIDDLE, LAST)],
-            _traced(training, grid, MIDDLE, MORE, deferring=deferring),
-        )
-        for deferring in ways
-    }
+    by = {choice: named(training, choice) for choice in needs}
+    cached = min(blocks_cached(one, grid, needs[choice].total, device_memory) for choice, one in by.items())
+
+    def traces(*, deferring: bool) -> _Traces:
+        of = partial(_traced, training, grid, deferring=deferring)
+        kept = of(MIDDLE, MORE, cached=MORE - FEW) if cached else None
+        return _Traces([of(stage, FEW) for stage in (FIRST, MIDDLE, LAST)], of(MIDDLE, MORE), kept)
+
     model = training.model
     rows = training.batch.at_once(grid) * model.sequence
     return TracedStages(
         training,
         grid,
-        traces,
-        {choice.make().chunks: _blocks(named(training, choice), grid) for choice in needs},
+        {deferring: traces(deferring=deferring) for deferring in {choice.make().deferring for choice in needs}},
+        {choice.make().chunks: _blocks(one, grid) for choice, one in by.items()},
         rows * model.hidden / grid.plane * training.compute,
         needs,
+        cached,
     )
 
 
@@ -184,29 +203,31 @@ def _blocks(training: Training, grid: Grid) -> tuple[int, ...]:
     return tuple(sum(map(len, chunks)) for chunks in training.cut(grid).blocks)
 
 
-def _traced(training: Training, grid: Grid, stage: int, blocks: int, *, deferring: bool) -> Trace:
-    """Trace the first rank of a stage of so many blocks as if there were three stages."""
+def _traced(training: Training, grid: Grid, stage: int, blocks: int, *, deferring: bool, cached: int = 0) -> Trace:
+    """Trace the first rank of a stage of so many blocks, some of them cached, as if there were three stages."""
     three = [str(blocks)] * (LAST + 1)
     model = replace(training.model, layers=blocks * len(three))  # type: ignore[type-var]
     pipeline = PipelineOptions("zero-bubble" if deferring else "1f1b", stages=",".join(three))
-    changed = replace(training, model=model, pipeline=pipeline, overlap=replace(training.overlap, cache=0))
+    changed = replace(training, model=model, pipeline=pipeline, overlap=replace(training.overlap, cache=cached))
     found = trace(
         changed, replace(grid, **{CUTTING_STAGES: len(three)}), stage * grid.stride(CUTTING_STAGES), one_by_one=True
     )
     return replace(found, about={**found.about, "grid": str(grid)})
 
 
-def _with_blocks(stage: _StageTimes, few: _StageTimes, more: _StageTimes, blocks: int) -> _StageTimes:
-    """Give the times of a stage with so many blocks, from those with FEW, and from a stage's with FEW and with MORE."""
-    by = (blocks - FEW) / (MORE - FEW)
+def _added(stage: _StageTimes, one: _StageTimes, other: _StageTimes, blocks: int) -> _StageTimes:
+    """Give the times of a stage with something more of so many blocks: of MORE - FEW of them it makes the one's times
+    the other's.
+    """
+    by = blocks / (MORE - FEW)
 
     def of(own: Mapping[str, float], one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
         found = {key: own.get(key, 0.0) + by * (other.get(key, 0.0) - one.get(key, 0.0)) for key in {**own, **other}}
         return {key: max(0.0, seconds) for key, seconds in found.items()}
 
-    tail_s = max(0.0, stage.tail_s + by * (more.tail_s - few.tail_s))
-    exposed_s = of(stage.exposed_s, few.exposed_s, more.exposed_s)
-    return _StageTimes(of(stage.tasks_s, few.tasks_s, more.tasks_s), tail_s, exposed_s)
+    tail_s = max(0.0, stage.tail_s + by * (other.tail_s - one.tail_s))
+    exposed_s = of(stage.exposed_s, one.exposed_s, other.exposed_s)
+    return _StageTimes(of(stage.tasks_s, one.tasks_s, other.tasks_s), tail_s, exposed_s)
 
 
 def _times(traced: Trace, machine: MachineModel) -> _StageTimes:

@@ -7,6 +7,7 @@ from dry_plans import dry_plan, few_layers
 from pipelines import make
 
 from engine.batch import Batch
+from engine.footprint.memory import USABLE, Footprint, blocks_cached
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
 from engine.pipeline.one_f_one_b import OneFOneB
@@ -16,8 +17,10 @@ from engine.planning.rank import Workload, pipelines, rank
 from engine.simulator.bandwidth import Bandwidths
 from engine.simulator.collectives import Taken
 from engine.simulator.machine import Fitted, MachineModel
+from engine.simulator.simulate import simulate
 from engine.tracing.predict import traced
 from engine.tracing.stages import traced_stages
+from engine.tracing.step import trace
 
 MACHINE = MachineModel(
     name="some",
@@ -91,6 +94,38 @@ def test_few_blocks_of_three_stages_predict_a_pipelines_step() -> None:
     assert roomy.schedule == "interleaved, chunks 4"
     assert roomy.time_s < more_passes.time_s < found["auto"].time_s
     assert more_passes.peak_bytes > found["auto"].peak_bytes
+
+
+@pytest.mark.parametrize("cache", [2, 8])
+def test_what_a_pipeline_caches_is_predicted_as_its_stages_own_traces_have_it(cache: int) -> None:
+    """Of stages of four blocks, the first of which is traced as it is."""
+    grid, slow = Grid(z=4, pipe=3), replace(MACHINE, bandwidths=Bandwidths(4, 1e9, 1e9))
+
+    def found(cached: str) -> tuple[float, float]:
+        plan = dry_plan(few_layers("gpt-10b", 12), grid, Batch(12, 1), overlap=Overlap.parse(f"oar,ors,oag,{cached}"))
+        training = replace(plan[0], pipeline=PipelineOptions("1f1b", stages="4,4,4"))
+        whole = simulate(trace(training, grid, one_by_one=True), slow)
+        return traced_stages(training, grid).on(slow).time_s, sum(
+            whole.phases_s[name] for name in ("forward", "backward")
+        )
+
+    (without_s, own_without_s), (with_s, own_with_s) = found("data"), found(f"cache={cache},data")
+    assert own_with_s < 0.95 * own_without_s
+    assert with_s / without_s == pytest.approx(own_with_s / own_without_s, rel=0.03)
+
+
+def test_a_pipeline_s_auto_caches_what_is_free_for_all_passes_under_way() -> None:
+    grid = Grid(z=4, pipe=3)
+    training = dry_plan(few_layers("gpt-10b", 12), grid, Batch(12, 1), overlap=Overlap.parse("all"))[0]
+    training = replace(training, pipeline=PipelineOptions("1f1b"))
+    needed = Footprint(training).on(grid).total
+
+    def cached(memory: float) -> int:
+        return blocks_cached(training, grid, needed, memory)
+
+    one = 12 * 5120**2 * 2  # bytes of a block's matrices
+    room = 2 * 3 * 2 * one  # half of what is free, of three passes under way, for two blocks
+    assert [cached((needed + room * by) / USABLE) for by in (0.4, 0.51, 1.01)] == [0, 1, 2]
 
 
 def test_chunks_are_predicted_with_less_idle_time_and_blocks_of_their_own_cut() -> None:
