@@ -34,7 +34,7 @@ OF_TRAIN = """
     bucket-bytes cache-bytes
     timeline learning-rate profile profile-iterations profile-ranks weight-decay clip lr-warmup-steps lr-decay-steps
     save save-every export resume pipe schedule pipeline-limit weight-limit chunks stages
-    messages
+    messages system
 """
 OF_NO_ABLATION = """
     iterations peak-flops empirical-peak-flops measure-peak energy timeline save save-every export resume
