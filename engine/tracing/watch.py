@@ -1,8 +1,9 @@
 """Tracing watches torch's operators on the meta device, attention, collectives, and every storage that lives."""
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any
 
 import torch
@@ -95,9 +96,7 @@ class Operators(TorchDispatchMode):
             passes = 7 if given.get("grad_scale") is None else 8  # reads p, g, m, v; writes p, m, v, and a scaled g
             self._log.sweep(passes * sum(tensor.nbytes for tensor in args[0]))
             return None
-        out = _shape(func, args)
-        if out is None:
-            out = func(*args, **given)
+        out = _carried_out(func, args, given)
         made = list(_meta([out]))
         for tensor in made:
             self._see(tensor)
@@ -146,34 +145,61 @@ class Operators(TorchDispatchMode):
         self._log.freed(num_bytes)
 
 
-def _shape(func: Any, args: Sequence[Any]) -> Tensor | None:
-    """Make what an element-wise operator gives back where that is plain to see, as torch's own answer, in Python, takes
-    most of the time of a trace. None for any other operator.
+def _carried_out(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Carry out an operator, but make new tensors alone where it is known what comes of such arguments, as torch's own
+    answer, in Python, takes most of the time of a trace.
     """
-    if func in IN_PLACE:
-        return args[0] if args[0].is_meta else None
-    if func not in POINTWISE:
-        return None
-    tensors = [arg for arg in args if isinstance(arg, Tensor)]
-    whole = max(tensors, key=Tensor.numel)
-    if not (whole.is_meta and whole.is_contiguous()):
-        return None
-    for tensor in tensors:
-        sizes = zip(reversed(tensor.shape), reversed(whole.shape), strict=False)
-        if tensor.dtype != whole.dtype or tensor.dim() > whole.dim() or any(a not in (1, b) for a, b in sizes):
-            return None
-    return torch.empty_like(whole)
+    if func in IN_PLACE and args[0].is_meta:
+        return args[0]
+    if not _makes_new(func):
+        return func(*args, **kwargs)
+    asked = func, _seen(args), _seen(tuple(kwargs.items()))
+    if known := _KNOWN.get(asked):
+        made = tuple(torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in known)
+        return made[0] if len(made) == 1 else made
+    out = func(*args, **kwargs)
+    _KNOWN[asked] = _new(out if isinstance(out, tuple) else (out,), [*args, *kwargs.values()])
+    return out
+
+
+_Shapes = tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
+_KNOWN: dict[Hashable, _Shapes] = {}
+"""Shapes, strides and dtypes of what operators gave back, by operator and arguments; nothing where that isn't all."""
+
+
+@cache
+def _makes_new(func: Any) -> bool:
+    """Say whether an operator gives back tensors that share nothing with what it takes, and writes to none of that."""
+    schema = func._schema
+    if func in FREE or func.namespace != "aten" or any(one.alias_info for one in (*schema.arguments, *schema.returns)):
+        return False
+    return bool(schema.returns) and all(str(one.type) == "Tensor" for one in schema.returns)
+
+
+def _seen(value: Any) -> Hashable:
+    """Give all of an argument that decides about the shapes of what comes of it."""
+    if isinstance(value, Tensor):
+        return value.shape, value.stride(), value.dtype, value.device
+    if isinstance(value, list | tuple):
+        return tuple(map(_seen, value))
+    return type(value), value
+
+
+def _new(made: Sequence[Tensor], given: Sequence[Any]) -> _Shapes:
+    """Describe the tensors; nothing unless each is on the meta device and is all of a storage of its own."""
+    storages = [tensor.untyped_storage() for tensor in made]
+    taken = {tensor.untyped_storage()._cdata for tensor in _meta(given)}
+    own = {storage._cdata for storage in storages} - taken
+    found = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in made)
+    again = [torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in found]
+    whole = all(one.nbytes() == two.untyped_storage().nbytes() for one, two in zip(storages, again, strict=True))
+    return found if len(own) == len(made) and whole and all(tensor.is_meta for tensor in made) else ()
 
 
 IN_PLACE = {
     aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.mul_.Scalar, aten.div_.Tensor, aten.copy_.default,
     aten.zero_.default, aten.exp_.default, aten.rsqrt_.default, aten.square_.default, aten.addcmul_.default,
     aten.addmm_.default, aten._index_put_impl_.default, aten.scatter_add_.default, aten.scatter_.value_reduce,
-}  # fmt: skip
-POINTWISE = {
-    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.addcmul.default, aten.rsqrt.default,
-    aten.pow.Tensor_Scalar, aten.gelu.default, aten.gelu_backward.default, aten.silu.default, aten.exp.default,
-    aten.log.default,
 }  # fmt: skip
 PRODUCTS = {aten.mm.default: 0, aten.mm.out: 0, aten.addmm.default: 1, aten.addmm_.default: 1}
 """The two factors of these operators are the arguments from this place on."""
