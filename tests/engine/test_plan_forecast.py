@@ -75,7 +75,7 @@ def test_a_pipeline_is_planned_where_no_grid_of_one_stage_divides_the_network(
 
 def test_without_a_whole_trace_the_timeline_is_of_few_layers(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
-    words = [*SMALL, "--layers", "12", "--hidden", "128", "--heads", "4"]
+    words = [*SMALL, "--pipe", "1", "--layers", "12", "--hidden", "128", "--heads", "4"]
     words[words.index("--model") : words.index("--gpus")] = []
     assert main([*words, "--vocab", "512", "--seq", "64", "--top", "2", "--out", str(out)]) == 0
     first, second = GridPlan.model_validate_json(out.read_text()).rows
@@ -91,7 +91,7 @@ def test_the_table_shows_times_and_the_explanation_compares_them(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        assert main([*SMALL, "--top", "2", "--explain", "1"]) == 0
+        assert main([*SMALL, "--pipe", "1", "--top", "2", "--explain", "1"]) == 0
     said = capsys.readouterr().out
     assert "HFU" in said
     assert "device-" in said
