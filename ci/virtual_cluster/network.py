@@ -16,7 +16,9 @@ NETWORK = ipaddress.IPv4Network("198.18.77.0/24")  # of the block that is set as
 OUTSIDE, HEAD_ADDRESS = NETWORK[253], NETWORK[254]  # this machine's own address there, and slurmctld's
 LINK = "par4d"  # the one network link that this machine itself gets
 SLOWEST, FASTEST = 125_000, 12_500_000_000  # bytes/s
-QUEUE = ("burst", "256kb", "latency", "50ms")  # deep: a switch that drops makes TCP wait 0.2 s, which HPC's never do
+QUEUE = ("latency", "50ms")  # deep: a switch that drops makes TCP wait 0.2 s, which HPC's never do
+PACKET = 72_000  # bytes, of the largest that a kernel hands on at once; what a link lets pass beyond its rate
+TURN_S = 1e-4  # or so many seconds' worth, as no timer is more punctual
 
 
 def addresses(nodes: int) -> dict[str, IPv4Address]:
@@ -26,7 +28,7 @@ def addresses(nodes: int) -> dict[str, IPv4Address]:
 def rate(link: str) -> int:
     """Try a link in a network of its own; returns its bytes/s as tc and the kernel take it. Raises Misuse."""
     command = ["unshare", "--net", "tc", "-json", "-batch", "-"]
-    lines = f"qdisc add dev lo root tbf rate {link} {' '.join(QUEUE)}\nqdisc show dev lo\n"
+    lines = f"qdisc add dev lo root tbf rate {link} burst {PACKET} {' '.join(QUEUE)}\nqdisc show dev lo\n"
     done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
     if done.stderr.startswith("unshare:"):
         raise Problem(f"root may not make namespaces here ({last_line(done.stderr)}): use a machine where it may.")
@@ -74,8 +76,9 @@ def change(pids: dict[str, int], nodes: Iterable[str], bytes_per_s: int) -> None
 
 
 def _limit(how: str, head: int, name: str, pid: int, bytes_per_s: int) -> None:
+    limit = ("rate", f"{bytes_per_s}bps", "burst", str(max(PACKET, round(TURN_S * bytes_per_s))), *QUEUE)
     for first, end in ((head, name), (pid, "eth0")):  # what the node receives, and what it sends
-        at(first, "tc", "qdisc", how, "dev", end, "root", "tbf", "rate", f"{bytes_per_s}bps", *QUEUE)
+        at(first, "tc", "qdisc", how, "dev", end, "root", "tbf", *limit)
 
 
 def has_link() -> bool:

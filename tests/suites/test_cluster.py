@@ -73,6 +73,8 @@ EXCHANGE = """
         server.sendall(data)
         read(server, len(data))
         server.sendall(b"!")
+        read(server, 1)
+        server.sendall(data[:400_000])
         raise SystemExit
     listening = socket.create_server(("", 5000))
     listening.settimeout(120)
@@ -90,7 +92,13 @@ EXCHANGE = """
         read(peer, 1)
     end = time.monotonic()
     grown = {name: count(name) - before[name] for name in before}
-    print(json.dumps({"in_s": middle - begin, "out_s": end - middle, **grown}))
+    short_s = []
+    for peer in peers:
+        asked = time.monotonic()
+        peer.sendall(b"!")
+        read(peer, 400_000)
+        short_s.append(time.monotonic() - asked)
+    print(json.dumps({"in_s": middle - begin, "out_s": end - middle, "short_s": short_s[0], **grown}))
 """
 
 
@@ -259,6 +267,7 @@ def test_each_direction_of_a_link_has_its_rate(before: Machine, tmp_path: Path) 
     assert measured["in_s"] > least_s  # each sender alone is within its rate: what n0 receives is limited
     assert measured["out_s"] > least_s
     assert measured["eth0"] > 120e6
+    assert measured["short_s"] > 0.8 * 400e3 / 125e6, "a short message is no faster than the link"
 
 
 def test_the_links_of_a_running_cluster_take_another_rate(before: Machine, tmp_path: Path) -> None:
