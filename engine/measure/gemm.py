@@ -54,26 +54,34 @@ class GemmTimer:
         count = min(MOST, max(FEWEST, int(min(TARGET_S, budget_s - 2 * once_s) / (calls * once_s))))
         return statistics.median(self.sample(calls) for _ in range(count)), count * calls
 
-    def sustained(self, window_s: float) -> tuple[int, float]:
-        """Multiply for at least so long; return how many multiplications that were, and in how many seconds."""
+    def sustained(self, window_s: float, turns: float) -> tuple[int, float]:
+        """Multiply for at least so long; return how many multiplications that were, and in how many seconds.
+
+        turns: so many ranks share a core. Then seconds are those of this rank's thread, times the turns: by the clock
+        the first and the last that are at it seemed up to twice as fast, having had the core for themselves.
+        """
         calls = calls_of(self.sample(1))
-        done, start = 0, time.perf_counter()
+        in_turns = turns > 1 and torch.get_num_threads() == 1
+        done, start, begun_s = 0, time.perf_counter(), time.thread_time()
         while (passed_s := time.perf_counter() - start) < window_s:
             self.sample(calls)
             done += calls
-        return done, passed_s
+        return done, turns * (time.thread_time() - begun_s) if in_turns else passed_s
 
     def _multiply(self) -> None:
         torch.matmul(self._a, self._b, out=self._c)
 
 
-def joint(size: int, dtype: torch.dtype, device: torch.device, meet: Callable[[], None]) -> tuple[int, float]:
+def joint(
+    size: int, dtype: torch.dtype, device: torch.device, meet: Callable[[], None], turns: float
+) -> tuple[int, float]:
     """Count this rank's products of one size while all ranks do the same; return how many, in how many seconds.
 
-    meet: returns when every rank has called it. What counts is how many products end in a window of time, not how long
-    one takes: where ranks take turns on a core, a short product is often over within its turn.
+    meet: returns when every rank has called it. turns: as GemmTimer.sustained() takes them. What counts is how many
+    products end in a window of time, not how long one takes: where ranks take turns on a core, a short product is often
+    over within its turn.
     """
     with full_precision():
         timer = GemmTimer(size, dtype, device)
         meet()
-        return timer.sustained(WINDOW_S)
+        return timer.sustained(WINDOW_S, turns)

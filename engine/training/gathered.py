@@ -70,10 +70,17 @@ def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
     return Ranks(Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)), hosts, devices, transport, clocks)
 
 
+def turns(comm: Comm) -> float:
+    """Count the ranks that share a core of this rank's machine; 1 where each has one, or a device. Collective."""
+    names = texts(comm, machine_name())
+    mine, shared = names[comm.rank], _cores(comm, names)
+    return max(1.0, names.count(mine) / shared[mine]) if comm.device.type == "cpu" else 1.0
+
+
 def joint_peak(comm: Comm, dtype: torch.dtype) -> float:
     """Measure the flop/s of square matrix products of the best size on a rank while all ranks multiply. Collective."""
-    sizes = JOINT_SIZES[comm.device.type]
-    rates = [metrics.gemm_rate(size, *joint(size, dtype, comm.device, comm.barrier)) for size in sizes]
+    sizes, shared = JOINT_SIZES[comm.device.type], turns(comm)
+    rates = [metrics.gemm_rate(size, *joint(size, dtype, comm.device, comm.barrier, shared)) for size in sizes]
     return float(comm.everyone(torch.tensor(rates, dtype=torch.float64)).mean(0).max().item())
 
 
@@ -185,26 +192,33 @@ def _machine(
 
     The ranks of one host name read the same counters of its network, so the most that one has read is what it carried.
     """
-    allowed = [text.split() for text in texts(comm, f"{sum(1 << core for core in cores()):x} {core_limit()}")]
+    allowed = _cores(comm, names)
     if comm.device.type != "cpu":
         return None
     machines = []
-    for name in dict.fromkeys(names):
+    for name, its_cores in allowed.items():
         mine = [rank for rank, of in enumerate(names) if of == name]
-        union = 0
-        for rank in mine:
-            union |= int(allowed[rank][0], 16)
         machines.append(
             MachineUsage(
                 ranks=len(mine),
                 threads_per_rank=torch.get_num_threads(),
-                cores=min(union.bit_count(), float(allowed[mine[0]][1])),
+                cores=its_cores,
                 processor_s=sum(taken[rank][0] for rank in mine),
                 link_bytes=max(max(taken[rank][1:]) for rank in mine),
                 link_bytes_per_s=link_bytes_per_s,
             )
         )
     return max(machines, key=lambda m: metrics.bound_on_shared_cores(m.processor_s, m.cores, link_seconds(m)))
+
+
+def _cores(comm: Comm, names: Sequence[str]) -> dict[str, float]:
+    """Count the cores of each machine that the ranks there may use, by its name. names: of each rank's. Collective."""
+    allowed = [text.split() for text in texts(comm, f"{sum(1 << core for core in cores()):x} {core_limit()}")]
+    masks: dict[str, int] = {}
+    for name, (mask, _) in zip(names, allowed, strict=True):
+        masks[name] = masks.get(name, 0) | int(mask, 16)
+    limits = {name: float(limit) for name, (_, limit) in zip(names, allowed, strict=True)}
+    return {name: min(mask.bit_count(), limits[name]) for name, mask in masks.items()}
 
 
 def profile(comm: Comm, profiling: Profiling) -> Profile:

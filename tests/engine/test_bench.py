@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import time
+
 import pytest
 import torch
 from real_ranks import run_processes
@@ -206,3 +208,16 @@ def test_ranks_at_once_get_one_rate_and_skip_what_one_of_them_cant_hold() -> Non
     assert [bool(rate) for _, rate, _ in first] == [True, True, False]
     assert first[2][2] == "can't be measured on another rank"
     assert "GB are free" in second[2][2]
+
+
+def test_of_ranks_that_share_a_core_each_counts_its_own_time_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = GemmTimer(8, torch.float32, torch.device("cpu"))
+
+    def elsewhere(calls: int) -> float:
+        time.sleep(0.01)  # the core is another's meanwhile
+        return 0.01
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(timer, "sample", elsewhere)
+    assert timer.sustained(0.05, turns=1)[1] >= 0.05
+    assert timer.sustained(0.05, turns=2)[1] < 0.05
