@@ -1,8 +1,7 @@
 """The GEMM benchmark measures, skips with a reason, and writes one valid result."""
 
-from pathlib import Path
-
 import time
+from pathlib import Path
 
 import pytest
 import torch
