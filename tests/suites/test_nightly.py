@@ -238,8 +238,8 @@ def test_a_week_is_fine_only_if_every_library_was_tested(
     said: str,
 ) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # which takes longer than the rest
-    script, libraries, pipelines = (tmp_path / file for file in ("ci/peers", *EQUALITY))
-    for file, words in ((script, f"#!/bin/sh\n{peers}\n"), (libraries, test), (pipelines, "")):
+    script, libraries, *others = (tmp_path / file for file in ("ci/peers", *EQUALITY))
+    for file, words in ((script, f"#!/bin/sh\n{peers}\n"), (libraries, test), *((other, "") for other in others)):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(words)
     script.chmod(0o755)
