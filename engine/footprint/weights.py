@@ -30,9 +30,9 @@ class Weights:
     """It counts those on one grid, which needn't divide everything: parts are taken as fractions.
 
     placements: of a block, and of what else the rank's stage holds. Elements: block, of each weight of a block before
-    it is sharded, in the order of their use; table and head, of the first and the last
-    weight; outside, of all that are in no block; stored_block and stored,
-    of what a rank stores, of a block and in all. compute, master: bytes of an element that is used, and that is stored.
+    it is sharded, in the order of their use; table and head, of the first and the last weight; outside, of all that are
+    in no block; stored_block and stored, of what a rank stores, of a block and in all. compute, master: bytes of an
+    element that is used, and that is stored.
     """
 
     def __init__(
