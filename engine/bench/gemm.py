@@ -24,7 +24,6 @@ from engine.result import provenance
 from engine.result.device import GemmPoint, Mode
 from engine.result.metrics import gemm_rate
 from engine.result.schema import Result
-from engine.training.gathered import turns
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +148,7 @@ class Gemm(Benchmark):
             except Unmeasurable as error:
                 return GemmPoint(size=size, mode=mode, skipped=str(error))
             world.comm.barrier()
-            calls, passed_s = timer.sustained(WINDOW_S, turns(world.comm))
+            calls, passed_s = timer.sustained(WINDOW_S, world.turns)
             rate = world.mean([gemm_rate(size, calls, passed_s)])[0]
             fewest = int(world.everyone([calls]).min())
         time_s = 2 * size**3 / rate

@@ -11,6 +11,7 @@ from engine.comm.funnel import Comm
 from engine.errors import ContactError
 from engine.measure.machine import machine_name
 from engine.measure.memory import forget_peak, free_bytes
+from engine.training.gathered import turns
 
 LOST = (RuntimeError, ContactError)
 """One of these is raised where another rank doesn't answer any more."""
@@ -24,13 +25,14 @@ class Unmeasurable(Exception):
 class World:
     """It compares what ranks find. Its methods are collective, except those about this rank's memory.
 
-    on_machine: how many ranks share this rank's machine.
+    on_machine: how many ranks share this rank's machine. turns: how many share its core.
     """
 
     def __init__(self, comm: Comm) -> None:
         self.comm, self.device, self.size = comm, comm.device, comm.grid.size
         mine = zlib.crc32(machine_name().encode())
         self.on_machine = int((self.everyone([mine]) == mine).sum())
+        self.turns = turns(comm)
 
     def everyone(self, row: Sequence[float]) -> Tensor:
         """Return what each rank found: [ranks, n] in float64 on the host."""

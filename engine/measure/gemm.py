@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from engine.measure.sample import calls_of, sample
+from engine.measure.sample import calls_of, own_clock, sample
 
 TARGET_S = 1.0  # time to spend on one size
 FEWEST, MOST = 3, 30  # samples of one size
@@ -61,12 +61,12 @@ class GemmTimer:
         the first and the last that are at it seemed up to twice as fast, having had the core for themselves.
         """
         calls = calls_of(self.sample(1))
-        in_turns = turns > 1 and torch.get_num_threads() == 1
-        done, start, begun_s = 0, time.perf_counter(), time.thread_time()
-        while (passed_s := time.perf_counter() - start) < window_s:
+        clock = own_clock() if turns > 1 else time.perf_counter
+        done, start, begun_s = 0, time.perf_counter(), clock()
+        while time.perf_counter() - start < window_s:
             self.sample(calls)
             done += calls
-        return done, turns * (time.thread_time() - begun_s) if in_turns else passed_s
+        return done, turns * (clock() - begun_s)
 
     def _multiply(self) -> None:
         torch.matmul(self._a, self._b, out=self._c)

@@ -14,6 +14,13 @@ def calls_of(once_s: float) -> int:
     return max(1, round(SAMPLE_S / max(once_s, 1e-6)))
 
 
+def own_clock() -> Callable[[], float]:
+    """Give the clock of what this rank does on a processor: of one thread that thread's, which stands still while
+    others have its core.
+    """
+    return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+
+
 def sample(
     call: Callable[[], object], calls: int, device: torch.device, clock: Callable[[], float] = time.perf_counter
 ) -> float:

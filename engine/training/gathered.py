@@ -71,10 +71,13 @@ def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
 
 
 def turns(comm: Comm) -> float:
-    """Count the ranks that share a core of this rank's machine; 1 where each has one, or a device. Collective."""
+    """Count the ranks that share a core of this rank's machine; 1 where each has one, or several, or a device.
+    Collective.
+    """
     names = texts(comm, machine_name())
     mine, shared = names[comm.rank], _cores(comm, names)
-    return max(1.0, names.count(mine) / shared[mine]) if comm.device.type == "cpu" else 1.0
+    alone = comm.device.type != "cpu" or torch.get_num_threads() > 1
+    return 1.0 if alone else max(1.0, names.count(mine) / shared[mine])
 
 
 def joint_peak(comm: Comm, dtype: torch.dtype) -> float:

@@ -10,7 +10,6 @@ others take of its core: of eight ranks on two cores one mode's times by the clo
 
 import logging
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -22,7 +21,7 @@ from engine.comm.funnel import Comm
 from engine.layers import matmul
 from engine.layers.matmul import Mode, Role, modes_of, own_mode
 from engine.measure.memory import forget_peak, free_bytes
-from engine.measure.sample import calls_of, sample
+from engine.measure.sample import calls_of, own_clock, sample
 from engine.precision import Precision
 from engine.tuning.shapes import Products, Shape
 
@@ -140,7 +139,7 @@ def time_shape(
         log.warning("%s: no memory to try any way to compute it", shape)
         return {}
 
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    clock = own_clock()
 
     def seconds(way: GemmVariant, calls: int) -> float:
         return sample(lambda: operands.compute(way), calls, device, clock)
