@@ -3,13 +3,19 @@
     reframe -c suites/model_validation.py --system vcluster -r
     reframe -c suites/model_validation.py --system perlmutter         a dry run elsewhere: GPT-20B on 32, GPT-40B on 64
     reframe -c suites/model_validation.py --system vcluster -n wide.*8x1x1x1 -r
+    reframe -c suites/model_validation.py --system vcluster -n GridsInTurns -r    the fastest ones, in turns in one job
 
 The report sets the times beside the order that the model gives; `par4d plan --validate` prints it.
 """
 
-import reframe as rfm
+import re
 
+import reframe as rfm
+from reframe.core.builtins import run_after
+
+from suites.base.figures import Figures, speed_up_figures
 from suites.base.point_training import SYSTEM, PointTraining, points_of
+from suites.base.turns import InTurns
 
 
 @rfm.simple_test
@@ -21,3 +27,39 @@ class ModelValidation(PointTraining):
     point = points_of("model_validation")
     checkpoint_activations = SYSTEM.device.kind == "cuda"
     energy = "off"
+
+
+@rfm.simple_test
+class GridsInTurns(InTurns):
+    """The grids of one job take turns, so that their order is not that in which a machine's speed drifts."""
+
+    descr = "grids in turns"
+    study = "grids"
+    point = points_of("grids")
+    checkpoint_activations = SYSTEM.device.kind == "cuda"
+
+    @property
+    def grid_options(self) -> list[str]:
+        named = [word for candidate in self.point.series.candidates for word in ("--candidate", candidate)]
+        return named or ["--system", SYSTEM.name]
+
+    @run_after("setup")
+    def settle_grid(self) -> None:
+        """Leave it to the job, which checks all grids before it starts the first."""
+
+    def options(self) -> list[str]:
+        return ["bench", "grids", *self.plan_options(self.corpus()), *self.turn_options()]
+
+    def judge(self) -> None:
+        names = self.record["config"]["grids"]
+        rounds = (one["rounds_s"] for one in self.record["grids"])
+        self.judge_turns(names, dict(zip(names, rounds, strict=True)))
+
+    def figures(self) -> Figures:
+        found: Figures = {}
+        for name, one in zip(self.record["config"]["grids"], self.record["grids"], strict=True):
+            own = re.sub(r"\W+", "_", name)
+            found[f"time_{own}"] = (one["time_per_iteration_s"], "s")
+            if ratio := one["over_first"]:
+                found |= speed_up_figures(f"speed_up_{own}", ratio)
+        return found

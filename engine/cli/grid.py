@@ -49,7 +49,7 @@ def with_grid(config: Config, overlap: Overlap, ranks: int) -> tuple[Config, lis
     if config.grid is not None or config.pipe == 1 or ranks == 1:
         return config, []
     try:
-        name, row = _fastest(config, overlap, ranks)
+        name, (row,) = fastest(config, overlap, ranks, 1)
     except UsageError:
         if config.system is not None:
             raise
@@ -67,8 +67,10 @@ def with_grid(config: Config, overlap: Overlap, ranks: int) -> tuple[Config, lis
     return changed, [f"{said} ({low_s:.3g} to {high_s:.3g} s)."]
 
 
-def _fastest(config: RunConfig, overlap: Overlap, ranks: int) -> tuple[str, "Row"]:
-    """Give the system's name, and the first row of a plan for it. Raises UsageError where there is none."""
+def fastest(config: RunConfig, overlap: Overlap, ranks: int, shown: int) -> tuple[str, tuple["Row", ...]]:
+    """Give the system's name, and the first rows of a short plan for it, so many if there are. Raises UsageError where
+    there is none.
+    """
     import systems
     from engine.planning.plan import planned
 
@@ -78,10 +80,12 @@ def _fastest(config: RunConfig, overlap: Overlap, ranks: int) -> tuple[str, "Row
     batch = training.batch
     space = SearchSpace(training.model, batch.sequences, exact=True, micro=batch.micro, stages=config.pipe)
     space.check(ranks)
-    forecast = simulated(SHORT, whole=config.pipe is None)
-    plan, _ = planned(training, space, ranks, system, shown=1, forecast=forecast, device_memory=config.device_memory)
+    forecast = simulated(max(SHORT, shown), whole=config.pipe is None)
+    plan, _ = planned(
+        training, space, ranks, system, shown=shown, forecast=forecast, device_memory=config.device_memory
+    )
     if not plan.rows:
         raise UsageError(
             f"{training.model.name} fits on no grid of {ranks} devices with {config.pipe} stages: give another --pipe."
         )
-    return system.name, plan.rows[0]
+    return system.name, plan.rows

@@ -14,6 +14,7 @@ from engine.cli.breakdown import breakdown
 from engine.cli.check import check
 from engine.cli.data import prepare, prepare_images
 from engine.cli.dry import dry
+from engine.cli.grids import grids
 from engine.cli.overlap import overlap
 from engine.cli.peers import peers
 from engine.cli.pipeline import pipeline
@@ -52,9 +53,9 @@ def commands(name: str) -> App:
     app.command(data)
     bench = App(
         name="bench",
-        help="Measure one device or the links between several, overlaps, schedules, or the engine against its peers.",
+        help="Measure a device, links between several, overlaps, schedules, grids, or the engine against its peers.",
     )
-    for command in (gemm, memory, latency, collectives, p2p, matmul, startup, overlap, pipeline, peers, dry):
+    for command in (gemm, memory, latency, collectives, p2p, matmul, startup, overlap, pipeline, grids, peers, dry):
         bench.command(command)
     app.command(bench)
     return app

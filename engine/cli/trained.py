@@ -5,9 +5,11 @@ from engine.result.schema import Result
 
 
 def trained(result: Result) -> str:
-    """Write its figures, or a line for each overlap, or schedule, where several took turns."""
+    """Write its figures, or a line for each overlap, schedule or grid, where several took turns."""
     if result.variants:
         return _overlaps(result)
+    if result.grids:
+        return _grids(result)
     return _schedules(result) if result.schedules else facts(_figures(result))
 
 
@@ -50,3 +52,18 @@ def _schedules(result: Result) -> str:
     ]
     heads = ("schedule", "step, ms", "by that of 1f1b", "idle", "simulated", "held", "pending")
     return columns(heads, rows)
+
+
+def _grids(result: Result) -> str:
+    rows = [
+        (
+            one.grid,
+            str(one.micro_batch),
+            one.schedule or "",
+            f"{1e3 * one.time_per_iteration_s:.1f}",
+            str(one.over_first or ""),
+            "" if one.predicted_s is None else f"{1e3 * one.predicted_s:.1f}",
+        )
+        for one in result.grids
+    ]
+    return columns(("grid", "micro-batch", "schedule", "step, ms", "by that of the first", "predicted, ms"), rows)

@@ -15,6 +15,7 @@ from engine.files import write_text
 from engine.grid import Grid
 from engine.result.device import GemmPoint, LaunchTime, Stream
 from engine.result.energy import Energy
+from engine.result.grid_turns import GridTurns
 from engine.result.links import Links
 from engine.result.matmul import Tuning
 from engine.result.pipeline import ScheduleTurns
@@ -158,7 +159,7 @@ class Provenance(Record):
 
 class Result(Document):
     """It is a whole result.json. kind "train" carries iterations and summary, "ablation" variants, "pipeline"
-    schedules, "gemm" gemm, "matmul" tuning, "memory" stream, "latency" launches, "collectives" links,
+    schedules, "grids" grids, "gemm" gemm, "matmul" tuning, "memory" stream, "latency" launches, "collectives" links,
     "p2p" transfers.
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
@@ -177,7 +178,7 @@ class Result(Document):
 
     schema_: Literal["par4d.result"] = Field(default=SCHEMA, alias="schema")
     version: Literal[1, 2, 3, 4, 5] = VERSION
-    kind: Literal["train", "ablation", "pipeline", "gemm", "matmul", "memory", "latency", "collectives", "p2p"]
+    kind: Literal["train", "ablation", "pipeline", "grids", "gemm", "matmul", "memory", "latency", "collectives", "p2p"]
     status: Literal["ok", "failed"]
     reason: str | None = None
     told: Literal["nothing", "symptom", "cause"] | None = None
@@ -197,6 +198,7 @@ class Result(Document):
     loss_scaling: LossScaling | None = None
     variants: tuple[Variant, ...] = ()
     schedules: tuple[ScheduleTurns, ...] = ()
+    grids: tuple[GridTurns, ...] = ()
     tuning: Tuning | None = None
     transport: Transport | None = None
     dtype: str

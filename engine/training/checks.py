@@ -29,7 +29,7 @@ SCALED = WAITS + "in fp16 a step is skipped where any gradient overflows."
 
 HALF = ("bf16", "fp16")
 
-Kind = Literal["train", "ablation", "pipeline"]
+Kind = Literal["train", "ablation", "pipeline", "grids"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Carry out `train`, `bench overlap` or `bench pipeline` once torch is loaded: connect, train, write what was measured.
+"""Carry out `train`, and what takes turns, once torch is loaded: connect, train, write what was measured.
 
 Whatever goes wrong here flies to the command, whose reporter makes it the result (failure.py).
 """
@@ -6,6 +6,7 @@ Whatever goes wrong here flies to the command, whose reporter makes it the resul
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -37,6 +38,8 @@ from engine.training.checks import CheckedRun
 from engine.training.energy import JobMeter
 from engine.training.failure import RunReporter
 from engine.training.gathered import breakdown, everyones, joint_peak, profile, roster
+from engine.training.grid_turns import compare_grids
+from engine.training.grids import CheckedGrids
 from engine.training.iterations import Measurements, run_iterations
 from engine.training.schedule_turns import compare_schedules
 from engine.training.schedules import CheckedSchedules
@@ -67,16 +70,22 @@ def train(run: CheckedRun, launch: Launch, reporter: RunReporter) -> None:
     timed = config.breakdown or config.timeline is not None or config.profile is not None
     kind = Recorder if config.profile is None else NamingRecorder
     recorder = kind.on(device, breakdown=timed, alone=launch.world_size == 1)
-    with reporter.meeting(config.meeting_timeout_s + config.timeout_s):
-        init_process_group(launch, device, timeout, meeting_s=config.meeting_timeout_s)
-        reporter.met = True
-        backend: Backend = ProcessGroups(run.grid, device, timeout)
-        if config.messages == "mpi":
-            backend = mpi.MessagesByMpi(backend, run.grid, device, timeout)
-        comm = Comm(run.grid, timeout=timeout, recorder=recorder, device=device, backend=backend)
-        reporter.roster = roster(comm)
-    with watched(comm, config.timeout_s, reporter.fail):
-        _train(run, launch, reporter, comm, recorder, heard)
+    with ExitStack() as watches:
+
+        def connect(grid: Grid) -> Comm:
+            backend: Backend = ProcessGroups(grid, device, timeout)
+            if config.messages == "mpi":
+                backend = mpi.MessagesByMpi(backend, grid, device, timeout)
+            comm = Comm(grid, timeout=timeout, recorder=recorder, device=device, backend=backend)
+            watches.enter_context(watched(comm, config.timeout_s, reporter.fail))
+            return comm
+
+        with reporter.meeting(config.meeting_timeout_s + config.timeout_s):
+            init_process_group(launch, device, timeout, meeting_s=config.meeting_timeout_s)
+            reporter.met = True
+            comm = connect(run.grid)
+            reporter.roster = roster(comm)
+        _train(run, launch, reporter, comm, connect, recorder, heard)
     dist.destroy_process_group()
 
 
@@ -85,21 +94,25 @@ def _train(
     launch: Launch,
     reporter: RunReporter,
     comm: Comm,
+    connect: Callable[[Grid], Comm],
     recorder: Recorder,
     heard: Callable[[], Heard] | None,
 ) -> None:
-    """Train, once the ranks have met. heard: what the back end said of its network."""
+    """Train, once the ranks have met. connect: connects them as another grid. heard: what the back end said of its
+    network.
+    """
     config, training, device = run.config, run.training, comm.device
     measurements = Measurements(reporter.iterations)
     if config.measure_peak:
         measurements.peak_flops_per_s = joint_peak(comm, DTYPES[training.precision])
         forget_peak(device)
-    kernels: Mapping[str, Kernels] = {}
-    tuning: Tuning | None = None
-    if config.tune_matmul:
-        kernels, tuning = tuned(training, comm, force=config.tune_matmul == "force")
+    tunings: list[Tuning] = []
 
-    def made(training: Training) -> Trainer:
+    def made(training: Training, comm: Comm = comm) -> Trainer:
+        kernels: Mapping[str, Kernels] = {}
+        if config.tune_matmul:
+            kernels, tuning = tuned(training, comm, force=config.tune_matmul == "force")
+            tunings.append(tuning)
         return Trainer(
             training, run.dataset, comm, recorder, kernels,
             overlaps=run.overlaps, pretrained=run.pretrained, saved=run.saved,
@@ -119,6 +132,8 @@ def _train(
         )  # fmt: skip
     elif isinstance(run, CheckedSchedules):
         compared["schedules"] = compare_schedules(run, trainer, made, measurements, began=reporter.began)
+    elif isinstance(run, CheckedGrids):
+        compared["grids"] = compare_grids(run, trainer, connect, made, measurements, began=reporter.began)
     else:
         profiling, energy = None, JobMeter(comm, config.energy)
         if config.profile is not None and isinstance(recorder, NamingRecorder):
@@ -138,7 +153,7 @@ def _train(
     if launch.rank == 0:
         fields = compared or run_fields(run, measurements, ranks.memory)
         scaling = loss_scaling(trainer.loss_scale, measurements.iterations)
-        reporter.succeed(ranks, fields | {"tuning": tuning, "loss_scaling": scaling})
+        reporter.succeed(ranks, fields | {"tuning": next(iter(tunings), None), "loss_scaling": scaling})
     reporter.end()
     comm.barrier()
 

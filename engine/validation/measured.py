@@ -1,5 +1,5 @@
-"""Make rows of the results of suites/model_validation.py: every grid of a job, with its time and what was exposed; and
-of suites/pipeline.py: every schedule of the same job's pipelines.
+"""Make rows of the results of suites/model_validation.py: every grid of a job, with its time and what was exposed, and
+those that took turns in one job; and of suites/pipeline.py: every schedule of the same job's pipelines.
 """
 
 from collections import defaultdict
@@ -9,6 +9,7 @@ from statistics import median
 
 import yaml
 
+from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.result.schema import Result, read
@@ -16,7 +17,7 @@ from engine.validation.document import MeasuredJob, MeasuredRows, MeasuredRun
 from systems import Measured, measured
 from systems.store import as_data
 
-STUDY, PIPELINES = "model_validation", "pipeline"
+STUDY, PIPELINES, IN_TURNS = "model_validation", "pipeline", "grids"
 FEWEST = 2
 
 
@@ -37,7 +38,12 @@ def measured_in(folder: Path, study: str = STUDY) -> list[MeasuredJob]:
     for result in results:
         if result.labels.get("study") == study and result.status == "ok" and result.grid and result.summary:
             found[result.labels["system"], result.labels["series"]][result.grid] = result
-    if not found:
+    turned = {
+        (result.labels["system"], result.labels["series"]): result
+        for result in results
+        if study == STUDY and result.labels.get("study") == IN_TURNS and result.status == "ok"
+    }
+    if not found and not turned:
         raise UsageError(
             f"No result of {study} lies below {folder}: name the output folder of reframe -c suites/{study}.py -r."
         )
@@ -48,7 +54,10 @@ def measured_in(folder: Path, study: str = STUDY) -> list[MeasuredJob]:
                 f"{FEWEST} or more of them."
             )
     jobs = [_job(system, series, grids) for (system, series), grids in found.items()]
-    return [job.model_copy(update={"pipelines": _pipelines(job, results)}) for job in jobs] if study == STUDY else jobs
+    if study != STUDY:
+        return jobs
+    jobs = [job.model_copy(update={"pipelines": _pipelines(job, results)}) for job in jobs]
+    return [*jobs, *(_in_turns(*of, result) for of, result in turned.items())]
 
 
 def _pipelines(job: MeasuredJob, results: Sequence[Result]) -> tuple[MeasuredRun, ...]:
@@ -81,14 +90,57 @@ def _pipelines(job: MeasuredJob, results: Sequence[Result]) -> tuple[MeasuredRun
 
 
 def _job(system: str, series: str, grids: dict[str, Result]) -> MeasuredJob:
-    some = next(iter(grids.values()))
-    assert some.model is not None
     times = {grid: result.summary.median_time_s for grid, result in grids.items() if result.summary}
     fastest = sorted(times, key=lambda grid: times[grid])
     exposed = {
         grid: {axis.axis: axis.exposed_s for axis in result.breakdown.axes} if result.breakdown else {}
         for grid, result in grids.items()
     }
+    return _made(
+        system, series, next(iter(grids.values())), {grid: times[grid] for grid in fastest}, exposed,
+        fitted=tuple(grid for grid in fastest if one_axis(grid)),
+    )  # fmt: skip
+
+
+def _in_turns(system: str, series: str, result: Result) -> MeasuredJob:
+    """Make the job of what `bench grids` compared. A grid of one stage counts where a rank takes its share at once, as
+    the rows of a single grid do.
+    """
+    batch = Batch(result.config["batch"]["sequences"])
+    medians = [(one, median(second for seconds in one.rounds_s for second in seconds)) for one in result.grids]
+    medians.sort(key=lambda pair: pair[1])
+    whole = [
+        (one, time_s)
+        for one, time_s in medians
+        if one.schedule is None and one.micro_batch == batch.at_once(Grid.parse(one.grid))
+    ]
+    pipelines = tuple(
+        MeasuredRun(
+            grid=one.grid,
+            schedule=one.schedule,
+            micro_batch=one.micro_batch,
+            time_s=round(time_s, 5),
+            exposed_s=round(sum(one.exposed_s.values()), 5),
+        )
+        for one, time_s in medians
+        if one.schedule is not None
+    )
+    times = {one.grid: time_s for one, time_s in whole}
+    job = _made(system, series, result, times, {one.grid: one.exposed_s for one, _ in whole})
+    return job.model_copy(update={"pipelines": pipelines})
+
+
+def _made(
+    system: str,
+    series: str,
+    some: Result,
+    times: Mapping[str, float],
+    exposed: Mapping[str, Mapping[str, float]],
+    *,
+    fitted: tuple[str, ...] = (),
+) -> MeasuredJob:
+    """Make the job that a result is of. times, exposed: of each grid, the fastest first."""
+    assert some.model is not None
     provenance = some.provenance
     return MeasuredJob(
         name=series,
@@ -100,9 +152,9 @@ def _job(system: str, series: str, grids: dict[str, Result]) -> MeasuredJob:
         precision=some.config["precision"],
         overlap=some.config["overlap"],
         checkpoint_activations=some.config["checkpoint_activations"],
-        fitted=tuple(grid for grid in fastest if one_axis(grid)),
-        time_s={grid: round(times[grid], 5) for grid in fastest},
-        exposed_s={grid: {axis: round(s, 5) for axis, s in exposed[grid].items()} for grid in fastest},
+        fitted=fitted,
+        time_s={grid: round(time_s, 5) for grid, time_s in times.items()},
+        exposed_s={grid: {axis: round(s, 5) for axis, s in exposed[grid].items()} for grid in times},
     )
 
 

@@ -45,13 +45,15 @@ class Series(Record):
     the model's own aren't taken. micro_batch: how many sequences a rank takes at once; given as sequences is. grids:
     each point runs on each of them; "auto" is the engine's choice, which models also have that aren't named in model ->
     grids, and sizes that aren't in devices -> grids; "every" stands for all that par4d plan finds, with activations
-    recomputed and its micro-batches. schedules: a grid with stages runs with each of them. checkpoint_every: so many
-    blocks are recomputed together, where any are. offload, reduce_dtype, tune_matmul: the engine's options. cache: how
-    many blocks' gathered weights a study of overlap keeps. rounds: how often compared sides take turns. jobs: how often
-    a contest on one device starts processes; each side comes first in half of them. ranks_per_node: the most that a
-    node gets. time_limit: a job's, where the partition's doesn't do. token_budget: the tokens of the training whose
-    time to solution is asked for. peers: those that a study of baselines takes, by default all. peer_micro_batches:
-    with each of these are pipelines of peers measured, else with the largest of little idle time.
+    recomputed and its micro-batches. candidates: grids that take turns in one job, as bench grids reads them; none
+    stands for those that a plan finds the fastest. schedules: a grid with stages runs with each of them.
+    checkpoint_every: so many blocks are recomputed together, where any are. offload, reduce_dtype, tune_matmul: the
+    engine's options. cache: how many blocks' gathered weights a study of overlap keeps. rounds: how often compared
+    sides take turns. jobs: how often a contest on one device starts processes; each side comes first in half of them.
+    ranks_per_node: the most that a node gets. time_limit: a job's, where the partition's doesn't do. token_budget: the
+    tokens of the training whose time to solution is asked for. peers: those that a study of baselines takes, by default
+    all. peer_micro_batches: with each of these are pipelines of peers measured, else with the largest of little idle
+    time.
     """
 
     name: str = Field(min_length=1)
@@ -60,6 +62,7 @@ class Series(Record):
     micro_batch: Count | dict[int, Count] | None = None
     precision: Literal["bf16", "fp16", "fp32", "fp64"]
     grids: Grids | dict[str | Count, Grids] | Literal["every"] = (AUTO,)
+    candidates: tuple[str, ...] = ()
     schedules: Annotated[tuple[ScheduleName, ...], Field(min_length=1)] = (AUTO,)
     checkpoint_every: Count | Literal["auto"] = 1
     offload: bool = False

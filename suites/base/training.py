@@ -90,13 +90,16 @@ class Training(EngineTest):
     def corpus(self) -> str:
         return self.data
 
+    @property
+    def grid_options(self) -> list[str]:
+        stages = ["--pipe", "1"] if self.grid == "auto" else []  # as published; a study of pipelines names their grids
+        return ["--grid", self.grid, *stages]
+
     def plan_options(self, data: str) -> list[str]:
         """Return the options of every command that trains, and of check."""
         node = self.system.node
-        words = ["--model", self.model, "--grid", self.grid, "--batch-size", str(self.sequences), "--data", data]
+        words = ["--model", self.model, *self.grid_options, "--batch-size", str(self.sequences), "--data", data]
         words += ["--precision", self.precision, "--device", self.device, *self.recompute_options]
-        if self.grid == "auto":
-            words += ["--pipe", "1"]  # as published; a study that has pipelines names their grids
         if self.offload:
             words.append("--offload")
         if self.reduce_dtype:

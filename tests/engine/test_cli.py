@@ -46,6 +46,7 @@ OF_BENCH_PIPELINE = [
     *(set(OF_BENCH_OVERLAP) - {"variant"}),
     *("schedules", "timeline", "slow-stage", "slow-by", "delays"),
 ]
+OF_BENCH_GRIDS = [*(set(OF_BENCH_OVERLAP) - {"variant"}), "candidate", "first"]
 OF_BENCH_MATMUL = """
     model architecture layers hidden heads kv-heads ffn vocab seq
     image patch classes norm no-bias tied dropout grid micro-batch
@@ -154,6 +155,7 @@ def test_every_field_has_an_option_of_its_own() -> None:
         (["bench", "matmul"], [*OF_BENCH_MATMUL.split(), "json"]),
         (["bench", "overlap"], [*OF_BENCH_OVERLAP, "json"]),
         (["bench", "pipeline"], [*OF_BENCH_PIPELINE, "json"]),
+        (["bench", "grids"], [*OF_BENCH_GRIDS, "json"]),
         (["bench", "peers"], [*OF_BENCH_PEERS.split(), "json"]),
     ],
 )

@@ -25,8 +25,8 @@ from suites.base.targets import published_rate
 ROOT = Path(series.__file__).parents[2]
 PUBLISHED = ROOT / "reports" / "published" / "weak_scaling.csv"
 STUDIES = [
-    "weak_scaling", "strong_scaling", "overlap_ablation", "overlap_grids", "model_validation", "peers", "single_device",
-    "pipeline",
+    "weak_scaling", "strong_scaling", "overlap_ablation", "overlap_grids", "model_validation", "grids", "peers",
+    "single_device", "pipeline",
 ]  # fmt: skip
 
 

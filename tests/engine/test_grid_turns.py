@@ -1,0 +1,90 @@
+"""`bench grids`: which grids it compares, that all train the same, and the rows that judge the model by them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_command import SMALL, finish, start
+
+from engine.batch import Batch
+from engine.cli.trained import trained
+from engine.errors import UsageError
+from engine.models.choice import ModelChoice
+from engine.overlap.flags import ALL
+from engine.result.schema import read
+from engine.training.ablation import Turns
+from engine.training.config import RunConfig
+from engine.training.grids import CheckedGrids, GridChoice, checked_grids, model_of, name
+from engine.validation.measured import measured_in
+
+TWO = ("1x1x1x2", "1x1x2x1,2", "1x1x1x1p2,2,zero-bubble", "1x1x1x1p2,2,message-driven, limit 2")
+
+
+def asked(*choices: str, ranks: int = 2, **changes: Any) -> CheckedGrids:
+    model = ModelChoice(layers=2, hidden=32, heads=4, vocab=64, seq=8)
+    config = RunConfig(model=model, batch=Batch(8), data="synthetic", device="cpu", **changes)
+    return checked_grids(config, ALL, dict.fromkeys(map(GridChoice.parse, choices)), Turns(), ranks)
+
+
+def test_a_grid_is_compared_once_and_schedules_of_a_grid_share_a_model() -> None:
+    run = asked(*TWO, "1x1x1x2,4", "1x1x1x1p2,4,gpipe")
+    assert run.as_options()["grids"] == ["1x1x1x2,4", *TWO[1:], "1x1x1x1p2,4,gpipe"]
+    assert [name(one) for one in asked(*run.as_options()["grids"]).runs] == run.as_options()["grids"]
+    assert len({model_of(one) for one in run.runs}) == len(run.runs) - 1
+    assert run.config.iterations - run.config.warmup == len(run.runs) * run.turns.rounds * run.turns.steps
+
+
+@pytest.mark.parametrize(
+    ("choices", "changes", "sentence"),
+    [
+        (("1x1x1x2",), {}, "compares two or more, but was given 1x1x1x2,4"),
+        (("1x1x1x2", "1x1x1x4"), {}, "has 4 ranks, but 2 were started"),
+        (("1x1x1x2", "1x1x2x1,3"), {}, "micro-batches of 3 don't divide"),
+        (("1x1x1x2", "1x1x1x1p2,1,gpip"), {}, "There is no schedule 'gpip'"),
+        (("1x1x1x2", "1x1x1x1p2,some"), {}, "is written GRID"),
+        (("1x1x1x2", "1x1x1x1p2,1,message-driven, limit"), {}, "is written GRID"),
+        (("1x1x1x2", "1x1x2x1"), {"device_memory": 7e5}, "models of 2 grids need .* compare fewer"),
+    ],
+)
+def test_what_cant_be_compared_is_one_sentence(
+    choices: tuple[str, ...], changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        asked(*choices, **changes)
+
+
+def test_two_processes_train_the_same_on_every_grid_and_their_times_are_rows_that_judge_the_model(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "result.json"
+    words = [word for choice in TWO for word in ("--candidate", choice)]
+    labels = ["--label", "study=grids", "--label", "system=vcluster", "--label", "series=some"]
+    codes, said = finish(start(2, "bench", "grids", *SMALL, *words, *labels, "--rounds", "3", "--out", str(out)))
+    assert codes == [0, 0], said
+    result = read(out)
+    assert (result.kind, result.status, result.config["grids"][0]) == ("grids", "ok", "1x1x1x2,4")
+    first, over, zero_bubble, driven = result.iterations[: len(TWO)]
+    assert (first.loss, over.loss) == (pytest.approx(zero_bubble.loss, rel=1e-5), pytest.approx(first.loss, rel=1e-5))
+    assert driven.loss != zero_bubble.loss, "the second step of the model that both schedules train"
+    assert [one.over_first is None for one in result.grids] == [True, False, False, False]
+    assert all(len(one.rounds_s) == 3 for one in result.grids)
+    assert len(trained(result).splitlines()) == 1 + len(TWO)
+    assert "round 3/3  1x1x2x1,2" in said[0]
+    (job,) = measured_in(tmp_path)
+    assert list(job.time_s) == ["1x1x1x2"], "the other one doesn't take its share at once"
+    assert [(run.grid, run.micro_batch) for run in job.pipelines] == [("1x1x1x1p2", 2)] * 2
+    assert {run.schedule for run in job.pipelines} == {"zero-bubble", "message-driven, limit 2"}
+
+
+def test_without_candidates_the_plan_for_a_named_system_gives_them_with_its_times(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    options = ["--system", "vcluster", "--first", "2", "--rounds", "1", "--out", str(out)]
+    codes, said = finish(start(2, "bench", "grids", *SMALL, *options))
+    assert codes == [0, 0], said
+    one, other = read(out).grids
+    assert one.predicted_s is not None
+    assert other.predicted_s is not None
+    assert one.predicted_s <= other.predicted_s
+    codes, said = finish(start(2, "bench", "grids", *SMALL, *options, "--grid", "1x1x1x2"))
+    assert codes == [2, 2]
+    assert "give --candidate 1x1x1x2 among others" in said[0]
