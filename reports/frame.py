@@ -16,6 +16,7 @@ from engine.overlap.flags import Pace
 from engine.result.schema import Result
 from reports import breakdowns, contests, origin
 from reports.gemm_modes import gemm_modes
+from reports.grid_turns import grid_turns
 from reports.jobs import as_others, fields, long, with_moments
 from reports.load import Checked, Contests, Run
 from reports.pipelines import Pipelines, disturbed, pipelines
@@ -55,8 +56,9 @@ class Frames:
     """runs have one row a job; iterations, collectives, gemm, stream and launches one of each that the results carry.
 
     modes have a row for each mode of matrix products (gemm_modes.py), rings for each shape (rings.py), transfers for
-    each size of a back end (transfers.py), and energy for each component of results that looked for counters. variants
-    are of the ablations among the runs, pipelines of the comparisons of schedules, and tunings of the tuner's tables.
+    each size of a back end (transfers.py), grids for each grid that took turns (grid_turns.py), and energy for each
+    component of results that looked for counters. variants are of the ablations among the runs, pipelines of the
+    comparisons of schedules, and tunings of the tuner's tables.
     Contests with peers (contests.py), predictions (predictions.py) and checks of GPUs belong to no run.
     """
 
@@ -69,6 +71,7 @@ class Frames:
     launches: pd.DataFrame
     rings: pd.DataFrame
     transfers: pd.DataFrame
+    grids: pd.DataFrame
     energy: pd.DataFrame
     variants: Variants
     pipelines: Pipelines
@@ -79,7 +82,10 @@ class Frames:
 
     def of(self, runs: pd.DataFrame) -> "Frames":
         """Return the same frames with these runs only."""
-        parts = ("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "transfers", "energy")
+        parts = (
+            *("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "transfers", "grids"),
+            "energy",
+        )
         kept = {name: (part := getattr(self, name))[part["run"].isin(runs.index)] for name in parts}
         parted = {name: getattr(self, name).of(runs) for name in ("variants", "pipelines", "tunings")}
         return replace(self, runs=runs, **parted, **kept)
@@ -110,6 +116,7 @@ def frames(
         launches.rename(columns={"median_s": "launch_s"}),
         rings(results),
         transfers(results),
+        grid_turns(results),
         _energy(results),
         variants(results),
         pipelines(results),

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from reports import model_grids, model_published, text
+from reports import grid_turns, model_grids, model_published, text
 from reports.columns import columns_of
 from reports.frame import SERIES, Frames, series_title
 from reports.jobs import grouped
@@ -43,7 +43,10 @@ def build(mine: Frames, everything: Frames) -> Page:
     return Page(TITLE, LEAD, sections, _headline(validated, mine), remark=remark)
 
 
-STUDY = Study("model_validation", TITLE, SUMMARY, 12, trainings_of("model_validation"), build)
+_TRAININGS = trainings_of("model_validation")
+STUDY = Study(
+    "model_validation", TITLE, SUMMARY, 12, lambda runs: _TRAININGS(runs) | (runs["kind"] == grid_turns.KIND), build
+)
 
 
 def _headline(validated: Validated | None, mine: Frames) -> str:
@@ -83,8 +86,10 @@ def _measured(mine: Frames) -> list[Section]:
     """List the grids that the suite has timed, the fastest first; nothing where none was."""
     if mine.runs.empty:
         return []
-    titled = grouped(points(mine.runs), [*SERIES, "model", "ranks", "batch_size"], _title, MOST_JOBS)
+    trained = mine.runs[mine.runs["kind"] == "train"]
+    titled = grouped(points(trained), [*SERIES, "model", "ranks", "batch_size"], _title, MOST_JOBS)
     tables = [_table(f"measured-{name}", title, rows) for name, title, rows in titled]
+    tables += grid_turns.tables(mine.runs, mine.grids)
     return [Section("Measured grids", [*tables, *failures(mine.runs, "measured"), provenance(mine.runs)])]
 
 
