@@ -1,19 +1,21 @@
 """`--grid auto` takes what a short plan finds the fastest, where the machine can be simulated. No torch before that."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.loading import loading
 from engine.overlap.flags import Overlap
 from engine.pipeline.registry import AUTO, ScheduleChoice
 from engine.planning.grids import SearchSpace
+from engine.timeouts import Timeouts
 from engine.training.config import RunConfig, TrainConfig
 
 if TYPE_CHECKING:
-    from engine.planning.document import Row
     from engine.planning.plan import Forecasting
     from engine.planning.rank import Candidate, Ranking, Workload
     from engine.simulator.machine import MachineModel
@@ -21,6 +23,20 @@ if TYPE_CHECKING:
 SHORT = 3
 """A short plan simulates so many grids of each order, and as many pipelines."""
 Config = TypeVar("Config", bound=RunConfig)
+
+
+class Planned(NamedTuple):
+    """It is a grid of a plan. schedule: of a grid with stages. time_s: of a step, low_s to high_s by the model's spread.
+    system: for which the plan is.
+    """
+
+    grid: str
+    micro_batch: int
+    schedule: str | None
+    time_s: float
+    low_s: float
+    high_s: float
+    system: str
 
 
 def simulated(most: int | None = None, *, exact: bool = False, whole: bool = True) -> "Forecasting":
@@ -39,40 +55,61 @@ def simulated(most: int | None = None, *, exact: bool = False, whole: bool = Tru
     return forecasting
 
 
-def with_grid(config: Config, overlap: Overlap, ranks: int) -> tuple[Config, list[str]]:
+def with_grid(config: Config, overlap: Overlap, ranks: int, launch: Launch | None = None) -> tuple[Config, list[str]]:
     """Give the options with the grid that a short plan finds the fastest, its micro-batch and its schedule, as far as a
     person left these to us, and say what was taken.
 
     The options stay as they are where a grid is given, or --pipe 1 rules stages out, and on a machine that can't be
-    simulated, unless it is named. All ranks come to the same, each by itself.
+    simulated, unless it is named. launch: rank 0 plans for all of its ranks, which have to meet for that.
     """
     if config.grid is not None or config.pipe == 1 or ranks == 1:
         return config, []
     try:
-        name, (row,) = fastest(config, overlap, ranks, 1)
+        best = fastest(config, overlap, ranks, launch)[0]
     except UsageError:
         if config.system is not None:
             raise
         return config, []
-    grid, pipeline = Grid.parse(row.grid), config.pipeline
-    words = [str(grid), "--micro-batch", str(row.micro_batch)]
-    if row.schedule is not None:
-        choice = ScheduleChoice.parse(row.schedule)
+    pipeline = config.pipeline
+    words = [best.grid, "--micro-batch", str(best.micro_batch)]
+    if best.schedule is not None:
+        choice = ScheduleChoice.parse(best.schedule)
         words += choice.words
         pipeline = choice.options(pipeline.stages) if pipeline.schedule == AUTO else pipeline
-    assert row.interval_s is not None
-    low_s, high_s = row.interval_s
-    said = f"--grid auto takes {' '.join(words)}, the fastest on {name} by simulation: {row.time_s:.3g} s a step"
-    changed = replace(config, grid=grid, batch=replace(config.batch, micro=row.micro_batch), pipeline=pipeline)
-    return changed, [f"{said} ({low_s:.3g} to {high_s:.3g} s)."]
+    batch = replace(config.batch, micro=best.micro_batch)
+    changed = replace(config, grid=Grid.parse(best.grid), batch=batch, pipeline=pipeline)
+    return changed, [
+        f"--grid auto takes {' '.join(words)}, the fastest on {best.system} by simulation: {best.time_s:.3g} s a step "
+        f"({best.low_s:.3g} to {best.high_s:.3g} s)."
+    ]
 
 
-def fastest(config: RunConfig, overlap: Overlap, ranks: int, shown: int) -> tuple[str, tuple["Row", ...]]:
-    """Give the system's name, and the first rows of a short plan for it, so many if there are. Raises UsageError where
-    there is none.
+def fastest(
+    config: RunConfig, overlap: Overlap, ranks: int, launch: Launch | None = None, shown: int = 1
+) -> list[Planned]:
+    """Give the first rows of a short plan, so many if there are. launch: rank 0 plans for all of its ranks, which have
+    to meet for that. Raises UsageError where there is none.
+    """
+    plan = _plan(config, overlap, ranks, shown)
+    said = plan() if launch is None else _of_first(launch, plan, config)
+    return [Planned(*row) for row in json.loads(said)]
+
+
+def _of_first(launch: Launch, plan: Callable[[], str], timeouts: Timeouts) -> str:
+    with loading():
+        from engine.comm.agreement import said_by_first
+
+    limits = {"meeting_s": timeouts.meeting_timeout_s, "limit_s": timeouts.timeout_s}
+    return said_by_first(launch, plan, "while it chose a grid", **limits)
+
+
+def _plan(config: RunConfig, overlap: Overlap, ranks: int, shown: int) -> Callable[[], str]:
+    """Prepare a plan that gives its first rows in JSON, as fastest() has them. Raises UsageError, at once where the
+    machine can't be simulated, and in the plan where no grid fits.
     """
     import systems
     from engine.planning.plan import planned
+    from engine.simulator.machine import MachineModel
 
     system = systems.load(config.system) if config.system else systems.here()
     common = {field.name: getattr(config, field.name) for field in fields(RunConfig)}
@@ -80,12 +117,22 @@ def fastest(config: RunConfig, overlap: Overlap, ranks: int, shown: int) -> tupl
     batch = training.batch
     space = SearchSpace(training.model, batch.sequences, exact=True, micro=batch.micro, stages=config.pipe)
     space.check(ranks)
-    forecast = simulated(max(SHORT, shown), whole=config.pipe is None)
-    plan, _ = planned(
-        training, space, ranks, system, shown=shown, forecast=forecast, device_memory=config.device_memory
-    )
-    if not plan.rows:
-        raise UsageError(
-            f"{training.model.name} fits on no grid of {ranks} devices with {config.pipe} stages: give another --pipe."
+    MachineModel.of(system, training.precision, systems.measured(system.name), ranks)
+    forecast, memory = simulated(max(SHORT, shown), whole=config.pipe is None), config.device_memory
+
+    def plan() -> str:
+        found, _ = planned(training, space, ranks, system, shown=shown, forecast=forecast, device_memory=memory)
+        if not found.rows:
+            raise UsageError(
+                f"{training.model.name} fits on no grid of {ranks} devices with {config.pipe} stages: give another "
+                "--pipe."
+            )
+        return json.dumps(
+            [
+                Planned(row.grid, row.micro_batch, row.schedule, row.time_s, *row.interval_s, system.name)
+                for row in found.rows
+                if row.time_s is not None and row.interval_s is not None
+            ]
         )
-    return system.name, plan.rows
+
+    return plan

@@ -47,8 +47,7 @@ def grids(
         raise UsageError(f"bench grids compares several grids: give --candidate {run.grid} among others, not --grid.")
     choices: dict[GridChoice, float | None] = dict.fromkeys(candidate)
     if not choices:
-        _, rows = fastest(run, full, launch.world_size, first)
-        for row in rows:
+        for row in fastest(run, full, launch.world_size, launch, first):
             schedule = ScheduleChoice.parse(row.schedule) if row.schedule else None
             choices[GridChoice(Grid.parse(row.grid), row.micro_batch, schedule)] = row.time_s
     comparison = checked_grids(run, full, choices, turns, launch.world_size)

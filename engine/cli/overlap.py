@@ -38,6 +38,6 @@ def overlap(
     Without --clip 0 the optimizer waits for all gradients, and data gains less.
     """
     launch = take_place()
-    run, said = with_grid(run, overlap.at(pace), launch.world_size)
+    run, said = with_grid(run, overlap.at(pace), launch.world_size, launch)
     ablation = checked_ablation(run, overlap.at(pace), variant, turns, launch.world_size)
     return carry_out(ablation, launch, [*said, *ablation_notices(ablation, variant)], as_json=json)

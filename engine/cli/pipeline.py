@@ -40,7 +40,7 @@ def pipeline(
           --grid 1x1x1x1 --pipe 2 --batch-size 8 --micro-batch 1 --data synthetic --timeline
     """
     launch = take_place()
-    found, said = with_grid(run, overlap.at(pace), launch.world_size)
+    found, said = with_grid(run, overlap.at(pace), launch.world_size, launch)
     run = replace(found, pipeline=run.pipeline)
     comparison, notices = checked_schedules(
         run, overlap.at(pace), schedules, turns, disturbance, launch.world_size, drawn=timeline

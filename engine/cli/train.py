@@ -42,7 +42,7 @@ def train(*, config: TrainConfig, pace: PaceOptions = Pace(), json: Json = False
     """
     launch = take_place()
     overlap = config.overlap.at(pace)
-    config, said = with_grid(replace(config, overlap=overlap), overlap, launch.world_size)
+    config, said = with_grid(replace(config, overlap=overlap), overlap, launch.world_size, launch)
     run = checked(config, launch.world_size)
     return carry_out(run, launch, [*said, *notices(run)], as_json=json)
 

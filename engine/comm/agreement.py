@@ -1,12 +1,17 @@
 """Ranks tell each other short texts here, and why one of them could not do its part."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
+from torch import distributed as dist
 
+from engine.comm.contact import Line
 from engine.comm.funnel import Comm
-from engine.errors import ContactError, EngineError, RunError
+from engine.comm.launch import Launch, meet
+from engine.errors import ContactError, EngineError, RunError, UsageError
 
 NAME_BYTES, REASON_BYTES = 256, 600
 
@@ -36,3 +41,27 @@ def together(comm: Comm, failed: str) -> Iterator[None]:
         words = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
         rank = failures.index(True)
         raise RunError(f"{failed}: rank {rank}: {texts(comm, words, REASON_BYTES)[rank]}") from error
+
+
+def said_by_first(launch: Launch, say: Callable[[], str], doing: str, *, meeting_s: float, limit_s: float) -> str:
+    """Give the text that rank 0 alone makes to all ranks, before there are process groups.
+
+    doing: ends the sentence "rank 1 lost contact with rank 0". Raises its UsageError on all of them, NotMet, or
+    LostContact where rank 0 says nothing in time.
+    """
+    limit, ranks = timedelta(seconds=limit_s), range(launch.world_size)
+    store = dist.PrefixStore("said by rank 0", meet(launch, meeting_s))
+    if launch.rank == 0:
+        try:
+            store.set("words", json.dumps({"text": say()}))
+        except UsageError as error:
+            store.set("words", json.dumps({"refusal": str(error)}))
+    with Line(launch.rank, doing, ranks[1:] if launch.rank == 0 else ranks[:1], "store").held():
+        store.wait(["words"], limit)
+        words: dict[str, str] = json.loads(store.get("words"))
+        if "refusal" in words:
+            store.set(f"read by {launch.rank}", "")
+            if launch.rank == 0:  # the store may end with it
+                store.wait([f"read by {rank}" for rank in ranks], limit)
+            raise UsageError(words["refusal"])
+    return words["text"]

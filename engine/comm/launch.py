@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from engine.comm import watchdog
@@ -244,25 +245,30 @@ def init_process_group(
     if launch.world_size == 1:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
         return
-    with _not_met(launch, meeting_s):
-        store = _meet(launch, timedelta(seconds=meeting_s))
-        store.set_timeout(timeout)
+    store = meet(launch, meeting_s)
+    store.set_timeout(timeout)
     with _not_met(launch, timeout.total_seconds()):
         dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world_size, timeout=timeout)
 
 
-def _meet(launch: Launch, limit: timedelta) -> "dist.Store":
+@lru_cache(maxsize=1)
+def meet(launch: Launch, limit_s: float) -> "dist.Store":
     """Give the store at the master, once every rank of the launch has come to it: torch's own rank 0 waits for all
     others, but they don't wait for each other, and where torchrun holds the store nobody does.
+
+    A process meets the others once, and its groups are made where they have met. Raises NotMet.
     """
     from torch import distributed as dist
     from torch.distributed.rendezvous import rendezvous
 
-    found, *_ = next(rendezvous(f"tcp://{_place(launch)}", launch.rank, launch.world_size, timeout=limit))
-    store = dist.PrefixStore("par4d", found)
-    if store.add("ranks that are here", 1) == launch.world_size:
-        store.set("all are here", "")
-    store.wait(["all are here"], limit)
+    open_many_files()
+    limit = timedelta(seconds=limit_s)
+    with _not_met(launch, limit_s):
+        found, *_ = next(rendezvous(f"tcp://{_place(launch)}", launch.rank, launch.world_size, timeout=limit))
+        store = dist.PrefixStore("par4d", found)
+        if store.add("ranks that are here", 1) == launch.world_size:
+            store.set("all are here", "")
+        store.wait(["all are here"], limit)
     return store
 
 

@@ -1,13 +1,20 @@
 """`--grid auto` takes what a plan finds the fastest, as far as a person left it to us, and says so."""
 
 import json
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from engine_command import SMALL, TIMEOUT_S, finish, start, train
 
 import systems
 from engine.cli.main import main
 from engine.grid import Grid
+from engine.planning import plan
+from engine.result.schema import read
 from systems import store
 
 JOB = ["--system", "vcluster", "--model", "gpt-vcluster-deep", "--batch-size", "16"]
@@ -60,3 +67,65 @@ def test_a_machine_that_can_t_be_simulated_is_refused_by_name_alone(
     assert "To predict times on vcluster in fp32 its file lacks " in capsys.readouterr().err
     assert main([*words, "--pipe", "2"]) == 2
     assert "give --grid XxYxZxDATA, or --system NAME." in capsys.readouterr().err
+
+
+TRAIN = [*SMALL, "--system", "vcluster", "--device", "cpu", "--iterations", "2", "--warmup", "1"]
+
+
+def _on(rank: str, planned: Callable[..., NoReturn]) -> None:
+    """What a plan comes to on that rank of a launch."""
+    if os.environ["RANK"] == rank:
+        plan.planned = planned
+
+
+def _not_here(*_: object, **__: object) -> NoReturn:
+    raise AssertionError("Rank 1 makes a plan of its own.")
+
+
+def _die(*_: object, **__: object) -> NoReturn:
+    os._exit(9)
+
+
+def _hang(*_: object, **__: object) -> NoReturn:
+    time.sleep(TIMEOUT_S)
+    os._exit(9)
+
+
+def _first_alone() -> None:
+    _on("1", _not_here)
+
+
+def _first_dies() -> None:
+    _on("0", _die)
+
+
+def _first_hangs() -> None:
+    _on("0", _hang)
+
+
+def test_rank_0_plans_for_all_and_they_train_on_its_grid(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    codes, said = train(2, *TRAIN, "--pipe", "2", "--out", str(out), before=_first_alone)
+    assert codes == [0, 0], said
+    assert f"--grid auto takes {read(out).grid} --micro-batch " in said[0]
+    assert said[1] == ""
+
+
+@pytest.mark.parametrize("command", ["train", "bench overlap", "bench pipeline"])
+def test_all_ranks_say_why_rank_0_found_no_grid(command: str) -> None:
+    codes, said = finish(start(2, *command.split(), *TRAIN[:-4], "--pipe", "4", before=_first_alone))
+    assert codes == [2, 2]
+    assert said[0] == said[1]
+    assert said[0].startswith("No grid of 2 devices has 4 stages: ")
+    assert said[0].count("\n") == 1
+
+
+@pytest.mark.parametrize("before", [_first_dies, _first_hangs])
+def test_a_rank_to_which_rank_0_tells_no_grid_gives_up_in_time(before: Callable[[], None]) -> None:
+    first, second = start(2, "train", *TRAIN, "--timeout", "2", before=before)
+    try:
+        _, said = second.communicate(timeout=TIMEOUT_S / 2)
+    finally:
+        first.kill()
+    assert second.returncode == 1
+    assert said.splitlines()[-1].startswith("Rank 1 lost contact with rank 0 while it chose a grid (store: ")
