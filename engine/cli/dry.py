@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.grid import with_grid
 from engine.cli.train import PaceOptions
 from engine.cli.written import Json, columns, facts, size, write
-from engine.errors import RunError
-from engine.grid import Grid
+from engine.errors import RunError, UsageError
 from engine.loading import loading
 from engine.models.choice import ModelChoice
-from engine.options import GRID, Bytes, File, check_file, word
+from engine.options import Bytes, File, GridOrAuto, check_file
 from engine.overlap.flags import ALL, Pace
 from engine.pipeline.options import DEFAULT
 from engine.training.checks import checked
@@ -26,6 +26,7 @@ from engine.training.config import (
     OverlapFlags,
     Pipe,
     PrecisionOption,
+    SystemOption,
     TrainConfig,
 )
 
@@ -33,11 +34,15 @@ if TYPE_CHECKING:
     from engine.simulator.events import Trace
     from engine.tracing.dry import DryRun
 
+MEMORY_HELP = "sizes cache=auto, without it nothing is kept; of --grid auto a step must fit"
+
 
 def dry(
     *,
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
-    grid: Annotated[Grid, word(Grid.parse, GRID), Parameter(help="of the whole job")],
+    grid: Annotated[GridOrAuto, Parameter(help="of the whole job; auto as in train", show_default="auto")] = None,
+    ranks: Annotated[int | None, Parameter(help="of the job, for --grid auto")] = None,
+    system: SystemOption = None,
     rank: Annotated[int, Parameter(help="which of the grid's ranks runs")] = 0,
     pipe: Pipe = None,
     pipeline: InPipeline = DEFAULT,
@@ -46,7 +51,7 @@ def dry(
     checkpoint_activations: CheckpointActivations = False,
     checkpoint_every: CheckpointEveryN = None,
     offload: Offload = False,
-    device_memory: Annotated[Bytes | None, Parameter(help="sizes cache=auto; without it nothing is kept")] = None,
+    device_memory: Annotated[Bytes | None, Parameter(help=MEMORY_HELP)] = None,
     overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL,
     pace: PaceOptions = Pace(),
     trace: Annotated[File | None, Parameter(help="write the step's trace: products, collectives, memory")] = None,
@@ -63,10 +68,15 @@ def dry(
     """
     if trace is not None:
         check_file("--trace", trace)
-    grid = grid if pipe is None else grid.with_stages(pipe)
+    if ranks is None and grid is not None:
+        ranks = (grid if pipe is None else grid.with_stages(pipe)).size
+    if ranks is None:
+        raise UsageError("Give the job's grid, by --grid XxYxZxDATA, or for --grid auto its processes, by --ranks.")
     config = TrainConfig(
         model=model,
         grid=grid,
+        system=system,
+        pipe=pipe,
         pipeline=pipeline,
         batch=batch,
         data="synthetic",
@@ -75,8 +85,12 @@ def dry(
         checkpoint_every=checkpoint_every,
         offload=offload,
         overlap=overlap.at(pace),
+        device_memory=None if grid else device_memory,
     )
-    training = checked(config, grid.size).training
+    config, said = with_grid(config, config.overlap, ranks)
+    sys.stderr.writelines(f"{notice}\n" for notice in said)
+    job = checked(config, ranks)
+    training, grid = job.training, job.grid
     with loading():
         from engine.simulator import events
         from engine.tracing.agree import corners, disagreements, some_groups
@@ -90,11 +104,11 @@ def dry(
         events.write(traced, trace)
     write(_words(run), run.as_json(), as_json=json)
     if agree:
-        ranks = corners(grid) | some_groups(grid, agree)
-        found = disagreements(grid, ranks, lambda other: of(other)[1])
+        asked = corners(grid) | some_groups(grid, agree)
+        found = disagreements(grid, asked, lambda other: of(other)[1])
         if found:
             raise RunError(found[0])
-        sys.stderr.write(f"{len(ranks)} ranks agree with those of their groups that were asked.\n")
+        sys.stderr.write(f"{len(asked)} ranks agree with those of their groups that were asked.\n")
     return 0
 
 

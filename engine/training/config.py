@@ -78,6 +78,9 @@ Offload = Annotated[bool, Parameter(negative=(), help=OFFLOAD_HELP)]
 BATCH_OPTIONS = {"sequences": "batch-size", "micro": "micro-batch"}
 BatchOptions = Annotated[Batch, Parameter(name="*", name_transform=BATCH_OPTIONS.__getitem__, metavar="SEQS")]
 
+SYSTEM_HELP = "whose facts --grid auto goes by (default: this machine's)"
+SystemOption = Annotated[str | None, Parameter(metavar="NAME", help=SYSTEM_HELP)]
+
 PIPE_HELP = "stages, each of the ranks that --grid says: --grid 2x1x2x4 --pipe 3 is --grid 2x1x2x4p3"
 Pipe = Annotated[int | None, Parameter(help=PIPE_HELP, group=PIPELINE, metavar="STAGES")]
 InPipeline = Annotated[PipelineOptions, Parameter(name="*", group=PIPELINE)]
@@ -104,8 +107,7 @@ class RunConfig(Timeouts):
     """e.g. 2x1x2x4, or 2x1x2x4p3 with a pipeline of 3 stages; auto: the fastest of a few that are simulated, stages,
     schedule and micro-batch too, which takes seconds, or as long as a minute at thousands of ranks; with --pipe 1, or
     where the system can't be simulated, by a formula, and one stage"""
-    system: Annotated[str | None, Parameter(metavar="NAME")] = None
-    """whose facts --grid auto goes by (default: this machine's)"""
+    system: SystemOption = None
     pipe: Pipe = None
     pipeline: InPipeline = DEFAULT
     messages: Annotated[Literal["auto", "mpi"], Parameter(group=PIPELINE)] = "auto"

@@ -69,6 +69,25 @@ def test_a_machine_that_can_t_be_simulated_is_refused_by_name_alone(
     assert "give --grid XxYxZxDATA, or --system NAME." in capsys.readouterr().err
 
 
+def test_a_dry_run_takes_the_same_grid(capsys: pytest.CaptureFixture[str]) -> None:
+    job = ["--model", "gpt-test", "--batch-size", "8", "--system", "vcluster", "--ranks", "2", "--pipe", "2", "--json"]
+    assert main(["check", *job, "--data", "synthetic", "--device", "cpu"]) == 0
+    expected = capsys.readouterr()
+    assert main(["bench", "dry", *job, "--precision", "fp32", "--rank", "1"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["grid"] == json.loads(expected.out)["grid"]
+    assert told.err == expected.err.splitlines(keepends=True)[0]
+
+
+def test_a_dry_run_wants_either_a_grid_or_a_number_of_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    job = ["bench", "dry", "--model", "gpt-test", "--batch-size", "8"]
+    assert main(job) == 2
+    assert main([*job, "--grid", "2x1x1x1", "--ranks", "4"]) == 2
+    neither, both = capsys.readouterr().err.splitlines()
+    assert neither.startswith("Give the job's grid, by --grid XxYxZxDATA, or for --grid auto its processes, by --ranks")
+    assert both.startswith("Grid 2x1x1x1 has 2 ranks, but 4 were started")
+
+
 TRAIN = [*SMALL, "--system", "vcluster", "--device", "cpu", "--iterations", "2", "--warmup", "1"]
 
 
