@@ -147,8 +147,7 @@ def _bandwidth(plan: GridPlan, grid: Grid, axis: Axis, bytes_per_s: float, bandw
     if not plan.placement_aware:
         return f"{begun}, as all do without placement."
     if axis is CUTTING_STAGES:
-        leave = bandwidths.on_two_nodes(grid, axis, *bandwidths.slowest_hop(grid))
-        where = "stages on two nodes" if leave else "stages, all of which stay in their node"
+        where = "stages on two nodes" if bandwidths.hop_leaves_node(grid) else "stages, all of which stay in their node"
         return f"Over {axis}, messages find {bytes_per_s / 1e9:.3g} GB/s between {where}."
     inner = grid.stride(axis)
     if inner * grid[axis] <= plan.devices_per_node:

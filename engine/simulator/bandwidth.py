@@ -56,18 +56,23 @@ class Bandwidths:
         pairs = ((one * inner + rank, other * inner + rank) for rank in range(min(inner, node)))
         return grid.size > node and any(rank // node != partner // node for rank, partner in pairs)
 
-    def of_message(self, grid: Grid, axis: Axis, one: int, other: int, link: float = 1.0) -> float:
-        """Give the bytes/s of a message between ranks at these coordinates of the axis, beside those of its neighbours,
-        where `link` of the network's bandwidth is reached.
+    def hop_leaves_node(self, grid: Grid) -> bool:
+        """Say whether messages between any two stages, one after the other, leave their node."""
+        return any(self.on_two_nodes(grid, CUTTING_STAGES, stage, stage + 1) for stage in range(grid.stages - 1))
+
+    def of_message(self, grid: Grid, axis: Axis, *, leaves_node: bool, link: float = 1.0) -> float:
+        """Give the bytes/s of a message along the axis, beside those of its neighbours, where `link` of the network's
+        bandwidth is reached.
         """
-        if self.on_two_nodes(grid, axis, one, other):
+        if leaves_node:
             return min(link * self._between(grid.stride(axis), 1), self.within)
         return self.intra.get((grid.stride(axis), 2), self.within)
 
-    def slowest_hop(self, grid: Grid) -> tuple[int, int]:
-        """Give the coordinates of two stages, one after the other, whose messages leave their node, if any do."""
-        hops = [(stage, stage + 1) for stage in range(grid.stages - 1)] or [(0, 0)]
-        return next((hop for hop in hops if self.on_two_nodes(grid, CUTTING_STAGES, *hop)), hops[0])
+    def links(self, grid: Grid, group: Callable[[Axis], Link], message: Callable[[bool], Link]) -> Links:
+        """Give the links of all axes, which are those of their groups, but on the axis of stages that of the slowest
+        message. message: makes it, where messages leave their node and where they don't.
+        """
+        return {axis: group(axis) for axis in Axis} | {CUTTING_STAGES: message(self.hop_leaves_node(grid))}
 
     def in_a_run(self, grid: Grid, axis: Axis, link: float = 1.0) -> float:
         """Give the bytes/s that one group finds in a run, where `link` of the network's bandwidth is reached.
@@ -92,13 +97,14 @@ def agnostic(bandwidth: float = 1.0) -> Bandwidths:
 
 
 def papers_links(bandwidths: Bandwidths) -> LinksOn:
-    """Make the papers' links: they have no latency, and a bandwidth by the grid's placement (axonn-sc24 Eq. 7); the
-    messages of a pipeline find that of their slowest hop.
-    """
+    """Make the papers' links: they have no latency, and a bandwidth by the grid's placement (axonn-sc24 Eq. 7)."""
 
     def links(grid: Grid) -> Links:
-        hop = bandwidths.of_message(grid, CUTTING_STAGES, *bandwidths.slowest_hop(grid))
-        return {axis: Link(bandwidths.along(grid, axis)) for axis in Axis} | {CUTTING_STAGES: Link(hop)}
+        return bandwidths.links(
+            grid,
+            lambda axis: Link(bandwidths.along(grid, axis)),
+            lambda leaves: Link(bandwidths.of_message(grid, CUTTING_STAGES, leaves_node=leaves)),
+        )
 
     return links
 

@@ -123,9 +123,12 @@ class MachineModel:
         return Link(bandwidth, self.step_s * WITHIN_NODE, self.half_bytes)
 
     def links(self, grid: Grid) -> Links:
-        """Give the links of all axes; the messages of a pipeline find that of their slowest hop."""
-        hop = self._message_link(grid, CUTTING_STAGES, *self.bandwidths.slowest_hop(grid))
-        return {axis: self.link(grid, axis) for axis in Axis} | {CUTTING_STAGES: hop}
+        """Give the links of all axes."""
+        return self.bandwidths.links(
+            grid,
+            lambda axis: self.link(grid, axis),
+            lambda leaves: self._message_link(grid, CUTTING_STAGES, leaves_node=leaves),
+        )
 
     def collective_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
         """Give the seconds of a collective along the axis while no other axis uses its link."""
@@ -137,15 +140,15 @@ class MachineModel:
 
     def message(self, num_bytes: float, grid: Grid, axis: Axis, one: int, other: int) -> Message:
         """Give what a message takes along the axis, between ranks at these two coordinates and of one lane alone."""
-        link = self._message_link(grid, axis, one, other)
-        taken = self._taken(Kind.ALL_GATHER, leaves_node=self.bandwidths.on_two_nodes(grid, axis, one, other))
+        leaves_node = self.bandwidths.on_two_nodes(grid, axis, one, other)
+        link = self._message_link(grid, axis, leaves_node=leaves_node)
+        taken = self._taken(Kind.ALL_GATHER, leaves_node=leaves_node)
         return Message(ring_s(Kind.SEND, num_bytes, 2, link), self.ranks_a_core * taken.of(Kind.SEND, num_bytes, 2))
 
-    def _message_link(self, grid: Grid, axis: Axis, one: int, other: int) -> Link:
+    def _message_link(self, grid: Grid, axis: Axis, *, leaves_node: bool) -> Link:
         """Give what a message finds: what a step of an all-gather does, in which a rank sends and receives."""
-        leaves_node = self.bandwidths.on_two_nodes(grid, axis, one, other)
         kinds = self.kinds if leaves_node else self.kinds_within.get((grid.stride(axis), 2), {})
-        bandwidth = self.bandwidths.of_message(grid, axis, one, other, self.fitted.link)
+        bandwidth = self.bandwidths.of_message(grid, axis, leaves_node=leaves_node, link=self.fitted.link)
         return self._link(bandwidth * kinds.get(Kind.ALL_GATHER, 1.0), leaves_node=leaves_node)
 
     def processor_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:

@@ -1,5 +1,6 @@
 """Which bandwidth an axis finds, and where a system's come from."""
 
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import systems
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.simulator.bandwidth import Bandwidths, agnostic, bandwidths
+from engine.simulator.collectives import Link
 from systems import Between, Measured, Source, store
 
 SOURCE = Source(command="bench collectives", device="a device", hosts=4, ranks=8)
@@ -111,3 +113,14 @@ def test_a_group_that_lies_across_two_nodes_leaves_them_by_one_rank() -> None:
     assert found.in_a_run(wide, Axis.Z) == 80e9, "no faster than within a node"
     assert found.in_a_run(wide, Axis.Z, link=0.5) == 50e9
     assert not found.leaves_node(Grid(3), Axis.X), "a job of one node"
+
+
+@pytest.mark.parametrize("grid", [Grid(x, pipe=pipe) for x in (1, 2, 3, 4, 8) for pipe in (1, 2, 3, 4, 8)], ids=str)
+def test_a_pipelines_link_is_the_one_between_nodes_as_soon_as_one_message_takes_it(grid: Grid) -> None:
+    node = 4
+    found = Bandwidths(devices_per_node=node, inter=100e9, within=80e9, of_rank=25e9)
+    stages = [grid.members(Axis.PIPE, rank) for rank in range(grid.size)]
+    leaves = any(one // node != other // node for ranks in stages for one, other in pairwise(ranks))
+    assert found.hop_leaves_node(grid) == leaves
+    of_pipe = found.links(grid, lambda axis: Link(0.0), lambda leaves: Link(found.inter if leaves else found.within))
+    assert of_pipe == dict.fromkeys(Axis, Link(0.0)) | {Axis.PIPE: Link(found.inter if leaves else found.within)}
