@@ -53,8 +53,12 @@ class Bandwidths:
     def on_two_nodes(self, grid: Grid, axis: Axis, one: int, other: int) -> bool:
         """Say whether any two ranks at these coordinates of the axis, and else at the same, lie on two nodes."""
         inner, node = grid.stride(axis), self.devices_per_node
-        pairs = ((one * inner + rank, other * inner + rank) for rank in range(min(inner, node)))
-        return grid.size > node and any(rank // node != partner // node for rank, partner in pairs)
+        if grid.size <= node:
+            return False
+        span = inner * grid[axis]
+        groups = {number * span % node for number in range(min(grid.size // span, node))}  # where on a node each begins
+        ranks = [first + rank for first in groups for rank in range(min(inner, node))]
+        return any((rank + one * inner) // node != (rank + other * inner) // node for rank in ranks)
 
     def hop_leaves_node(self, grid: Grid) -> bool:
         """Say whether messages between any two stages, one after the other, leave their node."""

@@ -115,7 +115,9 @@ def test_a_group_that_lies_across_two_nodes_leaves_them_by_one_rank() -> None:
     assert not found.leaves_node(Grid(3), Axis.X), "a job of one node"
 
 
-@pytest.mark.parametrize("grid", [Grid(x, pipe=pipe) for x in (1, 2, 3, 4, 8) for pipe in (1, 2, 3, 4, 8)], ids=str)
+@pytest.mark.parametrize(
+    "grid", [Grid(x, pipe=p, data=d) for x in (1, 2, 3, 8) for p in (1, 2, 3, 5) for d in (1, 3, 4)]
+)
 def test_a_pipelines_link_is_the_one_between_nodes_as_soon_as_one_message_takes_it(grid: Grid) -> None:
     node = 4
     found = Bandwidths(devices_per_node=node, inter=100e9, within=80e9, of_rank=25e9)
