@@ -26,8 +26,8 @@ Config = TypeVar("Config", bound=RunConfig)
 
 
 class Planned(NamedTuple):
-    """It is a grid of a plan. schedule: of a grid with stages. time_s: of a step, low_s to high_s by the model's spread.
-    system: for which the plan is.
+    """It is a grid of a plan for a system. schedule: of a grid with stages. time_s: of a step; low_s, high_s: ends of its
+    interval.
     """
 
     grid: str
