@@ -26,7 +26,7 @@ Config = TypeVar("Config", bound=RunConfig)
 
 
 class Planned(NamedTuple):
-    """It is a grid of a plan for a system. schedule: of a grid with stages. time_s: of a step; low_s, high_s: ends of its
+    """It is a grid of a plan for a system. schedule: of one with stages. time_s: of a step; low_s, high_s: ends of its
     interval.
     """
 
