@@ -5,17 +5,19 @@ Source: axonn-sc24 section V-A, and for pipe axonn-ipdps22 section III. Axis x i
     rank = x + Gx * (y + Gy * (z + Gz * (pipe + Gp * data)))
 
 so that x, whose all-reduces are the most frequent, stays within a node for as long as it fits there, and the few
-messages between the stages of a pipeline go between nodes.
+messages between the stages of a pipeline go between nodes. Where the sums over data are to stay in a node instead, pipe
+and data change places.
 
 Other rooms ask for axes by their roles. A new axis is a member of Axis, a field of Coords and Grid, and stands under
 the roles that it has.
 """
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 from math import prod
+from typing import Any
 
 from engine.errors import UsageError
 
@@ -63,7 +65,8 @@ class Coords:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """It says how many ranks stand along each axis. With several stages its name has their number behind the others.
+    """It says how many ranks stand along each axis. With several stages its name has their number behind the others,
+    and a capital P where pipe is the outermost axis.
 
     >>> grid = Grid.parse("2x1x2x4")
     >>> grid.size, grid.coords(5), grid.members(Axis.Z, 5)
@@ -71,6 +74,8 @@ class Grid:
     >>> grid = Grid.parse("2x1x1x2p4")
     >>> grid.size, grid.stages, grid.coords(5), str(grid)
     (16, 4, Coords(x=1, y=0, z=0, data=0, pipe=2), '2x1x1x2p4')
+    >>> Grid.parse("2x1x1x2P4").coords(5)
+    Coords(x=1, y=0, z=0, data=0, pipe=1)
     """
 
     x: int = 1
@@ -78,35 +83,45 @@ class Grid:
     z: int = 1
     data: int = 1
     pipe: int = 1
+    _: KW_ONLY
+    pipe_outermost: bool = False
 
     def __post_init__(self) -> None:
         if min(self[axis] for axis in Axis) < 1:
             raise UsageError(f"A grid axis has at least one rank, but the grid given is {self}.")
+        if self.pipe_outermost and 1 in (self.pipe, self.data):  # the ranks are the same
+            object.__setattr__(self, "pipe_outermost", False)
 
     @classmethod
     def parse(cls, text: str) -> "Grid":
-        """Read "2x1x2x4" as x=2, y=1, z=2, data=4, and "2x1x2x4p3" as that with 3 stages. Raises UsageError for
-        anything else.
+        """Read "2x1x2x4" as x=2, y=1, z=2, data=4, and "2x1x2x4p3" or "2x1x2x4P3" as that with 3 stages. Raises
+        UsageError for anything else.
         """
         number = r"[1-9]\d{0,8}"
-        if not re.fullmatch(rf"{number}(x{number}){{3}}(p{number})?", text):
+        if not re.fullmatch(rf"{number}(x{number}){{3}}([pP]{number})?", text):
             raise UsageError(
                 "A grid is written as four positive numbers XxYxZxDATA such as 2x1x2x4, or 2x1x2x4p3 for three stages "
-                f"of a pipeline, but {text!r} was given."
+                f"of a pipeline, 2x1x2x4P3 if they are outermost, but {text!r} was given."
             )
-        return cls(*map(int, re.split("[xp]", text)))
+        return cls(*map(int, re.split("[xpP]", text)), pipe_outermost="P" in text)
 
     @classmethod
     def replicated(cls, ranks: int) -> "Grid":
         """Line up so many ranks, each of which holds all parameters."""
-        return cls(**{REPLICATING[0]: ranks})
+        return cls().sized({REPLICATING[0]: ranks})
 
     def __str__(self) -> str:
         name = f"{self.x}x{self.y}x{self.z}x{self.data}"
-        return name if self.pipe == 1 else f"{name}p{self.pipe}"
+        return name if self.pipe == 1 else f"{name}{'P' if self.pipe_outermost else 'p'}{self.pipe}"
 
     def __getitem__(self, axis: Axis) -> int:
         return int(getattr(self, axis))
+
+    @property
+    def order(self) -> tuple[Axis, ...]:
+        """List the axes, the innermost first."""
+        inside = [axis for axis in Axis if axis is not CUTTING_STAGES]
+        return (*inside, CUTTING_STAGES) if self.pipe_outermost else tuple(Axis)
 
     @property
     def size(self) -> int:
@@ -148,11 +163,16 @@ class Grid:
             raise UsageError(
                 f"Grid {self} has {self.stages} stages, but --pipe {stages} was given: leave one of both out."
             )
-        return replace(self, **{CUTTING_STAGES: stages})
+        return self.sized({CUTTING_STAGES: stages})
+
+    def sized(self, sizes: Mapping[Axis, int]) -> "Grid":
+        """Give the grid with these numbers of ranks along these axes."""
+        changed: dict[str, Any] = {axis.value: size for axis, size in sizes.items()}
+        return replace(self, **changed)
 
     def stride(self, axis: Axis) -> int:
         """Give the distance in rank numbers between neighbours on an axis."""
-        return self._over(list(Axis)[: list(Axis).index(axis)])
+        return self._over(self.order[: self.order.index(axis)])
 
     def coords(self, rank: int) -> Coords:
         """Give the coordinates of a rank. Raises UsageError if the grid has no such rank."""
@@ -169,7 +189,7 @@ class Grid:
                     f"Coordinate {axis}={at[axis]} is not on the grid {self}, whose axis {axis} goes from 0 to "
                     f"{self[axis] - 1}."
                 )
-        return self.position(at, Axis)
+        return self.position(at, self.order)
 
     def position(self, coords: Coords, axes: Iterable[Axis]) -> int:
         """Give a rank's number among those that differ along these axes alone, the first of which counts fastest."""

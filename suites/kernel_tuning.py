@@ -149,7 +149,7 @@ class TunedStep(OfOneRank):
     def take_a_plane(self) -> None:
         """Take the devices of one x and y plane: others compute the same products on other sequences."""
         whole = Grid.parse(self.grid)
-        self.plane = Grid(**{axis: whole[axis] for axis in SPLITTING_FEATURES})
+        self.plane = Grid().sized({axis: whole[axis] for axis in SPLITTING_FEATURES})
         self.num_tasks = self.plane.size
         tuned = self.getdep(self.products)
         if not self.always and tuned.record and not tuned.changes:

@@ -24,7 +24,7 @@ from gpu_check.pair import Pair
 from gpu_check.steps import SerialTraining, exact, judged, plain, step_result
 from gpu_check.ways import IN_FP32, USUAL
 
-GRIDS = tuple(Grid(**{axis.value: 2}) for axis in Axis if axis is not CUTTING_STAGES)
+GRIDS = tuple(Grid().sized({axis: 2}) for axis in Axis if axis is not CUTTING_STAGES)
 """Stages have a check of their own (pipelines.py)."""
 STEPS = 3
 BOUND = 1e-10

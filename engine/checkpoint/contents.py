@@ -32,7 +32,7 @@ from engine.grid import CUTTING_STAGES, Axis, Coords, Grid
 from engine.placement import Placement, Rectangle
 
 AXES = tuple(reversed(Axis))
-"""They stand in the order of the ranks: the outermost first."""
+"""Places on a grid are told along these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,9 @@ class Contents:
         self._grid = grid
         # The writer sorts by these sizes where it copies from a GPU ahead, and elsewhere not at all.
         self._entries = sorted(entries, key=lambda entry: entry.num_bytes)
-        self._ranks = np.arange(grid.size).reshape([grid[axis] for axis in AXES])
+        order = grid.order[::-1]
+        ranks = np.arange(grid.size).reshape([grid[axis] for axis in order])
+        self._ranks = ranks.transpose([order.index(axis) for axis in AXES])
         self._writers = _writers(self._entries, grid, self._ranks.shape)
         self._shards: dict[tuple[object, ...], list[list[ChunkStorageMetadata]]] = {}
 

@@ -169,7 +169,7 @@ class Comm:
     def everyone(self, row: Tensor) -> Tensor:
         """Gather a small row [n] from every rank, for the host: [ranks, n], in rank order."""
         rows = row.to(self.device)
-        for axis in Axis:
+        for axis in self.grid.order:
             rows = self.run(Kind.ALL_GATHER, axis, rows)
         if not rows.is_meta:
             rows = rows.cpu()

@@ -210,7 +210,7 @@ def _traced(training: Training, grid: Grid, stage: int, blocks: int, *, deferrin
     pipeline = PipelineOptions("zero-bubble" if deferring else "1f1b", stages=",".join(three))
     changed = replace(training, model=model, pipeline=pipeline, overlap=replace(training.overlap, cache=cached))
     found = trace(
-        changed, replace(grid, **{CUTTING_STAGES: len(three)}), stage * grid.stride(CUTTING_STAGES), one_by_one=True
+        changed, grid.sized({CUTTING_STAGES: len(three)}), stage * grid.stride(CUTTING_STAGES), one_by_one=True
     )
     return replace(found, about={**found.about, "grid": str(grid)})
 

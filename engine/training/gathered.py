@@ -12,7 +12,7 @@ from engine.comm.collective import AXIS_OF_LANE, NAMES_OF_MESSAGES
 from engine.comm.funnel import Comm
 from engine.comm.roster import Roster, own_row
 from engine.comm.transport import Heard, backend_of
-from engine.grid import Axis, Grid
+from engine.grid import Grid
 from engine.measure.clock_rate import clock_hz
 from engine.measure.gemm import JOINT_SIZES, joint
 from engine.measure.machine import core_limit, cores, machine_name
@@ -158,12 +158,12 @@ def _busiest(grid: Grid, seconds: Tensor) -> tuple[LaneTime, ...]:
 
     In a group the least time counts, as its ranks wait for the last of them to join; of the groups the longest counts.
     """
-    by_axis = [grid[axis] for axis in reversed(Axis)]  # the innermost changes fastest from rank to rank
+    by_axis = [grid[axis] for axis in reversed(grid.order)]  # the innermost changes fastest from rank to rank
     found = []
     for lane, (name, axis) in enumerate(AXIS_OF_LANE.items()):
         if name in NAMES_OF_MESSAGES:  # of which only waits are known
             continue
-        of_groups = seconds[:, lane].reshape(by_axis).amin(-1 - list(Axis).index(axis))
+        of_groups = seconds[:, lane].reshape(by_axis).amin(-1 - grid.order.index(axis))
         if longest := of_groups.amax().item():
             found.append(LaneTime(lane=name, busy_s=longest))
     return tuple(found)

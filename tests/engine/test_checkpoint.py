@@ -90,8 +90,8 @@ def test_a_checkpoint_resumes_on_any_grid_with_the_same_next_losses(
     assert resumed == pytest.approx(losses[2:], rel=1e-10)
 
 
-def test_a_pipelines_checkpoint_has_serial_names_and_resumes_without_stages(tmp_path: Path) -> None:
-    on = Grid(z=2, pipe=2, data=2)
+@pytest.mark.parametrize("on", [Grid(z=2, pipe=2, data=2), Grid(pipe=2, data=2, pipe_outermost=True)], ids=grid_id)
+def test_a_pipelines_checkpoint_has_serial_names_and_resumes_without_stages(on: Grid, tmp_path: Path) -> None:
     losses = run_processes(on, _losses, _config(tmp_path, on, save=tmp_path, save_every=2, iterations=4))[0]
     resumed = run_processes(Grid(), _losses, _config(tmp_path, Grid(), resume=tmp_path / "step-2", iterations=2))[0]
     assert resumed == pytest.approx(losses[2:], rel=1e-10)

@@ -111,6 +111,10 @@ def test_of_a_group_the_last_to_join_counts_and_of_the_groups_the_slowest() -> N
     seconds[:, list(AXIS_OF_LANE).index("z")] = torch.tensor([1.0, 9.0, 5.0, 4.0])
     found = {lane.lane: lane.busy_s for lane in _busiest(Grid(x=2, z=2), seconds)}
     assert found == pytest.approx({"x": 4.0, "z": 4.0})
+    seconds[:, list(AXIS_OF_LANE).index("data")] = torch.tensor([1.0, 9.0, 4.0, 5.0])
+    for outermost, busy_s in {True: 4.0, False: 5.0}.items():
+        of_data = _busiest(Grid(data=2, pipe=2, pipe_outermost=outermost), seconds)
+        assert {lane.lane: lane.busy_s for lane in of_data}["data"] == busy_s
     seconds[3] = 0.5
     found = {lane.lane: lane.busy_s for lane in _busiest(Grid(x=2, z=2), seconds) if lane.lane in "xz"}
     assert found == pytest.approx({"x": 1.0, "z": 1.0})

@@ -17,11 +17,22 @@ def test_x_is_innermost_and_data_outermost() -> None:
     assert grid.coords(1 + 2 * 2 + 6 * 4 + 30 * 6) == Coords(1, 2, 4, 6)
 
 
-@pytest.mark.parametrize("grid", [*factorisations((8,)), Grid(3, 2, 1, 2)], ids=str)
+def test_stages_stand_between_z_and_data_or_outside_both() -> None:
+    usual, outermost = Grid(2, 1, 3, 5, pipe=7), Grid(2, 1, 3, 5, pipe=7, pipe_outermost=True)
+    assert [usual.stride(axis) for axis in (Axis.PIPE, Axis.DATA)] == [6, 42]
+    assert [outermost.stride(axis) for axis in (Axis.DATA, Axis.PIPE)] == [6, 30]
+    assert outermost.coords(1 + 6 * 4 + 30 * 6) == Coords(x=1, data=4, pipe=6)
+    assert Grid(2, pipe=3, pipe_outermost=True) == Grid(2, pipe=3), "one group has one order"
+
+
+BOTH_ORDERS = [Grid(2, 1, 2, 3, pipe=2, pipe_outermost=outermost) for outermost in (False, True)]
+
+
+@pytest.mark.parametrize("grid", [*factorisations((8,)), Grid(3, 2, 1, 2), *BOTH_ORDERS], ids=str)
 def test_coords_and_rank_are_each_others_inverse_and_members_differ_on_one_axis(grid: Grid) -> None:
     for rank in range(grid.size):
         at = grid.coords(rank)
-        assert grid.rank(x=at.x, y=at.y, z=at.z, data=at.data) == rank
+        assert grid.rank(**{axis: at[axis] for axis in Axis}) == rank
         for axis in Axis:
             members = grid.members(axis, rank)
             assert members[at[axis]] == rank
@@ -47,7 +58,8 @@ def test_positions_along_some_axes_count_ranks_in_their_order_whatever_the_other
 
 def test_parse_reads_what_str_writes() -> None:
     assert Grid.parse("2x1x2x4") == Grid(2, 1, 2, 4)
-    assert str(Grid.parse("8x1x16x256")) == "8x1x16x256"
+    for text in ("8x1x16x256", "8x1x16x256p4", "8x1x16x256P4"):
+        assert str(Grid.parse(text)) == text
 
 
 @pytest.mark.parametrize("text", ["2x1x2", "2x1x2x0", "2x1x2x-1", "axbxcxd", "", "2x1x2x4x1", "2 x1x2x4", "02x1x1x1"])

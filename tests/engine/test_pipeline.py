@@ -80,6 +80,16 @@ def test_every_schedule_on_every_grid_trains_like_the_serial_model(
     assert error(case, schedule, grid) < TOLERANCE
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "message-driven-zb"])
+@pytest.mark.parametrize("grid", [Grid(x=2, data=2), Grid(z=2, data=2), Grid(y=2, data=3)], ids=grid_id)
+def test_it_does_so_with_stages_outside_data(grid: Grid, schedule: str) -> None:
+    case = replace(case_of("gpt", everything=True, tied=True, layers=4), sequences=24)
+    outside = replace(grid, pipe=2, pipe_outermost=True)
+    everyone = run_ranks(outside, lambda comm: comm.everyone(torch.tensor([comm.rank])).flatten().tolist())
+    assert everyone == [list(range(outside.size))] * outside.size
+    assert error(case, schedule, outside) < TOLERANCE
+
+
 class Late(LazyComm):
     """Its messages come late by chance, as the seed has it, and in any order between the two directions."""
 
@@ -173,6 +183,12 @@ def test_a_micro_batch_that_counts_twice_breaks_parity() -> None:
 
 def _real(comm: Comm, case: Case) -> Outcome:
     return train_parallel(case, comm)
+
+
+def test_real_processes_do_so_with_stages_outside_data() -> None:
+    case = replace(case_of("gpt", everything=True, tied=True, layers=4), order=SCHEDULES["1f1b"])
+    ours = run_processes(Grid(data=2, pipe=2, pipe_outermost=True), _real, case)[0]
+    assert worst_error(ours, serial(case)) < TOLERANCE
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
