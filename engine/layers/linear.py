@@ -23,7 +23,7 @@ class Matmul3D(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, inputs: Tensor, shard: Tensor, bias: nn.Parameter | None, layer: "Linear") -> Tensor:  # type: ignore[no-untyped-def]
-        I_MK = inputs.flatten(0, -2)
+        I_MK = inputs.detach().flatten(0, -2)  # as a view of inputs it would keep their graph
         W_NK = layer.schedule.gather(layer.sharded)  # line 2: all-gather over z
         ctx.save_for_backward(I_MK, None if layer.schedule.gathers_again else W_NK)  # line 5
         ctx.layer, ctx.shape = layer, inputs.shape
@@ -38,7 +38,7 @@ class Matmul3D(torch.autograd.Function):
         layer: Linear = ctx.layer
         if W_NK is None and ctx.needs_input_grad[0]:
             W_NK = layer.schedule.gather(layer.sharded)
-        dO_MN = dO.flatten(0, -2)
+        dO_MN = dO.detach().flatten(0, -2)
         schedule, dI_MK, reduction = layer.schedule, None, None
         if ctx.needs_input_grad[0]:
             dI_MK = matmul.input_gradient(dO_MN, W_NK, layer.kernels.input_gradient)  # line 11

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import Overlap
 from engine.overlap.tasks import ONE_BY_ONE, StepSchedule, Task
 from engine.overlap.weight import ShardedWeight
+from engine.parallel.runner import Runner
+from engine.pipeline.zero_bubble import ZeroBubble
 
 SHAPE = GPTConfig("tiny", layers=2, hidden=16, heads=4, vocabulary=32, sequence=4, tied=True, dropout=0.2)
 ORDERS = {order: Written(order) for order in ("F0 F1 B0 B1", "F0 F1 B1 B0", "F0 F1 B0 F2 B1 B2")}
@@ -143,6 +146,31 @@ def test_a_passs_gathered_weights_are_released_with_its_backward(checkpoint: boo
     head, block = 1, 4
     of_pass = head + block * (1 if checkpoint else case.config.layers)
     assert run_ranks(Grid(z=2), alive)[0] == [of_pass, 2 * of_pass, of_pass, 0]
+
+
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["kept", "recomputed"])
+def test_weight_gradients_that_are_to_come_keep_what_they_are_made_of_alone(checkpoint: bool) -> None:
+    """What comes from the stage before is none of that, nor what a graph keeps of it."""
+    case = replace(case_of("F0 F1 B0 B1", PLAIN, checkpoint=checkpoint), order=ZeroBubble())
+
+    def alive(comm: Comm) -> list[int]:
+        model, entered, found = start(case, comm), [], []
+        run_blocks, start_task = model.module.run_blocks, model.schedule.start_task
+
+        def note_blocks(x: torch.Tensor, *others: Any) -> torch.Tensor:
+            entered.append(StorageWeakRef(x.untyped_storage()))
+            return run_blocks(x, *others)
+
+        def note_task(task: Task) -> None:
+            found.append(sum(not storage.expired() for storage in entered))
+            start_task(task)
+
+        model.module.run_blocks, model.schedule.start_task = note_blocks, note_task  # type: ignore[method-assign]
+        step_parallel(case, model, 0, runner=Runner(model, case.order))
+        return found
+
+    f0, b0, f1, b1, w0, w1 = run_ranks(Grid(pipe=2), alive)[1]
+    assert (f0, b0, f1, b1, w0, w1) == (0, 1, 0, 1, 0, 0)
 
 
 @pytest.mark.parametrize("checkpoint", [False, True], ids=["kept", "recomputed"])
