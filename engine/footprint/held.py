@@ -1,10 +1,10 @@
 """What a stage of a pipeline holds: its part of the network, and passes that are under way. No torch in it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.footprint.activations import Activations
-from engine.footprint.weights import Weights
+from engine.footprint.weights import Pass, Weights
 from engine.grid import INNER, Grid
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import StepSchedule
@@ -20,9 +20,8 @@ are posted ahead, and one that was sent may not have been received.
 @dataclass(frozen=True, slots=True)
 class Held:
     """blocks: of the stage. passes, pending: so many passes does its schedule keep at most besides the one that is
-    worked on, and so many more whose weight gradients alone are still to come. heads: of those passes, so many are in
-    what comes after the blocks. sides: to how many neighbours the stage is open. deferring: whether backwards leave
-    weight gradients.
+    worked on, and so many more whose weight gradients alone are still to come. of_step: so many has a step. chunks: of
+    the stage's blocks. sides: to how many neighbours it is open. deferring: whether backwards leave weight gradients.
     """
 
     blocks: int
@@ -30,7 +29,8 @@ class Held:
     is_last: bool
     passes: float = 0.0
     pending: float = 0.0
-    heads: float = 0.0
+    of_step: int = 1
+    chunks: int = 1
     sides: int = 0
     deferring: bool = False
 
@@ -39,17 +39,37 @@ class Held:
         """Hold a network that isn't cut, one pass at a time."""
         return cls(layers, is_first=True, is_last=True)
 
-    def more_weights(self, weights: Weights) -> float:
-        """Count the bytes of the gathered weights that those passes keep: of the head, which isn't recomputed."""
-        return self.heads * weights.of_head() if self.is_last else 0.0
+    def of_pass(self, now: Pass) -> Pass:
+        """Say of a pass whether a forward is still to come, where others may have had theirs."""
+        return replace(now, followed=now.followed and sum(self._beside(now)) < self._left(now))
 
-    def more_passes(self, activations: Activations) -> float:
-        """Count the bytes of the passes besides the one that is worked on."""
-        kept, left = activations.kept(self.blocks), self.left(activations, self.blocks)
+    def beside(self, now: Pass, activations: Activations, weights: Weights) -> tuple[float, float, float]:
+        """Count the bytes of the passes besides the one that is worked on: of their activations, of the head's weights,
+        which aren't gathered again where nothing is recomputed, and of cached ones. Those that gave their contributions
+        before it are over. One that may be pending has either all that a forward keeps or what a backward leaves.
+        """
+        passes, pending = self._beside(now)
+        kept, in_head = activations.kept(self.blocks), (0.0, 0.0)
         if self.is_first:
-            kept, left = kept + activations.kept_before(), left + activations.left_before()
-        of_head = activations.kept_of_head() + activations.logits() if self.is_last else 0.0
-        return self.passes * kept + self.heads * of_head + self.pending * max(kept + of_head, left)
+            kept += activations.kept_before()
+        if self.is_last:
+            in_head = activations.kept_of_head() + activations.logits(), weights.of_head()
+        heads = passes if self.chunks == 1 else 0.0
+        forward = kept + in_head[0], in_head[1], weights.cached(self.blocks)
+        backward = self.left(activations, self.blocks) + (activations.left_before() if self.is_first else 0.0), 0.0, 0.0
+        waiting = max(forward, backward, key=sum)
+        return (
+            passes * kept + heads * in_head[0] + pending * waiting[0],
+            heads * in_head[1] + pending * waiting[1],
+            passes * forward[2] + pending * waiting[2],
+        )
+
+    def _left(self, now: Pass) -> float:
+        return max(0.0, self.of_step - 1 - now.number / self.chunks)
+
+    def _beside(self, now: Pass) -> tuple[float, float]:
+        pending = min(self.pending, self._left(now))
+        return min(self.passes, self._left(now) - pending), pending
 
     def left(self, activations: Activations, blocks: int) -> float:
         """Count the bytes that a backward leaves for weight gradients, of the head and of so many blocks."""
@@ -77,6 +97,6 @@ def stages_held(training: Training, grid: Grid) -> Iterator[Held]:
         else:
             kept = max(0.0, kept - 1)
         yield Held(
-            sum(map(len, chunks)), stage == 0, stage == last, kept, pending, kept if len(chunks) == 1 else 0.0,
+            sum(map(len, chunks)), stage == 0, stage == last, kept, pending, passes, len(chunks),
             0 if grid.stages == 1 else 2 if len(chunks) > 1 else 2 - (stage == 0) - (stage == last), schedule.deferring,
         )  # fmt: skip

@@ -8,8 +8,8 @@ The sum is within 5 %, mostly within 2 %, of the profiler's record of allocation
 (tests/engine/test_memory.py), and within 1 % of steps traced on the meta device at full size. No GPU has confirmed what
 is said of one. Not counted are:
 
-    statistics of norms, of attention and of the loss, tokens, biases: some hundred bytes a token, some thousand a block
-    images: a byte a pixel and channel, of all of a step; messages that gloo has sent, which stay to a step's end
+    statistics of norms, of attention and of the loss, biases: some hundred bytes a token, some thousand a block
+    messages that gloo has sent, which stay to a step's end
     masks of dropout: a byte an element of the residual stream, twice a block
     what a product takes for itself: with bf16 on a processor up to 1.7 MB (9 % of a step of 2.4); cuBLAS's workspace
     attention in a format without a fused kernel, such as fp64 on a GPU, which keeps all scores
@@ -130,16 +130,14 @@ class Footprint:
             weights, grid, of.overlap, scattered, summed, of.gradient, device == "cpu", stage.deferring
         )
         moments = _Moments(self._block, stage, group, *dtypes, activations, weights, gradients)
-        more = stage.more_passes(activations) + stage.messages(activations, grid)
+        more = share * model.task.row_bytes + stage.messages(activations, grid)
         if stage.is_first:
             more += activations.kept_before()
-        kept, gathered, cache, *others = max(moments.of_step(share / at_once), key=sum)
-        cache += stage.passes * weights.cached(stage.blocks)
+        kept, gathered, *others = max(moments.of_step(share / at_once), key=sum)
         here = of.master * (weights.stored - weights.offloaded)
         state = of.gradient * weights.stored + here + self._optimizer.device_bytes(here)  # gradients are all here
         state += self._optimizer.bucket_bytes(of.master * min(BUCKET, weights.offloaded))
-        gathered += weights.casts + stage.more_weights(weights)
-        return Needs(state, kept + more, gathered, cache, *others)
+        return Needs(state, kept + more, gathered + weights.casts, *others)
 
 
 Moment = tuple[float, float, float, float, float]
@@ -165,19 +163,24 @@ class _Moments:
         larger than the last one, and of the first; that of the token table; the weight gradients, where the backward
         leaves them; the sum over model replicas.
         """
-        for now in fullest_passes(micro_batches):
-            if self.stage.is_last:
-                yield from self._at_head(now)
-            last = self.stage.blocks - 1
-            ends = {self._from(last) - 1, min(self.group - 1, last)}
-            for index in {last, last - 1, 0} | ends:
-                if index >= 0:
-                    yield from self._in_block(index, now)
-            if self.stage.is_first:
-                yield self._at_table(now)
-            if self.stage.deferring:
-                yield from self._in_weight_task(now)
+        for now in map(self.stage.of_pass, fullest_passes(micro_batches * self.stage.chunks)):
+            kept, gathered, cached = self.stage.beside(now, self.activations, self.weights)
+            for moment in self._of_pass(now):
+                yield kept + moment[0], gathered + moment[1], cached + moment[2], *moment[3:]
         yield 0.0, 0.0, 0.0, 0.0, self.gradients.at_end()
+
+    def _of_pass(self, now: Pass) -> Iterator[Moment]:
+        if self.stage.is_last:
+            yield from self._at_head(now)
+        last = self.stage.blocks - 1
+        ends = {self._from(last) - 1, min(self.group - 1, last)}
+        for index in {last, last - 1, 0} | ends:
+            if index >= 0:
+                yield from self._in_block(index, now)
+        if self.stage.is_first:
+            yield self._at_table(now)
+        if self.stage.deferring:
+            yield from self._in_weight_task(now)
 
     def _at_head(self, now: Pass) -> Iterator[Moment]:
         """Yield the loss, the backward of the product before it, and that of the norm before that."""
@@ -206,6 +209,8 @@ class _Moments:
         cache, above = weights.cached(first), gradients.made_above(self.stage.blocks - 1 - index)
         summing = gradients.summing(self.stage.blocks - 1 - index, now)
         without = kept - block.kept_inside * act.over_x
+        if self.stage.deferring:
+            without += block.last.k * act.over_x  # what the second product is of is left
 
         def then(activations: float, use: list[float], made: list[float], given: float | None) -> Moment:
             sent = 0.0 if given is None else gradients.given(given, self.compute, now)
@@ -217,6 +222,8 @@ class _Moments:
         yield then(kept + block.last.k * act.over_x, [up, down], [], down)
         yield then(without + block.activation.in_backward * act.over_x, [up], [down], None)
         yield then(without + block.first.n * act.over_x + act.stream, [up], [down], up)
+        if self.stage.deferring:
+            without += block.first.n * act.over_x
         yield then(without + act.made_by_norm(), [], [up, down], None)
 
     def _from(self, index: int) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 
 from engine.grid import Grid
 from engine.overlap.flags import AUTO, Overlap
@@ -11,19 +11,22 @@ from engine.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """It is one pass of a step. number: how many came before it, as far as that matters; last: whether none follows."""
+    """It is one pass of a step. number: how many gave contributions before it; last: whether none follows; followed:
+    whether a forward is still to come.
+    """
 
     number: int
     last: bool
+    followed: bool
 
 
 def fullest_passes(micro_batches: float) -> list[Pass]:
     """List the passes that can be the fullest in a step of so many: later ones have an earlier one's contributions in
-    flight, and all but the last already gather for the next.
+    flight, earlier ones may have more passes beside them, and all but the last already gather for the next.
     """
-    if micro_batches <= 1:
-        return [Pass(0, last=True)]
-    return [Pass(0 if micro_batches <= 2 else 2, last=False), Pass(1 if micro_batches <= 2 else 2, last=True)]
+    last = max(0, ceil(micro_batches) - 1)
+    first = [Pass(number, last=False, followed=True) for number in range(min(3, last))]
+    return [*first, Pass(last, last=True, followed=False)]
 
 
 class Weights:
@@ -93,12 +96,16 @@ class Weights:
         return max(self._cached - (self._layers - below), 0) * self.gathered(*self.block)
 
     def ahead(self, below: int, now: Pass) -> float:
-        """Count the next weights that oag gathers: for the recomputation of the first blocks, then for the next pass.
-        What each rank sends is counted where it is a cast.
+        """Count the next weights that oag gathers: for the recomputation of the first blocks, then for the next pass's
+        forward, or its backward where no forward is to come. What each rank sends is counted where it is a cast.
         """
         gathers_again = self._recomputed or self._gathers_again
-        again = min(below, self._layers - self._cached, self._depth) if gathers_again else 0
-        following = [] if now.last else self.first(self._depth)
+        again, following = 0, self.first(self._depth) if now.followed else []
+        if gathers_again:
+            uncached = self._layers - self._cached
+            again = min(below, uncached, self._depth)
+            if not (now.followed or now.last):
+                following = self.block * min(uncached, self._depth)
         tiles = [*self.block * again, *following][: self._depth]
         return sum(tiles) * self._compute * (1 + self._casts_sent / self._shards)
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.data.colours import CHANNELS
 from engine.data.images import Images
 
 if TYPE_CHECKING:
@@ -17,6 +18,11 @@ class ImageClass:
     """Its batch has pixels, bytes [B, C, Y, X], and labels [B]."""
 
     data: Images
+
+    @property
+    def row_bytes(self) -> int:
+        """Count a byte a pixel and channel, and a 64-bit label."""
+        return CHANNELS * self.data.side**2 + 8
 
     def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
         """Take samples as they are."""

@@ -27,6 +27,11 @@ class MaskedToken:
 
     data: Text
 
+    @property
+    def row_bytes(self) -> int:
+        """Count 64-bit numbers."""
+        return 3 * 8 * self.data.sequence
+
     def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
         """Mask tokens. What happens to a token is a hash of the seed, its row's position in the training, and its place
         in the row.

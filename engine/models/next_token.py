@@ -18,6 +18,11 @@ class NextToken:
 
     data: Text
 
+    @property
+    def row_bytes(self) -> int:
+        """Count 64-bit numbers."""
+        return 2 * 8 * self.data.sequence
+
     def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
         """Take the next tokens as targets."""
         tokens = samples["tokens"]

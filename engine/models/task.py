@@ -18,6 +18,10 @@ class Task(Protocol):
     def data(self) -> DataSpec:
         """Say which data it is trained on."""
 
+    @property
+    def row_bytes(self) -> int:
+        """Count the bytes of a row of a batch."""
+
     def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
         """Make a batch: contiguous arrays of the caller's own. Random choices follow from seed and positions alone."""
 
