@@ -14,7 +14,7 @@ from engine.grid import SPLITTING_ROWS, Axis, Grid
 from engine.models.architecture import Architecture
 from engine.options import NO_OPTION
 from engine.overlap.flags import AUTO, Overlap
-from engine.overlap.tasks import StepSchedule
+from engine.overlap.tasks import StepSchedule, passes_held
 from engine.pipeline.cut import Cut, cut_evenly
 from engine.pipeline.options import DEFAULT, PipelineOptions
 from engine.pipeline.simulation import Replayed
@@ -91,9 +91,8 @@ class Training:
 
     def under_way(self, grid: Grid, stage: int) -> float:
         """Bound the passes whose backward is still to come on a stage, the one that is worked on included."""
-        staged = self.staged(grid)
-        kept, _ = staged.schedule.held(stage, grid.stages, self.passes(grid))
-        return max(1.0, kept / staged.cut.chunks)
+        kept, _ = passes_held(self.staged(grid).schedule, stage, grid.stages, self.passes(grid))
+        return max(1.0, kept)
 
     def with_bucket(self, grid: Grid, link_bytes_per_s: float | None, devices_per_node: int) -> "Training":
         """Give the same with the bucket of all-reduces over data that suits the grid and a node's network."""

@@ -7,7 +7,7 @@ from engine.footprint.activations import Activations
 from engine.footprint.weights import Pass, Weights
 from engine.grid import INNER, Grid
 from engine.overlap.flags import AUTO
-from engine.overlap.tasks import StepSchedule
+from engine.overlap.tasks import StepSchedule, passes_held
 from engine.pipeline.one_f_one_b import OneFOneB
 from engine.training_record import Training
 
@@ -91,7 +91,7 @@ def stages_held(training: Training, grid: Grid) -> Iterator[Held]:
     auto = training.pipeline.schedule == AUTO and grid.stages > 1
     schedule: StepSchedule = OneFOneB() if auto else training.staged(grid).schedule
     for stage, chunks in enumerate(training.cut(grid).blocks):
-        kept, pending = (count / len(chunks) for count in schedule.held(stage, grid.stages, passes))
+        kept, pending = passes_held(schedule, stage, grid.stages, passes)
         if schedule.deferring:
             pending = max(0.0, pending - 1)
         else:

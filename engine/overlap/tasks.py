@@ -77,6 +77,12 @@ class StepSchedule(Protocol):
         """
 
 
+def passes_held(schedule: StepSchedule, stage: int, stages: int, passes: int) -> tuple[float, float]:
+    """Bound the same in passes through all of the stage's blocks: one through a chunk is a part of one."""
+    kept, pending = schedule.held(stage, stages, passes)
+    return kept / schedule.chunks, pending / schedule.chunks
+
+
 def receiver(stage: int, task: Task, stages: int, chunks: int) -> tuple[int, Task] | None:
     """Find the stage, and its task, that takes what a task makes; none where the network ends.
 

@@ -165,7 +165,7 @@ def test_weight_gradients_that_are_to_come_keep_what_they_are_made_of_alone(chec
             found.append(sum(not storage.expired() for storage in entered))
             start_task(task)
 
-        model.module.run_blocks, model.schedule.start_task = note_blocks, note_task  # type: ignore[method-assign]
+        model.module.run_blocks, model.schedule.start_task = note_blocks, note_task  # type: ignore[method-assign, assignment]
         step_parallel(case, model, 0, runner=Runner(model, case.order))
         return found
 
