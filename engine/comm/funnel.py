@@ -26,6 +26,7 @@ from engine.comm.process_group import carried
 from engine.comm.shared_memory import SharedMemoryChannel
 from engine.errors import ContactError
 from engine.grid import Axis, Grid
+from engine.measure.memory import free_host_bytes
 from engine.measure.recorder import Recorder
 
 SOON_S, POLL_S = 2e-5, 5e-4
@@ -184,8 +185,16 @@ class Comm:
         """Count the ranks that compute in this rank's memory: those on its host, or itself alone on a device.
         Collective.
         """
-        owner = zlib.crc32(socket.gethostname().encode()) if self.device.type == "cpu" else self.rank
+        owner = _host() if self.device.type == "cpu" else self.rank
         return int(self.everyone(torch.tensor([owner])).eq(owner).sum().item())
+
+    def tightest_host(self) -> tuple[int, int]:
+        """Give the bytes that are free on the host that has the fewest for each of its ranks, and the number of these.
+        Collective.
+        """
+        hosts, free = self.everyone(torch.tensor([_host(), free_host_bytes()])).t().tolist()
+        ranks = Counter(hosts)
+        return min(((left, ranks[host]) for host, left in zip(hosts, free, strict=True)), key=lambda of: of[0] / of[1])
 
     @property
     def through_memory(self) -> dict[str, bool]:
@@ -206,6 +215,11 @@ class Comm:
                 f"{kind} names as peer another coordinate on {axis}, from 0 to {size - 1} and not its own {own}, "
                 f"got {peer}."
             )
+
+
+def _host() -> int:
+    """Give a number for this rank's host."""
+    return zlib.crc32(socket.gethostname().encode())
 
 
 def _checked_output(kind: Kind, size: int, tensor: Tensor, out: Tensor | None) -> Tensor:

@@ -5,6 +5,7 @@ from engine.errors import UsageError
 from engine.footprint.memory import Footprint
 from engine.grid import Grid
 from engine.models.architecture import Architecture
+from engine.optimizer_state import ADAMW
 from engine.training_record import Training
 
 
@@ -26,6 +27,27 @@ def check_memory(training: Training, grid: Grid, device_memory: float, device: s
             f"{needs.state / 1e9:.3g} GB of it for weights, gradients and optimizer, but a device has "
             f"{device_memory / 1e9:.3g} GB: use more ranks on x, y or z, a smaller --micro-batch, "
             "--checkpoint-activations or, in bf16 or fp16, --offload."
+        )
+
+
+def offloaded_bytes(training: Training, grid: Grid) -> int:
+    """Count the bytes that each rank's offload keeps on its host: weights of matrices in fp32, and their moments."""
+    if not training.offload:
+        return 0
+    network, cut = training.model.network(), training.cut(grid)
+    of_stages = (cut.held(network, stage) for stage in range(grid.stages))
+    most = max(sum(one.local_numel(grid) for one in of_stage if one.sharded) for of_stage in of_stages)
+    return (1 + len(ADAMW.names)) * training.master * most
+
+
+def check_host_memory(training: Training, grid: Grid, host_memory: float, ranks: int) -> None:
+    """Raises UsageError if what the ranks of a node offload is more than its memory (bytes)."""
+    needed = ranks * offloaded_bytes(training, grid)
+    if needed > host_memory:
+        raise UsageError(
+            f"On grid {grid} --offload keeps {needed / 1e9:.3g} GB of {training.model.name}'s weights and moments in "
+            f"the memory of a node with {ranks} rank{'s' if ranks > 1 else ''}, which has {host_memory / 1e9:.3g} GB: "
+            "use more ranks on x, y or z, or fewer on a node, or leave --offload out."
         )
 
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import systems
+from engine.footprint.fit import check_host_memory, offloaded_bytes
 from engine.models.flops import hardware_flops
 from engine.planning.document import GridPlan, row
 from engine.planning.fewest import refusal
@@ -43,10 +45,11 @@ def planned(
     model, sequences = training.model, training.batch.sequences
     measured = systems.measured(system.name)
     memory = device_memory or (system.device.memory_bytes.value if system.device.memory_bytes else None)
-    workload = Workload(training, memory, system.device.kind)
-    grids = space.grids(devices, sequences)
     machine = MachineModel.of(system, training.precision, measured, devices) if forecast else None
     links = machine.bandwidths if machine else bandwidths(system, measured)
+    ranks, host = min(devices, links.devices_per_node), system.node.memory_bytes
+    workload = Workload(training, memory, system.device.kind, host_memory=host.value / ranks if host else None)
+    grids = space.grids(devices, sequences)
     taken = links if placement_aware else agnostic(links.inter)
     ranking = rank(workload, grids, taken, links_as_run=machine.links if machine else None, as_run=as_run)
     candidates: Sequence[Candidate] = ranking.candidates
@@ -60,6 +63,9 @@ def planned(
         ranked = pipelines(workload, in_stages, machine.links, compute_s, machine.ranks_a_core)
         ranking = replace(ranking, pipelines=ranked)
     if not (ranking.candidates or ranking.pipelines):
+        if host:
+            least = min(grids or in_stages, key=partial(offloaded_bytes, training))
+            check_host_memory(training, least, host.value, ranks)
         raise refusal(workload, space, grids or in_stages, links.devices_per_node)
     if forecast and machine:
         candidates = forecast(workload, ranking, machine)

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
-from engine.footprint.fit import fits_nodes
+from engine.footprint.fit import fits_nodes, offloaded_bytes
 from engine.footprint.memory import Footprint, Needs, usable
 from engine.grid import INNER, REPLICATING, STREAM, Grid
 from engine.pipeline.options import DEFAULT
@@ -82,7 +82,8 @@ class Ranking:
 class Workload:
     """A workload is a training on devices of a kind, "cpu" or "cuda".
 
-    device_memory: bytes of one; None takes it to hold everything. whole_shares: where no micro-batch is asked for, a
+    device_memory: bytes of one; None takes it to hold everything. host_memory: bytes of a node's for each of its
+    devices, likewise. whole_shares: where no micro-batch is asked for, a
     rank takes its whole share at once, as a run does; otherwise the micro-batch is chosen.
     """
 
@@ -90,6 +91,7 @@ class Workload:
     device_memory: float | None = None
     device: str = "cuda"
     whole_shares: bool = False
+    host_memory: float | None = None
 
     @property
     def usable(self) -> float:
@@ -108,14 +110,16 @@ class Workload:
         return self._footprints[micro].on(grid)
 
     def allows(self, grid: Grid, micro: int | None) -> bool:
-        """Say whether the schedule and the cut that a person gave, if any, can be on the grid."""
-        if self.training.pipeline == DEFAULT:
-            return True
+        """Say whether the schedule and the cut that a person gave, if any, can be on the grid, and the host has room
+        for what is offloaded.
+        """
+        training = replace(self.training, batch=replace(self.training.batch, micro=micro))
         try:
-            replace(self.training, batch=replace(self.training.batch, micro=micro)).staged(grid)
+            if training.pipeline != DEFAULT:
+                training.staged(grid)
+            return self.host_memory is None or offloaded_bytes(training, grid) <= self.host_memory
         except UsageError:
             return False
-        return True
 
     def settled(self, grid: Grid) -> tuple[int, Needs]:
         """Settle the micro-batch; return it and what a rank needs with it.

@@ -19,6 +19,7 @@ from engine.comm.funnel import Comm
 from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.comm.transport import Heard, backend_of, listen
+from engine.footprint.fit import check_host_memory
 from engine.grid import INNER, Grid
 from engine.layers import attention
 from engine.layers.compiled import compiles
@@ -102,6 +103,8 @@ def _train(
     network.
     """
     config, training, device = run.config, run.training, comm.device
+    if training.offload:
+        check_host_memory(training, run.grid, *comm.tightest_host())
     measurements = Measurements(reporter.iterations)
     if config.measure_peak:
         measurements.peak_flops_per_s = joint_peak(comm, DTYPES[training.precision])

@@ -7,7 +7,7 @@ import pytest
 import systems
 from engine.batch import Batch
 from engine.errors import UsageError
-from engine.footprint.fit import check_grid, check_memory, fits_nodes
+from engine.footprint.fit import check_grid, check_host_memory, check_memory, fits_nodes, offloaded_bytes
 from engine.footprint.memory import usable
 from engine.grid import Grid
 from engine.models.catalogue import lookup
@@ -17,7 +17,9 @@ from engine.overlap.flags import ALL
 from engine.pipeline.options import PipelineOptions
 from engine.planning.choose import choose_grid
 from engine.planning.costs import Costs
-from engine.planning.grids import factorisations
+from engine.planning.grids import SearchSpace, factorisations
+from engine.planning.plan import planned
+from engine.planning.rank import Workload
 from engine.simulator.bandwidth import Bandwidths, run_links
 from engine.training_record import Training
 from suites.base.series import AUTO, points
@@ -101,6 +103,37 @@ def test_a_grid_that_holds_the_state_but_not_a_step_is_refused() -> None:
     check_memory(_trained("gpt-5b", 8192), grid, 64e9)
     with pytest.raises(UsageError, match=r"needs 66.8 GB on each rank, 42.2 GB of it for weights.*device has 64 GB"):
         check_memory(_trained("gpt-5b", 8192, 32), grid, 64e9)
+
+
+def test_what_a_node_s_ranks_offload_has_to_fit_in_its_memory() -> None:
+    """12 bytes an element of matrices: 8 ranks that share a model of 5 billion parameters hold it once."""
+    training = replace(_trained("gpt-5b", 8192), offload=True)
+    matrices = sum(one.local_numel(Grid()) for one in training.model.placements().values() if one.sharded)
+    assert offloaded_bytes(training, Grid(x=4, z=2)) == pytest.approx(12 * matrices / 8, rel=1e-6)
+    assert offloaded_bytes(replace(training, offload=False), Grid(x=4)) == 0
+    check_host_memory(training, Grid(x=4, z=2, data=8), 64e9, ranks=8)
+    with pytest.raises(
+        UsageError, match=r"4x1x1x8 --offload keeps 1\d\d GB of gpt-5b.* with 8 ranks, which has 64 GB: "
+    ):
+        check_host_memory(training, Grid(x=4, data=8), 64e9, ranks=8)
+
+
+def test_a_plan_leaves_out_what_a_node_cannot_hold_of_the_offload() -> None:
+    training = replace(_trained("gpt-5b", 8192), offload=True)
+    grids = [Grid(x=4, data=8), Grid(x=4, z=2, data=4)]
+    workload = Workload(training, host_memory=offloaded_bytes(training, grids[1]))
+    assert [workload.allows(grid, 2) for grid in grids] == [False, True]
+
+
+def test_a_plan_whose_offload_fits_on_no_node_is_refused() -> None:
+    training, alps = replace(_trained("gpt-5b", 64, 1), offload=True), systems.load("alps")
+    assert alps.node.memory_bytes
+    memory = alps.node.memory_bytes.model_copy(update={"value": 20e9})
+    small = alps.model_copy(update={"node": alps.node.model_copy(update={"memory_bytes": memory})})
+    space = SearchSpace(training.model, 64, exact=True, micro=1, stages=1)
+    assert planned(training, space, 4, alps, shown=1, forecast=None)[0].fit
+    with pytest.raises(UsageError, match=r"keeps 63 GB of gpt-5b's .* a node with 4 ranks, which has 20 GB"):
+        planned(training, space, 4, small, shown=1, forecast=None)
 
 
 @pytest.mark.parametrize(

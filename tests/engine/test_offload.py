@@ -177,6 +177,15 @@ def test_the_record_of_a_run_says_it() -> None:
     assert run.as_options()["offload"] is True
 
 
+def test_a_run_that_the_host_has_no_room_for_does_not_begin(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("engine.comm.funnel.free_host_bytes", lambda: 10**6)
+    options = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic", "--precision", "bf16", "--offload"]
+    assert main(["train", *options, "--device", "cpu", "--out", str(tmp_path / "result.json")]) != 0
+    assert "the memory of a node with 1 rank, which has 0.001 GB: use more ranks" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("stop", [2, 3, 4, 9, 10])
 def test_buckets_bring_each_element_once_and_take_it_back(stop: int) -> None:
     host = torch.arange(10.0), torch.arange(10.0)
