@@ -15,6 +15,8 @@ from engine.grid import Axis, Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
 from engine.pipeline.options import PipelineOptions, ScheduleName
+from engine.pipeline.simulation import Times
+from engine.pipeline.staged import times_by_flops
 from engine.tracing.step import trace
 from engine.training.checks import checked
 from engine.training.config import TrainConfig
@@ -132,6 +134,22 @@ def test_the_fullest_stage_of_a_pipeline_takes_what_is_counted(
     stages = range(0, on.size // on.model_replicas, on.stride(Axis.PIPE))
     fullest = max(trace(training, on, rank).peak_bytes for rank in stages)
     assert Footprint(training).on(on).total == pytest.approx(fullest, rel=0.05)
+
+
+@pytest.mark.parametrize(("model", "grid"), [("deep", "2x1x1x1p2"), ("vit4", "1x1x1x1p4")])
+def test_the_bound_of_an_order_of_messages_is_what_a_slow_stage_comes_to(
+    model: str, grid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In stages of equal time messages come later, and less is kept: a run can't count on that."""
+
+    def times(*given: Any, **named: Any) -> Times:
+        even = times_by_flops(*given, **named)
+        return replace(even, work_s=lambda stage, task: even.work_s(stage, task) * (1 if stage else 5))
+
+    monkeypatch.setattr("engine.training_record.times_by_flops", times)
+    config, on = _config(MODELS[model], grid, Batch(12, 2), "bf16", 1, "all"), Grid.parse(grid)
+    training = replace(config.training(config.model.resolve()), pipeline=PipelineOptions("message-driven-zb"))
+    assert Footprint(training).on(on).total == pytest.approx(trace(training, on).peak_bytes, rel=0.02)
 
 
 def test_the_first_stage_of_a_deep_pipeline_takes_what_is_counted() -> None:
