@@ -162,7 +162,8 @@ class _Moments:
         larger than the last one, and of the first; that of the token table; the weight gradients, where the backward
         leaves them; the sum over model replicas.
         """
-        for now in map(self.stage.of_pass, fullest_passes(micro_batches * self.stage.chunks)):
+        passes = fullest_passes(micro_batches * self.stage.chunks, alone=self.stage.of_step == 1)
+        for now in map(self.stage.of_pass, passes):
             kept, gathered, cached = self.stage.beside(now, self.activations, self.weights)
             for moment in self._of_pass(now):
                 yield kept + moment[0], gathered + moment[1], cached + moment[2], *moment[3:]

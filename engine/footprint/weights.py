@@ -20,12 +20,14 @@ class Pass:
     followed: bool
 
 
-def fullest_passes(micro_batches: float) -> list[Pass]:
+def fullest_passes(micro_batches: float, *, alone: bool) -> list[Pass]:
     """List the passes that can be the fullest in a step of so many: later ones have an earlier one's contributions in
-    flight, earlier ones may have more passes beside them, and all but the last already gather for the next.
+    flight, earlier ones may have more passes beside them unless each is alone, and all but the last already gather for
+    the next.
     """
     last = max(0, ceil(micro_batches) - 1)
-    first = [Pass(number, last=False, followed=True) for number in range(min(3, last))]
+    numbers = range(min(3, last))
+    first = [Pass(number, last=False, followed=True) for number in (numbers[-1:] if alone else numbers)]
     return [*first, Pass(last, last=True, followed=False)]
 
 
