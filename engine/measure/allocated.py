@@ -13,7 +13,18 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch.autograd.profiler import profile
+from torch._C._profiler import RecordScope
+from torch.autograd import profiler
+
+
+class _Allocations(profiler.profile):
+    """It notes allocations, and operators only of a kind that doesn't run here: there are many, and none is looked at.
+    That of torch.profiler would load the compiler.
+    """
+
+    def _start_trace(self) -> None:
+        scopes = {RecordScope.LITE_INTERPRETER}
+        profiler._enable_profiler(self.config(), self.kineto_activities, scopes)  # type: ignore[call-arg]
 
 
 class Allocated:
@@ -28,7 +39,7 @@ class Allocated:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._before = 0
-        self._profile: profile | None = None
+        self._profile: _Allocations | None = None
 
     def __enter__(self) -> Self:
         gc.collect()  # or what is freed meanwhile would be counted as given back
@@ -38,7 +49,7 @@ class Allocated:
             self._before = torch.cuda.memory_allocated(self._device)
         else:
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it writes when it starts and stops to standard error
-            self._profile = profile(profile_memory=True)  # that of torch.profiler would load the compiler
+            self._profile = _Allocations(profile_memory=True)
             self._profile.__enter__()
         return self
 
@@ -60,7 +71,7 @@ class Allocated:
         else:
             assert self._profile.kineto_results is not None
             events = self._profile.kineto_results.experimental_event_tree()
-            self.peak_bytes = most_held(chain.from_iterable(map(_allocations, events)))
+            self.peak_bytes = most_held(chain.from_iterable(map(_allocated, events)))
             self._profile = None
 
 
@@ -92,10 +103,10 @@ def most_held(events: Iterable[tuple[int, int, int]]) -> int:
     return most
 
 
-def _allocations(event: Any) -> Iterator[tuple[int, int, int]]:
+def _allocated(event: Any) -> Iterator[tuple[int, int, int]]:
     """Yield when, where and how many bytes an event and those within it allocated, or released if they are negative."""
     fields = event.extra_fields
     if hasattr(fields, "alloc_size"):
         yield event.start_time_ns, fields.ptr, fields.alloc_size
     for child in event.children:
-        yield from _allocations(child)
+        yield from _allocated(child)
