@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import RunError, UsageError
-from reports import text
-from reports.site import build
 
 log = logging.getLogger("reports")
 
@@ -57,6 +55,9 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     options = parser().parse_args(arguments)
+    from reports import text  # with pandas and matplotlib, which --help doesn't wait for
+    from reports.site import build
+
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     folders = options.results or ([RESULTS] if RESULTS.is_dir() else [])
     try:

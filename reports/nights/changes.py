@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import ruptures
 
 from reports.nights import evidence
 from reports.nights.evidence import Floats
@@ -37,6 +36,8 @@ def changes(values: Sequence[float]) -> list[Change]:
     """Find the nights, oldest first, with which another level begins that differs by LEAST or more."""
     if len(values) < 2 * SHORTEST_LEVEL:
         return []
+    import ruptures  # half of what loading the report takes, and most have no such history
+
     logs = np.log(np.asarray(values, dtype=np.float64))
     scale = _scale(logs)
     tame = _drawn_in(logs, scale)
