@@ -133,10 +133,10 @@ def test_a_grid_is_explained_by_equations_bandwidths_memory_and_the_next(capsys:
 
 
 def test_a_pipeline_is_explained_with_the_options_that_choose_its_schedule(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "plan --system vcluster --model gpt-vcluster-deep --gpus 8 --batch-size 16 --micro-batch 1 --pipe 8"
+    words = "plan --system vcluster --model gpt-vcluster-deep --gpus 4 --batch-size 8 --micro-batch 1 --pipe 4"
     assert main([*words.split(), "--device-memory", "2e9", "--explain", "1"]) == 0
     said = capsys.readouterr().out
-    assert "Number 1, grid 1x1x1x1p8: " in said
+    assert "Number 1, grid 1x1x1x1p4: " in said
     assert "activations and their gradients sent over pipe" in said
     assert re.search(r"Over pipe, messages find \S+ GB/s between stages on two nodes\.", said)
     assert re.search(r"Its stages work by --schedule message-driven-zb --pipeline-limit \d+ --weight-limit \d+\.", said)

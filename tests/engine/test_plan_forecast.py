@@ -18,7 +18,7 @@ SMALL = "plan --system frontier --model gpt-local-1 --gpus 4 --batch-size 16".sp
 def plan(tmp_path_factory: pytest.TempPathFactory) -> GridPlan:
     """Of a small job, by the document that the command writes, its ten best traced as whole networks."""
     out = tmp_path_factory.mktemp("plan") / "plan.json"
-    assert main([*SMALL, "--exact", "--micro-batch", "4", "--top", "100", "--out", str(out)]) == 0
+    assert main([*SMALL, "--exact", "--micro-batch", "8", "--top", "100", "--out", str(out)]) == 0
     return GridPlan.model_validate_json(out.read_text())
 
 
@@ -67,7 +67,7 @@ def test_stages_that_no_grid_has_are_told_in_one_sentence(capsys: pytest.Capture
 def test_a_pipeline_is_planned_where_no_grid_of_one_stage_divides_the_network(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = "plan --system frontier --model gpt-local-1 --gpus 6 --batch-size 16 --pipe 3".split()  # noqa: SIM905
+    words = "plan --system frontier --model gpt-local-1 --gpus 6 --batch-size 16 --micro-batch 4 --pipe 3".split()  # noqa: SIM905
     assert main(words) == 0
     told = capsys.readouterr().out
     assert "only pipelines are valid, and some fit in 44.8 GB" in told
