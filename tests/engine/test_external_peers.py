@@ -89,7 +89,7 @@ def in_each(comm: Comm, *words: Any) -> dict[PrecisionName, tuple[list[StepMetri
         ("pipeline-interleaved", "pipeline=2", GPT, BOTH[:1]),
         ("pipeline-zero-bubble", "pipeline=2", LLAMA, BOTH),
         ("transformers-tp", "tensor=2", LLAMA, BOTH),
-        ("transformers-tp", "data=2", GPT, BOTH),
+        pytest.param("transformers-tp", "data=2", GPT, BOTH, marks=pytest.mark.weekly),
     ],
 )
 def test_an_external_peer_of_pytorch_alone_trains_what_the_engine_trains(

@@ -43,6 +43,9 @@ LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vo
 
 ALWAYS_HERE = [name for name, one in COMPARISONS.items() if name not in ("compile", "transformers") and not one.splits]
 """The others take a compiler, a package or an environment: test_single_device.py, test_libraries.py."""
+WEEKLY = ("fsdp2-reshard", "tensor-parallel")
+"""Each is another one but for a setting, and that one is trained at each change."""
+IN_ALL_FORMATS = [pytest.param(name, marks=[pytest.mark.weekly] if name in WEEKLY else []) for name in ALWAYS_HERE]
 
 # Steps small enough that AdamW doesn't make bf16's roundings large.
 RATES: dict[PrecisionName, float] = {"fp64": 1e-2, "fp32": 1e-2, "bf16": 1e-3}
@@ -95,7 +98,7 @@ def trained(name: str) -> list[tuple[dict[tuple[str, str], Measured], tuple[Form
 
 @pytest.mark.parametrize("precision", RATES)
 @pytest.mark.parametrize("family", [MODEL.family, LLAMA.family])
-@pytest.mark.parametrize("name", ALWAYS_HERE)
+@pytest.mark.parametrize("name", IN_ALL_FORMATS)
 def test_a_peer_has_the_engines_losses_over_three_steps(name: str, family: str, precision: PrecisionName) -> None:
     for found, _ in trained(name):
         ours, peer = found[family, precision].ours, found[family, precision].peer
@@ -106,7 +109,7 @@ def test_a_peer_has_the_engines_losses_over_three_steps(name: str, family: str, 
         assert [len(times) for times in ours.wall_s] == [len(times) for times in peer.wall_s] == [1]
 
 
-@pytest.mark.parametrize("name", ALWAYS_HERE)
+@pytest.mark.parametrize("name", IN_ALL_FORMATS)
 def test_by_autocast_a_peer_has_the_engines_losses_too(name: str) -> None:
     for found, _ in trained(name):
         both = found[MODEL.family, "autocast"]
@@ -114,7 +117,7 @@ def test_by_autocast_a_peer_has_the_engines_losses_too(name: str) -> None:
         assert both.ours.gradient_norms == pytest.approx(both.peer.gradient_norms, rel=TOLERANCES["bf16"].norms)
 
 
-@pytest.mark.parametrize("name", ALWAYS_HERE)
+@pytest.mark.parametrize("name", IN_ALL_FORMATS)
 def test_a_peer_computes_in_bf16_over_fp32_masters_as_the_engine_does(name: str) -> None:
     """Its residual stream is bf16, too, but by autocast, which FSDP2 has no use for."""
     narrow, wide = "torch.bfloat16", "torch.float32"
