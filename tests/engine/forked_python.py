@@ -27,8 +27,10 @@ from real_ranks import CONTEXT
 
 CLIENT = Path(__file__).with_name("forked_client.py")
 HEAD_BYTES = 8
-BRIEFLY = "TESTS_TIME_BRIEFLY"
-"""What has this variable times no more than is allowed."""
+FIRST = "TESTS_FIRST"
+"""A process that has this variable begins with the Python in it, which may change the engine in that process alone."""
+BRIEFLY = "import forked_python; forked_python.briefly()"
+"""What begins so times no more than is allowed."""
 _STARTS = threading.Lock()
 """Held while a process is started, until only this file knows of it: multiprocessing reads the ends of those that it
 knows of in every start(), and waits for them as Python ends.
@@ -127,8 +129,7 @@ def _life(files: _Files, order: Mapping[str, object]) -> None:
         sys.argv[-1] = str(files.numbers[3])
     if module != "suites.launcher" or "local" in words:  # jobs of other systems run elsewhere
         sys.executable = str(order["python"])
-    if BRIEFLY in os.environ:
-        briefly()
+    exec(os.environ.get(FIRST, ""), {})
     try:
         if module:
             runpy.run_module(module, run_name="__main__", alter_sys=True)

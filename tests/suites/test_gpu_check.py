@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from forked_python import BRIEFLY, forked_python
+from forked_python import BRIEFLY, FIRST, forked_python
 
 from engine.peers.compare import compared
 from engine.peers.comparison import TOLERANCES
@@ -80,7 +80,7 @@ def test_wheels_are_told_from_options_and_installed_beside_ci_alone(tmp_path: Pa
 
 @pytest.mark.slow
 def test_on_a_processor_all_that_is_judged_is_right(tmp_path: Path) -> None:
-    briefly = {"PAR4D_PYTHON": str(forked_python()), BRIEFLY: "yes"}
+    briefly = {"PAR4D_PYTHON": str(forked_python()), FIRST: BRIEFLY}
     done = command("--device", "cpu", "--minutes", "14", "--out", str(tmp_path / "gpu.json"), **briefly)
     assert done.returncode == 0, done.stdout + done.stderr
     findings = parse(json.loads((tmp_path / "gpu.json").read_text()), "it").findings

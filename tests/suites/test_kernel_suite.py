@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ONCE, Run, figures, option, options, project, ranks, reframe, tells_a_hang_in_time
+from forked_python import BRIEFLY, FIRST
+from running import ONCE, Run, figures, option, options, ranks, reframe, tells_a_hang_in_time
 
 import systems
 from engine.grid import Grid
@@ -64,18 +65,17 @@ def test_another_network_is_no_point_of_the_published_series(tmp_path: Path) -> 
         assert "--label 'series=par4d with llama-3.2-1b'" in script(done, command)
 
 
-def few_rounds(folder: Path, rounds: int = 7, sample_s: float = 2e-4) -> Path:
-    """A copy of the project that times each way as seldom as is allowed, and steps in two jobs."""
-    copy = project(folder)
-    change(copy / "engine" / "measure" / "sample.py", "SAMPLE_S = 0.002", f"SAMPLE_S = {sample_s}")
-    change(copy / "engine" / "peers" / "comparison.py", "jobs: int = 4", "jobs: int = 2")
-    change(copy / "engine" / "tuning" / "timing.py", "FEWEST, MOST = 7, 21", f"FEWEST, MOST = {rounds}, {rounds}")
-    return copy
+SLOWEST_WAY = """
+from engine.tuning import choice, timing
+timing.FEWEST = timing.MOST = 16    # of seven rounds the interval ends with the slowest, which others here decide
+choice.wins, choice.min = lambda *_: True, max
+"""
+"""The slowest way with copies is taken."""
 
 
-def change(file: Path, old: str, new: str) -> None:
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new))
+def tuned(folder: Path, *which: str, first: str) -> Run:
+    """The suite on this machine, whose processes begin with this Python."""
+    return reframe(folder, *LOCAL, *which, XDG_CACHE_HOME=str(folder / "cache"), **{FIRST: first})
 
 
 def cases(done: Run) -> dict[str, dict[str, Any]]:
@@ -86,9 +86,8 @@ def cases(done: Run) -> dict[str, dict[str, Any]]:
 @pytest.mark.slow
 def test_products_and_a_step_are_measured_here_and_kept_in_reframes_own_report(tmp_path: Path) -> None:
     """Whatever the choices are worth: on a machine that others load, seven rounds may not tell."""
-    copy = few_rounds(tmp_path)
-    change(copy / "engine" / "result" / "choices.py", "SLOWEST = 1.03", "SLOWEST = 100.0")
-    done = reframe(tmp_path, *LOCAL, BOTH, "-S", "rounds=1", root=copy, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    first = f"{BRIEFLY}; from engine.result import choices; choices.SLOWEST = 100.0"
+    done = tuned(tmp_path, BOTH, "-S", "rounds=1", first=first)
     assert done.code == 0, done.out
     found = cases(done)
     products, step = figures(found["KernelTuning"]), figures(found["TunedStep"])
@@ -118,9 +117,8 @@ def test_products_and_a_step_are_measured_here_and_kept_in_reframes_own_report(t
 
 @pytest.mark.slow
 def test_a_step_that_gains_nothing_by_definition_is_skipped_unless_it_is_asked_for(tmp_path: Path) -> None:
-    copy = few_rounds(tmp_path)
-    change(copy / "engine" / "tuning" / "choice.py", "MARGIN = 0.02", "MARGIN = 2.0")  # nothing wins
-    done = reframe(tmp_path / "a", *LOCAL, BOTH, "-S", "always=no", root=copy, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    first = f"{BRIEFLY}; from engine.tuning import choice; choice.MARGIN = 2.0"  # nothing wins
+    done = tuned(tmp_path, BOTH, "-S", "always=no", first=first)
     assert done.code == 0, done.out
     assert "the tuner leaves all products of gpt-test on 1x1x1x1 as they are" in done.out
     assert not done.jobs("bench peers")
@@ -129,14 +127,9 @@ def test_a_step_that_gains_nothing_by_definition_is_skipped_unless_it_is_asked_f
 
 @pytest.mark.slow
 def test_a_choice_that_is_slower_than_pytorchs_own_fails_in_words(tmp_path: Path) -> None:
-    # Of seven rounds the interval ends with the slowest, which others on the machine decide.
-    copy = few_rounds(tmp_path, 16, sample_s=2e-3)
-    choice = copy / "engine" / "tuning" / "choice.py"
-    change(choice, "if not way.own and wins(of, own)", "if not way.own")
-    change(choice, "fastest = min(faster,", "fastest = max(faster,")  # the slowest way with copies is taken
-    done = reframe(tmp_path / "a", *LOCAL, PRODUCTS, root=copy, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    done = tuned(tmp_path, PRODUCTS, first=SLOWEST_WAY)
     assert done.code == 1
     assert re.search(r"what was chosen for \S+, 128 x \d+ by \d+ x \d+, takes \S+ to \S+ times as long", done.out)
     assert "as PyTorch's own modes in the second timing, but 1.03 is allowed" in done.out
     assert "undecided:" not in done.out
-    assert load([tmp_path / "a" / "results"]).runs[0].result.status == "failed"
+    assert load([tmp_path / "results"]).runs[0].result.status == "failed"
