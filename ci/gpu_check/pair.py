@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -60,7 +60,8 @@ Work = Callable[[Pair], Iterator[Finding]]
 def found_by_all(work: Work, device: torch.device, ranks: int = 2) -> Iterator[Finding]:
     """Let so many ranks do this work, and give the first one's findings. Raises RunError where a rank fails."""
     own_card = device.type == "cuda" and torch.cuda.device_count() >= ranks
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # which loads torch once for all of them, and has no card
+    context.set_forkserver_preload([__name__])
     with tempfile.TemporaryDirectory() as folder:
         here, there = context.Pipe(duplex=False)
         processes = [
@@ -84,7 +85,7 @@ def found_by_all(work: Work, device: torch.device, ranks: int = 2) -> Iterator[F
                 process.kill()  # one whose other has failed may wait for it
 
 
-def received(pipe: Connection, processes: Sequence[SpawnProcess], limit: timedelta) -> Any:
+def received(pipe: Connection, processes: Sequence[BaseProcess], limit: timedelta) -> Any:
     """Say what these processes send next. Raises RunError where one of them has ended, or nothing comes in time."""
     with suppress(EOFError):
         if pipe in wait([pipe, *(process.sentinel for process in processes)], limit.total_seconds()):

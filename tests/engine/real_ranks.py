@@ -2,6 +2,7 @@
 
 import gc
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import pickle
 import tempfile
@@ -25,6 +26,11 @@ CONTEXT.set_forkserver_preload(
         "pytest",  # which the file of a test imports
     ]
 )
+
+
+def start_server() -> None:
+    """Start the server now, for code that would start one that has less loaded."""
+    multiprocessing.forkserver.ensure_running()
 
 
 def _send(pipe: Connection, status: str, value: Any) -> None:

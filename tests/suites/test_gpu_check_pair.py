@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
+from real_ranks import start_server
 from torch import Tensor
 
 from engine.comm.collective import Kind
@@ -23,6 +24,12 @@ from gpu_check.pair import Pair, found_by_all
 
 CPU = torch.device("cpu")
 COARSE = torch.float8_e5m2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> None:
+    """Ranks are forked from it."""
+    start_server()
 
 
 class Forgetful(staged.StagedChannel):

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from real_ranks import start_server
 
 from engine.comm.collective import Kind
 from engine.errors import RunError
@@ -16,6 +17,12 @@ from gpu_check.pair import Pair, found_by_all
 from gpu_check.scaled import Scaled
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> None:
+    """Ranks are forked from it."""
+    start_server()
 
 
 class Emptied(staged.StagedMessages):
