@@ -1,7 +1,7 @@
 """Find the grids on which a network can be trained, and the batches that so many ranks can share. No torch."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, gcd, isqrt, prod
 
@@ -125,12 +125,15 @@ class SearchSpace:
         return [number for number in asked if number > 1 and ranks % number == 0 and number <= self.model.layers]
 
     def pipelines(self, ranks: int, sequences: int) -> list[Grid]:
-        """List every such grid with several stages, each of a block or more, and a micro-batch for each stage."""
+        """List every such grid with several stages, each of a block or more, and a micro-batch for each stage: with
+        several data groups in both orders.
+        """
         return [
-            grid.with_stages(number)
+            replace(grid.with_stages(number), pipe_outermost=outermost)
             for number in self._stages(ranks)
             for grid in self.grids(ranks // number, sequences)
             if sequences >= number * grid.batch_split
+            for outermost in ((False, True) if grid.model_replicas > 1 else (False,))
         ]
 
     def no_stages(self, ranks: int) -> UsageError:

@@ -156,6 +156,15 @@ def test_on_slow_links_a_pipeline_is_ranked_before_grids_that_sum_all_gradients(
     assert first.as_run_s < flat.as_run_s
 
 
+def test_stages_stand_outside_data_where_its_sums_then_stay_in_a_node() -> None:
+    """A node has four of eight ranks: of four groups of two stages all sum gradients between both, or each in one."""
+    slow = replace(MACHINE, bandwidths=Bandwidths(4, 1e9, 100e9))
+    workload = Workload(dry_plan(few_layers("gpt-10b", 8), Grid(), Batch(32))[0], 1e12)
+    grids = [Grid(data=4, pipe=2, pipe_outermost=outermost) for outermost in (False, True)]
+    first, *_, last = pipelines(workload, grids, slow.links, compute_s=1.0)
+    assert (str(first.grid), str(last.grid)) == ("1x1x1x4P2", "1x1x1x4p2")
+
+
 def test_stages_that_share_cores_do_with_fewer_micro_batches() -> None:
     training = dry_plan(few_layers("gpt-10b", 8), Grid(), Batch(16))[0]
     grids = SearchSpace(training.model, 16, exact=True, stages=8).pipelines(8, 16)
