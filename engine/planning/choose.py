@@ -5,7 +5,7 @@ from engine.footprint.fit import check_grid, fits_nodes
 from engine.footprint.memory import Footprint, usable
 from engine.grid import INNER, STREAM, Grid
 from engine.planning.grids import SearchSpace, factorisations
-from engine.planning.rank import Workload, rank
+from engine.planning.rank import Workload, cheapest
 from engine.simulator.bandwidth import Bandwidths, agnostic
 from engine.training_record import Training
 
@@ -55,18 +55,21 @@ def choose_grid(
             grid.shards,
         )
 
-    refusals: list[str] = []
-    for grid in sorted(factorisations(ranks), key=cost):
+    refusals: dict[Grid, UsageError] = {}
+    valid = []
+    for grid in factorisations(ranks):
         try:
             _check_nodes(grid, devices_per_node)
             check_grid(training.model, grid, training.batch)
         except UsageError as error:
-            refusals.append(str(error))
-            continue
-        return grid
+            refusals[grid] = error
+        else:
+            valid.append(grid)
+    if valid:  # few of all, and what a step needs takes longer to count than whether a grid is valid
+        return min(valid, key=cost)
     raise UsageError(
         f"No grid of {ranks} ranks fits {training.model.name} with {training.batch.sequences} sequences; the closest "
-        f"failed so: {refusals[0]}"
+        f"failed so: {refusals[min(refusals, key=cost)]}"
     )
 
 
@@ -77,9 +80,7 @@ def _cheapest(
     batch = training.batch
     space = SearchSpace(training.model, batch.sequences, exact=True, micro=batch.micro)
     grids = [g for g in space.grids(ranks, batch.sequences) if fits_nodes(g, bandwidths.devices_per_node)]
-    workload = Workload(training, device_memory, device, whole_shares=True)
-    found = rank(workload, grids, bandwidths, as_run=True).candidates
-    return found[0].grid if found else None
+    return cheapest(Workload(training, device_memory, device), grids, bandwidths)
 
 
 def _check_nodes(grid: Grid, devices_per_node: int) -> None:

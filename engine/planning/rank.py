@@ -13,7 +13,7 @@ that the engine repeats for recomputation and in every micro-batch; then to the 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
@@ -83,14 +83,12 @@ class Workload:
     """A workload is a training on devices of a kind, "cpu" or "cuda".
 
     device_memory: bytes of one; None takes it to hold everything. host_memory: bytes of a node's for each of its
-    devices, likewise. whole_shares: where no micro-batch is asked for, a
-    rank takes its whole share at once, as a run does; otherwise the micro-batch is chosen.
+    devices, likewise.
     """
 
     training: Training
     device_memory: float | None = None
     device: str = "cuda"
-    whole_shares: bool = False
     host_memory: float | None = None
 
     @property
@@ -129,9 +127,8 @@ class Workload:
         stage, where the share has so many sequences.
         """
         batch = self.training.batch
-        if batch.micro or self.whole_shares:
-            micro = batch.at_once(grid)
-            return micro, self.needs(grid, micro)
+        if batch.micro:
+            return batch.micro, self.needs(grid, batch.micro)
         micro, needs, share = 1, self.needs(grid, 1), batch.per_rank(grid)
         larger = divisors(share)[1:] if needs.total <= self.usable else []
         if grid.stages > 1:
@@ -170,6 +167,23 @@ def rank(
             equations = costs.equations(grid, links(grid))
             found.append(Candidate(grid, micro, needs, equations, costs.as_run(grid, links_as_run(grid), micro)))
     return Ranking(ordered(found, bandwidths.devices_per_node, as_run=as_run), len(grids))
+
+
+def cheapest(workload: Workload, grids: Sequence[Grid], bandwidths: Bandwidths) -> Grid | None:
+    """Give the grid whose communication costs least as a run has it, which takes a rank's whole share at once where no
+    micro-batch is asked for, of those that fit; None if none does.
+    """
+    costs, links, batch = Costs(workload.training), run_links(bandwidths), workload.training.batch
+    priced = [(sum(costs.as_run(grid, links(grid), batch.at_once(grid)).values()), grid) for grid in grids]
+    fit = (
+        (cost, grid)
+        for cost, grid in sorted(priced, key=lambda one: one[0])
+        if workload.allows(grid, batch.micro) and workload.needs(grid, batch.at_once(grid)).total <= workload.usable
+    )
+    if (first := next(fit, None)) is None:
+        return None
+    ties = takewhile(lambda one: one[0] <= first[0] * (1 + TOLERANCE), fit)
+    return min((first, *ties), key=lambda one: [-one[1][axis] for axis in WIDEST])[1]
 
 
 def pipelines(
