@@ -13,6 +13,7 @@ from typing import NoReturn
 import pytest
 import torch
 from real_ranks import run_processes, take_part_again
+from torch._inductor import config
 from torch._inductor.exc import InductorError
 
 from engine.batch import Batch
@@ -189,6 +190,7 @@ def test_what_is_not_installed_is_said_and_no_failure(tmp_path: Path, monkeypatc
 
 
 def train(comm: Comm, case: Case, peer: str = "transformers") -> Measured | str:
+    config.cpp.simdlen = 1  # vectors take a C++ compiler three times as long, and are no part of what is compared
     try:
         return measure(comm, COMPARISONS[peer], case)
     except Unavailable as reason:
