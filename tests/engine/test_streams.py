@@ -1,7 +1,7 @@
 """On CUDA nothing but events orders a lane and the computing stream: they are enough, and each of them is needed."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -66,8 +66,15 @@ def _train(case: Case, *switched: Overlap) -> Callable[[Comm], None]:
     return train
 
 
-@pytest.mark.parametrize("precision", ["fp64", "bf16"])
-@pytest.mark.parametrize(("oar", "ors", "oag", "cache", "data"), list(product((False, True), repeat=5)))
+def _spread() -> Iterator[Any]:
+    """Every combination in both precisions, one of which, by turns, every time."""
+    for flags in product((False, True), repeat=5):
+        for number, precision in enumerate(("fp64", "bf16")):
+            often = () if (sum(flags) + number) % 2 else pytest.mark.weekly
+            yield pytest.param(*flags, precision, marks=often)
+
+
+@pytest.mark.parametrize(("oar", "ors", "oag", "cache", "data", "precision"), list(_spread()))
 def test_every_access_is_ordered_whatever_overlaps(
     oar: bool, ors: bool, oag: bool, cache: bool, data: bool, precision: str
 ) -> None:
