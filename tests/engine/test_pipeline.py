@@ -32,7 +32,9 @@ SCHEDULES: dict[str, StepSchedule] = {
 DYNAMIC = ("message-driven", "message-driven-zb")
 PLAIN = Overlap()
 SHAPES = {"gpt": SMALL, "llama": LLAMA, "bert": BERT, "vit": VIT}
-STAGES = (2, 3, 4)
+LAYERS = {2: 4, 3: 5, 4: 8}
+"""By the number of stages: as many as two chunks a stage need, and where no schedule has these, unequal stages."""
+STAGES = tuple(LAYERS)
 OF_STAGE = {
     1: [Grid()],
     2: [Grid(x=2), Grid(y=2), Grid(z=2), Grid(data=2)],
@@ -77,7 +79,7 @@ def _spread() -> Iterator[Any]:
 def test_every_schedule_on_every_grid_trains_like_the_serial_model(
     family: str, schedule: str, everything: bool, tied: bool, grid: Grid
 ) -> None:
-    case = case_of(family, everything=everything, tied=tied)
+    case = case_of(family, everything=everything, tied=tied, layers=LAYERS[grid.stages])
     assert error(case, schedule, grid) < TOLERANCE
 
 
@@ -107,14 +109,14 @@ class Late(LazyComm):
 @pytest.mark.parametrize("grid", [Grid(pipe=3), Grid(x=2, pipe=2), Grid(z=2, data=2, pipe=2)], ids=grid_id)
 @pytest.mark.parametrize("schedule", DYNAMIC)
 def test_the_numbers_do_not_depend_on_arrival_to_the_bit(schedule: str, grid: Grid) -> None:
-    case = replace(case_of("gpt", everything=True, tied=True, layers=4), order=SCHEDULES[schedule], steps=2)
+    case = replace(case_of("gpt", everything=True, tied=True, layers=grid.stages), order=SCHEDULES[schedule], steps=2)
 
     def trained(seed: int) -> Outcome:
         late = type("Late", (Late,), {"seed": seed})
         return run_ranks(grid, lambda comm: train_parallel(case, comm), of=late)[0]
 
     first = trained(0)
-    for seed in range(1, 4):
+    for seed in (1, 2):
         other = trained(seed)
         assert first.losses == other.losses
         assert all(torch.equal(first.gradients[name], other.gradients[name]) for name in first.gradients)
@@ -122,7 +124,7 @@ def test_the_numbers_do_not_depend_on_arrival_to_the_bit(schedule: str, grid: Gr
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_once_the_layers_are_known_gathers_are_ahead_of_their_use(schedule: str) -> None:
-    case = replace(case_of("gpt", everything=True, tied=False), order=SCHEDULES[schedule])
+    case = replace(case_of("gpt", everything=True, tied=False, layers=4), order=SCHEDULES[schedule])
     assert [counted["late"] for counted in gathers_once_known(case, Grid(z=2, pipe=2))] == [0] * 4
 
 
