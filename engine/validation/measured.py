@@ -12,6 +12,7 @@ import yaml
 from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
+from engine.result.grid_turns import GridTurns
 from engine.result.schema import Result, read
 from engine.validation.document import MeasuredJob, MeasuredRows, MeasuredRun
 from systems import Measured, measured
@@ -38,11 +39,10 @@ def measured_in(folder: Path, study: str = STUDY) -> list[MeasuredJob]:
     for result in results:
         if result.labels.get("study") == study and result.status == "ok" and result.grid and result.summary:
             found[result.labels["system"], result.labels["series"]][result.grid] = result
-    turned = {
-        (result.labels["system"], result.labels["series"]): result
-        for result in results
-        if study == STUDY and result.labels.get("study") == IN_TURNS and result.status == "ok"
-    }
+    turned: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    for result in results:
+        if study == STUDY and result.labels.get("study") == IN_TURNS and result.status == "ok":
+            turned[result.labels["system"], result.labels["series"]].append(result)
     if not found and not turned:
         raise UsageError(
             f"No result of {study} lies below {folder}: name the output folder of reframe -c suites/{study}.py -r."
@@ -102,32 +102,30 @@ def _job(system: str, series: str, grids: dict[str, Result]) -> MeasuredJob:
     )  # fmt: skip
 
 
-def _in_turns(system: str, series: str, result: Result) -> MeasuredJob:
-    """Make the job of what `bench grids` compared. A grid of one stage counts where a rank takes its share at once, as
-    the rows of a single grid do.
+def _in_turns(system: str, series: str, results: Sequence[Result]) -> MeasuredJob:
+    """Make the job of what `bench grids` compared, of each grid the median step in all of these results. A grid of one
+    stage counts where a rank takes its share at once, as the rows of a single grid do.
     """
-    batch = Batch(result.config["batch"]["sequences"])
-    medians = [(one, median(second for seconds in one.rounds_s for second in seconds)) for one in result.grids]
-    medians.sort(key=lambda pair: pair[1])
-    whole = [
-        (one, time_s)
-        for one, time_s in medians
-        if one.schedule is None and one.micro_batch == batch.at_once(Grid.parse(one.grid))
-    ]
-    pipelines = tuple(
+    listed: dict[tuple[str, str | None, int], list[GridTurns]] = defaultdict(list)
+    for one in (one for result in results for one in result.grids):
+        listed[one.grid, one.schedule, one.micro_batch].append(one)
+    runs = [
         MeasuredRun(
-            grid=one.grid,
-            schedule=one.schedule,
-            micro_batch=one.micro_batch,
-            time_s=round(time_s, 5),
-            exposed_s=round(sum(one.exposed_s.values()), 5),
+            grid=grid,
+            schedule=schedule,
+            micro_batch=micro,
+            time_s=round(median(second for one in turns for seconds in one.rounds_s for second in seconds), 5),
+            exposed_s=round(median(sum(one.exposed_s.values()) for one in turns), 5),
         )
-        for one, time_s in medians
-        if one.schedule is not None
-    )
-    times = {one.grid: time_s for one, time_s in whole}
-    job = _made(system, series, result, times, {one.grid: one.exposed_s for one, _ in whole})
-    return job.model_copy(update={"pipelines": pipelines})
+        for (grid, schedule, micro), turns in listed.items()
+    ]
+    runs.sort(key=lambda run: run.time_s)
+    newest = results[-1]
+    batch = Batch(newest.config["batch"]["sequences"])
+    whole = [run for run in runs if not run.schedule and run.micro_batch == batch.at_once(Grid.parse(run.grid))]
+    exposed = {one.grid: one.exposed_s for one in newest.grids}
+    job = _made(system, series, newest, {run.grid: run.time_s for run in whole}, exposed)
+    return job.model_copy(update={"pipelines": tuple(run for run in runs if run.schedule)})
 
 
 def _made(

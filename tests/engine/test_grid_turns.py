@@ -11,7 +11,7 @@ from engine.cli.trained import trained
 from engine.errors import UsageError
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
-from engine.result.schema import read
+from engine.result.schema import read, write
 from engine.training.ablation import Turns
 from engine.training.config import RunConfig
 from engine.training.grids import CheckedGrids, GridChoice, checked_grids, model_of, name
@@ -70,7 +70,13 @@ def test_two_processes_train_the_same_on_every_grid_and_their_times_are_rows_tha
     assert all(len(one.rounds_s) == 3 for one in result.grids)
     assert len(trained(result).splitlines()) == 1 + len(TWO)
     assert "round 3/3  1x1x2x1,2" in said[0]
+    slower = [
+        one.model_copy(update={"rounds_s": tuple((9.0,) for _ in one.rounds_s for _ in range(9))})
+        for one in result.grids
+    ]
+    write(result.model_copy(update={"grids": tuple(slower)}), tmp_path / "later" / "result.json")
     (job,) = measured_in(tmp_path)
+    assert set(job.time_s.values()) | {run.time_s for run in job.pipelines} == {9.0}, "of all steps of both jobs"
     assert list(job.time_s) == ["1x1x1x2"], "the other one doesn't take its share at once"
     assert [(run.grid, run.micro_batch) for run in job.pipelines] == [("1x1x1x1p2", 2)] * 2
     assert {run.schedule for run in job.pipelines} == {"zero-bubble", "message-driven, limit 2"}
