@@ -19,6 +19,7 @@ from engine.comm.funnel import Comm
 from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch, choose_device, init_process_group
 from engine.comm.transport import Heard, backend_of, listen
+from engine.errors import UsageError
 from engine.footprint.fit import check_host_memory
 from engine.grid import INNER, Grid
 from engine.layers import attention
@@ -86,7 +87,11 @@ def train(run: CheckedRun, launch: Launch, reporter: RunReporter) -> None:
             reporter.met = True
             comm = connect(run.grid)
             reporter.roster = roster(comm)
-        _train(run, launch, reporter, comm, connect, recorder, heard)
+        try:
+            _train(run, launch, reporter, comm, connect, recorder, heard)
+        except UsageError:  # of all ranks alike, so that none is waited for
+            dist.destroy_process_group()
+            raise
     dist.destroy_process_group()
 
 

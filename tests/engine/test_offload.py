@@ -10,6 +10,7 @@ import torch
 from test_loss_scale import HUGE
 from test_parity import BERT, LLAMA, SMALL
 from torch import Tensor
+from torch import distributed as dist
 from training import grid_id
 from virtual_ranks import run_ranks
 
@@ -184,6 +185,7 @@ def test_a_run_that_the_host_has_no_room_for_does_not_begin(
     options = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic", "--precision", "bf16", "--offload"]
     assert main(["train", *options, "--device", "cpu", "--out", str(tmp_path / "result.json")]) != 0
     assert "the memory of a node with 1 rank, which has 0.001 GB: use more ranks" in capsys.readouterr().err
+    assert not dist.is_initialized(), "another run can begin in this process"
 
 
 @pytest.mark.parametrize("stop", [2, 3, 4, 9, 10])
