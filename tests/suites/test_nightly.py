@@ -217,7 +217,7 @@ def test_reframe_alone_fails_what_is_far_off_its_reference_or_no_longer_measured
 
 WEEKS = [
     ("exit 0", "def test(): pass", 0, "Every library trains what the engine trains."),
-    ("exit 0", "def test(): assert 1.0 == 1.03", 1, "A library doesn't train what the engine trains, or a pipeline"),
+    ("exit 0", "def test(): assert 1.0 == 1.03", 1, "A library doesn't train what the engine trains, or a grid"),
     ("exit 1", "import pytest\ndef test(): pytest.skip('not installed')", 2, "Not every library was tested"),
     ("exit 0", "import nothing_of_that_name", 2, "Not every library was tested"),
     ("exit 0", "", 2, "Not every library was tested"),
@@ -256,6 +256,12 @@ def test_the_week_tests_every_library_that_has_pins() -> None:
     assert {name for name in pins if any(one.startswith(name) for one in every)} == pins
     each_change = [one for one, weekly in every.items() if not weekly]
     assert {name for name in pins if any(one.startswith(name) for one in each_change)} == {"megatron-core", "deepspeed"}
+
+
+def test_the_week_runs_every_file_that_leaves_something_to_it() -> None:
+    marked = "mark" + ".weekly"
+    files = (file for file in ROOT.glob("tests/*/*.py") if marked in file.read_text())
+    assert set(EQUALITY) == {str(file.relative_to(ROOT)) for file in files}
 
 
 def test_the_examples_of_schedules_are_what_they_say():
