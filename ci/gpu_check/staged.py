@@ -7,7 +7,7 @@ does the copy of a message between stages: what is overwritten before it has lef
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -117,28 +117,18 @@ class StagedMessages:
             keep_busy(source.device)
             on_host.copy_(source, non_blocking=True)
             copied = lane.record_event()
-        return Departure(self._sender.submit(self._send, copied, on_host, peer), copied, self._streams)
+        sent = self._sender.submit(self._send, copied, on_host, peer)
+
+        def finish() -> None:
+            self._streams.current().wait_event(copied)
+            sent.result()
+
+        return finish
 
     def _send(self, copied: torch.cuda.Event, on_host: Tensor, peer: int) -> None:
         """Have it carried once it is there, while the host goes on."""
         copied.synchronize()
         self._carrier.start(Kind.SEND, on_host, on_host, peer, None, blocking=False)()
-
-
-class Departure(Arriving):
-    """It is a message that was given to the sender."""
-
-    def __init__(self, sent: Future[None], copied: torch.cuda.Event, streams: CudaStreams) -> None:
-        self._sent, self._copied, self._streams = sent, copied, streams
-
-    def __call__(self) -> None:
-        """Have the computing stream wait for its copy, and the host until it has left."""
-        self._streams.current().wait_event(self._copied)
-        self._sent.result()
-
-    def arrived(self) -> bool:
-        """Say whether it has left."""
-        return self._sent.done()
 
 
 class StagedMessage:

@@ -17,8 +17,8 @@ from engine.measure.pending import Pending
 
 
 class Lookout:
-    """It is a thread that waits for messages of one channel, in the order in which they come, or leave: gloo says that
-    only to who waits. The thread begins with the first message.
+    """It is a thread that waits for messages of one channel, in the order in which they come: gloo says of a message
+    only to who waits that it has come. The thread begins with the first message.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Lookout:
 
 
 class Arrival(Arriving):
-    """It is a message that is to come, or to leave: awaited by whoever calls it, or from watch() on by a lookout."""
+    """It is a message that is awaited: by whoever calls it, or from watch() on by a lookout."""
 
     def __init__(self, work: dist.Work, line: Line, lookout: Lookout) -> None:
         self._work, self._line, self._lookout = work, line, lookout
@@ -64,7 +64,7 @@ class Arrival(Arriving):
         return True
 
     def arrived(self) -> bool:
-        """Say whether it is there, or gone, or will never be; known only of one that is watched."""
+        """Say whether it is there, or will never be; known only of one that is watched."""
         return self._came is not None and self._came.is_set()
 
     def _watch(self, came: threading.Event) -> None:
@@ -81,8 +81,7 @@ class GlooChannel:
     """A process group of gloo, which carries out two of its collectives at a time on threads of its own."""
 
     def __init__(self, group: dist.ProcessGroup, line: Line) -> None:
-        self._group, self._line = group, line
-        self._lookouts = {kind: Lookout() for kind in POINT_TO_POINT}
+        self._group, self._line, self._lookout = group, line, Lookout()
         self._ranks = dist.get_world_size(group)
 
     def start(
@@ -101,8 +100,8 @@ class GlooChannel:
         if pending is not None and kind not in POINT_TO_POINT:  # those don't say when they are done
             work.get_future().add_done_callback(lambda _: pending.end())
 
-        if kind in POINT_TO_POINT:
-            return Arrival(work, self._line, self._lookouts[kind])
+        if kind is Kind.RECV:
+            return Arrival(work, self._line, self._lookout)
 
         def finish() -> None:
             with self._line.held():

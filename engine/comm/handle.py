@@ -16,7 +16,7 @@ Call = tuple[Kind, Axis, Lane]
 
 
 class Arriving(ABC):
-    """It is a wait for a message to come, or to leave, that can be looked at before: not every back end's can."""
+    """It is a wait for a message that can be looked at before: not every back end's can."""
 
     @abstractmethod
     def __call__(self) -> None:

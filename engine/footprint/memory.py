@@ -9,6 +9,7 @@ The sum is within 5 %, mostly within 2 %, of the profiler's record of allocation
 is said of one. Not counted are:
 
     statistics of norms, of attention and of the loss, biases: some hundred bytes a token, some thousand a block
+    messages that gloo has sent, which stay to a step's end
     masks of dropout: a byte an element of the residual stream, twice a block
     what a product takes for itself: with bf16 on a processor up to 1.7 MB (9 % of a step of 2.4); cuBLAS's workspace
     attention in a format without a fused kernel, such as fp64 on a GPU, which keeps all scores

@@ -13,7 +13,6 @@ from math import prod
 import torch
 from torch import Tensor
 
-from engine.comm.backend import nothing
 from engine.comm.collective import Kind, Lane
 from engine.comm.funnel import Comm
 from engine.comm.handle import Handle
@@ -118,7 +117,6 @@ class Link:
         ahead = 1 if task.direction is Direction.FORWARD else -1
         to, lane = (self._stage + ahead) % self._stages, LANES[task.direction]
         handle = self._comm.issue(Kind.SEND, CUTTING_STAGES, message, lane=lane, peer=to)
-        handle.watch(nothing)  # the next that is sent asks
         self._sent.append(handle)
         self._departing.append(handle)
 

@@ -13,7 +13,6 @@ from pipelines import make
 from real_ranks import run_processes
 from test_parity import BERT, EAGER, EVERYTHING, LLAMA, SMALL, TOLERANCE, VIT
 from test_passes import gathers_once_known
-from torch.multiprocessing.reductions import StorageWeakRef
 from training import Case, Outcome, grid_id, start, step_parallel, train_parallel, train_serial, worst_error
 from virtual_ranks import LazyComm, run_ranks
 
@@ -200,27 +199,3 @@ def test_real_processes_train_like_the_serial_model(schedule: str) -> None:
     grid = Grid(z=2, pipe=2) if schedule != "interleaved" else Grid(x=2, pipe=2)
     ours = run_processes(grid, _real, replace(case, order=SCHEDULES[schedule]))[0]
     assert worst_error(ours, serial(case)) < TOLERANCE
-
-
-def _most_sent(comm: Comm, case: Case) -> int:
-    """Count the messages that a stage has sent and keeps, at most."""
-    issue, sent, most = comm.issue, [], [0]
-
-    def note(kind: Kind, axis: Axis, buffer: torch.Tensor, *others: Any, **named: Any) -> Any:
-        if kind is Kind.SEND:
-            sent.append(StorageWeakRef(buffer.untyped_storage()))
-            most.append(sum(not message.expired() for message in sent))
-        return issue(kind, axis, buffer, *others, **named)
-
-    comm.issue = note  # type: ignore[method-assign, assignment]
-    train_parallel(case, comm)
-    return max(most)
-
-
-@pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "gloo"])
-def test_a_stage_keeps_no_message_that_has_left(shared: bool) -> None:
-    """Of 16 of a step those on their way, of which there are fewer than two a stage, and a few that are just gone."""
-    case = replace(
-        case_of("gpt", everything=False, tied=False, layers=2), order=SCHEDULES["1f1b"], micro_batches=16, sequences=16
-    )
-    assert max(run_processes(Grid(pipe=2), _most_sent, case, shared=shared)) <= 8
