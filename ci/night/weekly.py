@@ -41,8 +41,8 @@ def weekly(out: Path, limit_s: float, root: Path = ROOT) -> int:
     code = _run([sys.executable, "-m", "pytest", *EQUALITY, "-rs", f"--junitxml={out}"], root, ends)
     if code == 1:
         say(
-            "A library doesn't train what the engine trains, or a grid what one rank does, a wrong collective or a peer's "
-            "memory went unseen, or one failed: the lines above say which."
+            "A library doesn't train what the engine trains, or a grid what one rank does, a wrong collective or a "
+            "peer's memory went unseen, or one failed: the lines above say which."
         )
         return WORSE
     if code is None or code >= INTERRUPTED_CODE or code < 0 or _skipped(out):
