@@ -29,9 +29,10 @@ def prepare(
 
 def prepare_images(
     *,
-    source: Annotated[Folder, Parameter(help="folder with a subfolder of pictures for each class")],
+    source: Annotated[Folder, Parameter(help="folder with a subfolder of pictures a class, or CIFAR-10's *.bin")],
     out: Annotated[Folder, Parameter(help="where the image set goes")],
     size: Annotated[int, Parameter(metavar="PIXELS", help="of a side")] = 224,
+    unlabelled: Annotated[bool, Parameter(help="the pictures are of no classes, in any folders")] = False,
     json: Json = False,
 ) -> int:
     """Turn a folder of pictures into an image set."""
@@ -39,6 +40,6 @@ def prepare_images(
     from engine.data.pictures import prepare as prepare_pictures
 
     log_to_stderr(0)
-    header = prepare_pictures(source, out, size)
-    write(f"{out}: {header.images:,} images of {len(header.classes)} classes", out / HEADER, as_json=json)
+    header = prepare_pictures(source, out, size, unlabelled=unlabelled)
+    write(f"{out}: {header.images:,} images of {len(header.classes) or 'no'} classes", out / HEADER, as_json=json)
     return 0

@@ -1,8 +1,8 @@
-"""Read images of classes from a file on disk.
+"""Read images from a file on disk.
 
 An image set is a folder with header.json, pixels.bin and labels.bin: bytes [N, 3, size, size], and the number of each
-image's class in little-endian uint32, nothing else. Opening checks both sizes, so a file that is missing or cut short
-is found before a job starts.
+image's class in little-endian uint32, nothing else. Where images are of no classes there are no labels. Opening checks
+the sizes, so a file that is missing or cut short is found before a job starts.
 """
 
 from functools import cached_property
@@ -32,13 +32,15 @@ class Origin(Record):
 
 
 class Header(Record):
-    """This is header.json of a prepared image set. A label is the place of its class among these names."""
+    """This is header.json of a prepared image set. A label is the place of its class among these names, of which there
+    are none where images have no classes.
+    """
 
     format: Literal["par4d.images"] = FORMAT
     version: Literal[1] = 1
     size: int = Field(gt=0)
     images: int = Field(gt=0)
-    classes: tuple[str, ...] = Field(min_length=2)
+    classes: tuple[str, ...]
     source: Origin
 
 
@@ -53,13 +55,15 @@ class ImageSet:
         """Check the header and the size of both files. Raises UsageError for what is missing or cut short."""
         header = read_manifest(path, FORMAT, Header)
         pixels = header.images * CHANNELS * header.size**2
-        check_sizes(path, FORMAT, {PIXELS: pixels, LABELS: header.images * LABEL.itemsize})
+        labels = {LABELS: header.images * LABEL.itemsize} if header.classes else {}
+        check_sizes(path, FORMAT, {PIXELS: pixels, **labels})
         return cls(path, header)
 
     def read(self, seed: int, positions: Ints) -> Arrays:
-        """Read pixels [B, 3, size, size] and labels [B]."""
+        """Read pixels [B, 3, size, size], and labels [B] where images have classes."""
         numbers = shuffled(seed, positions, self.header.images)
-        return {"pixels": self._pixels[numbers], "labels": self._labels[numbers].astype(np.int64)}
+        pixels = {"pixels": self._pixels[numbers]}
+        return pixels | {"labels": self._labels[numbers].astype(np.int64)} if self.header.classes else pixels
 
     @cached_property
     def _pixels(self) -> NDArray[np.uint8]:

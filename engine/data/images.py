@@ -1,4 +1,4 @@
-"""Networks take images as squares of pixels, each of one class."""
+"""Networks take images as squares of pixels, each of one class or of none."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Images:
     """It asks for images of so many pixels a side. Every label is below classes. A sample is three channels of
-    bytes, and a label.
+    bytes, and a label; where classes is None, the bytes alone count.
     """
 
     kind: ClassVar[str] = "images"
     side: int
-    classes: int
+    classes: int | None = None
 
     def synthetic(self) -> Dataset:
         return SyntheticImages(self)
@@ -33,6 +33,13 @@ class Images:
             raise UsageError(
                 f"The images of {folder} have {images.header.size} pixels a side, but the model takes {self.side}: "
                 f"prepare them with --size {self.side}."
+            )
+        if self.classes is None:
+            return images
+        if not images.header.classes:
+            raise UsageError(
+                f"The images of {folder} are of no classes, but the model tells classes apart: prepare a folder with a "
+                "subfolder of pictures for each class."
             )
         if (found := len(images.header.classes)) > self.classes:
             raise UsageError(
@@ -49,18 +56,19 @@ class SyntheticImages:
     spec: Images
 
     def read(self, seed: int, positions: "Ints") -> "Arrays":
-        """Make pixels [B, 3, side, side] and labels [B]."""
+        """Make pixels [B, 3, side, side], and labels [B] if there are classes."""
         import numpy as np
 
         from engine.data.shuffle import key, mix
 
-        side, classes = self.spec.side, np.uint64(self.spec.classes)
+        side = self.spec.side
         rows_B = mix(key(seed, 3) ^ positions.astype(np.uint64))
         pixels = CHANNELS * side * side
         columns_W = np.arange(-(-pixels // 8), dtype=np.uint64)
         words_BW = mix(mix(rows_B)[:, None] + columns_W)
         bytes_BP = words_BW.astype("<u8").view(np.uint8)[:, :pixels]
-        return {
-            "pixels": bytes_BP.reshape(-1, CHANNELS, side, side).copy(),
-            "labels": ((mix(rows_B) >> np.uint64(32)) * classes >> np.uint64(32)).astype(np.int64),
-        }
+        found: Arrays = {"pixels": bytes_BP.reshape(-1, CHANNELS, side, side).copy()}
+        if self.spec.classes is None:
+            return found
+        labels = (mix(rows_B) >> np.uint64(32)) * np.uint64(self.spec.classes) >> np.uint64(32)
+        return {**found, "labels": labels.astype(np.int64)}

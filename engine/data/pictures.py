@@ -1,5 +1,5 @@
-"""`engine data prepare-images` is carried out here: any folder of pictures, a subfolder a class -> an image set
-(format: image_set.py).
+"""`engine data prepare-images` is carried out here: any folder of pictures, a subfolder a class or of no classes, or
+CIFAR-10's batches (cifar.py) -> an image set (format: image_set.py).
 
 Classes are numbered in the order of their names. A picture is cut to its middle square and scaled; it stands as its
 camera was held (EXIF), grey becomes three equal channels, and what is transparent lies on white. Everything is written
@@ -7,13 +7,15 @@ to a temporary folder beside the target and renamed at the end.
 """
 
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from engine.data import cifar
 from engine.data.folder import check_folders, files, replacing
 from engine.data.image_set import FORMAT, LABEL, LABELS, PIXELS, Header, Origin
 from engine.data.manifest import HEADER, KINDS
@@ -29,45 +31,64 @@ UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBom
 """Pillow raises these for files that are no pictures, or are damaged."""
 
 
-def prepare(source: Path, out: Path, size: int) -> Header:
+def prepare(source: Path, out: Path, size: int, *, unlabelled: bool = False) -> Header:
     """Turn the pictures under `source` into an image set at `out`, replacing one that is there already.
 
-    size: pixels of a side. Raises UsageError if there are not two classes with pictures, if `out` is something else
-    than prepared data, or if it can't be written. A file that is no picture is left out, with a warning.
+    size: pixels of a side. unlabelled: the pictures are of no classes, in any folders. Raises UsageError if there are
+    not two classes with pictures where there are any, if `out` is something else than prepared data, or if it can't be
+    written. A file that is no picture is left out, with a warning.
     """
     out = out.resolve()
     check_folders(source, out, KIND)
     if not 1 <= size <= LARGEST:
         raise UsageError(f"--size is from 1 to {LARGEST} pixels, but {size} was given.")
-    named = _classes(source, out)
     labels: list[int] = []
-    skipped, total = 0, sum(map(len, named.values()))
+    batches, skipped = cifar.batches(source), 0
+    names: tuple[str, ...] = ()
+    if batches and size != cifar.SIDE:
+        raise UsageError(f"Images of CIFAR-10 have {cifar.SIDE} pixels a side, but --size {size} was given.")
+    named = {} if batches else {"": list(files(source, out))} if unlabelled else _classes(source, out)
     with replacing(out, KIND) as folder:
         with (folder / PIXELS).open("wb") as file:
-            for label, paths in enumerate(named.values()):
-                before = len(labels)
-                for path in paths:
-                    try:
-                        pixels = read(path, size)
-                    except UNREADABLE as error:
-                        skipped += 1
-                        log.warning("%s is left out, as it can't be read as a picture: %s", path, error)
-                        continue
-                    file.write(pixels.tobytes())
-                    labels.append(label)
-                    if (done := len(labels) + skipped) % PROGRESS_EVERY == 0 or done == total:
-                        log.info("%d of %d pictures", done, total, extra=RENEWED)
-                if len(labels) == before:
-                    raise UsageError(f"No file of {source / list(named)[label]} is a picture that can be read.")
-        np.array(labels, LABEL).tofile(folder / LABELS)
+            for batch in batches:
+                pixels, numbers = cifar.read(batch)
+                file.write(pixels.tobytes())
+                labels += numbers.tolist()
+            if named:
+                labels, skipped = _write(file, source, named, size)
+        if not unlabelled:
+            names = cifar.classes(source) if batches else tuple(named)
+            np.array(labels, LABEL).tofile(folder / LABELS)
         header = Header(
             size=size,
             images=len(labels),
-            classes=tuple(named),
-            source=Origin(folder=str(source.resolve()), files=len(labels), skipped=skipped),
+            classes=names,
+            source=Origin(folder=str(source.resolve()), files=len(batches) or len(labels), skipped=skipped),
         )
         (folder / HEADER).write_text(header.model_dump_json(indent=1) + "\n")
     return header
+
+
+def _write(file: BinaryIO, source: Path, named: Mapping[str, Sequence[Path]], size: int) -> tuple[list[int], int]:
+    """Write the pixels of all pictures; return the number of each one's class, and how many files were left out."""
+    labels: list[int] = []
+    skipped, total = 0, sum(map(len, named.values()))
+    for label, (name, paths) in enumerate(named.items()):
+        before = len(labels)
+        for path in paths:
+            try:
+                pixels = read(path, size)
+            except UNREADABLE as error:
+                skipped += 1
+                log.warning("%s is left out, as it can't be read as a picture: %s", path, error)
+                continue
+            file.write(pixels.tobytes())
+            labels.append(label)
+            if (done := len(labels) + skipped) % PROGRESS_EVERY == 0 or done == total:
+                log.info("%d of %d pictures", done, total, extra=RENEWED)
+        if len(labels) == before:
+            raise UsageError(f"No file of {source / name} is a picture that can be read.")
+    return labels, skipped
 
 
 def read(path: Path, size: int) -> NDArray[np.uint8]:
@@ -98,7 +119,7 @@ def _classes(source: Path, out: Path) -> dict[str, list[Path]]:
     if len(folders) < 2:
         raise UsageError(
             f"The folder {source} has {len(folders)} subfolder{'s' * (len(folders) != 1)}, but each is a class, of "
-            "which at least two are to be told apart: sort its pictures into subfolders."
+            "which at least two are to be told apart: sort its pictures into subfolders, or give --unlabelled."
         )
     found = {folder.name: list(files(folder, out)) for folder in folders}
     for name, paths in found.items():

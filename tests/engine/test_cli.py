@@ -147,7 +147,7 @@ def test_every_field_has_an_option_of_its_own() -> None:
         (["check"], [*OF_TRAIN.split(), "ranks", "json"]),
         (["plan"], OF_PLAN.split()),
         (["data", "prepare"], ["source", "out", "vocab-size", "max-bytes", "json"]),
-        (["data", "prepare-images"], ["source", "out", "size", "json"]),
+        (["data", "prepare-images"], ["source", "out", "size", "unlabelled", "json"]),
         (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", *TIMEOUTS, "label", "json", "out"]),
         (["bench", "memory"], ["array-size", "repeats", "device", "time-budget", *TIMEOUTS, "label", "json", "out"]),
         (["bench", "latency"], ["samples", "device", *TIMEOUTS, "label", "json", "out"]),

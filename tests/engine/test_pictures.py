@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from engine.data import cifar
 from engine.data.dataset import open_dataset
 from engine.data.image_set import PIXELS
 from engine.data.images import Images
+from engine.data.manifest import HEADER
 from engine.data.pictures import prepare, read
 from engine.errors import UsageError
 
@@ -78,3 +80,49 @@ def test_images_that_dont_fit_the_network_are_refused(source: Path, tmp_path: Pa
     (out / PIXELS).write_bytes(b"short")
     with pytest.raises(UsageError, match="has 5 bytes, but its header says 288: prepare the image set again"):
         open_dataset(str(out), Images(4, 2))
+
+
+def test_pictures_of_no_classes_lie_in_any_folders_and_train_what_needs_none(source: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (9, 9), "white").save(source / "another.png")
+    out = tmp_path / "out"
+    header = prepare(source, out, 4, unlabelled=True)
+    assert (header.images, header.classes, sorted(file.name for file in out.iterdir())) == (7, (), [HEADER, PIXELS])
+    assert list(open_dataset(str(out), Images(4)).read(0, np.arange(7))) == ["pixels"]
+    assert list(open_dataset("synthetic", Images(4)).read(0, np.arange(2))) == ["pixels"]
+    with pytest.raises(UsageError, match="are of no classes, but the model tells classes apart: prepare a folder"):
+        open_dataset(str(out), Images(4, 2))
+    prepare(source, out, 4)
+    assert open_dataset(str(out), Images(4)).read(0, np.arange(2))["pixels"].shape == (2, 3, 4, 4)
+
+
+def cifar_batch(labels: list[int], colours: list[tuple[int, int, int]]) -> bytes:
+    """Images of one colour each."""
+    return b"".join(
+        bytes([label, *(value for value in colour for _ in range(cifar.SIDE**2))])
+        for label, colour in zip(labels, colours, strict=True)
+    )
+
+
+def test_batches_of_cifar_10_are_an_image_set(tmp_path: Path) -> None:
+    source, out = tmp_path / "cifar-10-batches-bin", tmp_path / "out"
+    source.mkdir()
+    (source / "data_batch_1.bin").write_bytes(cifar_batch([9, 0], [(1, 2, 3), (4, 5, 6)]))
+    (source / "data_batch_2.bin").write_bytes(cifar_batch([3], [(7, 8, 9)]))
+    (source / "test_batch.bin").write_bytes(cifar_batch([5], [(0, 0, 0)]))
+    assert prepare(source, out, 32).classes == tuple("0123456789")
+    (source / "batches.meta.txt").write_text("\n".join("abcdefghij") + "\n\n")
+    header = prepare(source, out, 32)
+    assert (header.images, header.classes, header.source.files) == (3, tuple("abcdefghij"), 2)
+    found = open_dataset(str(out), Images(32, 10)).read(0, np.arange(3))
+    assert {(label, *pixels[:, 31, 31]) for label, pixels in zip(found["labels"], found["pixels"], strict=True)} == {
+        (9, 1, 2, 3), (0, 4, 5, 6), (3, 7, 8, 9),
+    }  # fmt: skip
+    assert prepare(source, out, 32, unlabelled=True).classes == ()
+    with pytest.raises(UsageError, match="have 32 pixels a side, but --size 64 was given"):
+        prepare(source, out, 64)
+    (source / "data_batch_2.bin").write_bytes(cifar_batch([12], [(7, 8, 9)]))
+    with pytest.raises(UsageError, match="has an image of class 12, but CIFAR-10 has 10: unpack it again"):
+        prepare(source, out, 32)
+    (source / "data_batch_2.bin").write_bytes(b"cut")
+    with pytest.raises(UsageError, match="has 3 bytes, which is no number of images of 3073 bytes: unpack it again"):
+        prepare(source, out, 32)
