@@ -43,7 +43,7 @@ class GridChoice:
             config,
             grid=self.grid,
             pipe=None,
-            batch=replace(batch, micro=self.micro or batch.micro),
+            batch=replace(batch, micro=batch.micro if self.micro is None else self.micro),
             pipeline=pipeline if self.schedule is None else self.schedule.options(pipeline.stages),
         )
 
