@@ -1,0 +1,211 @@
+"""The serial U-Net has the published counts, takes and gives images, and learns to find noise in them."""
+
+import math
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from engine.errors import UsageError
+from engine.layers.dropout import BatchRows
+from engine.layers.noise import normal, time_steps
+from engine.models.catalogue import FAMILIES, published
+from engine.models.diffusion import Diffusion, cosine_betas, simple_loss
+from engine.models.unet.config import UNetConfig
+from engine.models.unet.model import PixelAttention, Resample, ResidualBlock, UNet, double, half, same, waves
+
+# par4d Table II by base, whose first is that of its Fig. 8: as guided-diffusion makes the network, and as
+# improved-diffusion does, the code that it cites.
+GUIDED = {
+    128: 57_091_203,
+    256: 228_149_507,
+    416: 602_238_627,
+    512: 912_167_427,
+    768: 2_052_053_763,
+    1024: 3_647_808_515,
+}
+IMPROVED = {
+    128: 52_546_438,
+    256: 209_983_238,
+    416: 554_281_318,
+    512: 839_527_942,
+    768: 1_888_634_118,
+    1024: 3_357_301_766,
+}
+
+
+def guided(base: int) -> UNetConfig:
+    return UNetConfig("guided", base)
+
+
+def improved(base: int) -> UNetConfig:
+    return UNetConfig("improved", base, heads=4, resampling="convolution", outputs=6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tensors", "parameters"),
+    [
+        *((guided(base), 494, count) for base, count in GUIDED.items()),
+        *((improved(base), 446, count) for base, count in IMPROVED.items()),
+    ],
+    ids=lambda value: f"{value.name}-{value.base}" if isinstance(value, UNetConfig) else "",
+)
+def test_parameters_are_those_of_both_readings_of_the_table(shape: UNetConfig, tensors: int, parameters: int) -> None:
+    with torch.device("meta"):
+        found = [parameter.numel() for parameter in UNet(shape).parameters()]
+    assert (len(found), sum(found)) == (tensors, parameters)
+
+
+def block(k: int, n: int, pixels: int, base: int) -> int:
+    """Multiplications and additions of one image in a residual block, doubled as is the habit."""
+    return 2 * pixels * (9 * k * n + 9 * n * n + (k != n) * k * n) + 2 * 4 * base * 2 * n
+
+
+def attention(n: int, pixels: int) -> int:
+    return 2 * pixels * 4 * n * n + 4 * pixels**2 * n
+
+
+@pytest.mark.parametrize("base", [128, 416])
+def test_each_level_works_on_images_of_its_side(base: int) -> None:
+    """Counted by hand: base channels at side 32, twice as many at 16, 8 and 4; attention at 16, 8 and the middle."""
+    one, two = base, 2 * base
+    down = 3 * block(one, one, 1024, base)
+    halved = [block(n, n, pixels, base) for n, pixels in ((one, 256), (two, 64), (two, 16))]
+    down += block(one, two, 256, base) + 2 * block(two, two, 256, base) + 3 * attention(two, 256)
+    down += 3 * block(two, two, 64, base) + 3 * attention(two, 64) + 3 * block(two, two, 16, base)
+    middle = 2 * block(two, two, 16, base) + attention(two, 16)
+    doubled = [block(two, two, pixels, base) for pixels in (64, 256, 1024)]
+    up = 4 * block(2 * two, two, 16, base) + 4 * block(2 * two, two, 64, base) + 4 * attention(two, 64)
+    up += 3 * block(2 * two, two, 256, base) + block(two + one, two, 256, base) + 4 * attention(two, 256)
+    up += block(two + one, one, 1024, base) + 3 * block(2 * one, one, 1024, base)
+    ends = 2 * (2 * 1024 * 27 * base) + 2 * (4 * base**2 + 16 * base**2)
+    images = 2
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        network, noisy = UNet(guided(base)), torch.empty(images, 3, 32, 32)
+        assert network(noisy, torch.empty(images, dtype=torch.int64)).shape == noisy.shape
+    assert counter.get_total_flops() == images * (down + sum(halved) + middle + sum(doubled) + up + ends)
+
+
+def test_an_improved_network_gives_the_channels_of_a_learned_variance_too() -> None:
+    with torch.device("meta"):
+        noisy, steps = torch.empty(2, 3, 32, 32), torch.empty(2, dtype=torch.int64)
+        assert UNet(improved(128))(noisy, steps).shape == (2, 6, 32, 32)
+
+
+def small(**other: object) -> UNetConfig:
+    return UNetConfig("small", 64, **{"multipliers": (1, 2), "blocks": 1, "attention": (4,), "image": 8} | other)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "other", [{}, {"resampling": "convolution", "heads": 4, "outputs": 6}], ids=["block", "convolution"]
+)
+def test_a_new_network_finds_nothing_and_every_weight_matters_in_time(other: dict[str, object]) -> None:
+    torch.manual_seed(0)
+    network, images = UNet(small(**other)).double(), torch.randn(3, 3, 8, 8, dtype=torch.float64)
+    steps = torch.tensor([1, 10, 1000])
+    assert network(images, steps).count_nonzero() == 0
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    found = network(images, steps)
+    found.square().sum().backward()
+    assert [name for name, p in network.named_parameters() if p.grad is None or not p.grad.count_nonzero()] == []
+    alone = torch.cat([network(images[i : i + 1], steps[i : i + 1]) for i in range(3)])
+    torch.testing.assert_close(alone, found, rtol=1e-10, atol=1e-10)
+    assert (network(images, steps.flip(0))[0] - found[0]).abs().max() > 1e-3
+
+
+def normed(x: torch.Tensor, norm: torch.nn.GroupNorm) -> torch.Tensor:
+    """Each image's 32 groups of channels to mean 0 and variance 1."""
+    groups = x.reshape(len(x), 32, -1)
+    groups = (groups - groups.mean(2, keepdim=True)) / (groups.var(2, keepdim=True, correction=0) + 1e-5).sqrt()
+    return groups.view_as(x) * norm.weight.view(-1, 1, 1) + norm.bias.view(-1, 1, 1)
+
+
+def silu(x: torch.Tensor) -> torch.Tensor:
+    return x * x.sigmoid()
+
+
+def randomly(layer: torch.nn.Module) -> None:
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+
+
+@pytest.mark.parametrize("resample", [same, half, double])
+def test_a_residual_block_is_that_of_dhariwal_and_nichol(resample: Resample) -> None:
+    torch.manual_seed(0)
+    block = ResidualBlock(64, 96, 32, resample).double()
+    randomly(block)
+    x, embedding = torch.randn(2, 64, 4, 4).double(), torch.randn(2, 128).double()
+    resampled = {
+        same: lambda x: x,
+        half: lambda x: (x[..., ::2, ::2] + x[..., ::2, 1::2] + x[..., 1::2, ::2] + x[..., 1::2, 1::2]) / 4,
+        double: lambda x: x.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3),
+    }[resample]
+    h = block.conv1(resampled(silu(normed(x, block.norm1))))
+    by_step = silu(embedding) @ block.embedding.weight.T + block.embedding.bias
+    scale, shift = by_step[:, :96, None, None], by_step[:, 96:, None, None]
+    h = block.conv2(silu(normed(h, block.norm2) * (1 + scale) + shift))
+    torch.testing.assert_close(block(x, embedding), block.skip(resampled(x)) + h, rtol=1e-10, atol=1e-10)
+
+
+def test_pixels_attend_to_all_of_their_image_by_heads() -> None:
+    torch.manual_seed(0)
+    layer = PixelAttention(64, 16).double()
+    randomly(layer)
+    x = torch.randn(2, 64, 4, 4).double()
+    rows = normed(x, layer.norm).flatten(2).transpose(1, 2)
+    q, k, v = layer.attention.qkv(rows).split(64, dim=2)
+    heads = []
+    for head in range(4):
+        own = slice(16 * head, 16 * head + 16)
+        weights = (q[..., own] @ k[..., own].transpose(1, 2) / 4).softmax(dim=2)
+        heads.append(weights @ v[..., own])
+    expected = x + layer.attention.out(torch.cat(heads, dim=2)).transpose(1, 2).reshape(2, 64, 4, 4)
+    torch.testing.assert_close(layer(x), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_waves_are_those_of_vaswani_et_al() -> None:
+    found = waves(torch.tensor([0, 3, 999]), 8)
+    for row, step in enumerate((0, 3, 999)):
+        angles = [step / 10_000 ** (number / 4) for number in range(4)]
+        assert found[row].tolist() == pytest.approx([*map(math.cos, angles), *map(math.sin, angles)], abs=1e-12)
+
+
+def test_thirty_steps_of_training_lower_the_loss() -> None:
+    torch.manual_seed(0)
+    network = UNet(UNetConfig("one level", 64, (1,), blocks=1, attention=(8,), image=8))
+    diffusion, optimizer = Diffusion.of_betas(cosine_betas(1000)), torch.optim.AdamW(network.parameters(), lr=1e-3)
+    ramp = torch.linspace(-1, 1, 8).view(1, 1, 8, 1)
+    images = torch.cat([ramp, -ramp]).repeat(8, 3, 1, 8)
+    losses = []
+    for step in range(30):
+        rows = BatchRows(3, step, torch.arange(len(images)))
+        steps, noise = time_steps(rows, diffusion.steps), normal(rows, images.shape[1:])
+        loss = simple_loss(network(diffusion.noisy(images, noise, steps), steps), noise)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(1, abs=0.1), "the variance of the noise, of which a new network finds nothing"
+    assert sum(losses[-5:]) / 5 < 0.4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"base": 80}, "multiple of 32, but 80 is not: 96 would be"),
+        ({"image": 12, "multipliers": (1, 2, 2, 2)}, "but 12 is not a multiple of 8: 16 would be"),
+        ({"attention": (16,)}, "No level of the U-Net has images of side 16, .* take some of 8, 4"),
+        ({"heads": 3}, "attends on 128 channels, which 3 heads don't divide"),
+        ({"head_channels": 48}, "attends on 128 channels, which heads of 48 channels don't divide"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(wrong: dict[str, object], sentence: str) -> None:
+    shape: dict[str, object] = {"base": 64, "multipliers": (1, 2), "attention": (4,), "image": 8} | wrong
+    with pytest.raises(UsageError, match=sentence):
+        UNetConfig("wrong", **shape)  # type: ignore[arg-type]
+
+
+def test_no_command_knows_the_network_yet() -> None:
+    assert "unet" not in FAMILIES
+    assert not [name for name in published() if "unet" in name]
