@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from engine.layers.hash import MASK, mix, mix_bits, words_of
+from engine.layers.hash import MASK, ODD, key_of, mix, mix_bits, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,9 @@ _TOP = 1 << 31
 def keep_mask(rows: BatchRows, site: int, length: int, columns: range, p: float) -> Tensor:
     """Make a bool [B, length, len(columns)]: which elements of a [sequence, token, feature] tensor are kept."""
     device = rows.sequences.device
-    key = rows.seed & MASK
-    for word in (rows.seed >> 32, rows.step, site):
-        key = mix(key ^ (word & MASK)) + 0x9E3779B9 & MASK
+    key = key_of(rows.seed, rows.step, site)
     rows_BS = words_of(rows.sequences.unsqueeze(1) * length + torch.arange(length, device=device), key)
-    columns_H = mix(torch.arange(columns.start, columns.stop, device=device) + 0x9E3779B9 & MASK)
+    columns_H = mix(torch.arange(columns.start, columns.stop, device=device) + ODD & MASK)
     bits_BSH = mix_bits(rows_BS.unsqueeze(2) ^ columns_H.to(torch.int32))
     return bits_BSH.bitwise_xor_(-_TOP) >= int(p * 2**32) - _TOP  # as numbers without a sign compare
 

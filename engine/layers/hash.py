@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 MASK = (1 << 32) - 1
+ODD = 0x9E3779B9
 _HALF = (1 << 16) - 1
 _FACTOR = 0x45D9F3B
 
@@ -39,3 +40,11 @@ def _upper_half(words: Tensor, spare: Tensor | None) -> Tensor:
 def words_of(numbers: Tensor, key: int) -> Tensor:
     """Make an int32 word of each int64 number, by a key of 32 bits. Two numbers below 2^32 never have the same."""
     return (mix(key ^ (numbers & MASK)) ^ mix(numbers >> 32)).to(torch.int32)
+
+
+def key_of(seed: int, *words: int) -> int:
+    """Make a key of 32 bits of a seed of 64, and of what tells its uses apart."""
+    key = seed & MASK
+    for word in (seed >> 32, *words):
+        key = mix(key ^ (word & MASK)) + ODD & MASK
+    return key

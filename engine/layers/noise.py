@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from engine.layers.dropout import BatchRows
-from engine.layers.hash import MASK, mix, mix_bits, words_of
+from engine.layers.hash import MASK, key_of, mix_bits, words_of
 
-_ODD = 0x9E3779B9
 _WORDS = 1 << 32
 
 
@@ -44,9 +43,7 @@ def _words(rows: BatchRows, use: Use, length: int) -> Tensor:
     A hash of the row and one of the element, joined, would be less work, but many pairs of places would share a word:
     a mask of dropout bears that, the tails of a normal distribution don't.
     """
-    key = rows.seed & MASK
-    for word in (rows.seed >> 32, rows.step, use):
-        key = mix(key ^ (word & MASK)) + _ODD & MASK
+    key = key_of(rows.seed, rows.step, use)
     elements_N = torch.arange(length, device=rows.sequences.device)
     words_BN = words_of(rows.sequences.unsqueeze(1) * length + elements_N, key)
     return mix_bits(words_BN.add_(key - (1 << 31))).to(torch.int64) & MASK
