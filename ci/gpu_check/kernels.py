@@ -85,6 +85,7 @@ def cases(device: torch.device) -> dict[str, Call]:
         "sum and its moments": Call(norm_parts.moments, (few_MH, added_MH), 4 + 6),
         "normalised": Call(norm_parts.normalised, (*of_layer, bias_H), 4),
         "shares of a norm's gradient": Call(norm_parts.norm_shares, (g_MH, *of_layer), 4 + 4),
+        "sums of a GroupNorm's gradient": Call(norm_parts.row_sums, (g_MH, *of_layer[:3]), 4),
         "gradient from shares": Call(norm_parts.norm_gradient, (g_MH, *of_layer, shares_2M, columns, dsum_MH), 8),
         "gradient from its share": Call(norm_parts.rms_gradient, (g_MH, *of_rms, shares_M, columns, dsum_MH), 8),
         "bias and GELU": Call(fused.bias_gelu, (x_MH, bias_H.bfloat16(), "none"), 4, roundings=2),
