@@ -7,7 +7,7 @@ splits k, in a transposed layer they change places; rows of I are split over z a
 import torch
 from torch import Tensor, nn
 
-from engine.comm.funnel import Comm, Kind
+from engine.comm.funnel import Comm, Handle, Kind
 from engine.grid import Axis
 from engine.layers import matmul
 from engine.layers.matmul import PLAIN, Kernels
@@ -42,11 +42,7 @@ class Matmul3D(torch.autograd.Function):
         schedule, dI_MK, reduction = layer.schedule, None, None
         if ctx.needs_input_grad[0]:
             dI_MK = matmul.input_gradient(dO_MN, W_NK, layer.kernels.input_gradient)  # line 11
-            if layer.out_ranks > 1:
-                at_once = not schedule.overlap.oar
-                reduction = layer.comm.issue(Kind.ALL_REDUCE, layer.out_axis, dI_MK, at_once=at_once)  # line 12
-                if at_once:
-                    dI_MK, reduction = reduction.wait(), None
+            reduction = layer.start_sum(dI_MK)  # line 12
 
         def fill(out: Tensor, *, add: bool) -> None:
             matmul.weight_gradient(out, dO_MN, I_MK, add=add, mode=layer.kernels.weight_gradient)
@@ -54,7 +50,7 @@ class Matmul3D(torch.autograd.Function):
         schedule.accumulate(layer.sharded, fill, layer.gradient_dtype)  # lines 13-14: product and reduce-scatter over z
         dbias_N = dO_MN.sum(dim=0, dtype=layer.weight.dtype) if ctx.needs_input_grad[2] else None
         if reduction is not None:
-            dI_MK = reduction.wait(unavoidable=True)  # OAR (V-D): behind all that doesn't need it
+            reduction.wait(unavoidable=True)  # OAR (V-D): behind all that doesn't need it
         # The shard's gradient is set by the schedule: autograd would copy a buffer that is still in flight.
         return None if dI_MK is None else dI_MK.view(ctx.shape), None, dbias_N, None
 
@@ -76,22 +72,26 @@ class AllReduce(torch.autograd.Function):
 
 
 class AddBias(torch.autograd.Function):
-    """It adds the bias to O in place. The bias and its gradient are in the master dtype, and nothing is rounded."""
+    """It adds the bias to O in place. The bias and its gradient are in the master dtype, and nothing is rounded.
+
+    cast: the bias in the compute dtype, with as many dims behind its own as O has behind its features.
+    """
 
     @staticmethod
-    def forward(ctx, output: Tensor, bias: Tensor, cast_N: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx, output: Tensor, bias: Tensor, cast: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.mark_dirty(output)
-        ctx.dtype = bias.dtype
-        return output.add_(cast_N)
+        features = output.dim() - cast.dim()
+        ctx.dtype, ctx.rows = bias.dtype, [dim for dim in range(output.dim()) if dim != features]
+        return output.add_(cast)
 
     @staticmethod
     def backward(ctx, dO: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[no-untyped-def]
-        return dO, dO.flatten(0, -2).sum(dim=0, dtype=ctx.dtype), None
+        return dO, dO.sum(dim=ctx.rows, dtype=ctx.dtype), None
 
 
-def all_reduce(partial: Tensor, comm: Comm, axis: Axis) -> Tensor:
-    """Sum partial results over an axis, in place; differentiable."""
-    if comm.grid[axis] == 1:
+def all_reduce(partial: Tensor, comm: Comm, axis: Axis | None) -> Tensor:
+    """Sum partial results over an axis, in place; differentiable. Without an axis there is nothing to sum."""
+    if axis is None or comm.grid[axis] == 1:
         return partial
     return AllReduce.apply(partial, comm, axis)
 
@@ -99,8 +99,8 @@ def all_reduce(partial: Tensor, comm: Comm, axis: Axis) -> Tensor:
 class Linear(nn.Module):
     """It is a linear layer on the grid. In: [..., k / G(in axis)], out: [..., n / G(out axis)], rows over z and data.
 
-    weight's placement says which axis splits n and which k: NORMAL or TRANSPOSED. A bias [n / G(out axis)] is added
-    once, after the reduction. kernels: how it multiplies; as its weight is stored.
+    weight's placement says which axis splits n and which k: NORMAL or TRANSPOSED, or none for one of them. A bias
+    [n / G(out axis)] is added once, after the reduction. kernels: how it multiplies; as its weight is stored.
 
     What can be known before a step is found out here: between two large products each line of Python that runs has
     fallen out of the processor's caches, and takes ten times as long as in a loop.
@@ -115,12 +115,10 @@ class Linear(nn.Module):
         kernels: Kernels = PLAIN,
     ) -> None:
         super().__init__()
-        out_axis, in_axis = sharded.placement.split
-        assert out_axis is not None
-        assert in_axis is not None
+        out_axis, in_axis = sharded.placement.split[:2]
         self.comm, self.schedule, self.sharded, self.kernels = comm, schedule, sharded, kernels
         self.out_axis, self.in_axis = out_axis, in_axis
-        self.out_ranks, self.in_ranks = comm.grid[out_axis], comm.grid[in_axis]
+        self.out_ranks, self.in_ranks = (1 if axis is None else comm.grid[axis] for axis in (out_axis, in_axis))
         compute, kept = schedule.compute_dtype, schedule.flat_gradients
         self.gradient_dtype = matmul.gradient_dtype(compute, kept.dtype, kept.device, shards=comm.grid.shards)
         self.weight = sharded.shard
@@ -136,3 +134,12 @@ class Linear(nn.Module):
     def product(self, inputs: Tensor) -> Tensor:
         """Compute it without its bias."""
         return all_reduce(Matmul3D.apply(inputs, self.weight, None, self), self.comm, self.in_axis)
+
+    def start_sum(self, dI: Tensor) -> Handle | None:
+        """Start line 12: sum dI over the axis that splits n, in place. Returns what is still to be waited for."""
+        if self.out_axis is None or self.out_ranks == 1:
+            return None
+        if self.schedule.overlap.oar:
+            return self.comm.issue(Kind.ALL_REDUCE, self.out_axis, dI)
+        self.comm.issue(Kind.ALL_REDUCE, self.out_axis, dI, at_once=True).wait()
+        return None

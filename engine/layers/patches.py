@@ -36,5 +36,6 @@ class PatchesOnGrid(Linear):
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
         """Take this rank's part of each square, then project."""
         cut_BNK = patches(pixels_BCHW, self.side)
+        assert self.in_axis is not None
         own = cut_BNK.chunk(self.in_ranks, dim=2)[self.comm.coords[self.in_axis]]
         return super().forward(own.to(self.schedule.compute_dtype).contiguous())

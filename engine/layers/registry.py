@@ -10,6 +10,7 @@ from torch import nn
 
 from engine.comm.funnel import Comm
 from engine.grid import STREAM
+from engine.layers.conv2d import Conv2d
 from engine.layers.dropout import Dropout
 from engine.layers.elementwise import GELU, AddNorm, Rotate, SwiGLU
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
@@ -64,6 +65,15 @@ def _linear(_: nn.Linear, local: Local) -> nn.Module:
     return Linear(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels)
 
 
+def _conv2d(serial: nn.Conv2d, local: Local) -> nn.Module:
+    plain = (serial.groups, serial.dilation, serial.padding_mode) == (1, (1, 1), "zeros")
+    if not plain or isinstance(serial.padding, str):
+        raise ValueError(f"Give {local.name} one group, no dilation and a number of zeros as padding.")
+    stride, padding = (serial.stride[0], serial.stride[1]), (serial.padding[0], serial.padding[1])
+    bias = local.parameters.get("bias")
+    return Conv2d(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels, stride, padding)
+
+
 def _patches(serial: Patches, local: Local) -> nn.Module:
     bias = local.parameters["bias"]
     layer = PatchesOnGrid(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels)
@@ -78,6 +88,7 @@ def _dropout(_: nn.Dropout, local: Local) -> nn.Module:
 LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     Patches: _patches,
     nn.Linear: _linear,
+    nn.Conv2d: _conv2d,
     nn.Embedding: _embedding,
     nn.LayerNorm: _layer_norm,
     nn.RMSNorm: _rms_norm,

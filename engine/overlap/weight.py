@@ -8,6 +8,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from engine.grid import Grid
 from engine.overlap.flat import Flat
 from engine.placement import Placement
 
@@ -18,12 +19,18 @@ class ShardedWeight:
     out.
 
     shard: [n * k / Gz] elements of the flat tile, in the master dtype. A tied weight is one object in two layers.
-    tile_shape: (n, k), however it is stored.
+    tile_shape: (n, k), however it is stored; of a convolution (n, k, height, width).
     """
 
     placement: Placement
     shard: nn.Parameter
     tile_shape: tuple[int, ...]
+
+    @classmethod
+    def on_grid(cls, placement: Placement, shard: nn.Parameter, grid: Grid) -> "ShardedWeight":
+        """Make it as its placement says. The weight [n, k, 1, 1] of a convolution of single pixels is a matrix, too."""
+        tile = placement.tile_shape(grid)
+        return cls(placement, shard, tile[:2] if tile[2:] == (1, 1) else tile)
 
     def tile(self, elements: Tensor) -> Tensor:
         """View a tile's flat elements as [n, k], as they are stored."""

@@ -1,0 +1,97 @@
+"""Conv2d is Algorithm 1 of axonn-sc24 for a convolution, whose k and n are its input and output channels (par4d III).
+
+Its weight [n, k, height, width] is split and sharded as a linear layer's, and whole images are its rows. One whose
+kernel is a single pixel is a linear layer on the pixels.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine.comm.funnel import Comm
+from engine.layers.linear import AddBias, Linear, all_reduce
+from engine.layers.matmul import PLAIN, Kernels
+from engine.overlap.schedule import WeightSchedule
+from engine.overlap.weight import ShardedWeight
+
+
+class Convolution(torch.autograd.Function):
+    """It carries out lines 2-3 and 9-15 of Algorithm 1 in the order of Matmul3D: [B, K, H, W] to [B, N, H', W']."""
+
+    @staticmethod
+    def forward(ctx, inputs: Tensor, shard: Tensor, bias: nn.Parameter | None, layer: "Conv2d") -> Tensor:  # type: ignore[no-untyped-def]
+        W = layer.schedule.gather(layer.sharded)  # line 2: all-gather over z
+        ctx.save_for_backward(inputs, None if layer.schedule.gathers_again else W)  # line 5
+        ctx.layer = layer
+        bias_N = None if bias is None else layer.schedule.cast(bias)
+        return F.conv2d(inputs, W, bias_N, layer.stride, layer.padding)  # line 3
+
+    @staticmethod
+    def backward(ctx, dO: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:  # type: ignore[no-untyped-def]
+        inputs, W = ctx.saved_tensors  # line 10
+        layer: Conv2d = ctx.layer
+        dI, reduction = None, None
+        if ctx.needs_input_grad[0]:
+            W = layer.schedule.gather(layer.sharded) if W is None else W
+            dI = _gradients(dO, inputs, W, layer, (True, False))[0]  # line 11
+            dI = dI if layer.out_ranks == 1 else dI.contiguous()
+            reduction = layer.start_sum(dI)  # line 12
+
+        def fill(out: Tensor, *, add: bool) -> None:
+            dW = _gradients(dO, inputs, out, layer, (False, True))[1]
+            out.add_(dW) if add else out.copy_(dW)
+
+        layer.schedule.accumulate(layer.sharded, fill)  # lines 13-14: product and reduce-scatter over z
+        dbias_N = dO.sum(dim=(0, 2, 3), dtype=layer.weight.dtype) if ctx.needs_input_grad[2] else None
+        if reduction is not None:
+            reduction.wait(unavoidable=True)  # OAR (V-D): behind all that doesn't need it
+        return dI, None, dbias_N, None
+
+
+def _gradients(dO: Tensor, inputs: Tensor, W: Tensor, layer: "Conv2d", asked: tuple[bool, bool]) -> list[Tensor]:
+    """Compute dI, or dW, of which only the shape of W is needed."""
+    return torch.ops.aten.convolution_backward(
+        dO, inputs, W, None, layer.stride, layer.padding, (1, 1), False, (0, 0), 1, (*asked, False)
+    )
+
+
+class Conv2d(Linear):
+    """It is a convolution on the grid. In: [B, k / G(in axis), H, W], out: [B, n / G(out axis), H', W'], images over z
+    and data.
+
+    kernels: how one of single pixels multiplies.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        schedule: WeightSchedule,
+        sharded: ShardedWeight,
+        bias: nn.Parameter | None,
+        kernels: Kernels = PLAIN,
+        stride: tuple[int, int] = (1, 1),
+        padding: tuple[int, int] = (0, 0),
+    ) -> None:
+        super().__init__(comm, schedule, sharded, bias, kernels)
+        self.stride, self.padding = stride, padding
+        self.pointwise = len(sharded.tile_shape) == 2
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map [B, K, H, W] to [B, N, H', W']."""
+        if self.pointwise:
+            return super().forward(self._pixels(inputs)).movedim(-1, 1).contiguous()
+        if self.in_ranks == 1:
+            return Convolution.apply(inputs, self.weight, self.bias, self)
+        output = all_reduce(Convolution.apply(inputs, self.weight, None, self).contiguous(), self.comm, self.in_axis)
+        if self.bias is None:
+            return output
+        return AddBias.apply(output, self.bias, self.schedule.cast(self.bias).view(-1, 1, 1))
+
+    def _pixels(self, inputs: Tensor) -> Tensor:
+        """Give those that the strides meet: [B, H', W', K]."""
+        if any(self.padding):
+            above, beside = self.padding
+            inputs = F.pad(inputs, (beside, beside, above, above))
+        if self.stride != (1, 1):
+            inputs = inputs[:, :, :: self.stride[0], :: self.stride[1]]
+        return inputs.movedim(1, -1)
