@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from engine.comm.launch import Launch
@@ -112,8 +112,7 @@ def _plan(config: RunConfig, overlap: Overlap, ranks: int, shown: int) -> Callab
     from engine.simulator.machine import MachineModel
 
     system = systems.load(config.system) if config.system else systems.here()
-    common = {field.name: getattr(config, field.name) for field in fields(RunConfig)}
-    training = TrainConfig(**common, overlap=overlap).training(config.model.resolve())
+    training = TrainConfig.of(config, overlap=overlap).training(config.model.resolve())
     batch = training.batch
     space = SearchSpace(training.model, batch.sequences, exact=True, micro=batch.micro, stages=config.pipe)
     space.check(ranks)

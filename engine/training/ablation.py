@@ -109,8 +109,7 @@ def checked_ablation(
 
     All have full's pace. Raises UsageError.
     """
-    common = {field.name: getattr(config, field.name) for field in fields(RunConfig)}
-    run = checked(TrainConfig(**common, overlap=full), ranks)
+    run = checked(TrainConfig.of(config, overlap=full), ranks)
     wanted = wanted_variants(run.training.overlap, asked)
     for variant in wanted:
         check_cache(variant, run.training.model)

@@ -4,9 +4,9 @@ Every option of `train` is a field here, or of a dataclass that is a field here;
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
@@ -175,6 +175,11 @@ class TrainConfig(RunConfig):
     """one stretch of them, counted from 0 (default: the last)"""
     profile_ranks: Annotated[Numbers, Parameter(group=PROFILE, show_default="0")] = (0,)
     """whose trace is taken"""
+
+    @classmethod
+    def of(cls, config: RunConfig, **own: Any) -> "TrainConfig":
+        """Give the options that a run of any kind has as those of a training. own: further ones, or in their place."""
+        return cls(**({field.name: getattr(config, field.name) for field in fields(RunConfig)} | own))
 
     @property
     def profiled_iterations(self) -> tuple[int, ...]:

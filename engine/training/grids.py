@@ -1,7 +1,7 @@
 """Check what a comparison of grids is asked to do, as far as that can be before anything starts. No torch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from engine.errors import UsageError
@@ -80,8 +80,7 @@ def checked_grids(
     """Check the comparison of these choices, the first with all others. choices: each with the seconds of a step that
     are predicted, or None. Raises UsageError.
     """
-    common = {field.name: getattr(config, field.name) for field in fields(RunConfig)}
-    whole = TrainConfig(**(common | {"breakdown": True}), overlap=overlap)
+    whole = TrainConfig.of(config, breakdown=True, overlap=overlap)
     found: dict[str, tuple[CheckedRun, float | None]] = {}
     for choice, predicted_s in choices.items():
         run = checked(choice.of(whole), ranks)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from cyclopts import Group, Parameter
@@ -85,9 +85,8 @@ def checked_schedules(
             f"--schedule {config.pipeline.schedule} names one, but bench pipeline compares several: give --schedules "
             f"{config.pipeline.schedule},... instead."
         )
-    common = {field.name: getattr(config, field.name) for field in fields(RunConfig)}
     plain = replace(config.pipeline, schedule=BASE, pipeline_limit=None, weight_limit=None, chunks=None)
-    run = checked(TrainConfig(**{**common, "pipeline": plain, "breakdown": True}, overlap=overlap), ranks)
+    run = checked(TrainConfig.of(config, pipeline=plain, breakdown=True, overlap=overlap), ranks)
     stages, slow = run.grid.stages, disturbance.slow_stage
     if stages == 1:
         raise UsageError("bench pipeline needs 2 stages or more: give --pipe N, and as many times the ranks.")
