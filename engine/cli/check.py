@@ -35,7 +35,7 @@ def check(
     training = run.training
     for notice in [*said, *notices(run)]:
         sys.stderr.write(f"{notice}\n")
-    needs = Footprint(training, "cpu" if config.device == "cpu" else "cuda").on(run.grid)
+    needs = Footprint(training, config.device_kind).on(run.grid)
     figures = {
         "grid": str(run.grid),
         "ranks": run.grid.size,

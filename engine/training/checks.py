@@ -96,7 +96,7 @@ def checked(config: TrainConfig, ranks: int) -> CheckedRun:
     check_offload(config.precision, offload=config.offload)
     if (config.save is None) != (config.save_every == 0) or config.save_every < 0:
         raise UsageError("Saving needs both --save DIR and --save-every N with N at least 1.")
-    training, device = config.training(model), "cpu" if config.device == "cpu" else "cuda"
+    training, device = config.training(model), config.device_kind
     grid = _grid(config) or choose_grid(
         training,
         ranks,

@@ -140,6 +140,11 @@ class RunConfig(Timeouts):
     out: Out = Path("results/result.json")
     optim: Annotated[OptimConfig, Parameter(name="*", group=OPTIMIZER)] = OptimConfig()
 
+    @property
+    def device_kind(self) -> str:
+        """Give the kind of device that memory is counted for, where auto has not been settled yet."""
+        return "cpu" if self.device == "cpu" else "cuda"
+
 
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, slots=True, kw_only=True)

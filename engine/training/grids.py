@@ -108,8 +108,7 @@ def _check_room(runs: Sequence[CheckedRun]) -> None:
     config = runs[0].config
     if config.device_memory is None:
         return
-    device = "cpu" if config.device == "cpu" else "cuda"
-    needs = {model_of(run): Footprint(run.training, device).on(run.grid) for run in runs}
+    needs = {model_of(run): Footprint(run.training, config.device_kind).on(run.grid) for run in runs}
     total = sum(one.state for one in needs.values()) + max(one.total - one.state for one in needs.values())
     if total > config.device_memory:
         raise UsageError(

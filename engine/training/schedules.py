@@ -118,7 +118,7 @@ def _possible(
         try:
             training = replace(run.training, pipeline=_options(options, name))
             if run.config.device_memory is not None:
-                training = settled(training, run.grid, run.config.device_memory, _device(run))
+                training = settled(training, run.grid, run.config.device_memory, run.config.device_kind)
             staged = training.staged(run.grid)
             same = (other for other in found if _alike(other.make(), staged.schedule, run))
             choice = next(same, staged.choice)
@@ -145,7 +145,7 @@ def _alike(one: StepSchedule, other: StepSchedule, run: CheckedRun) -> bool:
 
 def _check_room(run: CheckedRun, training: Training, others: Sequence[Training]) -> None:
     """Raise UsageError unless a step fits into a device's memory, beside the models of other cuts."""
-    memory, grid, device = run.config.device_memory, run.grid, _device(run)
+    memory, grid, device = run.config.device_memory, run.grid, run.config.device_kind
     if memory is None:
         return
     check_memory(training, grid, memory, device)
@@ -157,10 +157,6 @@ def _check_room(run: CheckedRun, training: Training, others: Sequence[Training])
                 f"The schedule {training.pipeline.schedule} cuts the network otherwise, and --device-memory has no "
                 "room for two models: take more ranks."
             )
-
-
-def _device(run: CheckedRun) -> str:
-    return "cpu" if run.config.device == "cpu" else "cuda"
 
 
 def _options(options: PipelineOptions, name: str) -> PipelineOptions:
