@@ -120,8 +120,8 @@ class Activations:
         return products + looked_up * self.stream
 
     def _left(self, product: Linear) -> float:
-        axes = dict(zip(product.split, (product.n, product.k), strict=True))
-        return sum(features * self.over_x * self._grid[INNER] / self._grid[axis] for axis, features in axes.items())
+        sizes = zip((product.n, product.k), product.ranks(self._grid), strict=True)
+        return sum(features * self.over_x * self._grid[INNER] / ranks for features, ranks in sizes)
 
     def made_by_norm(self) -> float:
         """Count what a norm's backward makes: a kernel the gradient, the engine's own norms two products, too.

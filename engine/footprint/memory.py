@@ -18,7 +18,7 @@ is said of one. Not counted are:
     a network of one block whose window of reduce-scatters holds more than its weights: up to 7 % off
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -48,10 +48,10 @@ def usable(device_memory: float | None) -> float:
     return USABLE * device_memory if device_memory else inf
 
 
-def cached_blocks(overlap: Overlap, device_memory: float | None, needed: float, block_bytes: float, layers: int) -> int:
+def cached_blocks(overlap: Overlap, device_memory: float | None, needed: float, block_bytes: Sequence[float]) -> int:
     """Count the blocks that cache=auto keeps beside a step that needs so many bytes; none of an unknown memory."""
     free = usable(device_memory) - needed if device_memory else 0.0
-    return overlap.auto_blocks(free, block_bytes, layers)
+    return overlap.auto_blocks(free, block_bytes)
 
 
 def blocks_cached(training: Training, grid: Grid, needed: float, device_memory: float | None) -> int:
@@ -63,9 +63,9 @@ def blocks_cached(training: Training, grid: Grid, needed: float, device_memory: 
         return 0
     if overlap.cache != AUTO:
         return overlap.cache
-    of_block = sum(p.local_numel(grid) for p in model.network().blocks.placements() if p.sharded)
-    block_bytes = training.under_way(grid, 0) * of_block * grid.shards * training.compute
-    return cached_blocks(overlap, device_memory, needed, block_bytes, model.layers)
+    each = training.under_way(grid, 0) * grid.shards * training.compute
+    weights = [sum(p.local_numel(grid) for p in of.placements if p.sharded) for of in model.network().blocks]
+    return cached_blocks(overlap, device_memory, needed, [each * numel for numel in weights])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ class Footprint:
     def __init__(self, training: Training, device: str = "cuda", optimizer: OptimizerState = ADAMW) -> None:
         network = training.model.network()
         self._training, self._device, self._optimizer = training, device, optimizer
-        self._block = Block.of(network.blocks)
-        self._of_block = network.blocks.placements()
+        self._block = Block.of(network.blocks[0].section)
+        self._of_block = network.blocks[0].placements
         self._head = network.head_weight
 
     def on(self, grid: Grid) -> Needs:

@@ -114,6 +114,15 @@ def _column(of_BC: Tensor) -> Tensor:
     return of_BC.reshape(-1, 1)
 
 
+class ScaledGroupNorm(nn.GroupNorm):
+    """It is the serial norm of groups, which each image scales and shifts by numbers [B, C] of its own."""
+
+    def forward(self, x_BCHW: Tensor, scale_BC: Tensor, shift_BC: Tensor) -> Tensor:  # type: ignore[override]
+        """Give norm * (1 + scale) + shift."""
+        normal_BCHW: Tensor = super().forward(x_BCHW)
+        return normal_BCHW * (1 + scale_BC[:, :, None, None]) + shift_BC[:, :, None, None]
+
+
 class GroupNorm(nn.Module):
     """It normalises [B, C / G(axis), H, W] over each group of channels; shape and dtype stay.
 

@@ -11,44 +11,49 @@ from engine.grid import INNER, STREAM, Axis
 
 
 class Redistribute(nn.Module):
-    """It leaves serial features [..., F] as they are."""
+    """It leaves serial features as they are. dim: that of the features."""
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
 
     def forward(self, features: Tensor) -> Tensor:
         return features
 
 
 class _GatherAndCut(torch.autograd.Function):
-    """It maps [..., F / Gx] to [..., F / Gy]. All of y hold the same input, and all of x the same gradient."""
+    """It maps F / Gx features to F / Gy. All of y hold the same input, and all of x the same gradient."""
 
     @staticmethod
-    def forward(ctx, features: Tensor, comm: Comm) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.comm = comm
-        return _redistributed(features, comm, INNER, STREAM)
+    def forward(ctx, features: Tensor, comm: Comm, dim: int) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.comm, ctx.dim = comm, dim
+        return _redistributed(features, comm, INNER, STREAM, dim)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return _redistributed(gradient, ctx.comm, STREAM, INNER), None
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
+        return _redistributed(gradient, ctx.comm, STREAM, INNER, ctx.dim), None, None
 
 
-def _redistributed(part: Tensor, comm: Comm, split: Axis, cut: Axis) -> Tensor:
+def _redistributed(part: Tensor, comm: Comm, split: Axis, cut: Axis, dim: int) -> Tensor:
     """Gather parts of features along the axis that splits them, and keep this rank's part along the other."""
     whole = part
     if comm.grid[split] > 1:
         gathered = comm.run(Kind.ALL_GATHER, split, part.contiguous().view(-1))
         parts = gathered.view(comm.grid[split], *part.shape)
-        whole = parts.movedim(0, -2).flatten(-2)
-    return whole.chunk(comm.grid[cut], dim=-1)[comm.coords[cut]].contiguous()
+        place = dim % part.dim()
+        whole = parts.movedim(0, place).flatten(place, place + 1)
+    return whole.chunk(comm.grid[cut], dim=dim)[comm.coords[cut]].contiguous()
 
 
 class RedistributeOverGrid(nn.Module):
     """It redistributes over the grid. Where neither axis splits anything it does nothing."""
 
-    def __init__(self, comm: Comm) -> None:
+    def __init__(self, comm: Comm, dim: int) -> None:
         super().__init__()
-        self.comm = comm
+        self.comm, self.dim = comm, dim
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map [..., F / Gx] to [..., F / Gy]."""
+        """Map F / Gx features to F / Gy."""
         if self.comm.grid[INNER] == self.comm.grid[STREAM] == 1:
             return features
-        return _GatherAndCut.apply(features, self.comm)
+        return _GatherAndCut.apply(features, self.comm, self.dim)

@@ -15,12 +15,14 @@ from engine.layers.dropout import Dropout
 from engine.layers.elementwise import GELU, AddNorm, Rotate, SwiGLU
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
 from engine.layers.fused import FusedAddNorm, FusedGELU, FusedRotate, FusedSwiGLU
+from engine.layers.group_norm import GroupNorm
 from engine.layers.linear import Linear
 from engine.layers.loss import CrossEntropy, SerialCrossEntropy
 from engine.layers.matmul import Kernels
 from engine.layers.norm import HeadNorm, LayerNorm, RMSNorm
 from engine.layers.patches import Patches, PatchesOnGrid
 from engine.layers.redistribute import Redistribute, RedistributeOverGrid
+from engine.layers.waves import WaveLinear, WaveLinearOnGrid
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.placement import Placement
@@ -74,6 +76,20 @@ def _conv2d(serial: nn.Conv2d, local: Local) -> nn.Module:
     return Conv2d(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels, stride, padding)
 
 
+def _group_norm(serial: nn.GroupNorm, local: Local) -> nn.Module:
+    weight, bias = local.parameters["weight"], local.parameters["bias"]
+    return GroupNorm(
+        local.comm, local.schedule, local.placements["weight"], weight, bias, serial.num_groups, serial.eps
+    )
+
+
+def _wave_linear(serial: WaveLinear, local: Local) -> nn.Module:
+    bias = local.parameters["bias"]
+    layer = WaveLinearOnGrid(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels)
+    layer.features = serial.in_features
+    return layer
+
+
 def _patches(serial: Patches, local: Local) -> nn.Module:
     bias = local.parameters["bias"]
     layer = PatchesOnGrid(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels)
@@ -88,10 +104,12 @@ def _dropout(_: nn.Dropout, local: Local) -> nn.Module:
 LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     Patches: _patches,
     nn.Linear: _linear,
+    WaveLinear: _wave_linear,
     nn.Conv2d: _conv2d,
     nn.Embedding: _embedding,
     nn.LayerNorm: _layer_norm,
     nn.RMSNorm: _rms_norm,
+    nn.GroupNorm: _group_norm,
     nn.Dropout: _dropout,
     Dropout: lambda serial, local: Dropout(serial.p, serial.site, part=local.comm.coords[STREAM]),
     SerialCrossEntropy: lambda serial, local: CrossEntropy(local.comm, ignores=serial.ignores),
@@ -99,7 +117,7 @@ LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     SwiGLU: lambda _, __: FusedSwiGLU(),
     GELU: lambda serial, _: FusedGELU(serial.approximate),
     AddNorm: lambda _, __: FusedAddNorm(),
-    Redistribute: lambda _, local: RedistributeOverGrid(local.comm),
+    Redistribute: lambda serial, local: RedistributeOverGrid(local.comm, serial.dim),
 }
 """Each entry makes the grid's layer of a serial one of its type. Other types work on part of their features."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from engine.errors import UsageError, listed_divisors
 from engine.grid import INNER, SHARDING, STREAM, Grid
-from engine.models.network import Network
+from engine.models.network import Carried, Network
 from engine.models.operations import VOCABULARY
 from engine.models.task import Task
 from engine.placement import Placement
@@ -26,7 +26,8 @@ class Architecture(Protocol):
     """It says what a network is. Who inherits from it is a frozen dataclass.
 
     hidden: features of the residual stream, which y splits. sequence: tokens of a sample in it. layers: blocks, which
-    activation checkpointing runs again as a whole. nominal: parameters as its publication gives them.
+    activation checkpointing runs again as a whole. Of a network whose levels differ hidden, sequence and heads are
+    those at its ends. nominal: parameters as its publication gives them.
     """
 
     family: ClassVar[str]
@@ -56,6 +57,11 @@ class Architecture(Protocol):
     def check(self, grid: Grid) -> None:
         """Raise UsageError, naming what would fit, unless the grid divides all that it has to."""
         _check_splits(self, grid)
+
+    @property
+    def stream(self) -> tuple[Carried, ...]:
+        """Give what blocks give to one another where it is the residual stream alone."""
+        return (Carried((self.sequence, self.hidden), 1),)
 
     def placements(self) -> dict[str, Placement]:
         """Give the placements of all parameters by name, in the model's order; a tied one under its first name."""
@@ -156,16 +162,17 @@ def _check_splits(model: Architecture, grid: Grid) -> None:
             f"Grid {grid} splits the vocabulary over {INNER}={inner}, but {vocabulary} is not a multiple of "
             f"{inner}: use a vocabulary of {-(-vocabulary // inner) * inner}, or {INNER} one of {fitting}."
         )
-    if model.hidden % stream:
-        raise UsageError(
-            f"Grid {grid} splits the hidden size over {STREAM}={stream}, but {model.hidden} is not a multiple of "
-            f"{stream}: {STREAM} may be one of {listed_divisors(model.hidden)}."
-        )
-    for placement in (placed for section in network.sections for placed in section.placements()):
-        tile = prod(placement.tile_shape(grid))
-        if placement.sharded and tile % grid.shards:
+    for what, number in network.divided_by_stream.items():
+        if number % stream:
             raise UsageError(
-                f"Grid {grid} shards {placement.name} over {SHARDING}={grid.shards}, but a tile of {tile} elements is "
-                f"not a multiple of {grid.shards}: choose {SHARDING} among the divisors of "
-                f"{gcd(model.hidden // stream, tile)}."
+                f"Grid {grid} splits the {what} over {STREAM}={stream}, but {number} is not a multiple of {stream}: "
+                f"{STREAM} may be one of {listed_divisors(number)}."
+            )
+    placed = [placed for section in network.sections for placed in section.placements()]
+    tiles = {placement.name: prod(placement.tile_shape(grid)) for placement in placed if placement.sharded}
+    for name, tile in tiles.items():
+        if tile % grid.shards:
+            raise UsageError(
+                f"Grid {grid} shards {name} over {SHARDING}={grid.shards}, but a tile of {tile} elements is not a "
+                f"multiple of {grid.shards}: choose {SHARDING} among the divisors of {gcd(*tiles.values())}."
             )

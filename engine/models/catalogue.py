@@ -11,10 +11,11 @@ from engine.models.architecture import Architecture
 from engine.models.bert.config import BertConfig
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
+from engine.models.unet.config import UNetConfig
 from engine.models.vit.config import ViTConfig
 
 FAMILIES: Mapping[str, Callable[..., Architecture]] = MappingProxyType(
-    {kind.family: kind for kind in (GPTConfig, LlamaConfig, BertConfig, ViTConfig)}
+    {kind.family: kind for kind in (GPTConfig, LlamaConfig, BertConfig, ViTConfig, UNetConfig)}
 )
 
 

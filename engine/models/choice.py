@@ -15,6 +15,8 @@ VOCABULARY, SEQUENCE = 51200, 2048  # axonn-ipdps22 VI-C, axonn-sc24 VI-A
 FIELDS = {"vocab": "vocabulary", "seq": "sequence"}
 """These options have other names than their fields."""
 
+LETTERS = {"layers": "l", "hidden": "h", "heads": "a", "base": "b"}
+"""The name of a shape has these before its sizes."""
 FOLDER = "hf:"
 """It comes before the folder of a network."""
 
@@ -26,7 +28,7 @@ class ModelChoice:
     model: str | None = None
     """a published size, such as gpt-5b, or hf:DIR, a folder as transformers saves it"""
     architecture: str | None = None
-    """the family of a shape: gpt (default), llama, bert or vit"""
+    """the family of a shape: gpt (default), llama, bert, vit or unet"""
     layers: int | None = None
     """transformer blocks; of a published size, only so many"""
     hidden: int | None = None
@@ -41,8 +43,10 @@ class ModelChoice:
     """tokens known (default 51200; in bench peers 8192)"""
     seq: int | None = None
     """tokens of a sequence (default 2048; in bench peers 128)"""
+    base: int | None = None
+    """channels that the levels have once or twice (required of unet)"""
     image: int | None = None
-    """pixels along an image's side (vit; default 224)"""
+    """pixels along an image's side (vit: default 224; unet: 32)"""
     patch: int | None = None
     """pixels along a patch's side (vit; default 16)"""
     classes: int | None = None
@@ -91,7 +95,7 @@ class ModelChoice:
         if not required <= given.keys():
             raise UsageError(f"Name a network with --model NAME, or give {_options(required)}.")
         shape = _of_text(family) | _fitting(family, given)
-        name = f"{family}-l{shape['layers']}-h{shape['hidden']}-a{shape['heads']}"
+        name = "-".join([family, *(f"{letter}{shape[field]}" for field, letter in LETTERS.items() if field in shape)])
         return FAMILIES[family](name=name, **shape)
 
     def _given(self) -> dict[str, Any]:

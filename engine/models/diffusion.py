@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 _OFFSET = 0.008
 _LARGEST_BETA = 0.999
@@ -86,9 +86,13 @@ class Diffusion:
         return left.view(-1, *[1] * (x.dim() - 1))
 
 
-def simple_loss(predicted: Tensor, noise: Tensor) -> Tensor:
-    """Compare the noise that a network finds with what was added (Ho et al. 2020, Eq. 14), as a mean.
+class SimpleLoss(nn.Module):
+    """It compares the noise that a network finds with what was added (Ho et al. 2020, Eq. 14).
 
-    predicted: [B, C, ...]; channels beyond the noise's are those of a learned variance, which this loss leaves out.
+    It sums squares over all elements, divided, never below float32. found: [B, C, ...]; channels beyond the noise's are
+    those of a learned variance, which this loss leaves out.
     """
-    return F.mse_loss(predicted[:, : noise.shape[1]], noise)
+
+    def forward(self, found: Tensor, noise: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
+        wide = torch.promote_types(found.dtype, torch.float32)
+        return F.mse_loss(found[:, : noise.shape[1]].to(wide), noise.to(wide), reduction="sum") / divisor

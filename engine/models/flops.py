@@ -22,12 +22,14 @@ product of each block's second forward, 8 B s h^2 a layer of GPT: PyTorch stops 
 that the backward needs, and nothing needs the block's output.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
-from engine.grid import STREAM, Grid
+from engine.grid import INNER, STREAM, Grid
 from engine.models.architecture import Architecture
 from engine.models.network import Section
-from engine.models.operations import Attention, Linear
+from engine.models.operations import Attention, Linear, Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,36 +47,45 @@ class ForwardFlops:
 
 def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:
     """Count by the equations above for so many sequences."""
-    section = model.network().blocks
-    times, tokens = sequences * section.repeat, section.tokens or model.sequence
-    repeated = sum(attention.flops(tokens) for attention in section.of_kind(Attention))
-    return ForwardFlops(times * _forward(section, model.sequence), times * repeated)
+    network, sequence = model.network(), model.sequence
+    sections = [section for section in network.sections if section.recomputed]
+    forward = sum(section.repeat * _forward(section, sequence) for section in sections)
+    repeated = sum(section.repeat * _of(section, section.of_kind(Attention), sequence) for section in sections)
+    return ForwardFlops(sequences * forward, sequences * repeated)
 
 
-def split_step_flops(model: Architecture, *, recompute: bool) -> tuple[int, int, int]:
-    """Count the flops of a step of one sample: of all that comes before the blocks, of one block, and of all that comes
-    after them. recompute: with the second forward of checkpointed blocks.
+def split_step_flops(model: Architecture, *, recompute: bool) -> tuple[int, list[int], int]:
+    """Count the flops of a step of one sample: of all that comes before the blocks, of each block, and of all that
+    comes after them. recompute: with the second forward of checkpointed blocks.
     """
     network, sequence = model.network(), model.sequence
     before, after = (sum(_both_ways(section, sequence) for section in some) for some in network.around)
-    again = _forward(network.blocks, sequence) if recompute else 0
-    return before, _both_ways(network.blocks, sequence) + again, after
+    blocks: list[int] = []
+    for section in network.sections:
+        if section.recomputed:
+            again = _forward(section, sequence) if recompute else 0
+            blocks += section.repeat * [_both_ways(section, sequence) + again]
+    return before, blocks, after
 
 
 def _forward(section: Section, sequence: int) -> int:
-    return sum(operation.flops(section.tokens or sequence) for operation in section.operations)
+    return _of(section, section.operations, sequence)
+
+
+def _of(section: Section, operations: Iterable[Operation], sequence: int) -> int:
+    return sum(operation.flops(section.tokens_of(operation, sequence)) for operation in operations)
 
 
 def _both_ways(section: Section, sequence: int) -> int:
     """Count the backward, too. That of a product is two products of its size, and one where its input is data."""
-    of_data = sum(linear.flops(section.tokens or sequence) for linear in section.of_kind(Linear) if linear.reads_data)
-    return 3 * _forward(section, sequence) - of_data
+    of_data = [linear for linear in section.of_kind(Linear) if linear.reads_data]
+    return 3 * _forward(section, sequence) - _of(section, of_data, sequence)
 
 
 def hardware_flops(model: Architecture, sequences: int, *, recompute: bool) -> int:
     """Count the flops of one step of the whole job. recompute: with the second forward of checkpointed blocks."""
-    before, block, after = split_step_flops(model, recompute=recompute)
-    return sequences * (before + model.layers * block + after)
+    before, blocks, after = split_step_flops(model, recompute=recompute)
+    return sequences * (before + sum(blocks) + after)
 
 
 def model_flops(model: Architecture, sequences: int) -> int:
@@ -87,6 +98,13 @@ def repeated_flops(model: Architecture, sequences: int, grid: Grid, *, recompute
     counts.
 
     Between the sum over y that ends a projection and the next product all Gy ranks hold the same activations, so
-    attention runs Gy times over.
+    attention runs Gy times over; and so does a product before or after the blocks along an axis that splits nothing of
+    it.
     """
-    return (grid[STREAM] - 1) * (4 if recompute else 3) * forward_flops(model, sequences).repeated
+    repeated = (grid[STREAM] - 1) * (4 if recompute else 3) * forward_flops(model, sequences).repeated
+    for section in (section for some in model.network().around for section in some):
+        for linear in section.of_kind(Linear):
+            times = prod(grid[axis] for axis in (INNER, STREAM) if axis not in linear.split)
+            of_one = _of(section, [linear], model.sequence) * (2 if linear.reads_data else 3)
+            repeated += (times - 1) * sequences * of_one
+    return repeated

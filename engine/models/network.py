@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
-from typing import TypeVar
+from functools import cached_property
+from math import gcd, prod
+from typing import NamedTuple, TypeVar
 
+from engine.grid import STREAM, Grid
 from engine.models.operations import Kept, Linear, Operation
 from engine.placement import Placement
 
@@ -12,13 +14,35 @@ Kind = TypeVar("Kind", bound=Operation)
 
 
 @dataclass(frozen=True, slots=True)
+class Carried:
+    """It is a tensor that one block gives to the next, of each sample. dim: that of its features, which STREAM splits.
+    what: what errors call them.
+    """
+
+    shape: tuple[int, ...]
+    dim: int
+    what: str = "hidden size"
+
+    @property
+    def features(self) -> int:
+        """Count what STREAM has to divide."""
+        return self.shape[self.dim]
+
+    def of_rank(self, grid: Grid) -> tuple[int, ...]:
+        """Give the shape of a rank's part."""
+        return tuple(size // (grid[STREAM] if dim == self.dim else 1) for dim, size in enumerate(self.shape))
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """A section is operations that run one after the other, as often as they repeat, each time with parameters of their
     own.
 
-    name: of the serial model's list of the repeats. A section without one runs once, and its layers are the model's
-    own. recomputed: whether activation checkpointing keeps the input of each repeat alone, and runs it again. tokens:
-    how many of a sample it works on, where it isn't all of the sequence.
+    name: of the serial model's list of the repeats, the first of which has the number `first`. A section without one
+    runs once, and its layers are the model's own. recomputed: whether activation checkpointing keeps the input of each
+    repeat alone, and runs it again. tokens: how many of a sample it works on, where it isn't all of the sequence.
+    output: what it makes of the stream, if that isn't like its input. takes: what it takes besides, that an earlier
+    block has left for it. leaves: whether it leaves its output for a later block, too.
     """
 
     operations: tuple[Operation, ...]
@@ -26,10 +50,18 @@ class Section:
     repeat: int = 1
     recomputed: bool = False
     tokens: int | None = None
+    first: int = 0
+    output: Carried | None = None
+    takes: Carried | None = None
+    leaves: bool = False
+
+    def tokens_of(self, operation: Operation, sequence: int) -> int:
+        """Count the tokens of a sample of so many that one of its operations works on."""
+        return operation.tokens or self.tokens or sequence
 
     def prefix(self, number: int) -> str:
         """Give what the names of a repeat's layers begin with."""
-        return f"{self.name}.{number}." if self.name else ""
+        return f"{self.name}.{self.first + number}." if self.name else ""
 
     def placements(self, number: int = 0) -> list[Placement]:
         """Give the placements of one repeat's parameters, in the model's order. Repeats differ in names alone."""
@@ -45,11 +77,27 @@ class Section:
         return [operation for operation in self.operations if isinstance(operation, kind)]
 
 
-@dataclass(frozen=True, slots=True)
+class Block(NamedTuple):
+    """It is one repeat of a section that is recomputed."""
+
+    section: Section
+    number: int
+
+    @property
+    def placements(self) -> list[Placement]:
+        """Give the placements of its parameters, in the model's order."""
+        return self.section.placements(self.number)
+
+
+@dataclass(frozen=True)
 class Network:
-    """A network is sections in the order in which they run: those before the blocks, the blocks, those after them."""
+    """A network is sections in the order in which they run: those before the blocks, the blocks, those after them.
+
+    entering: what the first block takes. The first of it is the stream, and the last what may be left for a later one.
+    """
 
     sections: tuple[Section, ...]
+    entering: tuple[Carried, ...]
 
     def repeats(self) -> Iterator[tuple[Section, int]]:
         """List every repeat of every section, by its number. A pipeline may cut between any two."""
@@ -67,11 +115,29 @@ class Network:
         linears = [linear for section in self.sections for linear in section.of_kind(Linear)]
         return {f"{linear.name}.weight": f"{linear.tied}.weight" for linear in linears if linear.tied}
 
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """List what is recomputed, in its order."""
+        return tuple(Block(section, number) for section, number in self.repeats() if section.recomputed)
+
     @property
-    def blocks(self) -> Section:
-        """Find the one section that is recomputed."""
-        (blocks,) = (section for section in self.sections if section.recomputed)
-        return blocks
+    def alike(self) -> bool:
+        """Say whether all blocks are the same but for their numbers."""
+        return all(block.section is self.blocks[0].section for block in self.blocks)
+
+    @cached_property
+    def boundaries(self) -> tuple[tuple[Carried, ...], ...]:
+        """List what each block takes, and what comes out of the last one. Raises ValueError where a block takes what
+        none has left, or something else than that.
+        """
+        found = [self.entering]
+        for section, number in self.blocks:
+            stream, *others = found[-1]
+            if section.takes is not None and (len(found[-1]) < 2 or others.pop() != section.takes):
+                raise ValueError(f"Block {section.first + number} takes {section.takes}, but {found[-1][-1]} was left.")
+            output = section.output or stream
+            found.append((output, *others, *((output,) if section.leaves else ())))
+        return tuple(found)
 
     @property
     def head(self) -> Linear:
@@ -86,16 +152,27 @@ class Network:
 
     @property
     def divided_by_inner(self) -> Mapping[str, int]:
-        """Count what the axis INNER has to divide, by what it is called."""
-        return {
-            what: n for section in self.sections for op in section.operations for what, n in op.divided_by_inner.items()
-        }
+        """Count what the axis INNER has to divide, by what it is called: of several the largest common divisor."""
+        found: dict[str, int] = {}
+        for section in self.sections:
+            for operation in section.operations:
+                for what, number in operation.divided_by_inner.items():
+                    found[what] = gcd(found.get(what, 0), number)
+        return found
+
+    @property
+    def divided_by_stream(self) -> Mapping[str, int]:
+        """Count what the axis STREAM has to divide in the same way."""
+        found: dict[str, int] = {}
+        for carried in {carried for boundary in self.boundaries for carried in boundary}:
+            found[carried.what] = gcd(found.get(carried.what, 0), carried.features)
+        return found
 
     @property
     def around(self) -> tuple[tuple[Section, ...], tuple[Section, ...]]:
         """Give the sections before the blocks and those after them."""
-        at = self.sections.index(self.blocks)
-        return self.sections[:at], self.sections[at + 1 :]
+        places = [place for place, section in enumerate(self.sections) if section.recomputed]
+        return self.sections[: places[0]], self.sections[places[-1] + 1 :]
 
     @property
     def before(self) -> list[Placement]:
@@ -118,7 +195,7 @@ class Network:
         all blocks, too, and the last what is used after them, a copy of a tied table included.
         """
         before, after = self.before if first else [], self.after if last else []
-        inside = [placed for number in blocks for placed in self.blocks.placements(number)]
+        inside = [placed for number in blocks for placed in self.blocks[number].placements]
         return list({placed.name: placed for placed in (*before, *inside, *after)}.values())
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from engine.grid import STREAM, Axis
+from engine.grid import STREAM, Axis, Grid
 from engine.placement import NORMAL, Constant, Gaussian, Initial, Placement
 
 INITIAL_STD = 0.02
@@ -44,6 +44,8 @@ class Operation:
     """
 
     __slots__ = ()
+    tokens: int | None = None
+    """It works on so many tokens of a sample, where these aren't those of its section."""
 
     def placements(self, prefix: str) -> Iterator[Placement]:
         """Give the placements of its own parameters, in the model's order. prefix: what their names begin with."""
@@ -92,15 +94,16 @@ class Table(Operation):
 class Linear(Operation):
     """It is the product of k features and a weight of n x k.
 
-    split: NORMAL from the residual stream, TRANSPOSED onto it. parts: of n, each of which is split on its own, such as
-    query, key and value heads. tied: the table whose weight it has. outputs: what its n are called where they are what
-    the network gives. reads_data: whether its input is data, of which no gradient is made.
+    split: NORMAL from the residual stream, TRANSPOSED onto it, or None for what no axis splits. parts: of n, each of
+    which is split on its own, such as query, key and value heads. tied: the table whose weight it has. outputs: what
+    its n are called where they are what the network gives. reads_data: whether its input is data, of which no gradient
+    is made.
     """
 
     name: str
     n: int
     k: int
-    split: tuple[Axis, Axis] = NORMAL
+    split: tuple[Axis | None, Axis | None] = NORMAL
     parts: tuple[int, ...] = ()
     bias: bool = False
     init: Initial = SMALL
@@ -108,6 +111,7 @@ class Linear(Operation):
     tied: str | None = None
     outputs: str | None = None
     reads_data: bool = False
+    tokens: int | None = None
 
     def placements(self, prefix: str) -> Iterator[Placement]:
         name, parts = f"{prefix}{self.name}", {0: self.parts} if self.parts else {}
@@ -118,6 +122,11 @@ class Linear(Operation):
 
     def flops(self, tokens: int) -> int:
         return 2 * tokens * self.n * self.k
+
+    def ranks(self, grid: Grid) -> tuple[int, int]:
+        """Count the ranks that split n, and those that split k."""
+        n, k = (1 if axis is None else grid[axis] for axis in self.split)
+        return n, k
 
     @property
     def kept(self) -> Kept:
@@ -191,6 +200,7 @@ class Attention(Operation):
     head_size: int
     by_heads: bool = False
     causal: bool = True
+    tokens: int | None = None
 
     def flops(self, tokens: int) -> int:
         """Count the causal half that kernels skip, too."""

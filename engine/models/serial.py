@@ -1,6 +1,7 @@
 """All serial networks have this in common. They are plain PyTorch and know nothing of grids."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +9,9 @@ from torch.utils.checkpoint import checkpoint
 
 from engine.layers.dropout import BatchRows
 from engine.models.task import Task
+
+State = Tensor | tuple[Tensor, ...]
+"""It is what blocks give to one another: the stream, alone or before what goes beside it and is trained, too."""
 
 
 class SerialModel(nn.Module):
@@ -31,42 +35,43 @@ class SerialModel(nn.Module):
         """Compute the task's loss, of a network that takes its inputs. rows: of the global batch, for dropout."""
         return self.task.loss(self.criterion, self(*self.task.inputs(batch), rows=rows), batch, divisor)
 
-    def begin(self, *inputs: Tensor, rows: BatchRows | None = None) -> Tensor:
+    def begin(self, *inputs: Tensor, rows: BatchRows | None = None) -> State:
         """Compute what the first block takes, of a batch's inputs."""
         raise NotImplementedError
 
     def beside(self, x_BSH: Tensor, rows: BatchRows | None, positions: int) -> tuple[object, ...]:
-        """Give what every block takes beside the activations, of which only device and dtype are looked at. positions:
-        of a sample.
+        """Give what every block takes beside the stream, of which only device and dtype are looked at. positions: of a
+        sample.
         """
         return (rows,)
 
-    def end(self, x_BSH: Tensor) -> Tensor:
-        """Compute the network's output of that of the last block."""
+    def end(self, state: Any) -> Tensor:
+        """Compute the network's output of the state that the last block gives."""
         raise NotImplementedError
 
     def forward(self, *inputs: Tensor, rows: BatchRows | None = None) -> Tensor:
         """Compute the output of a batch's inputs. rows: of the global batch, for dropout."""
-        x_BSH = self.begin(*inputs, rows=rows)
-        return self.end(self.run_blocks(x_BSH, rows, range(len(self.blocks)), positions=inputs[0].shape[1]))
+        state = self.begin(*inputs, rows=rows)
+        return self.end(self.run_blocks(state, rows, range(len(self.blocks)), positions=inputs[0].shape[1]))
 
     def run_blocks(
-        self, x_BSH: Tensor, rows: BatchRows | None, numbers: Iterable[int], *, positions: int | None = None
-    ) -> Tensor:
+        self, state: State, rows: BatchRows | None, numbers: Iterable[int], *, positions: int | None = None
+    ) -> State:
         """Compute the output of these blocks one after the other, in groups where they are checkpointed: the last of
         these may be a shorter one. positions: of a sample, where other splits of the network than ours leave x fewer.
         """
-        beside = self.beside(x_BSH, rows, positions or x_BSH.shape[1])
+        stream = state if isinstance(state, Tensor) else state[0]
+        beside = self.beside(stream, rows, positions or stream.shape[1])
         blocks = [self.blocks[number] for number in numbers]
         if not (self.checkpoint_every and torch.is_grad_enabled()):
-            return _one_by_one(x_BSH, blocks, beside)
+            return _one_by_one(state, blocks, beside)
         for first in range(0, len(blocks), self.checkpoint_every):
             group = blocks[first : first + self.checkpoint_every]
-            x_BSH = checkpoint(_one_by_one, x_BSH, group, beside, use_reentrant=False, preserve_rng_state=False)
-        return x_BSH
+            state = checkpoint(_one_by_one, state, group, beside, use_reentrant=False, preserve_rng_state=False)
+        return state
 
 
-def _one_by_one(x_BSH: Tensor, blocks: Iterable[nn.Module], beside: tuple[object, ...]) -> Tensor:
+def _one_by_one(state: State, blocks: Iterable[nn.Module], beside: tuple[object, ...]) -> State:
     for block in blocks:
-        x_BSH = block(x_BSH, *beside)
-    return x_BSH
+        state = block(state, *beside)
+    return state

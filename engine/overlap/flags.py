@@ -4,7 +4,9 @@ A schedule carries them out (schedule.py); `none` is the numeric oracle that wai
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from math import inf
 from typing import Literal
 
@@ -77,10 +79,12 @@ class Overlap(Pace):
         sharing = min(devices_per_node, grid.size)
         return self.bucket_bytes or bucket_bytes(grid.model_replicas, link_bytes_per_s, sharing)
 
-    def auto_blocks(self, free_bytes: float, block_bytes: float, layers: int) -> int:
-        """Settle cache="auto": give the blocks that fit cache_bytes or, without it, CACHE_SHARE of what is free."""
+    def auto_blocks(self, free_bytes: float, block_bytes: Sequence[float]) -> int:
+        """Settle cache="auto": give the last blocks that fit cache_bytes or, without it, CACHE_SHARE of what is free.
+        block_bytes: of each block's weights.
+        """
         budget = CACHE_SHARE * max(0.0, free_bytes) if self.cache_bytes is None else self.cache_bytes
-        return min(int(budget / block_bytes), layers)
+        return sum(needed <= budget for needed in accumulate(reversed(block_bytes)))
 
     @classmethod
     def parse(cls, text: str) -> "Overlap":

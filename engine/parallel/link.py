@@ -8,6 +8,7 @@ lost, doubled or exchanged is an error, not a wrong number.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from math import prod
 
 import torch
@@ -35,16 +36,19 @@ def device_waits(comm: Comm) -> bool:
     return comm.device.type == "cuda"
 
 
+Shapes = Sequence[Sequence[int]]
+"""They are those of the tensors of a message."""
+
+
 class Link:
     """It holds the messages of this rank: those that are on their way to it, and those that it has sent.
 
-    shape: of the activations between two stages, and of their gradients.
+    entering: shapes of what each chunk of the network takes, stage by stage, and of its gradients.
     """
 
-    def __init__(self, comm: Comm, shape: Sequence[int], dtype: torch.dtype) -> None:
-        self._comm, self._shape, self._dtype = comm, tuple(shape), dtype
-        self._parts = comm.grid[INNER] if prod(shape) % comm.grid[INNER] == 0 else 1
-        self._part_bytes = prod(shape) // self._parts * dtype.itemsize
+    def __init__(self, comm: Comm, entering: Sequence[Shapes], dtype: torch.dtype) -> None:
+        self._comm, self._dtype = comm, dtype
+        self._entering = [tuple(map(tuple, shapes)) for shapes in entering]
         self._stage, self._stages = comm.coords[CUTTING_STAGES], comm.grid.stages
         self._from = {
             Direction.FORWARD: (self._stage - 1) % self._stages,
@@ -85,7 +89,7 @@ class Link:
             raise RunError("A stage waits, but no message is to come: this is a fault of its schedule.")
         self._comm.wait_any([handle for handle in first if not handle.arrived()] or first)
 
-    def take(self, task: Task) -> Tensor:
+    def take(self, task: Task) -> list[Tensor]:
         """Wait for a task's message, and give its content. Raises RunError for a message that is for another."""
         wanted = self._expected[task.direction].popleft()
         assert wanted == task, f"the schedule wants {task} where {wanted} comes"
@@ -93,29 +97,35 @@ class Link:
         handle, message = self._coming[task.direction].popleft()
         handle.wait(unavoidable=True)
         self._post(task.direction, self._ahead)
-        tail = message[self._part_bytes :]
+        shapes = self._shapes(self._stage, task)
+        parts, part_bytes = self._cut(shapes)
+        tail = message[part_bytes:]
         if device_waits(self._comm):
             self._tails.append((task, tail.clone()))  # or all messages of a step would be kept for it
         elif not message.is_meta:
             self._check(task, tail)
-        part = message[: self._part_bytes].view(self._dtype)
-        content = part if self._parts == 1 else self._comm.run(Kind.ALL_GATHER, INNER, part)
-        return content.view(self._shape)
+        part = message[:part_bytes].view(self._dtype)
+        whole = part if parts == 1 else self._comm.run(Kind.ALL_GATHER, INNER, part)
+        ends = [*accumulate(map(prod, shapes))]
+        return [whole[end - prod(shape) : end].view(shape) for shape, end in zip(shapes, ends, strict=True)]
 
-    def send(self, task: Task, content: Tensor) -> None:
-        """Send the content to a task of the stage that is next in its direction. It may be changed afterwards."""
-        if content.shape != self._shape or content.dtype != self._dtype:
-            raise RunError(
-                f"Stages send {self._dtype} of shape {self._shape} to each other, but stage {self._stage} made "
-                f"{content.dtype} of {tuple(content.shape)}."
-            )
-        self._departing = [handle for handle in self._departing if not handle.let_go()]
-        message = torch.empty(self._part_bytes + TAIL_BYTES, dtype=torch.uint8, device=content.device)
-        part = content.reshape(self._parts, -1)[self._comm.coords[INNER] if self._parts > 1 else 0]
-        message[: self._part_bytes].view(self._dtype).copy_(part)
-        message[self._part_bytes :].copy_(self._tail(task), non_blocking=True)
+    def send(self, task: Task, contents: Sequence[Tensor]) -> None:
+        """Send the contents to a task of the stage that is next in its direction. They may be changed afterwards."""
         ahead = 1 if task.direction is Direction.FORWARD else -1
         to, lane = (self._stage + ahead) % self._stages, LANES[task.direction]
+        shapes, found = self._shapes(to, task), tuple(tuple(content.shape) for content in contents)
+        if found != shapes or any(content.dtype != self._dtype for content in contents):
+            raise RunError(
+                f"Stages send {self._dtype} of shapes {shapes} to each other, but stage {self._stage} made "
+                f"{contents[0].dtype} of {found}."
+            )
+        self._departing = [handle for handle in self._departing if not handle.let_go()]
+        parts, part_bytes = self._cut(shapes)
+        message = torch.empty(part_bytes + TAIL_BYTES, dtype=torch.uint8, device=contents[0].device)
+        whole = contents[0].reshape(-1) if len(contents) == 1 else torch.cat([one.reshape(-1) for one in contents])
+        part = whole.view(parts, -1)[self._comm.coords[INNER] if parts > 1 else 0]
+        message[:part_bytes].view(self._dtype).copy_(part)
+        message[part_bytes:].copy_(self._tail(task), non_blocking=True)
         handle = self._comm.issue(Kind.SEND, CUTTING_STAGES, message, lane=lane, peer=to)
         self._sent.append(handle)
         self._departing.append(handle)
@@ -140,12 +150,25 @@ class Link:
         self._tails.clear()
 
     def _post(self, direction: Direction, most: int) -> None:
-        coming = self._coming[direction]
+        coming, expected = self._coming[direction], self._expected[direction]
         while self._unposted[direction] and len(coming) < most:
+            next_one = expected[len(expected) - self._unposted[direction]]
             self._unposted[direction] -= 1
-            message = torch.empty(self._part_bytes + TAIL_BYTES, dtype=torch.uint8, device=self._comm.device)
+            part_bytes = self._cut(self._shapes(self._stage, next_one))[1]
+            message = torch.empty(part_bytes + TAIL_BYTES, dtype=torch.uint8, device=self._comm.device)
             lane, peer = LANES[direction], self._from[direction]
             coming.append((self._comm.issue(Kind.RECV, CUTTING_STAGES, message, lane=lane, peer=peer), message))
+
+    def _shapes(self, stage: int, task: Task) -> tuple[tuple[int, ...], ...]:
+        """Give the shapes of what a task of a stage takes: what its chunk enters with, or gradients of the next's."""
+        chunk = task.chunk * self._stages + stage
+        return self._entering[chunk if task.direction is Direction.FORWARD else chunk + 1]
+
+    def _cut(self, shapes: Shapes) -> tuple[int, int]:
+        """Say into how many parts a message is cut, and how many bytes one has."""
+        numel, ranks = sum(map(prod, shapes)), self._comm.grid[INNER]
+        parts = ranks if numel % ranks == 0 else 1
+        return parts, numel // parts * self._dtype.itemsize
 
     def _tail(self, task: Task) -> Tensor:
         numbers = NUMBERS[task.direction], task.number, task.chunk, self._step

@@ -29,7 +29,8 @@ class Parts:
 
     placements: of all. owners: the stage of each. held: those of this rank's stage, with whether they are its own: the
     last stage has a copy of a tied table, which is the first one's. ties: second names of parameters, and the first.
-    stream: tokens of a sample, and features of each on one rank.
+    entering: shapes of what each chunk of the network takes on one rank, of each sample, stage by stage; and last of
+    what comes out of the last one.
     """
 
     cut: Cut
@@ -37,7 +38,7 @@ class Parts:
     owners: Mapping[str, int]
     held: Mapping[str, bool]
     ties: Mapping[str, str]
-    stream: tuple[int, int]
+    entering: tuple[tuple[tuple[int, ...], ...], ...]
     shared: str | None = None
     """A table of which this rank's stage and another one hold a copy each"""
 
@@ -178,18 +179,19 @@ class ParallelModel(nn.Module):
         self.schedule.cache([weight for weights in kept for weight in weights])
         self.cached_blocks = count
 
-    def block_bytes(self) -> int:
-        """Count the bytes of one transformer block's gathered weights in the compute dtype."""
-        return self.schedule.gathered_bytes(self._weights_of_blocks()[0])
+    def block_bytes(self) -> list[int]:
+        """Count the bytes of each block's gathered weights in the compute dtype."""
+        return [self.schedule.gathered_bytes(weights) for weights in self._weights_of_blocks()]
 
     def _weights_of_blocks(self) -> list[list[ShardedWeight]]:
         """List those of each block that this rank holds."""
         of_blocks = ([m.sharded for m in block.modules() if isinstance(m, Linear)] for block in self.module.blocks)
         return [weights for weights in of_blocks if weights]
 
-    def boundary_shape(self, batch: Mapping[str, Tensor]) -> tuple[int, ...]:
-        """Give the shape of the activations between two stages, of a batch."""
-        return len(next(iter(batch.values()))), *self.parts.stream
+    def entering(self, batch: Mapping[str, Tensor]) -> list[list[tuple[int, ...]]]:
+        """Give the shapes of what each chunk of the network takes, of a batch."""
+        rows = len(next(iter(batch.values())))
+        return [[(rows, *shape) for shape in shapes] for shapes in self.parts.entering]
 
     def _run(self, forward: Callable[[], Tensor]) -> Tensor:
         """Run the network: for the next forward that the step expects, or for one that belongs to no step."""

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from engine.comm.funnel import Comm
-from engine.grid import CUTTING_STAGES, STREAM
+from engine.grid import CUTTING_STAGES
 from engine.layers.matmul import PLAIN, Kernels
 from engine.layers.registry import Local, layer_of_grid
 from engine.models.adapters.library import adapt
@@ -70,8 +70,10 @@ def parallelize(
     stage = coords[CUTTING_STAGES]
     held = cut.parameters(table, stage)
     copies = [name for name, own in cut.parameters(table, cut.stages - 1).items() if not own]
+    entering = [table.boundaries[place] for place in (*(blocks.start for blocks in cut.in_order), len(table.blocks))]
     parts = Parts(
-        cut, placements, cut.owners(table), held, ties, (architecture.sequence, architecture.hidden // grid[STREAM]),
+        cut, placements, cut.owners(table), held, ties,
+        tuple(tuple(carried.of_rank(grid) for carried in some) for some in entering),
         shared=next((name for name in copies if name in held), None),
     )  # fmt: skip
     ours = {name: placement for name, placement in placements.items() if name in held}

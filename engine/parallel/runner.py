@@ -13,8 +13,9 @@ from torch import Tensor
 from engine.comm.collective import Kind
 from engine.grid import CUTTING_STAGES, HOLDING
 from engine.layers.dropout import BatchRows
+from engine.models.serial import State
 from engine.overlap.tasks import ONE_BY_ONE, Direction, Order, StepSchedule, Task, receiver, takes_message
-from engine.parallel.link import Link, device_waits
+from engine.parallel.link import Link, Shapes, device_waits
 from engine.parallel.model import ParallelModel
 from engine.pipeline.simulation import Replayed, equal_times
 
@@ -24,28 +25,30 @@ Mark = Callable[[str], None]
 
 
 class Leave(torch.autograd.Function):
-    """It ends the graph of a stage whose output has been sent, so that only what the backward needs is kept of it. What
-    comes back for it is in box when its backward begins.
+    """It ends the graph of a stage whose outputs have been sent, so that only what the backward needs is kept of it.
+    What comes back for them is in box when its backward begins.
     """
 
     @staticmethod
-    def forward(ctx, output: Tensor, box: list[Tensor]) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx, box: list[Tensor], *outputs: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.box = box
-        return output.new_zeros(())
+        return outputs[0].new_zeros(())
 
     @staticmethod
-    def backward(ctx, _: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return ctx.box.pop(), None
+    def backward(ctx, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+        gradients = (None, *ctx.box)
+        ctx.box.clear()
+        return gradients
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
     """It is a pass between its forward and its backward.
 
-    entered: the activations that came from the stage before; None of the first. left: the loss, or what Leave gave.
+    entered: what came from the stage before; nothing of the first. left: the loss, or what Leave gave.
     """
 
-    entered: Tensor | None
+    entered: list[Tensor]
     left: Tensor
     box: list[Tensor]
 
@@ -75,7 +78,7 @@ class Runner:
         self._held.clear()
         self.most_held = self.most_pending = pending = 0
         if self._cut.stages > 1 and self._link is None:
-            self._link = self._open_link(model.boundary_shape(micro_batches[0][1]))
+            self._link = self._open_link(model.entering(micro_batches[0][1]))
         cold = self._link is not None and self._cold()
         schedule = self._replayed(passes) if cold else self.schedule
         order = schedule.order(self._stage, self._cut.stages, passes)
@@ -130,22 +133,25 @@ class Runner:
     def _forward(
         self, task: Task, batch: Mapping[str, Tensor], rows: BatchRows | None, divisor: float | Tensor
     ) -> None:
-        module, cut, entered = self.model.module, self._cut, None
+        module, cut, entered = self.model.module, self._cut, list[Tensor]()
+        state: State
         if not self._takes_message(task):
-            x = module.begin(*module.task.inputs(batch), rows=rows)
+            state = module.begin(*module.task.inputs(batch), rows=rows)
         else:
             assert self._link is not None
-            entered = x = self._link.take(task).requires_grad_()
+            entered = [one.requires_grad_() for one in self._link.take(task)]
+            state = entered[0] if len(entered) == 1 else tuple(entered)
         whole = range(len(module.blocks))
-        x = module.run_blocks(x, rows, whole if cut.stages == 1 else cut.blocks[self._stage][task.chunk])
+        state = module.run_blocks(state, rows, whole if cut.stages == 1 else cut.blocks[self._stage][task.chunk])
         box: list[Tensor] = []
         there = receiver(self._stage, task, cut.stages, cut.chunks)
         if there is None:
-            left = module.task.loss(module.criterion, module.end(x), batch, divisor)
+            left = module.task.loss(module.criterion, module.end(state), batch, divisor)
         else:
             assert self._link is not None
-            self._link.send(there[1], x.detach())
-            left = Leave.apply(x, box)
+            leaving = [state] if isinstance(state, Tensor) else state
+            self._link.send(there[1], [one.detach() for one in leaving])
+            left = Leave.apply(box, *leaving)
         self._held[task.number, task.chunk] = _Pass(entered, left, box)
 
     def _backward(self, task: Task) -> Tensor | None:
@@ -153,14 +159,12 @@ class Runner:
         at, takes_message = self._held.pop((task.number, task.chunk)), self._takes_message(task)
         if takes_message:
             assert self._link is not None
-            at.box.append(self._link.take(task))
+            at.box.extend(self._link.take(task))
         at.left.backward()
         there = receiver(self._stage, task, self._cut.stages, self._cut.chunks)
         if there is not None:
             assert self._link is not None
-            assert at.entered is not None
-            assert at.entered.grad is not None
-            self._link.send(there[1], at.entered.grad)
+            self._link.send(there[1], [one.grad for one in at.entered if one.grad is not None])
         return None if takes_message else at.left.detach()
 
     def _takes_message(self, task: Task) -> bool:
@@ -209,8 +213,8 @@ class Runner:
         direction, number, chunk = message.tolist()
         return Task(list(Direction)[direction], number, chunk)
 
-    def _open_link(self, shape: Sequence[int]) -> Link:
-        return Link(self._comm, shape, self.model.schedule.compute_dtype)
+    def _open_link(self, entering: Sequence[Shapes]) -> Link:
+        return Link(self._comm, entering, self.model.schedule.compute_dtype)
 
     def _arrivals(self, schedule: StepSchedule, direction: Direction, passes: int) -> list[Task]:
         """List the tasks of this stage for which messages come, in the order in which its neighbour sends them."""

@@ -237,7 +237,10 @@ def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
     """Add up the micro-batches in flight, with the fullest moment of one: blocks recomputed, or the loss."""
     model, compute, master = case.model, case.compute, case.master
     network, tokens = model.network(), ranks.at_once * model.sequence
-    head_tokens, kept_of_block = ranks.at_once * (network.sections[-1].tokens or model.sequence), network.blocks.kept
+    head_tokens, kept_of_block = (
+        ranks.at_once * (network.sections[-1].tokens or model.sequence),
+        network.blocks[0].section.kept,
+    )
     wide = master if habits.autocast and case.autocast else compute
     stream = tokens * model.hidden * wide / (ranks.tensor if habits.stream else 1)
     split = tokens * compute * kept_of_block.over_inner / ranks.tensor

@@ -7,7 +7,7 @@ as their flops say. So a stage may have fewer blocks than another. No torch.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
+from itertools import accumulate, chain
 
 from engine.errors import UsageError
 from engine.models.architecture import Architecture
@@ -41,6 +41,11 @@ class Cut:
         """Count the chunks of a stage."""
         return len(self.blocks[0])
 
+    @property
+    def in_order(self) -> list[range]:
+        """List the blocks of all chunks in the network's order."""
+        return [stage[chunk] for chunk in range(self.chunks) for stage in self.blocks]
+
     def owners(self, network: Network) -> dict[str, int]:
         """Give the stage of each parameter by name; of a tied one the first that has it."""
         found: dict[str, int] = {}
@@ -64,29 +69,51 @@ def cut_evenly(model: Architecture, stages: int, chunks: int = 1, *, recompute: 
 
     recompute: whether blocks run forward once more in the backward. Raises UsageError with fewer blocks than parts.
     """
-    layers, parts = model.network().blocks.repeat, stages * chunks
-    _check_blocks(layers, stages, chunks)
-    return _as_cut(_fairest(layers, parts, *split_step_flops(model, recompute=recompute)), stages)
+    _check_blocks(model.layers, stages, chunks)
+    before, blocks, after = split_step_flops(model, recompute=recompute)
+    fairest = _fairest if len(set(blocks)) == 1 else _fairest_of_unlike
+    return _as_cut(fairest(before, tuple(blocks), after, stages * chunks), stages)
 
 
 @cache
-def _fairest(layers: int, parts: int, before: int, block: int, after: int) -> Sequence[int]:
-    """Share the layers out fairly, with so many flops in a block, and before and after all."""
+def _fairest(before: int, blocks: Sequence[int], after: int, parts: int) -> Sequence[int]:
+    """Share blocks of as many flops each out fairly, with so many before and after all."""
 
     def slowness(counts: Sequence[int]) -> tuple[int, int]:
-        flops = [count * block for count in counts]
+        flops = [count * blocks[0] for count in counts]
         flops[0] += before
         flops[-1] += after
         return max(flops), sum(each * each for each in flops)
 
-    return min(_ways(layers, parts), key=slowness)
+    return min(_ways(len(blocks), parts), key=slowness)
+
+
+@cache
+def _fairest_of_unlike(before: int, blocks: Sequence[int], after: int, parts: int) -> Sequence[int]:
+    """Share blocks of any flops out fairly: the best way of some builds on the best ways of fewer."""
+    flops = [before + done for done in accumulate(blocks)]
+    flops[-1] += after
+
+    @cache
+    def best(count: int, parts: int) -> tuple[int, int, tuple[int, ...]]:
+        """Give the flops of the slowest part, the sum of squares, and the blocks of each part."""
+        if parts == 1:
+            return flops[count - 1], flops[count - 1] ** 2, (count,)
+        ways: list[tuple[int, int, tuple[int, ...]]] = []
+        for fewer in range(parts - 1, count):
+            most, squares, counts = best(fewer, parts - 1)
+            last = flops[count - 1] - flops[fewer - 1]
+            ways.append((max(most, last), squares + last**2, (*counts, count - fewer)))
+        return min(ways)
+
+    return best(len(blocks), parts)[2]
 
 
 def cut_by_hand(given: str, model: Architecture, stages: int, chunks: int = 1) -> Cut:
     """Cut as a person says, such as 5,7,7,5: blocks of each part, in the network's order. Raises UsageError unless they
     are so many parts and all blocks.
     """
-    layers, parts = model.network().blocks.repeat, stages * chunks
+    layers, parts = model.layers, stages * chunks
     _check_blocks(layers, stages, chunks)
     counts = [int(count) if count.isdecimal() else 0 for count in given.replace(" ", "").split(",")]
     if len(counts) != parts or min(counts) < 1 or sum(counts) != layers:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 
 from engine.errors import UsageError
 from engine.models.architecture import Architecture
@@ -71,13 +72,13 @@ def _fastest(model: Architecture, stages: int, passes: int, *, recompute: bool) 
 def times_by_flops(schedule: StepSchedule, model: Architecture, stages: int, *, recompute: bool) -> Times:
     """Give the times of a stage's tasks, a mean forward of all stages taking 1."""
     cut = cut_evenly(model, stages, schedule.chunks, recompute=recompute)
-    before, block, after = (flops / 3 for flops in split_step_flops(model, recompute=False))
-    mean = (before + model.layers * block + after) / stages
+    before, of_blocks, after = split_step_flops(model, recompute=False)
+    mean = (before + sum(of_blocks) + after) / stages
 
     def part_s(stage: int, direction: Direction) -> float:
-        blocks = sum(map(len, cut.blocks[stage]))
+        blocks = sum(of_blocks[number] for number in chain(*cut.blocks[stage]))
         around = before * (stage == 0) + after * (stage == stages - 1)
-        again = blocks * block if recompute and direction is Direction.BACKWARD else 0.0
-        return (blocks * block + around + again) / mean
+        again = blocks if recompute and direction is Direction.BACKWARD else 0
+        return (blocks + around + again) / mean
 
     return times_of(schedule, part_s, lambda stage, direction: Transit(0.0, TRANSIT))

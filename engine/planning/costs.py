@@ -49,9 +49,9 @@ class Costs:
         """So many features of a row are moved from x to y, and their gradients back."""
         for section in model.network().sections:
             again = 2 if training.checkpoint_activations and section.recomputed else 1
-            rows = self._sequences * (section.tokens or model.sequence)
             for op in section.operations:
                 if isinstance(op, Linear):
+                    rows = self._sequences * section.tokens_of(op, model.sequence)
                     layer = Layer(rows, op.k, op.n, training.compute, transposed=op.split != NORMAL)
                     # Recomputation stops before the last sum of a block, which nothing in the backward needs.
                     self._parts[_Part(layer, again, 1 if op is section.operations[-1] else again)] += section.repeat

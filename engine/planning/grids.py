@@ -46,8 +46,9 @@ class SearchSpace:
     @cached_property
     def planes(self) -> list[tuple[int, int]]:
         """List every (x, y) that divides what they split, the smallest product first."""
-        xs = [x for x in divisors(gcd(*self.model.network().divided_by_inner.values())) if self._allows(Grid(x=x))]
-        ys = [y for y in divisors(self.model.hidden) if self._allows(Grid(y=y))]
+        network = self.model.network()
+        xs = [x for x in divisors(gcd(*network.divided_by_inner.values())) if self._allows(Grid(x=x))]
+        ys = [y for y in divisors(gcd(*network.divided_by_stream.values())) if self._allows(Grid(y=y))]
         return sorted(((x, y) for x in xs for y in ys), key=lambda plane: (prod(plane), plane))
 
     def _allows(self, grid: Grid) -> bool:
@@ -64,7 +65,7 @@ class SearchSpace:
     def shards(self, x: int, y: int) -> list[int]:
         """List every z that divides the tiles of this plane, ascending."""
         network = self.model.network()
-        placements = network.blocks.placements() + network.rest
+        placements = [placed for section in network.sections for placed in section.placements()]
         return divisors(gcd(*(prod(p.tile_shape(Grid(x, y))) for p in placements if p.sharded)))
 
     def parts(self, ranks: int) -> set[int]:

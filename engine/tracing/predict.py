@@ -90,7 +90,7 @@ def traced(training: Training, grid: Grid, *, device_memory: float | None = None
 def _few(training: Training) -> int:
     network = training.model.network()
     of_block, rest = (
-        [prod(p.shape) for p in some if p.sharded] for some in (network.blocks.placements(), network.rest)
+        [prod(p.shape) for p in some if p.sharded] for some in (network.blocks[0].placements, network.rest)
     )
     return 2 + max(rest) // sum(of_block)
 

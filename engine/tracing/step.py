@@ -130,5 +130,6 @@ def _size_cache(trainer: Trainer, device_memory: float | None, peak: int, under_
     overlap = trainer.training.overlap
     if overlap.cache != AUTO or not trainer.model.can_cache:
         return
-    model, layers = trainer.model, trainer.training.model.layers
-    model.cache_blocks(cached_blocks(overlap, device_memory, peak, under_way * model.block_bytes(), layers))
+    model = trainer.model
+    block_bytes = [under_way * one for one in model.block_bytes()]
+    model.cache_blocks(cached_blocks(overlap, device_memory, peak, block_bytes))

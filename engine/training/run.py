@@ -176,9 +176,11 @@ def tuned(training: Training, comm: Comm, *, force: bool = False) -> tuple[Mappi
 
 def _attention(training: Training, grid: Grid, device: torch.device) -> str | None:
     """Name the kernel that a rank's heads take; warn where it is none."""
-    (of_block,), ranks = training.model.network().blocks.of_kind(Attention), grid[INNER]
+    model, ranks = training.model, grid[INNER]
+    section, of_block = next((section, op) for section in model.network().sections for op in section.of_kind(Attention))
     taken = attention.backend(
-        of_block.heads // ranks, of_block.kv_heads // ranks, of_block.head_size, training.model.sequence,
+        of_block.heads // ranks, of_block.kv_heads // ranks, of_block.head_size,
+        section.tokens_of(of_block, model.sequence),
         Precision.named(training.precision).compute, device, causal=of_block.causal,
     )  # fmt: skip
     if taken is attention.Backend.MATH and device.type == "cuda":

@@ -186,7 +186,7 @@ class Trainer:
         if overlap.cache_bytes is None:
             free = free_bytes(self.comm.device) / self.comm.ranks_sharing_memory()
         passes = self.training.under_way(self.comm.grid, self.comm.coords[CUTTING_STAGES])
-        fits = overlap.auto_blocks(free, passes * self.model.block_bytes(), self.training.model.layers)
+        fits = overlap.auto_blocks(free, [passes * block_bytes for block_bytes in self.model.block_bytes()])
         self._auto_blocks = int(self.comm.everyone(torch.tensor([fits])).min().item())
         self._keep_auto()
 

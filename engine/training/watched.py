@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.comm.funnel import Comm
 from engine.overlap.tasks import Direction, StepSchedule, Task
-from engine.parallel.link import Link
+from engine.parallel.link import Link, Shapes
 from engine.parallel.model import ParallelModel
 from engine.parallel.runner import Mark, MicroBatch, Runner
 from engine.training.schedules import Disturbance
@@ -70,9 +70,9 @@ class WatchedRunner(Runner):
         self._mark(BETWEEN)
         return loss
 
-    def _open_link(self, shape: Sequence[int]) -> Link:
+    def _open_link(self, entering: Sequence[Shapes]) -> Link:
         dtype = self.model.schedule.compute_dtype
-        return _WatchedLink(self._comm, shape, dtype, taken=self._begin, leaving=self._hold_back)
+        return _WatchedLink(self._comm, entering, dtype, taken=self._begin, leaving=self._hold_back)
 
     def _begin(self, task: Task) -> None:
         """Begin the work on a task, whose message is there."""
@@ -105,20 +105,20 @@ class _WatchedLink(Link):
     def __init__(
         self,
         comm: Comm,
-        shape: Sequence[int],
+        entering: Sequence[Shapes],
         dtype: torch.dtype,
         *,
         taken: Callable[[Task], None],
         leaving: Callable[[Task], None],
     ) -> None:
-        super().__init__(comm, shape, dtype)
+        super().__init__(comm, entering, dtype)
         self._taken, self._leaving = taken, leaving
 
-    def take(self, task: Task) -> Tensor:
+    def take(self, task: Task) -> list[Tensor]:
         content = super().take(task)
         self._taken(task)
         return content
 
-    def send(self, task: Task, content: Tensor) -> None:
+    def send(self, task: Task, contents: Sequence[Tensor]) -> None:
         self._leaving(task)
-        super().send(task, content)
+        super().send(task, contents)

@@ -45,7 +45,7 @@ def products(training: Training, grid: Grid, device: torch.device) -> list[Produ
 
     Where there are several micro-batches, the products are those of one after the first.
     """
-    network, batch = training.model.network(), training.batch
+    network, sequence, batch = training.model.network(), training.model.sequence, training.batch
     precision = Precision.named(training.precision, training.reduce_dtype, offload=training.offload)
     looked_up = {table.name for section in network.sections for table in section.of_kind(Table)}
     compute, kept = precision.compute, precision.gradient
@@ -56,9 +56,8 @@ def products(training: Training, grid: Grid, device: torch.device) -> list[Produ
         forwards = 2 if training.checkpoint_activations and section.recomputed else 1
         for linear in section.of_kind(Linear):
             name = f"{section.prefix(number)}{linear.name}"
-            out_axis, in_axis = linear.split
-            rows = batch.at_once(grid) * (section.tokens or training.model.sequence)
-            shape = Shape(rows, linear.n // grid[out_axis], linear.k // grid[in_axis])
-            key = (shape, forwards, linear.tied not in looked_up, linear.bias and grid[in_axis] == 1)
+            (n_ranks, k_ranks), rows = linear.ranks(grid), batch.at_once(grid) * section.tokens_of(linear, sequence)
+            shape = Shape(rows, linear.n // n_ranks, linear.k // k_ranks)
+            key = (shape, forwards, linear.tied not in looked_up, linear.bias and k_ranks == 1)
             found.setdefault(key, Products(*key, accumulates, gradient != compute)).layers.append(name)
     return sorted(found.values(), key=lambda p: (p.shape.m * p.shape.n * p.shape.k, p.shape), reverse=True)

@@ -8,7 +8,7 @@ import torch
 
 from engine.layers.dropout import BatchRows
 from engine.layers.noise import normal
-from engine.models.diffusion import SCHEDULES, Diffusion, cosine_betas, linear_betas, simple_loss
+from engine.models.diffusion import SCHEDULES, Diffusion, SimpleLoss, cosine_betas, linear_betas
 
 STEPS = 1000
 SHAPE = (3, 8, 8)
@@ -128,8 +128,8 @@ def test_a_network_of_gaussian_images_is_sampled_to_their_variance() -> None:
 
 def test_the_simple_loss_looks_at_the_noise_alone() -> None:
     noise, other = drawn(1), drawn(2)
-    assert float(simple_loss(other, noise)) == pytest.approx(float(((other - noise) ** 2).mean()))
-    assert torch.equal(simple_loss(torch.cat([other, drawn(3)], dim=1), noise), simple_loss(other, noise))
+    assert float(SimpleLoss()(other, noise, noise.numel())) == pytest.approx(float(((other - noise) ** 2).mean()))
+    assert torch.equal(SimpleLoss()(torch.cat([other, drawn(3)], dim=1), noise), SimpleLoss()(other, noise))
 
 
 def test_precision_of_images_is_kept() -> None:

@@ -162,14 +162,14 @@ def saved_numbers(model: Architecture, grid: Grid) -> int:
 
 def statistics(model: Architecture, grid: Grid) -> int:
     """Numbers of each token that a block's norms and attention keep besides features."""
-    block = model.network().blocks
+    block = model.network().blocks[0].section
     of_norms = sum((2 if norm.kind == "layernorm" else 1) * (norm.heads or grid.x) for norm in block.of_kind(Norm))
     return (of_norms + sum(attention.heads for attention in block.of_kind(Attention))) // grid.x
 
 
 def kept_tensors_agree(model: Architecture, grid: Grid) -> None:
     one, two = (saved_numbers(replace(model, layers=layers), grid) for layers in (1, 2))  # type: ignore[type-var]
-    kept = model.network().blocks.kept
+    kept = model.network().blocks[0].section.kept
     features = kept.over_inner // grid.x + (kept.over_stream + kept.streams * model.hidden) // grid.y
     a_token = features + statistics(model, grid)
     assert two - one == BATCH * model.sequence * a_token + kept.angles * model.sequence
@@ -222,7 +222,8 @@ def test_an_operation_that_the_table_lacks_is_missed(
         first, blocks, last = whole(model).sections
         gone = blocks.of_kind(kind)[-1]
         return Network(
-            (first, replace(blocks, operations=tuple(op for op in blocks.operations if op is not gone)), last)
+            (first, replace(blocks, operations=tuple(op for op in blocks.operations if op is not gone)), last),
+            model.stream,
         )
 
     model = GPTConfig("toy", layers=2, hidden=16, heads=4, vocabulary=10, sequence=5)

@@ -73,7 +73,8 @@ class BertConfig(EvenHeads):
             Norm("head_norm", h, "layernorm", bias=True),
             Linear("head", self.vocabulary, h, bias=True, tied="tokens", outputs=VOCABULARY),
         )
-        return Network((Section(tables), Section(block, "blocks", self.layers, recomputed=True), Section(head)))
+        sections = (Section(tables), Section(block, "blocks", self.layers, recomputed=True), Section(head))
+        return Network(sections, self.stream)
 
     @property
     def task(self) -> MaskedToken:

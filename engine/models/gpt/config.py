@@ -96,7 +96,7 @@ class GPTConfig(EvenHeads):
             Section(block, "blocks", self.layers, recomputed=True),
             Section((Norm("norm", h, kind, bias=centred), head)),
         )
-        return Network(sections)
+        return Network(sections, self.stream)
 
     @property
     def task(self) -> NextToken:

@@ -110,7 +110,7 @@ class LlamaConfig(Architecture):
             Section(block, "blocks", self.layers, recomputed=True),
             Section((Norm("norm", h, "rmsnorm"), head)),
         )
-        return Network(sections)
+        return Network(sections, self.stream)
 
     @property
     def task(self) -> NextToken:

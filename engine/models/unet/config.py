@@ -1,44 +1,63 @@
-"""Describe a U-Net by its shape (Nichol and Dhariwal 2021; Dhariwal and Nichol 2021). No torch in it."""
+"""Describe a U-Net as an Architecture (Nichol and Dhariwal 2021; Dhariwal and Nichol 2021)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from engine.data.colours import CHANNELS
-from engine.errors import UsageError
+from engine.data.images import Images
+from engine.errors import UsageError, listed_divisors
+from engine.models.architecture import Architecture, check_positive
+from engine.models.denoising import Denoising
+from engine.models.network import Network
+from engine.models.unet.steps import Resampling, Step
+from engine.models.unet.table import table
 
 GROUPS = 32
 """Each norm has so many groups of channels."""
 
 
 @dataclass(frozen=True, slots=True)
-class UNetConfig:
+class UNetConfig(Architecture):
     """It has a level for each multiplier, whose images have half the side of those of the level before.
 
     The defaults are what guided-diffusion makes of images of 32 x 32 pixels. improved-diffusion's own U-Net for these
     has four heads, resamples by convolutions, and gives six outputs.
     """
 
+    family: ClassVar[str] = "unet"
     name: str
     base: int
     """channels that multipliers are of"""
     multipliers: tuple[int, ...] = (1, 2, 2, 2)
     """of each level's channels, from the largest images to the smallest"""
-    blocks: int = 3
+    depth: int = 3
     """residual blocks of a level on the way down; there is one more on the way up"""
     attention: tuple[int, ...] = (16, 8)
     """sides, in pixels, at which pixels attend to one another; those in the middle always do"""
     head_channels: int = 64
     """channels of a head of attention; of no account if heads are given"""
-    heads: int | None = None
+    level_heads: int | None = None
     """heads of attention, the same number at each level"""
     resampling: Literal["block", "convolution"] = "block"
     """whether a residual block or a convolution halves and doubles images"""
     image: int = 32
     """pixels along a side of what it takes"""
-    outputs: int = CHANNELS
+    channels_out: int = CHANNELS
     """channels of what it gives: the noise's, and those of its variance where that is learned, too"""
+    schedule: Literal["linear", "cosine"] = "linear"
+    """how the variance of the noise grows"""
+    diffusion_steps: int = 1000
+    """steps in which an image becomes noise"""
+    last_std: float = 0.0
+    """standard deviation of the initial weights that end a block, and of the last convolution"""
+    nominal: float | None = None
+    source: str = "given by the user"
 
     def __post_init__(self) -> None:
+        for name in ("multipliers", "attention"):  # as a file or a list of options has them
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        check_positive(self)
         smallest = 2 ** (len(self.multipliers) - 1)
         if self.image % smallest:
             raise UsageError(
@@ -55,10 +74,13 @@ class UNetConfig:
                 f"No level of the U-Net has images of side {min(unknown)}, at which its pixels shall attend: take some "
                 f"of {', '.join(str(side) for side in self.sides)}."
             )
-        for channels in self.attending:
-            if channels % (self.heads or self.head_channels):
-                parts = f"{self.heads} heads" if self.heads else f"heads of {self.head_channels} channels"
-                raise UsageError(f"The U-Net attends on {channels} channels, which {parts} don't divide: take others.")
+        for channels in {step.channels for step in self.steps if step.attends}:
+            if channels % (self.level_heads or self.head_channels):
+                parts = f"{self.level_heads} heads" if self.level_heads else f"heads of {self.head_channels} channels"
+                raise UsageError(
+                    f"The U-Net attends on {channels} channels, which {parts} don't divide: take one of "
+                    f"{listed_divisors(channels)}."
+                )
 
     @property
     def sides(self) -> tuple[int, ...]:
@@ -66,16 +88,71 @@ class UNetConfig:
         return tuple(self.image // 2**level for level in range(len(self.multipliers)))
 
     @property
-    def channels(self) -> tuple[int, ...]:
-        """Give the channels of each level."""
-        return tuple(multiplier * self.base for multiplier in self.multipliers)
+    def steps(self) -> tuple[Step, ...]:
+        """List what it does one after the other: on the way down, in the middle, and on the way up."""
+        down, left = [*self._down()], [self.base]
+        left += [step.channels for step in down]
+        last, side = down[-1].channels, self.sides[-1]
+        middle = [Step(last, last, side, attends=True), Step(last, last, side)]
+        return (*down, *middle, *self._up(last, left))
 
-    @property
-    def attending(self) -> tuple[int, ...]:
-        """Give the channels of each level that attends, and last of the middle."""
-        levels = zip(self.channels, self.sides, strict=True)
-        return (*(channels for channels, side in levels if side in self.attention), self.channels[-1])
+    def _down(self) -> Iterator[Step]:
+        stream = self.base
+        for multiplier, side in zip(self.multipliers, self.sides, strict=True):
+            channels = multiplier * self.base
+            if side != self.image:
+                yield self._resampling(stream, 2 * side, "half", leaves=True)
+            for _ in range(self.depth):
+                yield Step(stream, channels, side, attends=side in self.attention, leaves=True)
+                stream = channels
+
+    def _up(self, stream: int, left: list[int]) -> Iterator[Step]:
+        """Take what was left, the last first."""
+        for multiplier, side in zip(reversed(self.multipliers), reversed(self.sides), strict=True):
+            channels = multiplier * self.base
+            for _ in range(self.depth + 1):
+                yield Step(stream, channels, side, attends=side in self.attention, takes=left.pop())
+                stream = channels
+            if side != self.image:
+                yield self._resampling(stream, side, "double")
+
+    def _resampling(self, channels: int, side: int, by: Resampling, *, leaves: bool = False) -> Step:
+        return Step(channels, channels, side, resampling=by, convolves=self.resampling == "convolution", leaves=leaves)
 
     def head_size(self, channels: int) -> int:
         """Give the channels of a head where the stream has so many."""
-        return channels // self.heads if self.heads else self.head_channels
+        return channels // self.level_heads if self.level_heads else self.head_channels
+
+    @property
+    def layers(self) -> int:  # type: ignore[override]
+        """Count the steps, which activation checkpointing runs again one by one."""
+        return len(self.steps)
+
+    @property
+    def hidden(self) -> int:  # type: ignore[override]
+        """Count the channels of the stream at full size."""
+        return self.base
+
+    @property
+    def heads(self) -> int:  # type: ignore[override]
+        """Count the heads of attention in the middle."""
+        channels = self.multipliers[-1] * self.base
+        return channels // self.head_size(channels)
+
+    @property
+    def sequence(self) -> int:  # type: ignore[override]
+        """Count the pixels of an image."""
+        return self.image**2
+
+    @property
+    def outputs(self) -> int:
+        """Count the channels that it gives of a pixel."""
+        return self.channels_out
+
+    def network(self) -> Network:
+        """List the operations. Initial values are PyTorch's own, and zeros where a block or the network ends."""
+        return table(self)
+
+    @property
+    def task(self) -> Denoising:
+        return Denoising(Images(self.image), self.schedule, self.diffusion_steps)

@@ -89,7 +89,8 @@ class ViTConfig(EvenHeads):
                 Section(tables),
                 Section(block, "blocks", self.layers, recomputed=True),
                 Section(head, tokens=1),
-            )
+            ),
+            self.stream,
         )
 
     @property

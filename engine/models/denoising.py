@@ -1,0 +1,92 @@
+"""A diffusion model finds the noise in images (Ho et al. 2020, Algorithm 1)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from engine.data.colours import CHANNELS
+from engine.data.images import Images
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from engine.data.shuffle import Arrays, Ints
+    from engine.layers.dropout import BatchRows
+    from engine.models.diffusion import Diffusion
+
+_NUMBERS = 44
+"""Numbers of noise have so many bits: the number of an element of any image fits into 64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denoising:
+    """Its batch has pixels, bytes [B, C, Y, X], and of each image the number [B] of its noise, from which its time step
+    follows, too. schedule: how the noise's variance grows. steps: in which an image becomes noise.
+    """
+
+    data: Images
+    schedule: str
+    steps: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Count a byte a pixel and channel, and a 64-bit number."""
+        return CHANNELS * self.data.side**2 + 8
+
+    def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
+        """Draw the number of each row's noise, a hash of the seed and the row's position in the training."""
+        import numpy as np
+
+        from engine.data.shuffle import key, mix
+
+        numbers = mix(mix(key(seed, 4) ^ positions.astype(np.uint64))) >> np.uint64(64 - _NUMBERS)
+        return {"pixels": samples["pixels"], "noise": numbers.astype(np.int64)}
+
+    def criterion(self) -> "nn.Module":
+        """Make the simple loss."""
+        from engine.models.diffusion import SimpleLoss  # loads torch
+
+        return SimpleLoss()
+
+    def inputs(self, batch: "Mapping[str, Tensor]") -> "tuple[Tensor, ...]":
+        """Give noisy images, in float32, and their time steps."""
+        from engine.layers.noise import time_steps
+
+        images = batch["pixels"].float().div_(127.5).sub_(1)
+        steps = time_steps(_rows(batch), self.steps)
+        return self.diffusion.noisy(images, _noise(batch), steps), steps
+
+    def valid(self, batch: "Mapping[str, Tensor]") -> int:
+        """Count every channel of every pixel."""
+        return batch["pixels"].numel()
+
+    def loss(
+        self, criterion: "nn.Module", output: "Tensor", batch: "Mapping[str, Tensor]", divisor: "float | Tensor"
+    ) -> "Tensor":
+        """Compare the noise that was found with what was added."""
+        return criterion(output, _noise(batch), divisor)
+
+    @property
+    def diffusion(self) -> "Diffusion":
+        """Say how much of an image is left at each step."""
+        return _diffusion(self.schedule, self.steps)
+
+
+@cache
+def _diffusion(schedule: str, steps: int) -> "Diffusion":
+    from engine.models.diffusion import SCHEDULES, Diffusion
+
+    return Diffusion.of_betas(SCHEDULES[schedule](steps))
+
+
+def _rows(batch: "Mapping[str, Tensor]") -> "BatchRows":
+    from engine.layers.dropout import BatchRows
+
+    return BatchRows(0, 0, batch["noise"])
+
+
+def _noise(batch: "Mapping[str, Tensor]") -> "Tensor":
+    from engine.layers.noise import normal
+
+    return normal(_rows(batch), batch["pixels"].shape[1:])

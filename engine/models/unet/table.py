@@ -1,0 +1,96 @@
+"""The U-Net's table of operations. The stream is split over y, as a transformer's is. No torch in it."""
+
+from math import sqrt
+from typing import TYPE_CHECKING
+
+from engine.data.colours import CHANNELS
+from engine.grid import INNER, STREAM
+from engine.models.image_operations import Conv2d, GroupNorm
+from engine.models.network import Carried, Network, Section
+from engine.models.operations import ZERO, Attention, Linear, Operation, Redistribute
+from engine.models.unet.steps import Step
+from engine.placement import TRANSPOSED, Gaussian, Initial, Uniform
+
+if TYPE_CHECKING:
+    from engine.models.unet.config import UNetConfig
+
+
+def table(shape: "UNetConfig") -> Network:
+    """List the operations of a shape. Both ends of a skip are split alike, or Network.boundaries refuses them."""
+    base, steps = shape.base, shape.steps
+    time = (
+        _linear("time.fc1", 4 * base, base, reads_data=True, tokens=1),
+        _linear("time.fc2", 4 * base, 4 * base, split=TRANSPOSED, tokens=1),
+    )
+    first = _conv("conv_in", base, CHANNELS, shape.image, split=(STREAM, None), reads_data=True)
+    last = _conv("conv_out", shape.channels_out, base * shape.multipliers[0], shape.image, split=(None, STREAM),
+                 init=_ending(shape.last_std), bias_init=ZERO)  # fmt: skip
+    stream = _images(base, shape.image)
+    return Network(
+        (
+            Section((*time, first)),
+            *(_section(shape, step, number) for number, step in enumerate(steps)),
+            Section((GroupNorm("norm", base * shape.multipliers[0]), last)),
+        ),
+        (stream, Carried((4 * base,), 0, "channels"), stream),
+    )
+
+
+def _section(shape: "UNetConfig", step: Step, number: int) -> Section:
+    n, pixels = step.channels, step.side**2
+    operations: list[Operation] = []
+    if step.convolves:
+        operations += [_conv("resampling.conv", n, n, step.side_out), Redistribute(n)]
+    else:
+        operations += _residual(shape, step)
+    if step.attends:
+        size, end = shape.head_size(n), _ending(shape.last_std)
+        operations += [
+            GroupNorm("attention.norm", n, silu=False, tokens=pixels),
+            _linear("attention.attention.qkv", 3 * n, n, parts=(n, n, n), tokens=pixels),
+            Attention(n // size, n // size, size, causal=False, tokens=pixels),
+            _linear("attention.attention.out", n, n, split=TRANSPOSED, init=end, bias_init=ZERO, tokens=pixels),
+        ]
+    taken = _images(step.takes, step.side) if step.takes else None
+    return Section(
+        tuple(operations), "blocks", recomputed=True, tokens=step.side_out**2, first=number,
+        output=_images(n, step.side_out), takes=taken, leaves=step.leaves,
+    )  # fmt: skip
+
+
+def _residual(shape: "UNetConfig", step: Step) -> list[Operation]:
+    k, n, side, before = step.joined, step.channels, step.side_out, step.side**2
+    end = _ending(shape.last_std)
+    skip: list[Operation] = []
+    if k != n:
+        skip = [_conv("residual.skip", n, k, side, kernel=1, parts_in=step.parts), Redistribute(n)]
+    return [
+        GroupNorm("residual.norm1", k, parts=step.parts, tokens=before),
+        _conv("residual.conv1", n, k, side, parts_in=step.parts),
+        _linear("residual.embedding", 2 * n, 4 * shape.base, parts=(n, n), tokens=1),
+        GroupNorm("residual.norm2", n, INNER, scaled=True, tokens=side**2),
+        _conv("residual.conv2", n, n, side, split=TRANSPOSED, init=end, bias_init=ZERO),
+        *skip,
+    ]
+
+
+def _images(channels: int, side: int) -> Carried:
+    return Carried((channels, side, side), 0, "channels")
+
+
+def _linear(name: str, n: int, k: int, *, init: Initial | None = None, **options: object) -> Linear:
+    default = Uniform(1 / sqrt(k))
+    given = {"bias": True, "init": init or default, "bias_init": default} | options
+    return Linear(name, n, k, **given)  # type: ignore[arg-type]
+
+
+def _conv(
+    name: str, n: int, k: int, side: int, *, init: Initial | None = None, kernel: int = 3, **options: object
+) -> Conv2d:
+    default = Uniform(1 / sqrt(k * kernel**2))
+    given = {"bias": True, "init": init or default, "bias_init": default, "tokens": side**2} | options
+    return Conv2d(name, n, k, kernel=kernel, **given)  # type: ignore[arg-type]
+
+
+def _ending(std: float) -> Initial:
+    return Gaussian(std) if std else ZERO
