@@ -78,6 +78,7 @@ class Conv2d(Linear):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map [B, K, H, W] to [B, N, H', W']."""
+        inputs = inputs.to(self.schedule.compute_dtype)  # of images, which are data; others have it
         if self.pointwise:
             return super().forward(self._pixels(inputs)).movedim(-1, 1).contiguous()
         if self.in_ranks == 1:

@@ -23,6 +23,9 @@ class Carried:
     dim: int
     what: str = "hidden size"
 
+    def __str__(self) -> str:
+        return f"{'x'.join(map(str, self.shape))} split along dim {self.dim}"
+
     @property
     def features(self) -> int:
         """Count what STREAM has to divide."""
@@ -133,8 +136,11 @@ class Network:
         found = [self.entering]
         for section, number in self.blocks:
             stream, *others = found[-1]
-            if section.takes is not None and (len(found[-1]) < 2 or others.pop() != section.takes):
-                raise ValueError(f"Block {section.first + number} takes {section.takes}, but {found[-1][-1]} was left.")
+            if section.takes is not None and (left := others.pop() if others else None) != section.takes:
+                raise ValueError(
+                    f"Block {section.first + number} takes {section.takes}, but {left or 'nothing'} was left for it: "
+                    "both ends of a skip have one shape and one split."
+                )
             output = section.output or stream
             found.append((output, *others, *((output,) if section.leaves else ())))
         return tuple(found)

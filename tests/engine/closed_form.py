@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from engine.batch import Batch
-from engine.grid import Grid
+from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
 from engine.models.bert.config import BertConfig
 from engine.models.gpt.config import GPTConfig
@@ -28,6 +28,14 @@ class Volume:
     def add(self, kind: str, axis: str, elements: float, *, size: int, times: int = 1) -> None:
         self.calls[kind, axis] += times
         self.num_bytes[kind, axis] += int(elements * size * times)
+
+    def on(self, grid: Grid) -> "Volume":
+        """Without what runs along axes of one rank."""
+        active = {axis.value: grid[axis] > 1 for axis in Axis}
+        calls, num_bytes = (
+            Counter({key: n for key, n in of.items() if active[key[1]]}) for of in (self.calls, self.num_bytes)
+        )
+        return Volume(calls, num_bytes)
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,4 @@ def closed_form(model: Architecture, batch: Batch, grid: Grid, *, precision: str
     volume.add("all_reduce", "data", sum(p.local_numel(grid) for p in placements), size=over_data)
     for axis in ("z", "data"):
         volume.add("all_reduce", axis, 1, size=8)  # the reported loss
-    active = {"x": x > 1, "y": y > 1, "z": z > 1, "data": grid.data > 1}
-    volume.calls = Counter({key: n for key, n in volume.calls.items() if active[key[1]]})
-    volume.num_bytes = Counter({key: n for key, n in volume.num_bytes.items() if active[key[1]]})
-    return volume
+    return volume.on(grid)

@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 from closed_form import Volume, closed_form
 from test_parity import FAMILIES, SMALL
+from test_unet_grid import GUIDED, IMPROVED
 from training import Case, grid_id, start, step_parallel
+from unet_volume import unet_volume
 from virtual_ranks import run_ranks
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.models.architecture import Architecture
+from engine.models.unet.config import UNetConfig
+from engine.overlap.flags import ALL
 
 
 def measured(case: Case, grid: Grid) -> list[Volume]:
@@ -66,6 +70,31 @@ def test_recorded_bytes_and_calls_equal_the_closed_form(
     case = Case(model, sequences=16, micro_batches=2, checkpoint=checkpoint, precision=precision)
     batch = Batch(16, 16 // grid.batch_split // 2)
     expected = closed_form(model, batch, grid, precision=precision, checkpoint=checkpoint)
+    for rank in measured(case, grid):
+        assert rank.calls == expected.calls
+        assert rank.num_bytes == expected.num_bytes
+
+
+def _unets() -> Iterator[Any]:
+    """Both readings on every grid but that of three ranks along x, in both precisions, with and without checkpoints: of
+    these a fifth every time.
+    """
+    grids = [grid for grid in GRIDS if grid.x != 3] + [Grid(2, 2, 2, 1)]
+    every = product(grids, (False, True), ("fp64", "bf16"), (GUIDED, IMPROVED))
+    for number, (grid, checkpoint, precision, model) in enumerate(every):
+        words = [grid_id(grid), "checkpointed" if checkpoint else "plain", precision, model.name]
+        marks = () if number % 5 == 0 else pytest.mark.weekly
+        yield pytest.param(grid, checkpoint, precision, model, marks=marks, id="-".join(words))
+
+
+@pytest.mark.parametrize(("grid", "checkpoint", "precision", "model"), list(_unets()))
+def test_recorded_bytes_and_calls_of_a_u_net_equal_the_closed_form(
+    grid: Grid, checkpoint: bool, precision: str, model: UNetConfig
+) -> None:
+    overlap = replace(ALL, data=False)
+    case = Case(model, sequences=16, micro_batches=2, checkpoint=checkpoint, precision=precision, overlap=overlap)
+    batch = Batch(16, 16 // grid.batch_split // 2)
+    expected = unet_volume(model, batch, grid, precision=precision, checkpoint=checkpoint)
     for rank in measured(case, grid):
         assert rank.calls == expected.calls
         assert rank.num_bytes == expected.num_bytes

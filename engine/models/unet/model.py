@@ -111,10 +111,10 @@ class ResidualBlock(nn.Module):
         self.redistribute = Redistribute(dim=1)
 
     def forward(self, x_BCHW: Tensor, embedding_BE: Tensor) -> Tensor:
+        x = self.resample(x_BCHW)
         h = self.conv1(self.resample(F.silu(self.norm1(x_BCHW))))
         scale_BC, shift_BC = self.embedding(embedding_BE).chunk(2, dim=1)
         h = self.conv2(F.silu(self.norm2(h, scale_BC, shift_BC)))
-        x = self.resample(x_BCHW)
         return (x if self.skip is None else self.redistribute(self.skip(x))) + h
 
 

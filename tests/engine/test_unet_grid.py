@@ -1,0 +1,150 @@
+"""A U-Net trains on every grid as the serial one does, in float64, whole or in stages; and the test would notice if it
+did not.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from pipelines import make
+from test_mutations import ONE_AXIS, Wrong
+from test_parity import EAGER, GRIDS, TOLERANCE
+from training import Case, Outcome, grid_id, train_parallel, train_serial, worst_error
+from virtual_ranks import run_ranks
+
+from engine.comm.funnel import Kind
+from engine.errors import UsageError
+from engine.grid import Axis, Grid
+from engine.models.network import Carried, Network
+from engine.models.operations import Redistribute
+from engine.models.unet.config import UNetConfig
+from engine.overlap.flags import ALL, Overlap
+
+# Groups of three channels, which two, four and eight ranks of an axis leave whole, and three don't. A smaller base has
+# groups of one, in which the biases before a norm change nothing.
+GUIDED = UNetConfig("guided", 96, (1, 2), 1, (2,), head_channels=8, image=4, last_std=0.02)
+IMPROVED = replace(GUIDED, name="improved", resampling="convolution", level_heads=24, channels_out=6, schedule="cosine")
+PLAIN = Case(GUIDED, overlap=Overlap())
+EVERYTHING = Case(GUIDED, sequences=16, micro_batches=2, checkpoint=1, overlap=EAGER)
+CASES = {
+    "plain": PLAIN,
+    "everything": EVERYTHING,
+    "improved-plain": replace(PLAIN, config=IMPROVED),
+    "improved-everything": replace(EVERYTHING, config=IMPROVED, checkpoint=3),
+}
+ALWAYS = {Grid(2, 2, 2, 1), Grid(3, 2, 1, 2)}
+
+
+@cache
+def serial(case: Case) -> Outcome:
+    return train_serial(replace(case, order=PLAIN.order))
+
+
+def error(case: Case, grid: Grid) -> float:
+    return worst_error(run_ranks(grid, lambda comm: train_parallel(case, comm))[0], serial(case))
+
+
+def _spread() -> Iterator[Any]:
+    """Every grid in every case: every time those of two ranks, of more some, in which cases take turns."""
+    for number, (name, case) in enumerate(CASES.items()):
+        for place, grid in enumerate(GRIDS):
+            turn = (place + number) % len(CASES) == 0
+            often = grid.size <= 2 or (turn and (grid.size == 4 or grid in ALWAYS))
+            marks = () if often else pytest.mark.weekly
+            yield pytest.param(case, grid, marks=marks, id=f"{name}-{grid_id(grid)}")
+
+
+@pytest.mark.parametrize(("case", "grid"), list(_spread()))
+def test_every_grid_trains_like_the_serial_model(case: Case, grid: Grid) -> None:
+    assert error(case, grid) < TOLERANCE
+
+
+STAGED = {"1f1b": Grid(1, 2, 2, 1, pipe=2), "message-driven": Grid(2, 1, 1, 1, pipe=2)}
+"""These are tried every time."""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "grid"),
+    [
+        pytest.param(name, grid, marks=() if STAGED.get(name) == grid else pytest.mark.weekly, id=f"{name}-{grid}")
+        for name in ("gpipe", "1f1b", "interleaved", "zero-bubble", "message-driven", "message-driven-zb")
+        for grid in STAGED.values()
+    ],
+)
+def test_the_cut_of_a_pipeline_carries_the_skips_that_cross_it(schedule: str, grid: Grid) -> None:
+    case = Case(GUIDED, sequences=16, micro_batches=4, order=make(schedule))
+    assert error(case, grid) < TOLERANCE
+
+
+def test_stages_that_recompute_carry_them_too() -> None:
+    case = Case(IMPROVED, sequences=16, micro_batches=4, checkpoint=2, overlap=EAGER, order=make("1f1b"))
+    assert error(case, Grid(1, 2, 1, 1, pipe=3)) < TOLERANCE
+
+
+TINY = UNetConfig("tiny", 64, (1,), 1, (), head_channels=32, image=2, last_std=0.02)
+OFTEN = 4
+"""One call of so many is falsified every time, and all of them weekly."""
+
+
+@pytest.mark.parametrize(
+    ("grid", "turn"),
+    [
+        pytest.param(grid, turn, marks=() if turn == 0 else pytest.mark.weekly, id=f"{grid_id(grid)}-{turn}")
+        for grid in ONE_AXIS
+        for turn in range(OFTEN)
+    ],
+)
+def test_one_wrong_collective_breaks_parity(grid: Grid, turn: int) -> None:
+    case, right = Case(TINY, sequences=4, steps=1, overlap=ALL), Wrong()
+    assert right.error(case, grid) < TOLERANCE
+    for number, kind in list(right.kinds.items())[turn::OFTEN]:
+        for mutation in ("twice",) if kind is Kind.ALL_GATHER else ("drop", "twice"):
+            wrong = Wrong(number, mutation).error(case, grid)
+            assert not wrong < TOLERANCE, f"{mutation} of call {number} of {len(right.kinds)}, {kind}"
+
+
+@pytest.mark.parametrize(
+    ("grid", "sentence"),
+    [
+        (Grid(x=5), "splits the channels over x=5, but 96 channels are not a multiple of 5: x may be one of 1, 2, 3"),
+        (Grid(y=5), "splits the channels over y=5, but 96 is not a multiple of 5: y may be one of 1, 2, 3"),
+        (Grid(x=32), "splits the attention heads over x=32, but 24 heads are not a multiple of 32"),
+        (Grid(z=7), "shards time.fc1.weight over z=7, but a tile of 36864 elements is not a multiple of 7"),
+    ],
+)
+def test_a_grid_that_does_not_divide_it_is_refused(grid: Grid, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        GUIDED.check(grid)
+
+
+@pytest.mark.parametrize("wrong", [Carried((192, 2, 2), 0, "channels"), Carried((96, 2, 2), 0, "channels")])
+def test_a_skip_whose_ends_disagree_is_refused(wrong: Carried) -> None:
+    """The last step takes what conv_in has left: 96 channels of 4 x 4 pixels."""
+    network = GUIDED.network()
+    *sections, last, after = network.sections
+    assert last.takes == network.entering[0]
+    with pytest.raises(ValueError, match=r"Block 9 takes .* but 96x4x4 split along dim 0 was left"):
+        _ = Network((*sections, replace(last, takes=wrong), after), network.entering).boundaries
+
+
+def test_a_skip_that_nothing_has_left_is_refused() -> None:
+    network = GUIDED.network()
+    sections = [replace(section, leaves=False) for section in network.sections]
+    with pytest.raises(ValueError, match=r"Block 5 takes .* but nothing was left"):
+        _ = Network(tuple(sections), network.entering[:1]).boundaries
+
+
+def test_what_goes_from_block_to_block_is_what_the_table_says() -> None:
+    """Down: conv_in's, a block's, half, a block's; up in the reverse order."""
+    boundaries = GUIDED.network().boundaries
+    assert [len(boundary) - 2 for boundary in boundaries] == [1, 2, 3, 4, 4, 4, 3, 2, 2, 1, 0]
+    assert [boundary[0].shape[1] for boundary in boundaries] == [4, 4, 2, 2, 2, 2, 2, 2, 4, 4, 4]
+    assert all(boundary[1].shape == (4 * 96,) for boundary in boundaries)
+
+
+def test_only_a_skip_of_another_width_is_redistributed() -> None:
+    found = [len(section.of_kind(Redistribute)) for section in GUIDED.network().sections if section.recomputed]
+    assert found == [0, 0, 1, 0, 0, 1, 1, 0, 1, 1]
+    assert Axis.X in GUIDED.network().sections[2].placements()[2].split
