@@ -13,16 +13,17 @@ from pydantic import ValidationError
 from engine.errors import UsageError
 from engine.files import write_text
 from engine.models.architecture import Architecture
+from engine.models.catalogue import FAMILIES
 from engine.schema import Record
 
 MANIFEST = "manifest.json"
-VERSION = 2
+VERSION = 3
 STEP = re.compile(r"\.?step-(\d+)(\.old)?")
 
 
 class Manifest(Record):
     """step counts the optimizer steps done, which is also the position in the data. files: name -> bytes. loss_scale:
-    the fields of LossScale, in fp16; version 1 had none.
+    the fields of LossScale, in fp16; version 1 had none. family, name: of the network, which version 2 didn't tell.
     """
 
     version: int = VERSION
@@ -30,7 +31,9 @@ class Manifest(Record):
     seed: int
     batch_size: int
     dtype: str
-    model: dict[str, int | float | bool | str | None]
+    family: str | None = None
+    name: str | None = None
+    model: dict[str, int | float | bool | str | tuple[int, ...] | None]
     files: dict[str, int]
     loss_scale: dict[str, Any] | None = None
 
@@ -62,6 +65,36 @@ def find(path: Path) -> Path:
 
 def read_manifest(folder: Path, model: Architecture) -> Manifest:
     """Read it. Raises UsageError if the checkpoint is cut short, of another model, or newer than this code."""
+    manifest = read_any(folder)
+    wanted = model.shape
+    usual = {field.name: field.default for field in fields(model) if field.name in wanted}  # type: ignore[arg-type]
+    saved = {name: value for name, value in usual.items() if value is not MISSING} | manifest.model  # also of before
+    if wanted.keys() != saved.keys():
+        raise UsageError(f"The checkpoint {folder} is of a network of another architecture than {model.name}.")
+    for key in sorted(wanted):
+        if wanted[key] != saved[key]:
+            raise UsageError(
+                f"The checkpoint {folder} is of another model: its {key} is {saved[key]}, the model asked "
+                f"for has {wanted[key]}."
+            )
+    return manifest
+
+
+def network(saved: Saved) -> Architecture:
+    """Make the network that a checkpoint is of. Raises UsageError if it doesn't tell."""
+    family, name, shape = saved.manifest.family, saved.manifest.name, saved.manifest.model
+    if family is None:
+        raise UsageError(
+            f"The checkpoint {saved.folder} doesn't tell its network's family: resume it once, and save it again."
+        )
+    try:
+        return FAMILIES[family](name=name, **shape)
+    except (KeyError, TypeError):
+        raise UsageError(f"The checkpoint {saved.folder} is of a {family} that this Par4D doesn't know.") from None
+
+
+def read_any(folder: Path) -> Manifest:
+    """Read it, whichever network's it is. Raises UsageError if the checkpoint is cut short, or newer than this code."""
     try:
         data = json.loads((folder / MANIFEST).read_text())
         if isinstance(data, dict) and isinstance(data.get("version"), int) and data["version"] > VERSION:
@@ -77,16 +110,5 @@ def read_manifest(folder: Path, model: Architecture) -> Manifest:
         if actual != size:
             raise UsageError(
                 f"The checkpoint {folder} is cut short: {name} has {actual} of {size} bytes; resume another one."
-            )
-    wanted = model.shape
-    usual = {field.name: field.default for field in fields(model) if field.name in wanted}  # type: ignore[arg-type]
-    saved = {name: value for name, value in usual.items() if value is not MISSING} | manifest.model  # also of before
-    if wanted.keys() != saved.keys():
-        raise UsageError(f"The checkpoint {folder} is of a network of another architecture than {model.name}.")
-    for key in sorted(wanted):
-        if wanted[key] != saved[key]:
-            raise UsageError(
-                f"The checkpoint {folder} is of another model: its {key} is {saved[key]}, the model asked "
-                f"for has {wanted[key]}."
             )
     return manifest

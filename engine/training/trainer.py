@@ -232,6 +232,8 @@ class Trainer:
             seed=training.seed,
             batch_size=training.batch.sequences,
             dtype=training.precision,
+            family=training.model.family,
+            name=training.model.name,
             model=training.model.shape,
             files={},
             loss_scale=None if self.loss_scale is None else asdict(self.loss_scale),

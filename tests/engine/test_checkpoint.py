@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,11 +22,12 @@ from training import grid_id
 
 from engine.batch import Batch
 from engine.checkpoint import contents, store
-from engine.checkpoint.manifest import Manifest, Saved, find, read_manifest, write_manifest
+from engine.checkpoint.manifest import Manifest, Saved, find, network, read_any, read_manifest, write_manifest
 from engine.comm.funnel import Comm
 from engine.errors import RunError, UsageError
 from engine.grid import Grid
 from engine.measure.recorder import Recorder
+from engine.models.catalogue import lookup
 from engine.models.choice import ModelChoice
 from engine.parallel.serial_state import full_state_dict
 from engine.placement import Constant, Placement
@@ -300,3 +302,30 @@ def test_a_manifest_of_before_a_field_was_there_fits_what_has_its_usual_value(tm
     assert read_manifest(tmp_path, model).step == 1
     with pytest.raises(UsageError, match="its qk_norm is False, the model asked for has True"):
         read_manifest(tmp_path, replace(model, qk_norm=True))  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("name", ["unet-test", "improved-50m", "gpt-test"])
+def test_a_manifest_tells_its_network(name: str, tmp_path: Path) -> None:
+    model = lookup(name)
+    manifest = Manifest(
+        step=1, seed=0, batch_size=8, dtype="fp32", family=model.family, name=name, model=model.shape, files={}
+    )
+    write_manifest(manifest, tmp_path)
+    assert read_manifest(tmp_path, model) == manifest
+    found = network(Saved(tmp_path, read_any(tmp_path)))
+    assert (found.name, found.family, found.shape) == (name, model.family, model.shape)
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({}, "doesn't tell its network's family"),
+        ({"family": "rnn"}, "is of a rnn that this Par4D doesn't know"),
+        ({"family": "unet", "name": "odd", "model": {"base": 64, "width": 3}}, "is of a unet that this Par4D"),
+    ],
+)
+def test_a_manifest_that_tells_no_known_network_is_refused(told: dict[str, Any], says: str, tmp_path: Path) -> None:
+    known: dict[str, Any] = {"step": 1, "seed": 0, "batch_size": 8, "dtype": "fp32", "model": {}, "files": {}}
+    manifest = Manifest(**known | told)
+    with pytest.raises(UsageError, match=says):
+        network(Saved(tmp_path, manifest))
