@@ -92,6 +92,16 @@ def test_a_checkpoint_resumes_on_any_grid_with_the_same_next_losses(
     assert resumed == pytest.approx(losses[2:], rel=1e-10)
 
 
+@pytest.mark.parametrize("grid", [Grid(), Grid(z=2, pipe=2)], ids=grid_id)
+def test_a_u_net_resumes_on_any_grid_too(tmp_path: Path, grid: Grid) -> None:
+    """Its weights have four dims."""
+    unet = {"model": ModelChoice(model="unet-tiny"), "precision": "fp64", "batch": Batch(8, 2)}
+    before = _config(tmp_path, Grid(2, 2, 1, 1), save=tmp_path, save_every=1, iterations=3, **unet)
+    losses = run_processes(before.grid, _losses, before)[0]
+    after = _config(tmp_path, grid, resume=tmp_path / "step-1", iterations=2, **unet)
+    assert run_processes(grid, _losses, after)[0] == pytest.approx(losses[1:], rel=1e-10)
+
+
 @pytest.mark.parametrize("on", [Grid(z=2, pipe=2, data=2), Grid(pipe=2, data=2, pipe_outermost=True)], ids=grid_id)
 def test_a_pipelines_checkpoint_has_serial_names_and_resumes_without_stages(on: Grid, tmp_path: Path) -> None:
     losses = run_processes(on, _losses, _config(tmp_path, on, save=tmp_path, save_every=2, iterations=4))[0]
