@@ -4,15 +4,23 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from engine.errors import UsageError
+from engine.grid import Grid
 from engine.layers.dropout import BatchRows
 from engine.layers.noise import normal, time_steps
 from engine.layers.waves import waves
+from engine.models.catalogue import lookup
 from engine.models.diffusion import Diffusion, SimpleLoss, cosine_betas
+from engine.models.flops import model_flops, repeated_flops
+from engine.models.image_operations import Conv2d, GroupNorm
 from engine.models.unet.config import UNetConfig
 from engine.models.unet.model import PixelAttention, Resample, ResidualBlock, UNet, double, half, same
+from engine.parallel.initial import without_values
 
 # par4d Table II by base, whose first is that of its Fig. 8: as guided-diffusion makes the network, and as
 # improved-diffusion does, the code that it cites.
@@ -188,6 +196,74 @@ def test_thirty_steps_of_training_lower_the_loss() -> None:
         losses.append(loss.item())
     assert losses[0] == pytest.approx(1, abs=0.1), "the variance of the noise, of which a new network finds nothing"
     assert sum(losses[-5:]) / 5 < 0.4
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> UNetConfig:
+    """U-Nets of any options."""
+    levels = draw(st.integers(1, 3))
+    image = 2 ** (levels - 1) * draw(st.integers(1, 3))
+    sides = [image // 2**level for level in range(levels)]
+    return UNetConfig(
+        "drawn",
+        32 * draw(st.integers(1, 3)),
+        tuple(draw(st.lists(st.integers(1, 3), min_size=levels, max_size=levels))),
+        draw(st.integers(1, 3)),
+        tuple(draw(st.sets(st.sampled_from(sides)))),
+        head_channels=32,
+        level_heads=draw(st.none() | st.sampled_from([4, 8])),
+        resampling=draw(st.sampled_from(["block", "convolution"])),
+        image=image,
+        channels_out=draw(st.sampled_from([3, 6])),
+    )
+
+
+@settings(max_examples=40)
+@given(shapes())
+def test_the_table_has_the_layers_parameters_and_flops_of_the_serial_network(shape: UNetConfig) -> None:
+    network, serial = shape.network(), without_values(shape, checkpoint_every=0)
+    found = {name: tuple(parameter.shape) for name, parameter in serial.named_parameters()}
+    assert list(found.items()) == [(name, placed.shape) for name, placed in network.placements().items()]
+    made = {name: module for name, module in serial.named_modules() if isinstance(module, nn.Conv2d | nn.GroupNorm)}
+    said = {
+        f"{section.prefix(number)}{operation.name}": operation
+        for section, number in network.repeats()
+        for operation in section.operations
+        if isinstance(operation, Conv2d | GroupNorm)
+    }
+    assert made.keys() == said.keys()
+    for name, operation in said.items():
+        module = made[name]
+        assert isinstance(module, nn.Conv2d) == isinstance(operation, Conv2d)
+        if isinstance(operation, Conv2d):
+            assert module.kernel_size == (operation.kernel, operation.kernel)
+    batch = {
+        "pixels": torch.empty(2, 3, shape.image, shape.image, dtype=torch.uint8, device="meta"),
+        "noise": torch.empty(2, dtype=torch.int64, device="meta"),
+    }
+    with FlopCounterMode(display=False) as counter:
+        serial.loss(batch).backward()
+    assert counter.get_total_flops() == model_flops(shape, 2)
+
+
+@pytest.mark.parametrize("name", ["unet-250m", "improved-4b"])
+def test_flops_of_the_tables_networks_are_those_that_torch_counts(name: str) -> None:
+    shape = lookup(name)
+    batch = {
+        "pixels": torch.empty(1, 3, 32, 32, dtype=torch.uint8, device="meta"),
+        "noise": torch.empty(1, dtype=torch.int64, device="meta"),
+    }
+    with FlopCounterMode(display=False) as counter:
+        without_values(shape, checkpoint_every=0).loss(batch).backward()
+    assert counter.get_total_flops() == model_flops(shape, 1)
+
+
+def test_a_rank_repeats_what_no_axis_splits() -> None:
+    """Attention along y, and along x the first convolution, whose input takes no gradient, and the last one."""
+    shape, images = guided(128), 4
+    attending = 3 * 4 * images * (7 * 256**2 * 256 + 7 * 64**2 * 256 + 16**2 * 256)
+    conv = 2 * images * 1024 * 27 * 128
+    assert repeated_flops(shape, images, Grid(x=3, y=2), recompute=False) == attending + 2 * (2 * conv + 3 * conv)
 
 
 @pytest.mark.parametrize(
