@@ -77,8 +77,8 @@ class Conv2d(Linear):
         self.pointwise = len(sharded.tile_shape) == 2
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map [B, K, H, W] to [B, N, H', W']."""
-        inputs = inputs.to(self.schedule.compute_dtype)  # of images, which are data; others have it
+        """Map [B, K, H, W], which may be data of another dtype, to [B, N, H', W']."""
+        inputs = inputs.to(self.schedule.compute_dtype)
         if self.pointwise:
             return super().forward(self._pixels(inputs)).movedim(-1, 1).contiguous()
         if self.in_ranks == 1:
