@@ -31,20 +31,23 @@ class Gradients:
     on_cpu: bool
     deferred: bool = False
 
-    def given(self, tile: float, dtype: int, now: Pass) -> float:
-        """Count a contribution that is made in a dtype of so many bytes, and given to its sum.
+    def given(self, tile: float, dtype: int, now: Pass, *, copied: bool = False) -> float:
+        """Count a contribution that is made in a dtype of so many bytes, and given to its sum. copied: whether it is
+        made for itself, and then put where it belongs.
 
         One that isn't sent is made in its place, or else added to that, for which a processor casts it first.
         """
         if self.deferred:
             return 0.0
+        in_place = self.grid.shards == 1 and dtype == self.kept
+        alone = tile * dtype * (1 if in_place else 2) if copied else 0.0
         made = tile * dtype if dtype != self.scattered else 0.0
         if self.grid.shards > 1:
-            return made + tile * self._of_flight(now.number)
-        if dtype == self.kept:
-            return 0.0
+            return max(alone, made + tile * self._of_flight(now.number))
+        if in_place:
+            return alone
         added = tile * self.kept if self.on_cpu and now.number and self.scattered != self.kept else 0.0
-        return made + tile * self.scattered + added
+        return max(alone, made + tile * self.scattered + added)
 
     def in_flight(self, made: Sequence[float], now: Pass) -> float:
         """Count the latest contributions. made: by this pass so far, latest first; the pass before made the others."""
@@ -55,16 +58,16 @@ class Gradients:
             flights += sum(earlier) * self._of_flight(now.number - 1)
         return flights
 
-    def made_above(self, blocks: int) -> list[float]:
-        """List what the head and so many blocks make, as far as it can be in flight, the latest first."""
-        return [*self.weights.block * min(blocks, self._window), self.weights.head]
+    def made_from(self, block: int) -> list[float]:
+        """List what the head and the blocks from one on make, as far as it can be in flight, the latest first."""
+        return self.weights.from_block(block, self._window)
 
     def summing(self, blocks: int, now: Pass) -> float:
-        """Count copies of so many blocks that are summed over model replicas already: whole buckets."""
+        """Count copies of the last so many blocks that are summed over model replicas already: whole buckets."""
         if self.deferred or not (now.last and self.overlap.data and self._copied):
             return 0.0
         bucket = self.overlap.bucket(self.grid)
-        return blocks * self.weights.stored_block * self.summed // bucket * bucket
+        return self.weights.stored_above[blocks] * self.summed // bucket * bucket
 
     def at_end(self) -> float:
         """Count the copies that are summed over model replicas at the end of the step."""

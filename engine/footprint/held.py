@@ -1,30 +1,32 @@
 """What a stage of a pipeline holds: its part of the network, and passes that are under way. No torch in it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from engine.footprint.activations import Activations
 from engine.footprint.weights import Pass, Weights
-from engine.grid import INNER, Grid
+from engine.grid import Grid
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import StepSchedule, passes_held
 from engine.pipeline.one_f_one_b import OneFOneB
 from engine.training_record import Training
 
 MESSAGES = 3
-"""So many messages a stage has at a time on each of its sides, each of the activations between two stages: two receives
+"""So many messages a stage has at a time on each of its sides, each of what goes from one to the other: two receives
 are posted ahead, and one that was sent may not have been received.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """blocks: of the stage. passes, pending: so many passes does its schedule keep at most besides the one that is
-    worked on, and so many more whose weight gradients alone are still to come. of_step: so many has a step. chunks: of
-    the stage's blocks. sides: to how many neighbours it is open. deferring: whether backwards leave weight gradients.
+    """numbers: of the stage's blocks. passes, pending: so many passes does its schedule keep at most besides the one
+    that is worked on, and so many more whose weight gradients alone are still to come. of_step: so many has a step.
+    chunks: of the stage's blocks. sides: to how many neighbours it is open. deferring: whether backwards leave weight
+    gradients.
     """
 
-    blocks: int
+    numbers: Sequence[int]
     is_first: bool
     is_last: bool
     passes: float = 0.0
@@ -37,7 +39,12 @@ class Held:
     @classmethod
     def whole(cls, layers: int) -> "Held":
         """Hold a network that isn't cut, one pass at a time."""
-        return cls(layers, is_first=True, is_last=True)
+        return cls(range(layers), is_first=True, is_last=True)
+
+    @property
+    def blocks(self) -> int:
+        """Count the stage's blocks."""
+        return len(self.numbers)
 
     def of_pass(self, now: Pass) -> Pass:
         """Say of a pass whether a forward is still to come, where others may have had theirs."""
@@ -56,7 +63,7 @@ class Held:
             in_head = activations.kept_of_head() + activations.logits(), weights.of_head()
         heads = passes if self.chunks == 1 else 0.0
         forward = kept + in_head[0], in_head[1], weights.cached(self.blocks)
-        backward = self.left(activations, self.blocks) + (activations.left_before() if self.is_first else 0.0), 0.0, 0.0
+        backward = self.left(activations) + (activations.left_before() if self.is_first else 0.0), 0.0, 0.0
         waiting = max(forward, backward, key=sum)
         return (
             passes * kept + heads * in_head[0] + pending * waiting[0],
@@ -71,13 +78,13 @@ class Held:
         pending = min(self.pending, self._left(now))
         return min(self.passes, self._left(now) - pending), pending
 
-    def left(self, activations: Activations, blocks: int) -> float:
-        """Count the bytes that a backward leaves for weight gradients, of the head and of so many blocks."""
-        return blocks * activations.left_of_block() + (activations.left_of_head() if self.is_last else 0.0)
+    def left(self, activations: Activations, first: int = 0) -> float:
+        """Count the bytes that a backward leaves for weight gradients, of the blocks from one on and of the head."""
+        return activations.left(first) + (activations.left_of_head() if self.is_last else 0.0)
 
-    def messages(self, activations: Activations, grid: Grid) -> float:
+    def messages(self, activations: Activations) -> float:
         """Count the bytes of messages from and to other stages."""
-        return self.sides * MESSAGES * activations.stream / grid[INNER]
+        return self.sides * MESSAGES * activations.message
 
 
 def stages_held(training: Training, grid: Grid) -> Iterator[Held]:
@@ -97,6 +104,6 @@ def stages_held(training: Training, grid: Grid) -> Iterator[Held]:
         else:
             kept = max(0.0, kept - 1)
         yield Held(
-            sum(map(len, chunks)), stage == 0, stage == last, kept, pending, passes, len(chunks),
+            tuple(chain(*chunks)), stage == 0, stage == last, kept, pending, passes, len(chunks),
             0 if grid.stages == 1 else 2 if len(chunks) > 1 else 2 - (stage == 0) - (stage == last), schedule.deferring,
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """Formulas say how much a rank's device holds at the fullest moment of a training step. No torch in it.
 
 They count what PyTorch's allocator hands out, state included. Whatever the network, the grid and the flags, the fullest
-is one of a few moments: _Moments says which, and what is there. Each part of that has a file of its own:
+is one of a few moments: moments.py says which, and what is there. Each part of that has a file of its own:
 activations.py, weights.py, gradients.py. A processor and a GPU differ where these say so.
 
 The sum is within 5 %, mostly within 2 %, of the profiler's record of allocations in real steps on processors
@@ -18,14 +18,17 @@ is said of one. Not counted are:
     a network of one block whose window of reduce-scatters holds more than its weights: up to 7 % off
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 
-from engine.footprint.activations import Activations, Block
+from engine.footprint.activations import Activations
 from engine.footprint.gradients import Gradients
 from engine.footprint.held import Held, stages_held
-from engine.footprint.weights import Pass, Weights, fullest_passes
+from engine.footprint.moments import Moments
+from engine.footprint.rows import Rows
+from engine.footprint.stream import Stream
+from engine.footprint.weights import Weights
 from engine.grid import REPLICATING, SHARDING, Grid
 from engine.optimizer_state import ADAMW, BUCKET, OptimizerState
 from engine.overlap.flags import AUTO, Overlap
@@ -95,11 +98,12 @@ class Footprint:
     """It counts what one training needs, on any grid of devices of a kind: cpu or cuda."""
 
     def __init__(self, training: Training, device: str = "cuda", optimizer: OptimizerState = ADAMW) -> None:
-        network = training.model.network()
         self._training, self._device, self._optimizer = training, device, optimizer
-        self._block = Block.of(network.blocks[0].section)
-        self._of_block = network.blocks[0].placements
-        self._head = network.head_weight
+        self._network = network = training.model.network()
+        self._stream, self._head = Stream(network), network.head_weight
+        placed = {id(section): section.placements() for section in network.sections}
+        self._placed = [placed[id(block.section)] for block in network.blocks]
+        self._kinds = [0 if network.alike else number for number in range(len(network.blocks))]
 
     def on(self, grid: Grid) -> Needs:
         """Count what a rank of the grid needs, of a pipeline the one that needs most. The grid needn't divide all:
@@ -107,30 +111,30 @@ class Footprint:
         """
         if grid.stages == 1 and self._training.pipeline == DEFAULT:
             return self._on_stage(grid, Held.whole(self._training.model.layers))
-        fullest: dict[tuple[int, bool, bool], Held] = {}
+        fullest: dict[tuple[tuple[int, ...], bool, bool], Held] = {}
         for held in sorted(stages_held(self._training, grid), key=lambda held: held.passes + held.pending):
-            fullest[held.blocks, held.is_first, held.is_last] = held
+            fullest[tuple(self._kinds[number] for number in held.numbers), held.is_first, held.is_last] = held
         return max((self._on_stage(grid, held) for held in fullest.values()), key=lambda needs: needs.total)
 
     def _on_stage(self, grid: Grid, stage: Held) -> Needs:
-        of, model, device = self._training, self._training.model, self._device
-        rest = model.network().part((), first=stage.is_first, last=stage.is_last)
+        of, model, on_cpu = self._training, self._training.model, self._device == "cpu"
+        rest = self._network.part((), first=stage.is_first, last=stage.is_last)
         dtypes, group = (of.compute, of.master), of.checkpoint_group(grid)
         share = of.batch.sequences / grid.batch_split
         at_once = of.batch.micro or share
-        rows = at_once * model.sequence
-        activations = Activations(model, self._block, grid, rows, *dtypes, device, group=group)
+        activations = Activations(
+            self._network, self._stream, stage.numbers, Rows(model, grid, at_once, *dtypes, on_cpu), group=group,
+            deferring=stage.deferring,
+        )  # fmt: skip
         head = self._head if stage.is_last else None
         weights = Weights(
-            (self._of_block, rest), head, stage.blocks, grid, *dtypes, of.overlap, recomputed=group > 0,
-            offloaded=of.offload,
+            ([self._placed[number] for number in stage.numbers], rest), head, grid, *dtypes, of.overlap,
+            recomputed=group > 0, offloaded=of.offload,
         )  # fmt: skip
         scattered, summed = of.reduce(grid, SHARDING), of.reduce(grid, REPLICATING[0])
-        gradients = Gradients(
-            weights, grid, of.overlap, scattered, summed, of.gradient, device == "cpu", stage.deferring
-        )
-        moments = _Moments(self._block, stage, group, *dtypes, activations, weights, gradients)
-        more = share * model.task.row_bytes + stage.messages(activations, grid)
+        gradients = Gradients(weights, grid, of.overlap, scattered, summed, of.gradient, on_cpu, stage.deferring)
+        moments = Moments(stage, group, *dtypes, activations, weights, gradients, alike=self._network.alike)
+        more = share * model.task.row_bytes + stage.messages(activations)
         if stage.is_first:
             more += activations.kept_before()
         kept, gathered, *others = max(moments.of_step(share / at_once), key=sum)
@@ -138,119 +142,3 @@ class Footprint:
         state = of.gradient * weights.stored + here + self._optimizer.device_bytes(here)  # gradients are all here
         state += self._optimizer.bucket_bytes(of.master * min(BUCKET, weights.offloaded))
         return Needs(state, kept + more, gathered + weights.casts, *others)
-
-
-Moment = tuple[float, float, float, float, float]
-"""A moment has activations, weights, cache, logits and gradients, as Needs does, but for what is always there."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    """It lists the moments at which a rank's step can be fullest. group: so many blocks are recomputed together."""
-
-    block: Block
-    stage: Held
-    group: int
-    compute: int
-    master: int
-    activations: Activations
-    weights: Weights
-    gradients: Gradients
-
-    def of_step(self, micro_batches: float) -> Iterator[Moment]:
-        """Yield the loss and the head's backward; the backward of the last block, of the one before it, which begins
-        with more gradients on their way, and of the first; of the last block of the second last group, which may be
-        larger than the last one, and of the first; that of the token table; the weight gradients, where the backward
-        leaves them; the sum over model replicas.
-        """
-        passes = fullest_passes(micro_batches * self.stage.chunks, alone=self.stage.of_step == 1)
-        for now in map(self.stage.of_pass, passes):
-            kept, gathered, cached = self.stage.beside(now, self.activations, self.weights)
-            for moment in self._of_pass(now):
-                yield kept + moment[0], gathered + moment[1], cached + moment[2], *moment[3:]
-        yield 0.0, 0.0, 0.0, 0.0, self.gradients.at_end()
-
-    def _of_pass(self, now: Pass) -> Iterator[Moment]:
-        if self.stage.is_last:
-            yield from self._at_head(now)
-        last = self.stage.blocks - 1
-        ends = {self._from(last) - 1, min(self.group - 1, last)}
-        for index in {last, last - 1, 0} | ends:
-            if index >= 0:
-                yield from self._in_block(index, now)
-        if self.stage.is_first:
-            yield self._at_table(now)
-        if self.stage.deferring:
-            yield from self._in_weight_task(now)
-
-    def _at_head(self, now: Pass) -> Iterator[Moment]:
-        """Yield the loss, the backward of the product before it, and that of the norm before that."""
-        act, weights, gradients = self.activations, self.weights, self.gradients
-        kept = act.kept(self.stage.blocks) + act.kept_of_head()
-        held = weights.waiting(0 if self.group else self.stage.blocks) + weights.ahead(self.stage.blocks, now)
-        gathered, cache = held + weights.gathered(weights.head), weights.cached(self.stage.blocks)
-        loss, before = act.logits() + act.made_by_loss(), gradients.in_flight([], now)
-        yield kept, gathered, cache, loss, before
-        sent = before + gradients.given(weights.head, self.compute, now)
-        yield kept + act.stream * act.head_share, gathered, cache, act.logits(), sent
-        after = gradients.in_flight([weights.head], now)
-        yield kept + act.made_by_norm() * act.head_share + self._left(0), held, cache, 0.0, after
-
-    def _in_block(self, index: int, now: Pass) -> Iterator[Moment]:
-        """Yield a block's backward from its end: of a norm behind its feed-forward, of the second product, of the
-        activation function, of the first product, and of the norm before that.
-        """
-        act, weights, gradients, block = self.activations, self.weights, self.gradients, self.block
-        *others, up, down = weights.block
-        first = self._from(index)
-        again = act.recomputed(index - first + 1)
-        kept = act.kept(index + 1) + again + act.stream  # and its output's gradient
-        kept += self._left(self.stage.blocks - 1 - index)
-        held = weights.waiting(index - first) + weights.ahead(first, now) + weights.beside(others)
-        cache, above = weights.cached(first), gradients.made_above(self.stage.blocks - 1 - index)
-        summing = gradients.summing(self.stage.blocks - 1 - index, now)
-        without = kept - block.kept_inside * act.over_x
-        if self.stage.deferring:
-            without += block.last.k * act.over_x  # what the second product is of is left
-
-        def then(activations: float, use: list[float], made: list[float], given: float | None) -> Moment:
-            sent = 0.0 if given is None else gradients.given(given, self.compute, now)
-            flights = gradients.in_flight([*made, *above], now)
-            return activations, held + weights.gathered(*use), cache, 0.0, sent + flights + summing
-
-        if block.norm_last:
-            yield then(kept + act.made_by_norm(), [], [], None)
-        yield then(kept + block.last.k * act.over_x, [up, down], [], down)
-        yield then(without + block.activation.in_backward * act.over_x, [up], [down], None)
-        yield then(without + block.first.n * act.over_x + act.stream, [up], [down], up)
-        if self.stage.deferring:
-            without += block.first.n * act.over_x
-        yield then(without + act.made_by_norm(), [], [up, down], None)
-
-    def _from(self, index: int) -> int:
-        """Give the first block of those up to this one whose weights and activations are there with this one's."""
-        return index // self.group * self.group if self.group else 0
-
-    def _at_table(self, now: Pass) -> Moment:
-        """Count the backward of the token table, whose many rows are summed in the master dtype."""
-        weights, gradients = self.weights, self.gradients
-        sent = gradients.given(weights.table, self.master, now)
-        flights = gradients.in_flight(gradients.made_above(self.stage.blocks), now) + gradients.summing(
-            self.stage.blocks, now
-        )
-        made = self.activations.made_by_table() + self._left(self.stage.blocks)
-        return made, weights.ahead(0, now), 0.0, 0.0, sent + flights
-
-    def _left(self, blocks: int) -> float:
-        """Count what a backward that defers weight gradients has left of the head and of so many blocks."""
-        return self.stage.left(self.activations, blocks) if self.stage.deferring else 0.0
-
-    def _in_weight_task(self, now: Pass) -> Iterator[Moment]:
-        """Yield the weight gradients of the head, of the first block, of whose pass all is left, and of the table."""
-        weights, gradients = self.weights, replace(self.gradients, deferred=False)
-        left, blocks = self._left(self.stage.blocks), self.stage.blocks
-        of_block = [(tile, self.compute, blocks - 1) for tile in weights.block]
-        for tile, dtype, above in [(weights.head, self.compute, 0), *of_block, (weights.table, self.master, blocks)]:
-            made = gradients.made_above(above) if above else []
-            sums = gradients.in_flight(made, now) + gradients.summing(above, now)
-            yield left, weights.ahead(0, now), 0.0, 0.0, gradients.given(tile, dtype, now) + sums

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from math import ceil, prod
 
 from engine.grid import Grid
@@ -34,17 +35,16 @@ def fullest_passes(micro_batches: float, *, alone: bool) -> list[Pass]:
 class Weights:
     """It counts those on one grid, which needn't divide everything: parts are taken as fractions.
 
-    placements: of a block, and of what else the rank's stage holds. Elements: block, of each weight of a block before
-    it is sharded, in the order of their use; table and head, of the first and the last weight; outside, of all that are
-    in no block; stored_block and stored, of what a rank stores, of a block and in all. compute, master: bytes of an
-    element that is used, and that is stored.
+    placements: of each block of the rank's stage, and of what else that holds. Elements: blocks, of each weight of a
+    block before it is sharded, in the order of their use; table and head, of the first and the last weight; outside, of
+    all that are in no block; stored_above, of what a rank stores, of the last so many blocks; stored, in all. compute,
+    master: bytes of an element that is used, and that is stored.
     """
 
     def __init__(
         self,
-        placements: tuple[Sequence[Placement], Sequence[Placement]],
+        placements: tuple[Sequence[Sequence[Placement]], Sequence[Placement]],
         head: Placement | None,
-        layers: int,
         grid: Grid,
         compute: int,
         master: int,
@@ -53,18 +53,19 @@ class Weights:
         recomputed: bool,
         offloaded: bool = False,
     ) -> None:
-        of_block, others = ([(_tile(p, grid), p.sharded) for p in group] for group in placements)
-        self._layers, self._shards, self._compute, self._recomputed = layers, grid.shards, compute, recomputed
-        self.block = [tile for tile, sharded in of_block if sharded]
-        rest = [tile for tile, sharded in others if sharded]
-        self.table = rest[0] if rest else 0.0
+        of_blocks, others = placements
+        self._layers, self._shards, self._compute, self._recomputed = len(of_blocks), grid.shards, compute, recomputed
+        kinds = {id(of): of for of in of_blocks}
+        tiles = {kind: _Tiles.of(of, grid) for kind, of in kinds.items()}
+        each, rest = [tiles[id(of)] for of in of_blocks], _Tiles.of(others, grid)
+        self.blocks = [of.sharded for of in each]
+        self._sums = [0.0, *accumulate(of.gathered for of in each)]
+        self.table = rest.sharded[0] if rest.sharded else 0.0
         self.head = _tile(head, grid) if head else 0.0
-        self.outside = sum(rest)
-        self.stored_block, stored = (
-            sum(tile / grid.shards if sharded else tile for tile, sharded in group) for group in (of_block, others)
-        )
-        self.stored = layers * self.stored_block + stored
-        sharded = (layers * sum(self.block) + sum(rest)) / grid.shards
+        self.outside = rest.gathered
+        self.stored_above = [0.0, *accumulate(of.stored for of in reversed(each))]
+        self.stored = self.stored_above[-1] + rest.stored
+        sharded = (self._sums[-1] + rest.gathered) / grid.shards
         self.offloaded = sharded if offloaded else 0.0
         """So many of these elements lie on the host in the master dtype."""
         gathers, self._narrow = grid.shards > 1, compute != master
@@ -72,18 +73,18 @@ class Weights:
         self.casts = compute * (self.stored - sharded * self._casts_sent) if self._narrow else 0.0
         """A copy in the compute dtype is kept of all that isn't cast as it is sent."""
         self._gathers_again = grid.stages > 1 and not recomputed
-        self._cached = min(overlap.cache, layers) if recomputed and gathers and overlap.cache != AUTO else 0
+        self._cached = min(overlap.cache, self._layers) if recomputed and gathers and overlap.cache != AUTO else 0
         self._depth = overlap.prefetch_depth if overlap.oag and gathers else 0
 
     def gathered(self, *tiles: float) -> float:
         """Count these weights, where they are sharded."""
         return self._compute * sum(tiles) if self._shards > 1 else 0.0
 
-    def waiting(self, blocks: int) -> float:
-        """Count what so many blocks keep gathered for their backward: nothing on a stage of a pipeline that recomputes
-        none, whose backward gathers again.
+    def waiting(self, first: int, blocks: int) -> float:
+        """Count what the first so many blocks keep gathered for their backward, from one of them on: nothing on a stage
+        of a pipeline that recomputes none, whose backward gathers again.
         """
-        return 0.0 if self._gathers_again else blocks * self.gathered(*self.block)
+        return 0.0 if self._gathers_again else self.gathered(self._sums[blocks] - self._sums[first])
 
     def of_head(self) -> float:
         """Count what the last stage's head keeps gathered for its backward, in every pass that is in it."""
@@ -95,26 +96,52 @@ class Weights:
 
     def cached(self, below: int) -> float:
         """Count what cache=N still holds for the recomputation of the first blocks."""
-        return max(self._cached - (self._layers - below), 0) * self.gathered(*self.block)
+        uncached = self._layers - self._cached
+        return self.gathered(self._sums[below] - self._sums[uncached]) if below > uncached else 0.0
 
     def ahead(self, below: int, now: Pass) -> float:
         """Count the next weights that oag gathers: for the recomputation of the first blocks, then for the next pass's
         forward, or its backward where no forward is to come. What each rank sends is counted where it is a cast.
         """
-        gathers_again = self._recomputed or self._gathers_again
-        again, following = 0, self.first(self._depth) if now.followed else []
-        if gathers_again:
-            uncached = self._layers - self._cached
-            again = min(below, uncached, self._depth)
-            if not (now.followed or now.last):
-                following = self.block * min(uncached, self._depth)
-        tiles = [*self.block * again, *following][: self._depth]
-        return sum(tiles) * self._compute * (1 + self._casts_sent / self._shards)
+        gathers_again, uncached = self._recomputed or self._gathers_again, self._layers - self._cached
+        tiles = self._before(min(below, uncached)) if gathers_again else []
+        if now.followed:
+            tiles += self.first(self._depth)
+        elif gathers_again and not now.last:
+            tiles += self._before(uncached)
+        return sum(tiles[: self._depth]) * self._compute * (1 + self._casts_sent / self._shards)
+
+    def _before(self, blocks: int) -> list[float]:
+        """List the weights of the latest of the first so many blocks, as far as they are gathered ahead."""
+        return list(chain.from_iterable(reversed(self.blocks[max(0, blocks - self._depth) : blocks])))
+
+    def from_block(self, first: int, count: int) -> list[float]:
+        """List the weights of so many blocks from one on, and of the head: their gradients come the latest first."""
+        return [*chain.from_iterable(self.blocks[first : first + count]), self.head]
 
     def first(self, count: int) -> list[float]:
         """List the first weights that a pass uses, in that order. Their gradients come last, in the reverse order."""
-        one = [self.table, *self.block * min(self._layers, count), self.head]
+        one = [self.table, *chain.from_iterable(self.blocks[:count]), self.head]
         return (one * (count // len(one) + 1))[:count]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """Elements of a rank's parts: sharded, of each weight that is sharded, before it is; gathered, their sum; stored,
+    of all.
+    """
+
+    sharded: list[float]
+    gathered: float
+    stored: float
+
+    @classmethod
+    def of(cls, placements: Sequence[Placement], grid: Grid) -> "_Tiles":
+        """Count those of these placements."""
+        found = [(_tile(placement, grid), placement.sharded) for placement in placements]
+        sharded = [tile for tile, is_sharded in found if is_sharded]
+        stored = sum(tile / grid.shards if is_sharded else tile for tile, is_sharded in found)
+        return cls(sharded, sum(sharded), stored)
 
 
 def _tile(placement: Placement, grid: Grid) -> float:

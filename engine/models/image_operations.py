@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from engine.grid import INNER, STREAM, Axis
+from engine.grid import INNER, STREAM, Axis, Grid
 from engine.models.operations import Kept, Linear, Operation
 from engine.placement import Constant, Placement
 
@@ -28,8 +28,18 @@ class Conv2d(Linear):
         if self.bias:
             yield Placement(f"{name}.bias", (self.n,), self.split[:1], False, self.bias_init, of_bias)
 
+    def taken(self, tokens: int) -> int:
+        """Count the pixels that it takes."""
+        return self.pixels_in or tokens
+
     def flops(self, tokens: int) -> int:
         return 2 * tokens * self.n * self.k * self.kernel**2
+
+    @property
+    def kept(self) -> Kept:
+        """Count what it takes, by pixels that it gives."""
+        taken = self.k * (self.taken(self.tokens) // self.tokens if self.tokens else 1)
+        return Kept(over_stream=taken) if self.split[1] is STREAM else Kept(over_inner=taken)
 
     @property
     def divided_by_inner(self) -> Mapping[str, int]:
@@ -39,12 +49,13 @@ class Conv2d(Linear):
 
 @dataclass(frozen=True, slots=True)
 class GroupNorm(Operation):
-    """It is a norm of groups of channels, and a SiLU behind it, if any. split: the axis of its channels, whose parts
-    are split on their own. scaled: whether each sample brings factors and shifts of its own.
+    """It is a norm of so many groups of channels, and a SiLU behind it, if any. split: the axis of its channels, whose
+    parts are split on their own. scaled: whether each sample brings factors and shifts of its own.
     """
 
     name: str
     features: int
+    groups: int
     split: Axis = STREAM
     parts: tuple[int, ...] = ()
     scaled: bool = False
@@ -58,8 +69,35 @@ class GroupNorm(Operation):
                 f"{prefix}{self.name}.{name}", (self.features,), (self.split,), False, Constant(value), parts
             )
 
+    def whole(self, grid: Grid) -> bool:
+        """Say whether each group is on one rank. The grid needn't divide the channels."""
+        of_group = self.features // self.groups
+        return all(part % (grid[self.split] * of_group) == 0 for part in self.parts or (self.features,))
+
     @property
     def kept(self) -> Kept:
-        """Count its input, and that of the SiLU."""
-        kept = self.features * (1 + self.silu)
+        """Count its input, that of the SiLU, and what is scaled: where a group isn't whole, that isn't kept."""
+        kept = self.features * (1 + self.silu + self.scaled)
         return Kept(over_stream=kept) if self.split is STREAM else Kept(over_inner=kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Resample(Operation):
+    """It halves or doubles images, whose pixels it takes. What it halves it keeps."""
+
+    features: int
+    halves: bool
+    tokens: int | None = None
+
+    @property
+    def kept(self) -> Kept:
+        return Kept(over_stream=self.features if self.halves else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Added(Operation):
+    """It adds to a branch what that began with, of so many channels. changed: whether by way of another operation."""
+
+    features: int
+    changed: bool
+    tokens: int | None = None

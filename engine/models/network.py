@@ -70,10 +70,10 @@ class Section:
         """Give the placements of one repeat's parameters, in the model's order. Repeats differ in names alone."""
         return [placed for operation in self.operations for placed in operation.placements(self.prefix(number))]
 
-    @property
-    def kept(self) -> Kept:
-        """List what one repeat keeps for its backward."""
-        return Kept(*map(sum, zip(*(operation.kept for operation in self.operations), strict=True)))
+    def kept(self, sequence: int) -> Kept:
+        """List what one repeat keeps of a sample of so many tokens for its backward."""
+        each = (operation.kept.of(self.tokens_of(operation, sequence)) for operation in self.operations)
+        return Kept(*map(sum, zip(*each, strict=True)))
 
     def of_kind(self, kind: type[Kind]) -> list[Kind]:
         """List the operations of one kind, in their order."""

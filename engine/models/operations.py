@@ -35,6 +35,10 @@ class Kept(NamedTuple):
     streams: int = 0
     angles: int = 0
 
+    def of(self, tokens: int) -> "Kept":
+        """Count what is kept of so many."""
+        return Kept(*(tokens * count for count in self))
+
 
 class Operation:
     """It is the base of all operations, each of which overrides what it has.
@@ -123,6 +127,10 @@ class Linear(Operation):
     def flops(self, tokens: int) -> int:
         return 2 * tokens * self.n * self.k
 
+    def taken(self, tokens: int) -> int:
+        """Count the tokens that it takes where it gives so many."""
+        return tokens
+
     def ranks(self, grid: Grid) -> tuple[int, int]:
         """Count the ranks that split n, and those that split k."""
         n, k = (1 if axis is None else grid[axis] for axis in self.split)
@@ -130,7 +138,7 @@ class Linear(Operation):
 
     @property
     def kept(self) -> Kept:
-        return Kept(over_stream=self.k) if self.split == NORMAL else Kept(over_inner=self.k)
+        return Kept(over_stream=self.k) if self.split[1] is STREAM else Kept(over_inner=self.k)
 
     @property
     def divided_by_inner(self) -> Mapping[str, int]:

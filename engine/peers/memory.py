@@ -239,14 +239,14 @@ def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
     network, tokens = model.network(), ranks.at_once * model.sequence
     head_tokens, kept_of_block = (
         ranks.at_once * (network.sections[-1].tokens or model.sequence),
-        network.blocks[0].section.kept,
+        network.blocks[0].section.kept(model.sequence),
     )
     wide = master if habits.autocast and case.autocast else compute
     stream = tokens * model.hidden * wide / (ranks.tensor if habits.stream else 1)
-    split = tokens * compute * kept_of_block.over_inner / ranks.tensor
-    whole = tokens * kept_of_block.over_stream * compute / (ranks.tensor if habits.gathers else 1)
+    split = ranks.at_once * compute * kept_of_block.over_inner / ranks.tensor
+    whole = ranks.at_once * kept_of_block.over_stream * compute / (ranks.tensor if habits.gathers else 1)
     scores = tokens * model.sequence * model.heads / ranks.tensor * (2 * compute + master) if habits.scores else 0.0
-    of_block = split + whole + kept_of_block.streams * stream + scores
+    of_block = split + whole + kept_of_block.streams / model.sequence * stream + scores
     layers = model.layers / ranks.pipeline
     together = case.checkpoint_group(Grid())
     kept = ceil(layers / together) * stream if together else layers * of_block

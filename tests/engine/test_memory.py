@@ -26,9 +26,10 @@ WIDE_VOCABULARY = ModelChoice(layers=3, hidden=128, heads=4, vocab=2048, seq=64)
 DEEP = ModelChoice(layers=5, hidden=160, heads=4, vocab=256, seq=64)
 LLAMA = ModelChoice(architecture="llama", layers=3, hidden=128, heads=8, kv_heads=4, ffn=384, vocab=1024, seq=128)
 BERT = ModelChoice(architecture="bert", layers=3, hidden=128, heads=4, vocab=1024, seq=64)
+UNET = ModelChoice(model="unet-test")
 VIT = ModelChoice(architecture="vit", layers=3, hidden=128, heads=4, image=64, patch=8, classes=64)
 HALF_GRADIENTS = {"offload": True, "reduce_dtype": "bf16"}
-MODELS = {"wide": WIDE_VOCABULARY, "deep": DEEP, "llama": LLAMA, "bert": BERT, "vit": VIT}
+MODELS = {"wide": WIDE_VOCABULARY, "deep": DEEP, "llama": LLAMA, "bert": BERT, "vit": VIT, "unet": UNET}
 MODELS |= {"llama8": replace(LLAMA, layers=8), "vit4": replace(VIT, layers=4)}
 
 
@@ -89,6 +90,9 @@ CASES = [
     ("llama", "2x2x1x1", Batch(8, 4), "bf16", "auto", "oar,data"),
     ("bert", "1x1x4x1", Batch(8), "fp32", 2, "oar,ors,oag"),
     ("vit", "1x1x4x1", Batch(64, 8), "bf16", 1, "oar,ors,oag,data"),
+    ("unet", "1x1x1x1", Batch(2), "fp32", 0, "none"),
+    ("unet", "2x1x1x1", Batch(4, 2), "bf16", 1, "oar,ors,oag,data"),
+    ("unet", "1x1x2x1", Batch(8, 2), "fp32", 1, "oar,ors,oag,cache=2,data"),
 ]
 
 

@@ -169,10 +169,9 @@ def statistics(model: Architecture, grid: Grid) -> int:
 
 def kept_tensors_agree(model: Architecture, grid: Grid) -> None:
     one, two = (saved_numbers(replace(model, layers=layers), grid) for layers in (1, 2))  # type: ignore[type-var]
-    kept = model.network().blocks[0].section.kept
+    kept = model.network().blocks[0].section.kept(model.sequence)
     features = kept.over_inner // grid.x + (kept.over_stream + kept.streams * model.hidden) // grid.y
-    a_token = features + statistics(model, grid)
-    assert two - one == BATCH * model.sequence * a_token + kept.angles * model.sequence
+    assert two - one == BATCH * (features + model.sequence * statistics(model, grid)) + kept.angles
 
 
 @settings(max_examples=60)

@@ -10,11 +10,8 @@ from engine.errors import UsageError, listed_divisors
 from engine.models.architecture import Architecture, check_positive
 from engine.models.denoising import Denoising
 from engine.models.network import Network
-from engine.models.unet.steps import Resampling, Step
+from engine.models.unet.steps import GROUPS, Resampling, Step
 from engine.models.unet.table import table
-
-GROUPS = 32
-"""Each norm has so many groups of channels."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from engine.layers.redistribute import Redistribute
 from engine.layers.waves import WaveLinear
 from engine.models.serial import SerialModel, State
 from engine.models.transformer import SelfAttention
-from engine.models.unet.config import GROUPS, UNetConfig
-from engine.models.unet.steps import Resampling, Step
+from engine.models.unet.config import UNetConfig
+from engine.models.unet.steps import GROUPS, Resampling, Step
 
 Resample = Callable[[Tensor], Tensor]
 Layer = TypeVar("Layer", bound=nn.Module)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+GROUPS = 32
+"""Each norm has so many groups of channels."""
 Resampling = Literal["half", "double"]
 
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from engine.data.colours import CHANNELS
 from engine.grid import INNER, STREAM
-from engine.models.image_operations import Conv2d, GroupNorm
+from engine.models.image_operations import Added, Conv2d, GroupNorm, Resample
 from engine.models.network import Carried, Network, Section
 from engine.models.operations import ZERO, Attention, Linear, Operation, Redistribute
-from engine.models.unet.steps import Step
+from engine.models.unet.steps import GROUPS, Step
 from engine.placement import TRANSPOSED, Gaussian, Initial, Uniform
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def table(shape: "UNetConfig") -> Network:
         (
             Section((*time, first)),
             *(_section(shape, step, number) for number, step in enumerate(steps)),
-            Section((GroupNorm("norm", base * shape.multipliers[0]), last)),
+            Section((GroupNorm("norm", base * shape.multipliers[0], GROUPS), last)),
         ),
         (stream, Carried((4 * base,), 0, "channels"), stream),
     )
@@ -40,16 +40,18 @@ def _section(shape: "UNetConfig", step: Step, number: int) -> Section:
     n, pixels = step.channels, step.side**2
     operations: list[Operation] = []
     if step.convolves:
-        operations += [_conv("resampling.conv", n, n, step.side_out), Redistribute(n)]
+        before = step.side**2 if step.resampling == "half" else None
+        operations += [_conv("resampling.conv", n, n, step.side_out, pixels_in=before), Redistribute(n)]
     else:
         operations += _residual(shape, step)
     if step.attends:
         size, end = shape.head_size(n), _ending(shape.last_std)
         operations += [
-            GroupNorm("attention.norm", n, silu=False, tokens=pixels),
+            GroupNorm("attention.norm", n, GROUPS, silu=False, tokens=pixels),
             _linear("attention.attention.qkv", 3 * n, n, parts=(n, n, n), tokens=pixels),
             Attention(n // size, n // size, size, causal=False, tokens=pixels),
             _linear("attention.attention.out", n, n, split=TRANSPOSED, init=end, bias_init=ZERO, tokens=pixels),
+            Added(n, changed=False, tokens=pixels),
         ]
     taken = _images(step.takes, step.side) if step.takes else None
     return Section(
@@ -64,13 +66,16 @@ def _residual(shape: "UNetConfig", step: Step) -> list[Operation]:
     skip: list[Operation] = []
     if k != n:
         skip = [_conv("residual.skip", n, k, side, kernel=1, parts_in=step.parts), Redistribute(n)]
+    resample = [Resample(k, halves=step.resampling == "half", tokens=before)] if step.resampling else []
     return [
-        GroupNorm("residual.norm1", k, parts=step.parts, tokens=before),
+        GroupNorm("residual.norm1", k, GROUPS, parts=step.parts, tokens=before),
+        *resample,
         _conv("residual.conv1", n, k, side, parts_in=step.parts),
         _linear("residual.embedding", 2 * n, 4 * shape.base, parts=(n, n), tokens=1),
-        GroupNorm("residual.norm2", n, INNER, scaled=True, tokens=side**2),
+        GroupNorm("residual.norm2", n, GROUPS, INNER, scaled=True, tokens=side**2),
         _conv("residual.conv2", n, n, side, split=TRANSPOSED, init=end, bias_init=ZERO),
         *skip,
+        Added(k, changed=bool(skip or resample), tokens=before),
     ]
 
 
