@@ -1,0 +1,54 @@
+"""A U-Net trains on real photographs, in processes, as on one rank; what it finds of noise grows."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+from real_ranks import run_processes
+from test_checkpoint import _losses
+from test_unet_grid import EVERYTHING, TOLERANCE
+from training import Case, Outcome, train_parallel, train_serial, worst_error
+
+from engine.batch import Batch
+from engine.comm.funnel import Comm
+from engine.data.pictures import prepare
+from engine.grid import Grid
+from engine.models.choice import ModelChoice
+from engine.training.config import TrainConfig
+from engine.training_record import OptimConfig
+
+CI = Path(__file__).resolve().parents[2] / "ci"
+SIDE = 8
+
+
+def _train(comm: Comm, case: Case) -> Outcome:
+    return train_parallel(case, comm)
+
+
+@pytest.mark.parametrize("shared", [True, pytest.param(False, marks=pytest.mark.weekly)], ids=["memory", "gloo"])
+def test_processes_train_like_the_serial_model(shared: bool) -> None:
+    ours = run_processes(Grid(2, 2, 1, 1), _train, EVERYTHING, shared=shared)[0]
+    assert worst_error(ours, train_serial(EVERYTHING)) < TOLERANCE
+
+
+@pytest.fixture(scope="module")
+def tiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of photographs that matplotlib ships, as the README makes them."""
+    folder = tmp_path_factory.mktemp("tiles")
+    runpy.run_path(str(CI / "demo_images"))["main"](folder / "photographs")
+    prepare(folder / "photographs", folder / "tiles", SIDE, unlabelled=True)
+    return folder / "tiles"
+
+
+@pytest.mark.parametrize(("steps", "falls_to"), [(12, 0.95), pytest.param(100, 0.6, marks=pytest.mark.weekly)])
+def test_losses_of_real_tiles_fall_and_equal_one_ranks(tiles: Path, steps: int, falls_to: float) -> None:
+    def config(grid: Grid) -> TrainConfig:
+        return TrainConfig(
+            model=ModelChoice(model="unet-tiny"), grid=grid, batch=Batch(16), data=str(tiles), precision="fp64",
+            out=tiles.parent / "result.json", iterations=steps, warmup=0, optim=OptimConfig(learning_rate=1e-3),
+        )  # fmt: skip
+
+    losses = [run_processes(grid, _losses, config(grid))[0] for grid in (Grid(), Grid(2, 1, 1, 1))]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+    last = losses[0][-max(3, steps // 10) :]
+    assert sum(last) / len(last) < falls_to * losses[0][0]
