@@ -43,6 +43,25 @@ class MatrixProduct:
 
 
 @dataclass(frozen=True, slots=True)
+class Convolution:
+    """It is the product of an implicit GEMM, [m, k] by [k, n] as a MatrixProduct is, but none of it lies in memory so:
+    each pixel of an image stands in as many rows as windows see it. num_bytes: of the images that it reads and writes,
+    and of the weight, each once.
+    """
+
+    m: int
+    n: int
+    k: int
+    mode: str
+    num_bytes: int
+
+    @property
+    def flops(self) -> int:
+        """Count a multiplication and an addition as two: 2 m n k."""
+        return 2 * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """It is one fused kernel. heads: of all sequences; flops count both halves of the scores, as the papers do."""
 
@@ -99,10 +118,11 @@ class Mark:
     phase: str
 
 
-Compute = MatrixProduct | Attention | Sweep
+Compute = MatrixProduct | Convolution | Attention | Sweep
 Event = Compute | Issue | Wait | Mark
 KINDS: dict[str, type[Event]] = {
     "product": MatrixProduct,
+    "convolution": Convolution,
     "attention": Attention,
     "sweep": Sweep,
     "issue": Issue,
@@ -146,12 +166,12 @@ class Trace:
 
     @property
     def flops(self) -> int:
-        """Count those of products and attention in the whole step."""
+        """Count those of products, convolutions and attention in the whole step."""
         return sum(
             segment.repeats * event.flops
             for segment in self.segments
             for event in segment.events
-            if isinstance(event, MatrixProduct | Attention)
+            if isinstance(event, MatrixProduct | Convolution | Attention)
         )
 
     def sent(self) -> dict[tuple[str, str], tuple[int, int]]:

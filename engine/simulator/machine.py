@@ -22,7 +22,7 @@ from engine.grid import CUTTING_STAGES, Axis, Grid
 from engine.overlap.bucket import HOP_S
 from engine.simulator.bandwidth import Bandwidths, bandwidths, lacking
 from engine.simulator.collectives import WITHIN_NODE, Link, Links, Taken, ring_s
-from engine.simulator.events import Compute, MatrixProduct, Sweep
+from engine.simulator.events import Compute, Convolution, MatrixProduct, Sweep
 from systems import Dtype, Measured, OfProcessor, System
 from systems.store import Name
 
@@ -86,11 +86,13 @@ class MachineModel:
     taken_within: Mapping[str, Taken] = field(default_factory=dict)
 
     def compute_s(self, event: Compute) -> float:
-        """Give the seconds on a device that does nothing else."""
+        """Give the seconds on a device that does nothing else. A convolution is as fast as the product of its implicit
+        GEMM, beside the time for its own bytes.
+        """
         if isinstance(event, Sweep):
             return self._with_launches(event.num_bytes / self.memory_bytes_per_s, event.kernels)
         rate = self.fitted.products * self._reached(event.flops)
-        if isinstance(event, MatrixProduct):
+        if isinstance(event, MatrixProduct | Convolution):
             rate *= self.modes.get(event.mode, 1.0)
         return self._with_launches(event.flops / rate + event.num_bytes / self.memory_bytes_per_s, 1)
 

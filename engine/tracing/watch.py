@@ -1,9 +1,8 @@
 """Tracing watches torch's operators on the meta device, attention, collectives, and every storage that lives."""
 
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
 from typing import Any
 
 import torch
@@ -11,16 +10,27 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from engine.layers.attention import computed_by
+from engine.layers.matmul import Role, own_mode
 from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder
-from engine.simulator.events import Attention, Event, Issue, Mark, MatrixProduct, Segment, Sweep, Wait
+from engine.simulator.events import (
+    Attention,
+    Convolution,
+    Event,
+    Issue,
+    Mark,
+    MatrixProduct,
+    Segment,
+    Sweep,
+    Wait,
+)
+from engine.tracing.carried_out import FREE, carried_out, held, on_meta
 
 aten = torch.ops.aten
 ROWS_ONLY = {aten.index_select.default: 2, aten.embedding.default: 2, aten.gather.default: 2}
 """These operators read only the rows that they give back: so many times the bytes of these are moved."""
 ADDS_ROWS = {aten._index_put_impl_.default: 3, aten.scatter_add_.default: 1, aten.scatter_.value_reduce: 1}
 """These write only as many elements as their last tensor has: so many times its bytes are moved."""
-FREE = {aten.detach.default, aten.empty.memory_format, aten.new_empty.default, aten.empty_like.default}
 
 
 class Log:
@@ -96,39 +106,48 @@ class Operators(TorchDispatchMode):
             passes = 7 if given.get("grad_scale") is None else 8  # reads p, g, m, v; writes p, m, v, and a scaled g
             self._log.sweep(passes * sum(tensor.nbytes for tensor in args[0]))
             return None
-        out = _carried_out(func, args, given)
-        made = list(_meta([out]))
+        out = carried_out(func, args, given)
+        made = list(on_meta([out]))
         for tensor in made:
             self._see(tensor)
         if made and func not in FREE and not func.is_view and func.namespace != "c10d" and not _aside(func, args):
-            self._count(func, args, given, made)
+            self._count(func, args, given, out, made)
         return out
 
     def one_kernel(self, function: Callable[..., Any], *args: Any, **given: Any) -> Any:
         """Run a function as a GPU's compiler would have it: it reads each argument and writes each result once."""
-        taken = {id(tensor): tensor for tensor in _meta([*args, *given.values()])}
+        taken = {id(tensor): tensor for tensor in on_meta([*args, *given.values()])}
         versions = [tensor._version for tensor in taken.values()]
         with _disable_current_modes():
             out = function(*args, **given)
         written = [tensor for tensor, old in zip(taken.values(), versions, strict=True) if tensor._version != old]
-        made = [tensor for tensor in _meta([out]) if id(tensor) not in taken]
+        made = [tensor for tensor in on_meta([out]) if id(tensor) not in taken]
         for tensor in made:
             self._see(tensor)
-        self._log.sweep(sum(map(_held, (*taken.values(), *written, *made))))
+        self._log.sweep(sum(map(held, (*taken.values(), *written, *made))))
         return out
 
-    def _count(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: list[Tensor]) -> None:
+    def _count(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, made: list[Tensor]) -> None:
         if func in PRODUCTS:
             first = PRODUCTS[func]
             a, b = args[first : first + 2]
             self._log.add(MatrixProduct(a.shape[0], b.shape[1], a.shape[1], _letter(a) + _letter(b), a.element_size()))
+        elif func is aten.convolution.default:
+            images, weight = args[:2]
+            self._log.add(_convolution(Role.FORWARD, made[0], weight, [images, weight, *made]))
+        elif func is aten.convolution_backward.default:
+            dO, images, weight = args[:3]
+            roles = Role.INPUT_GRADIENT, Role.WEIGHT_GRADIENT
+            for role, other, gradient in zip(roles, (weight, images), out, strict=False):
+                if gradient is not None:
+                    self._log.add(_convolution(role, dO, weight, [dO, other, gradient]))
         elif func in ROWS_ONLY:
             self._log.sweep(ROWS_ONLY[func] * made[0].nbytes)
         elif func in ADDS_ROWS:
-            self._log.sweep(ADDS_ROWS[func] * list(_meta(args))[-1].nbytes)
+            self._log.sweep(ADDS_ROWS[func] * list(on_meta(args))[-1].nbytes)
         else:
-            taken = {id(tensor): tensor for tensor in _meta([*args, *kwargs.values()])}
-            self._log.sweep(sum(map(_held, taken.values())) + sum(map(_held, made)))
+            taken = {id(tensor): tensor for tensor in on_meta([*args, *kwargs.values()])}
+            self._log.sweep(sum(map(held, taken.values())) + sum(map(held, made)))
 
     def _see(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -145,83 +164,23 @@ class Operators(TorchDispatchMode):
         self._log.freed(num_bytes)
 
 
-def _carried_out(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Carry out an operator, but make new tensors alone where it is known what comes of such arguments, as torch's own
-    answer, in Python, takes most of the time of a trace.
-    """
-    if func in IN_PLACE and args[0].is_meta:
-        return args[0]
-    if not _makes_new(func):
-        return func(*args, **kwargs)
-    asked = func, _seen(args), _seen(tuple(kwargs.items()))
-    if known := _KNOWN.get(asked):
-        made = tuple(torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in known)
-        return made[0] if len(made) == 1 else made
-    out = func(*args, **kwargs)
-    _KNOWN[asked] = _new(out if isinstance(out, tuple) else (out,), [*args, *kwargs.values()])
-    return out
-
-
-_Shapes = tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
-_KNOWN: dict[Hashable, _Shapes] = {}
-"""Shapes, strides and dtypes of what operators gave back, by operator and arguments; nothing where that isn't all."""
-
-
-@cache
-def _makes_new(func: Any) -> bool:
-    """Say whether an operator gives back tensors that share nothing with what it takes, and writes to none of that."""
-    schema = func._schema
-    if func in FREE or func.namespace != "aten" or any(one.alias_info for one in (*schema.arguments, *schema.returns)):
-        return False
-    return bool(schema.returns) and all(str(one.type) == "Tensor" for one in schema.returns)
-
-
-def _seen(value: Any) -> Hashable:
-    """Give all of an argument that decides about the shapes of what comes of it."""
-    if isinstance(value, Tensor):
-        return value.shape, value.stride(), value.dtype, value.device
-    if isinstance(value, list | tuple):
-        return tuple(map(_seen, value))
-    return type(value), value
-
-
-def _new(made: Sequence[Tensor], given: Sequence[Any]) -> _Shapes:
-    """Describe the tensors; nothing unless each is on the meta device and is all of a storage of its own."""
-    storages = [tensor.untyped_storage() for tensor in made]
-    taken = {tensor.untyped_storage()._cdata for tensor in _meta(given)}
-    own = {storage._cdata for storage in storages} - taken
-    found = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in made)
-    again = [torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in found]
-    whole = all(one.nbytes() == two.untyped_storage().nbytes() for one, two in zip(storages, again, strict=True))
-    return found if len(own) == len(made) and whole and all(tensor.is_meta for tensor in made) else ()
-
-
-IN_PLACE = {
-    aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.mul_.Scalar, aten.div_.Tensor, aten.copy_.default,
-    aten.zero_.default, aten.exp_.default, aten.rsqrt_.default, aten.square_.default, aten.addcmul_.default,
-    aten.addmm_.default, aten._index_put_impl_.default, aten.scatter_add_.default, aten.scatter_.value_reduce,
-}  # fmt: skip
 PRODUCTS = {aten.mm.default: 0, aten.mm.out: 0, aten.addmm.default: 1, aten.addmm_.default: 1}
 """The two factors of these operators are the arguments from this place on."""
+
+
+def _convolution(role: Role, images_out: Tensor, weight: Tensor, touched: Sequence[Tensor]) -> Convolution:
+    """Describe one of a convolution's three products as that of a linear layer on windows: its rows are the pixels that
+    it gives of all images, n its output channels, and k its input channels times the pixels of a window.
+    """
+    n, k = weight.shape[0], weight[0].numel()
+    m = images_out.numel() // n
+    shape = {Role.FORWARD: (m, n, k), Role.INPUT_GRADIENT: (m, k, n), Role.WEIGHT_GRADIENT: (n, k, m)}[role]
+    return Convolution(*shape, own_mode(role, column_major=False).value, sum(map(held, touched)))
 
 
 def _aside(func: Any, args: Sequence[Any]) -> bool:
     """Say whether it copies between host and device, for which alone nobody waits: no machine's file has that link."""
     return func is aten.copy_.default and len(args) > 2 and bool(args[2])
-
-
-def _meta(values: Iterable[Any]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            if value.is_meta:
-                yield value
-        elif isinstance(value, list | tuple):
-            yield from _meta(value)
-
-
-def _held(tensor: Tensor) -> int:
-    """Count the bytes of a tensor; what is repeated by a stride of 0 is read once."""
-    return min(tensor.nbytes, tensor.untyped_storage().nbytes())
 
 
 def _letter(matrix: Tensor) -> str:

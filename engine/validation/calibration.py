@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from engine.simulator.events import Attention, MatrixProduct, Sweep
+from engine.simulator.events import Compute, Sweep
 from engine.simulator.machine import Fitted, MachineModel
 from engine.simulator.simulate import share_of
 from engine.validation.document import MeasuredJob
@@ -19,9 +19,7 @@ def kernel_s(machine: MachineModel, job: MeasuredJob) -> float:
     traced = traced_job(job.model_copy(update={"time_s": {grid: time_s}}), machine).traced[grid]
     assert traced.whole is not None, "few layers are traced as a whole"
     kernels = sum(
-        event.kernels if isinstance(event, Sweep) else 1
-        for event in traced.whole
-        if isinstance(event, MatrixProduct | Attention | Sweep)
+        event.kernels if isinstance(event, Sweep) else 1 for event in traced.whole if isinstance(event, Compute)
     )
     seen_s = time_s - sum(job.exposed_s[grid].values())
     return share_of(seen_s, time_s, machine.ranks_a_core) / kernels

@@ -18,7 +18,7 @@ from engine.overlap.flags import ALL, Overlap
 from engine.pipeline.options import PipelineOptions
 from engine.simulator import events
 from engine.simulator.events import Attention, Event, Issue, Mark, MatrixProduct, Sweep, Trace, Wait
-from engine.tracing import step, watch
+from engine.tracing import carried_out, step
 from engine.tracing.agree import corners, disagreements, some_groups
 from engine.tracing.step import trace
 
@@ -190,10 +190,10 @@ def test_groups_are_drawn_of_every_axis_that_has_any() -> None:
     assert max(drawn) < grid.size
 
 
-@pytest.mark.parametrize("name", ["gpt-test", "llama-test", "bert-test", "vit-test"])
+@pytest.mark.parametrize("name", ["gpt-test", "llama-test", "bert-test", "vit-test", "unet-test"])
 def test_shapes_that_are_known_are_those_that_torch_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = dry_plan(lookup(name), GRID, BATCH, overlap=Overlap.parse("oar,ors,oag,cache=1,data"))
     first, again = trace(*plan), trace(*plan)
-    monkeypatch.setattr(watch, "IN_PLACE", ())
-    monkeypatch.setattr(watch, "_makes_new", lambda _: False)
+    monkeypatch.setattr(carried_out, "IN_PLACE", ())
+    monkeypatch.setattr(carried_out, "_makes_new", lambda _: False)
     assert trace(*plan) == first == again
