@@ -3,7 +3,7 @@
 All ranks of a job come to the same: what is free follows from the formulas, no device is asked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -47,10 +47,14 @@ def settled(training: Training, grid: Grid, device_memory: float, device: str = 
     """Put the schedule that a device's memory allows, and that is the fastest by flops, for AUTO alone."""
     if grid.stages == 1 or training.pipeline != PipelineOptions(stages=training.pipeline.stages):
         return training
+    return named(training, by_flops(training, grid, allowed(training, grid, device_memory, device)))
+
+
+def by_flops(training: Training, grid: Grid, choices: Iterable[ScheduleChoice]) -> ScheduleChoice:
+    """Find the fastest of these by the flops of each stage."""
     model, stages, passes = training.model, grid.stages, training.passes(grid)
     times = partial(times_by_flops, model=model, stages=stages, recompute=training.checkpoint_activations)
-    some = {choice: choice.make() for choice in allowed(training, grid, device_memory, device)}
-    return named(training, fastest(some, stages, passes, times)[0])
+    return fastest({choice: choice.make() for choice in choices}, stages, passes, times)[0]
 
 
 def named(training: Training, choice: ScheduleChoice) -> Training:

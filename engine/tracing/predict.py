@@ -1,9 +1,10 @@
 """Traces of a job's rank 0 say how long a step takes.
 
-Unless all layers are asked for (exact), few at full width are traced, and then two more: every block is like the one
-before it, so that time, exposed and hidden communication grow alike with each. The few are two and as many as weigh
-what the table of tokens does, whose gradient is on its way while they are computed (tests compare both ways). Where
-blocks are recomputed in groups whole ones make the difference: between both traces, and from the few to all layers.
+A network whose blocks differ is traced whole. Of any other, unless all layers are asked for (exact), few at full width
+are traced, and then two more: every block is like the one before it, so that time, exposed and hidden communication
+grow alike with each. The few are two and as many as weigh what the table of tokens does, whose gradient is on its way
+while they are computed (tests compare both ways). Where blocks are recomputed in groups whole ones make the difference:
+between both traces, and from the few to all layers.
 """
 
 from collections.abc import Mapping
@@ -67,14 +68,15 @@ class Traced:
 def traced(training: Training, grid: Grid, *, device_memory: float | None = None, exact: bool = False) -> Traced:
     """Trace rank 0 of a grid. device_memory: bytes, by which cache=auto is sized as in a real run."""
     layers, overlap = training.model.layers, training.overlap
+    if exact or not training.model.network().alike:
+        return _whole(training, grid, device_memory)
     training = replace(training, checkpoint_every=training.checkpoint_group(grid))  # "auto" would follow the layers
     group = training.checkpoint_group(grid) or 1
     few, step = _few(training), -(-STEP // group) * group
     few += (layers - few) % group
     more = few + step
-    if exact or layers <= more:
-        whole = trace(training, grid, device_memory=device_memory)
-        return Traced(layers, whole.cached_blocks, whole.peak_bytes, whole=whole)
+    if layers <= more:
+        return _whole(training, grid, device_memory)
     cached = blocks_cached(training, grid, Footprint(training).on(grid).total, device_memory)
     peak = Footprint(replace(training, overlap=replace(overlap, cache=cached))).on(grid).total
     return Traced(
@@ -85,6 +87,11 @@ def traced(training: Training, grid: Grid, *, device_memory: float | None = None
         more=trace(_of(training, more, 0), grid),
         cached=trace(_of(training, more, step), grid) if cached else None,
     )
+
+
+def _whole(training: Training, grid: Grid, device_memory: float | None) -> Traced:
+    whole = trace(training, grid, device_memory=device_memory)
+    return Traced(training.model.layers, whole.cached_blocks, whole.peak_bytes, whole=whole)
 
 
 def _few(training: Training) -> int:

@@ -1,66 +1,42 @@
-"""The stages of a pipeline are traced, each alone, and played together on a machine by the schedule that drives them.
+"""The stages of a pipeline are played together on a machine, by the schedule that drives the engine, too.
 
-A stage's tasks are timed on its first rank, one micro-batch after the other, without its messages. All stages between
-the first and the last are alike but for the number of their blocks. So three stages are traced, with few blocks, and
-the middle one with more, too, as every block is like the one before it; and once more with some of these cached, if any
-are.
+Their tasks are timed on traces of each stage alone (stage_times.py).
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import NamedTuple
+from dataclasses import dataclass
+from math import prod
 
-from engine.footprint.allowed import allowed, named
+from engine.footprint.allowed import allowed, by_flops, named
 from engine.footprint.memory import Footprint, Needs, blocks_cached
-from engine.grid import CUTTING_STAGES, HOLDING, Grid
+from engine.grid import CUTTING_STAGES, HOLDING, INNER, Grid
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import Direction, StepSchedule, Task, receiver, takes_message
 from engine.pipeline.fastest import fastest
-from engine.pipeline.options import PipelineOptions
 from engine.pipeline.registry import ScheduleChoice
 from engine.pipeline.simulation import PipelineStep, Times, Transit, play
 from engine.simulator.events import Trace
 from engine.simulator.machine import MachineModel, Message
-from engine.simulator.simulate import Simulated, simulate
-from engine.tracing.step import trace
+from engine.simulator.simulate import Simulated
+from engine.tracing.stage_times import (
+    MORE,
+    EachStage,
+    FewBlocks,
+    Kind,
+    StageTimes,
+    blocks_of,
+    each_stage,
+    few_blocks,
+    times_of_tasks,
+)
 from engine.training_record import Training
 
-FEW, MORE = 1, 3
-"""A stage is traced with so many blocks."""
-FIRST, MIDDLE, LAST = range(3)
-"""These stages stand for those of a pipeline of any length."""
-TAIL = ("reduce", "optimizer")
 WORD_BYTES = 24.0
 """The ranks of a stage tell each other of a task in so many."""
+_TimesByKind = Mapping[Kind, Sequence[StageTimes]]
 
 
-@dataclass(frozen=True, slots=True)
-class _StageTimes:
-    """It has the seconds of a pass's tasks on a stage, by direction and of all chunks, and of the step's end; and what
-    a pass exposes along each axis.
-    """
-
-    tasks_s: Mapping[str, float]
-    tail_s: float
-    exposed_s: Mapping[str, float]
-
-
-class _Traces(NamedTuple):
-    """few: of the first, a middle and the last stage with FEW blocks. more: of a middle one with MORE. cached: of the
-    same, those by which it has more being cached; None if none is.
-    """
-
-    few: Sequence[Trace]
-    more: Trace
-    cached: Trace | None
-
-
-_TimesByKind = Mapping[tuple[bool, int], Sequence[_StageTimes]]
-
-
-def _kind(schedule: StepSchedule) -> tuple[bool, int]:
+def _kind(schedule: StepSchedule) -> Kind:
     """Tell what the times of a stage's tasks depend on: whether weight gradients are deferred, and the cut."""
     return schedule.deferring, schedule.chunks
 
@@ -69,24 +45,21 @@ def _kind(schedule: StepSchedule) -> tuple[bool, int]:
 class TracedStages:
     """It holds what decides the time of a pipeline's step, on any machine.
 
-    traces: by whether weight gradients are deferred. blocks: of each stage, by the number of its chunks. message_bytes:
-    of the activations between two stages, on a rank. needs: memory of a rank by each schedule that may be taken.
-    cached_blocks: of a stage, as many as each of these has room for.
+    traces: by the kind of a schedule. blocks: of each stage, by the number of its chunks. message_bytes: of what a rank
+    sends between two chunks, or takes before the first, in the network's order, likewise. needs: memory of a rank by
+    each schedule that may be taken. cached_blocks: of a stage, as many as each of these has room for. drawn: layers of
+    the traces.
     """
 
     training: Training
     grid: Grid
-    traces: Mapping[bool, _Traces]
+    traces: Mapping[Kind, FewBlocks | EachStage]
     blocks: Mapping[int, tuple[int, ...]]
-    message_bytes: float
+    message_bytes: Mapping[int, Sequence[float]]
     needs: Mapping[ScheduleChoice, Needs]
     cached_blocks: int
+    drawn: int
     whole: None = None
-
-    @property
-    def drawn(self) -> int:
-        """Count the layers of the traces."""
-        return MORE * self.grid.stages
 
     def on(self, machine: MachineModel, *, timeline: bool = False) -> Simulated:
         """Simulate a step by the fastest schedule that the training allows. There is no timeline of it."""
@@ -100,33 +73,29 @@ class TracedStages:
         return play(schedule, self.grid.stages, passes, self._task_times(schedule, self._times_on(machine), machine))
 
     def _times_on(self, machine: MachineModel) -> _TimesByKind:
-        last, found = self.grid.stages - 1, {}
-        kinds = [FIRST if stage == 0 else LAST if stage == last else MIDDLE for stage in range(last + 1)]
-        for deferring, traces in self.traces.items():
-            few, more = [_times(one, machine) for one in traces.few], _times(traces.more, machine)
-            cached = more if traces.cached is None else _times(traces.cached, machine)
-            for chunks, blocks in self.blocks.items():
-                whole = [
-                    _added(few[kind], few[MIDDLE], more, count - FEW) for kind, count in zip(kinds, blocks, strict=True)
-                ]
-                found[deferring, chunks] = [
-                    _added(one, more, cached, min(count, self.cached_blocks))
-                    for one, count in zip(whole, blocks, strict=True)
-                ]
-        return found
+        known: dict[int, StageTimes] = {}
+
+        def timed(one: Trace) -> StageTimes:
+            if id(one) not in known:
+                known[id(one)] = times_of_tasks(one, machine)
+            return known[id(one)]
+
+        return {kind: of.times(timed) for kind, of in self.traces.items()}
 
     def _task_times(self, schedule: StepSchedule, times: _TimesByKind, machine: MachineModel) -> Times:
         stages, count, agreeing_s = times[_kind(schedule)], self.grid.stages, self._agreeing_s(schedule, machine)
-        to_next = [
-            machine.message(self.message_bytes, self.grid, CUTTING_STAGES, stage, (stage + 1) % count)
-            for stage in range(count)
+        message_bytes = self.message_bytes[schedule.chunks]
+        before = [
+            machine.message(num_bytes, self.grid, CUTTING_STAGES, (place - 1) % count, place % count)
+            for place, num_bytes in enumerate(message_bytes)
         ]
+        """It has the message between each chunk and the one before it."""
 
         def sent(stage: int, task: Task) -> Message:
-            return to_next[stage if task.direction is Direction.FORWARD else stage - 1]
+            return before[task.chunk * count + stage + (task.direction is Direction.FORWARD)]
 
         def taken(stage: int, task: Task) -> Message:
-            return to_next[stage - 1 if task.direction is Direction.FORWARD else stage]
+            return before[task.chunk * count + stage + (task.direction is not Direction.FORWARD)]
 
         def work_s(stage: int, task: Task) -> float:
             work_s = stages[stage].tasks_s.get(task.direction.value, 0.0) / schedule.chunks + agreeing_s
@@ -147,7 +116,7 @@ class TracedStages:
         return sum(sum(machine.message(WORD_BYTES, grid, axis, 0, grid[axis] - 1)) for axis in held)
 
     def _simulated(
-        self, choice: ScheduleChoice, stages: Sequence[_StageTimes], tasks_s: float, machine: MachineModel
+        self, choice: ScheduleChoice, stages: Sequence[StageTimes], tasks_s: float, machine: MachineModel
     ) -> Simulated:
         passes = self.training.passes(self.grid)
         busiest = max(stages, key=lambda stage: sum(stage.tasks_s.values()))
@@ -174,80 +143,33 @@ def traced_stages(training: Training, grid: Grid, device_memory: float | None = 
     """Trace the first rank of the first, of a middle and of the last stage of a grid. device_memory: bytes, for as many
     passes as which has room.
     """
+    network = training.model.network()
     if training.pipeline.schedule == AUTO:
         needs = allowed(training, grid, device_memory)
+        if not network.alike:  # each stage takes a trace for each kind of schedule
+            choice = by_flops(training, grid, needs)
+            needs = {choice: needs[choice]}
     else:
         needs = {training.staged(grid).choice: Footprint(training).on(grid)}
     by = {choice: named(training, choice) for choice in needs}
     cached = min(blocks_cached(one, grid, needs[choice].total, device_memory) for choice, one in by.items())
-
-    def traces(*, deferring: bool) -> _Traces:
-        of = partial(_traced, training, grid, deferring=deferring)
-        kept = of(MIDDLE, MORE, cached=MORE - FEW) if cached else None
-        return _Traces([of(stage, FEW) for stage in (FIRST, MIDDLE, LAST)], of(MIDDLE, MORE), kept)
-
-    model = training.model
-    rows = training.batch.at_once(grid) * model.sequence
+    of_kinds = {_kind(choice.make()): one for choice, one in by.items()}
+    traces = few_blocks(training, grid, of_kinds, cached) if network.alike else each_stage(grid, of_kinds, cached)
     return TracedStages(
         training,
         grid,
-        {deferring: traces(deferring=deferring) for deferring in {choice.make().deferring for choice in needs}},
-        {choice.make().chunks: _blocks(one, grid) for choice, one in by.items()},
-        rows * model.hidden / grid.plane * training.compute,
+        traces,
+        {chunks: blocks_of(one, grid) for (_, chunks), one in of_kinds.items()},
+        {chunks: _message_bytes(one, grid) for (_, chunks), one in of_kinds.items()},
         needs,
         cached,
+        MORE * grid.stages if network.alike else training.model.layers,
     )
 
 
-def _blocks(training: Training, grid: Grid) -> tuple[int, ...]:
-    return tuple(sum(map(len, chunks)) for chunks in training.cut(grid).blocks)
-
-
-def _traced(training: Training, grid: Grid, stage: int, blocks: int, *, deferring: bool, cached: int = 0) -> Trace:
-    """Trace the first rank of a stage of so many blocks, some of them cached, as if there were three stages."""
-    three = [str(blocks)] * (LAST + 1)
-    model = replace(training.model, layers=blocks * len(three))  # type: ignore[type-var]
-    pipeline = PipelineOptions("zero-bubble" if deferring else "1f1b", stages=",".join(three))
-    changed = replace(training, model=model, pipeline=pipeline, overlap=replace(training.overlap, cache=cached))
-    found = trace(
-        changed, grid.sized({CUTTING_STAGES: len(three)}), stage * grid.stride(CUTTING_STAGES), one_by_one=True
-    )
-    return replace(found, about={**found.about, "grid": str(grid)})
-
-
-def _added(stage: _StageTimes, one: _StageTimes, other: _StageTimes, blocks: int) -> _StageTimes:
-    """Give the times of a stage with something more of so many blocks: of MORE - FEW of them it makes the one's times
-    the other's.
-    """
-    by = blocks / (MORE - FEW)
-
-    def of(own: Mapping[str, float], one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-        found = {key: own.get(key, 0.0) + by * (other.get(key, 0.0) - one.get(key, 0.0)) for key in {**own, **other}}
-        return {key: max(0.0, seconds) for key, seconds in found.items()}
-
-    tail_s = max(0.0, stage.tail_s + by * (other.tail_s - one.tail_s))
-    exposed_s = of(stage.exposed_s, one.exposed_s, other.exposed_s)
-    return _StageTimes(of(stage.tasks_s, one.tasks_s, other.tasks_s), tail_s, exposed_s)
-
-
-def _times(traced: Trace, machine: MachineModel) -> _StageTimes:
-    """Time the middle one of a trace's passes, and its end, without messages between stages."""
-    once = replace(traced, segments=[replace(segment, repeats=1) for segment in traced.segments])
-    whole = simulate(once, machine, timeline=True)
-    assert whole.timeline is not None
-    phases = [span for span in whole.timeline.spans if span.kind == "phase"]
-    tail_s = sum(span.end_s - span.start_s for span in phases if span.name in TAIL)
-    tasks = [span for span in phases if span.name in tuple(Direction)]
-    passes = min(traced.micro_batches, 3)
-    of_pass = len(tasks) // passes
-    middle = tasks[(passes - 1) // 2 * of_pass :][:of_pass]
-    found: dict[str, float] = defaultdict(float)
-    for span in middle:
-        found[span.name] += span.end_s - span.start_s
-    within = [span for span in whole.timeline.spans if span.kind == "wait"]
-    start_s, end_s = middle[0].start_s, middle[-1].end_s
-    exposed: dict[str, float] = defaultdict(float)
-    for span in within:
-        if start_s <= span.start_s < end_s:
-            exposed[span.name.split()[-1]] += span.end_s - span.start_s
-    return _StageTimes(dict(found), tail_s, dict(exposed))
+def _message_bytes(training: Training, grid: Grid) -> list[float]:
+    """Count the bytes that a rank gives, of what each chunk takes and of what comes out of the last."""
+    boundaries = training.model.network().boundaries
+    places = [*(blocks.start for blocks in training.cut(grid).in_order), training.model.layers]
+    of_rank = training.batch.at_once(grid) * training.compute / grid[INNER]
+    return [of_rank * sum(prod(one.of_rank(grid)) for one in boundaries[place]) for place in places]

@@ -1,6 +1,7 @@
 """A U-Net's step is traced: its convolutions, whole networks of blocks that differ, and stages of them."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from dry_plans import dry_plan
@@ -9,9 +10,15 @@ from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.flops import hardware_flops, repeated_flops
 from engine.models.unet.config import UNetConfig
+from engine.overlap.flags import Overlap
+from engine.pipeline.options import PipelineOptions
 from engine.simulator.bandwidth import Bandwidths
 from engine.simulator.events import Convolution, MatrixProduct
 from engine.simulator.machine import MachineModel
+from engine.simulator.simulate import simulate
+from engine.tracing.predict import traced
+from engine.tracing.stage_times import times_of_tasks
+from engine.tracing.stages import traced_stages
 from engine.tracing.step import trace
 
 SMALL = UNetConfig("small", 64, multipliers=(1, 2, 2), depth=1, attention=(8,))
@@ -60,3 +67,35 @@ def test_a_convolution_takes_the_time_of_its_implicit_gemm_and_of_its_own_bytes(
         product = MatrixProduct(one.m, one.n, one.k, one.mode, 2)
         more_s = (num_bytes - product.num_bytes) / MACHINE.memory_bytes_per_s
         assert MACHINE.compute_s(one) == pytest.approx(MACHINE.compute_s(product) + more_s)
+
+
+def test_a_network_of_blocks_that_differ_is_traced_whole() -> None:
+    found = traced(*dry_plan(SMALL, Grid(z=2), Batch(4, 1), overlap=Overlap.parse("all")))
+    assert found.whole is not None
+    assert found.whole.layers == found.drawn == SMALL.layers
+    assert found.on(MACHINE).time_s > 0
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "interleaved"])
+def test_each_stage_of_blocks_that_differ_is_timed_as_it_is_cut(schedule: str) -> None:
+    """Both stages together compute what one rank does that has all of the network."""
+    passes, grid = 4, Grid(x=2, pipe=2)
+    training, _ = dry_plan(SMALL, grid, Batch(passes, 1))
+    whole = simulate(trace(replace(training, batch=Batch(passes, 1)), Grid(x=2)), MACHINE)
+    options = PipelineOptions(schedule, chunks=2 if schedule == "interleaved" else None)
+    staged = traced_stages(replace(training, pipeline=options), grid)
+    (times,) = [of.times(partial(times_of_tasks, machine=MACHINE)) for of in staged.traces.values()]
+    worked_s = passes * sum(sum(stage.tasks_s.values()) for stage in times)
+    assert worked_s == pytest.approx(whole.phases_s["forward"] + whole.phases_s["backward"], rel=0.05)
+    assert staged.on(MACHINE).time_s > passes * max(sum(stage.tasks_s.values()) for stage in times)
+
+
+def test_messages_between_stages_have_what_crosses_their_own_boundary() -> None:
+    """Of blocks 2, 6 and so on: the stream, the embedding, and all that was left and not yet taken, in 2 bytes."""
+    training, grid = dry_plan(SMALL, Grid(x=2, y=2, pipe=2), Batch(4, 2))
+    staged = traced_stages(replace(training, pipeline=PipelineOptions("1f1b", stages=f"2,{SMALL.layers - 2}")), grid)
+    first, between, _ = staged.message_bytes[1]
+    full, embedding = 64 * 32 * 32, 256
+    half = 64 * 16 * 16
+    assert first == 2 * 2 * (2 * full + embedding) / 4
+    assert between == 2 * 2 * (half + embedding + 2 * full + half) / 4

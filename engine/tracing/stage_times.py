@@ -1,0 +1,168 @@
+"""The tasks of a stage are timed on a trace of its first rank, one micro-batch after the other, without its messages.
+
+All stages between the first and the last are alike but for the number of their blocks. So three stages are traced, with
+few blocks, and the middle one with more, too, as every block is like the one before it; and once more with some of
+these cached, if any are. Of a network whose blocks differ every stage is traced as it is.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from engine.grid import CUTTING_STAGES, Grid
+from engine.overlap.tasks import Direction
+from engine.pipeline.options import PipelineOptions
+from engine.simulator.events import Trace
+from engine.simulator.machine import MachineModel
+from engine.simulator.simulate import simulate
+from engine.tracing.step import trace
+from engine.training_record import Training
+
+FEW, MORE = 1, 3
+"""A stage is traced with so many blocks."""
+FIRST, MIDDLE, LAST = range(3)
+"""These stages stand for those of a pipeline of any length."""
+TAIL = ("reduce", "optimizer")
+Kind = tuple[bool, int]
+"""The times of a stage's tasks depend on these: whether weight gradients are deferred, and the number of chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """It has the seconds of a pass's tasks on a stage, by direction and of all chunks, and of the step's end; and what
+    a pass exposes along each axis.
+    """
+
+    tasks_s: Mapping[str, float]
+    tail_s: float
+    exposed_s: Mapping[str, float]
+
+
+Timed = Callable[[Trace], StageTimes]
+
+
+class FewBlocks(NamedTuple):
+    """It stands for stages of so many blocks each. few: traces of the first, a middle and the last stage with FEW
+    blocks. more: of a middle one with MORE. cached: of the same, those by which it has more being cached; None if none
+    is. cached_blocks: of a stage.
+    """
+
+    blocks: Sequence[int]
+    few: Sequence[Trace]
+    more: Trace
+    cached: Trace | None
+    cached_blocks: int
+
+    def times(self, timed: Timed) -> list[StageTimes]:
+        """Give the times of each stage."""
+        few, more = [timed(one) for one in self.few], timed(self.more)
+        cached = more if self.cached is None else timed(self.cached)
+        last, found = len(self.blocks) - 1, []
+        for stage, count in enumerate(self.blocks):
+            kind = FIRST if stage == 0 else LAST if stage == last else MIDDLE
+            whole = _added(few[kind], few[MIDDLE], more, count - FEW)
+            found.append(_added(whole, more, cached, min(count, self.cached_blocks)))
+        return found
+
+
+class EachStage(NamedTuple):
+    """It has the trace of every stage, the same one for stages that are alike."""
+
+    traces: Sequence[Trace]
+
+    def times(self, timed: Timed) -> list[StageTimes]:
+        """Give the times of each stage."""
+        return [timed(one) for one in self.traces]
+
+
+def blocks_of(training: Training, grid: Grid) -> tuple[int, ...]:
+    """Count the blocks of each stage."""
+    return tuple(sum(map(len, chunks)) for chunks in training.cut(grid).blocks)
+
+
+def few_blocks(
+    training: Training, grid: Grid, of_kinds: Mapping[Kind, Training], cached: int
+) -> dict[Kind, FewBlocks | EachStage]:
+    """Trace stages of few blocks, for schedules of these kinds. cached: blocks of a stage."""
+    found: dict[Kind, FewBlocks | EachStage] = {}
+    for deferring in {deferring for deferring, _ in of_kinds}:
+        of = partial(_traced, training, grid, deferring=deferring)
+        kept = of(MIDDLE, MORE, cached=MORE - FEW) if cached else None
+        traces = [of(stage, FEW) for stage in (FIRST, MIDDLE, LAST)], of(MIDDLE, MORE), kept
+        for (deferred, chunks), one in of_kinds.items():
+            if deferred == deferring:
+                found[deferred, chunks] = FewBlocks(blocks_of(one, grid), *traces, cached)
+    return found
+
+
+def each_stage(grid: Grid, of_kinds: Mapping[Kind, Training], cached: int) -> dict[Kind, FewBlocks | EachStage]:
+    """Trace each stage of the real cuts, once of those that are alike, for schedules of these kinds."""
+    found: dict[Kind, FewBlocks | EachStage] = {}
+    for kind, one in of_kinds.items():
+        network, cut = one.model.network(), one.cut(grid)
+        one = replace(one, overlap=replace(one.overlap, cache=cached))
+        known: dict[Hashable, Trace] = {}
+        traces = []
+        for stage, chunks in enumerate(cut.blocks):
+            held = tuple(
+                (network.boundaries[blocks.start], *(replace(network.blocks[n].section, first=0) for n in blocks))
+                for blocks in chunks
+            )
+            like = stage == 0, stage == grid.stages - 1, held
+            if like not in known:
+                known[like] = trace(one, grid, stage * grid.stride(CUTTING_STAGES), one_by_one=True)
+            traces.append(known[like])
+        found[kind] = EachStage(traces)
+    return found
+
+
+def _traced(training: Training, grid: Grid, stage: int, blocks: int, *, deferring: bool, cached: int = 0) -> Trace:
+    """Trace the first rank of a stage of so many blocks, some of them cached, as if there were three stages."""
+    three = [str(blocks)] * (LAST + 1)
+    model = replace(training.model, layers=blocks * len(three))  # type: ignore[type-var]
+    pipeline = PipelineOptions("zero-bubble" if deferring else "1f1b", stages=",".join(three))
+    changed = replace(training, model=model, pipeline=pipeline, overlap=replace(training.overlap, cache=cached))
+    found = trace(
+        changed, grid.sized({CUTTING_STAGES: len(three)}), stage * grid.stride(CUTTING_STAGES), one_by_one=True
+    )
+    return replace(found, about={**found.about, "grid": str(grid)})
+
+
+def _added(stage: StageTimes, one: StageTimes, other: StageTimes, blocks: int) -> StageTimes:
+    """Give the times of a stage with something more of so many blocks: of MORE - FEW of them it makes the one's times
+    the other's.
+    """
+    by = blocks / (MORE - FEW)
+
+    def of(own: Mapping[str, float], one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+        found = {key: own.get(key, 0.0) + by * (other.get(key, 0.0) - one.get(key, 0.0)) for key in {**own, **other}}
+        return {key: max(0.0, seconds) for key, seconds in found.items()}
+
+    tail_s = max(0.0, stage.tail_s + by * (other.tail_s - one.tail_s))
+    exposed_s = of(stage.exposed_s, one.exposed_s, other.exposed_s)
+    return StageTimes(of(stage.tasks_s, one.tasks_s, other.tasks_s), tail_s, exposed_s)
+
+
+def times_of_tasks(traced: Trace, machine: MachineModel) -> StageTimes:
+    """Time the middle one of a trace's passes, and its end, without messages between stages."""
+    once = replace(traced, segments=[replace(segment, repeats=1) for segment in traced.segments])
+    whole = simulate(once, machine, timeline=True)
+    assert whole.timeline is not None
+    phases = [span for span in whole.timeline.spans if span.kind == "phase"]
+    tail_s = sum(span.end_s - span.start_s for span in phases if span.name in TAIL)
+    tasks = [span for span in phases if span.name in tuple(Direction)]
+    passes = min(traced.micro_batches, 3)
+    of_pass = len(tasks) // passes
+    middle = tasks[(passes - 1) // 2 * of_pass :][:of_pass]
+    found: dict[str, float] = defaultdict(float)
+    for span in middle:
+        found[span.name] += span.end_s - span.start_s
+    within = [span for span in whole.timeline.spans if span.kind == "wait"]
+    start_s, end_s = middle[0].start_s, middle[-1].end_s
+    exposed: dict[str, float] = defaultdict(float)
+    for span in within:
+        if start_s <= span.start_s < end_s:
+            exposed[span.name.split()[-1]] += span.end_s - span.start_s
+    return StageTimes(dict(found), tail_s, dict(exposed))
