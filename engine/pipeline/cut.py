@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, chain
+from math import prod
 
 from engine.errors import UsageError
+from engine.grid import INNER, Grid
 from engine.models.architecture import Architecture
 from engine.models.flops import split_step_flops
 from engine.models.network import Network
@@ -45,6 +47,13 @@ class Cut:
     def in_order(self) -> list[range]:
         """List the blocks of all chunks in the network's order."""
         return [stage[chunk] for chunk in range(self.chunks) for stage in self.blocks]
+
+    def sent(self, network: Network, grid: Grid) -> list[float]:
+        """Count the elements of a sample that a rank gives of what each chunk takes, and of what comes out of the last;
+        ranks along INNER have the same ones, and each gives a part of them.
+        """
+        places = [*(blocks.start for blocks in self.in_order), len(network.blocks)]
+        return [sum(prod(one.of_rank(grid)) for one in network.boundaries[place]) / grid[INNER] for place in places]
 
     def owners(self, network: Network) -> dict[str, int]:
         """Give the stage of each parameter by name; of a tied one the first that has it."""

@@ -1,4 +1,4 @@
-"""Price the communication of a network's linear layers on any grid, by equation and axis. No torch."""
+"""Price the communication of a network's linear layers and convolutions on any grid, by equation and axis. No torch."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 
 from engine.comm.collective import Kind
 from engine.grid import CUTTING_STAGES, INNER, STREAM, Axis, Grid
+from engine.models.image_operations import Conv2d
+from engine.models.network import Section
 from engine.models.operations import Linear, Redistribute
-from engine.placement import NORMAL
+from engine.pipeline.cut import cut_evenly
 from engine.planning.equations import (
     EQUATIONS,
     Layer,
@@ -43,20 +45,23 @@ class _Part:
 class Costs:
     def __init__(self, training: Training) -> None:
         model, self._training, self._sequences = training.model, training, training.batch.sequences
-        self._rows = self._sequences * model.sequence
+        self._network = model.network()
         self._parts: Counter[_Part] = Counter()
-        self._moved = 0
-        """So many features of a row are moved from x to y, and their gradients back."""
-        for section in model.network().sections:
+        self._moved: Counter[Axis] = Counter()
+        """So many features of a sample are gathered over x to be split over y, and their gradients back."""
+        for section in self._network.sections:
             again = 2 if training.checkpoint_activations and section.recomputed else 1
-            for op in section.operations:
+            last = _last_needed(section)
+            for place, op in enumerate(section.operations):
+                tokens = section.tokens_of(op, model.sequence)
+                # Recomputation stops before the last sum of a block, which nothing in the backward needs.
+                repeats = again if place < last else 1
                 if isinstance(op, Linear):
-                    rows = self._sequences * section.tokens_of(op, model.sequence)
-                    layer = Layer(rows, op.k, op.n, training.compute, transposed=op.split != NORMAL)
-                    # Recomputation stops before the last sum of a block, which nothing in the backward needs.
-                    self._parts[_Part(layer, again, 1 if op is section.operations[-1] else again)] += section.repeat
+                    layer = _layer(op, self._sequences * tokens, training.compute)
+                    self._parts[_Part(layer, again, repeats)] += section.repeat
                 elif isinstance(op, Redistribute):
-                    self._moved += section.repeat * op.features
+                    features = section.repeat * tokens * op.features
+                    self._moved += Counter({INNER: repeats * features, STREAM: features})
 
     def equations(self, grid: Grid, links: Links) -> Seconds:
         """Price as the papers do: each collective of each layer runs once a step, for all rows at once (Eq. 1 to 6)."""
@@ -94,15 +99,36 @@ class Costs:
             layer = replace(part.layer, m=part.layer.m // (grid.model_replicas * micros))
             for equation, often in times(part).items():
                 axis, sent = axis_of(equation, layer), layer
+                if axis is None:
+                    continue
                 if equation in OF_GRADIENTS:
                     sent = replace(layer, element=self._training.reduce(grid, axis))
                 of_stage = count / grid.stages
                 spent[equation.__name__, axis] += of_stage * often * equation(sent, grid, links)
-        for axis in (INNER, STREAM) if self._moved else ():
-            of_rank = self._rows / (grid.batch_split * micros) * self._moved * self._training.compute / grid[axis]
+        samples = self._sequences / (grid.batch_split * micros)
+        for axis, features in self._moved.items():
+            of_rank = samples * features * self._training.compute / grid[axis]
             spent[MOVED, axis] += micros * ring_s(Kind.ALL_GATHER, of_rank, grid[axis], links[axis])
         if grid.stages > 1:
-            of_rank = self._rows / (grid.batch_split * micros) * self._training.model.hidden / grid.plane
-            message = of_rank * self._training.compute
+            cut = cut_evenly(self._training.model, grid.stages, recompute=self._training.checkpoint_activations)
+            message = samples * max(cut.sent(self._network, grid)[1:-1]) * self._training.compute
             spent[MESSAGES, CUTTING_STAGES] = 2 * micros * ring_s(Kind.SEND, message, 2, links[CUTTING_STAGES])
         return dict(spent)
+
+
+def _last_needed(section: Section) -> int:
+    """Find the operation at which recomputation stops: the last product, where nothing comes behind it but the way of
+    its features to another axis.
+    """
+    last = len(section.operations) - 1
+    while isinstance(section.operations[last], Redistribute):
+        last -= 1
+    return last if isinstance(section.operations[last], Linear) else len(section.operations)
+
+
+def _layer(op: Linear, rows: int, element: int) -> Layer:
+    window, rows_in = 1, 1.0
+    if isinstance(op, Conv2d):
+        window = op.kernel**2
+        rows_in = op.pixels_in / op.tokens if op.pixels_in and op.tokens else 1.0
+    return Layer(rows, op.k, op.n, element, op.split, window, rows_in, op.reads_data)

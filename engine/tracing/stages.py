@@ -5,11 +5,10 @@ Their tasks are timed on traces of each stage alone (stage_times.py).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from engine.footprint.allowed import allowed, by_flops, named
 from engine.footprint.memory import Footprint, Needs, blocks_cached
-from engine.grid import CUTTING_STAGES, HOLDING, INNER, Grid
+from engine.grid import CUTTING_STAGES, HOLDING, Grid
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import Direction, StepSchedule, Task, receiver, takes_message
 from engine.pipeline.fastest import fastest
@@ -155,21 +154,17 @@ def traced_stages(training: Training, grid: Grid, device_memory: float | None = 
     cached = min(blocks_cached(one, grid, needs[choice].total, device_memory) for choice, one in by.items())
     of_kinds = {_kind(choice.make()): one for choice, one in by.items()}
     traces = few_blocks(training, grid, of_kinds, cached) if network.alike else each_stage(grid, of_kinds, cached)
+    sample_bytes = training.batch.at_once(grid) * training.compute
     return TracedStages(
         training,
         grid,
         traces,
         {chunks: blocks_of(one, grid) for (_, chunks), one in of_kinds.items()},
-        {chunks: _message_bytes(one, grid) for (_, chunks), one in of_kinds.items()},
+        {
+            chunks: [sample_bytes * of for of in one.cut(grid).sent(network, grid)]
+            for (_, chunks), one in of_kinds.items()
+        },
         needs,
         cached,
         MORE * grid.stages if network.alike else training.model.layers,
     )
-
-
-def _message_bytes(training: Training, grid: Grid) -> list[float]:
-    """Count the bytes that a rank gives, of what each chunk takes and of what comes out of the last."""
-    boundaries = training.model.network().boundaries
-    places = [*(blocks.start for blocks in training.cut(grid).in_order), training.model.layers]
-    of_rank = training.batch.at_once(grid) * training.compute / grid[INNER]
-    return [of_rank * sum(prod(one.of_rank(grid)) for one in boundaries[place]) for place in places]

@@ -18,6 +18,7 @@ from engine.models.architecture import Architecture
 from engine.models.bert.config import BertConfig
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
+from engine.placement import TRANSPOSED
 from engine.planning.costs import MOVED, Costs
 from engine.planning.equations import EQUATIONS, Layer
 from engine.planning.fewest import fewest, refusal
@@ -133,7 +134,7 @@ def test_a_transposed_layer_costs_what_the_layer_does_where_x_and_y_change_place
     links = dict.fromkeys(Axis, Link(3.0))
     for equation in EQUATIONS:
         normal = equation(Layer(m, k, n, 2), Grid(x, y, z, data), links)
-        assert normal == pytest.approx(equation(Layer(m, k, n, 2, transposed=True), Grid(y, x, z, data), links))
+        assert normal == pytest.approx(equation(Layer(m, k, n, 2, TRANSPOSED), Grid(y, x, z, data), links))
 
 
 @given(z=sizes, data=sizes)

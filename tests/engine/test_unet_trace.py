@@ -11,7 +11,7 @@ from engine.grid import Grid
 from engine.models.flops import hardware_flops, repeated_flops
 from engine.models.unet.config import UNetConfig
 from engine.overlap.flags import Overlap
-from engine.pipeline.options import PipelineOptions
+from engine.pipeline.options import PipelineOptions, ScheduleName
 from engine.simulator.bandwidth import Bandwidths
 from engine.simulator.events import Convolution, MatrixProduct
 from engine.simulator.machine import MachineModel
@@ -77,7 +77,7 @@ def test_a_network_of_blocks_that_differ_is_traced_whole() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "interleaved"])
-def test_each_stage_of_blocks_that_differ_is_timed_as_it_is_cut(schedule: str) -> None:
+def test_each_stage_of_blocks_that_differ_is_timed_as_it_is_cut(schedule: ScheduleName) -> None:
     """Both stages together compute what one rank does that has all of the network."""
     passes, grid = 4, Grid(x=2, pipe=2)
     training, _ = dry_plan(SMALL, grid, Batch(passes, 1))
