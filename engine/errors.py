@@ -3,6 +3,7 @@
 import difflib
 import sys
 from collections.abc import Collection, Iterable
+from importlib.util import find_spec
 
 OUT_OF_MEMORY = "out of memory"
 
@@ -56,6 +57,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError))):
         return True
     return isinstance(error, RuntimeError) and OUT_OF_MEMORY in str(error).lower()
+
+
+def check_installed(module: str, package: str, clause: str) -> None:
+    """Raise UsageError unless a module is there. package: what has it, by its name in pip. clause: what needs it."""
+    if find_spec(module) is None:
+        raise UsageError(f"{clause}, which isn't installed: pip install {package}.")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -10,9 +10,10 @@ import torch
 from engine.bench.world import World
 from engine.comm.launch import Launch
 from engine.errors import UsageError
+from engine.grid import Grid
 from engine.result.schema import Result
 
-Kind = Literal["gemm", "matmul", "memory", "latency", "collectives", "p2p"]
+Kind = Literal["gemm", "matmul", "memory", "latency", "collectives", "p2p", "sample"]
 Table = tuple[Sequence[str], list[tuple[str, ...]]]
 """It is a head and rows."""
 FEWEST = 3
@@ -41,6 +42,10 @@ class Benchmark(ABC):
     def config(self) -> dict[str, Any]:
         """Return the options as the result keeps them."""
         return asdict(self)  # type: ignore[call-overload]
+
+    def laid_out(self, ranks: int) -> Grid:
+        """Give the grid of so many ranks."""
+        return Grid.replicated(ranks)
 
     @abstractmethod
     def measure(self, world: World, found: dict[str, Any]) -> None:

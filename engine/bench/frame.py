@@ -30,11 +30,11 @@ def run(
     target = choose_device(device, launch.local_rank)
     benchmark.check(launch, target)
     begun = Begun(benchmark, launch, target, labels, out)
-    heard = listen(backend_of(target), os.environ) if benchmark.between_ranks else None
+    heard = listen(backend_of(target), os.environ) if benchmark.between_ranks and launch.world_size > 1 else None
     found: dict[str, Any] = {}
     reason, everyone = None, None
     try:
-        with _meeting(launch, target, timeouts, begun) as world:
+        with _meeting(benchmark.laid_out(launch.world_size), launch, target, timeouts, begun) as world:
             try:
                 benchmark.measure(world, found)
             except Unmeasurable as error:
@@ -46,7 +46,7 @@ def run(
 
 
 @contextmanager
-def _meeting(launch: Launch, device: torch.device, timeouts: Timeouts, begun: Begun) -> Iterator[World]:
+def _meeting(grid: Grid, launch: Launch, device: torch.device, timeouts: Timeouts, begun: Begun) -> Iterator[World]:
     """Bring all ranks together until they have all left. Raises one of LOST where one has gone.
 
     A rank that stands still fails what has begun, and ends.
@@ -54,7 +54,7 @@ def _meeting(launch: Launch, device: torch.device, timeouts: Timeouts, begun: Be
     timeout = timedelta(seconds=timeouts.timeout_s)
     if launch.world_size > 1:
         init_process_group(launch, device, timeout, meeting_s=timeouts.meeting_timeout_s)
-    comm = Comm(Grid.replicated(launch.world_size), timeout=timeout, device=device)
+    comm = Comm(grid, timeout=timeout, device=device)
     with watched(comm, timeouts.timeout_s, begun.fail):
         yield World(comm)
         comm.barrier()

@@ -27,7 +27,7 @@ FEWER = "fewer repeats if they would take longer"
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """They are the options of every benchmark."""
+    """They are the options of every benchmark, and of what measures as one."""
 
     device: Device = "auto"
     timeouts: Timeouts = Timeouts()
@@ -50,7 +50,7 @@ def gemm(
     with loading():
         from engine.bench.gemm import Gemm, parse_sizes
 
-    return _measure(Gemm(dtype, parse_sizes(sizes), time_budget), common, out)
+    return measure(Gemm(dtype, parse_sizes(sizes), time_budget), common, out)
 
 
 def memory(
@@ -65,7 +65,7 @@ def memory(
     with loading():
         from engine.bench.memory import MemoryBandwidth
 
-    return _measure(MemoryBandwidth(array_size, repeats, time_budget), common, out)
+    return measure(MemoryBandwidth(array_size, repeats, time_budget), common, out)
 
 
 def latency(
@@ -78,7 +78,7 @@ def latency(
     with loading():
         from engine.bench.latency import Latency
 
-    return _measure(Latency(samples), common, out)
+    return measure(Latency(samples), common, out)
 
 
 def matmul(
@@ -105,7 +105,7 @@ def matmul(
 
     network = model.resolve()
     job = (micro_batch, micro_batches, precision, checkpoint_activations)
-    return _measure(Matmul(network, grid, *job, twice), common, out)
+    return measure(Matmul(network, grid, *job, twice), common, out)
 
 
 def collectives(
@@ -128,7 +128,7 @@ def collectives(
     with loading():
         from engine.bench.collectives import Collectives
 
-    return _measure(Collectives(size, repeats, time_budget), common, out)
+    return measure(Collectives(size, repeats, time_budget), common, out)
 
 
 def p2p(
@@ -152,11 +152,11 @@ def p2p(
         from engine.bench.p2p import P2P, parse_backends, parse_lengths
 
     backends = None if backend is None else parse_backends(backend)
-    return _measure(P2P(backends, parse_lengths(sizes), repeats, time_budget), common, out)
+    return measure(P2P(backends, parse_lengths(sizes), repeats, time_budget), common, out)
 
 
-def _measure(benchmark: "Benchmark", common: Common, out: Path) -> int:
-    """Measure, and print the result. Raises RunError if it has failed."""
+def measure(benchmark: "Benchmark", common: Common, out: Path) -> int:
+    """Carry it out, and print the result. Raises RunError if it has failed."""
     from engine.bench.frame import run
 
     launch = take_place(out)

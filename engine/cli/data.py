@@ -5,6 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from engine.cli.written import Json, write
+from engine.errors import check_installed
 from engine.options import Folder
 from engine.progress import log_to_stderr
 
@@ -36,6 +37,7 @@ def prepare_images(
     json: Json = False,
 ) -> int:
     """Turn a folder of pictures into an image set."""
+    check_installed("PIL", "pillow", "Pictures are read by Pillow")
     from engine.data.manifest import HEADER
     from engine.data.pictures import prepare as prepare_pictures
 

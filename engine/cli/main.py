@@ -19,6 +19,7 @@ from engine.cli.overlap import overlap
 from engine.cli.peers import peers
 from engine.cli.pipeline import pipeline
 from engine.cli.plan import plan
+from engine.cli.sample import sample
 from engine.cli.startup import startup
 from engine.cli.train import train
 from engine.errors import EngineError, UsageError
@@ -44,6 +45,7 @@ def commands(name: str) -> App:
     """Gather every command of the engine, for a program of that name."""
     app = program(name, "The 4D-parallel training engine of Par4D.")
     app.command(train)
+    app.command(sample)
     app.command(check)
     app.command(plan)
     app.command(breakdown)

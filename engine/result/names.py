@@ -1,4 +1,7 @@
 """Both results and commands know these names. No pydantic."""
 
+from typing import Literal
+
+SamplerName = Literal["ddim", "ddpm"]
 UNTUNED = "untuned"
 """This peer is the engine itself, without its tuner."""

@@ -16,6 +16,7 @@ from engine.grid import Grid
 from engine.result.device import GemmPoint, LaunchTime, Stream
 from engine.result.energy import Energy
 from engine.result.grid_turns import GridTurns
+from engine.result.image_sheet import ImageSheet
 from engine.result.links import Links
 from engine.result.matmul import Tuning
 from engine.result.pipeline import ScheduleTurns
@@ -160,7 +161,7 @@ class Provenance(Record):
 class Result(Document):
     """It is a whole result.json. kind "train" carries iterations and summary, "ablation" variants, "pipeline"
     schedules, "grids" grids, "gemm" gemm, "matmul" tuning, "memory" stream, "latency" launches, "collectives" links,
-    "p2p" transfers.
+    "p2p" transfers, "sample" images.
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
     command after defaults were applied, and what only torch settles: threads; widened_by, the product that makes weight
@@ -178,7 +179,9 @@ class Result(Document):
 
     schema_: Literal["par4d.result"] = Field(default=SCHEMA, alias="schema")
     version: Literal[1, 2, 3, 4, 5] = VERSION
-    kind: Literal["train", "ablation", "pipeline", "grids", "gemm", "matmul", "memory", "latency", "collectives", "p2p"]
+    kind: Literal[
+        "train", "ablation", "pipeline", "grids", "gemm", "matmul", "memory", "latency", "collectives", "p2p", "sample"
+    ]
     status: Literal["ok", "failed"]
     reason: str | None = None
     told: Literal["nothing", "symptom", "cause"] | None = None
@@ -209,6 +212,7 @@ class Result(Document):
     launches: tuple[LaunchTime, ...] = ()
     links: Links | None = None
     transfers: tuple[Transfer, ...] = ()
+    images: ImageSheet | None = None
     provenance: Provenance
 
 

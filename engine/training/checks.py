@@ -2,12 +2,11 @@
 
 import math
 from dataclasses import asdict, dataclass, fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from engine.data.dataset import Dataset, open_dataset
-from engine.errors import UsageError
+from engine.errors import UsageError, check_installed
 from engine.footprint.allowed import settled
 from engine.footprint.fit import check_grid, check_memory, fits_nodes
 from engine.grid import Grid
@@ -273,10 +272,8 @@ def _check_profile(config: TrainConfig, ranks: int) -> None:
 
 def _check_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> None:
     """Raise UsageError unless what reads weights is there, a format to write them in, and a folder that is empty."""
-    if pretrained is not None and find_spec("safetensors") is None:
-        raise UsageError(
-            "The weights of --model hf:DIR are read by safetensors, which isn't installed: pip install it."
-        )
+    if pretrained is not None:
+        check_installed("safetensors", "safetensors", "The weights of --model hf:DIR are read by safetensors")
     if config.export is None:
         return
     if pretrained is None:

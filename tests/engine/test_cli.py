@@ -47,6 +47,7 @@ OF_BENCH_PIPELINE = [
     *("schedules", "timeline", "slow-stage", "slow-by", "delays"),
 ]
 OF_BENCH_GRIDS = [*(set(OF_BENCH_OVERLAP) - {"variant"}), "candidate", "first"]
+OF_SAMPLE = "resume images sampler sampler-steps seed grid precision device"
 OF_BENCH_MATMUL = """
     model architecture layers hidden heads kv-heads ffn vocab seq
     image patch classes norm no-bias tied dropout grid micro-batch
@@ -148,6 +149,7 @@ def test_every_field_has_an_option_of_its_own() -> None:
         (["plan"], OF_PLAN.split()),
         (["data", "prepare"], ["source", "out", "vocab-size", "max-bytes", "json"]),
         (["data", "prepare-images"], ["source", "out", "size", "unlabelled", "json"]),
+        (["sample"], [*OF_SAMPLE.split(), *TIMEOUTS, "label", "json", "out"]),
         (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", *TIMEOUTS, "label", "json", "out"]),
         (["bench", "memory"], ["array-size", "repeats", "device", "time-budget", *TIMEOUTS, "label", "json", "out"]),
         (["bench", "latency"], ["samples", "device", *TIMEOUTS, "label", "json", "out"]),

@@ -1,0 +1,133 @@
+"""Sample images from a checkpoint, on any grid, whichever one trained it."""
+
+import base64
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.batch import Batch
+from engine.bench.benchmark import Benchmark, Table
+from engine.bench.world import Unmeasurable, World
+from engine.checkpoint import store
+from engine.checkpoint.manifest import Saved
+from engine.comm.funnel import Comm
+from engine.comm.launch import Launch
+from engine.data.sheet import sheet
+from engine.errors import ContactError, RunError, UsageError
+from engine.files import write_bytes
+from engine.grid import SPLITTING_ROWS, Grid
+from engine.models.architecture import Architecture
+from engine.models.denoising import Denoising
+from engine.parallel.parallelize import parallelize
+from engine.precision import DTYPES, Precision
+from engine.progress import RENEWED
+from engine.result.image_sheet import ImageSheet
+from engine.result.schema import Result
+from engine.sampling.sampler import Sampler, as_bytes
+from engine.training.model_record import recorded
+from engine.training_record import PrecisionName, Training
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSampling(Benchmark):
+    """It samples so many images into a PNG, each rank a part of them. sampler: its steps are set, and no more than the
+    network was trained for.
+    """
+
+    saved: Saved
+    model: Architecture
+    task: Denoising
+    sampler: Sampler
+    count: int
+    grid: Grid
+    dtype: PrecisionName
+    out: Path
+
+    kind = "sample"
+    unmeasured = "No image was sampled"
+    lost = "Sampling failed"
+    between_ranks = True
+
+    def check(self, launch: Launch, device: torch.device) -> None:
+        if self.grid.size != launch.world_size:
+            raise UsageError(
+                f"Grid {self.grid} has {self.grid.size} ranks, but {launch.world_size} were started: start "
+                f"{self.grid.size}, or leave --grid out."
+            )
+        if self.grid.stages > 1:
+            raise UsageError(f"Images are sampled without a pipeline, but --grid {self.grid} has one: leave it out.")
+        self.model.check(self.grid)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {
+            "resume": str(self.saved.folder),
+            "model": self.model.options,
+            "grid": str(self.grid),
+            "images": self.count,
+            "sampler": self.sampler.name,
+            "sampler_steps": self.sampler.steps,
+            "seed": self.sampler.seed,
+            "precision": self.dtype,
+            "out": str(self.out),
+        }
+
+    def laid_out(self, ranks: int) -> Grid:
+        return self.grid
+
+    def measure(self, world: World, found: dict[str, Any]) -> None:
+        comm = world.comm
+        training = Training(self.model, Batch(self.count), self.dtype, seed=self.saved.manifest.seed)
+        found |= {"grid": str(self.grid), "model": recorded(training, self.grid)}
+        precision = Precision.named(self.dtype)
+        model = parallelize(self.model, comm, precision=precision, seed=training.seed, device=comm.device)
+        try:
+            store.load(self.saved, model, {parameter: {} for parameter in model.local_parameters().values()})
+        except ContactError:
+            raise
+        except RunError as error:
+            raise Unmeasurable(str(error).rstrip(".")) from error
+        start, steps = time.perf_counter(), self.sampler.steps
+        found_BCYX = self.sampler.images(
+            model, self.task.diffusion, own_images(self.count, comm), self.task.data.side,
+            torch.promote_types(DTYPES[self.dtype], torch.float32),
+            done=lambda number: log.info("step %d of %d", number, steps, extra=RENEWED),
+        )  # fmt: skip
+        images = together(as_bytes(found_BCYX), comm)[: self.count]
+        time_s, png = time.perf_counter() - start, sheet(images.numpy())
+        if comm.rank == 0:
+            write_bytes(self.out, png)
+        found["images"] = ImageSheet(
+            trained_steps=self.saved.manifest.step, sampler=self.sampler.name, steps=steps, images=self.count,
+            side=self.task.data.side, time_s=time_s, png=base64.b64encode(png).decode(),
+        )  # fmt: skip
+
+    @staticmethod
+    def table(result: Result) -> Table:
+        assert result.images is not None
+        assert result.model is not None
+        sheet = result.images
+        row = (result.model.name, f"{sheet.trained_steps:,}", sheet.sampler, *map(str, (sheet.steps, sheet.images)))
+        return ("network", "trained steps", "sampler", "steps", "images", "seconds"), [(*row, f"{sheet.time_s:.3g}")]
+
+
+def own_images(count: int, comm: Comm) -> Tensor:
+    """Number the images of this rank. All ranks have as many, so that the last may have some that nobody asked for."""
+    share = -(-count // comm.grid.batch_split)
+    first = comm.grid.position(comm.coords, SPLITTING_ROWS) * share
+    return torch.arange(first, first + share, device=comm.device)
+
+
+def together(own: Tensor, comm: Comm) -> Tensor:
+    """Gather the images of all ranks in the order of their numbers, on the host. Collective."""
+    grid = comm.grid
+    positions = [grid.position(grid.coords(rank), SPLITTING_ROWS) for rank in range(grid.size)]
+    first = [positions.index(position) for position in range(grid.batch_split)]
+    return comm.everyone(own.flatten())[first].view(-1, *own.shape[1:])
