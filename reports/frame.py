@@ -22,6 +22,7 @@ from reports.load import Checked, Contests, Run
 from reports.pipelines import Pipelines, disturbed, pipelines
 from reports.predictions import Predictions
 from reports.rings import rings
+from reports.samples import samples
 from reports.text import clean, number, positive, title
 from reports.transfers import transfers
 from reports.tunings import Tunings, tunings
@@ -56,9 +57,9 @@ class Frames:
     """runs have one row a job; iterations, collectives, gemm, stream and launches one of each that the results carry.
 
     modes have a row for each mode of matrix products (gemm_modes.py), rings for each shape (rings.py), transfers for
-    each size of a back end (transfers.py), grids for each grid that took turns (grid_turns.py), and energy for each
-    component of results that looked for counters. variants are of the ablations among the runs, pipelines of the
-    comparisons of schedules, and tunings of the tuner's tables.
+    each size of a back end (transfers.py), grids for each grid that took turns (grid_turns.py), samples for each sheet
+    of images (samples.py), and energy for each component of results that looked for counters. variants are of the
+    ablations among the runs, pipelines of the comparisons of schedules, and tunings of the tuner's tables.
     Contests with peers (contests.py), predictions (predictions.py) and checks of GPUs belong to no run.
     """
 
@@ -72,6 +73,7 @@ class Frames:
     rings: pd.DataFrame
     transfers: pd.DataFrame
     grids: pd.DataFrame
+    samples: pd.DataFrame
     energy: pd.DataFrame
     variants: Variants
     pipelines: Pipelines
@@ -84,7 +86,7 @@ class Frames:
         """Return the same frames with these runs only."""
         parts = (
             *("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "transfers", "grids"),
-            "energy",
+            *("samples", "energy"),
         )
         kept = {name: (part := getattr(self, name))[part["run"].isin(runs.index)] for name in parts}
         parted = {name: getattr(self, name).of(runs) for name in ("variants", "pipelines", "tunings")}
@@ -117,6 +119,7 @@ def frames(
         rings(results),
         transfers(results),
         grid_turns(results),
+        samples(results),
         _energy(results),
         variants(results),
         pipelines(results),

@@ -136,6 +136,23 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture is a PNG in base64, with a description for those who can't see it."""
+
+    title: str
+    caption: str
+    png: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """Pictures stand in a strip, one after the other."""
+
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True, slots=True)
 class Paragraph:
     text: str
 
@@ -195,7 +212,7 @@ class Download:
     name: str
 
 
-Block = Table | Figures | Paragraph | Commands | Facts | Definitions | Notices | Download
+Block = Table | Figures | Pictures | Paragraph | Commands | Facts | Definitions | Notices | Download
 
 
 @dataclass(frozen=True, slots=True)

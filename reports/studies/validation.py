@@ -1,4 +1,6 @@
-"""Validation: the loss of the 4D engine step by step against the same training run serially (par4d VII-A)."""
+"""Validation: the loss of the 4D engine step by step against the same training run serially (par4d VII-A), and images
+that trained networks make.
+"""
 
 import math
 from typing import Any
@@ -6,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from reports import text
+from reports import samples, text
 from reports.columns import NO_SERIAL, columns_of
 from reports.frame import Frames
 from reports.jobs import grouped
@@ -17,10 +19,14 @@ from reports.provenance import failures, provenance
 from reports.study import Study, trainings_of
 
 TITLE = "Validation"
-SUMMARY = "Loss curves of 4D training against serial training of the same model on the same data."
+SUMMARY = (
+    "Loss curves of 4D training against serial training of the same model on the same data, and images that trained "
+    "networks make."
+)
 LEAD = (
     "The same network is trained on one rank and on a 4D grid, from the same weights and on the same samples. The two "
-    "losses may differ by rounding only; a parallel algorithm that drops or doubles a gradient drifts away."
+    "losses may differ by rounding only; a parallel algorithm that drops or doubles a gradient drifts away. That a "
+    "diffusion model learns can be seen in the images that it makes after more and more steps."
 )
 RUN = "reframe -c suites/validation.py --system local"
 KEY = ["system", "partition", "dtype", "model", "batch_size"]
@@ -33,12 +39,21 @@ def build(mine: Frames, everything: Frames) -> Page:
     if mine.runs.empty:
         return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
     pairs, steps = compare(mine)
-    sections = [_section(*one, pairs, steps, mine) for one in grouped(mine.runs, KEY, _title, MOST_SECTIONS)]
-    details = Section("Details", [_table(pairs), *failures(mine.runs, "all_jobs"), provenance(mine.runs)])
+    trainings = mine.runs[mine.runs["kind"] != samples.KIND]
+    sections = [_section(*one, pairs, steps, mine) for one in grouped(trainings, KEY, _title, MOST_SECTIONS)]
+    sections += samples.sections(mine.samples, mine.runs)
+    details = Section(
+        "Details", [*([_table(pairs)] if len(pairs) else []), *failures(mine.runs, "all_jobs"), provenance(mine.runs)]
+    )
     return Page(TITLE, LEAD, [*sections, details], _headline(pairs))
 
 
-STUDY = Study("validation", TITLE, SUMMARY, 4, trainings_of("validation"), build)
+def _selects(runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Images belong here whoever sampled them."""
+    return trainings_of("validation")(runs) | (runs["kind"] == samples.KIND)
+
+
+STUDY = Study("validation", TITLE, SUMMARY, 4, _selects, build)
 
 
 def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -49,7 +64,7 @@ def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     second has one row a step: run, index, loss, serial_loss, difference, relative. A loss that is no number differs
     without bound.
     """
-    done = frames.runs[frames.runs["status"] == "ok"]
+    done = frames.runs[(frames.runs["status"] == "ok") & (frames.runs["kind"] != samples.KIND)]
     done = done.assign(run=done.index, when=done["end"].fillna(pd.Timestamp(0, tz="UTC"))).sort_values("when")
     serial = done.loc[done["ranks"] == 1, [*KEY, "when", "run"]].rename(columns={"run": "serial"})
     parallel = done[done["ranks"] > 1]

@@ -10,6 +10,7 @@ from sample_ablation import OWN_CORES, SHARED, ablation
 from sample_checks import check, save_checks
 from sample_contests import ONE_DEVICE, RATIOS, baseline, baselines, contests, one_device, save_contests
 from sample_devices import latency, links, memory, transfers
+from sample_images import images
 from sample_nights import hostile_nights, referred, slowed, store
 from sample_pipelines import hostile, pipeline
 from sample_predictions import hostile_predictions, plan, save_predictions
@@ -52,6 +53,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *series("frontier"),
         *series("local"),
         *validation(),
+        *(images(steps, job=700 + steps) for steps in (250, 500, 1000, 2000)),
         gemm(),
         gemm(system="local", partition="cpu", dtype="fp32", best=95e9),
         gemm(system="local", partition="cpu", dtype="fp32", best=31e9, ranks=4, job=1),
@@ -159,6 +161,7 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         transfers(system=HOSTILE),
     ]
     results += [gemm(dtype=name, job=30 + n) for n, name in enumerate(names)]
+    results += [images(9, name=name, resume=name, system=name, job=750 + n) for n, name in enumerate(names)]
     for n, name in enumerate(names):
         known = {"name": name, "system": name, "partition": name, "series": name}
         for run in ablation(job=200 + 20 * n, **known):

@@ -70,7 +70,8 @@ def visible(page: Path) -> str:
 @pytest.mark.parametrize("which", ["site", "hostile_site"])
 def test_a_page_needs_no_other_file_to_be_drawn(name: str, which: str, request: pytest.FixtureRequest) -> None:
     seen = read(request.getfixturevalue(which) / f"{name}.html")
-    loading = ("img", "iframe", "object", "embed", "audio", "video", "source", "image", "base", "foreignobject")
+    assert all(image["src"].startswith("data:image/png;base64,") and image["alt"] for image in seen.all("img"))
+    loading = ("iframe", "object", "embed", "audio", "video", "source", "image", "base", "foreignobject")
     assert [tag for tag, _ in seen.tags if tag in loading] == []
     assert [link["href"] for link in seen.all("link")] == ["data:,"]
     assert [script for script in seen.all("script") if script] == []
