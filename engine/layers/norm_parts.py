@@ -71,12 +71,6 @@ def _norm_shares(
     return torch.stack([both_MH @ weight_H, wide_MH @ weight_H]), both_MH.sum(0), wide_MH.sum(0)
 
 
-def _row_sums(g_MH: Tensor, x_MH: Tensor, mean_M1: Tensor, rstd_M1: Tensor) -> Tensor:
-    """Add up what comes to the norm's output, by the norm and alone, over this rank's features of each row, [2, M]."""
-    wide_MH = at_least_fp32(g_MH)
-    return torch.stack([(x_MH - mean_M1).mul_(rstd_M1).mul_(wide_MH).sum(1), wide_MH.sum(1)])
-
-
 def _norm_gradient(
     g_MH: Tensor,
     x_MH: Tensor,
@@ -183,7 +177,7 @@ def _head_norm_gradients(
 
 moments = Compiled(_moments, _moments_in_one_pass)
 combined, normalised = Compiled(_combined), Compiled(_normalised)
-norm_shares, row_sums, norm_gradient = Compiled(_norm_shares), Compiled(_row_sums), Compiled(_norm_gradient)
+norm_shares, norm_gradient = Compiled(_norm_shares), Compiled(_norm_gradient)
 squares, scaled = Compiled(_squares), Compiled(_scaled)
 rms_shares, rms_gradient = Compiled(_rms_shares), Compiled(_rms_gradient)
 layer_norm, layer_norm_gradients = Compiled(_layer_norm), Compiled(_layer_norm_gradients)
