@@ -19,7 +19,16 @@ from engine.models.diffusion import Diffusion, SimpleLoss, cosine_betas
 from engine.models.flops import model_flops, repeated_flops
 from engine.models.image_operations import Conv2d, GroupNorm
 from engine.models.unet.config import UNetConfig
-from engine.models.unet.model import PixelAttention, Resample, ResidualBlock, UNet, double, half, same
+from engine.models.unet.model import (
+    PixelAttention,
+    Resample,
+    ResidualBlock,
+    TimeEmbedding,
+    UNet,
+    double,
+    half,
+    same,
+)
 from engine.parallel.initial import without_values
 
 # par4d Table II by base, whose first is that of its Fig. 8: as guided-diffusion makes the network, and as
@@ -177,6 +186,14 @@ def test_waves_are_those_of_vaswani_et_al() -> None:
     for row, step in enumerate((0, 3, 999)):
         angles = [step / 10_000 ** (number / 4) for number in range(4)]
         assert found[row].tolist() == pytest.approx([*map(math.cos, angles), *map(math.sin, angles)], abs=1e-12)
+
+
+def test_the_first_step_has_the_waves_of_zero() -> None:
+    torch.manual_seed(0)
+    embedding = TimeEmbedding(64).double()
+    by_hand = torch.nn.functional.silu(embedding.fc1.weight[:, :32].sum(1) + embedding.fc1.bias)
+    expected = torch.nn.functional.silu(embedding.fc2(by_hand))
+    torch.testing.assert_close(embedding(torch.tensor([1]))[0], expected, rtol=1e-10, atol=1e-10)
 
 
 def test_thirty_steps_of_training_lower_the_loss() -> None:

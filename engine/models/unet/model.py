@@ -147,7 +147,7 @@ class Convolved(nn.Module):
 
 class TimeEmbedding(nn.Module):
     """It maps time steps [B] to [B, 4 base]: waves of them, and two linear layers with a SiLU behind each, where other
-    code has the second one in every block.
+    code has the second one in every block. Waves number the steps 1 .. T from 0, as all published code does.
     """
 
     def __init__(self, base: int) -> None:
@@ -156,7 +156,7 @@ class TimeEmbedding(nn.Module):
         self.fc2 = nn.Linear(4 * base, 4 * base)
 
     def forward(self, steps_B: Tensor) -> Tensor:
-        return F.silu(self.fc2(F.silu(self.fc1(steps_B))))
+        return F.silu(self.fc2(F.silu(self.fc1(steps_B - 1))))
 
 
 def _zeros(layer: Layer) -> Layer:
