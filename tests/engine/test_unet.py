@@ -114,7 +114,9 @@ def small(**other: object) -> UNetConfig:
 
 
 @pytest.mark.parametrize(
-    "other", [{}, {"resampling": "convolution", "level_heads": 4, "channels_out": 6}], ids=["block", "convolution"]
+    "other",
+    [{}, {"resampling": "convolution", "level_heads": 4, "channels_out": 6}, {"scales": False}],
+    ids=["block", "convolution", "shifts alone"],
 )
 def test_a_new_network_finds_nothing_and_every_weight_matters_in_time(other: dict[str, object]) -> None:
     torch.manual_seed(0)
@@ -131,10 +133,10 @@ def test_a_new_network_finds_nothing_and_every_weight_matters_in_time(other: dic
     assert (network(images, steps.flip(0))[0] - found[0]).abs().max() > 1e-3
 
 
-def normed(x: torch.Tensor, norm: torch.nn.GroupNorm) -> torch.Tensor:
+def normed(x: torch.Tensor, norm: torch.nn.GroupNorm, eps: float = 1e-5) -> torch.Tensor:
     """Each image's 32 groups of channels to mean 0 and variance 1."""
     groups = x.reshape(len(x), 32, -1)
-    groups = (groups - groups.mean(2, keepdim=True)) / (groups.var(2, keepdim=True, correction=0) + 1e-5).sqrt()
+    groups = (groups - groups.mean(2, keepdim=True)) / (groups.var(2, keepdim=True, correction=0) + eps).sqrt()
     return groups.view_as(x) * norm.weight.view(-1, 1, 1) + norm.bias.view(-1, 1, 1)
 
 
@@ -150,7 +152,7 @@ def randomly(layer: torch.nn.Module) -> None:
 @pytest.mark.parametrize("resample", [same, half, double])
 def test_a_residual_block_is_that_of_dhariwal_and_nichol(resample: Resample) -> None:
     torch.manual_seed(0)
-    block = ResidualBlock(64, 96, 32, resample).double()
+    block = ResidualBlock(UNetConfig("a block", 32), 64, 96, resample).double()
     randomly(block)
     x, embedding = torch.randn(2, 64, 4, 4).double(), torch.randn(2, 128).double()
     resampled = {
@@ -165,9 +167,21 @@ def test_a_residual_block_is_that_of_dhariwal_and_nichol(resample: Resample) -> 
     torch.testing.assert_close(block(x, embedding), (block.skip or same)(resampled(x)) + h, rtol=1e-10, atol=1e-10)
 
 
+def test_a_time_step_may_shift_without_scaling_before_a_norm_of_another_eps() -> None:
+    torch.manual_seed(0)
+    block = ResidualBlock(UNetConfig("a block", 32, scales=False, norm_eps=0.5), 64, 96).double()
+    randomly(block)
+    x, embedding = torch.randn(2, 64, 4, 4).double(), torch.randn(2, 128).double()
+    h = block.conv1(silu(normed(x, block.norm1, eps=0.5)))
+    h = h + (embedding @ block.embedding.weight.T + block.embedding.bias)[:, :, None, None]
+    h = block.conv2(silu(normed(h, block.norm2, eps=0.5)))
+    assert block.skip is not None
+    torch.testing.assert_close(block(x, embedding), block.skip(x) + h, rtol=1e-10, atol=1e-10)
+
+
 def test_pixels_attend_to_all_of_their_image_by_heads() -> None:
     torch.manual_seed(0)
-    layer = PixelAttention(64, 16).double()
+    layer = PixelAttention(64, 16, 1e-5).double()
     randomly(layer)
     x = torch.randn(2, 64, 4, 4).double()
     rows = normed(x, layer.norm).flatten(2).transpose(1, 2)

@@ -38,6 +38,10 @@ class UNetConfig(Architecture):
     """heads of attention, the same number at each level"""
     resampling: Literal["block", "convolution"] = "block"
     """whether a residual block or a convolution halves and doubles images"""
+    scales: bool = True
+    """whether a time step scales what it shifts"""
+    norm_eps: float = 1e-5
+    """added to variances"""
     image: int = 32
     """pixels along a side of what it takes"""
     channels_out: int = CHANNELS

@@ -52,7 +52,7 @@ class UNet(SerialModel):
         self.time = TimeEmbedding(shape.base)
         self.conv_in = nn.Conv2d(CHANNELS, shape.base, 3, padding=1)
         self.blocks = nn.ModuleList(StepBlock(shape, step) for step in shape.steps)
-        self.norm = nn.GroupNorm(GROUPS, shape.steps[-1].channels)
+        self.norm = nn.GroupNorm(GROUPS, shape.steps[-1].channels, shape.norm_eps)
         self.conv_out = _zeros(nn.Conv2d(shape.steps[-1].channels, shape.channels_out, 3, padding=1))
 
     def begin(self, noisy_BCHW: Tensor, steps_B: Tensor, *, rows: BatchRows | None = None) -> State:  # type: ignore[override]
@@ -75,9 +75,9 @@ class StepBlock(nn.Module):
         if step.convolves:
             self.resampling = Convolved(step.channels, step.resampling)
         else:
-            self.residual = ResidualBlock(step.joined, step.channels, shape.base, RESAMPLE[step.resampling])
+            self.residual = ResidualBlock(shape, step.joined, step.channels, RESAMPLE[step.resampling])
         if step.attends:
-            self.attention = PixelAttention(step.channels, shape.head_size(step.channels))
+            self.attention = PixelAttention(step.channels, shape.head_size(step.channels), shape.norm_eps)
 
     def forward(self, state: State, rows: BatchRows | None = None) -> State:
         """Map the stream, the embedding and all that was left to the same for the next step."""
@@ -94,18 +94,19 @@ class StepBlock(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """It adds two convolutions to the stream; the time step scales and shifts what is between them, normed.
+    """It adds two convolutions to the stream; the time step scales and shifts what is between them, normed, or shifts
+    it before the norm.
 
     resample: half, double or same, of the images before the first convolution, and of the stream.
     """
 
-    def __init__(self, channels_in: int, channels: int, base: int, resample: Resample = same) -> None:
+    def __init__(self, shape: UNetConfig, channels_in: int, channels: int, resample: Resample = same) -> None:
         super().__init__()
-        self.resample = resample
-        self.norm1 = nn.GroupNorm(GROUPS, channels_in)
+        self.resample, self.scales = resample, shape.scales
+        self.norm1 = nn.GroupNorm(GROUPS, channels_in, shape.norm_eps)
         self.conv1 = nn.Conv2d(channels_in, channels, 3, padding=1)
-        self.embedding = nn.Linear(4 * base, 2 * channels)
-        self.norm2 = ScaledGroupNorm(GROUPS, channels)
+        self.embedding = nn.Linear(4 * shape.base, (2 if shape.scales else 1) * channels)
+        self.norm2 = (ScaledGroupNorm if shape.scales else nn.GroupNorm)(GROUPS, channels, shape.norm_eps)
         self.conv2 = _zeros(nn.Conv2d(channels, channels, 3, padding=1))
         self.skip = None if channels_in == channels else nn.Conv2d(channels_in, channels, 1)
         self.redistribute = Redistribute(dim=1)
@@ -113,17 +114,18 @@ class ResidualBlock(nn.Module):
     def forward(self, x_BCHW: Tensor, embedding_BE: Tensor) -> Tensor:
         x = self.resample(x_BCHW)
         h = self.conv1(self.resample(F.silu(self.norm1(x_BCHW))))
-        scale_BC, shift_BC = self.embedding(embedding_BE).chunk(2, dim=1)
-        h = self.conv2(F.silu(self.norm2(h, scale_BC, shift_BC)))
+        of_step = self.embedding(embedding_BE)
+        h = self.norm2(h, *of_step.chunk(2, dim=1)) if self.scales else self.norm2(h + of_step[:, :, None, None])
+        h = self.conv2(F.silu(h))
         return (x if self.skip is None else self.redistribute(self.skip(x))) + h
 
 
 class PixelAttention(nn.Module):
     """It adds to each pixel what it finds in all others of its image."""
 
-    def __init__(self, channels: int, head_size: int) -> None:
+    def __init__(self, channels: int, head_size: int, norm_eps: float) -> None:
         super().__init__()
-        self.norm = nn.GroupNorm(GROUPS, channels)
+        self.norm = nn.GroupNorm(GROUPS, channels, norm_eps)
         self.attention = SelfAttention(channels, head_size, causal=False)
         _zeros(self.attention.out)
 

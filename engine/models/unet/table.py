@@ -62,7 +62,7 @@ def _section(shape: "UNetConfig", step: Step, number: int) -> Section:
 
 def _residual(shape: "UNetConfig", step: Step) -> list[Operation]:
     k, n, side, before = step.joined, step.channels, step.side_out, step.side**2
-    end = _ending(shape.last_std)
+    end, of_step = _ending(shape.last_std), (n, n) if shape.scales else (n,)
     skip: list[Operation] = []
     if k != n:
         skip = [_conv("residual.skip", n, k, side, kernel=1, parts_in=step.parts), Redistribute(n)]
@@ -71,8 +71,8 @@ def _residual(shape: "UNetConfig", step: Step) -> list[Operation]:
         GroupNorm("residual.norm1", k, GROUPS, parts=step.parts, tokens=before),
         *resample,
         _conv("residual.conv1", n, k, side, parts_in=step.parts),
-        _linear("residual.embedding", 2 * n, 4 * shape.base, parts=(n, n), tokens=1),
-        GroupNorm("residual.norm2", n, GROUPS, INNER, scaled=True, tokens=side**2),
+        _linear("residual.embedding", sum(of_step), 4 * shape.base, parts=of_step, tokens=1),
+        GroupNorm("residual.norm2", n, GROUPS, INNER, scaled=shape.scales, tokens=side**2),
         _conv("residual.conv2", n, n, side, split=TRANSPOSED, init=end, bias_init=ZERO),
         *skip,
         Added(k, changed=bool(skip or resample), tokens=before),
