@@ -26,7 +26,7 @@ class ModelChoice:
     """It is a published size, or a shape. What isn't given is as the size, or the family, has it."""
 
     model: str | None = None
-    """a published size, such as gpt-5b, or hf:DIR, a folder as transformers saves it"""
+    """a published size, such as gpt-5b, or hf:DIR, a folder as transformers or diffusers saves it"""
     architecture: str | None = None
     """the family of a shape: gpt (default), llama, bert, vit or unet"""
     layers: int | None = None

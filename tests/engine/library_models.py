@@ -1,4 +1,4 @@
-"""Networks as transformers and litgpt build them, small and in float64, and what they find on some tokens."""
+"""Networks as libraries build them, small and in float64, and what they find on some tokens or images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from engine.models.denoising import Denoising
 from engine.models.task import Task
 
 VOCABULARY, SEQUENCE, SEQUENCES = 48, 6, 8
@@ -75,6 +76,19 @@ LITGPT: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SHAPE = {"n_layer": 1, "n_embd": 64, "n_head": 8, "intermediate_size": 40, "block_size": SEQUENCE}
 
+LEVELS = {"sample_size": 8, "block_out_channels": (64, 128), "layers_per_block": 1}
+ATTENDING = {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "up_block_types": ("AttnUpBlock2D", "UpBlock2D")}
+DIFFUSERS: dict[str, dict[str, Any]] = {
+    "unet": LEVELS | ATTENDING | {"norm_eps": 1e-3},
+    "unet-blocks": LEVELS
+    | {
+        "down_block_types": ("AttnDownBlock2D", "DownBlock2D"),
+        "up_block_types": ("ResnetUpsampleBlock2D", "AttnUpBlock2D"),
+    }
+    | {"resnet_time_scale_shift": "scale_shift", "attn_norm_num_groups": 32, "attention_head_dim": 32}
+    | {"downsample_type": "resnet", "out_channels": 6},
+}
+
 
 def build(name: str, **changed: Any) -> nn.Module:
     """In eval mode, so that GPT-2's dropout is none, with drawn weights."""
@@ -92,6 +106,10 @@ def _built(name: str, changed: dict[str, Any]) -> nn.Module:
         from litgpt import GPT, Config
 
         return GPT(Config(padded_vocab_size=VOCABULARY, **(SHAPE | LITGPT[name] | changed)))
+    if name in DIFFUSERS:
+        from diffusers import UNet2DModel
+
+        return UNet2DModel(**(DIFFUSERS[name] | changed))
     import transformers
 
     kind, options = CONFIGS[name]
@@ -120,6 +138,8 @@ def batch_for(task: Task) -> dict[str, Tensor]:
 def loss_and_gradients(model: nn.Module, task: Task) -> tuple[float, dict[str, Tensor]]:
     """The mean, and its gradients by the library's names."""
     batch = batch_for(task)
+    if isinstance(task, Denoising):
+        return _denoised(model, task, batch)
     options = {"token_type_ids": batch["segments"]} if "segments" in batch else {}
     (first, *_) = task.inputs(batch)
     with WideAlone():
@@ -128,4 +148,14 @@ def loss_and_gradients(model: nn.Module, task: Task) -> tuple[float, dict[str, T
         targets = batch["labels"] if "labels" in batch else batch["targets"]
         loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
         loss.backward()
+    return loss.item(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def _denoised(model: nn.Module, task: Denoising, batch: dict[str, Tensor]) -> tuple[float, dict[str, Tensor]]:
+    """diffusers numbers steps from 0."""
+    noisy, steps = task.inputs(batch)
+    with WideAlone():
+        found = model(noisy.double(), steps - 1).sample
+    loss = task.loss(task.criterion(), found, batch, task.valid(batch))
+    loss.backward()
     return loss.item(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

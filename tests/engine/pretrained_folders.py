@@ -1,4 +1,6 @@
-"""Folders as transformers writes them, small and without it: config.json and safetensors with drawn weights."""
+"""Folders as transformers and diffusers write them, small and without these: config.json and safetensors with drawn
+weights.
+"""
 
 import json
 from pathlib import Path
@@ -29,11 +31,17 @@ BERT: dict[str, Any] = {
     "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 24, "max_position_embeddings": 16,
     "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
 }  # fmt: skip
+UNET: dict[str, Any] = {
+    "_class_name": "UNet2DModel", "_diffusers_version": "0.0.4", "sample_size": 8, "block_out_channels": [32, 64],
+    "layers_per_block": 1, "down_block_types": ["DownBlock2D", "AttnDownBlock2D"], "attention_head_dim": 16,
+    "up_block_types": ["AttnUpBlock2D", "UpBlock2D"],
+}  # fmt: skip
 
 
 def write(folder: Path, config: dict[str, Any], *, dtype: torch.dtype = torch.float32, files: int = 1) -> Path:
-    """Write a folder as files of old are: with constants, a second copy of a tied table and old names of norms."""
-    adapter = next(one for one in IN_FILES if one.model_type == config["model_type"])
+    """Write a folder as files of old are: with constants, a second copy of a tied table and old names of layers."""
+    kind = config.get("model_type") or config["_class_name"]
+    adapter = next(one for one in IN_FILES if one.model_type == kind)
     stored = adapter.stored(adapter.read(Options("a test", config), "test", None, 0.0))
     generator = torch.Generator().manual_seed(1)
     in_files = {network: name for name, network in adapter.in_files.items()}
@@ -42,10 +50,13 @@ def write(folder: Path, config: dict[str, Any], *, dtype: torch.dtype = torch.fl
         for name, shape in stored.shapes.items()
     }
     tensors |= {second: tensors[first].clone() for second, first in stored.aliases.items()}
-    if config["model_type"] == "gpt2":
+    if kind == "gpt2":
         tensors = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
         tensors["h.0.attn.bias"] = torch.ones(1, 1, 16, 16, dtype=torch.bool).tril()
-    if config["model_type"] == "bert":
+    if kind == "UNet2DModel":
+        for old, new in adapter.parts_in_files.items():
+            tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
+    if kind == "bert":
         norms = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
         for new, old in norms.items():
             tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
@@ -54,13 +65,13 @@ def write(folder: Path, config: dict[str, Any], *, dtype: torch.dtype = torch.fl
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text("{}")
     if files == 1:
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        save_file(tensors, folder / f"{adapter.files}.safetensors", metadata={"format": "pt"})
         return folder
     names = sorted(tensors)
-    where = {name: f"model-{i % files + 1:05}-of-{files:05}.safetensors" for i, name in enumerate(names)}
+    where = {name: f"{adapter.files}-{i % files + 1:05}-of-{files:05}.safetensors" for i, name in enumerate(names)}
     for file in set(where.values()):
         save_file({name: tensors[name] for name in names if where[name] == file}, folder / file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    (folder / f"{adapter.files}.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
     return folder
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from engine_command import train
-from library_models import CONFIGS, LITGPT, SEQUENCES, batch_for, build, loss_and_gradients
+from library_models import CONFIGS, DIFFUSERS, LITGPT, SEQUENCES, batch_for, build, loss_and_gradients
 from test_parity import TOLERANCE
 from torch import Tensor, nn
 from training import grid_id
@@ -37,7 +37,8 @@ if not find_spec("transformers"):
 SMALL_GRIDS = [*factorisations((1, 2, 4)), Grid(2, 2, 2, 1)]
 GRIDS = {"llama": factorisations(), "gpt2": factorisations(), "qwen3": SMALL_GRIDS, "neox": SMALL_GRIDS}
 GRIDS |= {"bert": factorisations(), "vit": factorisations()}
-WITHOUT_GRADIENT = ("attention.self.key.bias", "attention.k_proj.bias")
+GRIDS |= {"unet": [Grid(), Grid(2), Grid(1, 2), Grid(2, 2, 2)], "unet-blocks": [Grid(2, 2, 2)]}
+WITHOUT_GRADIENT = ("attention.self.key.bias", "attention.k_proj.bias", ".to_k.bias")
 """What is added to all keys alike changes no softmax, where positions don't turn them."""
 FP32, FP64 = Precision.named("fp32"), Precision.named("fp64")
 
@@ -95,12 +96,18 @@ def errors(known: Reference, comm: Comm) -> dict[str, float]:
 
 @pytest.mark.parametrize(
     ("name", "grid"),
-    [(name, grid) for name in (*CONFIGS, *LITGPT) for grid in GRIDS.get(name, (Grid(2, 2, 2, 1), Grid(1, 1, 4, 2)))],
+    [
+        (name, grid)
+        for name in (*CONFIGS, *LITGPT, *DIFFUSERS)
+        for grid in GRIDS.get(name, (Grid(2, 2, 2, 1), Grid(1, 1, 4, 2)))
+    ],
     ids=lambda value: value if isinstance(value, str) else grid_id(value),
 )
 def test_a_librarys_network_trains_on_every_grid_as_it_does_alone(name: str, grid: Grid) -> None:
     if name in LITGPT:
         pytest.importorskip("litgpt", reason="litgpt is not installed: pip install litgpt==0.5.13")
+    if name in DIFFUSERS:
+        pytest.importorskip("diffusers", reason="diffusers is not installed: pip install '.[peers]'")
     known = reference(name)
     assert known.stored.shapes.keys() == known.gradients.keys()
     for found in run_ranks(grid, lambda comm: errors(known, comm)):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from engine_command import train
-from pretrained_folders import BERT, GPT2, LLAMA, NEOX, contents, write
+from pretrained_folders import BERT, GPT2, LLAMA, NEOX, UNET, contents, write
 from safetensors.torch import load_file, save_file
 from training import grid_id
 from virtual_ranks import run_ranks
@@ -19,7 +19,6 @@ from engine.errors import RunError, UsageError
 from engine.grid import Grid
 from engine.models.adapters.files import export, weights_of
 from engine.models.adapters.folder import Pretrained, open_pretrained
-from engine.models.adapters.safetensors import SINGLE
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
 from engine.parallel.model import ParallelModel
@@ -31,6 +30,8 @@ KINDS = {
     "gpt2-masks": (GPT2, torch.float32, 1),
     "neox-files": (NEOX, torch.float32, 3),
     "bert-norms": (BERT, torch.float32, 1),
+    "unet-attention": (UNET, torch.float32, 1),
+    "unet-files": (UNET, torch.bfloat16, 2),
 }
 ONE = ("--batch-size", "4", "--data", "synthetic", "--iterations", "1", "--warmup", "0")
 
@@ -53,7 +54,10 @@ def test_what_is_read_on_a_grid_is_written_back_bit_for_bit(kind: str, grid: Gri
 
 def test_norms_under_the_names_of_old_files_are_read_as_weight_and_bias(tmp_path: Path) -> None:
     folder = write(tmp_path / "in", BERT)
-    read_in, in_file = read(open_pretrained(folder), Comm(Grid())).local_parameters(), load_file(folder / SINGLE)
+    read_in, in_file = (
+        read(open_pretrained(folder), Comm(Grid())).local_parameters(),
+        load_file(folder / "model.safetensors"),
+    )
     for norm, old in {"norm": "bert.embeddings", "blocks.0.norm2": "bert.encoder.layer.0.output"}.items():
         assert torch.equal(read_in[f"{norm}.weight"], in_file[f"{old}.LayerNorm.gamma"])
         assert torch.equal(read_in[f"{norm}.bias"], in_file[f"{old}.LayerNorm.beta"])
@@ -67,9 +71,10 @@ def test_weights_that_can_not_be_written_say_where(tmp_path: Path) -> None:
         export(pretrained, comm, read(pretrained, comm).local_parameters(), tmp_path / "file" / "out")
 
 
-def test_a_rank_reads_as_many_elements_as_it_stores(tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", [LLAMA, UNET], ids=["llama", "unet"])
+def test_a_rank_reads_as_many_elements_as_it_stores(config: dict[str, Any], tmp_path: Path) -> None:
     grid = Grid(2, 2, 2, 1)
-    pretrained = open_pretrained(write(tmp_path / "in", LLAMA))
+    pretrained = open_pretrained(write(tmp_path / "in", config))
     for name, placement in pretrained.architecture.placements().items():
         for rank in range(grid.size):
             rectangles = placement.rectangles(grid, grid.coords(rank))
@@ -103,6 +108,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "config.json isn't there: give the folder of a network"),
     "config cut": (lambda f: (f / "config.json").write_text("{"), "config.json can't be read as JSON"),
     "architecture": (lambda f: altered(f, model_type="mamba"), "knows the model_type 'mamba' of .*: known are gpt2,"),
+    "class": (lambda f: altered(f, model_type="gone", _class_name="VQ"), "knows the _class_name 'VQ' of .*: known are"),
     "head": (lambda f: altered(f, architectures=["LlamaForTokenClassification"]), "is a LlamaForTokenClassification"),
     "option": (lambda f: altered(f, logit_scale=3.0), "has logit_scale=3.0, an option that no adapter knows"),
     "quantised": (lambda f: altered(f, quantization_config={"bits": 4}), "has quantization_config={'bits': 4}"),

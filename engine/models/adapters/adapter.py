@@ -22,10 +22,11 @@ class Adapter:
     """An adapter knows these of a library. package, network: the class that is adapted. model_type: what a config.json
     calls it.
 
-    attention: its class, whose place the engine's own takes. modules: classes of all others beside torch's own. prefix:
-    of names, which files of a network without its head leave out. in_files: names that tensors have in files alone, and
-    their names in the network. parts_in_files: the same of parts of names, which are replaced one after another.
-    constants: ends of the names of stored tensors that are no weights, such as masks.
+    attention: its class, whose place the engine's own takes. modules: classes of all others beside torch's own. files:
+    what those of its weights are called, but for .safetensors. prefix: of names, which files of a network without its
+    head leave out. in_files: names that tensors have in files alone, and their names in the network. parts_in_files:
+    the same of parts of names, which are replaced one after another. constants: ends of the names of stored tensors
+    that are no weights, such as masks.
     """
 
     package: str
@@ -35,6 +36,7 @@ class Adapter:
     modules: frozenset[str]
     read: Read
     stored: Callable[[Architecture], Stored]
+    files: str = "model"
     prefix: str = ""
     in_files: Mapping[str, str] = field(default_factory=dict)
     parts_in_files: Mapping[str, str] = field(default_factory=dict)

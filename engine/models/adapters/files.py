@@ -4,7 +4,9 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from math import prod
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -87,16 +89,15 @@ class _Files:
             os.close(descriptor)
 
     def put(self, tensor: StoredTensor, region: tuple[slice, ...], values: Tensor) -> None:
-        """Write whole rows at once, or of a part of their columns row by row."""
-        item = BYTES[tensor.dtype]
+        """Write at once what is whole but for its first dim: of a matrix whole rows, or a part of each row."""
+        whole = [part == slice(0, size) for part, size in zip(region, tensor.shape, strict=True)]
+        last = max((dim for dim in range(len(whole)) if not whole[dim]), default=0)
+        widths = [prod(tensor.shape[dim + 1 :]) * BYTES[tensor.dtype] for dim in range(len(tensor.shape))]
         raw = values.to(DTYPES[tensor.dtype]).contiguous().view(torch.uint8).numpy()
-        width = prod(tensor.shape[1:]) * item
-        first = tensor.start + region[0].start * width
-        if region[1:] == tuple(slice(0, size) for size in tensor.shape[1:]):
-            self._write(tensor.file.name, raw.reshape(-1).data, first)
-            return
-        for number, row in enumerate(raw):
-            self._write(tensor.file.name, row.data, first + number * width + region[1].start * item)
+        places = product(*(range(part.start, part.stop) for part in region[:last]))
+        for place, piece in zip(places, raw.reshape(prod(raw.shape[:last]), -1), strict=True):
+            at = (*place, region[last].start)
+            self._write(tensor.file.name, piece.data, tensor.start + sum(map(mul, at, widths)))
 
     def _write(self, name: str, content: memoryview, offset: int) -> None:
         if name not in self._opened:

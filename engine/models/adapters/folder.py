@@ -1,4 +1,6 @@
-"""Open a network's folder as transformers saves it: config.json and safetensors. No torch, and no transformers."""
+"""Open a network's folder as transformers and diffusers save it: config.json and safetensors. No torch, and not these
+either.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +13,9 @@ from engine.models.adapters.options import Options
 from engine.models.adapters.safetensors import BYTES, StoredTensor, read_folder, read_json
 from engine.models.adapters.stored import Stored
 from engine.models.architecture import Architecture
+
+KEYS = ("model_type", "_class_name")
+"""By one of these a config.json says which network it is, as transformers has it and as diffusers does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float
     sequence, dropout: other than configured.
     """
     config = read_json(folder / "config.json")
-    adapter = _adapter(config.get("model_type"), folder)
+    adapter = _adapter(config, folder)
     networks = config.get("architectures") or [adapter.network]
     if networks != [adapter.network]:
         raise UsageError(f"{folder} is a {networks[0]}, but only {adapter.network} of {adapter.package} is known.")
@@ -48,7 +53,7 @@ def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float
     tensors: dict[str, StoredTensor] = {}
     others: list[StoredTensor] = []
     known = stored.shapes.keys() | stored.aliases.keys()
-    for in_file, tensor in read_folder(folder).items():
+    for in_file, tensor in read_folder(folder, adapter.files).items():
         name = adapter.in_files.get(in_file, in_file)
         for part, own in adapter.parts_in_files.items():
             name = name.replace(part, own)
@@ -66,8 +71,9 @@ def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float
     return Pretrained(folder, architecture, stored, tensors, tuple(others))
 
 
-def _adapter(model_type: object, folder: Path) -> Adapter:
+def _adapter(config: Mapping[str, object], folder: Path) -> Adapter:
     known = {adapter.model_type: adapter for adapter in IN_FILES}
-    if model_type not in known:
-        raise UsageError(f"No adapter knows the model_type {model_type!r} of {folder}: known are {', '.join(known)}.")
-    return known[str(model_type)]
+    key = next((key for key in KEYS if key in config), KEYS[0])
+    if (kind := config.get(key)) not in known:
+        raise UsageError(f"No adapter knows the {key} {kind!r} of {folder}: known are {', '.join(known)}.")
+    return known[str(kind)]

@@ -1,6 +1,6 @@
 """The engine trains a network of its own, with the same weights, instead of a library's as it was built."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +22,10 @@ WHOLE = {
     torch.float64: torch.int64,
 }
 """Whole numbers of these types have as many bits."""
-PLAIN = (nn.Linear, nn.Conv2d, nn.Embedding, nn.Dropout, nn.LayerNorm, nn.ModuleList, nn.ModuleDict, nn.Identity)
+PLAIN = (
+    *(nn.Linear, nn.Conv2d, nn.Embedding, nn.LayerNorm, nn.GroupNorm, nn.SiLU, nn.AvgPool2d, nn.Dropout),
+    *(nn.ModuleList, nn.ModuleDict, nn.Identity),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ def understand(model: nn.Module) -> Understood:
     has no dropout.
     """
     adapter, config = _adapter(model), model.config
-    given = config.to_dict() if hasattr(config, "to_dict") else vars(config)  # type: ignore[operator]
+    given = config if isinstance(config, Mapping) else getattr(config, "to_dict", lambda: vars(config))()
     options = Options(adapter.title, given)
     architecture = adapter.read(options, adapter.model_type, None, None if model.training else 0.0)
     _check_modules(model, adapter)
@@ -80,7 +83,8 @@ def _check_modules(model: nn.Module, adapter: Adapter) -> None:
     """Raise UsageError for a module that the adapter doesn't know, or that isn't as the configuration builds it."""
     own = {adapter.network, adapter.attention, *adapter.modules}
     with torch.device("meta"):
-        built = {name: _described(module) for name, module in type(model)(model.config).named_modules()}
+        make = getattr(type(model), "from_config", type(model))  # of diffusers, whose classes take options one by one
+        built = {name: _described(module) for name, module in make(model.config).named_modules()}
     for name, module in model.named_modules():
         kind, title = type(module), f"{name or 'The network'} of {adapter.title}"
         if kind not in PLAIN and (_package(kind) != adapter.package or kind.__name__ not in own):

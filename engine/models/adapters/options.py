@@ -50,8 +50,29 @@ class Options:
 
     def one_of(self, name: str, known: Mapping[str, str], default: str) -> str:
         """Take what a word means. Raises UsageError for one that isn't known."""
+        return known[self.known(name, known, default)]
+
+    def known(self, name: str, known: Collection[str], default: str) -> str:
+        """Take one of some words. Raises UsageError for another."""
         self.require(name, *known, default=default, keep=True)
-        return known[self.take(name, default)]
+        return self.take(name, default)
+
+    def several(self, name: str, default: tuple[T, ...]) -> tuple[T, ...]:
+        """Take a list. Raises UsageError if it is none, is empty, or has values of another type than the default's."""
+        values: Any = self._left.pop(name, default)
+        kind = type(default[0])
+        if not isinstance(values, list | tuple) or not values or not all(_is(value, kind) for value in values):
+            raise UsageError(f"{self._of} has {name}={values!r}, but that is to list some {kind.__name__}: correct it.")
+        return tuple(values)
+
+    def says_none(self, name: str) -> bool:
+        """Say whether it is given as None, where that isn't what it is by default."""
+        return name in self._given and self._given[name] is None
+
+    def refuse_none(self, name: str, known: object) -> None:
+        """Raise UsageError if it is."""
+        if self.says_none(name):
+            raise self.refusal(f"{name}=None", f"{known!r}")
 
     def given(self, name: str, like: T) -> T | None:
         """Take a value, of the type of like, or None where it isn't given."""

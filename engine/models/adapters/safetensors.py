@@ -1,7 +1,7 @@
 """Read what a folder of safetensors holds: names, shapes, and where in which file. No torch, so it can be done first.
 
 A file is eight bytes with the length of a header, the header, which is JSON, and the tensors' bytes, row by row
-(https://huggingface.co/docs/safetensors). Of several files model.safetensors.index.json says which tensor is where.
+(https://huggingface.co/docs/safetensors). Of several files an index says which tensor is where.
 """
 
 import json
@@ -13,7 +13,6 @@ from typing import Any
 
 from engine.errors import UsageError
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 LENGTH_BYTES = 8
 LONGEST_HEADER = 100_000_000
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -33,22 +32,26 @@ class StoredTensor:
     stop: int
 
 
-def read_folder(folder: Path) -> dict[str, StoredTensor]:
-    """Find every tensor of a folder by name. Raises UsageError, naming the file, if one is missing or cut short."""
-    if (folder / SINGLE).is_file():
-        return read_header(folder / SINGLE)
-    if not (folder / INDEX).is_file():
-        raise UsageError(f"{folder} has neither {SINGLE} nor {INDEX}: save the network there as safetensors.")
-    index = read_json(folder / INDEX).get("weight_map")
+def read_folder(folder: Path, name: str) -> dict[str, StoredTensor]:
+    """Find every tensor of a folder by name. Raises UsageError, naming the file, if one is missing or cut short.
+
+    name: of its files, but for .safetensors.
+    """
+    single, several = folder / f"{name}.safetensors", folder / f"{name}.safetensors.index.json"
+    if single.is_file():
+        return read_header(single)
+    if not several.is_file():
+        raise UsageError(f"{folder} has neither {single.name} nor {several.name}: save the network as safetensors.")
+    index = read_json(several).get("weight_map")
     if not isinstance(index, Mapping) or not all(isinstance(file, str) for file in index.values()):
-        raise UsageError(f"{folder / INDEX} has no weight_map from tensors to files: save the network again.")
+        raise UsageError(f"{several} has no weight_map from tensors to files: save the network again.")
     found: dict[str, StoredTensor] = {}
     for file in sorted(set(index.values())):
         if Path(file).name != file or not (folder / file).is_file():
-            raise UsageError(f"{folder / INDEX} names {file}, which isn't in {folder}: copy all of its files.")
+            raise UsageError(f"{several} names {file}, which isn't in {folder}: copy all of its files.")
         found |= read_header(folder / file)
     if missing := sorted(index.keys() - found.keys()):
-        raise UsageError(f"{folder / INDEX} places {missing[0]} in {index[missing[0]]}, which doesn't have it.")
+        raise UsageError(f"{several} places {missing[0]} in {index[missing[0]]}, which doesn't have it.")
     return found
 
 

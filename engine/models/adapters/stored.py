@@ -105,14 +105,17 @@ class Stored:
 
 
 def stored(architecture: Architecture, names: Names, *, transposed_blocks: bool = False) -> Stored:
-    """Map parameters by the names of layers. transposed_blocks: matrices of blocks are stored [k, n]."""
+    """Map parameters by the names of layers: those of blocks that follow each other under one name by what comes after
+    their number, and all others whole. transposed_blocks: matrices of blocks are stored [k, n].
+    """
     parts: dict[str, tuple[Part, ...]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     network = architecture.network()
     for section, number in network.repeats():
-        prefix = f"{names[section.name]}.{number}." if section.name else ""
+        own = section.prefix(number) if section.name in names else ""
+        prefix = f"{names[section.name]}.{number}." if own else ""
         for placement in section.placements(number):
-            layer, _, kind = placement.name.removeprefix(section.prefix(number)).rpartition(".")
+            layer, _, kind = placement.name.removeprefix(own).rpartition(".")
             rows, *others = placement.shape
             transposed = transposed_blocks and section.name != "" and others != []
             where = names[layer]

@@ -1,0 +1,115 @@
+"""diffusers' U-Net is the engine's: its configuration is read or refused, what was trained is a folder of its own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_command import train
+from library_models import build
+from pretrained_folders import UNET
+
+from engine.data.sampler import batch
+from engine.errors import UsageError
+from engine.models.adapters.diffusers_unet import unet
+from engine.models.adapters.library import understand
+from engine.models.adapters.options import Options
+from engine.models.catalogue import lookup
+from engine.models.denoising import Denoising
+from engine.models.unet.config import UNetConfig
+
+
+def read(**changed: Any) -> UNetConfig:
+    return unet(Options("config.json", UNET | changed), "test", None, 0.0)
+
+
+def test_a_configuration_is_read_by_level() -> None:
+    assert read() == UNetConfig(
+        "test", 32, (1, 2), depth=1, attention=(4,), head_channels=16, resampling="convolution", scales=False, image=8
+    )
+    assert read(attention_head_dim=None).level_heads == 1
+    assert read(out_channels=6, norm_eps=1e-6) == read(norm_eps=1e-6, out_channels=6, act_fn="swish")
+    old = {"down_block_types": ["UNetResDownBlock2D", "UNetResAttnDownBlock2D"]}
+    assert read(**old) == read()
+
+
+BLOCKS = {"down_block_types": ["ResnetDownsampleBlock2D", "AttnDownBlock2D"]}
+SCALING = {"resnet_time_scale_shift": "scale_shift"}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "type": ({"up_block_types": ["AttnUpBlock2D", "SkipUpBlock2D"]}, "SkipUpBlock2D among its up_block_types, which"),
+    "levels": ({"block_out_channels": [32, 64, 64]}, "has 2 down_block_types for 3 block_out_channels, which can't"),
+    "attention": ({"up_block_types": ["UpBlock2D", "UpBlock2D"]}, "other levels that attend by up_block_types than by"),
+    "resampling": (BLOCKS, "levels that are resampled by convolutions and others by residual blocks, .* one of both"),
+    "multiples": ({"block_out_channels": [64, 96]}, r"block_out_channels=\[64, 96\], .*: only multiples of the first"),
+    "no list": ({"block_out_channels": 64}, "block_out_channels=64, but that is to list some int: correct it"),
+    "size": ({"sample_size": None}, "says nothing of sample_size: complete its configuration"),
+    "middle": ({"mid_block_type": None}, "mid_block_type=None, .*: only 'UNetMidBlock2D' can"),
+    "no attention": ({"add_attention": False}, "has add_attention=False, which can't be trained here: only True can"),
+    "middle's norm": (SCALING, "attn_norm_num_groups=None, .*: only 32 can"),
+    "groups": ({"norm_num_groups": 16}, "norm_num_groups=16, which can't be trained here: only 32 can"),
+    "time": ({"time_embedding_type": "fourier"}, "time_embedding_type='fourier', .*: only 'positional' can"),
+    "condition": ({"resnet_time_scale_shift": "ada_group"}, "'ada_group', .*: only 'default' or 'scale_shift' can"),
+    "classes": ({"num_class_embeds": 10}, "num_class_embeds=10, which can't be trained here: only None can"),
+    "channels": ({"out_channels": 4}, "out_channels=4, which can't be trained here: only 3 or 6 can"),
+    "activation": ({"act_fn": "gelu"}, "act_fn='gelu', which can't be trained here: only 'silu' or 'swish' can"),
+    "heads": ({"attention_head_dim": 24}, "attends on 64 channels, which heads of 24 channels don't divide"),
+    "new option": ({"cross_attention_dim": 8}, "cross_attention_dim=8, an option that no adapter knows"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_the_table_has_not_is_refused_by_name(what: str) -> None:
+    changed, said = REFUSED[what]
+    with pytest.raises(UsageError, match=said):
+        read(**changed)
+
+
+def test_dropout_and_sequences_are_refused_but_for_dropout_that_is_off() -> None:
+    options = Options("config.json", UNET | {"dropout": 0.1})
+    with pytest.raises(UsageError, match=r"dropout=0.1, which can't be trained here: only none can"):
+        unet(options, "test", None, None)
+    assert read(dropout=0.1) == read()
+    with pytest.raises(UsageError, match="test takes images, whose pixels are its sequence: leave --seq out"):
+        unet(Options("config.json", UNET), "test", 64, None)
+
+
+def test_diffusers_can_build_the_published_network() -> None:
+    diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed: pip install '.[peers]'")
+    with torch.device("meta"):
+        model = diffusers.UNet2DModel(
+            sample_size=32, block_out_channels=(128, 256, 256, 256), layers_per_block=3, attention_head_dim=64,
+            down_block_types=("ResnetDownsampleBlock2D", "AttnDownBlock2D", "AttnDownBlock2D", "DownBlock2D"),
+            up_block_types=("ResnetUpsampleBlock2D", "AttnUpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
+            downsample_type="resnet", upsample_type="resnet", attn_norm_num_groups=32, **SCALING,
+        )  # fmt: skip
+    found, own = understand(model).architecture, lookup("unet-50m")
+    assert found.shape == own.shape
+    assert sum(parameter.numel() for parameter in model.parameters()) == own.parameters == 57_091_203
+
+
+def test_diffusers_finds_our_loss_in_what_was_trained_and_written(tmp_path: Path) -> None:
+    """Two ranks train and write; what one rank finds of that is what diffusers does."""
+    pytest.importorskip("diffusers", reason="diffusers is not installed: pip install '.[peers]'")
+    given, trained, result = tmp_path / "given", tmp_path / "trained", tmp_path / "result.json"
+    model = build("unet").float()
+    model.save_pretrained(given, max_shard_size="1MB")  # type: ignore[operator]
+    run = ("--batch-size", "8", "--data", "synthetic", "--warmup", "0", "--learning-rate", "0.01", "--out", str(result))
+    both = (*run, "--grid", "2x1x1x1", "--iterations", "2", "--export", str(trained))
+    assert train(2, "--model", f"hf:{given}", *both)[0] == [0, 0]
+    assert train(1, "--model", f"hf:{trained}", *run, "--grid", "1x1x1x1", "--iterations", "1")[0] == [0]
+    (iteration,) = json.loads(result.read_text())["iterations"]
+    assert {file.name for file in trained.iterdir()} == {file.name for file in given.iterdir()}
+    task = understand(model).architecture.task
+    assert isinstance(task, Denoising)
+    read = batch(task.data.synthetic(), task.batch, seed=0, step=0, batch_size=8, rows=range(8))
+    samples = {key: torch.from_numpy(array) for key, array in read.items()}
+    noisy, steps = task.inputs(samples)
+    losses = {}
+    for folder in (given, trained):
+        model = type(model).from_pretrained(folder)  # type: ignore[attr-defined]
+        with torch.no_grad():
+            found = model(noisy, steps - 1).sample
+        losses[folder] = task.loss(task.criterion(), found, samples, task.valid(samples)).item()
+    assert iteration["loss"] == pytest.approx(losses[trained], rel=1e-5)
+    assert abs(losses[trained] - losses[given]) > 1e-3, "it has learnt something"
