@@ -86,7 +86,7 @@ def _group_norm(serial: nn.GroupNorm, local: Local) -> nn.Module:
 def _wave_linear(serial: WaveLinear, local: Local) -> nn.Module:
     bias = local.parameters["bias"]
     layer = WaveLinearOnGrid(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels)
-    layer.features = serial.in_features
+    layer.waves = serial.waves
     return layer
 
 

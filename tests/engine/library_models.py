@@ -80,6 +80,10 @@ LEVELS = {"sample_size": 8, "block_out_channels": (64, 128), "layers_per_block":
 ATTENDING = {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "up_block_types": ("AttnUpBlock2D", "UpBlock2D")}
 DIFFUSERS: dict[str, dict[str, Any]] = {
     "unet": LEVELS | ATTENDING | {"norm_eps": 1e-3},
+    "unet-ddpm": LEVELS
+    | ATTENDING
+    | {"attention_head_dim": None, "norm_eps": 1e-6, "downsample_padding": 0}
+    | {"flip_sin_to_cos": False, "freq_shift": 1},
     "unet-blocks": LEVELS
     | {
         "down_block_types": ("AttnDownBlock2D", "DownBlock2D"),

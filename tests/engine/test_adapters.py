@@ -37,7 +37,11 @@ if not find_spec("transformers"):
 SMALL_GRIDS = [*factorisations((1, 2, 4)), Grid(2, 2, 2, 1)]
 GRIDS = {"llama": factorisations(), "gpt2": factorisations(), "qwen3": SMALL_GRIDS, "neox": SMALL_GRIDS}
 GRIDS |= {"bert": factorisations(), "vit": factorisations()}
-GRIDS |= {"unet": [Grid(), Grid(2), Grid(1, 2), Grid(2, 2, 2)], "unet-blocks": [Grid(2, 2, 2)]}
+GRIDS |= {
+    "unet": [Grid(), Grid(2), Grid(1, 2), Grid(2, 2, 2)],
+    "unet-blocks": [Grid(2, 2, 2)],
+    "unet-ddpm": [Grid(1, 2, 2)],
+}
 WITHOUT_GRADIENT = ("attention.self.key.bias", "attention.k_proj.bias", ".to_k.bias")
 """What is added to all keys alike changes no softmax, where positions don't turn them."""
 FP32, FP64 = Precision.named("fp32"), Precision.named("fp64")

@@ -28,7 +28,8 @@ def test_a_configuration_is_read_by_level() -> None:
     assert read() == UNetConfig(
         "test", 32, (1, 2), depth=1, attention=(4,), head_channels=16, resampling="convolution", scales=False, image=8
     )
-    assert read(attention_head_dim=None).level_heads == 1
+    as_ho = read(attention_head_dim=None, downsample_padding=0, flip_sin_to_cos=False, freq_shift=1)
+    assert (as_ho.level_heads, as_ho.padding, as_ho.sines_first) == (1, "after", True)
     assert read(out_channels=6, norm_eps=1e-6) == read(norm_eps=1e-6, out_channels=6, act_fn="swish")
     old = {"down_block_types": ["UNetResDownBlock2D", "UNetResAttnDownBlock2D"]}
     assert read(**old) == read()
@@ -53,6 +54,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "classes": ({"num_class_embeds": 10}, "num_class_embeds=10, which can't be trained here: only None can"),
     "channels": ({"out_channels": 4}, "out_channels=4, which can't be trained here: only 3 or 6 can"),
     "activation": ({"act_fn": "gelu"}, "act_fn='gelu', which can't be trained here: only 'silu' or 'swish' can"),
+    "waves": ({"freq_shift": 1}, "freq_shift=1, which can't be trained here: only 0 can"),
+    "padding": ({"downsample_padding": 2}, "downsample_padding=2, which can't be trained here: only 0 or 1 can"),
+    "side": ({"down_block_types": ["UpBlock2D", "AttnDownBlock2D"]}, "UpBlock2D among its down_block_types, .* Down"),
     "heads": ({"attention_head_dim": 24}, "attends on 64 channels, which heads of 24 channels don't divide"),
     "new option": ({"cross_attention_dim": 8}, "cross_attention_dim=8, an option that no adapter knows"),
 }  # fmt: skip

@@ -20,6 +20,7 @@ from engine.models.flops import model_flops, repeated_flops
 from engine.models.image_operations import Conv2d, GroupNorm
 from engine.models.unet.config import UNetConfig
 from engine.models.unet.model import (
+    Convolved,
     PixelAttention,
     Resample,
     ResidualBlock,
@@ -115,8 +116,13 @@ def small(**other: object) -> UNetConfig:
 
 @pytest.mark.parametrize(
     "other",
-    [{}, {"resampling": "convolution", "level_heads": 4, "channels_out": 6}, {"scales": False}],
-    ids=["block", "convolution", "shifts alone"],
+    [
+        {},
+        {"resampling": "convolution", "level_heads": 4, "channels_out": 6},
+        {"scales": False},
+        {"resampling": "convolution", "padding": "after", "sines_first": True},
+    ],
+    ids=["block", "convolution", "shifts alone", "as Ho et al. have it"],
 )
 def test_a_new_network_finds_nothing_and_every_weight_matters_in_time(other: dict[str, object]) -> None:
     torch.manual_seed(0)
@@ -202,9 +208,25 @@ def test_waves_are_those_of_vaswani_et_al() -> None:
         assert found[row].tolist() == pytest.approx([*map(math.cos, angles), *map(math.sin, angles)], abs=1e-12)
 
 
+def test_waves_are_those_of_ho_et_al_where_sines_come_first() -> None:
+    (found,) = waves(torch.tensor([7]), 8, sines_first=True)
+    angles = [7 / 10_000 ** (number / 3) for number in range(4)]
+    assert found.tolist() == pytest.approx([*map(math.sin, angles), *map(math.cos, angles)], abs=1e-12)
+
+
+def test_a_convolution_that_pads_after_sees_no_zeros_before() -> None:
+    torch.manual_seed(0)
+    layer, x = Convolved(32, "half", pads_after=True), torch.randn(2, 32, 4, 4)
+    first = layer(x)[:, :, 0, 0]
+    expected = torch.einsum("bkyx,nkyx->bn", x[:, :, :3, :3], layer.conv.weight) + layer.conv.bias
+    torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-5)
+    assert layer(x).shape == (2, 32, 2, 2)
+    assert Convolved(32, "double", pads_after=True)(x).shape == (2, 32, 8, 8)
+
+
 def test_the_first_step_has_the_waves_of_zero() -> None:
     torch.manual_seed(0)
-    embedding = TimeEmbedding(64).double()
+    embedding = TimeEmbedding(64, sines_first=False).double()
     by_hand = torch.nn.functional.silu(embedding.fc1.weight[:, :32].sum(1) + embedding.fc1.bias)
     expected = torch.nn.functional.silu(embedding.fc2(by_hand))
     torch.testing.assert_close(embedding(torch.tensor([1]))[0], expected, rtol=1e-10, atol=1e-10)

@@ -21,15 +21,15 @@ RESAMPLING = {"conv": "convolution", "resnet": "block"}
 DOWN, UP = "down_block_types", "up_block_types"
 TYPE_OF = {DOWN: "downsample_type", UP: "upsample_type"}
 """These options say how blocks with attention resample."""
+ATTENDING = {DOWN: "AttnDownBlock2D", UP: "AttnUpBlock2D"}
 PLAIN = {
-    "DownBlock2D": "convolution", "ResnetDownsampleBlock2D": "block",
-    "UpBlock2D": "convolution", "ResnetUpsampleBlock2D": "block",
-}  # fmt: skip
+    DOWN: {"DownBlock2D": "convolution", "ResnetDownsampleBlock2D": "block"},
+    UP: {"UpBlock2D": "convolution", "ResnetUpsampleBlock2D": "block"},
+}
 """The other blocks say it by their names."""
-ATTENDING = ("AttnDownBlock2D", "AttnUpBlock2D")
 FIXED: dict[str, object] = {
-    "in_channels": CHANNELS, "center_input_sample": False, "time_embedding_type": "positional", "freq_shift": 0,
-    "flip_sin_to_cos": True, "mid_block_type": "UNetMidBlock2D", "mid_block_scale_factor": 1, "downsample_padding": 1,
+    "in_channels": CHANNELS, "center_input_sample": False, "time_embedding_type": "positional",
+    "mid_block_type": "UNetMidBlock2D", "mid_block_scale_factor": 1,
     "norm_num_groups": GROUPS, "add_attention": True, "class_embed_type": None, "num_class_embeds": None,
 }  # fmt: skip
 DEFAULT_CHANNELS = (224, 448, 672, 896)
@@ -60,6 +60,9 @@ def unet(options: Options, name: str, sequence: int | None, dropout: float | Non
     if any(size % base for size in channels):
         raise options.refusal(f"block_out_channels={list(channels)}", "multiples of the first")
     options.require("time_embedding_dim", None, 4 * base, default=None)
+    options.require("downsample_padding", 0, 1, default=1, keep=True)
+    sines_first = not options.take("flip_sin_to_cos", True)
+    options.require("freq_shift", int(sines_first), default=0)
     attends, resampling = _blocks(options, len(channels))
     image: int = options.take("sample_size")
     options.require("out_channels", CHANNELS, 2 * CHANNELS, default=CHANNELS, keep=True)  # with a learned variance
@@ -72,6 +75,8 @@ def unet(options: Options, name: str, sequence: int | None, dropout: float | Non
         head_channels=options.take("attention_head_dim", 8),
         level_heads=1 if options.says_none("attention_head_dim") else None,
         resampling=resampling,  # type: ignore[arg-type]
+        padding="around" if options.take("downsample_padding", 1) else "after",
+        sines_first=sines_first,
         scales=scales,
         norm_eps=options.take("norm_eps", 1e-5),
         image=image,
@@ -88,15 +93,16 @@ def _blocks(options: Options, levels: int) -> tuple[list[bool], str]:
     for side in (DOWN, UP):
         types = [kind.removeprefix("UNetRes") for kind in options.several(side, DEFAULT_BLOCKS[side])]
         of_attending = RESAMPLING[options.known(TYPE_OF[side], RESAMPLING, "conv")]
+        known = {**PLAIN[side], ATTENDING[side]: of_attending}
         for kind in types:
-            if kind not in ATTENDING and kind not in PLAIN:
-                raise options.refusal(f"{kind} among its {side}", f"{', '.join(PLAIN)}, {' and '.join(ATTENDING)}")
+            if kind not in known:
+                raise options.refusal(f"{kind} among its {side}", " and ".join(known))
         if len(types) != levels:
             raise options.refusal(
                 f"{len(types)} {side} for {levels} block_out_channels", "as many of one as of the other"
             )
-        attends[side] = [kind in ATTENDING for kind in types]
-        resampling |= {PLAIN.get(kind, of_attending) for kind in types[:-1]}
+        attends[side] = [kind == ATTENDING[side] for kind in types]
+        resampling |= {known[kind] for kind in types[:-1]}
     if attends[UP][::-1] != attends[DOWN]:
         raise options.refusal(f"other levels that attend by {UP} than by {DOWN}", "the same")
     if len(resampling) > 1:
@@ -145,7 +151,7 @@ UNET = Adapter(
     modules=frozenset(
         {
             *("Timesteps", "TimestepEmbedding", "ResnetBlock2D", "Downsample2D", "Upsample2D", "UNetMidBlock2D"),
-            *(*PLAIN, *ATTENDING),
+            *(*PLAIN[DOWN], *PLAIN[UP], *ATTENDING.values()),
         }
     ),
     read=unet,

@@ -38,6 +38,10 @@ class UNetConfig(Architecture):
     """heads of attention, the same number at each level"""
     resampling: Literal["block", "convolution"] = "block"
     """whether a residual block or a convolution halves and doubles images"""
+    padding: Literal["around", "after"] = "around"
+    """where a convolution that halves images finds zeros"""
+    sines_first: bool = False
+    """whether waves of time steps are those of Ho et al.'s code"""
     scales: bool = True
     """whether a time step scales what it shifts"""
     norm_eps: float = 1e-5

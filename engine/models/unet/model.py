@@ -49,7 +49,7 @@ class UNet(SerialModel):
 
     def __init__(self, shape: UNetConfig, *, checkpoint_every: int = 0) -> None:
         super().__init__(shape.task, checkpoint_every=checkpoint_every)
-        self.time = TimeEmbedding(shape.base)
+        self.time = TimeEmbedding(shape.base, sines_first=shape.sines_first)
         self.conv_in = nn.Conv2d(CHANNELS, shape.base, 3, padding=1)
         self.blocks = nn.ModuleList(StepBlock(shape, step) for step in shape.steps)
         self.norm = nn.GroupNorm(GROUPS, shape.steps[-1].channels, shape.norm_eps)
@@ -73,7 +73,7 @@ class StepBlock(nn.Module):
         self.takes, self.leaves = step.takes > 0, step.leaves
         self.residual = self.resampling = self.attention = None
         if step.convolves:
-            self.resampling = Convolved(step.channels, step.resampling)
+            self.resampling = Convolved(step.channels, step.resampling, pads_after=shape.padding == "after")
         else:
             self.residual = ResidualBlock(shape, step.joined, step.channels, RESAMPLE[step.resampling])
         if step.attends:
@@ -135,16 +135,21 @@ class PixelAttention(nn.Module):
 
 
 class Convolved(nn.Module):
-    """It halves images by a convolution that steps over every other pixel, or doubles and smooths them by one."""
+    """It halves images by a convolution that steps over every other pixel, or doubles and smooths them by one.
 
-    def __init__(self, channels: int, by: Resampling | None) -> None:
+    pads_after: whether what halves has its zeros at the right and below, and none before the first pixels.
+    """
+
+    def __init__(self, channels: int, by: Resampling | None, *, pads_after: bool) -> None:
         super().__init__()
         self.doubles = by == "double"
-        self.conv = nn.Conv2d(channels, channels, 3, stride=1 if self.doubles else 2, padding=1)
+        self.pads = pads_after and not self.doubles
+        self.conv = nn.Conv2d(channels, channels, 3, stride=1 if self.doubles else 2, padding=0 if self.pads else 1)
         self.redistribute = Redistribute(dim=1)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        return self.redistribute(self.conv(double(x_BCHW) if self.doubles else x_BCHW))
+        x = double(x_BCHW) if self.doubles else x_BCHW
+        return self.redistribute(self.conv(F.pad(x, (0, 1, 0, 1)) if self.pads else x))
 
 
 class TimeEmbedding(nn.Module):
@@ -152,9 +157,9 @@ class TimeEmbedding(nn.Module):
     code has the second one in every block. Waves number the steps 1 .. T from 0, as all published code does.
     """
 
-    def __init__(self, base: int) -> None:
+    def __init__(self, base: int, *, sines_first: bool) -> None:
         super().__init__()
-        self.fc1 = WaveLinear(base, 4 * base)
+        self.fc1 = WaveLinear(base, 4 * base, sines_first=sines_first)
         self.fc2 = nn.Linear(4 * base, 4 * base)
 
     def forward(self, steps_B: Tensor) -> Tensor:
