@@ -8,11 +8,13 @@ import pytest
 import torch
 from engine_command import train
 from library_models import build
-from pretrained_folders import UNET
+from pretrained_folders import UNET, write
 
+from engine.data.images import Images
 from engine.data.sampler import batch
 from engine.errors import UsageError
 from engine.models.adapters.diffusers_unet import unet
+from engine.models.adapters.folder import open_pretrained
 from engine.models.adapters.library import understand
 from engine.models.adapters.options import Options
 from engine.models.catalogue import lookup
@@ -67,6 +69,46 @@ def test_what_the_table_has_not_is_refused_by_name(what: str) -> None:
     changed, said = REFUSED[what]
     with pytest.raises(UsageError, match=said):
         read(**changed)
+
+
+SCHEDULERS: dict[str, tuple[dict[str, Any], str]] = {
+    "prediction": ({"prediction_type": "sample"}, "scheduler of config.json has prediction_type='sample', which can't"),
+    "schedule": ({"beta_schedule": "sigmoid"}, "beta_schedule='sigmoid', .*: only 'linear' or 'squaredcos_cap_v2' can"),
+    "betas": ({"trained_betas": [0.1]}, r"trained_betas=\[0.1\], which can't be trained here: only None can"),
+    "end": ({"beta_end": 0.012}, "beta_end=0.012, which can't be trained here: only 0.02 can"),
+    "steps": ({"num_train_timesteps": 250}, "beta_start=0.0001, which can't be trained here: only 0.0004 can"),
+    "signal": ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr=True, .*: only False can"),
+}
+
+
+@pytest.mark.parametrize("what", SCHEDULERS)
+def test_a_scheduler_whose_noise_the_task_has_not_is_refused(what: str) -> None:
+    scheduler, said = SCHEDULERS[what]
+    with pytest.raises(UsageError, match=said):
+        read(scheduler=scheduler)
+
+
+@pytest.mark.parametrize("place", ["scheduler_config.json", "../scheduler/scheduler_config.json"])
+def test_a_folder_trains_with_the_noise_of_the_scheduler_beside_it(place: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "unet", UNET)
+    assert open_pretrained(folder).architecture.task == Denoising(Images(8), "linear", 1000)
+    (folder / place).parent.mkdir(exist_ok=True)
+    (folder / place).write_text(
+        '{"beta_schedule": "squaredcos_cap_v2", "num_train_timesteps": 50, "clip_sample": true}'
+    )
+    assert open_pretrained(folder).architecture.task == Denoising(Images(8), "cosine", 50)
+
+
+@pytest.mark.parametrize("given", [{}, {"beta_schedule": "squaredcos_cap_v2", "num_train_timesteps": 50}], ids=str)
+def test_diffusers_makes_the_same_noisy_images(given: dict[str, Any]) -> None:
+    diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed: pip install '.[peers]'")
+    scheduler = diffusers.DDPMScheduler(**given)
+    task = read(scheduler=dict(scheduler.config)).task
+    steps = torch.tensor([1, 2, 30, task.steps - 1, task.steps])
+    images, noise = torch.randn(2, 5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    expected = scheduler.add_noise(images, noise, steps - 1)
+    torch.testing.assert_close(task.diffusion.noisy(images, noise, steps), expected, rtol=1e-4, atol=1e-4)
+    assert (task.diffusion.noisy(images, noise, steps - 1)[2:4] - expected[2:4]).abs().max() > 1e-3
 
 
 def test_dropout_and_sequences_are_refused_but_for_dropout_that_is_off() -> None:

@@ -26,7 +26,8 @@ class Adapter:
     what those of its weights are called, but for .safetensors. prefix: of names, which files of a network without its
     head leave out. in_files: names that tensors have in files alone, and their names in the network. parts_in_files:
     the same of parts of names, which are replaced one after another. constants: ends of the names of stored tensors
-    that are no weights, such as masks.
+    that are no weights, such as masks. scheduler: files that say how images become noise, by their place from the
+    folder; the first that is there is an option of that name.
     """
 
     package: str
@@ -41,6 +42,7 @@ class Adapter:
     in_files: Mapping[str, str] = field(default_factory=dict)
     parts_in_files: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[str, ...] = ()
+    scheduler: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:

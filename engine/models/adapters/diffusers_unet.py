@@ -1,7 +1,7 @@
 """Adapt diffusers' U-Net, which has its layers by level, and keeps query, key and value apart.
 
-It numbers diffusion steps from 0, as the engine's waves do: its step t is step t + 1 of the task. Its configuration
-says nothing of the noise, which is as DDPMScheduler has it where nothing else is said: linear, in 1,000 steps.
+It numbers diffusion steps from 0, as the engine's waves do: its step t is step t + 1 of the task. How images become
+noise is the scheduler's matter, whose file lies beside; without one it is as DDPMScheduler has it by default.
 """
 
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ from engine.models.architecture import Architecture
 from engine.models.unet.config import GROUPS, UNetConfig
 
 CONDITIONS = {"default": False, "scale_shift": True}
+SCHEDULES = {"linear": "linear", "squaredcos_cap_v2": "cosine"}
 RESAMPLING = {"conv": "convolution", "resnet": "block"}
 DOWN, UP = "down_block_types", "up_block_types"
 TYPE_OF = {DOWN: "downsample_type", UP: "upsample_type"}
@@ -64,6 +65,7 @@ def unet(options: Options, name: str, sequence: int | None, dropout: float | Non
     sines_first = not options.take("flip_sin_to_cos", True)
     options.require("freq_shift", int(sines_first), default=0)
     attends, resampling = _blocks(options, len(channels))
+    schedule, steps = _noise(options)
     image: int = options.take("sample_size")
     options.require("out_channels", CHANNELS, 2 * CHANNELS, default=CHANNELS, keep=True)  # with a learned variance
     network = UNetConfig(
@@ -81,6 +83,8 @@ def unet(options: Options, name: str, sequence: int | None, dropout: float | Non
         norm_eps=options.take("norm_eps", 1e-5),
         image=image,
         channels_out=options.take("out_channels", CHANNELS),
+        schedule=schedule,  # type: ignore[arg-type]
+        diffusion_steps=steps,
     )
     options.finish()
     return network
@@ -108,6 +112,20 @@ def _blocks(options: Options, levels: int) -> tuple[list[bool], str]:
     if len(resampling) > 1:
         raise options.refusal("levels that are resampled by convolutions and others by residual blocks", "one of both")
     return attends[DOWN], next(iter(resampling), "block")
+
+
+def _noise(options: Options) -> tuple[str, int]:
+    """Read the schedule of noise and its steps. What a scheduler says besides is about sampling."""
+    _, scheduler = options.within("scheduler")
+    scheduler.require("prediction_type", "epsilon", default="epsilon")
+    scheduler.require("trained_betas", None, default=None)
+    scheduler.require_off("rescale_betas_zero_snr")
+    steps: int = scheduler.take("num_train_timesteps", 1000)
+    schedule = scheduler.one_of("beta_schedule", SCHEDULES, "linear")
+    if schedule == "linear":
+        for option, of_1000 in (("beta_start", 1e-4), ("beta_end", 0.02)):
+            scheduler.require(option, of_1000 * 1000 / steps, default=of_1000)
+    return schedule, steps
 
 
 def unet_stored(architecture: Architecture) -> Stored:
@@ -157,6 +175,7 @@ UNET = Adapter(
     read=unet,
     stored=unet_stored,
     files="diffusion_pytorch_model",
+    scheduler=("scheduler_config.json", "../scheduler/scheduler_config.json"),
     parts_in_files={
         ".query.": ".to_q.", ".key.": ".to_k.", ".value.": ".to_v.", ".proj_attn.": ".to_out.0.",
     },

@@ -44,6 +44,8 @@ def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float
     networks = config.get("architectures") or [adapter.network]
     if networks != [adapter.network]:
         raise UsageError(f"{folder} is a {networks[0]}, but only {adapter.network} of {adapter.package} is known.")
+    scheduler = next((folder / file for file in adapter.scheduler if (folder / file).is_file()), None)
+    config |= {} if scheduler is None else {"scheduler": read_json(scheduler)}
     options = Options(str(folder / "config.json"), config)
     try:
         architecture = adapter.read(options, folder.absolute().name, sequence, dropout)
