@@ -21,6 +21,8 @@ from engine.models.catalogue import lookup
 from engine.models.denoising import Denoising
 from engine.models.unet.config import UNetConfig
 
+LACKING = "diffusers is not installed: pip install diffusers"
+
 
 def read(**changed: Any) -> UNetConfig:
     return unet(Options("config.json", UNET | changed), "test", None, 0.0)
@@ -101,7 +103,7 @@ def test_a_folder_trains_with_the_noise_of_the_scheduler_beside_it(place: str, t
 
 @pytest.mark.parametrize("given", [{}, {"beta_schedule": "squaredcos_cap_v2", "num_train_timesteps": 50}], ids=str)
 def test_diffusers_makes_the_same_noisy_images(given: dict[str, Any]) -> None:
-    diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed: pip install '.[peers]'")
+    diffusers = pytest.importorskip("diffusers", reason=LACKING)
     scheduler = diffusers.DDPMScheduler(**given)
     task = read(scheduler=dict(scheduler.config)).task
     steps = torch.tensor([1, 2, 30, task.steps - 1, task.steps])
@@ -120,8 +122,21 @@ def test_dropout_and_sequences_are_refused_but_for_dropout_that_is_off() -> None
         unet(Options("config.json", UNET), "test", 64, None)
 
 
+def test_an_attention_that_is_computed_by_something_else_is_refused() -> None:
+    pytest.importorskip("diffusers", reason=LACKING)
+    from diffusers.models.attention_processor import AttnProcessor
+
+    model = build("unet")
+    model.get_submodule("mid_block.attentions.0").set_processor(AttnProcessor())  # type: ignore[operator]
+    said = (
+        r"mid_block.attentions.0 of .* is a Attention\(\) with AttnProcessor, but the configuration says .*2_0: change"
+    )
+    with pytest.raises(UsageError, match=said):
+        understand(model)
+
+
 def test_diffusers_can_build_the_published_network() -> None:
-    diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed: pip install '.[peers]'")
+    diffusers = pytest.importorskip("diffusers", reason=LACKING)
     with torch.device("meta"):
         model = diffusers.UNet2DModel(
             sample_size=32, block_out_channels=(128, 256, 256, 256), layers_per_block=3, attention_head_dim=64,
@@ -136,7 +151,7 @@ def test_diffusers_can_build_the_published_network() -> None:
 
 def test_diffusers_finds_our_loss_in_what_was_trained_and_written(tmp_path: Path) -> None:
     """Two ranks train and write; what one rank finds of that is what diffusers does."""
-    pytest.importorskip("diffusers", reason="diffusers is not installed: pip install '.[peers]'")
+    pytest.importorskip("diffusers", reason=LACKING)
     given, trained, result = tmp_path / "given", tmp_path / "trained", tmp_path / "result.json"
     model = build("unet").float()
     model.save_pretrained(given, max_shard_size="1MB")  # type: ignore[operator]

@@ -114,8 +114,12 @@ def _check_parameters(model: nn.Module, found: Understood) -> None:
 
 
 def _described(module: nn.Module) -> str:
-    """Name its class and what it says of itself, such as sizes, eps and dropout."""
-    return f"{type(module).__name__}({module.extra_repr()})"
+    """Name its class and what it says of itself, such as sizes, eps and dropout, and what diffusers' attention is
+    computed by.
+    """
+    processor = getattr(module, "processor", None)
+    by = "" if processor is None else f" with {type(processor).__name__}"
+    return f"{type(module).__name__}({module.extra_repr()}){by}"
 
 
 def _check_alike(tensors: Iterable[Tensor], comm: Comm) -> None:
