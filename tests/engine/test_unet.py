@@ -266,6 +266,9 @@ def shapes(draw: st.DrawFn) -> UNetConfig:
         head_channels=32,
         level_heads=draw(st.none() | st.sampled_from([4, 8])),
         resampling=draw(st.sampled_from(["block", "convolution"])),
+        padding=draw(st.sampled_from(["around", "after"])),
+        sines_first=draw(st.booleans()),
+        scales=draw(st.booleans()),
         image=image,
         channels_out=draw(st.sampled_from([3, 6])),
     )

@@ -14,7 +14,8 @@ from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.options import Options
 from engine.models.adapters.stored import Index, Names, Stored, stored
 from engine.models.architecture import Architecture
-from engine.models.unet.config import GROUPS, UNetConfig
+from engine.models.unet.config import UNetConfig
+from engine.models.unet.steps import GROUPS
 
 CONDITIONS = {"default": False, "scale_shift": True}
 SCHEDULES = {"linear": "linear", "squaredcos_cap_v2": "cosine"}

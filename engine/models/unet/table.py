@@ -40,7 +40,7 @@ def _section(shape: "UNetConfig", step: Step, number: int) -> Section:
     n, pixels = step.channels, step.side**2
     operations: list[Operation] = []
     if step.convolves:
-        before = step.side**2 if step.resampling == "half" else None
+        before = (step.side + (shape.padding == "after")) ** 2 if step.resampling == "half" else None
         operations += [_conv("resampling.conv", n, n, step.side_out, pixels_in=before), Redistribute(n)]
     else:
         operations += _residual(shape, step)
