@@ -26,8 +26,8 @@ from engine.training_record import OptimConfig
 SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
 STAGES = ["check", *SMALL, "--ranks", "2", "--grid", "1x1x1x1", "--pipe", "2"]
 OF_TRAIN = """
-    model architecture layers hidden heads kv-heads ffn vocab seq image patch classes norm no-bias tied dropout grid
-    batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations checkpoint-every offload
+    model architecture layers hidden heads kv-heads ffn vocab seq base image patch classes norm no-bias tied dropout
+    grid batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations checkpoint-every offload
     data seed
     device timeout meeting-timeout devices-per-node device-memory peak-flops empirical-peak-flops energy measure-peak
     link-bytes-per-s intra-node-bytes-per-s breakdown tune-matmul label out overlap prefetch-depth reduce-window
@@ -50,12 +50,12 @@ OF_BENCH_GRIDS = [*(set(OF_BENCH_OVERLAP) - {"variant"}), "candidate", "first"]
 OF_SAMPLE = "resume images sampler sampler-steps seed grid precision device"
 OF_BENCH_MATMUL = """
     model architecture layers hidden heads kv-heads ffn vocab seq
-    image patch classes norm no-bias tied dropout grid micro-batch
+    base image patch classes norm no-bias tied dropout grid micro-batch
     micro-batches precision checkpoint-activations twice device timeout meeting-timeout label out
 """
 OF_PLAN = """
     model architecture layers hidden heads kv-heads ffn vocab seq
-    image patch classes norm no-bias tied dropout system gpus pipe batch-tokens
+    base image patch classes norm no-bias tied dropout system gpus pipe batch-tokens
     batch-size micro-batch precision reduce-dtype checkpoint-activations keep-activations checkpoint-every offload
     overlap
     prefetch-depth reduce-window bucket-bytes cache-bytes device-memory token-budget agnostic as-run equations exact top
@@ -67,7 +67,7 @@ OF_BENCH_PEERS = """
     precision device device-memory node-memory devices-per-node tune-matmul
     label out jobs rounds steps-per-round threads timeout meeting-timeout apart at-once road peak-flops
     empirical-peak-flops measure-peak model architecture layers hidden heads kv-heads ffn vocab seq
-    image patch classes norm no-bias tied dropout
+    base image patch classes norm no-bias tied dropout
 """
 TIMEOUTS = ["timeout", "meeting-timeout"]
 UNSET_BY_OPTIONS = {"beta1", "beta2", "eps", "final_fraction"}
