@@ -80,7 +80,8 @@ class Placement:
     (query, key and value heads of a fused projection); a dim that isn't named is one part. sharded: a rank's tile,
     flattened, is sharded (weights of matmuls and token tables); otherwise ranks along that axis replicate it. Along
     axes that only split rows every parameter is replicated. column_major: whether a rank stores its tile of a matrix
-    column by column, not row by row.
+    column by column, not row by row. sliced: the axis whose slices of a dim are the parts of it, so that what another
+    axis splits is split within each of them.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Placement:
     init: Initial
     parts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     column_major: bool = False
+    sliced: Mapping[int, Axis] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.split) != len(self.shape):
@@ -101,11 +103,14 @@ class Placement:
     def tile_shape(self, grid: Grid) -> tuple[int, ...]:
         """Give the shape of a rank's tile. Raises UsageError unless the grid divides every part of every dim."""
         for dim, axis in enumerate(self.split):
-            for size in self._parts(dim):
-                if axis is not None and size % grid[axis]:
+            axes = [one for one in (axis, self.sliced.get(dim)) if one is not None]
+            ranks = prod(grid[one] for one in axes)
+            for size in self.parts.get(dim, (self.shape[dim],)):
+                if size % ranks:
+                    over = " within ".join(f"{one}={grid[one]}" for one in axes)
                     raise UsageError(
-                        f"Grid {grid} splits dim {dim} of {self.name} over {axis}={grid[axis]}, but {size} is not a "
-                        f"multiple of {grid[axis]}."
+                        f"Grid {grid} splits dim {dim} of {self.name} over {over}, but {size} is not a multiple of "
+                        f"{ranks}."
                     )
         return tuple(size // (grid[axis] if axis else 1) for size, axis in zip(self.shape, self.split, strict=True))
 
@@ -151,12 +156,15 @@ class Placement:
                 found.append(Rectangle(offsets, lengths, at - low, strides))
         return sorted(found, key=lambda rectangle: rectangle.start)
 
-    def _parts(self, dim: int) -> tuple[int, ...]:
+    def _parts(self, dim: int, grid: Grid) -> tuple[int, ...]:
+        if dim in self.sliced:
+            slices = grid[self.sliced[dim]]
+            return (self.shape[dim] // slices,) * slices
         return self.parts.get(dim, (self.shape[dim],))
 
     def _runs(self, dim: int, grid: Grid, coords: Coords, first: int, count: int) -> list["_Run"]:
         """Find where the tile's elements first .. first + count - 1 along a dim stand in the serial tensor."""
-        axis, parts = self.split[dim], self._parts(dim)
+        axis, parts = self.split[dim], self._parts(dim, grid)
         ranks, coord = (grid[axis], coords[axis]) if axis else (1, 0)
         if ranks == 1:
             return [_Run(first, first, count)]

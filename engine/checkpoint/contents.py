@@ -109,7 +109,7 @@ class Contents:
     def _shards_of(self, placement: Placement) -> list[list[ChunkStorageMetadata]]:
         """Give the rectangles of all ranks that hold different elements, in the order of their places."""
         p = placement
-        key = p.shape, p.split, p.sharded, tuple(p.parts.items()), p.column_major
+        key = p.shape, p.split, p.sharded, tuple(p.parts.items()), p.column_major, tuple(p.sliced.items())
         if key not in self._shards:
             places = product(*(range(self._grid[axis] if axis in placement.axes else 1) for axis in AXES))
             self._shards[key] = [

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
-from engine.layers.linear import AddBias, Linear, all_reduce
+from engine.layers.linear import AddBias, Linear, Matmul3D, all_reduce
 from engine.layers.matmul import PLAIN, Kernels
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
@@ -83,12 +83,20 @@ class Conv2d(Linear):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map [B, K, H, W], which may be data of another dtype, to [B, N, H', W']."""
+        if self.in_ranks == 1:
+            return self.partial(inputs, self.bias)
+        return self.summed(self.partial(inputs))
+
+    def partial(self, inputs: Tensor, bias: nn.Parameter | None = None) -> Tensor:
+        """Compute what ranks have to sum, or all of it where they haven't."""
         inputs = inputs.to(self.schedule.compute_dtype)
         if self.multiplies_rows:
-            return super().forward(self._pixels(inputs)).movedim(-1, 1).contiguous()
-        if self.in_ranks == 1:
-            return Convolution.apply(inputs, self.weight, self.bias, self)
-        output = all_reduce(Convolution.apply(inputs, self.weight, None, self).contiguous(), self.comm, self.in_axis)
+            return Matmul3D.apply(self._pixels(inputs), self.weight, bias, self).movedim(-1, 1).contiguous()
+        return Convolution.apply(inputs, self.weight, bias, self)
+
+    def summed(self, partial: Tensor) -> Tensor:
+        """Sum what ranks have computed, in place, and add the bias."""
+        output = all_reduce(partial.contiguous(), self.comm, self.in_axis)
         if self.bias is None:
             return output
         return AddBias.apply(output, self.bias, self.schedule.cast(self.bias).view(-1, 1, 1))

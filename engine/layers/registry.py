@@ -22,6 +22,7 @@ from engine.layers.matmul import Kernels
 from engine.layers.norm import HeadNorm, LayerNorm, RMSNorm
 from engine.layers.patches import Patches, PatchesOnGrid
 from engine.layers.redistribute import Redistribute, RedistributeOverGrid
+from engine.layers.skip import Joining, JoiningOnGrid, Skip, SkipOnGrid
 from engine.layers.waves import WaveLinear, WaveLinearOnGrid
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
@@ -72,8 +73,11 @@ def _conv2d(serial: nn.Conv2d, local: Local) -> nn.Module:
     if not plain or isinstance(serial.padding, str):
         raise ValueError(f"Give {local.name} one group, no dilation and a number of zeros as padding.")
     stride, padding = (serial.stride[0], serial.stride[1]), (serial.padding[0], serial.padding[1])
-    bias = local.parameters.get("bias")
-    return Conv2d(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels, stride, padding)
+    bias, kind = local.parameters.get("bias"), CONVOLUTIONS.get(type(serial), Conv2d)
+    return kind(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels, stride, padding)
+
+
+CONVOLUTIONS: dict[type[nn.Conv2d], type[Conv2d]] = {Skip: SkipOnGrid, Joining: JoiningOnGrid}
 
 
 def _group_norm(serial: nn.GroupNorm, local: Local) -> nn.Module:

@@ -13,20 +13,23 @@ class Conv2d(Linear):
     """It is a convolution of k channels to n; its tokens are the pixels that it gives.
 
     kernel: pixels along a side of what it sees at once. parts_in: of k, each of which is split on its own.
-    pixels_in: those that it takes, where they are others.
+    pixels_in: those that it takes, where they are others. joins: whether what it gives is a part of the residual
+    stream, which the next transformed one adds to its own: INNER splits n within the slices of STREAM.
     """
 
     kernel: int = 3
     parts_in: tuple[int, ...] = ()
     pixels_in: int | None = None
+    joins: bool = False
 
     def placements(self, prefix: str) -> Iterator[Placement]:
         name, shape = f"{prefix}{self.name}", (self.n, self.k, self.kernel, self.kernel)
         parts = {dim: sizes for dim, sizes in ((0, self.parts), (1, self.parts_in)) if sizes}
         of_bias = {0: self.parts} if self.parts else {}
-        yield Placement(f"{name}.weight", shape, (*self.split, None, None), True, self.init, parts)
+        sliced = {0: STREAM} if self.joins else {}
+        yield Placement(f"{name}.weight", shape, (*self.split, None, None), True, self.init, parts, sliced=sliced)
         if self.bias:
-            yield Placement(f"{name}.bias", (self.n,), self.split[:1], False, self.bias_init, of_bias)
+            yield Placement(f"{name}.bias", (self.n,), self.split[:1], False, self.bias_init, of_bias, sliced=sliced)
 
     def taken(self, tokens: int) -> int:
         """Count the pixels that it takes."""

@@ -49,7 +49,8 @@ class SearchSpace:
         network = self.model.network()
         xs = [x for x in divisors(gcd(*network.divided_by_inner.values())) if self._allows(Grid(x=x))]
         ys = [y for y in divisors(gcd(*network.divided_by_stream.values())) if self._allows(Grid(y=y))]
-        return sorted(((x, y) for x in xs for y in ys), key=lambda plane: (prod(plane), plane))
+        both = [(x, y) for x in xs for y in ys if min(x, y) == 1 or self._allows(Grid(x=x, y=y))]
+        return sorted(both, key=lambda plane: (prod(plane), plane))
 
     def _allows(self, grid: Grid) -> bool:
         """Say whether x, y and z divide all that they split."""

@@ -16,9 +16,9 @@ from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Kind
 from engine.errors import UsageError
-from engine.grid import Axis, Grid
+from engine.grid import Coords, Grid
+from engine.models.image_operations import Conv2d
 from engine.models.network import Carried, Network
-from engine.models.operations import Redistribute
 from engine.models.unet.config import UNetConfig
 from engine.overlap.flags import ALL, Overlap
 
@@ -111,6 +111,7 @@ def test_one_wrong_collective_breaks_parity(grid: Grid, turn: int) -> None:
         (Grid(x=5), "splits the channels over x=5, but 96 channels are not a multiple of 5: x may be one of 1, 2, 3"),
         (Grid(y=5), "splits the channels over y=5, but 96 is not a multiple of 5: y may be one of 1, 2, 3"),
         (Grid(x=32), "splits the attention heads over x=32, but 24 heads are not a multiple of 32"),
+        (Grid(x=8, y=8), "splits dim 0 of .*skip.weight over x=8 within y=8, but 96 is not a multiple of 64"),
         (Grid(z=7), "shards time.fc1.weight over z=7, but a tile of 36864 elements is not a multiple of 7"),
     ],
 )
@@ -144,7 +145,17 @@ def test_what_goes_from_block_to_block_is_what_the_table_says() -> None:
     assert all(boundary[1].shape == (4 * 96,) for boundary in boundaries)
 
 
-def test_only_a_skip_of_another_width_is_redistributed() -> None:
-    found = [len(section.of_kind(Redistribute)) for section in GUIDED.network().sections if section.recomputed]
-    assert found == [0, 0, 1, 0, 0, 1, 1, 0, 1, 1]
-    assert Axis.X in GUIDED.network().sections[2].placements()[2].split
+def test_only_a_skip_of_another_width_is_a_product_that_joins_the_next_one() -> None:
+    blocks = [section for section in GUIDED.network().sections if section.recomputed]
+    found = [[conv.joins for conv in block.of_kind(Conv2d)] for block in blocks]
+    assert [joins for joins in found if any(joins)] == [[False, True, False]] * 5
+    assert [any(joins) for joins in found] == [False, False, True, False, False, True, True, False, True, True]
+
+
+def test_x_splits_a_skip_within_the_slices_of_y_so_that_each_rank_adds_to_its_own_channels() -> None:
+    placements, grid = GUIDED.placements(), Grid(x=2, y=3)
+    for name in ("weight", "bias"):
+        placed = placements[f"blocks.2.residual.skip.{name}"]
+        (rectangles,) = [placed.rectangles(grid, Coords(x=1))]
+        rows = [range(rectangle.offsets[0], rectangle.offsets[0] + rectangle.sizes[0]) for rectangle in rectangles]
+        assert rows == [range(32, 64), range(96, 128), range(160, 192)]

@@ -55,6 +55,13 @@ def unet_volume(model: UNetConfig, batch: Batch, grid: Grid, *, precision: str, 
         volume.add("all_gather", "x", images * rows * n / x, size=compute, times=times)
         volume.add("all_gather", "y", images * rows * n / y, size=compute)
 
+    def skip(n: int, k: int, rows: int) -> None:
+        """Its sum over x is that of the convolution which it joins."""
+        weight(n * k, again)
+        volume.add("reduce_scatter", "y", images * rows * n / x, size=compute, times=again)
+        volume.add("all_gather", "y", images * rows * n / (x * y), size=compute)
+        volume.add("all_reduce", "x", images * rows * k / y, size=compute)
+
     for _ in range(share // images):
         weight(4 * base * base)  # of waves, of which no gradient is made
         volume.add("all_reduce", "y", images * 4 * base / x, size=compute)
@@ -71,10 +78,9 @@ def unet_volume(model: UNetConfig, batch: Batch, grid: Grid, *, precision: str, 
                 normal(n, k, after, after, 9)
                 normal(2 * n, 4 * base, 1, 1)
                 norm((n,), "x")
-                transposed(n, n, after, 9, sums=last if k == n else again)
                 if k != n:
-                    normal(n, k, after, after, sums=last)
-                    redistribute(n, after, last)
+                    skip(n, k, after)
+                transposed(n, n, after, 9, sums=last)
             if step.attends:
                 norm((n,), "y")
                 normal(3 * n, n, after, after)

@@ -16,6 +16,7 @@ from engine.data.colours import CHANNELS
 from engine.layers.dropout import BatchRows
 from engine.layers.group_norm import ScaledGroupNorm
 from engine.layers.redistribute import Redistribute
+from engine.layers.skip import Joining, Skip
 from engine.layers.waves import WaveLinear
 from engine.models.serial import SerialModel, State
 from engine.models.transformer import SelfAttention
@@ -107,17 +108,16 @@ class ResidualBlock(nn.Module):
         self.conv1 = nn.Conv2d(channels_in, channels, 3, padding=1)
         self.embedding = nn.Linear(4 * shape.base, (2 if shape.scales else 1) * channels)
         self.norm2 = (ScaledGroupNorm if shape.scales else nn.GroupNorm)(GROUPS, channels, shape.norm_eps)
-        self.conv2 = _zeros(nn.Conv2d(channels, channels, 3, padding=1))
-        self.skip = None if channels_in == channels else nn.Conv2d(channels_in, channels, 1)
-        self.redistribute = Redistribute(dim=1)
+        self.skip = None if channels_in == channels else Skip(channels_in, channels, 1)
+        self.conv2 = _zeros(Joining(channels, channels, 3, padding=1))
 
     def forward(self, x_BCHW: Tensor, embedding_BE: Tensor) -> Tensor:
         x = self.resample(x_BCHW)
         h = self.conv1(self.resample(F.silu(self.norm1(x_BCHW))))
         of_step = self.embedding(embedding_BE)
         h = self.norm2(h, *of_step.chunk(2, dim=1)) if self.scales else self.norm2(h + of_step[:, :, None, None])
-        h = self.conv2(F.silu(h))
-        return (x if self.skip is None else self.redistribute(self.skip(x))) + h
+        h = F.silu(h)
+        return x + self.conv2(h) if self.skip is None else self.conv2(h, self.skip(x))
 
 
 class PixelAttention(nn.Module):

@@ -65,7 +65,7 @@ def _residual(shape: "UNetConfig", step: Step) -> list[Operation]:
     end, of_step = _ending(shape.last_std), (n, n) if shape.scales else (n,)
     skip: list[Operation] = []
     if k != n:
-        skip = [_conv("residual.skip", n, k, side, kernel=1, parts_in=step.parts), Redistribute(n)]
+        skip = [_conv("residual.skip", n, k, side, kernel=1, parts_in=step.parts, joins=True)]
     resample = [Resample(k, halves=step.resampling == "half", tokens=before)] if step.resampling else []
     return [
         GroupNorm("residual.norm1", k, GROUPS, parts=step.parts, tokens=before),
@@ -73,8 +73,8 @@ def _residual(shape: "UNetConfig", step: Step) -> list[Operation]:
         _conv("residual.conv1", n, k, side, parts_in=step.parts),
         _linear("residual.embedding", sum(of_step), 4 * shape.base, parts=of_step, tokens=1),
         GroupNorm("residual.norm2", n, GROUPS, INNER, scaled=shape.scales, tokens=side**2),
-        _conv("residual.conv2", n, n, side, split=TRANSPOSED, init=end, bias_init=ZERO),
         *skip,
+        _conv("residual.conv2", n, n, side, split=TRANSPOSED, init=end, bias_init=ZERO),
         Added(k, changed=bool(skip or resample), tokens=before),
     ]
 
