@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from engine.comm.collective import Kind
 from engine.grid import CUTTING_STAGES, INNER, STREAM, Axis, Grid
-from engine.models.image_operations import Conv2d
+from engine.models.image_operations import Added, Conv2d
 from engine.models.network import Section
 from engine.models.operations import Linear, Redistribute
 from engine.pipeline.cut import cut_evenly
@@ -35,11 +35,13 @@ OF_GRADIENTS = (reduce_scatter_z, all_reduce_data)
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part is a linear layer with the number of times that a micro-batch gathers its weight and sums its output."""
+    """A part is a linear layer with the number of times that a micro-batch gathers its weight and sums its output. Half
+    a sum scatters what it sums.
+    """
 
     layer: Layer
     gathers: int
-    sums: int
+    sums: float
 
 
 class Costs:
@@ -58,7 +60,9 @@ class Costs:
                 repeats = again if place < last else 1
                 if isinstance(op, Linear):
                     layer = _layer(op, self._sequences * tokens, training.compute)
-                    self._parts[_Part(layer, again, repeats)] += section.repeat
+                    # Where a sum is scattered the gradient of what it gives is gathered.
+                    joins = isinstance(op, Conv2d) and op.joins
+                    self._parts[_Part(layer, again, (repeats + 1) / 2 if joins else repeats)] += section.repeat
                 elif isinstance(op, Redistribute):
                     features = section.repeat * tokens * op.features
                     self._moved += Counter({INNER: repeats * features, STREAM: features})
@@ -76,7 +80,7 @@ class Costs:
         """
         micros = self._sequences // (grid.batch_split * micro)
 
-        def times(part: _Part) -> dict[Callable[[Layer, Grid, Links], float], int]:
+        def times(part: _Part) -> dict[Callable[[Layer, Grid, Links], float], float]:
             return {
                 all_gather_z: micros * part.gathers,
                 reduce_scatter_z: micros,
@@ -92,7 +96,7 @@ class Costs:
         grid: Grid,
         links: Links,
         micros: int,
-        times: Callable[[_Part], Mapping[Callable[[Layer, Grid, Links], float], int]],
+        times: Callable[[_Part], Mapping[Callable[[Layer, Grid, Links], float], float]],
     ) -> Seconds:
         spent: dict[tuple[str, Axis], float] = defaultdict(float)
         for part, count in self._parts.items():
@@ -118,10 +122,10 @@ class Costs:
 
 def _last_needed(section: Section) -> int:
     """Find the operation at which recomputation stops: the last product, where nothing comes behind it but the way of
-    its features to another axis.
+    its features to another axis, and its sum with what the block began with.
     """
     last = len(section.operations) - 1
-    while isinstance(section.operations[last], Redistribute):
+    while isinstance(section.operations[last], Redistribute | Added):
         last -= 1
     return last if isinstance(section.operations[last], Linear) else len(section.operations)
 
