@@ -3,7 +3,7 @@ compiled for GPUs.
 
 A channel of an image is what PyTorch calls a channel of one image of B C: its BatchNorm, with moments that are given,
 scales and shifts each, and adds up its gradient, in one pass. B images, C channels of a rank, M = B C, P pixels, G
-groups of all ranks, S those that straddle ranks, R ranks of the axis.
+groups of all ranks, S those that straddle ranks, R ranks of the axis, N channels that a rank has at most of one group.
 """
 
 from typing import NamedTuple
@@ -22,14 +22,15 @@ from engine.placement import Placement
 class Groups(NamedTuple):
     """They are the groups of all ranks, as a rank of the axis that splits the channels sees them.
 
-    of_C: the number of each of its channels' group. members_CG: 1 where a channel is a group's, else 0; means_CG: so
-    divided that they add up to 1 in each group. shared_S: the numbers of those that straddle ranks. shares_R1S: the
-    part that each rank has of them.
+    of_C: the number of each of its channels' group. channels: those of each group, G x N in a row, where it has fewer
+    filled up; counted_GN: 1 for those that are its, else 0; means_GN: so divided that they add up to 1 in each group.
+    shared_S: the numbers of those that straddle ranks. shares_R1S: the part that each rank has of them.
     """
 
     of_C: Tensor
-    members_CG: Tensor
-    means_CG: Tensor
+    channels: Tensor
+    counted_GN: Tensor
+    means_GN: Tensor
     shared_S: Tensor
     shares_R1S: Tensor
 
@@ -42,14 +43,26 @@ class Groups(NamedTuple):
         Raises UsageError unless the groups divide the channels, and the axis every part of them.
         """
         counts, shared = channel_counts(placement, grid, number), straddling(placement, grid, number)
-        of_C, shared_S = (
-            torch.tensor(numbers, dtype=torch.int64, device=device)
-            for numbers in (list(counts[place].elements()), shared)
+        of_C = list(counts[place].elements())
+        taken_G = [[channel for channel, of in enumerate(of_C) if of == group] for group in range(number)]
+        most = max(map(len, taken_G))
+        channels = [channel for taken in taken_G for channel in taken + [0] * (most - len(taken))]
+        counted_GN, held_R1S = (
+            torch.tensor(numbers, dtype=dtype, device=device)
+            for numbers in (
+                [[1.0] * len(taken) + [0.0] * (most - len(taken)) for taken in taken_G],
+                [[[count[group] for group in shared]] for count in counts],
+            )
         )
-        members_CG = F.one_hot(of_C, number).to(dtype)
-        means_CG = members_CG / members_CG.sum(0).clamp(min=1)
-        held_R1S = torch.tensor([[[count[group] for group in shared]] for count in counts], dtype=dtype, device=device)
-        return cls(of_C, members_CG, means_CG, shared_S, held_R1S / (placement.shape[0] // number))
+        own, theirs, shared_S = (
+            torch.tensor(numbers, dtype=torch.int64, device=device) for numbers in (of_C, channels, shared)
+        )
+        means_GN = counted_GN / counted_GN.sum(1, keepdim=True).clamp(min=1)
+        return cls(own, theirs, counted_GN, means_GN, shared_S, held_R1S / (placement.shape[0] // number))
+
+    def sum(self, of_BC: Tensor, weights_GN: Tensor) -> Tensor:
+        """Add up over this rank's channels of each group, so weighted, [B, G]. As a product it would count flops."""
+        return (of_BC.index_select(-1, self.channels).unflatten(-1, weights_GN.shape) * weights_GN).sum(-1)
 
 
 def _own_moments(x_BCHW: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
@@ -63,9 +76,10 @@ def _own_moments_in_one_pass(x_BCHW: Tensor, groups: Groups) -> tuple[Tensor, Te
 
 def _of_groups(moments_2BC: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
     mean_BC, variance_BC = moments_2BC
-    mean_BG = mean_BC @ groups.means_CG
+    mean_BG = groups.sum(mean_BC, groups.means_GN)
     apart_BC = mean_BC - mean_BG.index_select(1, groups.of_C)
-    own_2BG = torch.stack([mean_BG, torch.addcmul(variance_BC, apart_BC, apart_BC) @ groups.means_CG])
+    variance_BG = groups.sum(torch.addcmul(variance_BC, apart_BC, apart_BC), groups.means_GN)
+    own_2BG = torch.stack([mean_BG, variance_BG])
     return own_2BG, own_2BG.index_select(2, groups.shared_S)
 
 
@@ -102,7 +116,7 @@ def _gradient_sums(
         _one_image(g_BCHW), _one_image(x_BCHW), mean_M, mean_M, variance_M, None, None, False, eps, (False, True, True)
     )
     sums_2BC = torch.stack([with_normal_M, alone_M]).view(2, *weight_BC.shape)
-    own_2BG = (sums_2BC * weight_BC) @ groups.members_CG
+    own_2BG = groups.sum(sums_2BC * weight_BC, groups.counted_GN)
     return sums_2BC, own_2BG, own_2BG.index_select(2, groups.shared_S)
 
 
