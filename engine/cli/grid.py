@@ -46,10 +46,10 @@ def simulated(most: int | None = None, *, exact: bool = False, whole: bool = Tru
 
     def forecasting(workload: "Workload", ranking: "Ranking", machine: "MachineModel") -> Sequence["Candidate"]:
         with loading():
-            from engine.tracing.forecast import SURVEYED, chosen, forecast
+            from engine.tracing.forecast import chosen, forecast
 
         some = ranking if whole else replace(ranking, candidates=())
-        first = chosen(some, machine.bandwidths.devices_per_node, most or SURVEYED)
+        first = chosen(workload, some, machine.bandwidths.devices_per_node, most)
         return forecast(workload, first, machine, exact=exact) if first else []
 
     return forecasting

@@ -13,15 +13,22 @@ from engine.tracing.survey import Predictor, survey
 
 SURVEYED = 24
 """So many grids are simulated of each order: by the papers' equations, and by all that a run repeats."""
+SURVEYED_WHOLE = 5
+"""So many are where blocks differ, so that a trace of a grid takes the whole network."""
+PIPELINES_WHOLE = 2
+"""So many pipelines are then, of which a trace takes every stage."""
 FINAL = 10
 """So many of these are traced as a whole where that is asked for."""
 
 
-def chosen(ranking: Ranking, devices_per_node: int, most: int = SURVEYED) -> list[Candidate]:
-    """List the first of both orders (SURVEYED), each once, and as many pipelines."""
+def chosen(workload: Workload, ranking: Ranking, devices_per_node: int, most: int | None = None) -> list[Candidate]:
+    """List the first of both orders, each once, and of pipelines. most: so many of each, if not the usual number."""
+    alike = workload.training.model.network().alike
+    most = most or (SURVEYED if alike else SURVEYED_WHOLE)
     by_run = ordered(ranking.candidates, devices_per_node, as_run=True)
     both = (*ranking.candidates[:most], *by_run[:most])
-    return [*{candidate.grid: candidate for candidate in both}.values(), *ranking.pipelines[:most]]
+    in_stages = ranking.pipelines[: most if alike else min(most, PIPELINES_WHOLE)]
+    return [*{candidate.grid: candidate for candidate in both}.values(), *in_stages]
 
 
 def traces(

@@ -34,7 +34,8 @@ def survey(
     what = "whole networks" if exact else "grids"
     one = partial(_traced, device_memory=device_memory, exact=exact)
     found: list[Predictor] = []
-    with _several(len(grids) >= WORTH_A_POOL[exact]) as each:
+    whole = exact or not all(training.model.network().alike for training in trainings)
+    with _several(len(grids) >= WORTH_A_POOL[whole]) as each:
         for done in each(one, trainings, grids):
             found.append(done)
             log.info("%s traced %d of %d %s", _bar(len(found), len(grids)), len(found), len(grids), what, extra=RENEWED)

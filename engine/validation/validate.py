@@ -80,7 +80,7 @@ def tried(workload: Workload, devices: int, machine: MachineModel) -> list[Candi
     model, sequences = workload.training.model, workload.training.batch.sequences
     grids = SearchSpace(model, sequences, exact=True).grids(devices, sequences)
     ranking = rank(workload, grids, machine.bandwidths, links_as_run=machine.links)
-    found = chosen(ranking, machine.bandwidths.devices_per_node, FINAL)
+    found = chosen(workload, ranking, machine.bandwidths.devices_per_node, FINAL)
     if not found:
         raise UsageError(f"No grid of {devices} devices of {machine.name} holds {model.name}.")
     return found
