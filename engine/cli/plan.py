@@ -61,9 +61,9 @@ class PlanConfig:
     pipe: Annotated[int | Literal["auto"], Parameter(metavar="STAGES")] = "auto"
     """stages of a pipeline (axis pipe); auto tries every number, 1 none"""
     batch_tokens: Tokens = None
-    """of a batch, e.g. 16.8M: about as many, so that devices can share them"""
+    """of a batch, e.g. 16.8M: about as many, so that devices can share them; a U-Net's are pixels"""
     batch_size: Annotated[int | None, Parameter(metavar="SEQS")] = None
-    """sequences of a batch: just as many"""
+    """sequences, or images, of a batch: just as many"""
     micro_batch: Annotated[int | None, Parameter(metavar="SEQS")] = None
     """sequences a rank takes at once (default: the most that fit in memory)"""
     precision: Annotated[
@@ -79,7 +79,7 @@ class PlanConfig:
     device_memory: Bytes | None = None
     """of one device (default: as the system's file says)"""
     token_budget: Tokens = None
-    """to train on in all (default: 20 a parameter)"""
+    """to train on in all (default: of text, 20 a parameter)"""
     agnostic: bool = False
     """order as if every axis had the same bandwidth"""
     as_run: bool = False

@@ -5,10 +5,13 @@ by what reads.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 if TYPE_CHECKING:
     from engine.data.shuffle import Arrays, Ints
+
+
+Samples = Literal["sequences", "images"]
 
 
 class Dataset(Protocol):
@@ -19,9 +22,10 @@ class Dataset(Protocol):
 
 
 class DataSpec(Protocol):
-    """It says what data a network takes: their kind, such as text, and in which sizes."""
+    """It says what data a network takes: their kind, such as text, and in which sizes. samples: what one calls them."""
 
     kind: ClassVar[str]
+    samples: ClassVar[Samples]
 
     def synthetic(self) -> Dataset:
         """Make random samples, a pure function of seed and position: nothing to learn and nothing to read."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from engine.data.colours import CHANNELS
-from engine.data.dataset import Dataset
+from engine.data.dataset import Dataset, Samples
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ class Images:
     """
 
     kind: ClassVar[str] = "images"
+    samples: ClassVar[Samples] = "images"
     side: int
     classes: int | None = None
 

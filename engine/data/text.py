@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from engine.data.dataset import Dataset
+from engine.data.dataset import Dataset, Samples
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ class Text:
     """It is text of tokens below vocabulary. A sample has one token more than a sequence, which is a target only."""
 
     kind: ClassVar[str] = "text"
+    samples: ClassVar[Samples] = "sequences"
     vocabulary: int
     sequence: int
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from engine.data.dataset import Samples
 from engine.footprint.memory import RESERVE
 from engine.grid import Axis
 from engine.models.flops import hardware_flops, model_flops
@@ -41,7 +42,7 @@ class PlannedMemory(Record):
 
 
 class Row(Record):
-    """A row describes one grid. Without a simulation times are absent; days and device-hours are for the token budget.
+    """A row describes one grid. Without a simulation times are absent, without a token budget days and device-hours.
 
     bytes_per_s: the bandwidth that a group of each axis finds. reduce_dtypes: the formats in which gradients are summed
     along the axes that split rows; older plans lack them. exact: whether all layers were traced and not few.
@@ -78,8 +79,9 @@ class Row(Record):
 class GridPlan(Document):
     """A plan states what was asked, and the best grids for it, in bytes and seconds.
 
-    machine: where the machine's numbers come from, if they were used. asked_sequences: of a batch, before it was
-    rounded to what the devices can share. valid: how many grids divide the network and the batch; fit: how many of
+    machine: where the machine's numbers come from, if they were used. samples: what sequences are called, such as
+    images. asked_sequences: of a batch, before it was rounded to what the devices can share. token_budget: to train on
+    in all, if that is known. valid: how many grids divide the network and the batch; fit: how many of
     these fit in memory.
     """
 
@@ -93,6 +95,7 @@ class GridPlan(Document):
     model: str
     parameters: int
     devices: int
+    samples: Samples = "sequences"
     asked_sequences: float
     sequences: int
     tokens: int
@@ -101,7 +104,7 @@ class GridPlan(Document):
     checkpoint_every: CheckpointEvery | None = None
     offload: bool = False
     overlap: str
-    token_budget: float
+    token_budget: float | None = None
     placement_aware: bool
     ordered_by: Literal["equations", "as_run", "simulated"]
     valid: int
@@ -127,7 +130,7 @@ def row(
     workload: Workload,
     bytes_per_s: dict[Axis, float],
     *,
-    token_budget: float,
+    token_budget: float | None = None,
     peak_flops: float | None = None,
 ) -> Row:
     """Make the row of a candidate, with times and utilisations where it has a forecast."""
@@ -140,7 +143,6 @@ def row(
     times: dict[str, Any] = {}
     if forecast := candidate.forecast:
         step = forecast.step
-        spent_s = metrics.time_to_solution(token_budget, metrics.rate(sequences * model.sequence, step.time_s))
         times = {
             "time_s": step.time_s,
             "interval_s": (step.low_s, step.high_s),
@@ -153,9 +155,10 @@ def row(
             "cached_blocks": forecast.cached_blocks,
             "timeline": step.timeline,
             "timeline_layers": forecast.timeline_layers,
-            "days": spent_s / SECONDS_A_DAY,
-            "device_hours": metrics.device_hours(spent_s, grid.size),
         }
+        if token_budget is not None:
+            spent_s = metrics.time_to_solution(token_budget, metrics.rate(sequences * model.sequence, step.time_s))
+            times |= {"days": spent_s / SECONDS_A_DAY, "device_hours": metrics.device_hours(spent_s, grid.size)}
         if peak_flops is not None:
             hardware = hardware_flops(model, sequences, recompute=training.checkpoint_activations)
             for name, flops in (("hfu", hardware), ("mfu", model_flops(model, sequences))):

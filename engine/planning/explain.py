@@ -86,10 +86,10 @@ def head(plan: GridPlan) -> str:
         order += ", with latency and all that the engine repeats"
     lines = [
         f"{plan.model} on {plan.devices:,} devices of {plan.system}, {nodes}.",
-        f"Batches of {plan.sequences:,} sequences{asked}, {plan.tokens:,} tokens; {plan.precision}, activations "
+        f"Batches of {plan.sequences:,} {plan.samples}{asked}, {plan.tokens:,} tokens; {plan.precision}, activations "
         f"{plan.activations}, overlap {plan.overlap}.",
     ]
-    if any(row.days is not None for row in plan.rows):
+    if plan.token_budget is not None and any(row.days is not None for row in plan.rows):
         lines.append(f"Days and device-hours are those of {plan.token_budget:.3g} tokens, restarts not counted.")
     if plan.offload:
         lines.append(OFFLOADED)

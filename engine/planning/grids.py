@@ -154,24 +154,25 @@ class SearchSpace:
 
     def check(self, ranks: int) -> int:
         """Return the sequences of the batch. Raises UsageError, which says why and what would do, without a grid."""
+        samples = self.model.task.data.samples
         if ranks < 1 or self.sequences <= 0:
             raise UsageError(
-                f"A job has at least one device and one sequence, but {ranks} devices and a batch of "
-                f"{self.sequences:g} sequences were asked for."
+                f"A job has at least one device and one sample, but {ranks} devices and a batch of "
+                f"{self.sequences:g} {samples} were asked for."
             )
         sequences = self.batch(ranks)
         if sequences is not None:
             return sequences
         if self.exact and self.sequences % (self.micro or 1):
             raise UsageError(
-                f"Micro-batches of {self.micro} don't divide a batch of {self.sequences:.0f} sequences: use "
+                f"Micro-batches of {self.micro} don't divide a batch of {self.sequences:.0f} {samples}: use "
                 f"--micro-batch one of {listed_divisors(int(self.sequences))}."
             )
         if self.stages not in (None, 1):
             raise self.no_stages(ranks)
         x, y = self._planes_in(ranks)[-1]
         most = "none" if x * y == 1 else f"at most {x * y} ({x}x{y})"
-        asked = f"{self.sequences:.0f} sequences" + (f" in micro-batches of {self.micro}" if self.micro else "")
+        asked = f"{self.sequences:.0f} {samples}" + (f" in micro-batches of {self.micro}" if self.micro else "")
         near = "" if self.exact else f", nor does any batch up to {FAR:.0%} smaller or larger"
         others = self.nearest(ranks)
         raise UsageError(

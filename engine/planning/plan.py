@@ -69,7 +69,9 @@ def planned(
         raise refusal(workload, space, grids or in_stages, links.devices_per_node)
     if forecast and machine:
         candidates = forecast(workload, ranking, machine)
-    budget = token_budget or float(TOKENS_A_PARAMETER * model.parameters)
+    samples = model.task.data.samples
+    if token_budget is None and samples == "sequences":
+        token_budget = float(TOKENS_A_PARAMETER * model.parameters)
     return GridPlan(
         system=system.name,
         machine=origin(system, measured, simulated=machine is not None) if machine or measured else None,
@@ -78,6 +80,7 @@ def planned(
         model=model.name,
         parameters=model.parameters,
         devices=devices,
+        samples=samples,
         asked_sequences=space.sequences,
         sequences=sequences,
         tokens=sequences * model.sequence,
@@ -86,7 +89,7 @@ def planned(
         checkpoint_every=training.checkpoint_every,
         offload=training.offload,
         overlap=str(training.overlap),
-        token_budget=budget,
+        token_budget=token_budget,
         placement_aware=placement_aware,
         ordered_by="simulated" if machine else "as_run" if as_run else "equations",
         valid=ranking.valid,
@@ -97,7 +100,7 @@ def planned(
                 candidate,
                 workload,
                 {axis: link.bytes_per_s for axis, link in papers_links(taken)(candidate.grid).items()},
-                token_budget=budget,
+                token_budget=token_budget,
                 peak_flops=machine.peak_flops if machine else None,
             )
             for place, candidate in enumerate(candidates[:shown], 1)

@@ -76,7 +76,7 @@ def asked(plan: GridPlan) -> str:
     machine = f" {text.clean(describe(plan.machine), 400)}" if plan.machine else ""
     return (
         f"{text.clean(plan.model, 120)} on {text.plural(plan.devices, 'device')} of {text.clean(plan.system, 120)}, "
-        f"{plan.devices_per_node:,} on a node, with {text.plural(plan.sequences, 'sequence')} "
+        f"{plan.devices_per_node:,} on a node, with {text.plural(plan.sequences, plan.samples.removesuffix('s'))} "
         f"({text.tokens(text.number(plan.tokens))}) a batch in {text.clean(plan.precision, 40)}, activations "
         f"{activations}, overlap {text.clean(plan.overlap, 120)}: of {text.plural(plan.valid, 'valid grid')}, "
         f"{plan.fit:,} fit{where}; {rank}{aware}.{machine}"

@@ -107,7 +107,7 @@ def test_the_nearest_number_with_a_valid_grid_is_the_nearest(ranks: int, sequenc
     [
         (SearchSpace(GPT, 8, exact=True, micro=3), 4, "Micro-batches of 3 don't divide a batch of 8 .* 1, 2, 4, 8"),
         (SearchSpace(GPT, 8, exact=True), 0, "at least one device"),
-        (SearchSpace(GPT, 0, exact=True), 4, "at least one device and one sequence, but 4 devices and a batch of 0"),
+        (SearchSpace(GPT, 0, exact=True), 4, "at least one device and one sample, but 4 devices and a batch of 0"),
     ],
 )
 def test_what_can_be_no_job_is_told(space: SearchSpace, ranks: int, said: str) -> None:
