@@ -1,4 +1,7 @@
-"""List the matrix products that one rank of a run computes."""
+"""List the matrix products that one rank of a run computes.
+
+Convolutions are none: PyTorch has one way to do each, which for single pixels, too, is faster than a product of rows.
+"""
 
 from dataclasses import dataclass, field
 
@@ -6,6 +9,7 @@ import torch
 
 from engine.grid import Grid
 from engine.layers.matmul import gradient_dtype
+from engine.models.image_operations import Conv2d
 from engine.models.operations import Linear, Table
 from engine.precision import Precision
 from engine.training_record import Training
@@ -54,7 +58,7 @@ def products(training: Training, grid: Grid, device: torch.device) -> list[Produ
     found: dict[tuple[Shape, int, bool, bool], Products] = {}
     for section, number in network.repeats():
         forwards = 2 if training.checkpoint_activations and section.recomputed else 1
-        for linear in section.of_kind(Linear):
+        for linear in (linear for linear in section.of_kind(Linear) if not isinstance(linear, Conv2d)):
             name = f"{section.prefix(number)}{linear.name}"
             (n_ranks, k_ranks), rows = linear.ranks(grid), batch.at_once(grid) * section.tokens_of(linear, sequence)
             shape = Shape(rows, linear.n // n_ranks, linear.k // k_ranks)

@@ -145,6 +145,18 @@ def test_the_fastest_mode_wins_only_by_more_than_the_noise() -> None:
     assert not wins([0.5] * 5 + [1.2] * 2, [1.0] * 7), "noise reaches beyond it"
 
 
+def test_of_a_u_net_the_products_are_those_of_attention_and_time_steps() -> None:
+    """On images of 8 x 8 pixels of 128 channels, with a middle of as many; convolutions are none."""
+    found = of_rank(lookup("unet-test"), Grid(x=2, y=2), 3, recompute=True)
+    pixels, embedding = 3 * 8 * 8, 256
+    shapes = {of.shape for of in found}
+    assert Shape(pixels, 3 * 128 // 2, 128 // 2) in shapes
+    assert Shape(3, 2 * 64 // 2, embedding // 2) in shapes
+    names = [name for of in found for name in of.layers]
+    assert {name.rsplit(".", 1)[-1] for name in names} == {"qkv", "out", "fc1", "fc2", "embedding"}
+    assert next(of for of in found if "time.fc1" in of.layers).forwards == 1
+
+
 def test_the_weight_is_stored_as_its_layers_products_together_are_fastest() -> None:
     slow = {f"input_gradient_columns_{mode}": 1.3 for mode in Mode}
     other_way = of_times(forward_columns_NN=0.8, **slow)
