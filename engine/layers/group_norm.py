@@ -25,12 +25,13 @@ class _Sharing:
     def __init__(self, comm: Comm, placement: Placement, groups: int, device: torch.device, dtype: torch.dtype) -> None:
         self.comm, self.axis = comm, placement.split[0]
         place = comm.coords[self.axis] if self.axis else 0
-        self.groups = parts.Groups.of_rank(placement, comm.grid, place, groups, device, dtype)
+        self.needed = bool(straddling(placement, comm.grid, groups))
+        if self.needed:
+            self.groups = parts.Groups.of_rank(placement, comm.grid, place, groups, device, dtype)
         self.channels = placement.shape[0] // groups
         """So many channels has a group."""
         self.own = len(channel_counts(placement, comm.grid, groups)[place])
         """Of so many groups has this rank channels."""
-        self.needed = bool(straddling(placement, comm.grid, groups))
 
     def gather(self, sent_2BS: Tensor) -> Tensor:
         """Give what all ranks have found, [R, 2, B, S]."""
