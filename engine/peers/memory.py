@@ -12,12 +12,15 @@ tests/engine/test_peer_memory.py asks; external ones have never been measured. N
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil
+from math import ceil, prod
+from statistics import fmean
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from engine.footprint.memory import Footprint, usable
 from engine.grid import INNER, Grid
+from engine.models.architecture import Architecture
+from engine.models.operations import Kept
 from engine.optimizer_state import ADAMW
 from engine.peers import environments
 from engine.peers.comparison import Case, Comparison
@@ -223,7 +226,7 @@ def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
     held = mine * sum(bytes_ / by for bytes_, by in zip((weight, gradient, optimizer), over, strict=True))
     if habits.data == "weights" and ranks.shards > 1:
         ends = model.outputs * model.hidden
-        a_block = (model.parameters - ends) / model.layers
+        a_block = _largest_block(model)
         some, every = max(2 * a_block, ends) / ranks.tensor, mine
         keeps = habits.keeps == "always" or (habits.keeps == "in a pipeline" and ranks.pipeline > 1)
         keeps = keeps or (habits.keeps == "unless recomputing" and not case.checkpoint_activations)
@@ -233,28 +236,39 @@ def _trained(habits: Habits, ranks: Ranks, case: Case) -> float:
     return held - widened + max(_activations(habits, ranks, case), widened)
 
 
+def _largest_block(model: Architecture) -> float:
+    """Count the parameters of a network's largest block; where all are alike the ends' are shared out among them."""
+    network = model.network()
+    if network.alike:
+        return (model.parameters - model.outputs * model.hidden) / model.layers
+    return max(sum(prod(placed.shape) for placed in block.placements) for block in network.blocks)
+
+
 def _activations(habits: Habits, ranks: Ranks, case: Case) -> float:
     """Add up the micro-batches in flight, with the fullest moment of one: blocks recomputed, or the loss."""
     model, compute, master = case.model, case.compute, case.master
-    network, tokens = model.network(), ranks.at_once * model.sequence
-    head_tokens, kept_of_block = (
-        ranks.at_once * (network.sections[-1].tokens or model.sequence),
-        network.blocks[0].section.kept(model.sequence),
-    )
+    network, samples = model.network(), ranks.at_once
+    head_tokens = samples * (network.sections[-1].tokens or model.sequence)
     wide = master if habits.autocast and case.autocast else compute
-    stream = tokens * model.hidden * wide / (ranks.tensor if habits.stream else 1)
-    split = ranks.at_once * compute * kept_of_block.over_inner / ranks.tensor
-    whole = ranks.at_once * kept_of_block.over_stream * compute / (ranks.tensor if habits.gathers else 1)
-    scores = tokens * model.sequence * model.heads / ranks.tensor * (2 * compute + master) if habits.scores else 0.0
-    of_block = split + whole + kept_of_block.streams / model.sequence * stream + scores
+    of_stream = samples * wide / (ranks.tensor if habits.stream else 1)
+    streams = [of_stream * prod(boundary[0].shape) for boundary in network.boundaries[:-1]]
+    scores = samples * model.sequence**2 * model.heads / ranks.tensor * (2 * compute + master) if habits.scores else 0.0
+
+    def of_block(kept: Kept) -> float:
+        split = kept.over_inner / ranks.tensor + kept.over_stream / (ranks.tensor if habits.gathers else 1)
+        return samples * compute * split + of_stream * kept.streams * model.hidden + scores
+
+    sections = {id(section): section for section, _ in network.blocks}
+    each = {key: of_block(section.kept(model.sequence)) for key, section in sections.items()}
+    blocks = [each[id(section)] for section, _ in network.blocks]
     layers = model.layers / ranks.pipeline
     together = case.checkpoint_group(Grid())
-    kept = ceil(layers / together) * stream if together else layers * of_block
+    kept = ceil(layers / together) * fmean(streams) if together else layers * fmean(blocks)
     flights = ranks.parts if habits.flights == "all" else min(ranks.pipeline, ranks.parts)
-    again = of_block * (layers if habits.again == "stage" else together) if together else 0.0
+    again = max(blocks) * (layers if habits.again == "stage" else together) if together else 0.0
     logits = head_tokens * model.outputs / (ranks.tensor if habits.vocabulary else 1)
     loss = logits * (compute + 2 * master if compute != master else 3 * master)  # those, in fp32, their gradient
-    return flights * kept + max(again + stream, loss)
+    return flights * kept + max(again + max(streams), loss)
 
 
 def _built(habits: Habits, ranks: Ranks, case: Case) -> float:

@@ -30,6 +30,7 @@ CASES = {
     "activations": replace(CASE, model=DEEP, batch=Batch(16)),
     "micro-batches": replace(CASE, model=DEEP, batch=Batch(8), peer_micro_batch=2),
     "recomputed": replace(CASE, model=DEEP, batch=Batch(16), checkpoint_every=1),
+    "images": replace(CASE, model=lookup("unet-tiny"), batch=Batch(32), checkpoint_every=1),
 }
 WITHIN = 0.25
 
