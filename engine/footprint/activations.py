@@ -5,12 +5,11 @@ blocks.py, what blocks give to one another in stream.py. Here is what the layers
 names the layer.
 """
 
-from collections.abc import Sequence
 from itertools import accumulate
 
 from engine.footprint.blocks import BlockBytes, describe, kept_by, left, of_head
 from engine.footprint.rows import Rows
-from engine.footprint.stream import Stream
+from engine.footprint.stream import OfStage
 from engine.grid import INNER, STREAM
 from engine.layers.chunk import CHUNK_BYTES
 from engine.models.network import Network, Section
@@ -18,54 +17,41 @@ from engine.models.operations import Table
 
 
 class Activations:
-    """It counts those of a stage that has these blocks of a network. group: so many of them are recomputed together;
-    none if 0. deferring: whether backwards leave weight gradients.
+    """It counts those of a stage of a network. group: so many of its blocks are recomputed together; none if 0.
+    deferring: whether backwards leave weight gradients.
 
     stream: bytes of the residual stream where the network begins and ends, as of its gradient. head_share: the part of
-    all tokens that the head reads. gradients: bytes that are there of those of the stream in each block's backward.
+    all tokens that the head reads. waiting: bytes of gradients that wait in each block's backward for others. messages:
+    those of one from each neighbour.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        stream: Stream,
-        blocks: Sequence[int],
-        rows: Rows,
-        *,
-        group: int,
-        deferring: bool = False,
-    ) -> None:
-        self._rows, self._group = rows, group
+    def __init__(self, network: Network, stage: OfStage, rows: Rows, *, group: int, deferring: bool = False) -> None:
+        self._rows, self._group, self._stage = rows, group, stage
         self._before, self._head, self._product = network.around[0], network.sections[-1], network.head
-        sections = [network.blocks[number].section for number in blocks]
-        described = {id(section): section for section in sections}
-        bytes_of = {key: describe(section, rows, deferring=deferring) for key, section in described.items()}
-        self.blocks: list[BlockBytes] = [bytes_of[id(section)] for section in sections]
+        self.blocks = _described(network, stage, rows, deferring=deferring)
         self.head = of_head(self._head, rows)
         self.stream = rows.stream
         self.head_share = self._share(self._head)
-        each = rows.features(1, rows.grid[STREAM])
-        self.gradients = [each * numel for numel in stream.gradients(blocks)]
-        self._inputs = [each * stream.numel[number] for number in blocks]
-        self._joins = [stream.skips[number] is not None for number in blocks]
+        self._each = each = rows.features(1, rows.grid[STREAM])
+        self.waiting = [each * numel for numel in stage.waiting]
+        self.messages = each * stage.messages / rows.grid[INNER]
         self._of_blocks = [0.0, *accumulate(block.kept for block in self.blocks)]
         self._left = [0.0, *accumulate(block.left for block in self.blocks)]
-        self._kept = [each * numel for numel in stream.inputs(blocks, group)] if group else self._of_blocks
-        entering, leaving = (stream.whole[blocks[0]], stream.whole[blocks[-1] + 1]) if blocks else (0, 0)
-        self.message = each * max(entering, leaving) / rows.grid[INNER]
+        self._entered = each * stage.entered
+        self._kept = [each * numel for numel in stage.inputs] if group else self._of_blocks
 
     def kept(self, blocks: int) -> float:
         """Count what the first blocks keep for the backward: of those that are recomputed each group's input alone."""
-        return self._kept[blocks]
+        return self._kept[blocks] + self._entered
 
     def in_backward(self, index: int, first: int) -> float:
         """Count what is there of other blocks in the backward of one, of which those from the first on have been
         recomputed, whose input is there already.
         """
         if not self._group:
-            return self._kept[index]
-        again = self._of_blocks[index] - self._of_blocks[first]
-        return self._kept[index + 1] + again - (0.0 if self._joins[first] else self._inputs[first])
+            return self.kept(index)
+        there = 0.0 if self._stage.joins[first] else self._each * self._stage.streams[first]
+        return self.kept(index + 1) + self._of_blocks[index] - self._of_blocks[first] - there
 
     def kept_of_head(self) -> float:
         """Count what the operations behind the blocks save, including the input of the first."""
@@ -111,3 +97,16 @@ class Activations:
         all_rows = self._rows.samples * self._rows.model.sequence * self.head_share
         rows = min(all_rows, max(1, chunk // row))
         return rows * row * (2 if self._rows.on_cpu and self._rows.narrow else 1)
+
+
+def _described(network: Network, stage: OfStage, rows: Rows, *, deferring: bool) -> list[BlockBytes]:
+    """Describe each block; those that are alike once."""
+    found: dict[tuple[int, bool], BlockBytes] = {}
+    blocks = list[BlockBytes]()
+    for number, part in zip(stage.blocks, stage.parts, strict=True):
+        section = network.blocks[number].section
+        key = id(section), part
+        if key not in found:
+            found[key] = describe(section, rows, part=part, deferring=deferring)
+        blocks.append(found[key])
+    return blocks

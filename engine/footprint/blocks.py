@@ -7,7 +7,7 @@ fullest moments are. Of other blocks all operations are looked at, from the last
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from engine.footprint.images import kept_of, of_images
+from engine.footprint.images import Backward, kept_of
 from engine.footprint.instant import Instant
 from engine.footprint.rows import Rows
 from engine.grid import INNER
@@ -25,12 +25,15 @@ class BlockBytes(NamedTuple):
     instants: tuple[Instant, ...]
 
 
-def describe(section: Section, rows: Rows, *, deferring: bool) -> BlockBytes:
-    """Count one repeat of a section. deferring: whether its backward leaves weight gradients."""
+def describe(section: Section, rows: Rows, *, part: bool, deferring: bool) -> BlockBytes:
+    """Count one repeat of a section. part: whether its output's gradient is counted as a later block's. deferring:
+    whether its backward leaves weight gradients.
+    """
     kept = kept_by(section, rows)
-    of = (
-        _of_transformer(section, rows, kept, deferring=deferring) if section.of_kind(Norm) else of_images(section, rows)
-    )
+    if section.of_kind(Norm):
+        of = _of_transformer(section, rows, kept, deferring=deferring)
+    else:
+        of = Backward(section, rows, part=part).instants()
     return BlockBytes(kept, left(section, rows), tuple(of))
 
 
@@ -43,8 +46,8 @@ def kept_by(section: Section, rows: Rows) -> float:
 def of_head(section: Section, rows: Rows) -> tuple[Instant, ...]:
     """List the backward of the product behind the blocks, and of the norm before that, besides what is kept."""
     if not section.of_kind(Norm):
-        kept = kept_by(section, rows)
-        return tuple(at._replace(activations=at.activations - kept) for at in of_images(section, rows))
+        kept, walk = kept_by(section, rows), Backward(section, rows, part=False)
+        return tuple(at._replace(activations=at.activations - kept) for at in walk.instants())
     share = section.tokens_of(section.operations[-1], rows.model.sequence) / rows.model.sequence
     norm = rows.made_by_norm(section.of_kind(Norm)[-1].kind)
     return Instant(rows.stream * share, 0, (0,), (), 0), Instant(norm * share, 0, (), (0,))
@@ -72,7 +75,7 @@ def _of_transformer(section: Section, rows: Rows, kept: float, *, deferring: boo
     def inner(features: int) -> float:
         return rows.features(rows.model.sequence * features, rows.grid[INNER])
 
-    here = kept
+    here = kept + rows.stream  # and its output's gradient
     without = here - inner(activation.kept.over_inner + last.kept.over_inner)  # what the first product gives and later
     if norm_last:
         yield Instant(here + norm, others)

@@ -20,31 +20,33 @@ are posted ahead, and one that was sent may not have been received.
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """numbers: of the stage's blocks. passes, pending: so many passes does its schedule keep at most besides the one
+    """chunks: of the stage's blocks. passes, pending: so many passes does its schedule keep at most besides the one
     that is worked on, and so many more whose weight gradients alone are still to come. of_step: so many has a step.
-    chunks: of the stage's blocks. sides: to how many neighbours it is open. deferring: whether backwards leave weight
-    gradients.
+    deferring: whether backwards leave weight gradients.
     """
 
-    numbers: Sequence[int]
+    chunks: Sequence[range]
     is_first: bool
     is_last: bool
     passes: float = 0.0
     pending: float = 0.0
     of_step: int = 1
-    chunks: int = 1
-    sides: int = 0
     deferring: bool = False
 
     @classmethod
     def whole(cls, layers: int) -> "Held":
         """Hold a network that isn't cut, one pass at a time."""
-        return cls(range(layers), is_first=True, is_last=True)
+        return cls([range(layers)], is_first=True, is_last=True)
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """List the numbers of the stage's blocks."""
+        return list(chain(*self.chunks))
 
     @property
     def blocks(self) -> int:
         """Count the stage's blocks."""
-        return len(self.numbers)
+        return sum(map(len, self.chunks))
 
     def of_pass(self, now: Pass) -> Pass:
         """Say of a pass whether a forward is still to come, where others may have had theirs."""
@@ -61,7 +63,7 @@ class Held:
             kept += activations.kept_before()
         if self.is_last:
             in_head = activations.kept_of_head() + activations.logits(), weights.of_head()
-        heads = passes if self.chunks == 1 else 0.0
+        heads = passes if len(self.chunks) == 1 else 0.0
         forward = kept + in_head[0], in_head[1], weights.cached(self.blocks)
         backward = self.left(activations) + (activations.left_before() if self.is_first else 0.0), 0.0, 0.0
         waiting = max(forward, backward, key=sum)
@@ -72,7 +74,7 @@ class Held:
         )
 
     def _left(self, now: Pass) -> float:
-        return max(0.0, self.of_step - 1 - now.number / self.chunks)
+        return max(0.0, self.of_step - 1 - now.number / len(self.chunks))
 
     def _beside(self, now: Pass) -> tuple[float, float]:
         pending = min(self.pending, self._left(now))
@@ -84,7 +86,7 @@ class Held:
 
     def messages(self, activations: Activations) -> float:
         """Count the bytes of messages from and to other stages."""
-        return self.sides * MESSAGES * activations.message
+        return MESSAGES * activations.messages
 
 
 def stages_held(training: Training, grid: Grid) -> Iterator[Held]:
@@ -103,7 +105,4 @@ def stages_held(training: Training, grid: Grid) -> Iterator[Held]:
             pending = max(0.0, pending - 1)
         else:
             kept = max(0.0, kept - 1)
-        yield Held(
-            tuple(chain(*chunks)), stage == 0, stage == last, kept, pending, passes, len(chunks),
-            0 if grid.stages == 1 else 2 if len(chunks) > 1 else 2 - (stage == 0) - (stage == last), schedule.deferring,
-        )  # fmt: skip
+        yield Held(chunks, stage == 0, stage == last, kept, pending, passes, schedule.deferring)

@@ -2,7 +2,8 @@
 
 They count what PyTorch's allocator hands out, state included. Whatever the network, the grid and the flags, the fullest
 is one of a few moments: moments.py says which, and what is there. Each part of that has a file of its own:
-activations.py, weights.py, gradients.py. A processor and a GPU differ where these say so.
+activations.py, weights.py, gradients.py; and so has the backward of blocks of transformers (blocks.py), and of those on
+images (images.py). A processor and a GPU differ where these say so.
 
 The sum is within 5 %, mostly within 2 %, of the profiler's record of allocations in real steps on processors
 (tests/engine/test_memory.py), and within 1 % of steps traced on the meta device at full size. No GPU has confirmed what
@@ -16,6 +17,9 @@ is said of one. Not counted are:
     gloo's copy of a gather that is on its way, of which there are two at most
     cache=auto, which is a share of what is left
     a network of one block whose window of reduce-scatters holds more than its weights: up to 7 % off
+    of convolutions: cuDNN's workspace, copies that a tuned one of single pixels takes, and in fp64 on a processor rows
+    that a convolution makes of images
+    of unlike chunks of a stage: that the ones with the larger images may be more often under way (6 % off)
 """
 
 from collections.abc import Sequence
@@ -123,8 +127,8 @@ class Footprint:
         share = of.batch.sequences / grid.batch_split
         at_once = of.batch.micro or share
         activations = Activations(
-            self._network, self._stream, stage.numbers, Rows(model, grid, at_once, *dtypes, on_cpu), group=group,
-            deferring=stage.deferring,
+            self._network, self._stream.of_stage(stage.chunks, group), Rows(model, grid, at_once, *dtypes, on_cpu),
+            group=group, deferring=stage.deferring,
         )  # fmt: skip
         head = self._head if stage.is_last else None
         weights = Weights(

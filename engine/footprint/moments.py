@@ -32,7 +32,7 @@ class Moments:
         larger than the last one, and of the first; that of the token table; the weight gradients, where the backward
         leaves them; the sum over model replicas.
         """
-        passes = fullest_passes(micro_batches * self.stage.chunks, alone=self.stage.of_step == 1)
+        passes = fullest_passes(micro_batches * len(self.stage.chunks), alone=self.stage.of_step == 1)
         for now in map(self.stage.of_pass, passes):
             kept, gathered, cached = self.stage.beside(now, self.activations, self.weights)
             for moment in self._of_pass(now):
@@ -70,7 +70,7 @@ class Moments:
         act, weights, gradients = self.activations, self.weights, self.gradients
         first, above = self._from(index), self.stage.blocks - 1 - index
         block, tiles = act.blocks[index], weights.blocks[index]
-        kept = act.in_backward(index, first) + act.gradients[index] + self._left(index + 1)
+        kept = act.in_backward(index, first) + act.waiting[index] + self._left(index + 1)
         held = weights.waiting(first, index) + weights.ahead(first, now)
         cache, made = weights.cached(first), gradients.made_from(index + 1)
         summing = gradients.summing(above, now)

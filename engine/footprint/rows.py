@@ -1,9 +1,11 @@
 """The rows that a rank works on at once turn features into bytes. No torch in it."""
 
 from dataclasses import dataclass
+from math import prod
 
 from engine.grid import INNER, STREAM, Grid
 from engine.models.architecture import Architecture
+from engine.models.network import Carried
 from engine.models.operations import Kept, Linear
 
 
@@ -25,9 +27,18 @@ class Rows:
         """Say whether activations take fewer bytes than statistics."""
         return self.compute != self.master
 
+    @property
+    def several(self) -> bool:
+        """Say whether they are of more than one sample."""
+        return self.samples > 1
+
     def features(self, count: float, ranks: int = 1) -> float:
         """Count the bytes of so many numbers of a sample, which so many ranks split."""
         return self.samples * self.compute * count / ranks
+
+    def carried(self, carried: Carried) -> float:
+        """Count those of what one block gives to the next."""
+        return self.features(prod(carried.shape), self.grid[STREAM])
 
     @property
     def stream(self) -> float:

@@ -43,10 +43,30 @@ class Stream:
             self.skips.append(skip)
             self.left.append((*left, number + 1) if section.leaves else left)
 
-    def inputs(self, blocks: Sequence[int], group: int) -> list[int]:
-        """Count what recomputation keeps of the first of these blocks, from none to all: inputs of each group of so
-        many, and what is left there for later ones.
-        """
+    def of_stage(self, chunks: Sequence[range], group: int) -> "OfStage":
+        """Count for a stage that has these chunks of blocks, so many of which are recomputed together; none if 0."""
+        blocks = [number for chunk in chunks for number in chunk]
+        from_others = [chunk.start for chunk in chunks if chunk.start]
+        to_others = [chunk.stop for chunk in chunks if chunk.stop < len(self.skips)]
+        entering, leaving = (max((self.whole[at] for at in some), default=0) for some in (from_others, to_others))
+        return OfStage(
+            blocks,
+            [self.numel[number] for number in blocks],
+            [self.skips[number] is not None for number in blocks],
+            sum(self._entered(start, recomputed=group > 0) for start in from_others),
+            self._inputs(blocks, group) if group else [],
+            [waiting for chunk in chunks for waiting in self._waiting(chunk)],
+            [part for chunk in chunks for part in self._parts(chunk)],
+            entering + leaving,
+        )
+
+    def _entered(self, start: int, *, recomputed: bool) -> int:
+        """Count what comes in a message besides what blocks keep of it: all of it is there as long as any is."""
+        if recomputed:
+            return self.whole[start] - sum(self.numel[boundary] for boundary in {start, *self.left[start]})
+        return self.whole[start] - (0 if self.skips[start] else self.numel[start])
+
+    def _inputs(self, blocks: Sequence[int], group: int) -> list[int]:
         found, kept, count = [0], set[int](), 0
         for place, number in enumerate(blocks):
             for boundary in (number, *self.left[number]) if place % group == 0 else ():
@@ -55,18 +75,40 @@ class Stream:
             found.append(count)
         return found
 
-    def gradients(self, blocks: Sequence[int]) -> list[int]:
-        """Count the gradients that are there when each of these blocks begins its backward: its output's, and those of
-        what later ones took of what earlier ones have left. Such a one is a part of the gradient of a block's whole
-        input, which is there as long; where that has the output's gradient, too, it counts once.
-        """
-        if not any(self.skips):
-            return [self.numel[number + 1] for number in blocks]
-        found, taken = [0] * len(blocks), list[Skip]()
-        for place in reversed(range(len(blocks))):
-            number = blocks[place]
-            above = self.skips[number + 1] if place + 1 < len(blocks) else None
+    def _shared(self, stop: int) -> bool:
+        """Say whether the gradient of the stream there comes from another stage, and in one message with others."""
+        return stop < len(self.skips) and self.whole[stop] > self.numel[stop]
+
+    def _parts(self, chunk: range) -> list[bool]:
+        return [self.skips[number] is not None for number in chunk[1:]] + [self._shared(chunk.stop)]
+
+    def _waiting(self, chunk: range) -> list[int]:
+        message = self.whole[chunk.stop] if self._shared(chunk.stop) else 0
+        found, taken = [message] * len(chunk), list[Skip]()
+        for place in reversed(range(len(chunk)) if any(self.skips) else ()):
+            above = self.skips[chunk[place + 1]] if place + 1 < len(chunk) else None
             taken += [above] if above is not None else []
-            taken = [skip for skip in taken if skip.boundary <= number]
-            found[place] = sum(skip.joined for skip in taken) + (self.numel[number + 1] if above is None else 0)
+            taken = [skip for skip in taken if skip.boundary <= chunk[place]]
+            found[place] += sum(skip.joined for skip in taken)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class OfStage:
+    """It has numbers of a sample for a stage's blocks.
+
+    streams: of each one's input. joins: whether that is joined with what it takes. entered: what comes from other
+    stages, besides what blocks keep. inputs: what recomputation keeps of the first blocks, from none to all: inputs of
+    groups, and what is left there for later ones. waiting: in each one's backward, gradients for others of what later
+    ones took, each a part of the gradient of a block's whole input, or of a message, which is there as long. parts:
+    whether its output's gradient is a part of such a one, too. messages: in one from each neighbour.
+    """
+
+    blocks: list[int]
+    streams: list[int]
+    joins: list[bool]
+    entered: int
+    inputs: list[int]
+    waiting: list[int]
+    parts: list[bool]
+    messages: int

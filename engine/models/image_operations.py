@@ -14,13 +14,15 @@ class Conv2d(Linear):
 
     kernel: pixels along a side of what it sees at once. parts_in: of k, each of which is split on its own.
     pixels_in: those that it takes, where they are others. joins: whether what it gives is a part of the residual
-    stream, which the next transformed one adds to its own: INNER splits n within the slices of STREAM.
+    stream, which the next transformed one adds to its own: INNER splits n within the slices of STREAM. shares_input:
+    whether a norm of the block keeps its input, too.
     """
 
     kernel: int = 3
     parts_in: tuple[int, ...] = ()
     pixels_in: int | None = None
     joins: bool = False
+    shares_input: bool = False
 
     def placements(self, prefix: str) -> Iterator[Placement]:
         name, shape = f"{prefix}{self.name}", (self.n, self.k, self.kernel, self.kernel)
@@ -41,6 +43,8 @@ class Conv2d(Linear):
     @property
     def kept(self) -> Kept:
         """Count what it takes, by pixels that it gives."""
+        if self.shares_input:
+            return Kept()
         taken = self.k * (self.taken(self.tokens) // self.tokens if self.tokens else 1)
         return Kept(over_stream=taken) if self.split[1] is STREAM else Kept(over_inner=taken)
 
@@ -74,8 +78,8 @@ class GroupNorm(Operation):
 
     def whole(self, grid: Grid) -> bool:
         """Say whether each group is on one rank. The grid needn't divide the channels."""
-        of_group = self.features // self.groups
-        return all(part % (grid[self.split] * of_group) == 0 for part in self.parts or (self.features,))
+        ranks, of_group = grid[self.split], self.features // self.groups
+        return ranks == 1 or all(part % (ranks * of_group) == 0 for part in self.parts or (self.features,))
 
     @property
     def kept(self) -> Kept:
@@ -99,8 +103,8 @@ class Resample(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Added(Operation):
-    """It adds to a branch what that began with, of so many channels. changed: whether by way of another operation."""
+    """It adds to a branch what that began with, of so many channels. multiplied: whether a product of it."""
 
     features: int
-    changed: bool
+    multiplied: bool = False
     tokens: int | None = None

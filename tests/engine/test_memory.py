@@ -26,7 +26,7 @@ WIDE_VOCABULARY = ModelChoice(layers=3, hidden=128, heads=4, vocab=2048, seq=64)
 DEEP = ModelChoice(layers=5, hidden=160, heads=4, vocab=256, seq=64)
 LLAMA = ModelChoice(architecture="llama", layers=3, hidden=128, heads=8, kv_heads=4, ffn=384, vocab=1024, seq=128)
 BERT = ModelChoice(architecture="bert", layers=3, hidden=128, heads=4, vocab=1024, seq=64)
-UNET = ModelChoice(model="unet-test")
+UNET = ModelChoice(model="unet-tiny")
 VIT = ModelChoice(architecture="vit", layers=3, hidden=128, heads=4, image=64, patch=8, classes=64)
 HALF_GRADIENTS = {"offload": True, "reduce_dtype": "bf16"}
 MODELS = {"wide": WIDE_VOCABULARY, "deep": DEEP, "llama": LLAMA, "bert": BERT, "vit": VIT, "unet": UNET}
@@ -90,9 +90,14 @@ CASES = [
     ("llama", "2x2x1x1", Batch(8, 4), "bf16", "auto", "oar,data"),
     ("bert", "1x1x4x1", Batch(8), "fp32", 2, "oar,ors,oag"),
     ("vit", "1x1x4x1", Batch(64, 8), "bf16", 1, "oar,ors,oag,data"),
-    ("unet", "1x1x1x1", Batch(2), "fp32", 0, "none"),
-    ("unet", "2x1x1x1", Batch(4, 2), "bf16", 1, "oar,ors,oag,data"),
-    ("unet", "1x1x2x1", Batch(8, 2), "fp32", 1, "oar,ors,oag,cache=2,data"),
+    ("unet", "1x1x1x1", Batch(32), "fp32", 0, "none"),
+    ("unet", "1x1x1x1", Batch(3, 1), "bf16", 1, "none"),
+    ("unet", "2x1x1x1", Batch(64, 32), "bf16", 1, "oar,ors,oag,data"),
+    ("unet", "1x2x1x1", Batch(32), "fp32", 1, "oar"),
+    ("unet", "1x1x2x1", Batch(64, 16), "fp32", 1, "oar,ors,oag,cache=2,data"),
+    ("unet", "1x1x2x1", Batch(64), "bf16", 0, "oar,ors,oag,data"),
+    ("unet", "2x2x1x1", Batch(64, 32), "fp32", 0, "oar,data"),
+    ("unet", "1x1x1x2", Batch(64), "bf16", 2, "none"),
 ]
 
 
@@ -123,6 +128,8 @@ STAGED = [
     ("vit4", "2x1x1x1p2", Batch(12, 2), "zero-bubble", 1, "all"),
     ("deep", "1x1x4x1p2", Batch(32, 2), "gpipe", 1, "oar,ors,oag,cache=5,data"),
     ("llama8", "1x1x2x1p4", Batch(16, 2), "1f1b", 1, "oar,ors,oag,cache=2,data"),
+    ("unet", "1x1x1x1p2", Batch(64, 16), "1f1b", 0, "all"),
+    ("unet", "2x1x2x1p2", Batch(128, 16), "gpipe", 1, "all"),
 ]
 
 
@@ -208,13 +215,14 @@ def test_sums_over_data_travel_in_copies_while_blocks_are_still_in_the_backward(
         (ModelChoice(model="gpt-20b", layers=5), "4x1x4x16", Batch(256, 2), 2, {}),
         (ModelChoice(model="llama-3.1-8b", layers=4), "4x1x4x16", Batch(256, 2), False, {}),
         (ModelChoice(model="gpt-5b", layers=4), "4x1x1x64", Batch(64), True, {}),
+        (ModelChoice(model="unet-1b"), "4x2x8x4", Batch(64, 2), True, {}),
         (ModelChoice(model="gpt-20b", layers=4), "4x1x4x16", Batch(256, 2), True, {"offload": True}),
         (ModelChoice(model="gpt-5b", layers=4), "4x1x1x64", Batch(64), True, {"offload": True}),
         (ModelChoice(model="gpt-5b", layers=16), "4x1x1x64", Batch(64), True, HALF_GRADIENTS),
         (ModelChoice(model="gpt-20b", layers=4), "4x1x4x1", Batch(16, 2), True, HALF_GRADIENTS),
     ],
     ids=[
-        *("recomputed", "recomputed by two", "kept", "summed over data", "shards offloaded", "offloaded"),
+        *("recomputed", "recomputed by two", "kept", "summed over data", "images", "shards offloaded", "offloaded"),
         *("with half gradients", "shards with half gradients"),
     ],
 )

@@ -18,9 +18,11 @@ from engine.models.architecture import Architecture
 from engine.models.bert.config import BertConfig
 from engine.models.flops import model_flops
 from engine.models.gpt.config import GPTConfig
+from engine.models.image_operations import Conv2d, GroupNorm, Resample
 from engine.models.llama.config import LlamaConfig
 from engine.models.network import Network
 from engine.models.operations import Activation, Attention, Linear, Norm, Operation
+from engine.models.unet.config import UNetConfig
 from engine.models.vit.config import ViTConfig
 from engine.parallel.initial import without_values
 from engine.parallel.parallelize import parallelize
@@ -199,6 +201,37 @@ def test_flops_are_those_that_torch_counts(model: Architecture) -> None:
 @given(FAMILIES, st.sampled_from([Grid(), Grid(x=2), Grid(y=2), Grid(2, 2)]))
 def test_a_block_keeps_the_tensors_that_autograd_saves(model: Architecture, grid: Grid) -> None:
     kept_tensors_agree(model, grid)
+
+
+UNETS = {
+    "guided": UNetConfig("guided", 64, (1, 2, 2), 1, (8,), image=16),
+    "improved": UNetConfig("improved", 64, (1, 2), 2, (4,), image=8, resampling="convolution", level_heads=2),
+    "shifted": UNetConfig("shifted", 64, (2, 1), 1, (), image=8, head_channels=32, scales=False),
+}
+
+
+def kept_numbers_agree(model: UNetConfig, grid: Grid, lacking: type[Operation] | None = None) -> None:
+    """But for statistics, numbers for each channel, and what comes of the time step."""
+    kept = [
+        operation.kept.of(section.tokens_of(operation, model.sequence))
+        for section in model.network().sections
+        for operation in section.operations
+        if type(operation) is not lacking
+    ]
+    features = sum(each.over_inner // grid.x + each.over_stream // grid.y for each in kept)
+    assert BATCH * features == pytest.approx(saved_numbers(model, grid), rel=0.015)
+
+
+@pytest.mark.parametrize("grid", [Grid(), Grid(x=2), Grid(y=2)], ids=str)
+@pytest.mark.parametrize("name", UNETS)
+def test_a_u_net_keeps_the_tensors_that_autograd_saves(name: str, grid: Grid) -> None:
+    kept_numbers_agree(UNETS[name], grid)
+
+
+@pytest.mark.parametrize("kind", [GroupNorm, Conv2d, Resample, Linear, Attention])
+def test_an_operation_that_the_u_nets_table_lacks_is_missed(kind: type[Operation]) -> None:
+    with pytest.raises(AssertionError):
+        kept_numbers_agree(UNETS["guided"], Grid(), lacking=kind)
 
 
 PLANTED: list[tuple[Callable[[Architecture], None], type[Operation]]] = [

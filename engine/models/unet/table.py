@@ -51,7 +51,7 @@ def _section(shape: "UNetConfig", step: Step, number: int) -> Section:
             _linear("attention.attention.qkv", 3 * n, n, parts=(n, n, n), tokens=pixels),
             Attention(n // size, n // size, size, causal=False, tokens=pixels),
             _linear("attention.attention.out", n, n, split=TRANSPOSED, init=end, bias_init=ZERO, tokens=pixels),
-            Added(n, changed=False, tokens=pixels),
+            Added(n, tokens=pixels),
         ]
     taken = _images(step.takes, step.side) if step.takes else None
     return Section(
@@ -65,7 +65,7 @@ def _residual(shape: "UNetConfig", step: Step) -> list[Operation]:
     end, of_step = _ending(shape.last_std), (n, n) if shape.scales else (n,)
     skip: list[Operation] = []
     if k != n:
-        skip = [_conv("residual.skip", n, k, side, kernel=1, parts_in=step.parts, joins=True)]
+        skip = [_conv("residual.skip", n, k, side, kernel=1, parts_in=step.parts, joins=True, shares_input=True)]
     resample = [Resample(k, halves=step.resampling == "half", tokens=before)] if step.resampling else []
     return [
         GroupNorm("residual.norm1", k, GROUPS, parts=step.parts, tokens=before),
@@ -75,7 +75,7 @@ def _residual(shape: "UNetConfig", step: Step) -> list[Operation]:
         GroupNorm("residual.norm2", n, GROUPS, INNER, scaled=shape.scales, tokens=side**2),
         *skip,
         _conv("residual.conv2", n, n, side, split=TRANSPOSED, init=end, bias_init=ZERO),
-        Added(k, changed=bool(skip or resample), tokens=before),
+        Added(k, multiplied=bool(skip), tokens=before),
     ]
 
 
