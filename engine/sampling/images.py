@@ -95,10 +95,15 @@ class ImageSampling(Benchmark):
         except RunError as error:
             raise Unmeasurable(str(error).rstrip(".")) from error
         start, steps = time.perf_counter(), self.sampler.steps
+
+        def done(number: int) -> None:
+            comm.barrier()  # a host that runs ahead of its device would start collectives long before their time
+            log.info("step %d of %d", number, steps, extra=RENEWED)
+
         found_BCYX = self.sampler.images(
             model, self.task.diffusion, own_images(self.count, comm), self.task.data.side,
             torch.promote_types(DTYPES[self.dtype], torch.float32),
-            done=lambda number: log.info("step %d of %d", number, steps, extra=RENEWED),
+            done=done,
         )  # fmt: skip
         images = together(as_bytes(found_BCYX), comm)[: self.count]
         time_s, png = time.perf_counter() - start, sheet(images.numpy())
