@@ -13,7 +13,7 @@ from engine.loading import loading
 from engine.models.denoising import Denoising
 from engine.options import GRID, File, Folder, check_file, word
 from engine.result.names import SamplerName
-from engine.training.config import PrecisionOption
+from engine.training_record import PrecisionName
 
 USUAL_STEPS = 50
 PICTURE = ".png"
@@ -31,7 +31,7 @@ def sample(
     ] = None,
     seed: Annotated[int, Parameter(help="of the noise: the same images on every grid")] = 0,
     grid: Annotated[Grid | None, word(Grid.parse, GRID), Parameter(help="default: all ranks along data")] = None,
-    precision: PrecisionOption = "fp32",
+    precision: Annotated[PrecisionName, Parameter(help="of what the network computes")] = "fp32",
     common: Common = Common(),
     out: Annotated[File, Parameter(help="where the sheet goes, as a PNG; the result is beside it")] = Path(
         "results/samples.png"
