@@ -78,7 +78,7 @@ def peers(
         model = ModelChoice(**(SHAPE | given))
     launch = take_place(out)
     case = Case(
-        model=model.resolve(),
+        model=model.resolve().without_zeros(),
         batch=Batch(batch_size, micro_batch),
         peer_micro_batch=peer_micro_batch or micro_batch,
         precision=precision,

@@ -87,6 +87,12 @@ class Architecture(Protocol):
         """Give every field, for the record."""
         return asdict(self)  # type: ignore[call-overload]
 
+    def without_zeros(self) -> "Architecture":
+        """Give the same from initial weights among which none is 0, so that every gradient counts from the first step
+        on, as it has to where two trainings are compared over few.
+        """
+        return self
+
     @property
     def shape(self) -> dict[str, Any]:
         """Give what has to be the same for a checkpoint to fit: not what it is called, and not its dropout."""

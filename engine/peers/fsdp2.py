@@ -7,6 +7,7 @@ bf16 is by its own policy: bf16 weights are gathered, gradients are reduced in b
 engine.
 """
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,9 @@ from engine.peers.masters import Masters
 from engine.peers.settings import chosen
 from engine.peers.step import TrainingStep
 from engine.precision import Precision
+
+HANDED_ON = "FSDP2-wrapped module .* returned a view tensor"
+"""So it warns of what a block hands on as it was, which is in the way only of those that would change it in place."""
 
 
 def policy(case: Case) -> MixedPrecisionPolicy:
@@ -59,6 +63,7 @@ class FSDP2(TrainingStep):
         model.to(Precision.named(case.precision).master)
         mesh, mixed, blocks = self.mesh(comm), policy(case), list(model.blocks)
         how = self.how(case, comm)
+        warnings.filterwarnings("ignore", HANDED_ON)
         for block in blocks:
             fully_shard(block, mesh=mesh, mp_policy=mixed, **how)
         fully_shard(model, mesh=mesh, reshard_after_forward=False, mp_policy=mixed)

@@ -20,11 +20,14 @@ from engine.errors import RunError
 from engine.grid import Grid
 from engine.layers import matmul
 from engine.layers.matmul import Kernels, Mode
+from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
+from engine.models.unet.config import UNetConfig
 from engine.peers import alternate, ddp
 from engine.peers.alternate import measure, peer_side
+from engine.peers.compare import check_comparisons
 from engine.peers.comparison import TOLERANCES, Case, Road, through_memory
 from engine.peers.equality import check_equal
 from engine.peers.layout import Layout
@@ -39,6 +42,7 @@ from engine.training_record import OptimConfig, PrecisionName
 
 MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
 CASE = Case(MODEL, Batch(4), optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=1, steps=1)
+DENOISING = UNetConfig("tiny", base=64, multipliers=(1, 2), depth=1, attention=(4,), image=8).without_zeros()
 LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
 
 ALWAYS_HERE = [name for name, one in COMPARISONS.items() if name not in ("compile", "transformers") and not one.splits]
@@ -145,10 +149,28 @@ def test_what_a_peer_has_nothing_like_is_a_row_and_starts_no_rank() -> None:
     assert told == "pipeline-interleaved on pipeline=2 has 4 stages, into which 6 layers can't be cut."
 
 
-@pytest.mark.parametrize("name", ["plain", "ddp", "fsdp2", "hsdp", "tensor-parallel"])
-def test_a_peer_is_trained_on_the_networks_own_task(name: str) -> None:
-    """Over how many masked tokens the loss is a mean differs from rank to rank, and in micro-batches too."""
-    case = replace(CASE, model=MASKED, batch=Batch(8), precision="fp64", peer_micro_batch=2)
+def test_a_peer_that_has_no_u_net_says_so_and_nothing_of_its_layout() -> None:
+    case = replace(CASE, model=DENOISING)
+    for name, one in COMPARISONS.items():
+        contest = one.on(one.grid)
+        check_comparisons(case, [contest], 1)
+        lacking = contest.lacking(DENOISING, recompute=0) or ""
+        assert lacking.startswith(f"{name} has no unet: compare a ") is bool(one.families)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        *((name, MASKED) for name in ("plain", "ddp", "fsdp2", "hsdp", "tensor-parallel")),
+        *((name, DENOISING) for name in ("ddp", "fsdp2")),
+    ],
+    ids=lambda one: one if isinstance(one, str) else one.family,
+)
+def test_a_peer_is_trained_on_the_networks_own_task(name: str, model: Architecture) -> None:
+    """Over how many masked tokens the loss is a mean differs from rank to rank, and in micro-batches too. Blocks of a
+    U-Net take and give several tensors.
+    """
+    case = replace(CASE, model=model, batch=Batch(8), precision="fp64", peer_micro_batch=2)
     for found in run_processes(COMPARISONS[name].grid, measure, COMPARISONS[name], case):
         assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-12)
         assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-12)

@@ -1,7 +1,7 @@
 """Describe a U-Net as an Architecture (Nichol and Dhariwal 2021; Dhariwal and Nichol 2021)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from engine.data.colours import CHANNELS
@@ -12,6 +12,9 @@ from engine.models.denoising import Denoising
 from engine.models.network import Network
 from engine.models.unet.steps import GROUPS, Resampling, Step
 from engine.models.unet.table import table
+
+COMPARED_STD = 0.02
+"""Of the weights that would begin as zeros, where trainings are compared over few steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,9 @@ class UNetConfig(Architecture):
     def network(self) -> Network:
         """List the operations. Initial values are PyTorch's own, and zeros where a block or the network ends."""
         return table(self)
+
+    def without_zeros(self) -> "UNetConfig":
+        return replace(self, last_std=COMPARED_STD)
 
     @property
     def task(self) -> Denoising:
