@@ -20,6 +20,7 @@ from reframe.utility import typecheck as typ
 
 from engine.batch import Batch
 from engine.grid import SPLITTING_FEATURES, Grid
+from engine.models.catalogue import lookup
 from engine.result import choices, metrics
 from engine.result.gate import Outcome, all_of
 from engine.result.matmul import TunedShape
@@ -127,9 +128,9 @@ class TunedStep(OfOneRank):
     """The engine with its tuner takes turns with the engine without (`engine bench peers`). On one device it is four
     jobs; on more it is one, which decides nothing: --repeat 3 to 6 do.
 
-    layers: how many of the first blocks there are, so that two copies fit the devices. always: whether to measure also
-    where the tuner has left all products as they are, and a step gains nothing by definition; what is measured then is
-    noise, of which processors have enough to be worth a look.
+    layers: how many of the first blocks there are, so that two copies fit the devices; all where they differ. always:
+    whether to measure also where the tuner has left all products as they are, and a step gains nothing by definition;
+    what is measured then is noise, of which processors have enough to be worth a look.
     """
 
     descr = "a step with tuned products against one without"
@@ -160,7 +161,8 @@ class TunedStep(OfOneRank):
 
     def options(self) -> list[str]:
         words = ["bench", "peers", "--peer", UNTUNED, "--grid", str(self.plane), "--model", self.model]
-        words += ["--layers", str(self.layers), "--batch-size", str(self.at_once), *self.recompute_options]
+        words += ["--layers", str(self.layers)] if lookup(self.model).network().alike else []
+        words += ["--batch-size", str(self.at_once), *self.recompute_options]
         words += ["--precision", self.precision, "--device", self.device, "--rounds", str(self.rounds)]
         return [*words, "--steps-per-round", str(self.steps_per_round)]
 

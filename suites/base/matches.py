@@ -65,7 +65,7 @@ def case_of(point: Point, system: System) -> Case:
         batch=Batch(point.sequences, point.micro_batch),
         precision=point.series.precision,
         device=system.device.kind,
-        checkpoint_every=int(system.device.kind == "cuda"),
+        checkpoint_every=int(system.device.kind == "cuda" and point.series.checkpoint_every != 0),
         rounds=point.series.rounds,
     )
 

@@ -66,6 +66,7 @@ class PointTraining(OfSeries, Training):
         point, series = self.point, self.point.series
         self.sequences, self.micro_batch, self.precision = point.sequences, point.micro_batch, series.precision
         self.checkpoint_every = series.checkpoint_every
+        self.checkpoint_activations = self.checkpoint_activations and series.checkpoint_every != 0
         self.offload, self.reduce_dtype = series.offload, series.reduce_dtype
         self.grid = point.grid if self.grid == AUTO else self.grid
         self.schedule = point.schedule if self.schedule == AUTO else self.schedule

@@ -47,13 +47,13 @@ class Series(Record):
     grids, and sizes that aren't in devices -> grids; "every" stands for all that par4d plan finds, with activations
     recomputed and its micro-batches. candidates: grids that take turns in one job, as bench grids reads them; none
     stands for those that a plan finds the fastest. schedules: a grid with stages runs with each of them.
-    checkpoint_every: so many blocks are recomputed together, where any are. offload, reduce_dtype, tune_matmul: the
-    engine's options. cache: how many blocks' gathered weights a study of overlap keeps. rounds: how often compared
-    sides take turns. jobs: how often a contest on one device starts processes; each side comes first in half of them.
-    ranks_per_node: the most that a node gets. time_limit: a job's, where the partition's doesn't do. token_budget: the
-    tokens of the training whose time to solution is asked for. peers: those that a study of baselines takes, by default
-    all. peer_micro_batches: with each of these are pipelines of peers measured, else with the largest of little idle
-    time.
+    checkpoint_every: so many blocks are recomputed together, where any are; 0 recomputes none. offload, reduce_dtype,
+    tune_matmul: the engine's options. cache: how many blocks' gathered weights a study of overlap keeps. rounds: how
+    often compared sides take turns. jobs: how often a contest on one device starts processes; each side comes first in
+    half of them. ranks_per_node: the most that a node gets. time_limit: a job's, where the partition's doesn't do.
+    token_budget: the tokens of the training whose time to solution is asked for. peers: those that a study of baselines
+    takes, by default all. peer_micro_batches: with each of these are pipelines of peers measured, else with the largest
+    of little idle time.
     """
 
     name: str = Field(min_length=1)
@@ -64,7 +64,7 @@ class Series(Record):
     grids: Grids | dict[str | Count, Grids] | Literal["every"] = (AUTO,)
     candidates: tuple[str, ...] = ()
     schedules: Annotated[tuple[ScheduleName, ...], Field(min_length=1)] = (AUTO,)
-    checkpoint_every: Count | Literal["auto"] = 1
+    checkpoint_every: Annotated[int, Field(ge=0)] | Literal["auto"] = 1
     offload: bool = False
     reduce_dtype: Literal["bf16", "fp16", "fp32"] | None = None
     tune_matmul: bool = False
