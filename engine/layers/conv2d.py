@@ -1,7 +1,8 @@
 """Conv2d is Algorithm 1 of axonn-sc24 for a convolution, whose k and n are its input and output channels (par4d III).
 
 Its weight [n, k, height, width] is split and sharded as a linear layer's, and whole images are its rows. One whose
-kernel is a single pixel may be a linear layer on the pixels, too, for which images are copied twice each way.
+kernel is a single pixel could be a linear layer on the pixels, but takes two to three times as long then at 32 x 32, as
+images have to be copied twice each way.
 """
 
 import torch
@@ -9,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
-from engine.layers.linear import AddBias, Linear, Matmul3D, all_reduce
-from engine.layers.matmul import PLAIN, Kernels
+from engine.layers.linear import AddBias, Linear, all_reduce
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 
@@ -24,7 +24,7 @@ class Convolution(torch.autograd.Function):
         ctx.save_for_backward(inputs, None if layer.schedule.gathers_again else W)  # line 5
         ctx.layer = layer
         bias_N = None if bias is None else layer.schedule.cast(bias)
-        return F.conv2d(inputs, _of_pixels(W), bias_N, layer.stride, layer.padding)  # line 3
+        return F.conv2d(inputs, W, bias_N, layer.stride, layer.padding)  # line 3
 
     @staticmethod
     def backward(ctx, dO: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:  # type: ignore[no-untyped-def]
@@ -38,7 +38,7 @@ class Convolution(torch.autograd.Function):
             reduction = layer.start_sum(dI)  # line 12
 
         def fill(out: Tensor, *, add: bool) -> None:
-            dW = _gradients(dO, inputs, out, layer, (False, True))[1].view(out.shape)
+            dW = _gradients(dO, inputs, out, layer, (False, True))[1]
             out.add_(dW) if add else out.copy_(dW)
 
         layer.schedule.accumulate(layer.sharded, fill)  # lines 13-14: product and reduce-scatter over z
@@ -51,20 +51,13 @@ class Convolution(torch.autograd.Function):
 def _gradients(dO: Tensor, inputs: Tensor, W: Tensor, layer: "Conv2d", asked: tuple[bool, bool]) -> list[Tensor]:
     """Compute dI, or dW, of which only the shape of W is needed."""
     return torch.ops.aten.convolution_backward(
-        dO, inputs, _of_pixels(W), None, layer.stride, layer.padding, (1, 1), False, (0, 0), 1, (*asked, False)
+        dO, inputs, W, None, layer.stride, layer.padding, (1, 1), False, (0, 0), 1, (*asked, False)
     )
-
-
-def _of_pixels(W: Tensor) -> Tensor:
-    return W.view(*W.shape, 1, 1) if W.dim() == 2 else W
 
 
 class Conv2d(Linear):
     """It is a convolution on the grid. In: [B, k / G(in axis), H, W], out: [B, n / G(out axis), H', W'], images over z
     and data.
-
-    kernels: how one of single pixels multiplies the pixels as rows; PLAIN: as PyTorch convolves images as they lie, in
-    a half to a third of the time at 32 x 32.
     """
 
     def __init__(
@@ -73,13 +66,11 @@ class Conv2d(Linear):
         schedule: WeightSchedule,
         sharded: ShardedWeight,
         bias: nn.Parameter | None,
-        kernels: Kernels = PLAIN,
         stride: tuple[int, int] = (1, 1),
         padding: tuple[int, int] = (0, 0),
     ) -> None:
-        super().__init__(comm, schedule, sharded, bias, kernels)
+        super().__init__(comm, schedule, sharded, bias)
         self.stride, self.padding = stride, padding
-        self.multiplies_rows = len(sharded.tile_shape) == 2 and kernels != PLAIN
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map [B, K, H, W], which may be data of another dtype, to [B, N, H', W']."""
@@ -89,10 +80,7 @@ class Conv2d(Linear):
 
     def partial(self, inputs: Tensor, bias: nn.Parameter | None = None) -> Tensor:
         """Compute what ranks have to sum, or all of it where they haven't."""
-        inputs = inputs.to(self.schedule.compute_dtype)
-        if self.multiplies_rows:
-            return Matmul3D.apply(self._pixels(inputs), self.weight, bias, self).movedim(-1, 1).contiguous()
-        return Convolution.apply(inputs, self.weight, bias, self)
+        return Convolution.apply(inputs.to(self.schedule.compute_dtype), self.weight, bias, self)
 
     def summed(self, partial: Tensor) -> Tensor:
         """Sum what ranks have computed, in place, and add the bias."""
@@ -100,12 +88,3 @@ class Conv2d(Linear):
         if self.bias is None:
             return output
         return AddBias.apply(output, self.bias, self.schedule.cast(self.bias).view(-1, 1, 1))
-
-    def _pixels(self, inputs: Tensor) -> Tensor:
-        """Give those that the strides meet: [B, H', W', K]."""
-        if any(self.padding):
-            above, beside = self.padding
-            inputs = F.pad(inputs, (beside, beside, above, above))
-        if self.stride != (1, 1):
-            inputs = inputs[:, :, :: self.stride[0], :: self.stride[1]]
-        return inputs.movedim(1, -1)

@@ -74,7 +74,7 @@ def _conv2d(serial: nn.Conv2d, local: Local) -> nn.Module:
         raise ValueError(f"Give {local.name} one group, no dilation and a number of zeros as padding.")
     stride, padding = (serial.stride[0], serial.stride[1]), (serial.padding[0], serial.padding[1])
     bias, kind = local.parameters.get("bias"), CONVOLUTIONS.get(type(serial), Conv2d)
-    return kind(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels, stride, padding)
+    return kind(local.comm, local.schedule, local.sharded["weight"], bias, stride, padding)
 
 
 CONVOLUTIONS: dict[type[nn.Conv2d], type[Conv2d]] = {Skip: SkipOnGrid, Joining: JoiningOnGrid}

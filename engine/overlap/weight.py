@@ -28,9 +28,8 @@ class ShardedWeight:
 
     @classmethod
     def on_grid(cls, placement: Placement, shard: nn.Parameter, grid: Grid) -> "ShardedWeight":
-        """Make it as its placement says. The weight [n, k, 1, 1] of a convolution of single pixels is a matrix, too."""
-        tile = placement.tile_shape(grid)
-        return cls(placement, shard, tile[:2] if tile[2:] == (1, 1) else tile)
+        """Make it as its placement says."""
+        return cls(placement, shard, placement.tile_shape(grid))
 
     def tile(self, elements: Tensor) -> Tensor:
         """View a tile's flat elements as [n, k], as they are stored."""

@@ -14,7 +14,7 @@ from engine.comm.funnel import Comm, Kind, Lane
 from engine.errors import UsageError
 from engine.grid import Axis, Coords, Grid
 from engine.layers.conv2d import Conv2d
-from engine.layers.matmul import PLAIN, Kernels, Mode
+from engine.layers.matmul import PLAIN
 from engine.layers.registry import Local, layer_of_grid
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.schedule import WeightSchedule
@@ -43,7 +43,6 @@ class Case:
     split: str = "normal"
     bias: bool = True
     overlap: Overlap = NONE
-    kernels: Kernels = PLAIN
     gathers_again: bool = False
     deferring: bool = False
     channels_last: bool = False
@@ -57,9 +56,9 @@ class Case:
 
     def placements(self, serial: nn.Conv2d) -> dict[str, Placement]:
         out_axis, in_axis = SPLITS[self.split]
-        split, column_major = (out_axis, in_axis, None, None), self.kernels.column_major
+        split = (out_axis, in_axis, None, None)
         shape = tuple(serial.weight.shape)
-        placements = {"weight": Placement("conv.weight", shape, split, True, Constant(0), column_major=column_major)}
+        placements = {"weight": Placement("conv.weight", shape, split, True, Constant(0))}
         if self.bias:
             placements["bias"] = Placement("conv.bias", (N,), (out_axis,), False, Constant(0))
         return placements
@@ -105,9 +104,7 @@ def start(case: Case, comm: Comm) -> tuple[Conv2d, WeightSchedule]:
     schedule = WeightSchedule(
         comm, [weight], replicated, Precision.named("fp64"), case.overlap, gathers_again=case.gathers_again
     )
-    layer = layer_of_grid(
-        serial, Local("conv", comm, schedule, placements, parameters, {"weight": weight}, case.kernels)
-    )
+    layer = layer_of_grid(serial, Local("conv", comm, schedule, placements, parameters, {"weight": weight}, PLAIN))
     assert isinstance(layer, Conv2d)
     return layer, schedule
 
@@ -194,11 +191,6 @@ def test_one_of_whose_channels_some_are_not_split_is_pytorchs(shape: Case, split
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=shape_id)
 def test_it_is_in_whatever_way_a_step_goes(shape: Case, change: dict[str, bool]) -> None:
     check(replace(shape, overlap=ALL, **change), Grid(2, 2, 2, 1))  # type: ignore[arg-type]
-
-
-def test_one_of_single_pixels_multiplies_in_the_ways_of_a_linear_layer() -> None:
-    kernels = Kernels(column_major=True, forward=Mode.NN, input_gradient=Mode.NT, weight_gradient=Mode.TN)
-    check(Case(kernel=1, stride=2, padding=1, kernels=kernels), Grid(2, 2, 2, 1))
 
 
 @pytest.mark.parametrize("mutation", ["drop", "twice"])
