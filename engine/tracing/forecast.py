@@ -13,7 +13,7 @@ from engine.tracing.survey import Predictor, survey
 
 SURVEYED = 24
 """So many grids are simulated of each order: by the papers' equations, and by all that a run repeats."""
-SURVEYED_WHOLE = 5
+SURVEYED_WHOLE = 8
 """So many are where blocks differ, so that a trace of a grid takes the whole network."""
 PIPELINES_WHOLE = 2
 """So many pipelines are then, of which a trace takes every stage."""
