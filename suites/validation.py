@@ -1,7 +1,11 @@
-"""Validation trains a small GPT on real text, serially and on 2x2x2x2 with every axis active (par4d VII-A).
+"""Validation trains a small GPT on real text, and a small U-Net on images, serially and on 2x2x2x2 with every axis
+active (par4d VII-A and Fig. 8).
+
+    reframe -c suites/validation.py --system perlmutter -n UNet -S data=/path/to/cifar    what prepare-images has made
 
 Both runs start from the same weights and see the same samples, so their loss curves must be the same but for rounding.
-The virtual cluster has eight ranks, of which each of three axes takes two.
+The virtual cluster has eight ranks, of which each of three axes takes two. The U-Net's first losses and its gradients
+are held to those of PyTorch's DDP, too, from weights none of which begins as 0.
 """
 
 from dataclasses import dataclass
@@ -13,17 +17,21 @@ from reframe.core.exceptions import SanityError
 
 from engine.grid import Grid
 from engine.result import metrics
+from suites.base.comparison import PeerComparison
 from suites.base.corpus import Corpus
 from suites.base.curves import apart
+from suites.base.engine_test import EngineTest
 from suites.base.figures import Figures
+from suites.base.images import Images
 from suites.base.night import NIGHTLY, Worth
 from suites.base.point_training import SYSTEM
-from suites.base.training import Training
+from suites.base.training import SYNTHETIC, Training
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is trained. micro_batch: how many sequences at once, so that a larger network of -S fits one device too.
+    """What is trained. vocabulary: of texts. micro_batch: how many sequences at once, so that a larger network of -S
+    fits one device too.
 
     serial_limit: the time limit of the reference. limit: that of the training on all ranks.
     """
@@ -36,6 +44,7 @@ class Recipe:
     serial_limit: str
     limit: str
     micro_batch: int | None = None
+    iterations: int = 100
 
 
 # On processors a network small enough for 16 ranks on two cores, in fp64, where the curves agree to 6e-15. On GPUs the
@@ -51,6 +60,18 @@ RECIPES = {
     ),
 }  # fmt: skip
 RECIPE = RECIPES[SYSTEM.device.kind]
+# The 50M network of par4d Fig. 8 on GPUs, for as many steps as show that the curves are one.
+UNETS = {
+    "cpu": Recipe(
+        "unet-test", vocabulary=0, sequences=4, precision="fp64", learning_rate=1e-3,
+        serial_limit="2m", limit="6m", iterations=16,
+    ),
+    "cuda": Recipe(
+        "unet-50m", vocabulary=0, sequences=128, precision="fp32", learning_rate=1e-4,
+        serial_limit="6m", limit="4m", micro_batch=16,
+    ),
+}  # fmt: skip
+UNET = UNETS[SYSTEM.device.kind]
 GRID = "2x1x2x2" if SYSTEM.name == "vcluster" else "2x2x2x2"
 
 
@@ -60,21 +81,39 @@ class Text(Corpus):
     vocabulary = RECIPE.vocabulary
 
 
-class LossCurve(Training):
-    """One training by the recipe. variant: which of the two curves it is."""
+class OneCurve(Training):
+    """One training. variant: which of the two curves it is."""
 
     study = "validation"
+    variant = ""
+
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {"variant": self.variant}
+
+
+class LossCurve(OneCurve):
+    """One training of the GPT."""
+
     text = fixture(Text, scope="session")
-    iterations = 100
+    iterations = RECIPE.iterations
     model, sequences, precision = RECIPE.model, RECIPE.sequences, RECIPE.precision
     learning_rate, micro_batch = RECIPE.learning_rate, RECIPE.micro_batch
-    variant = ""
 
     def corpus(self) -> str:
         return str(self.text.folder)
 
-    def labels(self) -> dict[str, str]:
-        return super().labels() | {"variant": self.variant}
+
+class UNetCurve(OneCurve):
+    """One training of the U-Net, on the images that -S data names where it does."""
+
+    images = fixture(Images, scope="session")
+    iterations = UNET.iterations
+    model, sequences, precision = UNET.model, UNET.sequences, UNET.precision
+    learning_rate, micro_batch = UNET.learning_rate, UNET.micro_batch
+    checkpoint_activations = False
+
+    def corpus(self) -> str:
+        return self.images.folder if self.data == SYNTHETIC else self.data
 
 
 class SerialCurve(LossCurve):
@@ -87,18 +126,23 @@ class SerialCurve(LossCurve):
     time_limit = RECIPE.serial_limit
 
 
-@rfm.simple_test
-class Validation(LossCurve):
+class SerialUNetCurve(UNetCurve):
+    """The reference of the U-Net."""
+
+    descr = "loss curve of serial training"
+    num_tasks = 1
+    grid = "1x1x1x1"
+    variant = "serial"
+    time_limit = UNET.serial_limit
+
+
+class BesideSerial(rfm.RegressionTestPlugin):
     """The same training on all ranks; its curve is compared with the serial one, step by step."""
 
-    descr = "loss curve of 4D training against serial training"
-    worth = Worth.CORRECTNESS
-    tags = {"validation", NIGHTLY}
-    num_tasks = Grid.parse(GRID).size
-    grid = GRID
-    variant = "4d"
-    time_limit = RECIPE.limit
-    serial = fixture(SerialCurve, scope="partition")
+    record: dict[str, Any]
+    serial: Any
+    grid: str
+    precision: str
 
     def judge(self) -> None:
         if reason := apart(_losses(self.record), _losses(self.serial.record), self.precision):
@@ -106,7 +150,54 @@ class Validation(LossCurve):
 
     def figures(self) -> Figures:
         difference, _ = metrics.curve_difference(_losses(self.record), _losses(self.serial.record))
-        return super().figures() | {"max_relative_difference": (difference, "1")}
+        own: Figures = super().figures()
+        return own | {"max_relative_difference": (difference, "1")}
+
+
+@rfm.simple_test
+class Validation(BesideSerial, LossCurve):
+    """The GPT's two curves."""
+
+    descr = "loss curve of 4D training against serial training"
+    worth = Worth.CORRECTNESS
+    num_tasks = Grid.parse(GRID).size
+    grid = GRID
+    variant = "4d"
+    tags = {"validation", NIGHTLY}
+    time_limit = RECIPE.limit
+    serial = fixture(SerialCurve, scope="partition")
+
+
+@rfm.simple_test
+class UNetValidation(BesideSerial, UNetCurve):
+    """The U-Net's two curves."""
+
+    descr = "loss curve of 4D training against serial training"
+    worth = Worth.CORRECTNESS
+    num_tasks = Grid.parse(GRID).size
+    grid = GRID
+    variant = "4d"
+    tags = {"validation"}
+    time_limit = UNET.limit
+    serial = fixture(SerialUNetCurve, scope="partition")
+
+
+@rfm.simple_test
+class UNetAgainstDDP(PeerComparison, EngineTest):
+    """The U-Net on all ranks beside PyTorch's DDP: the engine says whether losses and gradients are the same."""
+
+    descr = "losses of 4D training against PyTorch's DDP"
+    study = "validation"
+    worth = Worth.CORRECTNESS
+    tags = {"validation"}
+    num_tasks = Grid.parse(GRID).size
+    time_limit = UNET.limit
+
+    def options(self) -> list[str]:
+        words = ["bench", "peers", "--peer", "ddp", "--layout", f"1x1x1x{self.num_tasks}", "--grid", GRID]
+        words += ["--model", UNET.model, "--batch-size", str(max(UNET.sequences, self.num_tasks))]
+        words += ["--precision", UNET.precision, "--device", self.device, *self.device_memory_options]
+        return [*words, "--rounds", "2", "--steps-per-round", "1"]
 
 
 def _losses(record: dict[str, Any]) -> list[float]:

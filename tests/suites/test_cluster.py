@@ -292,7 +292,8 @@ def test_ranks_of_one_node_talk_over_its_loopback(before: Machine, tmp_path: Pat
 @pytest.mark.slow
 def test_a_suite_runs_as_batch_jobs_spread_over_the_nodes_and_their_links(before: Machine, tmp_path: Path) -> None:
     counted = sent()
-    done = reframe(tmp_path, "-c", "suites/validation.py", "--system", "vcluster", "-r", *ONE_EACH, "-S", "warmup=1")
+    done = reframe(tmp_path, "-c", "suites/validation.py", "-n", "^Validation", *ONE_EACH, "-S", "warmup=1", "-r",
+                   "--system", "vcluster")  # fmt: skip
     assert done.code == 0, done.out
     (record,) = [case["record"] for case in done.cases() if case["name"].startswith("Validation")]
     assert record["provenance"]["hosts"] == ["n0", "n1", "n2", "n3"]
