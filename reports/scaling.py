@@ -105,9 +105,14 @@ def loss(series: MeasuredSeries, frames: Frames) -> Figure:
     table = steps.merge(chosen[["newest", "ranks", "model"]], left_on="run", right_on="newest")
     name, title = f"{series.name}-loss", "Training loss"
     caption = "Newest job of each point, every iteration, by devices." + left_out(chosen, series.line)
-    drawing = lines(curves, Scale("iteration"), Scale("nats per token"))
+    drawing = lines(curves, Scale("iteration"), Scale(unit_of_loss(series.line)))
     data = table[["ranks", "model", "index", "time_s", "loss", "grad_norm", "warmup"]]
     return Figure(title, caption, drawing, data, name, _describe(curves, "iteration", text.significant))
+
+
+def unit_of_loss(runs: pd.DataFrame) -> str:
+    """Say what the losses of these are in: those of images, of which no tokens are known, have no unit."""
+    return "mean loss" if runs["images_per_s"].notna().any() else "nats per token"
 
 
 def ideal(line: pd.DataFrame, key: str, power: int) -> list[Line]:

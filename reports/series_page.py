@@ -11,7 +11,7 @@ from reports.columns import columns_of
 from reports.frame import Frames
 from reports.jobs import grouped
 from reports.overlaps import short
-from reports.page import Block, Column, KeyFact, Paragraph, Section, Table, flops_column
+from reports.page import NOT_MEASURED, Block, Column, KeyFact, Paragraph, Section, Table, flops_column
 from reports.points import runs_of
 from reports.provenance import failures, provenance
 from reports.scaling import MeasuredSeries
@@ -62,14 +62,31 @@ def points_table(
         "ranks model grid hides batch_size network share time_s spread",
         flops_column("Sustained", "hardware_flops_per_s", rows),
         "hfu mfu of_empirical empirical_from efficiency",
-        Column("Tokens/s", "tokens_per_s", lambda value: text.si(value, ""), figure="rate"),
+        *_rates(rows),
         *kind.extra,
         "gain_none" if rows["gain_none"].notna().any() else "",
         "commits" if (rows["commits"] > 1).any() else "",
         missing={"network": ""},
     )
-    said = f"{note} The batch is in sequences; time, rates and what is saved are of medians over jobs.".strip()
+    said = f"{note} The batch is in {_samples(rows)}; time, rates and what is saved are of medians over jobs.".strip()
     return Table("Measured points", columns, data, f"{name}-points", said, failed="only_failed")
+
+
+def _rates(rows: pd.DataFrame) -> list[Column]:
+    """Give the columns of what is trained on a second: tokens, images, or both where a table has both kinds."""
+    of_images = rows["images_per_s"].notna()
+    kinds = {"Tokens/s": ("tokens_per_s", not of_images.all()), "Images/s": ("images_per_s", of_images.any())}
+    missing = "" if of_images.any() and not of_images.all() else NOT_MEASURED
+    return [
+        Column(title, key, lambda value: text.si(value, ""), missing=missing, figure="rate")
+        for title, (key, shown) in kinds.items()
+        if shown
+    ]
+
+
+def _samples(rows: pd.DataFrame) -> str:
+    of_images = rows["images_per_s"].notna()
+    return "images" if of_images.all() else "sequences or images" if of_images.any() else "sequences"
 
 
 def spelled_out(rows: pd.DataFrame) -> pd.DataFrame:

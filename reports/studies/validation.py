@@ -16,6 +16,7 @@ from reports.page import Block, Column, Facts, Figure, Figures, Page, Paragraph,
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, lines
 from reports.provenance import failures, provenance
+from reports.scaling import unit_of_loss
 from reports.study import Study, trainings_of
 
 TITLE = "Validation"
@@ -137,7 +138,7 @@ def _curves(name: str, newest: pd.DataFrame, steps: pd.DataFrame, frames: Frames
     data = steps.merge(grids, on="run")[["grid", "index", "loss", "serial_loss", "difference"]]
     title = "Training loss"
     caption = "Serial (broad line) and 4D on the grids XxYxZxDATA named, newest run of each."
-    drawing = lines(drawn, Scale("iteration"), Scale("nats per token"))
+    drawing = lines(drawn, Scale("iteration"), Scale(unit_of_loss(newest)))
     said = ". ".join(f"{line.label}: {line.y[0]:.4f} to {line.y[-1]:.4f}" for line in drawn if line.y)
     return Figure(title, caption, drawing, data, f"{name}-loss", said)
 
@@ -145,14 +146,15 @@ def _curves(name: str, newest: pd.DataFrame, steps: pd.DataFrame, frames: Frames
 def _differences(name: str, newest: pd.DataFrame, steps: pd.DataFrame) -> Figure:
     mine = steps[steps["run"].isin(newest["run"])]
     largest = float(mine["difference"].abs().max()) if mine["difference"].notna().any() else 0.0
-    unit, letter = 10.0 ** (exponent := _exponent(largest)), f"10{str(exponent).translate(_RAISED)} nats per token"
+    of_loss = unit_of_loss(newest)
+    unit, letter = 10.0 ** (exponent := _exponent(largest)), f"10{str(exponent).translate(_RAISED)} {of_loss}"
     drawn = []
     for colour, (_, pair) in zip(_COLOURS, newest.iterrows(), strict=False):
         own = mine[mine["run"] == pair["run"]].sort_values("index")
         own = own.assign(scaled=own["difference"] / unit)
         drawn.append(Line.of(own, "index", "scaled", colour, str(pair["grid"]), kind="curve"))
     title = "Difference from serial"
-    caption = f"4D loss minus serial loss. Largest: {largest:.2e} nats per token."
+    caption = f"4D loss minus serial loss. Largest: {largest:.2e} {of_loss}."
     data = mine.merge(newest[["run", "grid"]], on="run")[["grid", "index", "difference", "relative"]]
     drawing = lines(drawn, Scale("iteration"), Scale(letter))
     return Figure(title, caption, drawing, data, f"{name}-difference", caption)

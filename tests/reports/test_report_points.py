@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from sample_results import train, validation
+from sample_results import save, train, validation
 
 from engine.result.schema import Result
 from reports import published
@@ -14,6 +14,7 @@ from reports.load import Run
 from reports.page import Facts
 from reports.peaks import with_peaks
 from reports.points import fastest, points
+from reports.site import build
 from reports.studies.validation import STUDY, compare
 
 
@@ -174,3 +175,18 @@ def test_a_loss_that_is_no_number_differs_without_bound() -> None:
 def test_a_4d_run_without_a_serial_one_is_not_compared() -> None:
     pairs, _ = compare(framed(validation()[1]))
     assert math.isnan(pairs["largest"].iloc[0])
+
+
+def test_of_networks_of_images_rates_and_losses_are_in_images(tmp_path: Path) -> None:
+    result = train()
+    assert result.model is not None
+    assert result.summary is not None
+    seen = result.summary.model_copy(update={"samples_per_s": 123.0})
+    shape = result.model.model_copy(update={"vocabulary": None, "family": "unet"})
+    save([result.model_copy(update={"model": shape, "summary": seen})], tmp_path)
+    build([tmp_path], tmp_path / "site")
+    page = (tmp_path / "site" / "weak_scaling.html").read_text()
+    assert "Images/s" in page
+    assert "The batch is in images" in page
+    assert "Tokens/s" not in page
+    assert "mean loss" in page
