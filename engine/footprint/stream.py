@@ -5,6 +5,7 @@ A tensor is the same where it is one block's output, the next one's input, and w
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 
 from engine.models.network import Network
@@ -42,6 +43,7 @@ class Stream:
                 skip, left = Skip(boundary, self.numel[number] + prod(section.takes.shape)), tuple(rest)
             self.skips.append(skip)
             self.left.append((*left, number + 1) if section.leaves else left)
+        self._skips = any(self.skips)
 
     def of_stage(self, chunks: Sequence[range], group: int) -> "OfStage":
         """Count for a stage that has these chunks of blocks, so many of which are recomputed together; none if 0."""
@@ -67,6 +69,8 @@ class Stream:
         return self.whole[start] - (0 if self.skips[start] else self.numel[start])
 
     def _inputs(self, blocks: Sequence[int], group: int) -> list[int]:
+        if not self._skips:
+            return [0, *accumulate(0 if place % group else self.numel[number] for place, number in enumerate(blocks))]
         found, kept, count = [0], set[int](), 0
         for place, number in enumerate(blocks):
             for boundary in (number, *self.left[number]) if place % group == 0 else ():
@@ -80,12 +84,14 @@ class Stream:
         return stop < len(self.skips) and self.whole[stop] > self.numel[stop]
 
     def _parts(self, chunk: range) -> list[bool]:
+        if not self._skips:
+            return [False] * len(chunk)
         return [self.skips[number] is not None for number in chunk[1:]] + [self._shared(chunk.stop)]
 
     def _waiting(self, chunk: range) -> list[int]:
         message = self.whole[chunk.stop] if self._shared(chunk.stop) else 0
         found, taken = [message] * len(chunk), list[Skip]()
-        for place in reversed(range(len(chunk)) if any(self.skips) else ()):
+        for place in reversed(range(len(chunk)) if self._skips else ()):
             above = self.skips[chunk[place + 1]] if place + 1 < len(chunk) else None
             taken += [above] if above is not None else []
             taken = [skip for skip in taken if skip.boundary <= chunk[place]]
