@@ -2,6 +2,7 @@
 active (par4d VII-A and Fig. 8).
 
     reframe -c suites/validation.py --system perlmutter -n UNet -S data=/path/to/cifar    what prepare-images has made
+    reframe -c suites/validation.py --system local -n UNetSamples -r    images, step by step of a training
 
 Both runs start from the same weights and see the same samples, so their loss curves must be the same but for rounding.
 The virtual cluster has eight ranks, of which each of three axes takes two. The U-Net's first losses and its gradients
@@ -9,10 +10,12 @@ are held to those of PyTorch's DDP, too, from weights none of which begins as 0.
 """
 
 from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
 from typing import Any
 
 import reframe as rfm
-from reframe.core.builtins import fixture
+from reframe.core.builtins import fixture, parameter
 from reframe.core.exceptions import SanityError
 
 from engine.grid import Grid
@@ -63,7 +66,7 @@ RECIPE = RECIPES[SYSTEM.device.kind]
 # The 50M network of par4d Fig. 8 on GPUs, for as many steps as show that the curves are one.
 UNETS = {
     "cpu": Recipe(
-        "unet-test", vocabulary=0, sequences=4, precision="fp64", learning_rate=1e-3,
+        "unet-test", vocabulary=0, sequences=4, precision="fp64", learning_rate=5e-4,
         serial_limit="2m", limit="6m", iterations=16,
     ),
     "cuda": Recipe(
@@ -72,6 +75,8 @@ UNETS = {
     ),
 }  # fmt: skip
 UNET = UNETS[SYSTEM.device.kind]
+SHOWN, SAVED = (250, 500, 1000, 2000), "saved"
+"""Images are made after so many steps, with what is saved there."""
 GRID = "2x1x2x2" if SYSTEM.name == "vcluster" else "2x2x2x2"
 
 
@@ -180,6 +185,39 @@ class UNetValidation(BesideSerial, UNetCurve):
     tags = {"validation"}
     time_limit = UNET.limit
     serial = fixture(SerialUNetCurve, scope="partition")
+
+
+class TrainedUNet(UNetCurve):
+    """One device trains the U-Net for as long as its images take to look like something, and keeps what it has then."""
+
+    descr = "training of a network that makes images"
+    study = "samples"
+    num_tasks = 1
+    grid = "1x1x1x1"
+    iterations = SHOWN[-1]
+    precision = "fp32"
+    time_limit = "60m"
+
+    def options(self) -> list[str]:
+        return [*super().options(), "--save", SAVED, "--save-every", str(gcd(*SHOWN))]
+
+
+@rfm.simple_test
+class UNetSamples(EngineTest):
+    """Images that the U-Net makes after so many steps."""
+
+    descr = "images of a U-Net, step by step of its training"
+    study = "validation"
+    tags = {"samples"}
+    num_tasks = 1
+    time_limit = "10m"
+    out = "result.png"
+    step = parameter(SHOWN, loggable=True)
+    trained = fixture(TrainedUNet, scope="partition")
+
+    def options(self) -> list[str]:
+        saved = Path(self.trained.stagedir, SAVED, f"step-{self.step}")
+        return ["sample", "--resume", str(saved), "--device", self.device]
 
 
 @rfm.simple_test

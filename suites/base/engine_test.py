@@ -64,6 +64,8 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
     compare = variable(typ.Bool, value=True)
     keep_files = [RESULT]
     study = ""
+    out = RESULT
+    """The engine's --out; where that isn't the result, the result lies beside it."""
     reference: dict[str, Any]
     referenced: tuple[str, ...] = ()
 
@@ -126,7 +128,7 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
         for name, value in self.labels().items():
             words += ["--label", f"{name}={value}"]
         self.executable = shlex.quote(self.python)
-        self.executable_opts = ["-m", "engine", *map(shlex.quote, words), "--out", RESULT]
+        self.executable_opts = ["-m", "engine", *map(shlex.quote, words), "--out", self.out]
 
     @run_before("run")
     def run_from_the_nodes_own_folder(self) -> None:
