@@ -57,7 +57,8 @@ class Link:
         self._step = self._ahead = 0
         self._expected: dict[Direction, deque[Task]] = {}
         """These messages have still to be taken, in their order."""
-        self._unposted: dict[Direction, int] = {}
+        self._unposted: dict[Direction, deque[Task]] = {}
+        """Of these no receive has been posted."""
         self._coming: dict[Direction, deque[tuple[Handle, Tensor]]] = {}
         self._sent: list[Handle] = []
         self._departing: list[Handle] = []
@@ -71,7 +72,7 @@ class Link:
         self._ahead = 0 if not ahead else POSTED_ON_CUDA if device_waits(self._comm) else POSTED
         self._step += 1
         self._expected = {direction: deque(tasks) for direction, tasks in expected.items()}
-        self._unposted = {direction: len(tasks) for direction, tasks in expected.items()}
+        self._unposted = {direction: deque(tasks) for direction, tasks in expected.items()}
         self._coming = {direction: deque() for direction in expected}
         for direction in expected:
             self._post(direction, self._ahead)
@@ -150,11 +151,9 @@ class Link:
         self._tails.clear()
 
     def _post(self, direction: Direction, most: int) -> None:
-        coming, expected = self._coming[direction], self._expected[direction]
-        while self._unposted[direction] and len(coming) < most:
-            next_one = expected[len(expected) - self._unposted[direction]]
-            self._unposted[direction] -= 1
-            part_bytes = self._cut(self._shapes(self._stage, next_one))[1]
+        coming, unposted = self._coming[direction], self._unposted[direction]
+        while unposted and len(coming) < most:
+            part_bytes = self._cut(self._shapes(self._stage, unposted.popleft()))[1]
             message = torch.empty(part_bytes + TAIL_BYTES, dtype=torch.uint8, device=self._comm.device)
             lane, peer = LANES[direction], self._from[direction]
             coming.append((self._comm.issue(Kind.RECV, CUTTING_STAGES, message, lane=lane, peer=peer), message))

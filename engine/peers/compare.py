@@ -115,7 +115,7 @@ def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int)
         comparison.check(case.model)
         if isinstance(comparison.layout, Grid):
             check_grid(case.model, comparison.layout, case.peer_batch)
-        elif comparison.layout is not None and comparison.lacking(case.model, recompute=0) is None:
+        elif comparison.layout is not None and comparison.knows(case.model):
             comparison.layout.for_batch(case.peer_batch).check(case.model, case.batch.sequences)
         check_grid(case.model, comparison.grid, case.batch)
         if ranks > 1 and comparison.grid.size != ranks:
