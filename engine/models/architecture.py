@@ -174,8 +174,7 @@ def _check_splits(model: Architecture, grid: Grid) -> None:
                 f"Grid {grid} splits the {what} over {STREAM}={stream}, but {number} is not a multiple of {stream}: "
                 f"{STREAM} may be one of {listed_divisors(number)}."
             )
-    placed = [placed for section in network.sections for placed in section.placements()]
-    tiles = {placement.name: prod(placement.tile_shape(grid)) for placement in placed if placement.sharded}
+    tiles = {placement.name: prod(placement.tile_shape(grid)) for placement in network.kinds if placement.sharded}
     for name, tile in tiles.items():
         if tile % grid.shards:
             raise UsageError(

@@ -123,6 +123,15 @@ class Network:
         """List what is recomputed, in its order."""
         return tuple(Block(section, number) for section, number in self.repeats() if section.recomputed)
 
+    @cached_property
+    def kinds(self) -> tuple[Placement, ...]:
+        """List the placements: of those that differ in names and initial values alone the first."""
+        found: dict[tuple[object, ...], Placement] = {}
+        for placed in (placed for section in self.sections for placed in section.placements()):
+            parts, sliced = tuple(placed.parts.items()), tuple(placed.sliced.items())
+            found.setdefault((placed.shape, placed.split, placed.sharded, parts, sliced), placed)
+        return tuple(found.values())
+
     @property
     def alike(self) -> bool:
         """Say whether all blocks are the same but for their numbers."""
@@ -156,7 +165,7 @@ class Network:
         name = f"{self.head.name}.weight"
         return next(placed for placed in self.after if placed.name == self.ties.get(name, name))
 
-    @property
+    @cached_property
     def divided_by_inner(self) -> Mapping[str, int]:
         """Count what the axis INNER has to divide, by what it is called: of several the largest common divisor."""
         found: dict[str, int] = {}
@@ -166,11 +175,11 @@ class Network:
                     found[what] = gcd(found.get(what, 0), number)
         return found
 
-    @property
+    @cached_property
     def divided_by_stream(self) -> Mapping[str, int]:
         """Count what the axis STREAM has to divide in the same way."""
         found: dict[str, int] = {}
-        for carried in {carried for boundary in self.boundaries for carried in boundary}:
+        for carried in (*self.entering, *(section.output for section in self.sections if section.output)):
             found[carried.what] = gcd(found.get(carried.what, 0), carried.features)
         return found
 

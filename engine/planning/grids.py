@@ -65,9 +65,8 @@ class SearchSpace:
 
     def shards(self, x: int, y: int) -> list[int]:
         """List every z that divides the tiles of this plane, ascending."""
-        network = self.model.network()
-        placements = [placed for section in network.sections for placed in section.placements()]
-        return divisors(gcd(*(prod(p.tile_shape(Grid(x, y))) for p in placements if p.sharded)))
+        kinds = self.model.network().kinds
+        return divisors(gcd(*(prod(p.tile_shape(Grid(x, y))) for p in kinds if p.sharded)))
 
     def parts(self, ranks: int) -> set[int]:
         """Return the numbers one of which has to divide the batch, so that some grid of so many ranks can share it."""

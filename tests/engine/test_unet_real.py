@@ -40,8 +40,10 @@ def tiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "tiles"
 
 
-@pytest.mark.parametrize(("steps", "falls_to"), [(12, 0.95), pytest.param(100, 0.6, marks=pytest.mark.weekly)])
-def test_losses_of_real_tiles_fall_and_equal_one_ranks(tiles: Path, steps: int, falls_to: float) -> None:
+@pytest.mark.weekly
+def test_losses_of_real_tiles_fall_and_equal_one_ranks(tiles: Path) -> None:
+    steps, falls_to = 100, 0.6
+
     def config(grid: Grid) -> TrainConfig:
         return TrainConfig(
             model=ModelChoice(model="unet-tiny"), grid=grid, batch=Batch(16), data=str(tiles), precision="fp64",

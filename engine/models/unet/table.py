@@ -1,5 +1,6 @@
 """The U-Net's table of operations. The stream is split over y, as a transformer's is. No torch in it."""
 
+from functools import cache
 from math import sqrt
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from engine.models.unet.config import UNetConfig
 
 
+@cache
 def table(shape: "UNetConfig") -> Network:
-    """List the operations of a shape. Both ends of a skip are split alike, or Network.boundaries refuses them."""
+    """List the operations of a shape. Raises ValueError if both ends of a skip aren't alike."""
     base, steps = shape.base, shape.steps
     time = (
         _linear("time.fc1", 4 * base, base, reads_data=True, tokens=1),
@@ -26,7 +28,7 @@ def table(shape: "UNetConfig") -> Network:
     last = _conv("conv_out", shape.channels_out, base * shape.multipliers[0], shape.image, split=(None, STREAM),
                  init=_ending(shape.last_std), bias_init=ZERO)  # fmt: skip
     stream = _images(base, shape.image)
-    return Network(
+    network = Network(
         (
             Section((*time, first)),
             *(_section(shape, step, number) for number, step in enumerate(steps)),
@@ -34,6 +36,8 @@ def table(shape: "UNetConfig") -> Network:
         ),
         (stream, Carried((4 * base,), 0, "channels"), stream),
     )
+    _ = network.boundaries  # of every level, before anything runs
+    return network
 
 
 def _section(shape: "UNetConfig", step: Step, number: int) -> Section:
