@@ -2,6 +2,7 @@
 active (par4d VII-A and Fig. 8).
 
     reframe -c suites/validation.py --system perlmutter -n UNet -S data=/path/to/cifar    what prepare-images has made
+    reframe -c suites/validation.py --system perlmutter -S model=unet-250m    another network, of images or of text
     reframe -c suites/validation.py --system local -n UNetSamples -r    images, step by step of a training
 
 Both runs start from the same weights and see the same samples, so their loss curves must be the same but for rounding.
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import reframe as rfm
-from reframe.core.builtins import fixture, parameter
+from reframe.core.builtins import fixture, parameter, run_before, variable
 from reframe.core.exceptions import SanityError
 
 from engine.grid import Grid
+from engine.models.catalogue import lookup
 from engine.result import metrics
 from suites.base.comparison import PeerComparison
 from suites.base.corpus import Corpus
@@ -86,7 +88,20 @@ class Text(Corpus):
     vocabulary = RECIPE.vocabulary
 
 
-class OneCurve(Training):
+class OfItsData(rfm.RegressionTestPlugin):
+    """A test that trains on data of one kind, reads. Where -S names a network of other data, it is left out."""
+
+    model: str
+    reads: str
+
+    @run_before("setup")
+    def leave_out_a_network_of_other_data(self) -> None:
+        kind = lookup(self.model).task.data.kind
+        if kind != self.reads:
+            self.skip(f"{self.model} is trained on {kind}, and this test on {self.reads}")
+
+
+class OneCurve(OfItsData, Training):
     """One training. variant: which of the two curves it is."""
 
     study = "validation"
@@ -100,6 +115,7 @@ class LossCurve(OneCurve):
     """One training of the GPT."""
 
     text = fixture(Text, scope="session")
+    reads = "text"
     iterations = RECIPE.iterations
     model, sequences, precision = RECIPE.model, RECIPE.sequences, RECIPE.precision
     learning_rate, micro_batch = RECIPE.learning_rate, RECIPE.micro_batch
@@ -112,6 +128,7 @@ class UNetCurve(OneCurve):
     """One training of the U-Net, on the images that -S data names where it does."""
 
     images = fixture(Images, scope="session")
+    reads = "images"
     iterations = UNET.iterations
     model, sequences, precision = UNET.model, UNET.sequences, UNET.precision
     learning_rate, micro_batch = UNET.learning_rate, UNET.micro_batch
@@ -221,19 +238,21 @@ class UNetSamples(EngineTest):
 
 
 @rfm.simple_test
-class UNetAgainstDDP(PeerComparison, EngineTest):
+class UNetAgainstDDP(OfItsData, PeerComparison, EngineTest):
     """The U-Net on all ranks beside PyTorch's DDP: the engine says whether losses and gradients are the same."""
 
     descr = "losses of 4D training against PyTorch's DDP"
     study = "validation"
     worth = Worth.CORRECTNESS
     tags = {"validation"}
+    model = variable(str, value=UNET.model, loggable=True)
+    reads = "images"
     num_tasks = Grid.parse(GRID).size
     time_limit = UNET.limit
 
     def options(self) -> list[str]:
         words = ["bench", "peers", "--peer", "ddp", "--layout", f"1x1x1x{self.num_tasks}", "--grid", GRID]
-        words += ["--model", UNET.model, "--batch-size", str(max(UNET.sequences, self.num_tasks))]
+        words += ["--model", self.model, "--batch-size", str(max(UNET.sequences, self.num_tasks))]
         words += ["--precision", UNET.precision, "--device", self.device, *self.device_memory_options]
         return [*words, "--rounds", "2", "--steps-per-round", "1"]
 

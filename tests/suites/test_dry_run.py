@@ -187,9 +187,18 @@ def test_an_overlap_that_works_is_passed_on_as_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "suite", ["weak_scaling", "strong_scaling", "overlap_ablation", "validation", "peers", "single_device"]
+    ("suite", "model"),
+    [
+        ("weak_scaling", "llama-3.2-1b"),
+        ("strong_scaling", "llama-3.2-1b"),
+        ("overlap_ablation", "llama-3.2-1b"),
+        ("validation", "llama-3.2-1b"),
+        ("validation", "unet-250m"),
+        ("peers", "llama-3.2-1b"),
+        ("single_device", "llama-3.2-1b"),
+    ],
 )
-def test_every_suite_takes_a_network_of_another_architecture(suite: str, tmp_path: Path) -> None:
+def test_every_suite_takes_a_network_of_another_architecture(suite: str, model: str, tmp_path: Path) -> None:
     system = "vcluster" if suite == "peers" else "frontier"
     select = {
         "weak_scaling": "512-gpt",
@@ -198,7 +207,7 @@ def test_every_suite_takes_a_network_of_another_architecture(suite: str, tmp_pat
         "peers": "peer=fsdp2%",
         "single_device": "gpt3-1.3b",
     }
-    options = ["-S", "model=llama-3.2-1b", *(["-n", select[suite]] if suite in select else [])]
+    options = ["-S", f"model={model}", *(["-n", select[suite]] if suite in select else [])]
     done = reframe(tmp_path, "-c", f"suites/{suite}.py", "--system", system, *options, PAR4D_ACCOUNT="abc123")
     assert done.code == 0, done.out
     scripts = [path.read_text() for path in tmp_path.rglob("rfm_job.sh")]
@@ -206,6 +215,6 @@ def test_every_suite_takes_a_network_of_another_architecture(suite: str, tmp_pat
     lines = [script.splitlines()[-1] for script in scripts]
     trained = [line for line in lines if "--model" in line]
     assert trained
-    assert all("--model llama-3.2-1b" in line for line in trained)
+    assert all(f"--model {model}" in line for line in trained)
     labelled = [line for line in trained if "series=" in line]
-    assert all("with llama-3.2-1b" in line for line in labelled), "these are no points of the published series"
+    assert all(f"with {model}" in line for line in labelled), "these are no points of the published series"
