@@ -21,7 +21,7 @@ from suites.base.engine_test import EngineTest
 from suites.base.figures import Figures
 from suites.base.kept import links_of, superseded
 from suites.base.night import NIGHTLY, Worth
-from suites.base.point_training import FEWEST_CORES, ON_THIS_MACHINE, SYSTEM
+from suites.base.point_training import FEWEST_CORES, ON_THIS_MACHINE
 from suites.base.series import CALIBRATION
 from systems import store
 
@@ -45,7 +45,7 @@ class Bandwidth(EngineTest):
     message_bytes = variable(int, value=0)
     time_budget_s = variable(float, value=90.0)
     keep = variable(typ.Bool, value=True)
-    time_limit = {"cuda": "4m", "cpu": "3m"}[SYSTEM.device.kind]
+    time_limit = "3m"
 
     @run_after("init")
     def take_whole_nodes(self) -> None:

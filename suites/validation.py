@@ -57,11 +57,11 @@ class Recipe:
 RECIPES = {
     "cpu": Recipe(
         "gpt-test", vocabulary=512, sequences=16, precision="fp64", learning_rate=3e-3,
-        serial_limit="1m", limit="6m",
+        serial_limit="1m", limit="4m",
     ),
     "cuda": Recipe(
         "gpt2-125m", vocabulary=16384, sequences=16, precision="fp32", learning_rate=3e-4,
-        serial_limit="6m", limit="4m", micro_batch=1,
+        serial_limit="5m", limit="3m", micro_batch=1,
     ),
 }  # fmt: skip
 RECIPE = RECIPES[SYSTEM.device.kind]

@@ -119,8 +119,9 @@ def test_listing_lists_and_runs_nothing(tmp_path: Path) -> None:
     run = reframe(tmp_path, "-c", "suites/weak_scaling.py", "--system", "frontier", "-t", "nightly", "-l")
     assert run.code == 0
     assert "night-32-gpt-5b" in run.out
-    assert "Found 1 check(s)" in run.out
-    assert "1 test, at most 0.3 node-hours: up to 4 nodes, 4 minutes one after the other\n" in run.out
+    assert "night-unet-32-unet-250m" in run.out
+    assert "Found 2 check(s)" in run.out
+    assert "2 tests, at most 0.5 node-hours: up to 4 nodes, 7 minutes one after the other\n" in run.out
     assert not (tmp_path / "stage").exists()
 
 
