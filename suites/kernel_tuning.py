@@ -1,8 +1,8 @@
 """Matrix products of a rank are timed in every mode and tuned; then a whole step shows what it gains by that.
 
-    reframe -c suites/kernel_tuning.py --system local -r             two small networks, products and steps
+    reframe -c suites/kernel_tuning.py --system local -r             small networks, products and steps
     reframe -c suites/kernel_tuning.py --system frontier             every network of the published series
-    reframe -c suites/kernel_tuning.py --system frontier -n par4d     one network, as 64 devices train it
+    reframe -c suites/kernel_tuning.py --system frontier -n par4d-64  one network, as 64 devices train it
     reframe -c suites/kernel_tuning.py --system alps -S model=llama-3.1-8b -n KernelTuning.*5b    another network there
 
 The products are those of one rank of a point's grid, so that one accelerator does for a job of any size; processors

@@ -10,11 +10,12 @@ from running import ONCE, Run, figures, option, options, ranks, reframe, tells_a
 
 import systems
 from engine.grid import Grid
+from engine.models.catalogue import lookup
 from reports.load import load
 from suites.base.series import points
 
 LOCAL = ["-c", "suites/kernel_tuning.py", "--system", "local", "-S", "model=gpt-test", *ONCE, "-r", "-n"]
-PRODUCTS, BOTH = "KernelTuning.*local-1-", "local-1-"
+PRODUCTS, BOTH = "KernelTuning.*local-1-gpt-", "local-1-gpt-"
 
 
 def script(done: Run, command: str, **wanted: str) -> str:
@@ -32,7 +33,7 @@ def script(done: Run, command: str, **wanted: str) -> str:
 def test_every_published_network_is_timed_on_one_device_as_a_rank_of_its_grid(name: str, tmp_path: Path) -> None:
     done = reframe(tmp_path, "-c", "suites/kernel_tuning.py", "--system", name, PAR4D_ACCOUNT="abc123")
     assert done.code == 0, done.out
-    every = [point for point in points("weak_scaling", name) if point.series.name != "night"]
+    every = [point for point in points("weak_scaling", name) if "nightly" not in point.series.tags]
     series = [point for point in every if not point.series.offload]  # the same networks in stages
     assert len(done.jobs("bench matmul")) == len(done.jobs("bench peers")) == len(series)
     node = systems.load(name).node.devices
@@ -46,14 +47,17 @@ def test_every_published_network_is_timed_on_one_device_as_a_rank_of_its_grid(na
             assert option(text, "--precision") == point.series.precision
             assert option(text, "--device") == "cuda"
             assert tells_a_hang_in_time(text)
-            assert "--checkpoint-activations" in text
+            assert ("--checkpoint-activations" in text) == (point.series.checkpoint_every != 0)
             assert f"--label study=kernel_tuning --label system={name}" in text
-        assert option(products, "--micro-batch") == option(step, "--batch-size") == str(point.micro_batch)
-        assert "--twice" in products
         whole = Grid.parse(option(products, "--grid"))
+        at_once = point.micro_batch or point.sequences // whole.batch_split
+        assert option(products, "--micro-batch") == option(step, "--batch-size") == str(at_once)
+        assert "--twice" in products
         assert option(step, "--grid") == str(Grid(x=whole.x, y=whole.y))
         assert ranks(step) == whole.x * whole.y
-        assert (option(step, "--peer"), option(step, "--layers")) == ("untuned", "2")
+        assert option(step, "--peer") == "untuned"
+        alike = lookup(point.model).network().alike
+        assert options(step, "--layers") == (["2"] if alike else []), "or a U-Net would lose what joins its levels"
 
 
 def test_another_network_is_no_point_of_the_published_series(tmp_path: Path) -> None:

@@ -12,16 +12,21 @@ from engine.result.schema import parse
 
 ABLATION = ["-c", "suites/overlap_ablation.py"]
 GRIDS = ["-c", "suites/overlap_grids.py"]
-SMALL = ["-S", "model=gpt-test"]
-# Of each system the grids of its jobs, with the blocks that the cache keeps and the ranks of a node.
+LOCAL = ["--system", "local", "-n", "gpt.*1x1x2x1", "-S", "model=gpt-test", *ONCE]
+"""One point of each study on this machine."""
+# Of each system the models and grids of its jobs, with the blocks that the cache keeps and the ranks of a node.
 SELECTED = {
-    "perlmutter": ("par4d", {"2x2x4x1": (28, 4)}),
-    "frontier": ("gpt-80b", {"2x1x32x128": ("auto", 8)}),
+    "perlmutter": ("16-", {"gpt-20b 2x2x4x1": (28, 4), "unet-250m 2x2x4x1": (36, 4)}),
+    "frontier": ("gpt-80b", {"gpt-80b 2x1x32x128": ("auto", 8)}),
     "vcluster": (
-        "(vcluster|two-nodes)-",
-        {"2x2x2x1": (2, 2), "2x2x1x2": (2, 2), "2x1x1x1": (6, 1), "1x1x2x1": (6, 1), "1x1x1x2": (6, 1)},
+        "(vcluster|two-nodes|unet)-",
+        {
+            **{f"gpt-vcluster-small {grid}": (2, 2) for grid in ("2x2x2x1", "2x2x1x2")},
+            **{f"gpt-local-4 {grid}": (6, 1) for grid in ("2x1x1x1", "1x1x2x1", "1x1x1x2")},
+            **{f"unet-vcluster {grid}": (15, 2) for grid in ("2x2x2x1", "1x1x4x2")},
+        },
     ),
-    "summit": ("48-", {"1x1x48x1": ("auto", 6)}),
+    "summit": ("48-", {"gpt-12b 1x1x48x1": ("auto", 6)}),
 }
 ROUNDS = {"perlmutter": 10, "frontier": 5, "vcluster": 6, "summit": 10}
 
@@ -37,16 +42,16 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def test_each_point_is_one_job_that_compares_all_flags(run: tuple[str, Run]) -> None:
     name, done = run
     assert done.code == 0, done.out
-    jobs = {option(script, "--grid"): script for script in done.jobs("bench overlap")}
+    jobs = {f"{option(script, '--model')} {option(script, '--grid')}": script for script in done.jobs("bench overlap")}
     assert set(jobs) == set(SELECTED[name][1])
     assert len(list(done.folder.glob("stage/**/rfm_job.sh"))) == len(jobs)
-    for grid, (cache, per_node) in SELECTED[name][1].items():
-        script = jobs[grid]
+    for point, (cache, per_node) in SELECTED[name][1].items():
+        script = jobs[point]
         assert option(script, "--overlap") == f"oar,ors,oag,cache={cache},data"
         assert option(script, "--clip") == "0"
         assert int(option(script, "--rounds")) == ROUNDS[name]
         assert float(option(script, "--learning-rate")) == pytest.approx(1e-6), "or it might diverge without clipping"
-        assert "--checkpoint-activations" in script
+        assert ("--checkpoint-activations" in script) == point.startswith("gpt")
         assert "--variant" not in script
         assert "--label study=overlap_ablation" in script
         per_node_words = ("--rs_per_host", "--ntasks-per-node")
@@ -55,7 +60,7 @@ def test_each_point_is_one_job_that_compares_all_flags(run: tuple[str, Run]) -> 
 
 def test_some_of_the_flags_and_other_numbers_of_turns_can_be_asked_for(tmp_path: Path) -> None:
     asked = ["-S", "overlap=oar,oag", "-S", "rounds=20", "-S", "steps_per_round=3", "-S", "ranks_per_node=2"]
-    done = reframe(tmp_path, *ABLATION, "--system", "perlmutter", *asked)
+    done = reframe(tmp_path, *ABLATION, "--system", "perlmutter", "-n", "gpt", *asked)
     (script,) = done.jobs("bench overlap")
     words = ("--overlap", "--rounds", "--steps-per-round", "--ntasks-per-node", "--nodes", "--end-within")
     assert [option(script, word) for word in words] == ["oar,oag", "20", "3", "2", "8", "1440"]
@@ -70,7 +75,8 @@ def test_a_cache_larger_than_the_model_is_refused_with_the_engines_sentence(tmp_
     done = reframe(tmp_path / "a", *ABLATION, "--system", "perlmutter", root=copy)
     assert done.code == 1
     assert "--overlap cache=33 keeps the weights of 33 blocks, but gpt-20b has 32: use cache=32 or fewer." in done.out
-    assert not done.jobs("bench overlap")
+    (script,) = done.jobs("bench overlap")
+    assert option(script, "--model") == "unet-250m", "its 36 blocks are kept"
 
 
 def test_on_every_grid_of_the_small_cluster_each_flag_is_compared_alone(tmp_path: Path) -> None:
@@ -99,9 +105,8 @@ def test_all_flags_are_each_of_them_alone_and_a_grid_with_nothing_to_hide_is_ref
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One point of each study on this machine."""
-    few = ["-n", "1x1x2x1", "-S", "rounds=2", "-S", "steps_per_round=2", "-S", "overlap=ors,oag,data", *SMALL, *ONCE]
-    return reframe(tmp_path_factory.mktemp("here"), *ABLATION, *GRIDS, "--system", "local", *few)
+    few = ["-S", "rounds=2", "-S", "steps_per_round=2", "-S", "overlap=ors,oag,data"]
+    return reframe(tmp_path_factory.mktemp("here"), *ABLATION, *GRIDS, *LOCAL, *few)
 
 
 @pytest.mark.slow
@@ -145,7 +150,7 @@ turns._compared = lacking
 
 @pytest.mark.slow
 def test_an_ablation_that_fails_or_lacks_a_turn_says_so(tmp_path: Path) -> None:
-    few = ["--system", "local", "-n", "1x1x2x1", "-S", "overlap=oag", *SMALL, *ONCE]
+    few = [*LOCAL, "-S", "overlap=oag"]
     wrong = [
         "-S",
         "OverlapAblation.learning_rate=1e30",
