@@ -1,0 +1,43 @@
+"""What is trained on is prepared by a job, once for all tests that read it."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import reframe as rfm
+import reframe.utility.sanity as sn
+from reframe.core.builtins import run_before, sanity_function, variable
+
+from suites.base.allocation import Allocation
+from suites.base.point_training import SYSTEM
+
+
+class Prepared(Allocation, rfm.RunOnlyRegressionTest):
+    """A fixture that runs `engine data ...` in a job; beside ReFrame where a job would take a node of GPUs.
+
+    into: the name of its folder. made: what the command says that it has made, such as tokens.
+    """
+
+    python = variable(str, value=sys.executable)
+    num_tasks = 1
+    local = SYSTEM.device.kind == "cuda"
+    time_limit = "1m"
+    into = made = ""
+
+    def options(self) -> list[str]:
+        """Return the words of the command behind `data`, without --out."""
+        raise NotImplementedError
+
+    @property
+    def folder(self) -> str:
+        return str(Path(self.stagedir, self.into))
+
+    @run_before("run")
+    def write_command(self) -> None:
+        self.executable = shlex.quote(self.python)
+        self.executable_opts = ["-m", "engine", "data", *map(shlex.quote, self.options()), "--out", self.into]
+
+    @sanity_function
+    def it_was_written(self) -> bool:
+        what = rf"^{self.into}: \S+ {self.made}"
+        return bool(sn.assert_found(what, self.stdout, msg=f"no {self.made}; see {self.stderr}"))
