@@ -8,7 +8,6 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from engine.grid import Grid
 from engine.overlap.flat import Flat
 from engine.placement import Placement
 
@@ -25,11 +24,6 @@ class ShardedWeight:
     placement: Placement
     shard: nn.Parameter
     tile_shape: tuple[int, ...]
-
-    @classmethod
-    def on_grid(cls, placement: Placement, shard: nn.Parameter, grid: Grid) -> "ShardedWeight":
-        """Make it as its placement says."""
-        return cls(placement, shard, placement.tile_shape(grid))
 
     def tile(self, elements: Tensor) -> Tensor:
         """View a tile's flat elements as [n, k], as they are stored."""

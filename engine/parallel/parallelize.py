@@ -92,7 +92,7 @@ def parallelize(
         tile, start = placement.tile_shape(grid), start + numel
         parameters[name] = nn.Parameter(elements if placement.sharded else elements.view(tile))
         if placement.sharded:
-            weights[name] = ShardedWeight.on_grid(placement, parameters[name], grid)
+            weights[name] = ShardedWeight(placement, parameters[name], tile)
     replicated = [parameter for name, parameter in parameters.items() if name not in weights]
     schedule = WeightSchedule(
         comm, list(weights.values()), replicated, precision, overlap, lie,

@@ -99,7 +99,7 @@ def start(case: Case, comm: Comm) -> tuple[Conv2d, WeightSchedule]:
         for rectangle in placement.rectangles(comm.grid, comm.coords):
             rectangle.of(local).copy_(serial.get_parameter(name).detach()[rectangle.region])
         parameters[name] = nn.Parameter(local)
-    weight = ShardedWeight.on_grid(placements["weight"], parameters["weight"], comm.grid)
+    weight = ShardedWeight(placements["weight"], parameters["weight"], placements["weight"].tile_shape(comm.grid))
     replicated = [parameters["bias"]] if case.bias else []
     schedule = WeightSchedule(
         comm, [weight], replicated, Precision.named("fp64"), case.overlap, gathers_again=case.gathers_again
