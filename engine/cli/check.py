@@ -11,6 +11,7 @@ from engine.cli.train import PaceOptions
 from engine.cli.written import Json, facts, size, write
 from engine.footprint.fit import parameters_per_rank
 from engine.footprint.memory import Footprint
+from engine.models.image_operations import norms_that_share
 from engine.overlap.flags import Pace
 from engine.training.checks import checked, notices
 from engine.training.config import RUN, TrainConfig
@@ -35,6 +36,7 @@ def check(
     training = run.training
     for notice in [*said, *notices(run)]:
         sys.stderr.write(f"{notice}\n")
+    sharing, norms = norms_that_share(training.model.network(), run.grid)
     needs = Footprint(training, config.device_kind).on(run.grid)
     figures = {
         "grid": str(run.grid),
@@ -46,6 +48,7 @@ def check(
         "sequences_per_rank": training.batch.per_rank(run.grid),
         "micro_batch": training.batch.at_once(run.grid),
         "schedule": str(training.staged(run.grid).choice),
+        **({"norms_that_share_statistics": sharing} if norms else {}),
     }
     memory = {f"memory of a rank, {name}": size(value) for name, value in asdict(needs).items() if value}
     words = {
@@ -54,6 +57,7 @@ def check(
         "parameters of a rank": f"{figures['parameters_per_rank']:,}",
         "sequences of a rank": f"{figures['sequences_per_rank']:,}, {figures['micro_batch']:,} at once",
         **({"schedule": figures["schedule"]} if run.grid.stages > 1 else {}),
+        **({"norms whose groups ranks share": f"{sharing} of {norms}"} if norms else {}),
         **memory,
         "memory of a rank, in all": size(needs.total),
     }

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from engine.grid import INNER, STREAM, Axis, Grid
+from engine.models.network import Network
 from engine.models.operations import Kept, Linear, Operation
 from engine.placement import Constant, Placement
 
@@ -57,7 +58,7 @@ class Conv2d(Linear):
 @dataclass(frozen=True, slots=True)
 class GroupNorm(Operation):
     """It is a norm of so many groups of channels, and a SiLU behind it, if any. split: the axis of its channels, whose
-    parts are split on their own. scaled: whether each sample brings factors and shifts of its own.
+    parts are split on their own.
     """
 
     name: str
@@ -65,7 +66,6 @@ class GroupNorm(Operation):
     groups: int
     split: Axis = STREAM
     parts: tuple[int, ...] = ()
-    scaled: bool = False
     silu: bool = True
     tokens: int | None = None
 
@@ -83,8 +83,8 @@ class GroupNorm(Operation):
 
     @property
     def kept(self) -> Kept:
-        """Count its input, that of the SiLU, and what is scaled: where a group isn't whole, that isn't kept."""
-        kept = self.features * (1 + self.silu + self.scaled)
+        """Count its input, and that of the SiLU."""
+        kept = self.features * (1 + self.silu)
         return Kept(over_stream=kept) if self.split is STREAM else Kept(over_inner=kept)
 
 
@@ -108,3 +108,15 @@ class Added(Operation):
     features: int
     multiplied: bool = False
     tokens: int | None = None
+
+
+def norms_that_share(network: Network, grid: Grid) -> tuple[int, int]:
+    """Count the norms some of whose groups lie on several ranks, which share their statistics, and all norms of groups.
+
+    >>> from engine.models.unet.config import UNetConfig
+    >>> network = UNetConfig("unet-50m", base=128).network()
+    >>> norms_that_share(network, Grid(y=2)), norms_that_share(network, Grid(x=4))
+    ((2, 88), (0, 88))
+    """
+    norms = [norm for section in network.sections for norm in section.of_kind(GroupNorm)]
+    return sum(not norm.whole(grid) for norm in norms), len(norms)
