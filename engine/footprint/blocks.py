@@ -7,7 +7,7 @@ fullest moments are. Of other blocks all operations are looked at, from the last
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from engine.footprint.images import Backward, kept_of
+from engine.footprint.images import Backward
 from engine.footprint.instant import Instant
 from engine.footprint.rows import Rows
 from engine.grid import INNER
@@ -40,7 +40,7 @@ def describe(section: Section, rows: Rows, *, part: bool, deferring: bool) -> Bl
 def kept_by(section: Section, rows: Rows) -> float:
     """Count what a section keeps for its backward."""
     sequence = rows.model.sequence
-    return sum(kept_of(operation, rows, section.tokens_of(operation, sequence)) for operation in section.operations)
+    return rows.kept(section.kept(sequence))
 
 
 def of_head(section: Section, rows: Rows) -> tuple[Instant, ...]:

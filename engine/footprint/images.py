@@ -10,15 +10,7 @@ from engine.footprint.rows import Rows
 from engine.grid import INNER, STREAM
 from engine.models.image_operations import Added, Conv2d, GroupNorm, Resample
 from engine.models.network import Section
-from engine.models.operations import Attention, Linear, Operation, Redistribute
-
-
-def kept_of(operation: Operation, rows: Rows, tokens: int) -> float:
-    """Count the bytes of what an operation keeps: what samples scale isn't kept where ranks share a group."""
-    kept = rows.kept(operation.kept.of(tokens))
-    if isinstance(operation, GroupNorm) and operation.scaled and not operation.whole(rows.grid):
-        kept -= rows.features(tokens * operation.features, rows.grid[operation.split])
-    return kept
+from engine.models.operations import Attention, Linear, Redistribute
 
 
 class Backward:
@@ -32,7 +24,7 @@ class Backward:
         sequence = rows.model.sequence
         self._rows, self._part = rows, part
         self._walk = [(operation, section.tokens_of(operation, sequence)) for operation in section.operations]
-        self._there = sum(kept_of(operation, rows, tokens) for operation, tokens in self._walk)
+        self._there = sum(rows.kept(operation.kept.of(tokens)) for operation, tokens in self._walk)
         self._number = self._products = len(section.of_kind(Linear))
         output = section.output
         self._flowing = rows.carried(output) if output is not None and not part else 0.0
@@ -63,7 +55,7 @@ class Backward:
                     inner = self._rows.features(tokens * operation.heads * operation.head_size, self._rows.grid[INNER])
                     yield self._at(5 * inner)
                     self._flowing = 3 * inner
-            self._there -= kept_of(operation, self._rows, tokens)
+            self._there -= self._rows.kept(operation.kept.of(tokens))
             if isinstance(operation, GroupNorm) and operation.split is STREAM:
                 self._flowing, self._beside, self._part = one, 0.0, False  # here a branch began
 
@@ -120,17 +112,14 @@ class Backward:
             self._flowing = self._flowing if aside else cut
 
     def _norm(self, norm: GroupNorm, tokens: int) -> Iterator[Instant]:
-        """Count the backward of the SiLU, of scaling, and of the norm itself, which takes a copy of what attention
-        gives back by pixels.
+        """Count the backward of the SiLU, and of the norm itself, which takes a copy of what attention gives back by
+        pixels.
         """
         rows, whole = self._rows, norm.whole(self._rows.grid)
         one = rows.features(tokens * norm.features, rows.grid[norm.split])
         freed = 0.0
         if norm.silu:
             yield self._at(2 * one)
-            freed += one
-        if norm.scaled and whole:
-            yield self._at(4 * one - freed)
             freed += one
         own = 2 * one * rows.master / rows.compute if rows.narrow and rows.on_cpu and not whole else one
         yield self._at(one + own + (0.0 if norm.silu else one) - freed)

@@ -30,28 +30,38 @@ class Convolution(torch.autograd.Function):
     def backward(ctx, dO: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:  # type: ignore[no-untyped-def]
         inputs, W = ctx.saved_tensors  # line 10
         layer: Conv2d = ctx.layer
-        dI, reduction = None, None
-        if ctx.needs_input_grad[0]:
-            W = layer.schedule.gather(layer.sharded) if W is None else W
-            dI = _gradients(dO, inputs, W, layer, (True, False))[0]  # line 11
+        schedule, reduction = layer.schedule, None
+        needs_dI, _, needs_dbias, _ = ctx.needs_input_grad
+        dI = dbias_N = None
+        if needs_dI and W is None:
+            W = schedule.gather(layer.sharded)
+        # One call makes all that nothing is to be hidden behind, or rounded.
+        dI_apart = needs_dI and (layer.out_ranks > 1 or schedule.deferring)
+        dbias_apart = needs_dbias and (schedule.deferring or layer.weight.dtype != dO.dtype)
+        if dI_apart:
+            dI = _gradients(dO, inputs, W, layer, (True, False, False))[0]  # line 11
             dI = dI if layer.out_ranks == 1 else dI.contiguous()
             reduction = layer.start_sum(dI)  # line 12
 
         def fill(out: Tensor, *, add: bool) -> None:
-            dW = _gradients(dO, inputs, out, layer, (False, True))[1]
-            out.add_(dW) if add else out.copy_(dW)
+            nonlocal dI, dbias_N
+            asked = needs_dI and not dI_apart, True, needs_dbias and not dbias_apart
+            made = _gradients(dO, inputs, out if W is None else W, layer, asked)
+            dI, dbias_N = (dI if dI_apart else made[0]), made[2]
+            out.add_(made[1]) if add else out.copy_(made[1])
 
-        layer.schedule.accumulate(layer.sharded, fill)  # lines 13-14: product and reduce-scatter over z
-        dbias_N = dO.sum(dim=(0, 2, 3), dtype=layer.weight.dtype) if ctx.needs_input_grad[2] else None
+        schedule.accumulate(layer.sharded, fill)  # lines 13-14: product and reduce-scatter over z
+        if dbias_apart:
+            dbias_N = dO.sum(dim=(0, 2, 3), dtype=layer.weight.dtype)
         if reduction is not None:
             reduction.wait(unavoidable=True)  # OAR (V-D): behind all that doesn't need it
         return dI, None, dbias_N, None
 
 
-def _gradients(dO: Tensor, inputs: Tensor, W: Tensor, layer: "Conv2d", asked: tuple[bool, bool]) -> list[Tensor]:
-    """Compute dI, or dW, of which only the shape of W is needed."""
+def _gradients(dO: Tensor, inputs: Tensor, W: Tensor, layer: "Conv2d", asked: tuple[bool, bool, bool]) -> list[Tensor]:
+    """Compute those asked for of dI, dW and the bias's; but for dI, only the shape of W is needed."""
     return torch.ops.aten.convolution_backward(
-        dO, inputs, W, None, layer.stride, layer.padding, (1, 1), False, (0, 0), 1, (*asked, False)
+        dO, inputs, W, [len(W)], layer.stride, layer.padding, (1, 1), False, (0, 0), 1, asked
     )
 
 

@@ -104,14 +104,18 @@ class GroupNorm(nn.Module):
 
     def forward(self, x_BCHW: Tensor, scale_BC: Tensor | None = None, shift_BC: Tensor | None = None) -> Tensor:
         """Give the norm, or norm * (1 + scale) + shift where both are given."""
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
+        if not self.sharing.needed:
+            weight, bias = cast(self.weight, self.schedule), cast(self.bias, self.schedule)
+        if scale_BC is not None and shift_BC is not None:
+            weight, bias = weight + weight * scale_BC, bias + bias * scale_BC + shift_BC
         if self.sharing.needed:
-            weight_BC, bias_BC = (of_C.expand(x_BCHW.shape[:2]) for of_C in (self.weight, self.bias))
-            if scale_BC is not None and shift_BC is not None:
-                weight_BC = weight_BC + weight_BC * scale_BC
-                bias_BC = bias_BC + bias_BC * scale_BC + shift_BC
+            weight_BC, bias_BC = (one.expand(x_BCHW.shape[:2]) for one in (weight, bias))
             return _SharedGroupNorm.apply(x_BCHW, weight_BC, bias_BC, self.sharing, self.eps)
-        weight, bias = cast(self.weight, self.schedule), cast(self.bias, self.schedule)
-        normal_BCHW = F.group_norm(x_BCHW, self.sharing.own, weight, bias, self.eps)
-        if scale_BC is None or shift_BC is None:
-            return normal_BCHW
-        return torch.addcmul(shift_BC[:, :, None, None], normal_BCHW, 1 + scale_BC[:, :, None, None])
+        if scale_BC is None:
+            return F.group_norm(x_BCHW, self.sharing.own, weight, bias, self.eps)
+        # A group of an image is one of so many of a single image, whose channels have factors of their own each.
+        images, of_one = len(x_BCHW), x_BCHW.flatten(0, 1).unsqueeze(0)
+        normal = F.group_norm(of_one, images * self.sharing.own, weight.flatten(), bias.flatten(), self.eps)
+        return normal.view_as(x_BCHW)

@@ -60,7 +60,8 @@ class WeightSchedule:
         """
         self.gathers_again = gathers_again and comm.grid.shards > 1
         self.overlap = overlap
-        self._in_step = self._deferring = False
+        self._in_step = self.deferring = False
+        """deferring: whether backwards of the step leave the weight gradients of layers to weight tasks."""
         self._contributing_left = 0
         self._left_over: dict[tuple[int, int], list[Contribution]] = {}
         """Each pass whose backward is over has these contributions, until its weight task."""
@@ -101,7 +102,7 @@ class WeightSchedule:
         weight tasks if deferring, the step has, where tasks don't tell. deferring: whether backwards leave the weight
         gradients of layers to weight tasks.
         """
-        self._in_step, self._deferring = True, deferring
+        self._in_step, self.deferring = True, deferring
         kind = Direction.WEIGHT if deferring else Direction.BACKWARD
         self._contributing_left = (
             sum(task.direction is kind for task in tasks) if contributing is None else contributing
@@ -119,7 +120,7 @@ class WeightSchedule:
         """Begin a pass's forward or backward, and end the task before it."""
         self._prefetch.start_task(task)
         self._leaving = None
-        if self._deferring and task.direction is Direction.BACKWARD:
+        if self.deferring and task.direction is Direction.BACKWARD:
             self._leaving = self._left_over[task.number, task.chunk] = []
         elif task.direction is not Direction.FORWARD:
             self._contributing_left -= 1

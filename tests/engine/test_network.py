@@ -205,7 +205,7 @@ def test_a_block_keeps_the_tensors_that_autograd_saves(model: Architecture, grid
 
 UNETS = {
     "guided": UNetConfig("guided", 64, (1, 2, 2), 1, (8,), image=16),
-    "improved": UNetConfig("improved", 64, (1, 2), 2, (4,), image=8, resampling="convolution", level_heads=2),
+    "improved": UNetConfig("improved", 64, (1, 2), 2, (8,), image=16, resampling="convolution", level_heads=2),
     "shifted": UNetConfig("shifted", 64, (2, 1), 1, (), image=8, head_channels=32, scales=False),
 }
 

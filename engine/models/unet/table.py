@@ -76,7 +76,7 @@ def _residual(shape: "UNetConfig", step: Step) -> list[Operation]:
         *resample,
         _conv("residual.conv1", n, k, side, parts_in=step.parts),
         _linear("residual.embedding", sum(of_step), 4 * shape.base, parts=of_step, tokens=1),
-        GroupNorm("residual.norm2", n, GROUPS, INNER, scaled=shape.scales, tokens=side**2),
+        GroupNorm("residual.norm2", n, GROUPS, INNER, tokens=side**2),
         *skip,
         _conv("residual.conv2", n, n, side, split=TRANSPOSED, init=end, bias_init=ZERO),
         Added(k, multiplied=bool(skip), tokens=before),
