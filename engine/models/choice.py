@@ -44,7 +44,7 @@ class ModelChoice:
     seq: int | None = None
     """tokens of a sequence (default 2048; in bench peers 128)"""
     base: int | None = None
-    """channels that the levels have once or twice (required of unet)"""
+    """channels, of which each level has a multiple (required of unet)"""
     image: int | None = None
     """pixels along an image's side (vit: default 224; unet: 32)"""
     patch: int | None = None
@@ -85,11 +85,11 @@ class ModelChoice:
                 raise UsageError(f"{known.name} is a {known.family}: leave --architecture {self.architecture} out.")
             if given.keys() & (widths := _required(known.family) - {"layers"}):
                 raise UsageError(f"Give either --model NAME or {_options(widths)}, not both.")
-            if "layers" in given:
+            if "layers" in _fitting(known.family, given):
                 if given["layers"] > known.layers:
                     raise UsageError(f"{known.name} has {known.layers} layers: give --layers as many or fewer.")
                 given["name"] = f"{known.name}-l{given['layers']}"
-            return replace(known, **_fitting(known.family, given))  # type: ignore[type-var]
+            return replace(known, **given)  # type: ignore[type-var]
         family = self.architecture or next(iter(FAMILIES))
         required = _required(family)
         if not required <= given.keys():
@@ -134,7 +134,7 @@ def _required(family: str) -> set[str]:
 def _options(names: set[str]) -> str:
     order = [field.name for field in fields(ModelChoice)]
     *first, last = [_option(name) for name in sorted(names, key=order.index)]
-    return f"{', '.join(first)} and {last}"
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _option(field: str) -> str:
