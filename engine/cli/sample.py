@@ -23,6 +23,7 @@ def sample(
     *,
     resume: Annotated[Folder, Parameter(help="a run's --save folder, of which the latest checkpoint is taken, or one")],
     images: Annotated[int, Parameter(help="on one sheet")] = 16,
+    micro_batch: Annotated[int, Parameter(help="images that a rank makes at once")] = 16,
     sampler: Annotated[
         SamplerName, Parameter(help="ddpm: with fresh noise at each step; ddim: without, which takes fewer steps")
     ] = "ddim",
@@ -46,7 +47,7 @@ def sample(
     from engine.checkpoint.manifest import Saved, find, network, read_any
 
     check_installed("PIL", "pillow", "Sheets of images are written by Pillow")
-    if out.suffix != PICTURE:
+    if out.suffix.lower() != PICTURE:
         raise UsageError(f"--out is the name of a PNG, such as samples{PICTURE}, but {out} was given.")
     check_file("--out", out)
     folder = find(resume)
@@ -58,12 +59,15 @@ def sample(
     steps = sampler_steps if sampler_steps is not None else USUAL_STEPS if sampler == "ddim" else task.steps
     if not 1 <= steps <= task.steps:
         raise UsageError(f"--sampler-steps is from 1 to {task.steps}, those of the training, but {steps} was given.")
-    if images < 1:
-        raise UsageError(f"--images is at least 1, but {images} was given.")
+    for option, given in (("--images", images), ("--micro-batch", micro_batch)):
+        if given < 1:
+            raise UsageError(f"{option} is at least 1, but {given} was given.")
     grid = grid or Grid.replicated(take_place().world_size)
     with loading():
         from engine.sampling.images import ImageSampling
         from engine.sampling.sampler import Sampler
 
-    sampling = ImageSampling(saved, model, task, Sampler(sampler, steps, seed), images, grid, precision, out)
+    sampling = ImageSampling(
+        saved, model, task, Sampler(sampler, steps, seed), images, micro_batch, grid, precision, out
+    )
     return measure(sampling, common, out.with_suffix(".json"))

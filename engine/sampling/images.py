@@ -4,6 +4,7 @@ import base64
 import logging
 import time
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from engine.comm.launch import Launch
 from engine.data.sheet import sheet
 from engine.errors import ContactError, RunError, UsageError
 from engine.files import write_bytes
-from engine.grid import SPLITTING_ROWS, Grid
+from engine.grid import CUTTING_STAGES, REPLICATING, SPLITTING_ROWS, Grid
 from engine.models.architecture import Architecture
 from engine.models.denoising import Denoising
+from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
 from engine.precision import DTYPES, Precision
 from engine.progress import RENEWED
@@ -37,8 +39,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ImageSampling(Benchmark):
-    """It samples so many images into a PNG, each rank a part of them. sampler: its steps are set, and no more than the
-    network was trained for.
+    """It samples so many images into a PNG, each rank a part of them, and tells the time. at_once: a rank makes so many
+    together. sampler: its steps are set, and no more than the network was trained for.
     """
 
     saved: Saved
@@ -46,6 +48,7 @@ class ImageSampling(Benchmark):
     task: Denoising
     sampler: Sampler
     count: int
+    at_once: int
     grid: Grid
     dtype: PrecisionName
     out: Path
@@ -62,7 +65,11 @@ class ImageSampling(Benchmark):
                 f"{self.grid.size}, or leave --grid out."
             )
         if self.grid.stages > 1:
-            raise UsageError(f"Images are sampled without a pipeline, but --grid {self.grid} has one: leave it out.")
+            stages, replicas = self.grid.stages, self.grid.model_replicas
+            raise UsageError(
+                f"Images are sampled without a pipeline, but --grid {self.grid} has one of {stages} stages: give a "
+                f"grid without, such as {self.grid.sized({CUTTING_STAGES: 1, REPLICATING[0]: replicas * stages})}."
+            )
         self.model.check(self.grid)
 
     @property
@@ -72,6 +79,7 @@ class ImageSampling(Benchmark):
             "model": self.model.options,
             "grid": str(self.grid),
             "images": self.count,
+            "micro_batch": self.at_once,
             "sampler": self.sampler.name,
             "sampler_steps": self.sampler.steps,
             "seed": self.sampler.seed,
@@ -94,25 +102,34 @@ class ImageSampling(Benchmark):
             raise
         except RunError as error:
             raise Unmeasurable(str(error).rstrip(".")) from error
-        start, steps = time.perf_counter(), self.sampler.steps
-
-        def done(number: int) -> None:
-            comm.barrier()  # a host that runs ahead of its device would start collectives long before their time
-            log.info("step %d of %d", number, steps, extra=RENEWED)
-
-        found_BCYX = self.sampler.images(
-            model, self.task.diffusion, own_images(self.count, comm), self.task.data.side,
-            torch.promote_types(DTYPES[self.dtype], torch.float32),
-            done=done,
-        )  # fmt: skip
-        images = together(as_bytes(found_BCYX), comm)[: self.count]
+        start = time.perf_counter()
+        images = together(self._own(model, comm), comm)[: self.count]
         time_s, png = time.perf_counter() - start, sheet(images.numpy())
+        why = None
         if comm.rank == 0:
-            write_bytes(self.out, png)
+            try:
+                write_bytes(self.out, png)
+            except OSError as error:
+                why = f"{self.out} can't be written: {error.strerror}"
+        if why := world.obstacle(why):
+            raise Unmeasurable(why)
         found["images"] = ImageSheet(
-            trained_steps=self.saved.manifest.step, sampler=self.sampler.name, steps=steps, images=self.count,
-            side=self.task.data.side, time_s=time_s, png=base64.b64encode(png).decode(),
+            trained_steps=self.saved.manifest.step, sampler=self.sampler.name, steps=self.sampler.steps,
+            images=self.count, side=self.task.data.side, time_s=time_s, png=base64.b64encode(png).decode(),
         )  # fmt: skip
+
+    def _own(self, model: ParallelModel, comm: Comm) -> Tensor:
+        """Make the images of this rank, as bytes."""
+        parts, numbers = own_images(self.count, comm).split(self.at_once), count(1)
+
+        def done() -> None:
+            comm.barrier()  # a host that runs ahead of its device would start collectives long before their time
+            log.info("step %d of %d", next(numbers), len(parts) * self.sampler.steps, extra=RENEWED)
+
+        diffusion, side = self.task.diffusion, self.task.data.side
+        dtype = torch.promote_types(DTYPES[self.dtype], torch.float32)
+        made = [self.sampler.images(model, diffusion, images_B, side, dtype, done=done) for images_B in parts]
+        return as_bytes(torch.cat(made))
 
     @staticmethod
     def table(result: Result) -> Table:

@@ -41,12 +41,12 @@ class Sampler:
         side: int,
         dtype: torch.dtype = torch.float32,
         *,
-        done: Callable[[int], None] = lambda _: None,
+        done: Callable[[], None] = lambda: None,
     ) -> Tensor:
-        """Make the images of these numbers: [B, 3, side, side], of -1 to 1. done: is told how many steps are taken."""
+        """Make the images of these numbers: [B, 3, side, side], of -1 to 1. done: is called after each step."""
         shape = (CHANNELS, side, side)
         x = normal(BatchRows(self.seed, diffusion.steps, images_B), shape, dtype)
-        for number, (step, to) in enumerate(self.times(diffusion.steps), 1):
+        for step, to in self.times(diffusion.steps):
             steps_B, to_B = (torch.full_like(images_B, time) for time in (step, to))
             noise = find(x, steps_B)[:, :CHANNELS].to(dtype)
             start = diffusion.start(x, noise, steps_B).clamp_(-1, 1)
@@ -56,7 +56,7 @@ class Sampler:
                 x = diffusion.ancestral(
                     x, start, normal(BatchRows(self.seed, to, images_B), shape, dtype), steps_B, to_B
                 )
-            done(number)
+            done()
         return x
 
 

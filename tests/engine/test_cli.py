@@ -47,7 +47,7 @@ OF_BENCH_PIPELINE = [
     *("schedules", "timeline", "slow-stage", "slow-by", "delays"),
 ]
 OF_BENCH_GRIDS = [*(set(OF_BENCH_OVERLAP) - {"variant"}), "candidate", "first"]
-OF_SAMPLE = "resume images sampler sampler-steps seed grid precision device"
+OF_SAMPLE = "resume images micro-batch sampler sampler-steps seed grid precision device"
 OF_BENCH_MATMUL = """
     model architecture layers hidden heads kv-heads ffn vocab seq
     base image patch classes norm no-bias tied dropout grid micro-batch

@@ -2,6 +2,8 @@
 
 import base64
 import io
+import re
+import resource
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -124,15 +126,15 @@ def sampled(trained: Path, out: Path, ranks: int = 1, *options: str) -> Image.Im
     words = ["--resume", str(trained), "--images", "3", "--sampler-steps", "2", "--out", str(out), *options]
     codes, said = finish(start(ranks, "sample", *words))
     assert codes == [0] * ranks, said
-    assert "step 2 of 2" in said[0]
+    assert re.search(r"step (\d+) of \1\b", said[0]), said[0]
     return Image.open(out)
 
 
 def test_the_command_makes_one_sheet_on_one_rank_or_several_and_records_it(trained: Path, tmp_path: Path) -> None:
-    alone = np.asarray(sampled(trained, tmp_path / "alone.png")).astype(int)
+    alone = np.asarray(sampled(trained, tmp_path / "alone.png", 1, "--micro-batch", "2")).astype(int)
     shared = np.asarray(sampled(trained, tmp_path / "shared.png", 2, "--grid", "1x1x2x1")).astype(int)
     assert np.abs(shared - alone).max() <= 1  # rounding to a byte
-    other = np.asarray(sampled(trained, tmp_path / "other.png", 2, "--seed", "1")).astype(int)
+    other = np.asarray(sampled(trained, tmp_path / "other.PNG", 2, "--seed", "1")).astype(int)
     assert np.abs(other - alone).max() > 50
     result = read(tmp_path / "shared.json")
     assert (result.kind, result.status, result.grid, result.ranks) == ("sample", "ok", "1x1x2x1", 2)
@@ -141,7 +143,7 @@ def test_the_command_makes_one_sheet_on_one_rank_or_several_and_records_it(train
     told = result.images.trained_steps, result.images.sampler, result.images.steps, result.images.images
     assert told == (2, "ddim", 2, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("alone.json", "alone.png", "other.json", "other.png", "shared.json", "shared.png"),
+        *("alone.json", "alone.png", "other.PNG", "other.json", "shared.json", "shared.png"),
     ]
 
 
@@ -167,6 +169,7 @@ def test_a_checkpoint_with_damaged_weights_is_refused_and_the_result_says_so(
         (["--sampler-steps", "1001"], "--sampler-steps is from 1 to 1000, those of the training, but 1001 was given."),
         (["--sampler-steps", "0"], "--sampler-steps is from 1 to 1000"),
         (["--images", "0"], "--images is at least 1, but 0 was given."),
+        (["--micro-batch", "0"], "--micro-batch is at least 1, but 0 was given."),
         (["--out", "samples.jpg"], "--out is the name of a PNG, such as samples.png, but samples.jpg was given."),
         (["--sampler", "euler"], "--sampler is one of ddim, ddpm, but 'euler' was given."),
         (["--grid", "2x1x1x1"], "Grid 2x1x1x1 has 2 ranks, but 1 were started"),
@@ -180,6 +183,42 @@ def test_what_cannot_be_sampled_is_told_in_one_sentence(
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1
+
+
+def test_a_pipeline_samples_no_images(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "0"), ("MASTER_ADDR", "localhost")):
+        monkeypatch.setenv(name, value)
+    assert main(["sample", "--resume", str(trained), "--grid", "1x1x1x2P2"]) == 2
+    said = capsys.readouterr().err
+    assert "--grid 1x1x1x2P2 has one of 2 stages: give a grid without, such as 1x1x1x4." in said
+
+
+def _leave_little_room() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))
+
+
+def test_a_sheet_that_finds_no_room_is_one_sentence_of_the_result(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "full.png"
+    words = [
+        "--resume",
+        str(trained),
+        "--images",
+        "128",
+        "--micro-batch",
+        "64",
+        "--sampler-steps",
+        "1",
+        "--out",
+        str(out),
+    ]
+    codes, said = finish(start(2, "sample", *words, before=_leave_little_room))
+    assert codes == [1, 1], said
+    result = read(tmp_path / "full.json")
+    assert result.reason == f"No image was sampled: {out} can't be written: File too large."
+    assert str(result.reason) in said[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["full.json"]
 
 
 def test_a_checkpoint_of_a_network_that_makes_no_images_is_refused(
