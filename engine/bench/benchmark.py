@@ -1,4 +1,4 @@
-"""A micro-benchmark has options, measures what they ask for, and prints that as a table."""
+"""A benchmark has options, does what they ask for, and prints its figures as a table; to sample images is one, too."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""All micro-benchmarks run so: ranks meet on their devices, are watched while they measure, and write a result."""
+"""All benchmarks run so: ranks meet on their devices, are watched while they work, and write a result."""
 
 import os
 from collections.abc import Iterator
