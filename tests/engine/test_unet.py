@@ -30,7 +30,7 @@ from engine.models.unet.model import (
     half,
     same,
 )
-from engine.parallel.initial import without_values
+from engine.parallel.initial import initialise_serial, without_values
 
 # par4d Table II by base, whose first is that of its Fig. 8: as guided-diffusion makes the network, and as
 # improved-diffusion does, the code that it cites.
@@ -126,7 +126,8 @@ def small(**other: object) -> UNetConfig:
 )
 def test_a_new_network_finds_nothing_and_every_weight_matters_in_time(other: dict[str, object]) -> None:
     torch.manual_seed(0)
-    network, images = UNet(small(**other)).double(), torch.randn(3, 3, 8, 8, dtype=torch.float64)
+    network = initialise_serial(small(**other), 0, dtype=torch.float64)
+    images = torch.randn(3, 3, 8, 8, dtype=torch.float64)
     steps = torch.tensor([1, 10, 1000])
     assert network(images, steps).count_nonzero() == 0
     for parameter in network.parameters():
@@ -233,8 +234,8 @@ def test_the_first_step_has_the_waves_of_zero() -> None:
 
 
 def test_thirty_steps_of_training_lower_the_loss() -> None:
-    torch.manual_seed(0)
-    network = UNet(UNetConfig("one level", 64, (1,), depth=1, attention=(8,), image=8))
+    shape = UNetConfig("one level", 64, (1,), depth=1, attention=(8,), image=8)
+    network = initialise_serial(shape, 0, dtype=torch.float32)
     diffusion, optimizer = Diffusion.of_betas(cosine_betas(1000)), torch.optim.AdamW(network.parameters(), lr=1e-3)
     ramp = torch.linspace(-1, 1, 8).view(1, 1, 8, 1)
     images = torch.cat([ramp, -ramp]).repeat(8, 3, 1, 8)

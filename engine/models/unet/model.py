@@ -6,7 +6,6 @@ beside its input what one step on the way down gave, the last one first.
 """
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +23,6 @@ from engine.models.unet.config import UNetConfig
 from engine.models.unet.steps import GROUPS, Resampling, Step
 
 Resample = Callable[[Tensor], Tensor]
-Layer = TypeVar("Layer", bound=nn.Module)
 
 
 def half(x_BCHW: Tensor) -> Tensor:
@@ -54,7 +52,7 @@ class UNet(SerialModel):
         self.conv_in = nn.Conv2d(CHANNELS, shape.base, 3, padding=1)
         self.blocks = nn.ModuleList(StepBlock(shape, step) for step in shape.steps)
         self.norm = nn.GroupNorm(GROUPS, shape.steps[-1].channels, shape.norm_eps)
-        self.conv_out = _zeros(nn.Conv2d(shape.steps[-1].channels, shape.channels_out, 3, padding=1))
+        self.conv_out = nn.Conv2d(shape.steps[-1].channels, shape.channels_out, 3, padding=1)
 
     def begin(self, noisy_BCHW: Tensor, steps_B: Tensor, *, rows: BatchRows | None = None) -> State:  # type: ignore[override]
         """Give the stream, the time steps' embedding, and what is left for the last step: the stream as well."""
@@ -109,7 +107,7 @@ class ResidualBlock(nn.Module):
         self.embedding = nn.Linear(4 * shape.base, (2 if shape.scales else 1) * channels)
         self.norm2 = (ScaledGroupNorm if shape.scales else nn.GroupNorm)(GROUPS, channels, shape.norm_eps)
         self.skip = None if channels_in == channels else Skip(channels_in, channels, 1)
-        self.conv2 = _zeros(Joining(channels, channels, 3, padding=1))
+        self.conv2 = Joining(channels, channels, 3, padding=1)
 
     def forward(self, x_BCHW: Tensor, embedding_BE: Tensor) -> Tensor:
         x = self.resample(x_BCHW)
@@ -127,7 +125,6 @@ class PixelAttention(nn.Module):
         super().__init__()
         self.norm = nn.GroupNorm(GROUPS, channels, norm_eps)
         self.attention = SelfAttention(channels, head_size, causal=False)
-        _zeros(self.attention.out)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         rows_BPC = self.norm(x_BCHW).flatten(2).transpose(1, 2)
@@ -164,13 +161,6 @@ class TimeEmbedding(nn.Module):
 
     def forward(self, steps_B: Tensor) -> Tensor:
         return F.silu(self.fc2(F.silu(self.fc1(steps_B - 1))))
-
-
-def _zeros(layer: Layer) -> Layer:
-    """Let a layer begin as nothing, so that what it ends adds nothing to the stream."""
-    for parameter in layer.parameters():
-        nn.init.zeros_(parameter)
-    return layer
 
 
 SERIAL = UNet
