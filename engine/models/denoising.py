@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from engine.data.colours import CHANNELS
 from engine.data.images import Images
+from engine.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from engine.layers.dropout import BatchRows
     from engine.models.diffusion import Diffusion
 
+Schedule = Literal["linear", "cosine"]
+FEWEST_LINEAR = 21
+"""In fewer steps a linear schedule would end with one that adds 0.02 * 1000 / steps >= 1, more than all variance."""
 _NUMBERS = 44
 """Numbers of noise have so many bits: the number of an element of any image fits into 64."""
 
@@ -22,12 +26,22 @@ _NUMBERS = 44
 @dataclass(frozen=True, slots=True)
 class Denoising:
     """Its batch has pixels, bytes [B, C, Y, X], and of each image the number [B] of its noise, from which its time step
-    follows, too. schedule: how the noise's variance grows. steps: in which an image becomes noise.
+    follows, too. schedule: how the noise's variance grows. steps: in which an image becomes noise. Raises UsageError
+    for a schedule that there isn't, or that so few steps can't have.
     """
 
     data: Images
-    schedule: str
+    schedule: Schedule
     steps: int
+
+    def __post_init__(self) -> None:
+        if self.schedule not in (known := get_args(Schedule)):
+            raise UsageError(f"No schedule of noise is called {self.schedule!r}: {nearest(self.schedule, known)}")
+        if self.schedule == "linear" and self.steps < FEWEST_LINEAR:
+            raise UsageError(
+                f"In {self.steps} diffusion steps a linear schedule adds more noise than there can be: take "
+                f"{FEWEST_LINEAR} or more, or the cosine schedule."
+            )
 
     @property
     def row_bytes(self) -> int:
@@ -74,7 +88,7 @@ class Denoising:
 
 
 @cache
-def _diffusion(schedule: str, steps: int) -> "Diffusion":
+def _diffusion(schedule: Schedule, steps: int) -> "Diffusion":
     from engine.models.diffusion import SCHEDULES, Diffusion
 
     return Diffusion.of_betas(SCHEDULES[schedule](steps))

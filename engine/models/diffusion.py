@@ -4,12 +4,15 @@ Steps are those of the papers: 1 .. T, and 0 is the image itself.
 """
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from engine.models.denoising import Schedule
 
 _OFFSET = 0.008
 _LARGEST_BETA = 0.999
@@ -31,7 +34,9 @@ def cosine_betas(steps: int) -> Tensor:
     return (1 - alpha_bars[1:] / alpha_bars[:-1]).clamp(max=_LARGEST_BETA)
 
 
-SCHEDULES = MappingProxyType({"linear": linear_betas, "cosine": cosine_betas})
+SCHEDULES: Mapping[Schedule, Callable[[int], Tensor]] = MappingProxyType(
+    {"linear": linear_betas, "cosine": cosine_betas}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,7 @@ SCHEDULERS: dict[str, tuple[dict[str, Any], str]] = {
     "betas": ({"trained_betas": [0.1]}, r"trained_betas=\[0.1\], which can't be trained here: only None can"),
     "end": ({"beta_end": 0.012}, "beta_end=0.012, which can't be trained here: only 0.02 can"),
     "steps": ({"num_train_timesteps": 250}, "beta_start=0.0001, which can't be trained here: only 0.0004 can"),
+    "few": ({"num_train_timesteps": 20, "beta_start": 5e-3, "beta_end": 1.0}, "In 20 diffusion steps a linear"),
     "signal": ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr=True, .*: only False can"),
 }
 

@@ -8,6 +8,7 @@ import torch
 
 from engine.layers.dropout import BatchRows
 from engine.layers.noise import normal
+from engine.models.denoising import FEWEST_LINEAR
 from engine.models.diffusion import SCHEDULES, Diffusion, SimpleLoss, cosine_betas, linear_betas
 
 STEPS = 1000
@@ -36,6 +37,10 @@ def test_the_linear_schedule_is_that_of_ho_et_al() -> None:
     # Of as many steps as one likes as little is left: log alpha-bar is about minus the integral of beta, 10.05.
     assert math.log(left) == pytest.approx(-10.12, abs=0.01)
     assert math.log(Diffusion.of_betas(linear_betas(4000)).alpha_bars[-1]) == pytest.approx(-10.07, abs=0.01)
+
+
+def test_a_linear_schedule_of_the_fewest_steps_leaves_something_of_an_image_and_of_fewer_nothing() -> None:
+    assert linear_betas(FEWEST_LINEAR)[-1] < 1 <= linear_betas(FEWEST_LINEAR - 1)[-1]
 
 
 def test_the_cosine_schedule_is_that_of_nichol_and_dhariwal() -> None:

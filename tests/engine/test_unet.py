@@ -15,6 +15,7 @@ from engine.layers.dropout import BatchRows
 from engine.layers.noise import normal, time_steps
 from engine.layers.waves import waves
 from engine.models.catalogue import lookup
+from engine.models.choice import ModelChoice
 from engine.models.diffusion import Diffusion, SimpleLoss, cosine_betas
 from engine.models.flops import model_flops, repeated_flops
 from engine.models.image_operations import Conv2d, GroupNorm
@@ -328,7 +329,12 @@ def test_a_rank_repeats_what_no_axis_splits() -> None:
     [
         ({"base": 80}, "multiple of 32, but 80 is not: 96 would be"),
         ({"image": 12, "multipliers": (1, 2, 2, 2)}, "but 12 is not a multiple of 8: 16 would be"),
-        ({"attention": (16,)}, "No level of the U-Net has images of side 16, .* take some of 8, 4"),
+        ({"multipliers": ()}, "a number from 1 up for each of its levels, but none were given"),
+        ({"multipliers": (2, 0)}, "a number from 1 up for each of its levels, but 2, 0 were given"),
+        ({"channels_out": 1}, "gives 3 channels, or 6 with those of the variance, but channels_out of 1 was given"),
+        ({"norm_eps": 0.0}, "norm_eps is a positive number, but 0 was given"),
+        ({"schedule": "cosin"}, "No schedule of noise is called 'cosin': did you mean cosine?"),
+        ({"diffusion_steps": 20}, "In 20 diffusion steps a linear schedule .*: take 21 or more, or the cosine"),
         ({"level_heads": 3}, "attends on 128 channels, which 3 heads don't divide"),
         ({"head_channels": 48}, "attends on 128 channels, which heads of 48 channels don't divide"),
     ],
@@ -337,3 +343,13 @@ def test_a_shape_that_cannot_be_is_refused(wrong: dict[str, object], sentence: s
     shape: dict[str, object] = {"base": 64, "multipliers": (1, 2), "attention": (4,), "image": 8} | wrong
     with pytest.raises(UsageError, match=sentence):
         UNetConfig("wrong", **shape)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("image", "sides"), [(8, {8, 1}), (16, {16, 8, 2}), (24, {3}), (48, {6}), (128, {16})])
+def test_images_of_any_side_that_levels_halve_are_taken_and_pixels_attend_where_a_level_has_such_a_side(
+    image: int, sides: set[int]
+) -> None:
+    """The last one is that of the middle."""
+    shape = ModelChoice(architecture="unet", base=64, image=image).resolve()
+    assert isinstance(shape, UNetConfig)
+    assert {step.side for step in shape.steps if step.attends} == sides

@@ -8,7 +8,7 @@ from engine.data.colours import CHANNELS
 from engine.data.images import Images
 from engine.errors import UsageError, listed_divisors
 from engine.models.architecture import Architecture, check_positive
-from engine.models.denoising import Denoising
+from engine.models.denoising import Denoising, Schedule
 from engine.models.network import Network
 from engine.models.unet.steps import GROUPS, Resampling, Step
 from engine.models.unet.table import table
@@ -34,7 +34,7 @@ class UNetConfig(Architecture):
     depth: int = 3
     """residual blocks of a level on the way down; there is one more on the way up"""
     attention: tuple[int, ...] = (16, 8)
-    """sides, in pixels, at which pixels attend to one another; those in the middle always do"""
+    """sides, in pixels, at which pixels attend to one another, if a level has them; those in the middle always do"""
     head_channels: int = 64
     """channels of a head of attention; of no account if heads are given"""
     level_heads: int | None = None
@@ -53,7 +53,7 @@ class UNetConfig(Architecture):
     """pixels along a side of what it takes"""
     channels_out: int = CHANNELS
     """channels of what it gives: the noise's, and those of its variance where that is learned, too"""
-    schedule: Literal["linear", "cosine"] = "linear"
+    schedule: Schedule = "linear"
     """how the variance of the noise grows"""
     diffusion_steps: int = 1000
     """steps in which an image becomes noise"""
@@ -66,6 +66,19 @@ class UNetConfig(Architecture):
         for name in ("multipliers", "attention"):  # as a file or a list of options has them
             object.__setattr__(self, name, tuple(getattr(self, name)))
         check_positive(self)
+        if min(self.multipliers, default=0) < 1:
+            raise UsageError(
+                "A U-Net's multipliers are a number from 1 up for each of its levels, but "
+                f"{', '.join(map(str, self.multipliers)) or 'none'} were given."
+            )
+        if self.norm_eps <= 0:
+            raise UsageError(f"A U-Net's norm_eps is a positive number, but {self.norm_eps:g} was given.")
+        if self.channels_out not in (CHANNELS, 2 * CHANNELS):
+            raise UsageError(
+                f"A U-Net gives {CHANNELS} channels, or {2 * CHANNELS} with those of the variance, but channels_out of "
+                f"{self.channels_out} was given."
+            )
+        _ = self.task  # whose noise is checked
         smallest = 2 ** (len(self.multipliers) - 1)
         if self.image % smallest:
             raise UsageError(
@@ -76,11 +89,6 @@ class UNetConfig(Architecture):
             raise UsageError(
                 f"A U-Net's norms have {GROUPS} groups, so its base must be a multiple of {GROUPS}, but {self.base} is "
                 f"not: {GROUPS * (self.base // GROUPS + 1)} would be."
-            )
-        if unknown := set(self.attention) - set(self.sides):
-            raise UsageError(
-                f"No level of the U-Net has images of side {min(unknown)}, at which its pixels shall attend: take some "
-                f"of {', '.join(str(side) for side in self.sides)}."
             )
         for channels in {step.channels for step in self.steps if step.attends}:
             if channels % (self.level_heads or self.head_channels):
