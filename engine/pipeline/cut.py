@@ -78,7 +78,7 @@ def cut_evenly(model: Architecture, stages: int, chunks: int = 1, *, recompute: 
 
     recompute: whether blocks run forward once more in the backward. Raises UsageError with fewer blocks than parts.
     """
-    _check_blocks(model.layers, stages, chunks)
+    _check_blocks(model, stages, chunks)
     before, blocks, after = split_step_flops(model, recompute=recompute)
     fairest = _fairest if len(set(blocks)) == 1 else _fairest_of_unlike
     return _as_cut(fairest(before, tuple(blocks), after, stages * chunks), stages)
@@ -123,7 +123,7 @@ def cut_by_hand(given: str, model: Architecture, stages: int, chunks: int = 1) -
     are so many parts and all blocks.
     """
     layers, parts = model.layers, stages * chunks
-    _check_blocks(layers, stages, chunks)
+    _check_blocks(model, stages, chunks)
     counts = [int(count) if count.isdecimal() else 0 for count in given.replace(" ", "").split(",")]
     if len(counts) != parts or min(counts) < 1 or sum(counts) != layers:
         raise UsageError(
@@ -133,12 +133,13 @@ def cut_by_hand(given: str, model: Architecture, stages: int, chunks: int = 1) -
     return _as_cut(counts, stages)
 
 
-def _check_blocks(layers: int, stages: int, chunks: int) -> None:
-    if layers < stages * chunks:
-        blocks = "1 block, which" if layers == 1 else f"{layers} blocks, which"
+def _check_blocks(model: Architecture, stages: int, chunks: int) -> None:
+    if model.layers < stages * chunks:
+        blocks = "1 block, which" if model.layers == 1 else f"{model.layers} blocks, which"
+        more = ", or more --layers" if "layers" in model.options else ""
         raise UsageError(
             f"The network has {blocks} can't be cut into {_parts(stages, chunks)}: each takes a block, so give a "
-            f"smaller --pipe{' or --chunks' if chunks > 1 else ''}, or more --layers."
+            f"smaller --pipe{' or --chunks' if chunks > 1 else ''}{more}."
         )
 
 

@@ -82,9 +82,13 @@ def test_stages_that_do_not_add_up_are_refused(given_: str) -> None:
 
 
 def test_more_parts_than_blocks_are_refused() -> None:
-    with pytest.raises(UsageError, match="has 1 block, which can't be cut into 2 stages"):
+    with pytest.raises(
+        UsageError, match=r"has 1 block, .* into 2 stages: .* give a smaller --pipe, or more --layers\.$"
+    ):
         cut_evenly(gpt(1), 2, recompute=False)
     with pytest.raises(UsageError, match="has 6 blocks, which can't be cut into 4 stages of 2 chunks"):
         cut_evenly(gpt(6), 4, 2, recompute=False)
     with pytest.raises(UsageError, match="has 3 blocks, which can't be cut into 4 stages"):
         cut_by_hand("1,1,1,0", gpt(3), 4)
+    with pytest.raises(UsageError, match=r"has 10 blocks, .* give a smaller --pipe\.$"):
+        cut_evenly(lookup("unet-tiny"), 11, recompute=False)
