@@ -174,6 +174,12 @@ def _check_splits(model: Architecture, grid: Grid) -> None:
                 f"Grid {grid} splits the {what} over {STREAM}={stream}, but {number} is not a multiple of {stream}: "
                 f"{STREAM} may be one of {listed_divisors(number)}."
             )
+    both = network.divided_by_both
+    if both % (inner * stream):
+        raise UsageError(
+            f"Grid {grid} splits the channels over {INNER}={inner} within {STREAM}={stream}, but {both} is not a "
+            f"multiple of {inner * stream}: {INNER} times {STREAM} may be one of {listed_divisors(both)}."
+        )
     tiles = {placement.name: prod(placement.tile_shape(grid)) for placement in network.kinds if placement.sharded}
     for name, tile in tiles.items():
         if tile % grid.shards:

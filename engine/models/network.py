@@ -183,6 +183,11 @@ class Network:
             found[carried.what] = gcd(found.get(carried.what, 0), carried.features)
         return found
 
+    @cached_property
+    def divided_by_both(self) -> int:
+        """Count the channels that INNER splits within the slices of STREAM: of several the largest common divisor."""
+        return gcd(*(placed.shape[dim] for placed in self.kinds for dim in placed.sliced))
+
     @property
     def around(self) -> tuple[tuple[Section, ...], tuple[Section, ...]]:
         """Give the sections before the blocks and those after them."""
