@@ -37,6 +37,7 @@ def check(
     for notice in [*said, *notices(run)]:
         sys.stderr.write(f"{notice}\n")
     sharing, norms = norms_that_share(training.model.network(), run.grid)
+    samples = training.model.task.data.samples
     needs = Footprint(training, config.device_kind).on(run.grid)
     figures = {
         "grid": str(run.grid),
@@ -55,7 +56,7 @@ def check(
         "model": f"{training.model.name}, {training.model.parameters:,} parameters",
         "grid": f"{run.grid} of {run.grid.size:,} ranks",
         "parameters of a rank": f"{figures['parameters_per_rank']:,}",
-        "sequences of a rank": f"{figures['sequences_per_rank']:,}, {figures['micro_batch']:,} at once",
+        f"{samples} of a rank": f"{figures['sequences_per_rank']:,}, {figures['micro_batch']:,} at once",
         **({"schedule": figures["schedule"]} if run.grid.stages > 1 else {}),
         **({"norms whose groups ranks share": f"{sharing} of {norms}"} if norms else {}),
         **memory,

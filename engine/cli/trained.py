@@ -17,12 +17,13 @@ def _figures(result: Result) -> dict[str, str]:
     assert result.summary is not None
     assert result.memory is not None
     assert result.summary.samples_per_s is not None
+    assert result.model is not None
     summary, losses = result.summary, [step.loss for step in result.iterations]
     share = "" if summary.hfu is None else f", {summary.hfu:.1%} of the peak"
+    samples, tokens = f"{summary.samples_per_s:,.1f}/s", f"{summary.tokens_per_s:,.0f}/s"
     found = {
         "time of a step": f"{summary.time_per_iteration_s:.4g} s, mean of {summary.counted_iterations}",
-        "samples": f"{summary.samples_per_s:,.1f}/s",
-        "tokens": f"{summary.tokens_per_s:,.0f}/s",
+        **({"images": samples} if result.model.vocabulary is None else {"samples": samples, "tokens": tokens}),
         "flop/s": f"{summary.hardware_flops_per_s:.4g}{share}",
         "loss": f"{losses[0]:.4f} at first, {losses[-1]:.4f} at last",
         "memory of a rank": f"{size(max(result.memory.peak_bytes_per_rank))} {result.memory.kind}",

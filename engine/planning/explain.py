@@ -80,13 +80,14 @@ def head(plan: GridPlan) -> str:
     else:
         memory = plan.device_memory_bytes / 1e9
         fit = f"{fit} in {memory * (1 - plan.reserve):.4g} GB, {1 - plan.reserve:.0%} of a device's {memory:.4g} GB"
+    tokens = "" if plan.samples == "images" else f", {plan.tokens:,} tokens"
     nodes = "on one node" if plan.devices <= plan.devices_per_node else f"nodes of {plan.devices_per_node}"
     order = f"axonn-sc24's Eq. 1 to {'7' if plan.placement_aware else '6, without placement'}"
     if plan.ordered_by == "as_run":
         order += ", with latency and all that the engine repeats"
     lines = [
         f"{plan.model} on {plan.devices:,} devices of {plan.system}, {nodes}.",
-        f"Batches of {plan.sequences:,} {plan.samples}{asked}, {plan.tokens:,} tokens; {plan.precision}, activations "
+        f"Batches of {plan.sequences:,} {plan.samples}{asked}{tokens}; {plan.precision}, activations "
         f"{plan.activations}, overlap {plan.overlap}.",
     ]
     if plan.token_budget is not None and any(row.days is not None for row in plan.rows):

@@ -307,6 +307,11 @@ def test_llama_is_chosen_by_name_or_by_shape(words: list[str], capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out)["model"].startswith("llama")
 
 
+def test_check_of_a_network_of_images_counts_images(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--model", "unet-tiny", "--batch-size", "4", "--data", "synthetic", "--ranks", "2"]) == 0
+    assert "images of a rank " in capsys.readouterr().out
+
+
 def test_a_person_reads_a_table_and_a_program_the_same_as_json(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -225,7 +225,7 @@ def test_tokens_are_read_with_their_scale(text: str, number: float) -> None:
 def test_a_batch_of_images_is_called_so_and_has_no_budget_of_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     words = "--model unet-tiny --gpus 4 --batch-size 64 --equations"
     said, plan = _told(capsys, words), _document(words)
-    assert "Batches of 64 images, 4,096 tokens; bf16" in said
+    assert "Batches of 64 images; bf16" in said
     assert (plan.samples, plan.token_budget) == ("images", None)
     assert _document(f"{words} --token-budget 2T").token_budget == 2e12
     assert _document(SMALL).samples == "sequences"

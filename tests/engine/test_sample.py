@@ -18,6 +18,7 @@ from virtual_ranks import run_ranks
 
 from engine.checkpoint.manifest import Manifest, write_manifest
 from engine.cli.main import main
+from engine.cli.trained import trained as words_of
 from engine.comm.funnel import Comm
 from engine.data.sheet import GAP, sheet
 from engine.grid import Grid
@@ -120,6 +121,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     codes, said = finish(start(1, "train", *words, "--out", str(folder / "result.json")))
     assert codes == [0], said
     return folder
+
+
+def test_a_training_on_images_tells_images_and_no_tokens(trained: Path) -> None:
+    names = [line.split()[0] for line in words_of(read(trained / "result.json")).splitlines()]
+    assert names == ["time", "images", "flop/s", "loss", "memory"]
 
 
 def sampled(trained: Path, out: Path, ranks: int = 1, *options: str) -> Image.Image:
