@@ -73,11 +73,12 @@ def asked(plan: GridPlan) -> str:
     memory = text.number(plan.device_memory_bytes)
     where = f" in {text.percent(1 - plan.reserve)} of the {text.memory(memory)} of a device" if memory > 0 else ""
     aware = "" if plan.placement_aware else ", as if all axes had the same bandwidth"
+    tokens = "" if plan.samples == "images" else f" ({text.tokens(text.number(plan.tokens))})"
     machine = f" {text.clean(describe(plan.machine), 400)}" if plan.machine else ""
     return (
         f"{text.clean(plan.model, 120)} on {text.plural(plan.devices, 'device')} of {text.clean(plan.system, 120)}, "
-        f"{plan.devices_per_node:,} on a node, with {text.plural(plan.sequences, plan.samples.removesuffix('s'))} "
-        f"({text.tokens(text.number(plan.tokens))}) a batch in {text.clean(plan.precision, 40)}, activations "
+        f"{plan.devices_per_node:,} on a node, with {text.plural(plan.sequences, plan.samples.removesuffix('s'))}"
+        f"{tokens} a batch in {text.clean(plan.precision, 40)}, activations "
         f"{activations}, overlap {text.clean(plan.overlap, 120)}: of {text.plural(plan.valid, 'valid grid')}, "
         f"{plan.fit:,} fit{where}; {rank}{aware}.{machine}"
     )

@@ -12,6 +12,7 @@ from engine.planning.document import GridPlan
 from reports.load import load
 from reports.predictions import newest_first, plan_rows
 from reports.site import build
+from reports.studies.planning import asked
 
 HOSTILE = "<script>1</script><img src=x>"
 
@@ -55,6 +56,12 @@ def test_a_plan_says_what_was_asked_and_lists_its_grids_with_time_memory_and_cos
     index = words((tmp_path / "site" / "index.html").read_text())
     assert "14.60 s a batch on grid 1x1x128x64 predicted for gpt-80b" in index
     assert "1 plan, last on 2026-03-02, predicted" in index
+
+
+def test_a_plan_of_images_says_nothing_of_tokens() -> None:
+    said = asked(plan().model_copy(update={"samples": "images"}))
+    assert "with 8,192 images a batch in" in said
+    assert "token" not in said
 
 
 def test_columns_that_no_grid_has_are_left_out(tmp_path: Path) -> None:
