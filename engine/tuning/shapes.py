@@ -1,6 +1,6 @@
 """List the matrix products that one rank of a run computes.
 
-Convolutions are none: PyTorch has one way to do each, which for single pixels, too, is faster than a product of rows.
+Convolutions are none, of single pixels neither: PyTorch's kernels take images as they are (layers/conv2d.py).
 """
 
 from dataclasses import dataclass, field
