@@ -21,8 +21,10 @@ from torch import Tensor, nn
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.layers.chunk import CHUNK_BYTES
+from engine.layers.conv2d import Conv2d
 from engine.layers.dropout import BatchRows, keep_mask
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
+from engine.layers.group_norm import GroupNorm
 from engine.layers.linear import Linear
 from engine.layers.loss import CrossEntropy
 from engine.layers.matmul import Kernels, Mode, widening
@@ -30,7 +32,7 @@ from engine.layers.norm import LayerNorm, RMSNorm
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
-from engine.placement import NORMAL, Gaussian, Placement
+from engine.placement import NORMAL, Constant, Gaussian, Placement
 from engine.precision import Precision, at_least_fp32
 from engine.result.gpu_check import Finding
 from gpu_check import rounding
@@ -42,6 +44,7 @@ ROWS, IN, OUT, TOKENS = 512, 256, 384, 1024
 EPS = 1e-5
 KERNELS = [Kernels(stored, *3 * (mode,)) for stored, mode in product((False, True), (None, Mode.NN, Mode.NT, Mode.TN))]
 HEADS, POSITIONS, HEAD_SIZE = 8, 128, 64
+IMAGES, CHANNELS, SIDE, GROUPS = 2, 32, 16, 8
 
 
 class Compared(NamedTuple):
@@ -76,9 +79,10 @@ class Bench:
         return nn.Parameter(exact.to(self.device, self.precision.master))
 
     def weight(self, exact: Tensor, *, column_major: bool = False) -> ShardedWeight:
-        """Return a matrix [n, k] as a layer holds it."""
+        """Return a matrix [n, k], or a kernel [n, k, height, width], as a layer holds it."""
         shape = tuple(exact.shape)
-        placement = Placement("weight", shape, NORMAL, True, Gaussian(1.0), column_major=column_major)
+        split = (*NORMAL, *[None] * (len(shape) - 2))
+        placement = Placement("weight", shape, split, True, Gaussian(1.0), column_major=column_major)
         stored = (exact.t() if column_major else exact).contiguous().flatten()
         return ShardedWeight(placement, self.parameter(stored), shape)
 
@@ -138,6 +142,32 @@ def linear(bench: Bench) -> Iterator[Compared]:
         yield Compared([found, *_gradients([x]), weight.tile(weight.shard.grad), *_gradients(biases)], *wanted[biased])
 
 
+def convolution(bench: Bench) -> Iterator[Compared]:
+    x_BKHW, W_NKHW, b_N = bench.drawn(IMAGES, CHANNELS, SIDE, SIDE), bench.drawn(48, CHANNELS, 3, 3), bench.drawn(48)
+    weight, bias, x, g_BNHW = (
+        bench.weight(W_NKHW),
+        bench.parameter(b_N),
+        bench.input(x_BKHW),
+        bench.drawn(IMAGES, 48, SIDE, SIDE),
+    )
+    found = bench.step(
+        lambda schedule: lambda: Conv2d(bench.comm, schedule, weight, bias, padding=(1, 1))(x), weight, [bias], g_BNHW
+    )
+    assert weight.shard.grad is not None
+    ours = [found, *_gradients([x]), weight.tile(weight.shard.grad), *_gradients([bias])]
+    yield bench.compared(ours, partial(F.conv2d, padding=1), g_BNHW, x_BKHW, W_NKHW, b_N)
+
+
+def group_norm(bench: Bench) -> Iterator[Compared]:
+    x_BCHW, g_BCHW = (bench.drawn(IMAGES, CHANNELS, SIDE, SIDE) for _ in range(2))
+    w_C, b_C = bench.drawn(CHANNELS), bench.drawn(CHANNELS)
+    weight, bias = bench.parameter(w_C), bench.parameter(b_C)
+    placement = Placement("weight", (CHANNELS,), (NORMAL[0],), False, Constant(1.0))
+    norm = GroupNorm(bench.comm, bench.schedule([], [weight, bias]), placement, weight, bias, GROUPS, EPS)
+    ours = _taken(lambda x, *_: norm(x), g_BCHW, [bench.input(x_BCHW), weight, bias])
+    yield bench.compared(ours, lambda x, w, b: F.group_norm(x, GROUPS, w, b, EPS), g_BCHW, x_BCHW, w_C, b_C)
+
+
 def token_embedding(bench: Bench) -> Iterator[Compared]:
     table_VH, tokens_M, g_MH = bench.drawn(TOKENS, IN), bench.tokens(ROWS), bench.drawn(ROWS, IN)
     weight, tokens = bench.weight(table_VH), tokens_M.to(bench.device)
@@ -195,6 +225,8 @@ def attention(bench: Bench) -> Iterator[Compared]:
 
 LAYERS: dict[str, Callable[[Bench], Iterator[Compared]]] = {
     "linear layer, all modes": linear,
+    "convolution": convolution,
+    "GroupNorm": group_norm,
     "token embedding": token_embedding,
     "position embedding": position_embedding,
     "LayerNorm": layer_norm,

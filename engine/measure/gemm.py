@@ -20,13 +20,15 @@ JOINT_SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192, 16384)}
 
 @contextmanager
 def full_precision(*, tf32: bool = False) -> Iterator[None]:
-    """Multiply without TF32, or with it where it is asked for; as before afterwards."""
-    precision = torch.get_float32_matmul_precision()
+    """Multiply and convolve without TF32, or with it where it is asked for; as before afterwards."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(precision)
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
 
 
 class GemmTimer:

@@ -1,13 +1,16 @@
 """ci/gpu's parity of layers and steps: what is right passes, and what is wrong fails, in fp32 and in bf16."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from engine.layers import matmul
+from engine.layers import conv2d, matmul
 from engine.layers.dropout import BatchRows
+from engine.measure.gemm import full_precision
 from gpu_check import layers, rounding, steps, ways
 
 CPU = torch.device("cpu")
@@ -16,16 +19,26 @@ CPU = torch.device("cpu")
 @pytest.mark.slow
 def test_layers_and_steps_are_right_in_fp32_and_a_wrong_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {finding.status for part in (layers.layers, steps.steps) for finding in part(CPU, "fp32")} == {"pass"}
-    exact = matmul.forward
 
-    def off_by_the_rounding_of_tf32(*operands: object) -> torch.Tensor:
-        return exact(*operands) * (1 + 2**-11)  # type: ignore[arg-type]
+    def off_by_the_rounding_of_tf32(exact: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        return lambda *operands: exact(*operands) * (1 + 2**-11)
 
-    monkeypatch.setattr(matmul, "forward", off_by_the_rounding_of_tf32)
+    monkeypatch.setattr(matmul, "forward", off_by_the_rounding_of_tf32(matmul.forward))
+    convolved = off_by_the_rounding_of_tf32(conv2d.F.conv2d)
+    monkeypatch.setattr(conv2d, "F", SimpleNamespace(conv2d=convolved))
     failed = {finding.name for finding in layers.layers(CPU, "fp32") if finding.status == "fail"}
-    assert failed == {"linear layer, all modes, fp32"}
-    of_a_network = ["pass", *["fail"] * (len(ways.WAYS) - 1)]
-    assert [finding.status for finding in steps.steps(CPU, "fp32")] == of_a_network * 2
+    assert failed == {"linear layer, all modes, fp32", "convolution, fp32"}
+    wrong = ["fail"] * (len(ways.WAYS) - 1)
+    assert [finding.status for finding in steps.steps(CPU, "fp32")] == [*["pass", *wrong] * 2, *wrong]
+
+
+def test_without_tf32_convolutions_have_none_either_and_afterwards_it_is_as_before() -> None:
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    for tf32 in (False, True):
+        with full_precision(tf32=tf32):
+            assert torch.backends.cudnn.allow_tf32 == tf32
+            assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")
+        assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
 
 
 @pytest.mark.parametrize("wrong", ["a row later", "one element", "none"])
