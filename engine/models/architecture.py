@@ -12,7 +12,7 @@ from math import gcd, prod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from engine.errors import UsageError, listed_divisors
-from engine.grid import INNER, SHARDING, STREAM, Grid
+from engine.grid import INNER, SHARDING, STREAM, Axis, Grid
 from engine.models.network import Carried, Network
 from engine.models.operations import VOCABULARY
 from engine.models.task import Task
@@ -156,23 +156,24 @@ def _check_splits(model: Architecture, grid: Grid) -> None:
     """Raise UsageError unless the grid divides all features that it splits, and every tile that it shards."""
     network, inner, stream = model.network(), grid[INNER], grid[STREAM]
     divided = network.divided_by_inner
-    fitting = listed_divisors(gcd(*divided.values()))
+    shared = gcd(*divided.values())
     for what, number in divided.items():
         if number % inner and what != VOCABULARY:
             raise UsageError(
-                f"Grid {grid} splits the {what} over {INNER}={inner}, but {number} {what.split()[-1]} are not a "
-                f"multiple of {inner}: {INNER} may be one of {fitting}."
+                f"Grid {grid} splits the {what} over {INNER}={inner}, but {_counted(number, what)} not a multiple of "
+                f"{inner}: {_fitting(INNER, shared)}."
             )
     if (vocabulary := divided.get(VOCABULARY, 0)) % inner:
         raise UsageError(
             f"Grid {grid} splits the vocabulary over {INNER}={inner}, but {vocabulary} is not a multiple of "
-            f"{inner}: use a vocabulary of {-(-vocabulary // inner) * inner}, or {INNER} one of {fitting}."
+            f"{inner}: use a vocabulary of {-(-vocabulary // inner) * inner}, or {INNER} one of "
+            f"{listed_divisors(shared)}."
         )
     for what, number in network.divided_by_stream.items():
         if number % stream:
             raise UsageError(
-                f"Grid {grid} splits the {what} over {STREAM}={stream}, but {number} is not a multiple of {stream}: "
-                f"{STREAM} may be one of {listed_divisors(number)}."
+                f"Grid {grid} splits the {what} over {STREAM}={stream}, but {_counted(number, what)} not a multiple of "
+                f"{stream}: {_fitting(STREAM, number)}."
             )
     both = network.divided_by_both
     if both % (inner * stream):
@@ -185,5 +186,21 @@ def _check_splits(model: Architecture, grid: Grid) -> None:
         if tile % grid.shards:
             raise UsageError(
                 f"Grid {grid} shards {name} over {SHARDING}={grid.shards}, but a tile of {tile} elements is not a "
-                f"multiple of {grid.shards}: choose {SHARDING} among the divisors of {gcd(*tiles.values())}."
+                f"multiple of {grid.shards}: with this {INNER} and {STREAM}, "
+                f"{_fitting(SHARDING, gcd(*tiles.values()))}."
             )
+
+
+def _counted(number: int, what: str) -> str:
+    """Say the number with its unit and verb, if what it counts is a plural.
+
+    >>> _counted(12, "attention heads"), _counted(96, "hidden size")
+    ('12 heads are', '96 is')
+    """
+    unit = what.split()[-1]
+    return f"{number} {unit} are" if unit.endswith("s") else f"{number} is"
+
+
+def _fitting(axis: Axis, number: int) -> str:
+    """Say which sizes of an axis divide the number."""
+    return f"{axis} may only be 1" if number == 1 else f"{axis} may be one of {listed_divisors(number)}"

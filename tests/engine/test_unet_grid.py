@@ -109,10 +109,14 @@ def test_one_wrong_collective_breaks_parity(grid: Grid, turn: int) -> None:
     ("grid", "sentence"),
     [
         (Grid(x=5), "splits the channels over x=5, but 96 channels are not a multiple of 5: x may be one of 1, 2, 3"),
-        (Grid(y=5), "splits the channels over y=5, but 96 is not a multiple of 5: y may be one of 1, 2, 3"),
+        (Grid(y=5), "splits the channels over y=5, but 96 channels are not a multiple of 5: y may be one of 1, 2, 3"),
         (Grid(x=32), "splits the attention heads over x=32, but 24 heads are not a multiple of 32"),
         (Grid(x=8, y=8), "channels over x=8 within y=8, but 96 is not a multiple of 64: x times y may be one of 1, 2"),
-        (Grid(z=7), "shards time.fc1.weight over z=7, but a tile of 36864 elements is not a multiple of 7"),
+        (
+            Grid(z=7),
+            "shards time.fc1.weight over z=7, .* of 36864 elements is not a .* this x and y, z may be one of 1, 2",
+        ),
+        (Grid(y=32, z=2), "shards conv_in.weight over z=2, but .* of 81 .* with this x and y, z may be one of 1, 3, "),
     ],
 )
 def test_a_grid_that_does_not_divide_it_is_refused(grid: Grid, sentence: str) -> None:
