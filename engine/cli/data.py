@@ -32,7 +32,9 @@ def prepare_images(
     *,
     source: Annotated[Folder, Parameter(help="folder with a subfolder of pictures a class, or CIFAR-10's *.bin")],
     out: Annotated[Folder, Parameter(help="where the image set goes")],
-    size: Annotated[int, Parameter(metavar="PIXELS", help="of a side")] = 224,
+    size: Annotated[
+        int | None, Parameter(metavar="PIXELS", help="of a side (default: 224, or 32 of CIFAR-10's)")
+    ] = None,
     unlabelled: Annotated[bool, Parameter(help="the pictures are of no classes, in any folders")] = False,
     json: Json = False,
 ) -> int:

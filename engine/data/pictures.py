@@ -25,28 +25,32 @@ from engine.progress import RENEWED
 log = logging.getLogger(__name__)
 
 KIND = KINDS[FORMAT]
-LARGEST = 4096
+SIDE, LARGEST = 224, 4096
 PROGRESS_EVERY = 100
 UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError)
 """Pillow raises these for files that are no pictures, or are damaged."""
 
 
-def prepare(source: Path, out: Path, size: int, *, unlabelled: bool = False) -> Header:
+def prepare(source: Path, out: Path, size: int | None = None, *, unlabelled: bool = False) -> Header:
     """Turn the pictures under `source` into an image set at `out`, replacing one that is there already.
 
-    size: pixels of a side. unlabelled: the pictures are of no classes, in any folders. Raises UsageError if there are
-    not two classes with pictures where there are any, if `out` is something else than prepared data, or if it can't be
-    written. A file that is no picture is left out, with a warning.
+    size: pixels of a side; by default SIDE, or of batches their own. unlabelled: the pictures are of no classes, in any
+    folders. Raises UsageError if there are not two classes with pictures where there are any, if `out` is something
+    else than prepared data, or if it can't be written. A file that is no picture is left out, with a warning.
     """
     out = out.resolve()
     check_folders(source, out, KIND)
-    if not 1 <= size <= LARGEST:
-        raise UsageError(f"--size is from 1 to {LARGEST} pixels, but {size} was given.")
     labels: list[int] = []
     batches, skipped = cifar.batches(source), 0
     names: tuple[str, ...] = ()
+    if size is None:
+        size = cifar.SIDE if batches else SIDE
+    if not 1 <= size <= LARGEST:
+        raise UsageError(f"--size is from 1 to {LARGEST} pixels, but {size} was given.")
     if batches and size != cifar.SIDE:
-        raise UsageError(f"Images of CIFAR-10 have {cifar.SIDE} pixels a side, but --size {size} was given.")
+        raise UsageError(
+            f"Images of CIFAR-10 have {cifar.SIDE} pixels a side, but --size {size} was given: leave it out."
+        )
     named = {} if batches else {"": list(files(source, out))} if unlabelled else _classes(source, out)
     with replacing(out, KIND) as folder:
         with (folder / PIXELS).open("wb") as file:
@@ -81,9 +85,9 @@ def _write(file: BinaryIO, source: Path, named: Mapping[str, Sequence[Path]], si
             except UNREADABLE as error:
                 skipped += 1
                 log.warning("%s is left out, as it can't be read as a picture: %s", path, error)
-                continue
-            file.write(pixels.tobytes())
-            labels.append(label)
+            else:
+                file.write(pixels.tobytes())
+                labels.append(label)
             if (done := len(labels) + skipped) % PROGRESS_EVERY == 0 or done == total:
                 log.info("%d of %d pictures", done, total, extra=RENEWED)
         if len(labels) == before:

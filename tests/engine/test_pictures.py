@@ -1,5 +1,6 @@
 """A folder of pictures becomes an image set, whatever its pictures are like; what can't is refused in a sentence."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,15 @@ def test_every_image_comes_once_an_epoch_with_the_label_of_its_class(source: Pat
     for pixels, label in zip(found["pixels"], found["labels"], strict=True):
         assert pixels[0 if label else 2].min() == 255
         assert pixels[1].max() == 0
+
+
+def test_progress_counts_files_that_are_left_out_too(
+    source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (source / "red" / "the last.png").write_text("no picture")
+    with caplog.at_level(logging.INFO):
+        prepare(source, tmp_path / "out", 4)
+    assert caplog.messages[-1] == "7 of 7 pictures"
 
 
 def test_a_picture_is_cut_to_its_middle_as_its_camera_was_held(tmp_path: Path) -> None:
@@ -109,7 +119,7 @@ def test_batches_of_cifar_10_are_an_image_set(tmp_path: Path) -> None:
     (source / "data_batch_1.bin").write_bytes(cifar_batch([9, 0], [(1, 2, 3), (4, 5, 6)]))
     (source / "data_batch_2.bin").write_bytes(cifar_batch([3], [(7, 8, 9)]))
     (source / "test_batch.bin").write_bytes(cifar_batch([5], [(0, 0, 0)]))
-    assert prepare(source, out, 32).classes == tuple("0123456789")
+    assert prepare(source, out).classes == tuple("0123456789")
     (source / "batches.meta.txt").write_text("\n".join("abcdefghij") + "\n\n")
     header = prepare(source, out, 32)
     assert (header.images, header.classes, header.source.files) == (3, tuple("abcdefghij"), 2)
@@ -118,7 +128,7 @@ def test_batches_of_cifar_10_are_an_image_set(tmp_path: Path) -> None:
         (9, 1, 2, 3), (0, 4, 5, 6), (3, 7, 8, 9),
     }  # fmt: skip
     assert prepare(source, out, 32, unlabelled=True).classes == ()
-    with pytest.raises(UsageError, match="have 32 pixels a side, but --size 64 was given"):
+    with pytest.raises(UsageError, match="have 32 pixels a side, but --size 64 was given: leave it out"):
         prepare(source, out, 64)
     (source / "data_batch_2.bin").write_bytes(cifar_batch([12], [(7, 8, 9)]))
     with pytest.raises(UsageError, match="has an image of class 12, but CIFAR-10 has 10: unpack it again"):
