@@ -20,6 +20,13 @@ class RunError(EngineError):
     """The run itself failed (a lost rank, a loss that is not a number); exit code 1, the result says why."""
 
 
+class WriteError(RunError, OSError):
+    """A file can't be written. It takes an OSError's number and words, and the file's name."""
+
+    def __str__(self) -> str:
+        return f"{self.filename} can't be written: {self.strerror}."
+
+
 class ContactError(RunError):
     """A rank sees a failure that is not its own: others are out of its reach, or it is asked to end.
 

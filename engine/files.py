@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine.errors import WriteError
+
 PAUSE_S = 0.01
 
 
@@ -21,22 +23,25 @@ def cache_folder() -> Path | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a text file in one step, making its folder if need be."""
+    """Replace a text file in one step, making its folder if need be. Raises WriteError."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file in one step, making its folder if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replace a file in one step, making its folder if need be. Raises WriteError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise WriteError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager

@@ -271,6 +271,14 @@ def test_words_that_make_no_command_are_told_in_one_line(
     assert told.out == ""
 
 
+def test_a_result_that_cannot_be_written_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / f"{'long' * 62}.json"  # with what it is called until it is whole, longer than names may be
+    assert main(["bench", "latency", "--samples", "50", "--device", "cpu", "--out", str(out)]) == 1
+    assert capsys.readouterr().err == f"{out} can't be written: File name too long.\n"
+
+
 def test_without_a_command_the_help_is_shown_and_nothing_has_worked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench"]) == 2
     assert "startup" in capsys.readouterr().out
