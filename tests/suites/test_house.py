@@ -1,12 +1,16 @@
 """The house stays in order: short files, a short README, and links of every README that lead somewhere."""
 
 import re
+import subprocess
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("engine", "suites", "systems", "reports", "ci", "tests")
 LONGEST, LONGEST_TEST = 300, 500
 WORDS, WORDS_OF_A_ROOM = 900, 1500
+LARGEST_BYTES = 10**6
 READMES = [ROOT / "README.md", *(ROOT / room / "README.md" for room in ROOMS if room != "tests")]
 
 
@@ -16,6 +20,15 @@ def test_no_file_is_longer_than_a_reader_takes_in() -> None:
     assert lines
     most = {name: LONGEST_TEST if name.startswith("tests/") else LONGEST for name in lines}
     assert {name: count for name, count in lines.items() if count > most[name]} == {}
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no clone of the repository")
+def test_no_file_is_larger_than_a_clone_should_carry() -> None:
+    """Such as a checkpoint."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    sizes = {name: (ROOT / name).stat().st_size for name in listed.stdout.split("\0") if (ROOT / name).is_file()}
+    assert sizes
+    assert {name: size for name, size in sizes.items() if size > LARGEST_BYTES} == {}
 
 
 def test_each_readme_is_read_in_minutes() -> None:
