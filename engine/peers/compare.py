@@ -22,7 +22,7 @@ from engine.peers import environments
 from engine.peers.apart import order_in_a_job, put_together
 from engine.peers.comparison import TOLERANCES, Case, Comparison, Tolerance, Unavailable
 from engine.peers.fit import room_here, settled
-from engine.peers.layout import PeerLayout
+from engine.peers.layout import PeerLayout, unsharded
 from engine.peers.memory import Room, SideBytes, side_bytes
 from engine.peers.ranks import HeldJob, run_ranks, take_part
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
@@ -114,7 +114,7 @@ def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int)
     for comparison in comparisons:
         comparison.check(case.model)
         if isinstance(comparison.layout, Grid):
-            check_grid(case.model, comparison.layout, case.peer_batch)
+            check_grid(case.model, unsharded(comparison.layout), case.peer_batch)
         elif comparison.layout is not None and comparison.knows(case.model):
             comparison.layout.for_batch(case.peer_batch).check(case.model, case.batch.sequences)
         check_grid(case.model, comparison.grid, case.batch)

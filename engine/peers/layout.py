@@ -121,6 +121,13 @@ def every(ranks: int, splits: Sequence[Split], model: Architecture, sequences: i
     return [layout for layout in found if layout.size == ranks and accepted(layout.check, model, sequences)]
 
 
+def unsharded(grid: Grid) -> Grid:
+    """Give the grid whose z ranks are data ranks: a library that shards weights over them pads what they don't divide,
+    so that such a peer's grid has to divide no more of a network than this one.
+    """
+    return replace(grid, z=1, data=grid.z * grid.data)
+
+
 def accepted(check: Callable[..., object], *arguments: object) -> bool:
     """Say whether a check raises no UsageError."""
     with suppress(UsageError):

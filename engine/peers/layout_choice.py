@@ -14,7 +14,7 @@ from engine.batch import Batch
 from engine.footprint.fit import check_grid
 from engine.grid import INNER, Axis, Grid
 from engine.peers.comparison import Case, Comparison
-from engine.peers.layout import Layout, PeerLayout, accepted, every
+from engine.peers.layout import Layout, PeerLayout, accepted, every, unsharded
 from engine.peers.memory import Room, host, peer
 from engine.planning.grids import divisors, factorisations
 
@@ -54,7 +54,7 @@ def layout_choices(comparison: Comparison, case: Case, ranks: int, per_node: int
             for grid in factorisations(ranks)
             if _uses(comparison, grid)
             and grid[INNER] <= per_node
-            and accepted(check_grid, case.model, grid, Batch(case.batch.sequences))
+            and accepted(check_grid, case.model, unsharded(grid), Batch(case.batch.sequences))
         ]
         ordered = sorted(grids, key=lambda grid: (grid.shards < per_node, grid.shards))
         layouts, usual = grids, ordered

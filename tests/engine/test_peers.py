@@ -16,7 +16,7 @@ from torch.futures import Future
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
-from engine.errors import RunError
+from engine.errors import RunError, UsageError
 from engine.grid import Grid
 from engine.layers import matmul
 from engine.layers.matmul import Kernels, Mode
@@ -147,6 +147,13 @@ def test_what_a_peer_has_nothing_like_is_a_row_and_starts_no_rank() -> None:
     assert pipeline.lacking(replace(gpt, layers=8), recompute=True) is None
     told = str(pipeline.lacking(replace(gpt, layers=6), recompute=True))
     assert told == "pipeline-interleaved on pipeline=2 has 4 stages, into which 6 layers can't be cut."
+
+
+def test_a_peer_shards_over_ranks_that_divide_no_tile_of_ours() -> None:
+    case = replace(CASE, model=DENOISING, batch=Batch(3))
+    check_comparisons(case, [COMPARISONS["fsdp2"].laid_out(Grid(z=3), Grid(data=3))], 1)
+    with pytest.raises(UsageError, match="is not a multiple of 3"):
+        check_comparisons(case, [COMPARISONS["ddp"].laid_out(Grid(data=3), Grid(z=3))], 1)
 
 
 def test_a_peer_that_has_no_u_net_says_so_and_nothing_of_its_layout() -> None:

@@ -16,7 +16,7 @@ from engine.models.flops import hardware_flops
 from engine.peers import memory
 from engine.peers.comparison import Case, Unavailable
 from engine.peers.fit import settled
-from engine.peers.layout import Layout
+from engine.peers.layout import Layout, unsharded
 from engine.peers.registry import ALONE, COMPARISONS
 from engine.planning.choose import choose_grid
 from engine.simulator.bandwidth import Bandwidths
@@ -85,7 +85,7 @@ def test_every_peer_of_a_baseline_divides_the_network_and_fits(name: str) -> Non
         if isinstance(layout, Layout):
             layout.for_batch(case.peer_batch).check(case.model, case.batch.sequences)
         else:
-            check_grid(case.model, layout, case.peer_batch)
+            check_grid(case.model, unsharded(layout), case.peer_batch)
         needs = memory.peer(contest, case, system.device.kind)
         assert room(system).fits(needs), f"{match} needs {needs / 1e9:.1f} GB"
 
@@ -108,6 +108,16 @@ def test_the_command_holds_every_baseline_that_fits_and_says_why_it_holds_no_oth
         else:
             with pytest.raises(Unavailable, match=r"^\S+ does not fit: .*needs \S+ of \S+ GB that a plan counts on"):
                 settled(contest, case, room(system))
+
+
+@pytest.mark.parametrize("name", ["frontier", "local", "perlmutter", "vcluster"])
+def test_every_u_net_is_compared_with_zero_3_fsdp2_and_ddp(name: str) -> None:
+    peers: dict[str, set[str]] = {}
+    for match in every(name):
+        if match.point.series.name == "unet":
+            peers.setdefault(str(match.point), set()).add(match.peer)
+    assert set(map(str, points("baselines", name))) >= set(peers) != set()
+    assert all(found == {"deepspeed-zero3", "fsdp2", "ddp"} for found in peers.values()), peers
 
 
 @pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])
