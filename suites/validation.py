@@ -132,7 +132,6 @@ class UNetCurve(OneCurve):
     iterations = UNET.iterations
     model, sequences, precision = UNET.model, UNET.sequences, UNET.precision
     learning_rate, micro_batch = UNET.learning_rate, UNET.micro_batch
-    checkpoint_activations = False
 
     def corpus(self) -> str:
         return self.images.folder if self.data == SYNTHETIC else self.data
