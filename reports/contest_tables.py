@@ -37,6 +37,16 @@ def contests_table(name: str, rows: pd.DataFrame) -> Table:
     return Table("Contests", shown[0 if several else 1 :], rows.assign(lost=lost), f"{name}-contests", note, "lost")
 
 
+def equal(name: str, rows: pd.DataFrame, which: str = "") -> Table:
+    """Say how alike both sides were before they were timed. which: the columns before the peer's."""
+    note = "Same initial weights, data and optimizer; of the steps before those that were timed."
+    held = rows[rows["jobs"] > 0]
+    does = held["does"].where(held["does"] != "", "as " + held["layout"].where(held["layout"] != "", "our grid"))
+    keys = f"{which} peer peer_versions losses norms tolerance compared does"
+    columns = columns_of(keys, tolerance="Losses may")
+    return Table("Equal work?", columns, held.assign(does=does), f"{name}-equal", note)
+
+
 def failures(table: pd.DataFrame) -> list[Table]:
     data = table[table["status"] == "failed"].sort_values("end", ascending=False, kind="stable")
     if data.empty:
@@ -70,9 +80,9 @@ def settings(table: pd.DataFrame) -> list[Table]:
     return [Table("How each peer is set", columns, pd.DataFrame(rows), "settings", NOT_FUSED)]
 
 
-def provenance(table: pd.DataFrame) -> Table:
+def provenance(table: pd.DataFrame, name: str = "provenance") -> Table:
     """List every contest of every command, newest first."""
     data = table.sort_values("end", ascending=False, kind="stable").assign(jobs=table["measured"].map(len))
     keys = "start end status peer grid road system partition model dtype jobs warmup steps_per_round load"
     columns = columns_of(keys, ORIGIN)
-    return Table("Provenance of every contest", columns, data, "provenance")
+    return Table("Provenance of every contest", columns, data, name)

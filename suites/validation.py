@@ -2,8 +2,7 @@
 active (par4d VII-A and Fig. 8).
 
     reframe -c suites/validation.py --system perlmutter -n UNet -S data=/path/to/cifar    what prepare-images has made
-    reframe -c suites/validation.py --system perlmutter -S model=unet-250m    another network, of images or of text
-    reframe -c suites/validation.py --system local -n UNetSamples -r    images, step by step of a training
+    reframe -c suites/validation.py --system perlmutter -S model=unet-250m    another network that fits one device
 
 Both runs start from the same weights and see the same samples, so their loss curves must be the same but for rounding.
 The virtual cluster has eight ranks, of which each of three axes takes two. The U-Net's first losses and its gradients
@@ -11,26 +10,24 @@ are held to those of PyTorch's DDP, too, from weights none of which begins as 0.
 """
 
 from dataclasses import dataclass
-from math import gcd
-from pathlib import Path
 from typing import Any
 
 import reframe as rfm
-from reframe.core.builtins import fixture, parameter, run_before, variable
+from reframe.core.builtins import fixture, variable
 from reframe.core.exceptions import SanityError
 
 from engine.grid import Grid
-from engine.models.catalogue import lookup
 from engine.result import metrics
 from suites.base.comparison import PeerComparison
 from suites.base.corpus import Corpus
 from suites.base.curves import apart
 from suites.base.engine_test import EngineTest
 from suites.base.figures import Figures
-from suites.base.images import Images
+from suites.base.images import OnImages
 from suites.base.night import NIGHTLY, Worth
 from suites.base.point_training import SYSTEM
-from suites.base.training import SYNTHETIC, Training
+from suites.base.prepared import OfItsData
+from suites.base.training import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +74,6 @@ UNETS = {
     ),
 }  # fmt: skip
 UNET = UNETS[SYSTEM.device.kind]
-SHOWN, SAVED = (250, 500, 1000, 2000), "saved"
-"""Images are made after so many steps, with what is saved there."""
 GRID = "2x1x2x2" if SYSTEM.name == "vcluster" else "2x2x2x2"
 
 
@@ -88,20 +83,7 @@ class Text(Corpus):
     vocabulary = RECIPE.vocabulary
 
 
-class OfItsData(rfm.RegressionTestPlugin):
-    """A test that trains on data of one kind, reads. Where -S names a network of other data, it is left out."""
-
-    model: str
-    reads: str
-
-    @run_before("setup")
-    def leave_out_a_network_of_other_data(self) -> None:
-        kind = lookup(self.model).task.data.kind
-        if kind != self.reads:
-            self.skip(f"{self.model} is trained on {kind}, and this test on {self.reads}")
-
-
-class OneCurve(OfItsData, Training):
+class OneCurve(Training):
     """One training. variant: which of the two curves it is."""
 
     study = "validation"
@@ -111,7 +93,7 @@ class OneCurve(OfItsData, Training):
         return super().labels() | {"variant": self.variant}
 
 
-class LossCurve(OneCurve):
+class LossCurve(OfItsData, OneCurve):
     """One training of the GPT."""
 
     text = fixture(Text, scope="session")
@@ -124,17 +106,12 @@ class LossCurve(OneCurve):
         return str(self.text.folder)
 
 
-class UNetCurve(OneCurve):
-    """One training of the U-Net, on the images that -S data names where it does."""
+class UNetCurve(OnImages, OneCurve):
+    """One training of the U-Net."""
 
-    images = fixture(Images, scope="session")
-    reads = "images"
     iterations = UNET.iterations
     model, sequences, precision = UNET.model, UNET.sequences, UNET.precision
     learning_rate, micro_batch = UNET.learning_rate, UNET.micro_batch
-
-    def corpus(self) -> str:
-        return self.images.folder if self.data == SYNTHETIC else self.data
 
 
 class SerialCurve(LossCurve):
@@ -203,39 +180,6 @@ class UNetValidation(BesideSerial, UNetCurve):
     serial = fixture(SerialUNetCurve, scope="partition")
 
 
-class TrainedUNet(UNetCurve):
-    """One device trains the U-Net for as long as its images take to look like something, and keeps what it has then."""
-
-    descr = "training of a network that makes images"
-    study = "samples"
-    num_tasks = 1
-    grid = "1x1x1x1"
-    iterations = SHOWN[-1]
-    precision = "fp32"
-    time_limit = "60m"
-
-    def options(self) -> list[str]:
-        return [*super().options(), "--save", SAVED, "--save-every", str(gcd(*SHOWN))]
-
-
-@rfm.simple_test
-class UNetSamples(EngineTest):
-    """Images that the U-Net makes after so many steps."""
-
-    descr = "images of a U-Net, step by step of its training"
-    study = "validation"
-    tags = {"samples"}
-    num_tasks = 1
-    time_limit = "10m"
-    out = "result.png"
-    step = parameter(SHOWN, loggable=True)
-    trained = fixture(TrainedUNet, scope="partition")
-
-    def options(self) -> list[str]:
-        saved = Path(self.trained.stagedir, SAVED, f"step-{self.step}")
-        return ["sample", "--resume", str(saved), "--device", self.device]
-
-
 @rfm.simple_test
 class UNetAgainstDDP(OfItsData, PeerComparison, EngineTest):
     """The U-Net on all ranks beside PyTorch's DDP: the engine says whether losses and gradients are the same."""
@@ -254,6 +198,11 @@ class UNetAgainstDDP(OfItsData, PeerComparison, EngineTest):
         words += ["--model", self.model, "--batch-size", str(max(UNET.sequences, self.num_tasks))]
         words += ["--precision", UNET.precision, "--device", self.device, *self.device_memory_options]
         return [*words, "--rounds", "2", "--steps-per-round", "1"]
+
+    def figures(self) -> Figures:
+        """So few steps say how alike both sides are, and nothing of their speed."""
+        found = [contest["equality"] for contest in self.record["comparisons"]]
+        return {name: (one[name], "1") for one in found for name in ("losses", "gradient_norms")}
 
 
 def _losses(record: dict[str, Any]) -> list[float]:

@@ -10,7 +10,7 @@ from engine.result.peers import FEWEST_JOBS
 from reports import published, text
 from reports.columns import NOT_PRINTED, columns_of
 from reports.contest_points import over_equal_roads, points
-from reports.contest_tables import contests_table, failures, missing, provenance, settings
+from reports.contest_tables import contests_table, equal, failures, missing, provenance, settings
 from reports.contests import SERIES
 from reports.derived import by_row
 from reports.frame import Frames
@@ -134,7 +134,7 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
         return Section(title, (Paragraph("Not measured: no contest of this job ended well."),), f"job-{name}")
     others = sorted(set(COMPARISONS) - set(ALONE) - set(rows["peer"]))
     absent = (Paragraph(f"{ABSENT} {', '.join(others)}."),) if others else ()
-    blocks = (Figures((_bars(name, rows),), wide=True), _against(name, rows), *absent, _equal(name, rows))
+    blocks = (Figures((_bars(name, rows),), wide=True), _against(name, rows), *absent, equal(name, rows))
     return Section(title, blocks, f"job-{name}")
 
 
@@ -175,14 +175,6 @@ def _against(name: str, rows: pd.DataFrame) -> Table:
         reason="Why not",
     )
     return Table("Against each peer", columns, rows, f"{name}-peers")
-
-
-def _equal(name: str, rows: pd.DataFrame) -> Table:
-    note = "Same initial weights, tokens and optimizer; of the steps before those that were timed."
-    held = rows[rows["jobs"] > 0]
-    does = held["does"].where(held["does"] != "", "as " + held["layout"].where(held["layout"] != "", "our grid"))
-    columns = columns_of("peer peer_versions losses norms tolerance compared does", tolerance="Losses may")
-    return Table("Equal work?", columns, held.assign(does=does), f"{name}-equal", note)
 
 
 def _published() -> Section:

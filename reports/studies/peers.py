@@ -49,7 +49,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     return Page(TITLE, LEAD, sections, _headline(contests))
 
 
-OWN = contests_where(lambda held: (held["ranks"] > 1) & (held["study"] != "baselines"))
+OWN = contests_where(lambda held: (held["ranks"] > 1) & ~held["study"].isin(["baselines", "validation"]))
 STUDY = Study("peers", TITLE, SUMMARY, 8, OWN, build, "contests")
 
 

@@ -1,5 +1,5 @@
-"""Validation: the loss of the 4D engine step by step against the same training run serially (par4d VII-A), and images
-that trained networks make.
+"""Validation: the loss of the 4D engine step by step against the same training run serially (par4d VII-A), and of its
+first steps against other people's parallelism.
 """
 
 import math
@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from reports import samples, text
+from reports import contest_tables, text
 from reports.columns import NO_SERIAL, columns_of
+from reports.contest_points import points
 from reports.frame import Frames
 from reports.jobs import grouped
 from reports.page import Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
@@ -20,41 +21,42 @@ from reports.scaling import unit_of_loss
 from reports.study import Study, trainings_of
 
 TITLE = "Validation"
-SUMMARY = (
-    "Loss curves of 4D training against serial training of the same model on the same data, and images that trained "
-    "networks make."
-)
+SUMMARY = "Loss curves of 4D training against serial training of the same model on the same data."
 LEAD = (
     "The same network is trained on one rank and on a 4D grid, from the same weights and on the same samples. The two "
-    "losses may differ by rounding only; a parallel algorithm that drops or doubles a gradient drifts away. That a "
-    "diffusion model learns can be seen in the images that it makes after more and more steps."
+    "losses may differ by rounding only; a parallel algorithm that drops or doubles a gradient drifts away."
 )
 RUN = "reframe -c suites/validation.py --system local"
 KEY = ["system", "partition", "dtype", "model", "batch_size"]
 MOST_SECTIONS = 12
 MOST_GRIDS = 4
+NOTHING_HELD = Paragraph("Not compared: no contest ended well.")
 _COLOURS = ("blue", "red", "green", "purple")
 
 
 def build(mine: Frames, everything: Frames) -> Page:
-    if mine.runs.empty:
+    beside = mine.contests[mine.contests["study"] == "validation"]
+    if mine.runs.empty and beside.empty:
         return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
     pairs, steps = compare(mine)
-    trainings = mine.runs[mine.runs["kind"] != samples.KIND]
-    sections = [_section(*one, pairs, steps, mine) for one in grouped(trainings, KEY, _title, MOST_SECTIONS)]
-    sections += samples.sections(mine.samples, mine.runs)
+    sections = [_section(*one, pairs, steps, mine) for one in grouped(mine.runs, KEY, _title, MOST_SECTIONS)]
+    sections += [_beside(beside)] if len(beside) else []
     details = Section(
         "Details", [*([_table(pairs)] if len(pairs) else []), *failures(mine.runs, "all_jobs"), provenance(mine.runs)]
     )
     return Page(TITLE, LEAD, [*sections, details], _headline(pairs))
 
 
-def _selects(runs: pd.DataFrame) -> "pd.Series[bool]":
-    """Images belong here whoever sampled them."""
-    return trainings_of("validation")(runs) | (runs["kind"] == samples.KIND)
+STUDY = Study("validation", TITLE, SUMMARY, 4, trainings_of("validation"), build)
 
 
-STUDY = Study("validation", TITLE, SUMMARY, 4, _selects, build)
+def _beside(contests: pd.DataFrame) -> Section:
+    """Say how alike the losses of the first steps are to those of other people's parallelism."""
+    held = points(contests)
+    told = contest_tables.equal("peers", held, "system model dtype grid") if held["jobs"].any() else NOTHING_HELD
+    others = [*contest_tables.failures(contests), *contest_tables.missing(contests)]
+    where = contest_tables.provenance(contests, "peers-provenance")
+    return Section("Beside other people's parallelism", [told, *others, where], "peers")
 
 
 def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -65,7 +67,7 @@ def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     second has one row a step: run, index, loss, serial_loss, difference, relative. A loss that is no number differs
     without bound.
     """
-    done = frames.runs[(frames.runs["status"] == "ok") & (frames.runs["kind"] != samples.KIND)]
+    done = frames.runs[frames.runs["status"] == "ok"]
     done = done.assign(run=done.index, when=done["end"].fillna(pd.Timestamp(0, tz="UTC"))).sort_values("when")
     serial = done.loc[done["ranks"] == 1, [*KEY, "when", "run"]].rename(columns={"run": "serial"})
     parallel = done[done["ranks"] > 1]

@@ -3,9 +3,10 @@
 import shlex
 from pathlib import Path
 
-from reframe.core.builtins import run_before, variable
+from reframe.core.builtins import fixture, run_before, variable
 
-from suites.base.prepared import Prepared
+from suites.base.prepared import OfItsData, Prepared
+from suites.base.training import SYNTHETIC
 
 TILES = Path(__file__).parents[2] / "ci" / "demo_images"
 PHOTOGRAPHS = "photographs"
@@ -23,3 +24,14 @@ class Images(Prepared):
     @run_before("run")
     def cut_tiles(self) -> None:
         self.prerun_cmds = [f"{shlex.quote(self.python)} {shlex.quote(str(TILES))} {PHOTOGRAPHS}"]
+
+
+class OnImages(OfItsData):
+    """A Training on these images, or on those that -S data names."""
+
+    data: str
+    images = fixture(Images, scope="session")
+    reads = "images"
+
+    def corpus(self) -> str:
+        return self.images.folder if self.data == SYNTHETIC else self.data

@@ -8,6 +8,7 @@ import reframe as rfm
 import reframe.utility.sanity as sn
 from reframe.core.builtins import run_before, sanity_function, variable
 
+from engine.models.catalogue import lookup
 from suites.base.allocation import Allocation
 from suites.base.point_training import SYSTEM
 
@@ -41,3 +42,16 @@ class Prepared(Allocation, rfm.RunOnlyRegressionTest):
     def it_was_written(self) -> bool:
         what = rf"^{self.into}: \S+ {self.made}"
         return bool(sn.assert_found(what, self.stdout, msg=f"no {self.made}; see {self.stderr}"))
+
+
+class OfItsData(rfm.RegressionTestPlugin):
+    """A test that trains on data of one kind, reads. Where -S names a network of other data, it is left out."""
+
+    model: str
+    reads: str
+
+    @run_before("setup")
+    def leave_out_a_network_of_other_data(self) -> None:
+        kind = lookup(self.model).task.data.kind
+        if kind != self.reads:
+            self.skip(f"{self.model} is trained on {kind}, and this test on {self.reads}")

@@ -47,6 +47,17 @@ def test_contests_are_found_as_files_in_run_reports_and_in_the_database_and_coun
     assert loaded.statuses == ["ok", "ok", "ok"]
 
 
+def test_a_contest_of_validation_is_no_race_but_says_there_how_alike_losses_are(tmp_path: Path) -> None:
+    labels = {"study": "validation", "system": "local", "partition": "cpu"}
+    save_contests([contests(("ddp",)).model_copy(update={"labels": labels})], tmp_path)
+    build([tmp_path], tmp_path / "site")
+    page = visible(tmp_path / "site" / "validation.html")
+    assert "Beside other people's parallelism" in page
+    assert "Equal work?" in page
+    assert "Paired ratio" not in page
+    assert "Nothing measured yet" in visible(tmp_path / "site" / "peers.html")
+
+
 def test_contests_that_cannot_be_read_are_listed_with_their_reason(tmp_path: Path) -> None:
     for name, change in (("newer", {"version": 99}), ("odd", {"comparisons": 3})):
         (tmp_path / f"{name}.json").write_text(json.dumps(record(contests()) | change))

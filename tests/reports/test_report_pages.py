@@ -17,8 +17,8 @@ from reports.study import all_studies
 from reports.text import clean, significant, slug, slugs
 
 PAGES = (
-    *("index", "weak_scaling", "strong_scaling", "overlap", "validation", "peak", "peers", "kernels", "energy"),
-    *("planning", "model_validation"),
+    *("index", "weak_scaling", "strong_scaling", "overlap", "validation", "samples", "peak", "peers", "kernels"),
+    *("energy", "planning", "model_validation"),
     "methods",
 )
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -288,6 +288,7 @@ def test_every_study_has_its_own_name_and_place() -> None:
         "overlap",
         "pipeline",
         "validation",
+        "samples",
         "peak",
         "baselines",
         "single_device",

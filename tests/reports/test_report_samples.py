@@ -1,4 +1,4 @@
-"""The validation page shows what trained networks make, in the order of their training."""
+"""The page of samples shows what trained networks make, in the order of their training."""
 
 import base64
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 from sample_images import images
-from sample_results import save, validation
+from sample_results import save, train
 
 from engine.result.image_sheet import ImageSheet
 from engine.result.schema import Result
@@ -22,12 +22,13 @@ PICTURE = re.compile(
 def page(results: list[Result], folder: Path) -> str:
     save(results, folder)
     build([folder], folder / "site")
-    return (folder / "site" / "validation.html").read_text()
+    return (folder / "site" / "samples.html").read_text()
 
 
 def test_images_stand_in_the_order_of_the_training_with_their_sampler(tmp_path: Path) -> None:
     made = [images(1000, job=1), images(250, job=2), images(1000, sampler="ddpm", steps=1000, job=3)]
-    html = page([*validation(), *made, images(500, job=4, failure="No image was sampled.")], tmp_path)
+    made.append(images(500, job=4, failure="No image was sampled."))
+    html = page([train(study="samples", ranks=1, model="gpt-test"), *made], tmp_path)
     found = PICTURE.findall(html)
     assert [(title, caption) for title, _, _, caption in found] == [
         ("After 250 steps", "DDIM, 50 steps"),
@@ -39,7 +40,18 @@ def test_images_stand_in_the_order_of_the_training_with_their_sampler(tmp_path: 
     assert found[0][2] == "16 images of 32 x 32 pixels, sampled by DDIM, 50 steps. After 250 steps of training."
     assert "<h2>Images of local, cpu, unet-test</h2>" in html
     assert "No image was sampled." in html
-    assert "Training loss" in html
+    assert "192 overlapping crops of one photograph" in html
+    assert "Runs of no study" not in (tmp_path / "site" / "index.html").read_text()
+    assert "gpt-test" not in (tmp_path / "site" / "validation.html").read_text()
+
+
+def test_of_more_sheets_than_a_strip_has_those_shown_are_spread_over_the_training(tmp_path: Path) -> None:
+    many = [images(100 * step, job=step) for step in range(1, 24)]
+    html = page([*many, images(900, sampler="ddpm", steps=1000, job=30)], tmp_path)
+    after = [title for title, *_ in PICTURE.findall(html)]
+    assert len(after) == 12 + 1
+    assert (after[0], after[11], after[12]) == ("After 100 steps", "After 2,300 steps", "After 900 steps")
+    assert html.count("12 of 23 shown") == html.count(" shown, spread") == 1
 
 
 def test_of_sheets_alike_the_newest_is_shown_and_each_training_has_a_strip(tmp_path: Path) -> None:

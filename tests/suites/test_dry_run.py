@@ -158,6 +158,17 @@ def test_peak_and_validation_ask_for_whole_nodes_or_one_device(tmp_path: Path) -
     assert all(ranks(script) in (1, 16) for script in every)
 
 
+def test_images_are_made_of_all_that_a_training_keeps(tmp_path: Path) -> None:
+    done = reframe(tmp_path, "-c", "suites/samples.py", "--system", "frontier", PAR4D_ACCOUNT="abc123")
+    assert done.code == 0, done.out
+    (training,) = done.trainings
+    iterations, every = (int(option(training, word)) for word in ("--iterations", "--save-every"))
+    assert int(option(training, "--lr-decay-steps")) == iterations
+    made = {option(script, "--resume").rpartition("-")[2] for script in done.jobs("sample")}
+    assert made == set(map(str, range(every, iterations + 1, every)))
+    assert len(made) == 4
+
+
 def test_a_device_is_measured_in_what_it_has_a_peak_of_and_in_what_is_asked_for(tmp_path: Path) -> None:
     one = ["-c", "suites/peak.py", "-n", "Peak", "--system"]
     formats = [
@@ -200,6 +211,7 @@ def test_an_overlap_that_works_is_passed_on_as_given(tmp_path: Path) -> None:
         ("overlap_ablation", "llama-3.2-1b"),
         ("validation", "llama-3.2-1b"),
         ("validation", "unet-250m"),
+        ("samples", "unet-250m"),
         ("peers", "llama-3.2-1b"),
         ("single_device", "llama-3.2-1b"),
     ],
