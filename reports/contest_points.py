@@ -19,7 +19,9 @@ _FIGURES = (
     "ours_s", "peer_s", "jobs", "rounds",
 )  # fmt: skip
 _SPEEDS = tuple(
-    f"{side}_{name}" for side in ("ours", "peer") for name in ("tokens_per_s", "mfu", "hfu", "of_empirical")
+    f"{side}_{name}"
+    for side in ("ours", "peer")
+    for name in ("tokens_per_s", "images_per_s", "mfu", "hfu", "of_empirical")
 )
 _BYTES = ("ours_bytes", "peer_bytes", "memory_ratio")
 
@@ -32,14 +34,14 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
     metrics.ratio_of_medians, its extremes over jobs of_medians_low and _high. ours_s, peer_s: medians over all steps.
     losses, norms: the largest difference of any. changed: of how many shapes the tuner changed the products, NaN where
     nothing was tuned. jobs, rounds: of all together; failed: of how many commands it failed. NaN, and "not held", where
-    no job ended well. What a side does in a second, its shares of the peaks and its memory: as in engine.result.peers;
-    memory_ratio: metrics.memory_ratio. beside: the ratio of the same contest over its other roads, in words. grid_is:
-    who chose the engine's grid, as the suite says it.
+    no job ended well. What a side does in a second (in images where the network sees them, of_images), its shares of
+    the peaks and its memory: as in engine.result.peers; memory_ratio: metrics.memory_ratio. beside: the ratio of the
+    same contest over its other roads, in words. grid_is: who chose the engine's grid, as the suite says it.
     """
     rows = [_point(rows) for _, rows in table.groupby(CONTEST, dropna=False, sort=True)]
     columns = [
         *(*CONTEST, *_FIGURES, "peer_is", "does", "peer_versions", "grid_is", "reason", "losses", "norms", "tolerance"),
-        *("compared", "memory_max", "failed", *_SPEEDS, *_BYTES, "peak_measured", "changed"),
+        *("compared", "memory_max", "failed", *_SPEEDS, *_BYTES, "peak_measured", "changed", "of_images"),
     ]
     return _beside(pd.DataFrame(rows, columns=columns))
 
@@ -67,7 +69,9 @@ def _beside(points: pd.DataFrame) -> pd.DataFrame:
 def _point(rows: pd.DataFrame) -> dict[str, Any]:
     last = rows.sort_values("end", kind="stable").iloc[-1]
     jobs = [job for measured in rows["measured"] for job in measured]
-    known = {key: last[key] for key in (*CONTEST, "peer_is", "tolerance", "does", "peer_versions", "grid_is")}
+    known = {
+        key: last[key] for key in (*CONTEST, "peer_is", "tolerance", "does", "peer_versions", "grid_is", "of_images")
+    }
     known |= {key: rows[key].max() for key in ("losses", "norms", "memory_max")} | {"compared": rows["compared"].min()}
     known["failed"] = int((rows["status"] == "failed").sum())
     known["reason"] = "; ".join(sorted(set(rows["reason"]) - {""}))
@@ -90,6 +94,9 @@ def _speeds(rows: pd.DataFrame, point: Mapping[str, Any]) -> dict[str, Any]:
     for side in ("ours", "peer"):
         found = peers.speed(works[-1], best, point["ranks"], point[f"{side}_s"])
         shares = fields(found, lambda share: math.nan if share is None else share, "tokens_per_s mfu hfu of_empirical")
+        if point["of_images"]:
+            step_s, images = point[f"{side}_s"], number(point["sequences"])
+            shares |= {"images_per_s": metrics.rate(images, step_s), "tokens_per_s": math.nan}
         speeds |= {f"{side}_{name}": share for name, share in shares.items()}
     return speeds
 

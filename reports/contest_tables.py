@@ -8,6 +8,7 @@ from reports import text
 from reports.columns import columns_of
 from reports.page import NOT_RECORDED, Table
 from reports.provenance import ORIGIN
+from reports.series_page import samples_of
 
 NOT_FUSED = (
     "Beyond what a contest fixes for both sides, such as the number format, the layout, and what makes both compute "
@@ -19,14 +20,23 @@ NOT_FUSED = (
 )
 
 
+_OF_ONE_KIND = ("sequence", *(f"{side}_{of}_per_s" for side in ("ours", "peer") for of in ("tokens", "images")))
+
+
 def contests_table(name: str, rows: pd.DataFrame) -> Table:
+    of_images = rows["of_images"].astype(bool)
+    mixed = of_images.any() and not of_images.all()
     shown = columns_of(
-        "model peer peer_is layout grid road verdict ratio beside of_medians of_medians_low of_medians_high "
-        "target standing processor ours_s peer_s jobs rounds losses norms tolerance compared sequences "
-        "sequence checkpointing threads overlap apart bf16 ours_tokens_per_s peer_tokens_per_s ours_mfu "
-        "peer_mfu ours_bytes peer_bytes memory_max network",
-        missing={"norms": "not kept", "memory_max": NOT_RECORDED},
+        "model peer peer_is layout grid road verdict ratio beside of_medians of_medians_low of_medians_high",
+        "target standing processor ours_s peer_s jobs rounds losses norms tolerance compared sequences",
+        "" if of_images.all() else "sequence",
+        "checkpointing threads overlap apart bf16",
+        "" if of_images.all() else "ours_tokens_per_s peer_tokens_per_s",
+        "ours_images_per_s peer_images_per_s" if of_images.any() else "",
+        "ours_mfu peer_mfu ours_bytes peer_bytes memory_max network",
+        missing={"norms": "not kept", "memory_max": NOT_RECORDED} | (dict.fromkeys(_OF_ONE_KIND, "") if mixed else {}),
         memory_max="Memory, fullest rank",
+        sequences=samples_of(of_images).capitalize(),
     )
     note = (
         "Losses and gradient norms: the largest relative difference in a step before those that were timed. Memory: of "

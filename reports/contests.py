@@ -31,7 +31,7 @@ TOLERANCE_OF_VERSION_1 = 1e-4
 COLUMNS = [
     *dict.fromkeys((*CONTEST, *origin.COLUMNS)),
     *("peer_is", "status", "reason", "measured", "compared", "losses", "norms", "tolerance", "memory_max", "load"),
-    *("warmup", "steps_per_round", "work", "peaks", "does", "peer_versions", "grid_is", "settings"),
+    *("warmup", "steps_per_round", "work", "peaks", "does", "peer_versions", "grid_is", "settings", "of_images"),
 ]
 
 
@@ -61,6 +61,7 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
         "torch": clean(result.provenance.versions.get("torch", "")),
         "sequences": _text(case.get("sequences")),
         "sequence": _text(shape.get("sequence")),
+        "of_images": "image" in shape,
         "checkpointing": checkpointing(case),
         "threads": _text(case.get("threads")),
         "overlap": _overlap(case.get("overlap")),

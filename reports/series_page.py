@@ -68,7 +68,8 @@ def points_table(
         "commits" if (rows["commits"] > 1).any() else "",
         missing={"network": ""},
     )
-    said = f"{note} The batch is in {_samples(rows)}; time, rates and what is saved are of medians over jobs.".strip()
+    samples = samples_of(rows["images_per_s"].notna())
+    said = f"{note} The batch is in {samples}; time, rates and what is saved are of medians over jobs.".strip()
     return Table("Measured points", columns, data, f"{name}-points", said, failed="only_failed")
 
 
@@ -84,8 +85,8 @@ def _rates(rows: pd.DataFrame) -> list[Column]:
     ]
 
 
-def _samples(rows: pd.DataFrame) -> str:
-    of_images = rows["images_per_s"].notna()
+def samples_of(of_images: "pd.Series[bool]") -> str:
+    """Name what networks are trained on, of which it is known whether they see images."""
     return "images" if of_images.all() else "sequences or images" if of_images.any() else "sequences"
 
 

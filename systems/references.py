@@ -111,7 +111,7 @@ def _work(words: Iterable[str]) -> Iterator[str]:
 
 
 LOWER_IS_BETTER = frozenset({"s", "x", "B"})
-HIGHER_IS_BETTER = frozenset({"flop/s", "tokens/s", "B/s", "token/J"})
+HIGHER_IS_BETTER = frozenset({"flop/s", "tokens/s", "B/s", "token/J", "image/J"})
 
 
 def worse_by(unit: str) -> int:

@@ -18,7 +18,9 @@ from reports.scaling import DEVICES
 from reports.study import Study
 
 TITLE = "Energy"
-SUMMARY = "Tokens and flops per joule of devices, processors, memory and whole nodes, in the runs of all other studies."
+SUMMARY = (
+    "Tokens, images and flops per joule of devices, processors, memory and nodes, in the runs of all other studies."
+)
 LEAD = (
     "Joules are read before and after the counted iterations, each counter once however many ranks share what it "
     "counts. A component that has no counter is not measured, and none is added to another: a node holds the others."
@@ -28,7 +30,7 @@ NOTHING = (
     "says why) or the results are older than that figure."
 )
 MOST_SECTIONS = 12
-OF_RUNS = ["status", "time_s", "model_flops_per_s", "end", *POINT]
+OF_RUNS = ["status", "time_s", "model_flops_per_s", "images_per_s", "end", *POINT]
 _COLOURS = {"node": "red", "device": "blue", "processor": "green", "memory": "purple"}
 """They are ordered from the most that is counted to the least: the first that a series has is its headline."""
 
@@ -48,28 +50,34 @@ STUDY = Study("energy", TITLE, SUMMARY, 20, lambda runs: runs["counts_energy"].a
 def energy_points(frames: Frames) -> pd.DataFrame:
     """Make a row a component of a point, by series and devices: medians over the jobs that measured it.
 
-    tokens_per_joule_low, _high: of the jobs; seconds, sample_s: medians too. unmeasured: what the newest job without a
-    figure says. Only of series in which some job measured something.
+    per_joule: tokens, or images where the network sees them (of_images); its _low and _high are of the jobs. seconds,
+    sample_s: medians too. unmeasured: what the newest job without a figure says. Only of series in which some job
+    measured something.
     """
     runs = frames.runs.loc[frames.runs["status"] == "ok", OF_RUNS].assign(run=lambda known: known.index)
     rows = frames.energy.merge(runs, on="run").sort_values("end", kind="stable")
     rows = rows.merge(rows.loc[rows["joules_per_iteration"].notna(), SERIES].drop_duplicates(), on=SERIES)
+    batch = pd.to_numeric(rows["batch_size"], errors="coerce")
+    images = by_row(metrics.tokens_per_joule, batch, rows["joules_per_iteration"])
+    rows = rows.assign(of_images=rows["images_per_s"].notna())
+    rows["per_joule"] = images.where(rows["of_images"], rows["tokens_per_joule"])
     table = (
         rows.groupby([*POINT, "component"], dropna=False, sort=False)
         .agg(
             **{key: (key, "median") for key in ("time_s", "model_flops_per_s", "joules_per_iteration", "seconds")},
             **{key: (key, "max") for key in ("counters", "machines", "sample_s")},
             **{key: (key, each_once) for key in ("scope", "source")},
-            tokens_per_joule=("tokens_per_joule", "median"),
-            tokens_per_joule_low=("tokens_per_joule", "min"),
-            tokens_per_joule_high=("tokens_per_joule", "max"),
-            jobs=("tokens_per_joule", "count"),
+            of_images=("of_images", "any"),
+            per_joule=("per_joule", "median"),
+            per_joule_low=("per_joule", "min"),
+            per_joule_high=("per_joule", "max"),
+            jobs=("per_joule", "count"),
             unmeasured=("unmeasured", _last),
         )
         .reset_index()
     )
     joules, time_s = table["joules_per_iteration"], table["time_s"]
-    for end in ("tokens_per_joule_low", "tokens_per_joule_high"):
+    for end in ("per_joule_low", "per_joule_high"):
         table[end] = table[end].where(table["jobs"] > 1)
     table["flops_per_joule"] = by_row(metrics.flops_per_joule, table["model_flops_per_s"], time_s, joules)
     table["power_w"] = by_row(metrics.mean_power, joules, time_s)
@@ -84,7 +92,7 @@ def _last(words: "pd.Series[str]") -> str:
 
 def _widest(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the component that counts most, of those that are measured."""
-    measured = table.dropna(subset="tokens_per_joule")
+    measured = table.dropna(subset="per_joule")
     return next(rows for name in _COLOURS if len(rows := measured[measured["component"] == name]))
 
 
@@ -100,12 +108,13 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
     what = f"{point['component']}: {point['scope']}, {point['source']}"
     where = f"{point['model']} on {text.plural(int(point['ranks']), 'device')}"
     facts = [
-        (text.significant(point["tokens_per_joule"]), "tokens per joule", f"{where}; {what}"),
+        (text.significant(point["per_joule"]), f"{_trained(point.to_frame().T)} per joule", f"{where}; {what}"),
         (text.flops_per_joule(per_joule), "of the model", "flop/s per watt, recomputation not counted"),
         (text.watts(point["power_w"]), "mean power", f"of all {text.count(point['counters'])} counters"),
     ]
+    of = _trained(rows)
     figures = [
-        _figure(f"{name}-tokens", "Tokens per joule", rows, "tokens_per_joule"),
+        _figure(f"{name}-{text.slug(of)}", f"{of.capitalize()} per joule", rows, "per_joule"),
         _figure(f"{name}-flops", "Model flops per joule", rows, "flops_per_joule"),
     ]
     counted = rows["component"].isin(rows.loc[rows["jobs"] > 0, "component"])
@@ -113,6 +122,12 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
     why = [f"{row['component']} ({row['unmeasured'] or 'no reason given'})" for _, row in unknown.iterrows()]
     said = [Paragraph(f"Not measured here: {'; '.join(why)}.")] if why else []
     return Section(title, [Facts(facts), Figures(figures), *said, _table(name, rows[counted])], f"series-{name}")
+
+
+def _trained(rows: pd.DataFrame) -> str:
+    """Say what networks are trained on."""
+    of_images = rows["of_images"].astype(bool)
+    return "images" if of_images.all() else "tokens or images" if of_images.any() else "tokens"
 
 
 def _figure(name: str, title: str, rows: pd.DataFrame, key: str) -> Figure:
@@ -123,10 +138,10 @@ def _figure(name: str, title: str, rows: pd.DataFrame, key: str) -> Figure:
         low, high = (line.get(f"{key}_{end}", pd.Series()).tolist() for end in ("low", "high"))
         drawn.append(Line(line["ranks"].tolist(), line[key].tolist(), colour, component, low, high))
     factor, letter = text.prefix(float(measured[key].min())) if key == "flops_per_joule" else (1.0, "")
-    unit = f"{letter}flop per joule" if letter or key == "flops_per_joule" else "tokens per joule"
+    unit = f"{letter}flop per joule" if letter or key == "flops_per_joule" else f"{_trained(rows)} per joule"
     scale = Scale(unit, "log10", write=lambda value: plain(value / factor))
     caption = "The fastest layout at each device count, by the component whose joules they are."
-    caption += " Bars span the jobs of a point." if key == "tokens_per_joule" else ""
+    caption += " Bars span the jobs of a point." if key == "per_joule" else ""
     said = [
         f"{line.label}: {text.significant(line.y[0] / factor)} to {text.significant(line.y[-1] / factor)}"
         for line in drawn
@@ -139,9 +154,10 @@ def _figure(name: str, title: str, rows: pd.DataFrame, key: str) -> Figure:
 
 def _table(name: str, rows: pd.DataFrame) -> Table:
     columns = columns_of(
-        "ranks model grid overlap component tokens_per_joule joules_per_iteration flops_per_joule power_w "
+        "ranks model grid overlap component per_joule joules_per_iteration flops_per_joule power_w "
         "scope source counters machines seconds sample_s jobs unmeasured",
         source="By",
+        per_joule=f"{(of := _trained(rows)).capitalize()} per joule",
     )
-    note = "By component. The spread of tokens per joule is that of the jobs of a point; one job has none."
+    note = f"By component. The spread of {of} per joule is that of the jobs of a point; one job has none."
     return Table("Energy of every point", columns, rows, f"{name}-points", note)

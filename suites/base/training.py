@@ -159,5 +159,9 @@ class Training(EngineTest):
             "step_by_bound": ((breakdown.get("bound") or {}).get("step_by_bound"), "x"),
         }
         for part in (self.record["energy"] or {"components": ()})["components"]:
-            found[f"tokens_per_joule_{part['component']}"] = (part["tokens_per_joule"], "token/J")
+            if self.record["model"]["vocabulary"] is None:
+                joules = part["joules_per_iteration"]
+                found[f"images_per_joule_{part['component']}"] = (joules and self.sequences / joules, "image/J")
+            else:
+                found[f"tokens_per_joule_{part['component']}"] = (part["tokens_per_joule"], "token/J")
         return found

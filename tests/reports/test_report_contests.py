@@ -17,6 +17,7 @@ from engine.result import metrics
 from engine.result.interval import NOTHING_KNOWN, Interval
 from engine.result.peers import PeersResult, standing, verdict
 from reports.contest_points import points
+from reports.contest_tables import contests_table
 from reports.contests import checkpointing, frame
 from reports.frame import frames
 from reports.load import Contests, load
@@ -56,6 +57,24 @@ def test_a_contest_of_validation_is_no_race_but_says_there_how_alike_losses_are(
     assert "Equal work?" in page
     assert "Paired ratio" not in page
     assert "Nothing measured yet" in visible(tmp_path / "site" / "peers.html")
+
+
+def test_of_a_network_that_sees_images_these_are_counted() -> None:
+    of_text = contests(("ddp",), job=1)
+    case = of_text.case | {"model": {"name": "unet-test", "image": 32}}
+    of_images = of_text.model_copy(update={"case": case, "provenance": contests(job=2).provenance})
+    told = table(of_images).loc["ddp"]
+    assert told["ours_images_per_s"] == pytest.approx(8 / told["ours_s"])
+    assert math.isnan(told["ours_tokens_per_s"])
+
+    def titles(*results: PeersResult) -> set[str]:
+        rows = points(frame([Contests(result, "a.json") for result in results]))
+        return {column.title for column in contests_table("all", rows).columns}
+
+    rates, words = {"Tokens/s, ours", "Images/s, ours"}, {"Sequences", "Images", "Sequences or images", "of tokens"}
+    assert titles(of_images) & (rates | words) == {"Images/s, ours", "Images"}
+    assert titles(of_text) & (rates | words) == {"Tokens/s, ours", "Sequences", "of tokens"}
+    assert titles(of_text, of_images) & (rates | words) == {*rates, "Sequences or images", "of tokens"}
 
 
 def test_contests_that_cannot_be_read_are_listed_with_their_reason(tmp_path: Path) -> None:

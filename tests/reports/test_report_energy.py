@@ -12,6 +12,7 @@ from reports.frame import frames
 from reports.load import Run
 from reports.site import build
 from reports.studies.energy import energy_points
+from reports.text import significant
 
 WHY = "memory_energy may not be read by this user"
 
@@ -32,8 +33,8 @@ def test_a_point_is_the_median_of_its_jobs_by_component() -> None:
     table = energy_points(frames([Run(result, "") for result in results])).set_index("component")
     device, node, memory = table.loc["device"], table.loc["node"], table.loc["memory"]
     assert device["joules_per_iteration"] == pytest.approx(120e3 * 18)
-    assert device["tokens_per_joule"] == pytest.approx(2**24 / (120e3 * 18))
-    assert device["tokens_per_joule_low"] == pytest.approx(2**24 / (400e3 * 18))
+    assert device["per_joule"] == pytest.approx(2**24 / (120e3 * 18))
+    assert device["per_joule_low"] == pytest.approx(2**24 / (400e3 * 18))
     assert device["power_w"] == pytest.approx(120e3)
     assert device["jobs"] == 3
     assert node["flops_per_joule"] == pytest.approx(device["flops_per_joule"] / 1.5)
@@ -53,6 +54,19 @@ def test_the_page_says_what_was_counted_and_what_was_not_and_why(tmp_path: Path)
     row = html.split("<td>device</td>")[2].split("</tr>")[0]
     assert "not measured" in row
     assert "no such file" in row
+
+
+def test_of_a_network_that_sees_images_these_are_counted(tmp_path: Path) -> None:
+    of_text = point(1, 1e5)
+    assert of_text.model is not None
+    assert of_text.summary is not None
+    seen = {"samples_per_s": 8192 / 18, "tokens_per_s": 1.0}
+    of_images = {"model": of_text.model.model_copy(update={"vocabulary": None, "name": "unet-4b"})}
+    of_images |= {"summary": of_text.summary.model_copy(update=seen)}
+    html = page_of([of_text.model_copy(update=of_images)], tmp_path)
+    assert "Images per joule" in html
+    assert significant(8192 / (1e5 * 18)) in html
+    assert "Tokens per joule</h3>" not in html
 
 
 def test_without_any_energy_the_page_is_one_sentence(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ def joules_per_iteration(joules: float, iterations: int) -> float:
 
 @figure("Tokens per joule", "tokens / joules")
 def tokens_per_joule(tokens: float, joules: float) -> float:
-    """It divides the tokens of the counted iterations by the energy that one component took (device, processor, memory
-    or node). Only figures of the same component and scope can be compared.
+    """It divides the tokens of the counted iterations, or the images of a network that sees them, by the energy that
+    one component took (device, processor, memory or node). Only figures of the same component and scope compare.
     """
     return tokens / joules
 
