@@ -44,7 +44,7 @@ def test_there_is_a_script_for_every_point_with_its_model_and_a_grid_of_its_rank
         assert option(script, "--batch-size") == str(point.sequences)
         assert option(script, "--precision") == point.series.precision
         assert Grid.parse(option(script, "--grid")).size == number
-        assert option(script, "--iterations") == "10"
+        assert option(script, "--iterations") == ("100" if point.model.startswith("unet") else "10")
         assert option(script, "--warmup") == "2"
         assert option(script, "--data") == "synthetic"
         again = "--checkpoint-activations" in script or "--checkpoint-every auto" in script

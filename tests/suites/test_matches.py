@@ -23,7 +23,8 @@ from engine.simulator.bandwidth import Bandwidths
 from suites.base.matches import Match, case_of, matches, our_micro_batch, room
 from suites.base.series import AUTO, Point, points
 
-NODE_HOURS = 2000
+NODE_HOURS = 1400
+"""As suites/README.md has it."""
 OF_PEAK = 1 / 3
 OF_THE_LIMIT = 0.8
 """Of a job's time, what steps may take at that share of the peak: the rest is for starting and making networks."""
@@ -137,7 +138,7 @@ def node_hours(match: Match, system: systems.System) -> float:
 
 
 @pytest.mark.parametrize("name", systems.names())
-def test_a_whole_series_of_baselines_takes_at_most_2000_node_hours(name: str) -> None:
+def test_a_whole_series_of_baselines_takes_no_more_node_hours_than_the_readme_says(name: str) -> None:
     assert sum(node_hours(match, systems.load(name)) for match in held(name)) <= NODE_HOURS
 
 
