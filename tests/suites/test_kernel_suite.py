@@ -34,7 +34,10 @@ def test_every_published_network_is_timed_on_one_device_as_a_rank_of_its_grid(na
     done = reframe(tmp_path, "-c", "suites/kernel_tuning.py", "--system", name, PAR4D_ACCOUNT="abc123")
     assert done.code == 0, done.out
     every = [point for point in points("weak_scaling", name) if "nightly" not in point.series.tags]
-    series = [point for point in every if not point.series.offload]  # the same networks in stages
+    every = [point for point in every if not point.series.offload]  # the same networks in stages
+    series = points("kernel_tuning", name)
+    of_images = {point.model for point in every if lookup(point.model).task.data.kind == "images"}
+    assert {point.model for point in every} - {point.model for point in series} == of_images - {"unet-250m"}
     assert len(done.jobs("bench matmul")) == len(done.jobs("bench peers")) == len(series)
     node = systems.load(name).node.devices
     assert node is not None
