@@ -134,8 +134,28 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
         return Section(title, (Paragraph("Not measured: no contest of this job ended well."),), f"job-{name}")
     others = sorted(set(COMPARISONS) - set(ALONE) - set(rows["peer"]))
     absent = (Paragraph(f"{ABSENT} {', '.join(others)}."),) if others else ()
-    blocks = (Figures((_bars(name, rows),), wide=True), _against(name, rows), *absent, equal(name, rows))
+    blocks = (
+        Figures((_bars(name, rows),), wide=True),
+        _against(name, rows),
+        *_par4ds(rows),
+        *absent,
+        equal(name, rows),
+    )
     return Section(title, blocks, f"job-{name}")
+
+
+def _par4ds(rows: pd.DataFrame) -> list[Paragraph]:
+    """Say what par4d prints of U-Nets on the same system, of which it has no times."""
+    theirs = published.gains("weak_scaling")
+    theirs = theirs[theirs["model"].str.startswith("U-Net") & (theirs["over"] == "ZeRO-3")]
+    theirs = theirs[(theirs["system"].str.lower() == rows.iloc[0]["system"]) & bool(rows["of_images"].any())]
+    return [
+        Paragraph(
+            f"Published ({row['source']}): {row['gained']} saves {100 * row['value']:g} % of the time per batch over "
+            f"{row['over']} for {row['model']} on {row['devices']} devices of {row['system']} ({row['note']})."
+        )
+        for _, row in theirs.iterrows()
+    ]
 
 
 def _bars(name: str, rows: pd.DataFrame) -> Figure:

@@ -144,6 +144,18 @@ def test_what_does_not_fit_is_a_row_and_sides_that_a_device_cannot_hold_at_once_
     assert set(frame([Contests(older, "older.json")])["apart"]) == {ONE_AFTER_THE_OTHER}
 
 
+def test_beside_a_u_net_stands_what_is_published_of_its_system(tmp_path: Path) -> None:
+    found = baselines()
+    seen = {"case": found.case | {"model": {"name": "unet-2b", "image": 32}}}
+    others = [found.model_copy(update=seen | {"labels": found.labels | {"system": "perlmutter"}}), baselines(job=1)]
+    save_contests(others, tmp_path / "r")
+    build([tmp_path / "r"], tmp_path / "site")
+    sections = (tmp_path / "site" / "baselines.html").read_text().split("<h2")
+    told = {words(one)[:30]: "saves 80 % of the time per batch over ZeRO-3" in words(one) for one in sections}
+    assert [name for name, said in told.items() if said] == [name for name in told if "perlmutter" in name]
+    assert sum(told.values()) == 1
+
+
 def test_the_page_of_peers_leaves_them_out(tmp_path: Path) -> None:
     page(tmp_path, baseline(0.9, Layout(tensor=2)))
     peers = words((tmp_path / "site" / "peers.html").read_text())
