@@ -1,4 +1,4 @@
-"""Weak scaling trains the published series of this system (axonn-sc24 Table III), or tiny models on one machine.
+"""Weak scaling trains published series (axonn-sc24 Table III, par4d Tables II and III), or tiny models on one machine.
 
     reframe -c suites/weak_scaling.py --system frontier              all points of the system
     reframe -c suites/weak_scaling.py --system frontier -t nightly   what runs every night, on four nodes
@@ -6,6 +6,7 @@
     reframe -c suites/weak_scaling.py --system frontier -S overlap=none    without hiding communication
     reframe -c suites/weak_scaling.py --system frontier -S model=llama-3.1-8b -n 512    another network there
     reframe -c suites/weak_scaling.py --system frontier -S model=vit-32x4096 -n 512     which may see images
+    reframe -c suites/weak_scaling.py --system frontier -n OfImages  the U-Nets
 
 Each result says how much of an iteration is compute and how much exposed communication (axonn-sc24 Fig. 7). Efficiency
 relates points to each other: the report has it.
@@ -19,22 +20,23 @@ from engine.models.catalogue import lookup
 from suites.base.corpus import Corpus
 from suites.base.night import Worth
 from suites.base.point_training import SYSTEM, PointTraining, points_of
+from suites.base.series import Point
 from suites.base.targets import published_rate, unreached
 from suites.base.training import SYNTHETIC
 
 ON_TEXT = SYSTEM.device.kind == "cpu"  # elsewhere data is made up unless a corpus is given
 
 
-@rfm.simple_test
-class WeakScaling(PointTraining):
+def of_images(point: Point) -> bool:
+    return lookup(point.model).task.data.kind == "images"
+
+
+class OnePoint(PointTraining):
     """One point of a series. The work per device is constant, so the ideal time per iteration is, too."""
 
     descr = "weak scaling of training"
     study = "weak_scaling"
     worth = Worth.TRAINING
-    point = points_of("weak_scaling")
-    if ON_TEXT:
-        text = fixture(Corpus, scope="session")
 
     @run_after("performance")
     def reach_what_is_published(self) -> None:
@@ -45,6 +47,22 @@ class WeakScaling(PointTraining):
         if published is not None and (reason := unreached(self.record, published)):
             raise PerformanceError(reason)
 
+
+@rfm.simple_test
+class WeakScaling(OnePoint):
+    """A point of a series of networks that read text."""
+
+    point = points_of("weak_scaling", lambda point: not of_images(point))
+    if ON_TEXT:
+        text = fixture(Corpus, scope="session")
+
     def corpus(self) -> str:
         reads_text = lookup(self.model).task.data.kind == "text"
         return self.text.folder if ON_TEXT and reads_text and self.data == SYNTHETIC else self.data
+
+
+@rfm.simple_test
+class WeakScalingOfImages(OnePoint):
+    """A point of a series of networks that see images, which are made up unless -S data names some."""
+
+    point = points_of("weak_scaling", of_images)

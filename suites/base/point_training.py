@@ -1,6 +1,7 @@
 """A test may be one point of a series, as series.yaml says, and its training."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import reframe as rfm
@@ -25,9 +26,9 @@ def too_many_ranks(ranks: int) -> str | None:
     return None
 
 
-def points_of(study: str) -> Any:
-    """Return the parameter of a test that runs each of the study's points on this system."""
-    return parameter(points(study, SYSTEM.name), fmt=lambda point: str(point), loggable=True)
+def points_of(study: str, which: Callable[[Point], bool] = lambda _: True) -> Any:
+    """Return the parameter of a test that runs each of the study's points on this system, or which of them."""
+    return parameter(list(filter(which, points(study, SYSTEM.name))), fmt=lambda point: str(point), loggable=True)
 
 
 class OfSeries(rfm.RegressionTestPlugin):

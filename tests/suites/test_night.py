@@ -63,6 +63,7 @@ def test_a_night_fits_four_nodes_for_half_an_hour_with_two_node_hours(night: tup
 
 
 ONE_OF_EACH = ("Peak", "MemoryBandwidth", "LaunchLatency", "Bandwidth", "Validation", "Baseline")
+TRAINED = ("WeakScaling", "WeakScalingOfImages")
 OVERLAPS = {"local": 1, "vcluster": 2}
 GPTS = {"local": 3}
 UNETS = {"frontier": 1, "local": 1, "perlmutter": 1, "vcluster": 1}
@@ -74,15 +75,15 @@ def test_a_night_trains_from_end_to_end_and_has_what_narrows_a_slowdown_down(nig
     for one in ONE_OF_EACH:
         assert len(found.of(one)) == 1, one
     assert len(found.of("OverlapAblation")) == OVERLAPS.get(name, 0)
-    trained = Counter(lookup(test["model"]).family for test in found.of("WeakScaling"))
+    trained = Counter(lookup(test["model"]).family for one in TRAINED for test in found.of(one))
     assert trained == Counter(gpt=GPTS.get(name, 1), unet=UNETS.get(name, 0))
     peers = [peer for peer in COMPARISONS.values() if f"-{peer.name}-" in found.of("Baseline")[0]["name"]]
     assert [peer.library for peer in peers] == [None], "it takes no environment of its own"
     assert len(found.tests) <= 10 + trained["unet"]
-    assert {test["@class"] for test in found.tests if test["worth"] == Worth.TRAINING} == {"WeakScaling"}
+    assert {test["@class"] for test in found.tests if test["worth"] == Worth.TRAINING} <= {*TRAINED}
     assert all(test["worth"] > Worth.NOTHING for test in found.tests)
     if name in ("perlmutter", "perlmutter80", "frontier", "alps", "vcluster"):
-        assert {test["nodes"] for one in ("WeakScaling", "Bandwidth") for test in found.of(one)} == {NODES}
+        assert {test["nodes"] for one in (*TRAINED, "Bandwidth") for test in found.of(one)} == {NODES}
 
 
 def test_a_list_ends_with_what_it_costs(nights: Callable[[str], Night], tmp_path: Path) -> None:
