@@ -12,7 +12,7 @@ from engine.models.network import Network
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
+class Taken:
     """A block takes what an earlier block has left, the stream at that boundary, and joins it to so many numbers."""
 
     boundary: int
@@ -32,17 +32,15 @@ class Stream:
         self.numel = [of[0] for of in sizes]
         self.whole = [sum(of) for of in sizes]
         sections = [section for section, _ in network.blocks]
-        takes = sum(section.takes is not None for section in sections)
-        leaves = sum(section.leaves for section in sections)
-        self.left: list[tuple[int, ...]] = [(0,) * (takes - leaves)]
-        self.skips: list[Skip | None] = []
+        self.left: list[tuple[int, ...]] = [()]
+        self.skips: list[Taken | None] = []
         for number, section in enumerate(sections):
-            left, skip = self.left[-1], None
+            left, skip = (*self.left[-1], *((number,) if section.leaves else ())), None
             if section.takes is not None:
                 *rest, boundary = left
-                skip, left = Skip(boundary, self.numel[number] + prod(section.takes.shape)), tuple(rest)
+                skip, left = Taken(boundary, self.numel[number] + prod(section.takes.shape)), tuple(rest)
             self.skips.append(skip)
-            self.left.append((*left, number + 1) if section.leaves else left)
+            self.left.append(left)
         self._skips = any(self.skips)
 
     def of_stage(self, chunks: Sequence[range], group: int) -> "OfStage":
@@ -90,7 +88,7 @@ class Stream:
 
     def _waiting(self, chunk: range) -> list[int]:
         message = self.whole[chunk.stop] if self._shared(chunk.stop) else 0
-        found, taken = [message] * len(chunk), list[Skip]()
+        found, taken = [message] * len(chunk), list[Taken]()
         for place in reversed(range(len(chunk)) if self._skips else ()):
             above = self.skips[chunk[place + 1]] if place + 1 < len(chunk) else None
             taken += [above] if above is not None else []

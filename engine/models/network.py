@@ -45,7 +45,7 @@ class Section:
     runs once, and its layers are the model's own. recomputed: whether activation checkpointing keeps the input of each
     repeat alone, and runs it again. tokens: how many of a sample it works on, where it isn't all of the sequence.
     output: what it makes of the stream, if that isn't like its input. takes: what it takes besides, that an earlier
-    block has left for it. leaves: whether it leaves its output for a later block, too.
+    block has left for it. leaves: whether it leaves the stream as it takes it for a later block, too.
     """
 
     operations: tuple[Operation, ...]
@@ -96,7 +96,7 @@ class Block(NamedTuple):
 class Network:
     """A network is sections in the order in which they run: those before the blocks, the blocks, those after them.
 
-    entering: what the first block takes. The first of it is the stream, and the last what may be left for a later one.
+    entering: what the first block takes: the stream, and what goes beside it to every block.
     """
 
     sections: tuple[Section, ...]
@@ -140,18 +140,21 @@ class Network:
     @cached_property
     def boundaries(self) -> tuple[tuple[Carried, ...], ...]:
         """List what each block takes, and what comes out of the last one. Raises ValueError where a block takes what
-        none has left, or something else than that.
+        none has left, or something else than that, and where none takes what is left.
         """
+        (stream, *beside), left = self.entering, list[Carried]()
         found = [self.entering]
         for section, number in self.blocks:
-            stream, *others = found[-1]
-            if section.takes is not None and (left := others.pop() if others else None) != section.takes:
+            left += [stream] if section.leaves else []
+            if section.takes is not None and (last := left.pop() if left else None) != section.takes:
                 raise ValueError(
-                    f"Block {section.first + number} takes {section.takes}, but {left or 'nothing'} was left for it: "
+                    f"Block {section.first + number} takes {section.takes}, but {last or 'nothing'} was left for it: "
                     "both ends of a skip have one shape and one split."
                 )
-            output = section.output or stream
-            found.append((output, *others, *((output,) if section.leaves else ())))
+            stream = section.output or stream
+            found.append((stream, *beside, *left))
+        if left:
+            raise ValueError(f"No block takes {left[-1]}, which is left behind the last one: let one take it.")
         return tuple(found)
 
     @property

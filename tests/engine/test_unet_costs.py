@@ -50,7 +50,7 @@ def test_as_run_it_moves_what_the_engine_sends(number: int, grid: Grid) -> None:
 
 
 def test_a_stage_sends_what_crosses_its_boundary_each_way_in_every_micro_batch() -> None:
-    """Both stages have 3 of 6 blocks: between them are the stream, the embedding and what three blocks have left."""
+    """Stages have 8 and 2 blocks: between them are the stream, the embedding and what two blocks have left."""
     training, _ = dry_plan(GUIDED, Grid(), Batch(8, 2))
     grid = Grid(x=2, y=2, pipe=2)
     stages = training.cut(grid)

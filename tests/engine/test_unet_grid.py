@@ -138,13 +138,20 @@ def test_a_skip_that_nothing_has_left_is_refused() -> None:
     network = GUIDED.network()
     sections = [replace(section, leaves=False) for section in network.sections]
     with pytest.raises(ValueError, match=r"Block 5 takes .* but nothing was left"):
-        _ = Network(tuple(sections), network.entering[:1]).boundaries
+        _ = Network(tuple(sections), network.entering).boundaries
+
+
+def test_a_skip_that_nothing_takes_is_refused() -> None:
+    network = GUIDED.network()
+    *sections, last, after = network.sections
+    with pytest.raises(ValueError, match="No block takes 96x4x4 split along dim 0, which is left behind the last"):
+        _ = Network((*sections, replace(last, takes=None), after), network.entering).boundaries
 
 
 def test_what_goes_from_block_to_block_is_what_the_table_says() -> None:
-    """Down: conv_in's, a block's, half, a block's; up in the reverse order."""
+    """Down: conv_in's, a block's, half, a block's, each of which the next block leaves; up in the reverse order."""
     boundaries = GUIDED.network().boundaries
-    assert [len(boundary) - 2 for boundary in boundaries] == [1, 2, 3, 4, 4, 4, 3, 2, 2, 1, 0]
+    assert [len(boundary) - 2 for boundary in boundaries] == [0, 1, 2, 3, 4, 4, 3, 2, 2, 1, 0]
     assert [boundary[0].shape[1] for boundary in boundaries] == [4, 4, 2, 2, 2, 2, 2, 2, 4, 4, 4]
     assert all(boundary[1].shape == (4 * 96,) for boundary in boundaries)
 

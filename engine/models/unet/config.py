@@ -109,7 +109,7 @@ class UNetConfig(Architecture):
         down, left = [*self._down()], [self.base]
         left += [step.channels for step in down]
         last, side = down[-1].channels, self.sides[-1]
-        middle = [Step(last, last, side, attends=True), Step(last, last, side)]
+        middle = [Step(last, last, side, attends=True, leaves=True), Step(last, last, side)]
         return (*down, *middle, *self._up(last, left))
 
     def _down(self) -> Iterator[Step]:

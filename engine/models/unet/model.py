@@ -55,9 +55,8 @@ class UNet(SerialModel):
         self.conv_out = nn.Conv2d(shape.steps[-1].channels, shape.channels_out, 3, padding=1)
 
     def begin(self, noisy_BCHW: Tensor, steps_B: Tensor, *, rows: BatchRows | None = None) -> State:  # type: ignore[override]
-        """Give the stream, the time steps' embedding, and what is left for the last step: the stream as well."""
-        x = self.conv_in(noisy_BCHW.to(self.conv_in.weight.dtype))
-        return x, self.time(steps_B), x
+        """Give the stream and the time steps' embedding."""
+        return self.conv_in(noisy_BCHW.to(self.conv_in.weight.dtype)), self.time(steps_B)
 
     def end(self, state: State) -> Tensor:
         """Compute the noise of the last stream."""
@@ -81,6 +80,8 @@ class StepBlock(nn.Module):
     def forward(self, state: State, rows: BatchRows | None = None) -> State:
         """Map the stream, the embedding and all that was left to the same for the next step."""
         x, embedding_BE, *left = state
+        if self.leaves:
+            left.append(x)
         if self.takes:
             x = torch.cat([x, left.pop()], dim=1)
         if self.residual is not None:
@@ -89,7 +90,7 @@ class StepBlock(nn.Module):
             x = self.resampling(x)
         if self.attention is not None:
             x = self.attention(x)
-        return x, embedding_BE, *left, *((x,) if self.leaves else ())
+        return x, embedding_BE, *left
 
 
 class ResidualBlock(nn.Module):

@@ -13,7 +13,7 @@ class Step:
     """It maps a stream of channels_in to channels, at images of that side.
 
     takes: so many channels that an earlier step has left come behind those of the stream; 0 if none. leaves: whether
-    it leaves its output for a later step, too. attends: whether its pixels attend to one another at the end.
+    it leaves its input for a later step, too. attends: whether its pixels attend to one another at the end.
     resampling: what it does to the images, if anything; convolves: by a convolution alone, not in a residual block.
     """
 

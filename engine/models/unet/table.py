@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @cache
 def table(shape: "UNetConfig") -> Network:
-    """List the operations of a shape. Raises ValueError if both ends of a skip aren't alike."""
+    """List the operations of a shape. Raises ValueError if both ends of a skip aren't alike, or it has one alone."""
     base, steps = shape.base, shape.steps
     time = (
         _linear("time.fc1", 4 * base, base, reads_data=True, tokens=1),
@@ -27,14 +27,13 @@ def table(shape: "UNetConfig") -> Network:
     first = _conv("conv_in", base, CHANNELS, shape.image, split=(STREAM, None), reads_data=True)
     last = _conv("conv_out", shape.channels_out, base * shape.multipliers[0], shape.image, split=(None, STREAM),
                  init=_ending(shape.last_std), bias_init=ZERO)  # fmt: skip
-    stream = _images(base, shape.image)
     network = Network(
         (
             Section((*time, first)),
             *(_section(shape, step, number) for number, step in enumerate(steps)),
             Section((GroupNorm("norm", base * shape.multipliers[0], GROUPS), last)),
         ),
-        (stream, Carried((4 * base,), 0, "channels"), stream),
+        (_images(base, shape.image), Carried((4 * base,), 0, "channels")),
     )
     _ = network.boundaries  # of every level, before anything runs
     return network
