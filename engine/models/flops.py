@@ -20,6 +20,19 @@ The logit term 6 B s h V is equal in both, so model flops / hardware flops is a 
 torch's FlopCounterMode over the serial model counts the model flops exactly. Of the hardware flops it misses the last
 product of each block's second forward, 8 B s h^2 a layer of GPT: PyTorch stops a recomputation at the last activation
 that the backward needs, and nothing needs the block's output.
+
+A convolution is a product of its pixels. For B images of S x S pixels, C channels at first and m C at last, and a step
+of a U-Net from k channels, those that it takes included, to n channels at P pixels, the forward pass is
+
+    2 B P (9 k n + 9 n^2 + k n) + 16 B C n    residual block, with k n for its skip only if k differs from n; the last
+                                              term is the time step's, and half as much if that only shifts
+    18 B P n^2                                convolution that halves or doubles images, P of what it gives
+    8 B P n^2 + 4 B P^2 n                     attention behind either: query, key, value, projection; scores and values
+    54 B S^2 C and 18 B S^2 m C c             first convolution, of 3 channels, and last, to c channels
+    8 B C^2 and 32 B C^2                      first and second product of the time step
+
+Backward costs twice that, but once for the first convolution and the first product of the time step, as neither images
+nor waves have gradients. Each rank of y repeats 3 (4 B P^2 n), and each of x both convolutions outside of blocks.
 """
 
 from collections.abc import Iterable
