@@ -31,7 +31,7 @@ OnSummed = Callable[[int, int], None]
 
 
 class Fill(Protocol):
-    """It writes a layer's weight gradient into out [n, k], or adds it to what is there."""
+    """It writes a layer's weight gradient into out, which has the weight's tile_shape, or adds it to what is there."""
 
     def __call__(self, out: Tensor, *, add: bool) -> None: ...
 

@@ -1,4 +1,4 @@
-"""It is a weight matrix on this rank."""
+"""It is a weight on this rank: a matrix, or that of a convolution."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,10 +14,9 @@ from engine.placement import Placement
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardedWeight:
-    """It is this rank's part of a weight matrix: a shard of its tile, the part [n, k] that the splits of features cut
-    out.
+    """It is this rank's part of a weight: a shard of its tile, the part that the splits of features cut out.
 
-    shard: [n * k / Gz] elements of the flat tile, in the master dtype. A tied weight is one object in two layers.
+    shard: 1 / Gz of the flat tile's elements, in the master dtype. A tied weight is one object in two layers.
     tile_shape: (n, k), however it is stored; of a convolution (n, k, height, width).
     """
 
@@ -26,7 +25,7 @@ class ShardedWeight:
     tile_shape: tuple[int, ...]
 
     def tile(self, elements: Tensor) -> Tensor:
-        """View a tile's flat elements as [n, k], as they are stored."""
+        """View a tile's flat elements in its shape, as they are stored."""
         if self.placement.column_major:
             return elements.view(self.tile_shape[::-1]).t()
         return elements.view(self.tile_shape)

@@ -44,10 +44,10 @@ def _kind(schedule: StepSchedule) -> Kind:
 class TracedStages:
     """It holds what decides the time of a pipeline's step, on any machine.
 
-    traces: by the kind of a schedule. blocks: of each stage, by the number of its chunks. message_bytes: of what a rank
-    sends between two chunks, or takes before the first, in the network's order, likewise. needs: memory of a rank by
-    each schedule that may be taken. cached_blocks: of a stage, as many as each of these has room for. drawn: layers of
-    the traces.
+    traces: of each stage, or of few that stand for all, by the kind of a schedule. blocks: of each stage, by the number
+    of its chunks. message_bytes: of what a rank sends between two chunks, or takes before the first, in the network's
+    order, likewise. needs: memory of a rank by each schedule that may be taken. cached_blocks: of a stage, as many as
+    each of these has room for. drawn: layers of the traces.
     """
 
     training: Training
@@ -97,6 +97,7 @@ class TracedStages:
             return before[task.chunk * count + stage + (task.direction is not Direction.FORWARD)]
 
         def work_s(stage: int, task: Task) -> float:
+            # Every chunk counts as an equal part of its stage, which those of unlike blocks aren't.
             work_s = stages[stage].tasks_s.get(task.direction.value, 0.0) / schedule.chunks + agreeing_s
             if takes_message(stage, task, count, schedule.chunks):
                 work_s += taken(stage, task).processor_s / 2
@@ -139,8 +140,8 @@ class TracedStages:
 
 
 def traced_stages(training: Training, grid: Grid, device_memory: float | None = None) -> TracedStages:
-    """Trace the first rank of the first, of a middle and of the last stage of a grid. device_memory: bytes, for as many
-    passes as which has room.
+    """Trace the first rank of each stage of a grid, or where all blocks are alike of the first, a middle and the last
+    one. device_memory: bytes, for as many passes as which has room.
     """
     network = training.model.network()
     if training.pipeline.schedule == AUTO:

@@ -1,4 +1,7 @@
-"""The images are tiles of a photograph that every machine has, as an installed package ships it."""
+"""The images are tiles of a photograph that every machine has, as an installed package ships it.
+
+They overlap, so that a network that was trained on them makes parts of one picture.
+"""
 
 import shlex
 from pathlib import Path
