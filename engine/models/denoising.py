@@ -78,7 +78,9 @@ class Denoising:
     def loss(
         self, criterion: "nn.Module", output: "Tensor", batch: "Mapping[str, Tensor]", divisor: "float | Tensor"
     ) -> "Tensor":
-        """Compare the noise that was found with what was added."""
+        """Compare the noise that was found with what was added: it is made again, as the last stage of a pipeline has
+        to, for nothing of a batch goes from its inputs to its loss but what the network gives.
+        """
         return criterion(output, _noise(batch), divisor)
 
     @property

@@ -6,6 +6,7 @@ Steps are those of the papers: 1 .. T, and 0 is the image itself.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 
 import torch
@@ -87,8 +88,14 @@ class Diffusion:
         return self.noisy(start, self.noise(x, start, step), to)
 
     def _left(self, step: Tensor, x: Tensor) -> Tensor:
-        left = self.alpha_bars.to(x.device)[step]
+        left = _on(x.device, self.alpha_bars)[step]
         return left.view(-1, *[1] * (x.dim() - 1))
+
+
+@cache
+def _on(device: torch.device, alpha_bars: Tensor) -> Tensor:
+    """Copy them to a device once, which would wait for what it was given before."""
+    return alpha_bars.to(device)
 
 
 class SimpleLoss(nn.Module):
