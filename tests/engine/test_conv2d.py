@@ -207,9 +207,8 @@ def test_each_collective_dropped_or_doubled_is_noticed(grid: Grid, shape: Case, 
         return max(run_ranks(grid, lambda comm: largest_error(shape, comm), mutate=mutate))
 
     assert error(0) < TOLERANCE
-    falsified = [number for number, kind in kinds.items() if (kind, mutation) != (Kind.ALL_GATHER, "drop")]
-    assert len(falsified) >= STEPS * MICRO_BATCHES
-    assert min(map(error, falsified)) > 1e-3
+    assert len(kinds) >= STEPS * MICRO_BATCHES
+    assert min(map(error, list(kinds))) > 1e-3
 
 
 @pytest.mark.parametrize(("overlap", "flying"), [(NONE, 0), (Overlap(oar=True), 1)], ids=str)

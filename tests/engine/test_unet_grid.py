@@ -14,7 +14,6 @@ from test_parity import EAGER, GRIDS, TOLERANCE
 from training import Case, Outcome, grid_id, train_parallel, train_serial, worst_error
 from virtual_ranks import run_ranks
 
-from engine.comm.funnel import Kind
 from engine.errors import UsageError
 from engine.grid import Coords, Grid
 from engine.models.image_operations import Conv2d
@@ -86,21 +85,25 @@ def test_stages_that_recompute_carry_them_too() -> None:
 
 
 TINY = UNetConfig("tiny", 64, (1,), 1, (), head_channels=32, image=2, last_std=0.02)
+RESAMPLING = replace(IMPROVED, attention=(), image=2)
+"""Three ranks of y share statistics, and what two of x gather is the stream again."""
 
 
 @pytest.mark.parametrize(
-    ("grid", "turn"),
+    ("model", "grid", "turn"),
     [
-        pytest.param(grid, turn, marks=() if turn == 0 else pytest.mark.weekly, id=f"{grid_id(grid)}-{turn}")
-        for grid in ONE_AXIS
+        pytest.param(model, grid, turn, marks=() if model is TINY and turn == 0 else pytest.mark.weekly,
+                     id=f"{model.name}-{grid_id(grid)}-{turn}")
+        for model, grids in ((TINY, ONE_AXIS), (RESAMPLING, [Grid(x=2), Grid(y=3)]))
+        for grid in grids
         for turn in range(OFTEN)
     ],
-)
-def test_one_wrong_collective_breaks_parity(grid: Grid, turn: int) -> None:
-    case, right = Case(TINY, sequences=4, steps=1, overlap=ALL), Wrong()
+)  # fmt: skip
+def test_one_wrong_collective_breaks_parity(model: UNetConfig, grid: Grid, turn: int) -> None:
+    case, right = Case(model, sequences=4, steps=1, overlap=ALL), Wrong()
     assert right.error(case, grid) < TOLERANCE
     for number, kind in list(right.kinds.items())[turn::OFTEN]:
-        for mutation in ("twice",) if kind is Kind.ALL_GATHER else ("drop", "twice"):
+        for mutation in ("drop", "twice"):
             wrong = Wrong(number, mutation).error(case, grid)
             assert not wrong < TOLERANCE, f"{mutation} of call {number} of {len(right.kinds)}, {kind}"
 

@@ -41,7 +41,8 @@ class _Slot:
 
 
 class Hub:
-    """Where the threads meet. mutate(kind, axis, number of the call on that axis) -> "drop", "twice" or None.
+    """Where the threads meet. mutate(kind, axis, number of the call on that axis) -> "drop", "twice" or None. A rank
+    whose gather is dropped takes its own part for every other's.
 
     add: of the ranks' inputs [ranks, n] their sum.
     """
@@ -145,8 +146,8 @@ class LazyComm(Comm):
                 outcome, own = outcome.chunk(len(members))[place], sent.chunk(len(members))[place]
             else:
                 own = sent
-            if mutation == "drop" and kind is not Kind.ALL_GATHER:
-                outcome = own
+            if mutation == "drop":
+                outcome = own.repeat(len(members)) if kind is Kind.ALL_GATHER else own
             if mutation == "twice":
                 outcome = outcome * 2
             target.copy_(outcome)
