@@ -13,10 +13,9 @@ from engine.placement import Constant, Placement
 class Conv2d(Linear):
     """It is a convolution of k channels to n; its tokens are the pixels that it gives.
 
-    kernel: pixels along a side of what it sees at once. parts_in: of k, each of which is split on its own.
-    pixels_in: those that it takes, where they are others. joins: whether what it gives is a part of the residual
-    stream, which the next transformed one adds to its own: INNER splits n within the slices of STREAM. shares_input:
-    whether a norm of the block keeps its input, too.
+    kernel: pixels along a side of what it sees at once. pixels_in: those that it takes, where they are others. joins:
+    whether what it gives is a part of the residual stream, which the next transformed one adds to its own: INNER splits
+    n within the slices of STREAM. shares_input: whether a norm of the block keeps its input, too.
     """
 
     kernel: int = 3
@@ -57,20 +56,19 @@ class Conv2d(Linear):
 
 @dataclass(frozen=True, slots=True)
 class GroupNorm(Operation):
-    """It is a norm of so many groups of channels, and a SiLU behind it, if any. split: the axis of its channels, whose
-    parts are split on their own.
+    """It is a norm of so many groups of channels, and a SiLU behind it, if any. split: the axis of its channels.
     """
 
     name: str
     features: int
     groups: int
     split: Axis = STREAM
-    parts: tuple[int, ...] = ()
+    parts_in: tuple[int, ...] = ()
     silu: bool = True
     tokens: int | None = None
 
     def placements(self, prefix: str) -> Iterator[Placement]:
-        parts = {0: self.parts} if self.parts else {}
+        parts = {0: self.parts_in} if self.parts_in else {}
         for name, value in (("weight", 1.0), ("bias", 0.0)):
             yield Placement(
                 f"{prefix}{self.name}.{name}", (self.features,), (self.split,), False, Constant(value), parts
@@ -79,7 +77,7 @@ class GroupNorm(Operation):
     def whole(self, grid: Grid) -> bool:
         """Say whether each group is on one rank. The grid needn't divide the channels."""
         ranks, of_group = grid[self.split], self.features // self.groups
-        return ranks == 1 or all(part % (ranks * of_group) == 0 for part in self.parts or (self.features,))
+        return ranks == 1 or all(part % (ranks * of_group) == 0 for part in self.parts_in or (self.features,))
 
     @property
     def kept(self) -> Kept:

@@ -75,6 +75,13 @@ class Section:
         each = (operation.kept.of(self.tokens_of(operation, sequence)) for operation in self.operations)
         return Kept(*map(sum, zip(*each, strict=True)))
 
+    @property
+    def parts_in(self) -> set[tuple[int, ...]]:
+        """Give the parts in which its first operation takes the features, and its first product, and those like it."""
+        first = self.of_kind(Linear)[0]
+        alike = [one for one in self.of_kind(type(first)) if (one.k, one.split) == (first.k, first.split)]
+        return {one.parts_in for one in (self.operations[0], *alike)}
+
     def of_kind(self, kind: type[Kind]) -> list[Kind]:
         """List the operations of one kind, in their order."""
         return [operation for operation in self.operations if isinstance(operation, kind)]
@@ -140,7 +147,8 @@ class Network:
     @cached_property
     def boundaries(self) -> tuple[tuple[Carried, ...], ...]:
         """List what each block takes, and what comes out of the last one. Raises ValueError where a block takes what
-        none has left, or something else than that, and where none takes what is left.
+        none has left, or something else than that, where its operations split it otherwise, and where none takes what
+        is left.
         """
         (stream, *beside), left = self.entering, list[Carried]()
         found = [self.entering]
@@ -150,6 +158,12 @@ class Network:
                 raise ValueError(
                     f"Block {section.first + number} takes {section.takes}, but {last or 'nothing'} was left for it: "
                     "both ends of a skip have one shape and one split."
+                )
+            joined = () if section.takes is None else (stream.features, section.takes.features)
+            if section.parts_in != {joined}:
+                raise ValueError(
+                    f"What block {section.first + number} takes has the parts {joined}, but operations of it have "
+                    f"{' and '.join(map(str, sorted(section.parts_in)))}: let all that read it have the same."
                 )
             stream = section.output or stream
             found.append((stream, *beside, *left))

@@ -50,6 +50,8 @@ class Operation:
     __slots__ = ()
     tokens: int | None = None
     """It works on so many tokens of a sample, where these aren't those of its section."""
+    parts_in: tuple[int, ...] = ()
+    """Of the features that it takes each of these parts is split on its own; none if all are split as one."""
 
     def placements(self, prefix: str) -> Iterator[Placement]:
         """Give the placements of its own parameters, in the model's order. prefix: what their names begin with."""

@@ -145,10 +145,23 @@ def test_a_skip_that_nothing_has_left_is_refused() -> None:
 
 
 def test_a_skip_that_nothing_takes_is_refused() -> None:
+    """What conv_in has left, where the last step takes what it leaves itself."""
     network = GUIDED.network()
     *sections, last, after = network.sections
     with pytest.raises(ValueError, match="No block takes 96x4x4 split along dim 0, which is left behind the last"):
-        _ = Network((*sections, replace(last, takes=None), after), network.entering).boundaries
+        _ = Network((*sections, replace(last, leaves=True), after), network.entering).boundaries
+
+
+@pytest.mark.parametrize("name", ["norm1", "conv1", "skip"])
+@pytest.mark.parametrize("parts", [(), (144, 48)], ids=str)
+def test_an_operation_that_splits_otherwise_what_its_block_takes_is_refused(name: str, parts: tuple[int, ...]) -> None:
+    """The last step takes 96 channels of the stream and 96 others, and each rank of y a part of both."""
+    network = GUIDED.network()
+    *sections, last, after = network.sections
+    of_name = f"residual.{name}"
+    wrong = [replace(one, parts_in=parts) if getattr(one, "name", "") == of_name else one for one in last.operations]
+    with pytest.raises(ValueError, match=r"What block 9 takes has the parts \(96, 96\), but"):
+        _ = Network((*sections, replace(last, operations=tuple(wrong)), after), network.entering).boundaries
 
 
 def test_what_goes_from_block_to_block_is_what_the_table_says() -> None:

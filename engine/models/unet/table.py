@@ -71,7 +71,7 @@ def _residual(shape: "UNetConfig", step: Step) -> list[Operation]:
         skip = [_conv("residual.skip", n, k, side, kernel=1, parts_in=step.parts, joins=True, shares_input=True)]
     resample = [Resample(k, halves=step.resampling == "half", tokens=before)] if step.resampling else []
     return [
-        GroupNorm("residual.norm1", k, GROUPS, parts=step.parts, tokens=before),
+        GroupNorm("residual.norm1", k, GROUPS, parts_in=step.parts, tokens=before),
         *resample,
         _conv("residual.conv1", n, k, side, parts_in=step.parts),
         _linear("residual.embedding", sum(of_step), 4 * shape.base, parts=of_step, tokens=1),
