@@ -75,7 +75,9 @@ def take_part_again(comm: Any, contests: Sequence[Any], case: Any) -> list[Any]:
     return list(take_part(launch, contests, case, store=dist.PrefixStore("again", store)))
 
 
-def run_processes(grid: Grid, work: Callable[..., Any], *args: Any, shared: bool = True) -> list[Any]:
+def run_processes(
+    grid: Grid, work: Callable[..., Any], *args: Any, shared: bool = True, timeout_s: float = TIMEOUT_S
+) -> list[Any]:
     """work(comm, *args) in one process a rank, all picklable; what each returned, in rank order.
 
     shared: whether they may share memory, or gloo does it all.
@@ -94,8 +96,8 @@ def run_processes(grid: Grid, work: Callable[..., Any], *args: Any, shared: bool
         try:
             outcomes = []
             for rank, pipe in enumerate(pipes):
-                if not wait([pipe], TIMEOUT_S):
-                    raise TimeoutError(f"rank {rank} of grid {grid} did not finish in {TIMEOUT_S} s")
+                if not wait([pipe], timeout_s):
+                    raise TimeoutError(f"rank {rank} of grid {grid} did not finish in {timeout_s} s")
                 try:
                     outcomes.append(pickle.loads(pipe.recv_bytes()))
                 except (EOFError, ConnectionResetError):

@@ -42,7 +42,8 @@ def tiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.weekly
 def test_losses_of_real_tiles_fall_and_equal_one_ranks(tiles: Path) -> None:
-    steps, falls_to = 100, 0.6
+    """Roundings grow from 2e-16 to 1e-11 in 100 steps and to 1e-8 in 300; with half the batch, to 1e-3."""
+    steps, falls_to = 300, 0.2
 
     def config(grid: Grid) -> TrainConfig:
         return TrainConfig(
@@ -50,7 +51,8 @@ def test_losses_of_real_tiles_fall_and_equal_one_ranks(tiles: Path) -> None:
             out=tiles.parent / "result.json", iterations=steps, warmup=0, optim=OptimConfig(learning_rate=1e-3),
         )  # fmt: skip
 
-    losses = [run_processes(grid, _losses, config(grid))[0] for grid in (Grid(), Grid(2, 1, 1, 1))]
+    grids = Grid(), Grid(1, 2, 2, 1)
+    losses = [run_processes(grid, _losses, config(grid), timeout_s=1200)[0] for grid in grids]
     assert losses[1] == pytest.approx(losses[0], rel=1e-6)
     last = losses[0][-max(3, steps // 10) :]
     assert sum(last) / len(last) < falls_to * losses[0][0]
