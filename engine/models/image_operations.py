@@ -56,8 +56,7 @@ class Conv2d(Linear):
 
 @dataclass(frozen=True, slots=True)
 class GroupNorm(Operation):
-    """It is a norm of so many groups of channels, and a SiLU behind it, if any. split: the axis of its channels.
-    """
+    """It is a norm of so many groups of channels, and a SiLU behind it, if any. split: the axis of its channels."""
 
     name: str
     features: int
