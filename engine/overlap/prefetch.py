@@ -84,6 +84,7 @@ class Prefetch:
 
     def __init__(self, comm: Comm, casts: Casts, dtype: torch.dtype, overlap: Overlap) -> None:
         self._comm, self._casts, self._dtype = comm, casts, dtype
+        self._sharded = comm.grid.shards > 1
         self._mode = Mode.NONE
         self._task: Task | None = None
         self._uses: dict[tuple[Direction, int], list[ShardedWeight]] = {}
@@ -177,7 +178,7 @@ class Prefetch:
 
     def gather(self, weight: ShardedWeight) -> Tensor:
         """Gather the flat elements of the weight's tile in the compute dtype."""
-        if self._comm.grid.shards == 1:
+        if not self._sharded:
             return self._casts.of(weight.shard)
         if self._mode is Mode.NONE:
             return self._issue(weight, at_once=True).wait()

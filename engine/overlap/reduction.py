@@ -102,9 +102,9 @@ class Reduction:
     def switch(self, overlap: Overlap) -> None:
         """Reduce as these flags say, from the next step on."""
         self._overlap = overlap
-        early = overlap.data and self._comm.grid.model_replicas > 1
+        self._hands_over_early = overlap.data and self._comm.grid.model_replicas > 1
         bucket = overlap.bucket(self._comm.grid)
-        self._data_sum.bucket = bucket / self._summed.itemsize if early else torch.inf
+        self._data_sum.bucket = bucket / self._summed.itemsize if self._hands_over_early else torch.inf
 
     def start_step(self) -> None:
         """Zero the gradients that aren't sharded: those are overwritten by their first contribution."""
@@ -115,7 +115,7 @@ class Reduction:
 
     def start_backward(self, *, last: bool) -> None:
         """Begin a pass's backward; after the step's last one a gradient is final within a model replica."""
-        self._early = self._overlap.data and last
+        self._early = self._hands_over_early and last
         for gradient in self._gradients.values():
             gradient.usual, gradient.given = max(gradient.usual, gradient.given), 0
 
