@@ -18,10 +18,10 @@ from reports.nights.report import FINE, UNKNOWN, WORSE
 
 EQUALITY = (
     *("tests/engine/test_libraries.py", "tests/engine/test_external_peers.py", "tests/engine/test_mutations.py"),
-    *("tests/engine/test_overlap.py", "tests/engine/test_parity.py", "tests/engine/test_peer_memory.py"),
-    *("tests/engine/test_peers.py", "tests/engine/test_pipeline.py", "tests/engine/test_streams.py"),
-    *("tests/engine/test_unet_grid.py", "tests/engine/test_unet_real.py", "tests/engine/test_volume.py"),
-    "tests/suites/test_gpu_check_pipelines.py",
+    *("tests/engine/test_micro_batches.py", "tests/engine/test_overlap.py", "tests/engine/test_parity.py"),
+    *("tests/engine/test_parity_real.py", "tests/engine/test_peer_memory.py", "tests/engine/test_peers.py"),
+    *("tests/engine/test_pipeline.py", "tests/engine/test_streams.py", "tests/engine/test_unet_grid.py"),
+    *("tests/engine/test_unet_real.py", "tests/engine/test_volume.py", "tests/suites/test_gpu_check_pipelines.py"),
 )
 """They are all files some of whose tests aren't run at each change, the libraries' first."""
 ENDED_WITHOUT_ALL = "Not every library was tested, so the week's check can't be judged: the lines above say why."

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from engine.batch import Batch
 from engine.errors import UsageError, listed_divisors
-from engine.grid import Grid
+from engine.grid import REPLICATING, SHARDING, Grid
 from engine.models.architecture import Architecture
 from engine.planning import grids
 
@@ -122,10 +122,10 @@ def every(ranks: int, splits: Sequence[Split], model: Architecture, sequences: i
 
 
 def unsharded(grid: Grid) -> Grid:
-    """Give the grid whose z ranks are data ranks: a library that shards weights over them pads what they don't divide,
-    so that such a peer's grid has to divide no more of a network than this one.
+    """Give the grid that splits rows as often without sharding weights: a library that shards them pads what ranks
+    don't divide, so that such a peer's grid has to divide no more of a network than this one.
     """
-    return replace(grid, z=1, data=grid.z * grid.data)
+    return grid.sized({SHARDING: 1, REPLICATING[0]: grid.batch_split})
 
 
 def accepted(check: Callable[..., object], *arguments: object) -> bool:

@@ -1,8 +1,8 @@
 """Libraries with environments of their own train what the engine trains, in each way that they split a network, in
 micro-batches too, and take the settings that the table has for them.
 
-Those that aren't weekly are what ci/test runs: every way of Megatron-core and of DeepSpeed on two ranks, each with a
-GPT or a Llama, at once or in micro-batches, and what differs between them. `ci/nightly --weekly` runs all.
+Those that aren't weekly are what ci/test runs: of Megatron-core and of DeepSpeed each way that is more than a setting
+of another, on two ranks, with a GPT or a Llama, at once or in micro-batches. `ci/nightly --weekly` runs all.
 """
 
 import math
@@ -30,8 +30,6 @@ from engine.result.peers import Measured
 AT_EACH_CHANGE = {
     ("megatron-core", "pipeline=2,micro_batches=4", LLAMA),
     ("megatron-core", "data=2", GPT),
-    ("megatron-core-sp", "tensor=2", LLAMA),
-    ("deepspeed-zero1", "data=2", GPT),
     ("deepspeed-pipeline", "pipeline=2", LLAMA),
     ("deepspeed-3d", "tensor=2", GPT),
 }
@@ -65,7 +63,6 @@ IN_MICRO_BATCHES = {
     ("litgpt", "data=2"): GPT,
 }
 IN_MICRO_BATCHES_AT_EACH_CHANGE = (
-    ("deepspeed-zero2", "data=2"),
     ("deepspeed-zero3", "data=2"),
     ("megatron-core", "tensor=2"),
 )

@@ -46,9 +46,11 @@ def check(contest: Comparison, case: Case, within: float) -> None:
         assert len(set(parts.peer.losses)) == 3
 
 
-@pytest.mark.parametrize(
-    "name", ["plain", "ddp", "fsdp2", "fsdp2-reshard", "hsdp", "tensor-parallel", "tensor-parallel-sp"]
-)
+WEEKLY = [pytest.param(name, marks=pytest.mark.weekly) for name in ("fsdp2-reshard", "hsdp", "tensor-parallel")]
+"""What differs from them in a setting is trained at each change."""
+
+
+@pytest.mark.parametrize("name", ["plain", "ddp", "fsdp2", *WEEKLY, "tensor-parallel-sp"])
 def test_a_peer_adds_up_the_gradients_of_its_micro_batches(name: str) -> None:
     check(COMPARISONS[name], replace(CASE, precision="fp64"), 1e-12)
 

@@ -63,10 +63,13 @@ def serial(case: Case) -> Outcome:
 
 
 def _spread() -> Iterator[Any]:
-    """Every grid in every case: of those of eight ranks half, in which grids and cases take turns, every time."""
+    """Every grid in every case, which take turns: each time all of two ranks, half of those of four, a quarter of
+    larger ones.
+    """
     for number, (name, case) in enumerate(CASES.items()):
         for place, grid in enumerate(GRIDS):
-            often = () if grid.size != 8 or (number + place) % 2 == 0 else pytest.mark.weekly
+            turns = 1 if grid.size < 4 else 2 if grid.size == 4 else 4
+            often = () if (number + place) % turns == 0 else pytest.mark.weekly
             yield pytest.param(case, grid, marks=often, id=f"{name}-{grid_id(grid)}")
 
 

@@ -1,6 +1,9 @@
 """The same equality with real processes, through memory that they share and over gloo, where asynchrony is real."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import pytest
 from real_ranks import run_processes
@@ -15,9 +18,17 @@ def _train(comm: Comm, case: Case) -> Outcome:
     return train_parallel(case, comm)
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "gloo"])
-@pytest.mark.parametrize("grid", [Grid(2, 1, 1, 1), Grid(1, 1, 2, 2), Grid(2, 2, 2, 1), Grid(1, 2, 2, 2)], ids=grid_id)
-@pytest.mark.parametrize("name", ["everything", "llama-everything"])
+def _spread() -> Iterator[Any]:
+    """Both networks on every grid over both roads, which take turns: half of them every time."""
+    grids = [Grid(2, 1, 1, 1), Grid(1, 1, 2, 2), Grid(2, 2, 2, 1), Grid(1, 2, 2, 2)]
+    roads = {"shared memory": True, "gloo": False}
+    for turn in product(range(2), range(len(grids)), range(len(roads))):
+        name, grid, road = ["everything", "llama-everything"][turn[0]], grids[turn[1]], list(roads)[turn[2]]
+        often = () if sum(turn) % 2 == 0 else pytest.mark.weekly
+        yield pytest.param(name, grid, roads[road], marks=often, id=f"{name}-{grid_id(grid)}-{road}")
+
+
+@pytest.mark.parametrize(("name", "grid", "shared"), list(_spread()))
 def test_processes_train_like_the_serial_model(name: str, grid: Grid, shared: bool) -> None:
     case = CASES[name]
     assert worst_error(run_processes(grid, _train, case, shared=shared)[0], train_serial(case)) < TOLERANCE

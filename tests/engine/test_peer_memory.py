@@ -45,7 +45,7 @@ def took(comm: Comm, contest: Comparison, cases: Sequence[str], python: Path) ->
     ("name", "layout", "cases"),
     [
         ("plain", None, [*CASES]),
-        ("ddp", None, ["weights", "micro-batches"]),
+        pytest.param("ddp", None, ["weights", "micro-batches"], marks=pytest.mark.weekly),
         ("fsdp2", None, ["weights", "micro-batches", "recomputed"]),
         pytest.param("fsdp2-reshard", None, ["weights", "micro-batches"], marks=pytest.mark.weekly),
         pytest.param("hsdp", None, ["micro-batches", "recomputed"], marks=pytest.mark.weekly),

@@ -169,7 +169,8 @@ def test_a_peer_that_has_no_u_net_says_so_and_nothing_of_its_layout() -> None:
     ("name", "model"),
     [
         *((name, MASKED) for name in ("plain", "ddp", "fsdp2", "hsdp", "tensor-parallel")),
-        *((name, DENOISING) for name in ("ddp", "fsdp2")),
+        pytest.param("ddp", DENOISING, marks=pytest.mark.weekly),
+        ("fsdp2", DENOISING),
     ],
     ids=lambda one: one if isinstance(one, str) else one.family,
 )

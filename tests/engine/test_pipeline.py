@@ -63,14 +63,14 @@ def error(case: Case, schedule: str, grid: Grid, *, of: type[LazyComm] = LazyCom
 
 
 def _spread() -> Iterator[Any]:
-    """Every grid with every schedule, in which families, tables and flags take turns: a sixth of them every time."""
+    """Every grid with every schedule, in which families, tables and flags take turns: a twelfth of them every time."""
     families, schedules = list(SHAPES), list(SCHEDULES)
     for place, grid in enumerate(GRIDS):
         for number, schedule in enumerate(schedules):
             if schedule == "interleaved" and PASSES % grid.stages:
                 continue
             turn = place + number
-            often = () if (place + 2 * number) % 6 == 0 else pytest.mark.weekly
+            often = () if (place + 2 * number) % 12 == 0 else pytest.mark.weekly
             yield pytest.param(families[turn % 4], schedule, turn % 3 > 0, turn % 2 == 0, grid, marks=often)
 
 

@@ -54,7 +54,8 @@ for (const svg of page.querySelectorAll("svg")) {
 }
 return {
   title: page.title, outside, requests: view.performance.getEntriesByType("resource").map((entry) => entry.name),
-  width: page.documentElement.scrollWidth, room: view.innerWidth, figures: page.querySelectorAll("svg").length,
+  width: page.documentElement.scrollWidth, room: view.innerWidth,
+  figures: page.querySelectorAll("svg, main img").length,
 };
 """
 SORT = """
