@@ -62,7 +62,7 @@ class Convolution(torch.autograd.Function):
 def _gradients(dO: Tensor, inputs: Tensor, W: Tensor, layer: "Conv2d", asked: tuple[bool, bool, bool]) -> list[Tensor]:
     """Compute those asked for of dI, dW and the bias's; but for dI, only the shape of W is needed."""
     return torch.ops.aten.convolution_backward.default(
-        dO, inputs, W, [len(W)], layer.stride, layer.padding, (1, 1), False, (0, 0), 1, asked
+        dO, inputs, W, [dO.shape[1]], layer.stride, layer.padding, (1, 1), False, (0, 0), 1, asked
     )
 
 

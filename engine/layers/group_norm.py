@@ -6,7 +6,6 @@ are shared, by one collective forward and one backward over the axis, as those o
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm, Kind
@@ -109,13 +108,14 @@ class GroupNorm(nn.Module):
         if not self.sharing.needed:
             weight, bias = cast(self.weight, self.schedule), cast(self.bias, self.schedule)
         if scale_BC is not None and shift_BC is not None:
-            weight, bias = weight + weight * scale_BC, bias + bias * scale_BC + shift_BC
+            weight, bias = torch.addcmul(weight, weight, scale_BC), torch.addcmul(bias + shift_BC, bias, scale_BC)
         if self.sharing.needed:
             weight_BC, bias_BC = (one.expand(x_BCHW.shape[:2]) for one in (weight, bias))
             return _SharedGroupNorm.apply(x_BCHW, weight_BC, bias_BC, self.sharing, self.eps)
         if scale_BC is None:
-            return F.group_norm(x_BCHW, self.sharing.own, weight, bias, self.eps)
+            return torch.group_norm(x_BCHW, self.sharing.own, weight, bias, self.eps)
         # A group of an image is one of so many of a single image, whose channels have factors of their own each.
-        images, of_one = len(x_BCHW), x_BCHW.flatten(0, 1).unsqueeze(0)
-        normal = F.group_norm(of_one, images * self.sharing.own, weight.flatten(), bias.flatten(), self.eps)
+        images, channels, *side = x_BCHW.shape
+        of_one = x_BCHW.reshape(1, images * channels, *side)
+        normal = torch.group_norm(of_one, images * self.sharing.own, weight.view(-1), bias.view(-1), self.eps)
         return normal.view_as(x_BCHW)
