@@ -108,7 +108,7 @@ class GroupNorm(nn.Module):
         if not self.sharing.needed:
             weight, bias = cast(self.weight, self.schedule), cast(self.bias, self.schedule)
         if scale_BC is not None and shift_BC is not None:
-            weight, bias = torch.addcmul(weight, weight, scale_BC), torch.addcmul(bias + shift_BC, bias, scale_BC)
+            weight, bias = weight + weight * scale_BC, bias + bias * scale_BC + shift_BC
         if self.sharing.needed:
             weight_BC, bias_BC = (one.expand(x_BCHW.shape[:2]) for one in (weight, bias))
             return _SharedGroupNorm.apply(x_BCHW, weight_BC, bias_BC, self.sharing, self.eps)

@@ -88,13 +88,13 @@ class Diffusion:
         return self.noisy(start, self.noise(x, start, step), to)
 
     def _left(self, step: Tensor, x: Tensor) -> Tensor:
-        left = _on(x.device, self.alpha_bars)[step]
-        return left.view(-1, *[1] * (x.dim() - 1))
+        left = _on_gpu(x.device, self.alpha_bars) if x.is_cuda else self.alpha_bars.to(x.device)
+        return left[step].view(-1, *[1] * (x.dim() - 1))
 
 
 @cache
-def _on(device: torch.device, alpha_bars: Tensor) -> Tensor:
-    """Copy them to a device once, which would wait for what it was given before."""
+def _on_gpu(device: torch.device, alpha_bars: Tensor) -> Tensor:
+    """Copy them to a GPU once, as it waits then for what it was given before."""
     return alpha_bars.to(device)
 
 
