@@ -17,10 +17,11 @@ from night.session import ROOT
 from reports.nights.report import FINE, UNKNOWN, WORSE
 
 EQUALITY = (
-    *("tests/engine/test_libraries.py", "tests/engine/test_external_peers.py", "tests/engine/test_mutations.py"),
-    *("tests/engine/test_micro_batches.py", "tests/engine/test_overlap.py", "tests/engine/test_parity.py"),
-    *("tests/engine/test_parity_real.py", "tests/engine/test_peer_memory.py", "tests/engine/test_peers.py"),
-    *("tests/engine/test_pipeline.py", "tests/engine/test_streams.py", "tests/engine/test_unet_grid.py"),
+    *("tests/engine/test_libraries.py", "tests/engine/test_compiled.py", "tests/engine/test_external_peers.py"),
+    *("tests/engine/test_micro_batches.py", "tests/engine/test_mutations.py", "tests/engine/test_overlap.py"),
+    *("tests/engine/test_parity.py", "tests/engine/test_parity_real.py", "tests/engine/test_peer_memory.py"),
+    *("tests/engine/test_peers.py", "tests/engine/test_pipeline.py", "tests/engine/test_single_device.py"),
+    *("tests/engine/test_streams.py", "tests/engine/test_unet_grid.py"),
     *("tests/engine/test_unet_real.py", "tests/engine/test_volume.py", "tests/suites/test_gpu_check_pipelines.py"),
 )
 """They are all files some of whose tests aren't run at each change, the libraries' first."""

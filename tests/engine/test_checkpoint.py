@@ -95,7 +95,7 @@ def test_a_checkpoint_resumes_on_any_grid_with_the_same_next_losses(
 def test_a_u_net_resumes_on_another_grid_too(tmp_path: Path) -> None:
     """Its weights have four dims."""
     grid = Grid(z=2, pipe=2)
-    unet = {"model": ModelChoice(model="unet-tiny"), "precision": "fp64", "batch": Batch(8, 2)}
+    unet = {"model": ModelChoice(model="unet-tiny"), "precision": "fp64", "batch": Batch(4, 1)}
     before = _config(tmp_path, Grid(2, 2, 1, 1), save=tmp_path, save_every=1, iterations=3, **unet)
     losses = run_processes(before.grid, _losses, before)[0]
     after = _config(tmp_path, grid, resume=tmp_path / "step-1", iterations=2, **unet)

@@ -4,7 +4,7 @@ GPU is to make of the same source.
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -40,15 +40,16 @@ class Seen(NamedTuple):
     num_bytes: float
 
 
-def compiled(_: Comm, cache: str) -> dict[str, Seen]:
-    """By name. cache: a folder for what the compiler makes."""
+def compiled(_: Comm, cache: str, names: Collection[str]) -> dict[str, Seen]:
+    """Those functions, by name. cache: a folder for what the compiler makes."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     torch._logging.set_logs(inductor_metrics=True)  # without which it counts no bytes
     from torch._inductor import config, metrics
 
     config.cpp.simdlen = 1  # vectors take a C++ compiler three times as long, and change neither sums nor passes
     found = {}
-    for name, case in cases(CPU).items():
+    for name in names:
+        case = cases(CPU)[name]
         metrics.reset()
         ours, exact = given_as(case.given), given_as(case.given, torch.float64)
         error = worst_error(case.function.fused(*ours), case.function.plain(*exact), ours, exact)
@@ -57,13 +58,20 @@ def compiled(_: Comm, cache: str) -> dict[str, Seen]:
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
-    (found,) = run_processes(Grid(), compiled, str(tmp_path_factory.mktemp("compiled")))
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
+    """Of the functions whose tests are run."""
+    asking = [item for item in request.session.items if "seen" in getattr(item, "fixturenames", ())]
+    chosen = [item.callspec.params["name"] for item in asking]  # type: ignore[attr-defined]
+    (found,) = run_processes(Grid(), compiled, str(tmp_path_factory.mktemp("compiled")), chosen)
     return found
 
 
+HALF = [pytest.param(name, marks=pytest.mark.weekly if place % 2 else ()) for place, name in enumerate(cases(CPU))]
+"""Every other function is compiled every time, and all weekly."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases(CPU))
+@pytest.mark.parametrize("name", HALF)
 def test_a_compiled_function_has_the_same_numbers_in_few_passes(name: str, seen: dict[str, Seen]) -> None:
     assert seen[name].error <= cases(CPU)[name].roundings
     assert seen[name].num_bytes <= cases(CPU)[name].num_bytes + 0.1

@@ -1,8 +1,8 @@
 """Libraries with environments of their own train what the engine trains, in each way that they split a network, in
 micro-batches too, and take the settings that the table has for them.
 
-Those that aren't weekly are what ci/test runs: of Megatron-core and of DeepSpeed each way that is more than a setting
-of another, on two ranks, with a GPT or a Llama, at once or in micro-batches. `ci/nightly --weekly` runs all.
+Those that aren't weekly are what ci/test runs: of Megatron-core and of DeepSpeed a pipeline, and a grid that sums
+gradients of micro-batches, on two ranks. `ci/nightly --weekly` runs all.
 """
 
 import math
@@ -29,9 +29,7 @@ from engine.result.peers import Measured
 
 AT_EACH_CHANGE = {
     ("megatron-core", "pipeline=2,micro_batches=4", LLAMA),
-    ("megatron-core", "data=2", GPT),
     ("deepspeed-pipeline", "pipeline=2", LLAMA),
-    ("deepspeed-3d", "tensor=2", GPT),
 }
 LAYOUTS = {
     "megatron-core": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),
@@ -62,10 +60,7 @@ IN_MICRO_BATCHES = {
     ("axonn-depth", "data=2"): GPT,
     ("litgpt", "data=2"): GPT,
 }
-IN_MICRO_BATCHES_AT_EACH_CHANGE = (
-    ("deepspeed-zero3", "data=2"),
-    ("megatron-core", "tensor=2"),
-)
+IN_MICRO_BATCHES_AT_EACH_CHANGE = (("deepspeed-zero3", "data=2"), ("megatron-core", "tensor=2"))
 BUILDS = {
     "megatron-core": "from megatron.core.transformer.transformer_config import TransformerConfig\n"
     "from megatron.core.distributed import DistributedDataParallelConfig\n"

@@ -198,6 +198,7 @@ def train(comm: Comm, case: Case, peer: str = "transformers") -> Measured | str:
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_a_compiled_model_has_the_engines_losses() -> None:
     (found,) = run_processes(Grid(), train, replace(CASE, model=replace(LLAMA, layers=1)), "compile")
     if not isinstance(found, Measured):

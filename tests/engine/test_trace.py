@@ -14,6 +14,7 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.layers.embedding import TokenEmbedding
 from engine.models.catalogue import lookup
+from engine.models.unet.config import UNetConfig
 from engine.overlap.flags import ALL, Overlap
 from engine.pipeline.options import PipelineOptions
 from engine.simulator import events
@@ -24,6 +25,7 @@ from engine.tracing.step import trace
 
 SMALL = lookup("gpt-test")
 GRID, BATCH = Grid(2, 2, 2, 2), Batch(16, 2)
+UNET = UNetConfig("one-level", base=64, multipliers=(1,), depth=1, attention=(), head_channels=32, image=4)
 
 
 def traced(overlap: str = "none", batch: Batch = BATCH, **other: object) -> Trace:
@@ -190,9 +192,11 @@ def test_groups_are_drawn_of_every_axis_that_has_any() -> None:
     assert max(drawn) < grid.size
 
 
-@pytest.mark.parametrize("name", ["gpt-test", "llama-test", "bert-test", "vit-test", "unet-tiny"])
+@pytest.mark.parametrize("name", ["gpt-test", "llama-test", "bert-test", "vit-test", "unet"])
 def test_shapes_that_are_known_are_those_that_torch_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = dry_plan(lookup(name), GRID, BATCH, overlap=Overlap.parse("oar,ors,oag,cache=1,data"))
+    plan = dry_plan(
+        UNET if name == "unet" else lookup(name), GRID, BATCH, overlap=Overlap.parse("oar,ors,oag,cache=1,data")
+    )
     first, again = trace(*plan), trace(*plan)
     monkeypatch.setattr(carried_out, "IN_PLACE", ())
     monkeypatch.setattr(carried_out, "_makes_new", lambda _: False)

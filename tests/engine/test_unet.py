@@ -276,7 +276,7 @@ def shapes(draw: st.DrawFn) -> UNetConfig:
     )
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(shapes())
 def test_the_table_has_the_layers_parameters_and_flops_of_the_serial_network(shape: UNetConfig) -> None:
     network, serial = shape.network(), without_values(shape, checkpoint_every=0)
