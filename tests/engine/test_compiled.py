@@ -60,7 +60,8 @@ def compiled(_: Comm, cache: str, names: Collection[str]) -> dict[str, Seen]:
 @pytest.fixture(scope="module")
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
     """Of the functions whose tests are run."""
-    asking = [item for item in request.session.items if "seen" in getattr(item, "fixturenames", ())]
+    here = [item for item in request.session.items if item.path == request.path]
+    asking = [item for item in here if "seen" in getattr(item, "fixturenames", ())]
     chosen = [item.callspec.params["name"] for item in asking]  # type: ignore[attr-defined]
     (found,) = run_processes(Grid(), compiled, str(tmp_path_factory.mktemp("compiled")), chosen)
     return found
