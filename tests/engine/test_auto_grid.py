@@ -147,4 +147,7 @@ def test_a_rank_to_which_rank_0_tells_no_grid_gives_up_in_time(before: Callable[
     finally:
         first.kill()
     assert second.returncode == 1
-    assert said.splitlines()[-1].startswith("Rank 1 lost contact with rank 0 while it chose a grid (store: ")
+    told = ["Rank 1 lost contact with rank 0 while it chose a grid (store: "]
+    if before is _first_dies:  # on a busy machine before the other has met it
+        told.append("Rank 1 of 2 did not meet the others at ")
+    assert said.splitlines()[-1].startswith(tuple(told))
