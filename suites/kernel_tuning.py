@@ -9,7 +9,7 @@ The products are those of one rank of a point's grid, so that one accelerator do
 time as many ranks at once as the point has, as they share power and memory. All is timed twice: the second timing knows
 nothing of the choice and shows whether it holds. z and data change no product, so a step of the network's first blocks
 on as many devices as x and y have shows what tuning gains (axonn-sc24 V-C). Convolutions aren't tuned, as
-PyTorch has one way to do each: of a U-Net that leaves most of the flops out.
+PyTorch's kernels take images as they are: of a U-Net that leaves most of the flops out.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """Conv2d is Algorithm 1 of axonn-sc24 for a convolution, whose k and n are its input and output channels (par4d III).
 
 Its weight [n, k, height, width] is split and sharded as a linear layer's, and whole images are its rows. Of single
-pixels PyTorch's kernel is a product for each image already: on an AMD EPYC as fast as one by torch.matmul, both ways,
-where rows of pixels, for which images are copied, took two to seven times as long. cuDNN's choice by timing stays off,
-as ranks that repeat one another's work have to round alike.
+pixels PyTorch's kernel is a product for each image already: on an AMD EPYC about as fast as one by torch.matmul, both
+ways, where rows of pixels, for which images are copied, took one to five times as long, most at 32 x 32. cuDNN's choice
+by timing stays off, as ranks that repeat one another's work have to round alike.
 """
 
 import torch

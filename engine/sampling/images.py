@@ -19,7 +19,7 @@ from engine.checkpoint.manifest import Saved
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.data.sheet import sheet
-from engine.errors import ContactError, RunError, UsageError
+from engine.errors import ContactError, RunError, UsageError, WriteError
 from engine.files import write_bytes
 from engine.grid import CUTTING_STAGES, REPLICATING, SPLITTING_ROWS, Grid
 from engine.models.architecture import Architecture
@@ -109,8 +109,8 @@ class ImageSampling(Benchmark):
         if comm.rank == 0:
             try:
                 write_bytes(self.out, png)
-            except OSError as error:
-                why = f"{self.out} can't be written: {error.strerror}"
+            except WriteError as error:
+                why = str(error).rstrip(".")
         if why := world.obstacle(why):
             raise Unmeasurable(why)
         found["images"] = ImageSheet(

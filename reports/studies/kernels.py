@@ -26,8 +26,8 @@ LEAD = (
     "whether its operands lie row by row (N) or column by column (T); what lies otherwise is copied first, and the "
     "copy is in the time. On processors oneDNN is one more, in fp32. The weight can be stored either way. The tuner "
     "takes what is faster by more than the noise, and leaves the rest as PyTorch does it. Here one device computes "
-    "what one rank of the grid does in a micro-batch. Convolutions aren't tuned, as PyTorch has one way to do "
-    "each: of a U-Net that leaves most of the flops out."
+    "what one rank of the grid does in a micro-batch. Convolutions aren't tuned, as PyTorch's kernels take "
+    "images as they are: of a U-Net that leaves most of the flops out."
 )
 HOW = (
     "A result's ways are timed twice. The tuner chooses by the first timing; everything shown is of the second, which "
