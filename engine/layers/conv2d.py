@@ -4,6 +4,10 @@ Its weight [n, k, height, width] is split and sharded as a linear layer's, and w
 pixels PyTorch's kernel is a product for each image already: on an AMD EPYC about as fast as one by torch.matmul, both
 ways, where rows of pixels, for which images are copied, took one to five times as long, most at 32 x 32. cuDNN's choice
 by timing stays off, as ranks that repeat one another's work have to round alike.
+
+Images lie plane by plane. In channels_last a step of plain PyTorch took, by the time of that on such a core, 0.96 to
+0.97 in three small networks at 32 x 32, 1.01 and 1.02 in unet-vcluster and unet-50m, all in fp32, and 1.28 in bf16
+(`par4d bench peers --peer plain --peer channels-last`); no GPU has been asked.
 """
 
 import torch

@@ -84,6 +84,7 @@ MEMORY: Mapping[str, Habits] = MappingProxyType(
     {
         "plain": _FULL,
         "compile": _FULL,
+        "channels-last": _FULL,
         "transformers": _FULL,
         "ddp": _FULL,
         "fsdp2": replace(_SHARDED, keeps="always"),

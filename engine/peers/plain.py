@@ -7,6 +7,7 @@ from subprocess import CalledProcessError
 
 import torch
 from torch import Tensor
+from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from engine.comm.funnel import Comm
 from engine.errors import first_line
@@ -29,6 +30,21 @@ class Plain(TrainingStep):
 
     def __init__(self, case: Case, comm: Comm) -> None:
         super().__init__(case, serial_model(case, comm.device), comm.device)
+
+
+class ChannelsLast(TrainingStep):
+    """Weights of convolutions and images have the channels of a pixel side by side, as PyTorch advises for networks of
+    them. The engine has them plane by plane (layers/conv2d.py says what either takes).
+    """
+
+    def __init__(self, case: Case, comm: Comm) -> None:
+        network = serial_model(case, comm.device)
+        convert_conv2d_weight_memory_format(network, torch.channels_last)
+        super().__init__(case, network, comm.device)
+
+    def _forward(self, *inputs: Tensor) -> Tensor:
+        images, *others = inputs
+        return super()._forward(images.contiguous(memory_format=torch.channels_last), *others)
 
 
 class Compiled(Plain):

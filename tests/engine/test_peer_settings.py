@@ -28,7 +28,8 @@ def test_every_setting_has_a_source() -> None:
 def test_every_peer_but_those_without_any_tells_its_settings() -> None:
     without = {name for name in COMPARISONS if not recorded(name)}
     assert without == {
-        "plain", "tensor-parallel", "tensor-parallel-sp", *(one for one in COMPARISONS if one.startswith("pipeline-"))
+        "plain", "channels-last", "tensor-parallel", "tensor-parallel-sp",
+        *(one for one in COMPARISONS if one.startswith("pipeline-"))
     }  # fmt: skip
     assert set(OPTIONS) == {next(key for key in sorted(OPTIONS, key=len, reverse=True) if name == key or
                                  name.startswith(f"{key}-")) for name in set(COMPARISONS) - without}  # fmt: skip

@@ -45,8 +45,12 @@ CASE = Case(MODEL, Batch(4), optim=OptimConfig(learning_rate=1e-2), warmup=3, ro
 DENOISING = UNetConfig("tiny", base=64, multipliers=(1, 2), depth=1, attention=(4,), image=8).without_zeros()
 LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
 
-ALWAYS_HERE = [name for name, one in COMPARISONS.items() if name not in ("compile", "transformers") and not one.splits]
-"""The others take a compiler, a package or an environment: test_single_device.py, test_libraries.py."""
+ALWAYS_HERE = [
+    name
+    for name, one in COMPARISONS.items()
+    if name not in ("compile", "transformers") and not one.splits and one.knows(MODEL)
+]
+"""The others take a compiler, a package, an environment or images: test_single_device.py, test_libraries.py."""
 WEEKLY = ("fsdp2-reshard", "tensor-parallel")
 """Each is another one but for a setting, and that one is trained at each change."""
 IN_ALL_FORMATS = [pytest.param(name, marks=[pytest.mark.weekly] if name in WEEKLY else []) for name in ALWAYS_HERE]
@@ -162,7 +166,7 @@ def test_a_peer_that_has_no_u_net_says_so_and_nothing_of_its_layout() -> None:
         contest = one.on(one.grid)
         check_comparisons(case, [contest], 1)
         lacking = contest.lacking(DENOISING, recompute=0) or ""
-        assert lacking.startswith(f"{name} has no unet: compare a ") is bool(one.families)
+        assert lacking.startswith(f"{name} has no unet: compare a ") is not one.knows(DENOISING)
 
 
 @pytest.mark.parametrize(
@@ -171,6 +175,7 @@ def test_a_peer_that_has_no_u_net_says_so_and_nothing_of_its_layout() -> None:
         *((name, MASKED) for name in ("plain", "ddp", "fsdp2", "hsdp", "tensor-parallel")),
         pytest.param("ddp", DENOISING, marks=pytest.mark.weekly),
         ("fsdp2", DENOISING),
+        ("channels-last", DENOISING),
     ],
     ids=lambda one: one if isinstance(one, str) else one.family,
 )

@@ -1,4 +1,4 @@
-"""PyTorch on one device, as any of its users writes a training step, and the same compiled."""
+"""PyTorch on one device, as any of its users writes a training step, the same compiled, and in its other format."""
 
 from engine.grid import Grid
 from engine.peers.comparison import Comparison, Option
@@ -7,6 +7,15 @@ COMPARISONS = (
     Comparison("plain", "plain PyTorch", Grid(), "engine.peers.plain:Plain", target=1.0, together=True),
     Comparison(
         "compile", "plain PyTorch, torch.compile", Grid(), "engine.peers.plain:Compiled", target=1.05, together=True
+    ),
+    Comparison(
+        "channels-last",
+        "plain PyTorch, channels_last",
+        Grid(),
+        "engine.peers.plain:ChannelsLast",
+        target=None,
+        families=("unet",),
+        together=True,
     ),
 )
 OPTIONS = {
