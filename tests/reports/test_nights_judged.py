@@ -1,15 +1,10 @@
 """The judging of nights on series whose truth is known."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import beta, chi2
-from simulate_nights import REFERENCE, Series, follow, residuals
 
-from engine.result.gate import Outcome, at_least, at_most
-from engine.result.interval import Interval
 from reports.nights import evidence
 from reports.nights.changes import changes, what_changed
 from reports.nights.culprit import culprit
@@ -91,35 +86,6 @@ def test_what_the_nights_before_have_shown_as_often_is_no_alarm():
     for night in range(50):
         following.add([0.2, 0.2, 0.2] if night % 5 == 0 else [0.0])
     assert [following.add([0.2, 0.2, 0.2]) for _ in range(3)] == [None] * 3
-
-
-def bounds(count: int, trials: float = math.inf) -> Interval:
-    """Of the number expected where so many were counted, with confidence 0.95 at either end: by Poisson's distribution,
-    and of a number of trials by Clopper and Pearson's.
-    """
-    if trials < math.inf:
-        low, high = beta.ppf(0.05, count, trials - count + 1), beta.ppf(0.95, count + 1, trials - count)
-        return Interval(0.0 if count == 0 else trials * low, trials if count == trials else trials * high)
-    return Interval(chi2.ppf(0.05, 2 * count) / 2 if count else 0.0, chi2.ppf(0.95, 2 * count + 2) / 2)
-
-
-def alarms_of_noise(jobs: np.ndarray, figures: int, nights: int, limit: float) -> int:
-    """False ones of all figures together in so many nights after the reference's."""
-    series = (Series(jobs, np.random.default_rng([9, number])) for number in range(figures))
-    return sum(len(follow(one, REFERENCE + nights, 3, limit)[0]) for one in series)
-
-
-def test_of_few_nights_it_is_not_known_how_rare_a_bad_one_is(monkeypatch: pytest.MonkeyPatch):
-    """Figures of which one job in five is 40 % slower, and another one 80 %: their own nights' record keeps most of the
-    alarms away that a detector without it raises on the same ones.
-    """
-    jobs = np.concatenate([noise(0.1, 60), 0.4 + noise(0.1, 20, seed=1), 0.8 + noise(0.1, 20, seed=2)])
-    ours = alarms_of_noise(jobs, 40, 30, LIMIT)
-    chance = evidence._chance
-    monkeypatch.setattr(
-        evidence, "_chance", lambda nights, usual, seen: chance(nights, replace(usual, nights=10**6), np.empty(0))
-    )
-    assert at_most(bounds(ours), bounds(alarms_of_noise(jobs, 40, 30, LIMIT)).low) == "pass"
 
 
 def test_a_relapse_after_a_long_alarm_is_found():
@@ -283,46 +249,6 @@ SCALES = (0.003, 0.006, 0.01, 0.015)
 """Of jobs' noise: those of which ci/README.md speaks. At the last one alone are about 1.4 times the alarms promised."""
 
 
-def false_alarms(limit: float, years: int) -> Outcome:
-    """Whether figures alone in so many years each of every noise raise as few as one may: half an alarm a year, so that
-    there are enough to count, of which two hundred figures together would take hundreds of years.
-    """
-    counted = sum(alarms_of_noise(noise(scale, 5000), years, evidence.NIGHTS_A_YEAR, limit) for scale in SCALES)
-    return at_most(bounds(counted), years * len(SCALES) * evidence.FALSE_ALARMS_A_YEAR)
-
-
-@pytest.mark.slow
-def test_a_figure_alone_raises_as_few_false_alarms_as_it_may():
-    assert false_alarms(alarm_limit(1), 8) == "pass"
-
-
-@pytest.mark.slow
-def test_a_limit_ten_times_as_wide_raises_more_false_alarms_than_it_may():
-    assert false_alarms(10 * alarm_limit(1), 3) == "fail"
-
-
-def slowdowns_found(step: float, nights: int, least: float, limit: float = LIMIT) -> Outcome:
-    """Whether at least such a share of slowdowns by a step is found within so many nights, of every noise together."""
-    series = [
-        Series(noise(scale, 5000), np.random.default_rng([1, number]), step, 110)
-        for scale in SCALES
-        for number in range(20)
-    ]
-    found = sum(any(night >= 110 for night in follow(one, 110 + nights, 3, limit)[0]) for one in series)
-    return at_least(bounds(found, len(series)), least * len(series))
-
-
-@pytest.mark.slow
-def test_slowdowns_are_found_soon():
-    assert slowdowns_found(0.05, 3, 0.85) == "pass"
-    assert slowdowns_found(0.02, 10, 0.65) == "pass"
-
-
-@pytest.mark.slow
-def test_a_limit_that_asks_for_too_much_evidence_finds_too_few_slowdowns():
-    assert slowdowns_found(0.05, 3, 0.85, LIMIT / 1e4) == "fail"
-
-
 def test_a_minority_of_nights_is_no_evidence_however_bad_it_is():
     usual = Expected(0.0, 0.1, 0.02, 22.0, 60)
 
@@ -460,9 +386,3 @@ def test_figures_are_judged_once_each(figure, unit, judged):
 
 def test_which_way_is_worse():
     assert (worse_by("s"), worse_by("flop/s"), worse_by("%")) == (1, -1, 0)
-
-
-def test_the_measured_noise_is_of_this_projects_jobs_on_local_and_vcluster():
-    noises = residuals()
-    assert {name.split()[0] for name in noises} == {"local", "vcluster"}
-    assert all(len(noise) >= 20 and 0.001 < np.std(noise) < 1 for noise in noises.values())

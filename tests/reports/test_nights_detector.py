@@ -1,0 +1,134 @@
+"""The detector of changes from night to night finds what it must, and takes no noise for a change."""
+
+import math
+
+import numpy as np
+import pytest
+import simulate_nights as simulated
+
+from engine.result.gate import at_most
+from reports.nights import detector
+from reports.nights.detector import Follower, Step, limit_of
+from systems.references import LEAST
+
+LIMIT = limit_of(200)
+QUIET = 110
+"""Nights before anything happens."""
+
+
+def followed(
+    *levels: float, scale: float = 0.01, seed: int = 0, canary: float = 0.0
+) -> tuple[Follower, list[Step | None]]:
+    """Nights of noise, then nights at these levels; what each of the latter shows. canary: its share of the levels."""
+    random = np.random.default_rng(seed)
+    watched, found = Follower(LIMIT), []
+    for night in range(QUIET + len(levels)):
+        level = levels[night - QUIET] if night >= QUIET else 0.0
+        mood = float(random.normal(0, scale))
+        jobs = [level + mood + float(random.normal(0, scale / 10))]
+        shown = watched.add(jobs, [mood + canary * level] if canary else [])
+        found.append(shown)
+    assert not any(found[:QUIET])
+    return watched, found[QUIET:]
+
+
+@pytest.mark.parametrize("bad", [0.2, 5.0])
+def test_two_bad_nights_prove_nothing_however_bad_they_are(bad: float) -> None:
+    watched, found = followed(bad, bad, 0.0, 0.0, bad, bad, 0.0, 0.0)
+    assert not any(found)
+    assert not watched.worse
+
+
+def test_several_bad_nights_are_a_change_that_began_with_the_first_of_them() -> None:
+    watched, found = followed(*[0.1] * 8)
+    assert [one for one in found if one]
+    ((since, change),) = watched.worse
+    assert since == QUIET
+    assert change.size == pytest.approx(0.1, rel=0.15)
+    assert change.chance <= LIMIT
+
+
+def test_bad_nights_that_are_a_minority_are_no_change_however_bad_they_are() -> None:
+    _, found = followed(*[1.0, 0.0, 0.0, 1.0, 0.0] * 6)
+    assert not any(found)
+
+
+def test_a_change_below_two_per_cent_is_none_however_sure() -> None:
+    assert not any(followed(*[0.9 * LEAST] * 30, scale=0.001)[1])
+    assert any(followed(*[1.5 * LEAST] * 30, scale=0.001)[1])
+
+
+def test_what_got_worse_is_over_when_it_got_better_by_half_of_that_or_more() -> None:
+    watched, _ = followed(*[0.1] * 10, *[0.08] * 10)
+    assert len(watched.worse) == 1
+    watched, found = followed(*[0.1] * 10, *[0.01] * 10)
+    assert not watched.worse
+    assert [round(math.copysign(1, one.size)) for one in found if one] == [1, -1]
+
+
+def test_what_gets_worse_still_is_a_change_of_its_own() -> None:
+    watched, _ = followed(*[0.1] * 12, *[0.2] * 12)
+    assert [since - QUIET for since, _ in watched.worse] == [0, 12]
+
+
+def test_a_gain_that_is_lost_again_is_a_change_for_the_worse() -> None:
+    watched, _ = followed(*[-0.1] * 12, *[0.0] * 12)
+    assert [since - QUIET for since, _ in watched.worse] == [12]
+
+
+def test_a_drift_is_no_change() -> None:
+    assert not any(followed(*(0.0003 * night for night in range(90)), scale=0.005)[1])
+
+
+def test_nights_that_are_alike_tell_less() -> None:
+    random = np.random.default_rng(1)
+    alone, alike = (detector.noise_of(simulated.alike(90, by, 0.01, random)) for by in (0.0, 0.7))
+    assert alike.alike > 0.5 > alone.alike
+    assert alike.freedom < alone.freedom / 2
+    before = simulated.alike(90, 0.7, 0.01, random)
+    assert detector.step(np.append(before, before[-1] + np.full(8, 0.04)), LIMIT) is None
+    shuffled = random.permutation(before)
+    assert detector.step(np.append(shuffled, np.median(shuffled) + np.full(8, 0.04)), LIMIT)
+
+
+def test_the_canary_explains_a_mood_and_what_it_does_not_share_is_left() -> None:
+    random = np.random.default_rng(2)
+    mood, own = simulated.alike(80, 0.7, 0.02, random), random.normal(0, 0.004, 80)
+    left = mood + own - detector.explained(mood + own, mood + random.normal(0, 0.002, 80))
+    assert np.std(left) < 0.3 * np.std(mood)
+    assert np.max(np.abs(detector.explained(own, mood))) < 0.3 * np.std(own)
+    assert not detector.explained(own, np.full(80, math.nan)).any()
+
+
+def test_a_machine_that_got_slower_is_the_canarys_change_and_not_that_of_figures_that_share_it() -> None:
+    assert any(followed(*[0.1] * 10)[1])
+    assert not any(followed(*[0.1] * 10, canary=1.0)[1])
+
+
+def test_a_night_that_looks_worse_is_worth_another_job_and_a_usual_one_is_not() -> None:
+    watched, _ = followed(0.0)
+    assert watched.looks_worse([0.05])
+    assert not watched.looks_worse([0.005])
+    assert not Follower(LIMIT).looks_worse([1.0])  # nothing is known yet
+
+
+@pytest.mark.parametrize("kind", ["alike-0.7", "common", "measured"])
+def test_noise_alone_raises_few_alarms_and_many_with_a_limit_that_is_too_wide(kind: str) -> None:
+    """The whole of it is simulate_nights.py, which takes an hour: here are 20 figures for a year."""
+    found = {
+        limit: sum(simulated.alarms(kind, 1, 20, 200, 1, limit, number) for number in range(20))
+        for limit in (LIMIT, 0.5)
+    }
+    assert found[LIMIT] == 0
+    assert at_most(simulated.of_years(found[0.5], 20 * 200 / 365 / 20), simulated.MOST_A_YEAR) == "fail"
+
+
+def test_slowdowns_are_found() -> None:
+    found = sum(simulated.is_found("common", 0.05, 10, 3, LIMIT, number) for number in range(20))
+    assert found >= 15
+
+
+def test_the_measured_noise_is_of_this_projects_jobs_on_local_and_vcluster() -> None:
+    noises = simulated.residuals()
+    assert {name.split()[0] for name in noises} == {"local", "vcluster"}
+    assert all(len(noise) >= 20 and 0.001 < np.std(noise) < 1 for noise in noises.values())
