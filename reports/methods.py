@@ -4,9 +4,10 @@ from engine.footprint.memory import USABLE
 from engine.result.interval import CONFIDENCE
 from engine.result.metrics import DEFINITIONS
 from reports import text
-from reports.nights import changes, culprit, evidence, judge, watch
+from reports.nights import culprit, detector
 from reports.nights.figures import MOVED_BY_OTHERS, RARELY
 from reports.page import Block, Definitions, Page, Paragraph, Section
+from systems import references
 from systems.references import FEWEST_JOBS
 
 NAME, TITLE = "methods", "Methods"
@@ -115,29 +116,21 @@ NIGHTS = (
     "A night is one run of ci/nightly, or what people started on one day. A test is compared with itself only: on the "
     "same partition, with the same grid, precision and options. Times, memory and factors are worse when they grow, "
     "rates when they shrink; a figure that follows from another by arithmetic is not judged again.",
-    f"The reference is the median of the jobs that `par4d reference make` took, {FEWEST_JOBS} or more, and their "
-    f"spread is {evidence.SCALE_OF_MAD} times the median absolute deviation; every night counts the same in both. The "
-    "interval of a change, of confidence 0.95, is Student's for the median of the night's jobs, with the error of the "
-    "reference itself in it. More jobs of a night narrow it as far as jobs of one night differ, which nights with "
-    "several of them tell, and not where it is the nights that do. The band in a chart is that interval around the "
-    "reference.",
-    f"A verdict is slower or faster where a night's median is {text.percent(evidence.LEAST)} or more off the "
-    "reference, the interval of the change doesn't hold zero, and it stays so among all figures of the night: of those "
-    f"called slower or faster at most {text.percent(judge.FALSE_DISCOVERIES)} are so by chance (Benjamini and Hochberg "
-    "1995). Else it is the same. A figure without a reference is unknown, never the same. The smallest change seen is "
-    "the one that so many jobs would show in four nights of five if no other figure changed: a smaller one may be "
-    "there although the verdict is the same.",
-    f"An alarm takes more than a verdict: evidence that a figure is worse by {text.percent(evidence.LEAST)} or more "
-    f"since a night, one of the last {evidence.LOOK_BACK}. More than half of the nights since then have to be above "
-    f"what the nights before tell, up to {evidence.BASELINE} of them, or the reference while they are fewer than "
-    f"{evidence.FEWEST_NIGHTS}; a slow drift is taken out. How likely that is without a change is computed from their "
-    f"noise, and from {text.percent(evidence.OFF)} of all jobs being off for reasons of their own, so one bad job "
-    "never does. What s of n nights have shown comes again with a chance of (s + 1/2) / (n + 1) at least. "
-    "The limit is such that all figures of a system together give about "
-    f"{evidence.FALSE_ALARMS_A_YEAR:g} false alarms a year, by simulation; of jobs that scatter by 1.5 % they were 1.4 "
-    "times as many, and nights that depend on each other give more. "
-    "An alarm ends with two nights in a row that are worse by "
-    f"less than {text.percent(watch.STILL_WORSE)} of it, or with references of nights that it is in. "
+    f"The reference is the median of the jobs that `par4d reference make` took, {FEWEST_JOBS} or more; every night "
+    "counts the same in it. ReFrame fails a job that is far off it, and nights before its first job tell nothing. A "
+    f"figure without a reference, or of fewer than {detector.FEWEST} nights, is unknown, never the same.",
+    "A level has changed if the step of the last nights, by generalised least squares, is surer than chance gives: "
+    f"{detector.FALSE_ALARMS_A_YEAR:g} times a year in all figures of a system, one that is "
+    f"{text.percent(references.LEAST)} or more. Up to {detector.BASELINE} nights before tell how nights vary, how "
+    "alike one is to the next, by the upper end of its interval, and how the level drifts; nights that are alike count "
+    "as the fewer ones that they are worth. A night farther off than "
+    f"{detector.REACH:g} times what is new in a night counts as if it were so far, and {detector.WINDOWS[0]} nights at "
+    f"least, {detector.WINDOWS[-1]} at most, have to agree. A job that also ran the canary, a frozen program that "
+    "knows nothing of the engine, is judged less what that explains: a machine's mood is the canary's own. The "
+    "interval of a night's change and the band in a chart are those of one night without any change, of confidence 0.95.",
+    "A level that got worse is an alarm until one that got better undoes half of it or more, or until references are "
+    "made of nights that it is in. How often nights without any change raise one is simulated in noise that is "
+    "independent, alike from night to night, common to all figures, and measured (tests/reports/simulate_nights.py). "
     + " ".join(
         f"Where {other} is measured, {one} may raise {text.percent(RARELY)} as many false ones, and none when it does."
         for one, other in MOVED_BY_OTHERS.items()
@@ -146,10 +139,6 @@ NIGHTS = (
     f"is waited for along an axis, where that is {text.percent(culprit.COUNTS)} of the step or more. One node whose "
     f"compute grew by {text.percent(culprit.NODE_APART)} more than the others' comes first, as the others wait for it. "
     "What changed is what the results tell of versions, settings, commit and nodes: it is no proof of a cause.",
-    "A change point is a night with which another level begins, found by least squares with a penalty for each level "
-    f"(Killick, Fearnhead and Eckley 2012): levels last {changes.SHORTEST_LEVEL} nights or more and differ by "
-    f"{text.percent(evidence.LEAST)} or more, and what is farther off than {changes.DRAWN_IN:g} times the noise counts "
-    "no further. They are found looking back, for the better too, and raise no alarm.",
 )
 OLDER = (
     "Results of schema version 1 and 2 keep what they measured. They have no bound of a step, and no share hidden: "

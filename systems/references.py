@@ -26,7 +26,7 @@ FOLDER = Path(os.environ.get("PAR4D_REFERENCES") or Path(__file__).parent / "ref
 if os.environ.get("PAR4D_REFERENCES"):
     os.environ["PAR4D_REFERENCES"] = str(FOLDER)  # for programs that are started in another folder
 SCHEMA: Literal["par4d.references"] = "par4d.references"
-VERSION: Literal[1] = 1
+VERSION: Literal[2] = 2
 FEWEST_JOBS = 20
 """Fewer jobs say nothing of how a figure varies."""
 
@@ -120,15 +120,11 @@ def worse_by(unit: str) -> int:
 
 
 class Reference(Record):
-    """The median of a figure over jobs, and the median of their absolute deviations from it; all nights count alike.
-
-    within: what the deviations would be if only jobs of one night differed; None where too few nights have several.
-    """
+    """The median of a figure over jobs, and the median of their absolute deviations from it; all nights count alike."""
 
     unit: str = Field(min_length=1)
     median: Positive
     mad: Annotated[Number, Field(ge=0)]
-    within: Annotated[Number, Field(ge=0)] | None = None
     jobs: int = Field(ge=FEWEST_JOBS)
     nights: int = Field(gt=0)
 
@@ -170,7 +166,7 @@ class References(Record):
     """A system's file. commit: the project's when the file was made. digest: shows that a series was edited."""
 
     schema_: Literal["par4d.references"] = Field(default=SCHEMA, alias="schema")
-    version: Literal[1] = VERSION
+    version: Literal[2] = VERSION
     system: str
     made: str
     commit: str | None = None

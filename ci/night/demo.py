@@ -32,7 +32,7 @@ from virtual_cluster import record
 
 SYSTEM = "vcluster"
 QUIET_NIGHTS = 20
-MOST_NIGHTS = 5
+MOST_NIGHTS = 10
 """A fault has to be found in so many nights."""
 TIME_LIMIT_S = 900.0
 CALM, STOLEN, PATIENCE_S = 1.15, 0.05, 300.0

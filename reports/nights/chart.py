@@ -3,7 +3,6 @@
 Dots are strokes without a length, of which one path holds all: a page has many charts of many nights.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -17,7 +16,7 @@ from matplotlib.path import Path
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from reports import text
-from reports.nights.evidence import LOOK_BACK, Floats
+from reports.nights.detector import Floats
 from reports.plots.canvas import LETTER, WIDTH, canvas, format_ticks, plain, rule, write
 from reports.plots.svg import COLOURS, TITLE, styled
 
@@ -28,6 +27,8 @@ MOST_TITLED = 60
 """If a chart has more ticks of one kind, they share a title."""
 FAR = 3.0
 """Values farther than this many widths beyond the usual range stand at the edge, unless they are of the last nights."""
+LATELY = 12
+"""The last nights, so many, are seen in any case."""
 DENSE = 100
 """Dots are smaller in a chart of more nights."""
 LARGEST = 1e300
@@ -52,8 +53,8 @@ class Mark:
 class Track:
     """A figure has a value, the least and the most of its jobs, in each of the nights at these positions.
 
-    nights are the names of all of the system, and alarms the positions of those with an alarm. usual is the reference
-    and its band goes from low to high; they are NaN where there is none.
+    nights are the names of all of the system, and alarms the positions of those with an alarm. usual is what was
+    expected of each, in a band from low to high; they are NaN where nothing was.
     """
 
     nights: Sequence[str]
@@ -63,9 +64,9 @@ class Track:
     least: Sequence[float]
     most: Sequence[float]
     alarms: frozenset[int]
-    usual: float
-    low: float
-    high: float
+    usual: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
     marks: Sequence[Mark]
 
 
@@ -74,10 +75,11 @@ def chart(track: Track) -> Figure:
     """Draw the last MOST_NIGHTS nights."""
     first = max(0, len(track.nights) - MOST_NIGHTS)
     factor, unit = scale(track.unit, track.values)
-    rows = np.array([track.at, track.values, track.least, track.most], dtype=float)[:, np.array(track.at) >= first]
+    every = (track.at, track.values, track.least, track.most, track.usual, track.low, track.high)
+    rows = np.array(every, dtype=float)[:, np.array(track.at) >= first]
     rows[1:] = (rows[1:] / factor).clip(0, LARGEST)
-    usual, band = track.usual / factor, [end / factor for end in (track.low, track.high) if math.isfinite(end)]
-    low, high = _limits(rows[1], [*rows[1, -LOOK_BACK:], *band])
+    expected = np.isfinite(rows[4])
+    low, high = _limits(rows[1], [*rows[1, -LATELY:], *rows[4, expected]])
     left = 12 + LETTER * max(len(plain(tick)) for tick in MaxNLocator(4).tick_values(low, high))
     figure, axes = canvas(WIDTH, HEIGHT, left=left, right=RIGHT, top=TOP, bottom=BOTTOM)
     room = max(0.5, 0.015 * (len(track.nights) - first))
@@ -88,9 +90,9 @@ def chart(track: Track) -> Figure:
     axes.tick_params(axis="y", length=0)
     rule(axes, "y")
     _name_nights(axes, track.nights, first)
-    if math.isfinite(usual):
-        axes.axhspan(band[0], band[1], facecolor=COLOURS["muted"], alpha=0.16, linewidth=0)
-        axes.axhline(usual, color=COLOURS["muted"], linewidth=1.0)
+    if expected.any():
+        axes.fill_between(rows[0], *rows[5:7].clip(low, high), color=COLOURS["muted"], alpha=0.16, linewidth=0)
+        axes.plot(rows[0], rows[4], color=COLOURS["muted"], linewidth=1.0)
     _draw_dots(axes, rows, track.alarms, low, high)
     _draw_marks(figure, axes, [mark for mark in track.marks if mark.at >= first])
     write(figure, 1, 12, unit, "muted", "left")

@@ -18,6 +18,8 @@ FOLLOW = {"hardware_flops_per_s": "time_per_iteration"}
 """Each figure follows from the other one by arithmetic."""
 MOVED_BY_OTHERS = {"time_per_iteration": "faster_half"}
 """Each figure has a steadier one of the same work."""
+CANARY = "canary"
+"""The frozen program's seconds are a figure of this name (suites/base/canary.py)."""
 RARELY = 0.1
 """A figure that other work on the machine moves may raise this share of a steady figure's false alarms."""
 FITTED = frozenset({"link", "step", "half_size"})
@@ -44,13 +46,16 @@ def share(figure: str, beside: Container[str]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FigureHistory:
-    """A figure has values in some nights, which are given by position in their order: one of each of its jobs."""
+    """A figure has values in some nights, which are given by position in their order: one of each of its jobs. canary:
+    seconds of the frozen program in these jobs; none of jobs that ran without it, and of the canary itself.
+    """
 
     key: Key
     figure: str
     unit: str
     nights: list[int]
     values: list[list[float]]
+    canary: list[list[float]]
 
 
 def figures(nights: Sequence[Night]) -> list[FigureHistory]:
@@ -61,10 +66,12 @@ def figures(nights: Sequence[Night]) -> list[FigureHistory]:
             for name, (value, unit) in job.figures.items():
                 if not is_judged(name, unit, names):
                     continue
-                one = found.setdefault((job.key, name), FigureHistory(job.key, name, unit, [], []))
-                if one.nights and one.nights[-1] == position:
-                    one.values[-1].append(value)
-                else:
+                one = found.setdefault((job.key, name), FigureHistory(job.key, name, unit, [], [], []))
+                if not one.nights or one.nights[-1] != position:
                     one.nights.append(position)
-                    one.values.append([value])
+                    one.values.append([])
+                    one.canary.append([])
+                one.values[-1].append(value)
+                if CANARY in job.figures and name != CANARY:
+                    one.canary[-1].append(job.figures[CANARY][0])
     return list(found.values())

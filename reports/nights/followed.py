@@ -10,39 +10,48 @@ import pandas as pd
 
 from engine.errors import EngineError
 from reports import text
-from reports.nights import evidence
-from reports.nights.changes import Change, changes, what_changed
-from reports.nights.figures import FigureHistory, figures
+from reports.nights.changes import what_changed
+from reports.nights.figures import FigureHistory
 from reports.nights.history import History, Night
-from reports.nights.judge import judge
+from reports.nights.judge import Judged, judged
 from reports.nights.report import NightReport, reports_of
 from reports.nights.verdicts import Verdict
 from systems import references
-from systems.references import Key, Reference, References
+from systems.references import Key, Reference, References, worse_by
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A judged figure has verdicts by the night's position, and its test a name in a few words.
-
-    updates say, by position too, what of the machine changed since the night before in which the test ran.
+    """A judged figure's test has a name in a few words. updates say, by the night's position, what of the machine
+    changed since the night before in which the test ran.
     """
 
-    of: FigureHistory
+    judged: Judged
     test: str
-    usual: Reference | None
-    verdicts: Mapping[int, Verdict]
-    changes: Sequence[Change]
     updates: Mapping[int, Sequence[str]]
+
+    @property
+    def of(self) -> FigureHistory:
+        return self.judged.of
+
+    @property
+    def usual(self) -> Reference | None:
+        return self.judged.usual
 
     @property
     def latest(self) -> Verdict | None:
         """The last night that has the figure has this verdict; None if it is from before the references."""
-        return self.verdicts.get(self.of.nights[-1])
+        return self.judged.verdicts.get(self.of.nights[-1])
 
     @property
     def alarms(self) -> frozenset[int]:
-        return frozenset(at for at, verdict in self.verdicts.items() if verdict.alarm)
+        return frozenset(at for at, verdict in self.judged.verdicts.items() if verdict.alarm)
+
+    @property
+    def changes(self) -> Mapping[int, float]:
+        """The figure itself changed by such a fraction, with the nights at these positions."""
+        sign = worse_by(self.of.unit)
+        return {at: math.expm1(sign * step.size) for at, step in self.judged.changes.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +79,10 @@ def followed(histories: Sequence[History]) -> list[FollowedSystem]:
 
 def _system(page: str, history: History) -> FollowedSystem:
     known, why = _references(history.system)
-    verdicts: dict[tuple[Key, str], dict[int, Verdict]] = {}
-    judged = judge(history, known, last=len(history.nights))
-    for at, night in enumerate(judged):
-        for verdict in night:
-            verdicts.setdefault((verdict.key, verdict.figure), {})[at] = verdict
-    (report,) = reports_of(history, known, judged, 1)
-    every = figures(history.nights)
+    every = judged(history, known)
+    (report,) = reports_of(history, known, every, 1)
     updates = _updates(history.nights)
-    by_key = known.by_key() if known else {}
-    found = []
-    for one in every:
-        series = by_key.get(one.key)
-        moved = [Change(one.nights[change.at], change.change) for change in changes(list(map(median, one.values)))]
-        found.append(
-            Followed(
-                one, report.named(one.key), series.figures.get(one.figure) if series else None,
-                verdicts.get((one.key, one.figure), {}), moved, updates[one.key],
-            )
-        )  # fmt: skip
+    found = [Followed(one, report.named(one.of.key), updates[one.of.key]) for one in every]
     return FollowedSystem(page, history, replace(report, remarks=(*why, *report.remarks)), found)
 
 
@@ -120,30 +114,29 @@ def _updates(nights: Sequence[Night]) -> dict[Key, dict[int, list[str]]]:
     return found
 
 
-def band(one: Followed) -> tuple[float, float, float]:
-    """Return the reference, and the ends of where a night of as many jobs as lately lies; NaN where there is none."""
-    if one.usual is None:
-        return (float("nan"),) * 3
-    jobs = int(median(len(values) for values in one.of.values[-evidence.LOOK_BACK :]))
-    half = evidence.interval(evidence.from_reference(one.usual), jobs)
-    middle = one.usual.median
-    return middle, middle * math.exp(-half), middle * math.exp(half)
+def band(verdict: Verdict | None) -> tuple[float, float, float]:
+    """Return what is expected of a night, and the ends between which 95 of 100 nights without a change lie; NaN where
+    that isn't known.
+    """
+    if verdict is None or not math.isfinite(verdict.usual):
+        return (math.nan,) * 3
+    usual, ratio = verdict.usual, 1 + verdict.change
+    return usual, usual * ratio / (1 + verdict.high), usual * ratio / (1 + verdict.low)
 
 
 def frame(one: Followed, nights: Sequence[Night]) -> pd.DataFrame:
-    usual, low, high = band(one)
-    moved = {change.at: change.change for change in one.changes}
     rows: list[dict[str, Any]] = []
     for at, values in zip(one.of.nights, one.of.values, strict=True):
-        verdict = one.verdicts.get(at)
+        verdict = one.judged.verdicts.get(at)
+        usual, low, high = band(verdict)
         rows.append(
             {
                 "test": one.test, "figure": text.clean(one.of.figure, 80), "unit": one.of.unit,
                 "night": text.clean(nights[at].name, 80), "began": f"{nights[at].began:%Y-%m-%dT%H:%M:%SZ}",
                 "median": median(values), "least": min(values), "most": max(values), "jobs": len(values),
-                "reference": usual, "low": low, "high": high, "verdict": verdict.word if verdict else None,
+                "expected": usual, "low": low, "high": high, "verdict": verdict.word if verdict else None,
                 "alarm_since": text.clean(verdict.alarm.night, 80) if verdict and verdict.alarm else None,
-                "change_of_level": moved.get(at), "updated": "; ".join(one.updates.get(at, ())),
+                "change_of_level": one.changes.get(at), "updated": "; ".join(one.updates.get(at, ())),
             }
         )  # fmt: skip
     return pd.DataFrame(rows)

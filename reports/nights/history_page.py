@@ -8,10 +8,11 @@ import pandas as pd
 
 from reports import text
 from reports.columns import columns_of
-from reports.nights import chart, evidence
+from reports.nights import chart
 from reports.nights.chart import MOST_NIGHTS, Mark, Track
-from reports.nights.followed import Followed, FollowedSystem, band, frame
+from reports.nights.followed import Followed, FollowedSystem, frame
 from reports.nights.history import Night
+from reports.nights.judge import GIVEN_UP
 from reports.nights.night_page import BAD, NAME, notice
 from reports.nights.summary import Amount, amount, read
 from reports.page import Block, Column, Download, Facts, Figure, Figures, Notices, Page, Paragraph, Section, Table
@@ -20,15 +21,16 @@ from systems.references import worse_by
 MOST_CHARTS = 60
 LEAD = "Every figure that is judged, night by night, the tests with a figure that got worse first."
 READING = (
-    "A dot is a night, the median of its jobs; a pale stroke spans the jobs where there are several. The line is the "
-    "reference, and 95 of 100 nights lie in the band while nothing changes. Red squares are nights with an alarm. "
-    "Dashes stand where the level changed, red for the worse and green for the better. Ticks below are nights in which "
+    "A dot is a night, the median of its jobs; a pale stroke spans the jobs where there are several. The line is what "
+    "the nights before let expect, and 95 of 100 nights lie in the band while nothing changes. "
+    "Red squares are nights with an alarm. Dashes "
+    " stand where the level changed, red for the worse and green for the better. Ticks below are nights in which "
     "the machine differed from the night before: tall ones in versions or settings, short ones in nothing but the "
     "commit or the nodes; pointed at, they say how. A triangle at the edge is a night farther off."
 )
 QUIET = ("commit ", "nodes: ")
 """Words that begin so are of what differs from night to night anyway."""
-ALARM, SLOWER, EVENTFUL, SAME, UNKNOWN, ENDED = range(6)
+ALARM, EVENTFUL, SAME, UNKNOWN, ENDED = range(5)
 """Figures are ranked by how much there is to see of them, most first."""
 
 
@@ -46,13 +48,11 @@ def page(system: FollowedSystem) -> Page:
 def interest(one: Followed, nights: int) -> int:
     """Say how much there is to see, from ALARM to ENDED, where the system has so many nights."""
     latest = one.latest
-    if one.of.nights[-1] < nights - evidence.LOOK_BACK:
+    if one.of.nights[-1] < nights - GIVEN_UP:
         return ENDED
     if latest and latest.alarm:
         return ALARM
-    if latest and latest.word == "slower":
-        return SLOWER
-    if one.changes or one.alarms or (latest and latest.word == "faster"):
+    if one.changes or one.alarms:
         return EVENTFUL
     return SAME if latest and latest.word == "same" else UNKNOWN
 
@@ -86,12 +86,12 @@ def _summary(system: FollowedSystem, drawn: int) -> Section:
 def _changes(system: FollowedSystem, ranked: Iterable[Followed]) -> Section:
     rows = [
         {
-            "at": change.at, "night": text.clean(system.nights[change.at].name, 40), "test": one.test,
-            "figure": text.clean(one.of.figure, 80), "change": change.change,
-            "way": _way(one, change.change), "updated": "; ".join(one.updates.get(change.at, ())),
+            "at": at, "night": text.clean(system.nights[at].name, 40), "test": one.test,
+            "figure": text.clean(one.of.figure, 80), "change": change,
+            "way": _way(one, change), "updated": "; ".join(one.updates.get(at, ())),
         }
         for one in ranked
-        for change in one.changes
+        for at, change in one.changes.items()
     ]  # fmt: skip
     if not rows:
         return Section("Changes of level", (Paragraph("No figure has changed its level."),), "changes")
@@ -103,8 +103,8 @@ def _changes(system: FollowedSystem, ranked: Iterable[Followed]) -> Section:
         "updated",
     )
     note = (
-        "Nights with which another level begins that lasts, newest first, found looking back: they raise no alarm, and "
-        "may be off by a night or two."
+        "Nights with which another level began, newest first. One for the worse is an alarm until another for the "
+        "better undoes it; the night may be off by one or two."
     )
     return Section("Changes of level", (Table("Change points", columns, data, "changes", note),), "changes")
 
@@ -125,10 +125,11 @@ def _charts(system: FollowedSystem, seen: Sequence[Followed], frames: dict[int, 
 
 def _figure(system: FollowedSystem, one: Followed, name: str, data: pd.DataFrame) -> Figure:
     nights = system.nights
-    usual, low, high = band(one)
     point = one.test.removeprefix(text.clean(one.of.key.test, 120)).strip(" ,")
     title = ", ".join(filter(None, (point, text.clean(one.of.figure, 80))))
-    values, least, most = (data[key].tolist() for key in ("median", "least", "most"))
+    values, least, most, usual, low, high = (
+        data[key].tolist() for key in ("median", "least", "most", "expected", "low", "high")
+    )
     track = Track(
         [night.name for night in nights], one.of.unit, one.of.nights, values, least, most, one.alarms, usual, low, high,
         list(_marks(one, nights)),
@@ -138,13 +139,11 @@ def _figure(system: FollowedSystem, one: Followed, name: str, data: pd.DataFrame
 
 
 def _marks(one: Followed, nights: Sequence[Night]) -> Iterable[Mark]:
-    for change in one.changes:
-        way = _way(one, change.change)
-        since = f"since the night {text.clean(nights[change.at].name, 40)}"
-        words = (
-            f"{text.signed(change.change)}, {way}, {since}: {'; '.join(one.updates.get(change.at, ())) or 'no update'}"
-        )
-        yield Mark(change.at, words, "worse" if way == "worse" else "better", text.signed(change.change))
+    for at, change in one.changes.items():
+        way = _way(one, change)
+        since = f"since the night {text.clean(nights[at].name, 40)}"
+        words = f"{text.signed(change)}, {way}, {since}: {'; '.join(one.updates.get(at, ())) or 'no update'}"
+        yield Mark(at, words, "worse" if way == "worse" else "better", text.signed(change))
     for at, updates in one.updates.items():
         quiet = all(words.startswith(QUIET) for words in updates)
         yield Mark(at, f"{text.clean(nights[at].name, 40)}: {'; '.join(updates)}", "quiet" if quiet else "update")
@@ -170,8 +169,7 @@ def _description(one: Followed, nights: Sequence[Night]) -> str:
     said = [f"{text.plural(len(one.of.nights), 'night')} with this figure", _caption(one, nights).rstrip(".")]
     said.append(f"{text.plural(len(one.alarms), 'night')} with an alarm")
     said += [
-        f"{text.signed(change.change)} since the night {text.clean(nights[change.at].name, 40)}"
-        for change in one.changes
+        f"{text.signed(change)} since the night {text.clean(nights[at].name, 40)}" for at, change in one.changes.items()
     ]
     return "; ".join(said) + "."
 
@@ -181,7 +179,7 @@ def _all(system: FollowedSystem, ranked: Sequence[Followed], frames: dict[int, p
         Column("Verdict", "verdict", numeric=False, missing="none", bad=BAD),
         "test figure nights last",
         Column("Then", "value", read),
-        Column("Reference", "usual", read, missing="none"),
+        Column("Expected", "usual", read, missing="none"),
         "change changes partition grid precision options",
         missing={"change": "", "grid": "none"},
     )
@@ -196,11 +194,11 @@ def _row(one: Followed, nights: Sequence[Night]) -> dict[str, Any]:
     latest, key = one.latest, one.of.key
     judged = latest is not None and latest.word != "unknown"
     return {
-        "verdict": latest.said if latest else None,
+        "verdict": latest.word if latest else None,
         "test": one.test, "figure": text.clean(one.of.figure, 80), "nights": len(one.of.nights),
         "last": text.clean(nights[one.of.nights[-1]].name, 40),
         "value": Amount(median(one.of.values[-1]), one.of.unit),
-        "usual": Amount(one.usual.median, one.of.unit) if one.usual else None,
+        "usual": Amount(latest.usual, one.of.unit) if latest and judged else None,
         **{name: getattr(latest, name) if judged else None for name in ("change", "low", "high")},
         "changes": len(one.changes), "partition": text.clean(key.partition, 80), "grid": text.clean(key.grid, 80),
         "precision": text.clean(key.precision, 40), "options": text.clean(key.options, 300),

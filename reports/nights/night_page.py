@@ -7,20 +7,18 @@ import pandas as pd
 
 from reports import text
 from reports.columns import columns_of
-from reports.nights import evidence
 from reports.nights.followed import FollowedSystem
-from reports.nights.judge import FALSE_DISCOVERIES
 from reports.nights.report import FINE, WORSE, NightReport
 from reports.nights.summary import Amount, read
-from reports.nights.verdicts import ALARMED, Verdict
+from reports.nights.verdicts import Verdict
 from reports.page import Block, Column, Facts, Notice, Notices, Page, Paragraph, Section, Table
 
 NAME, TITLE = "night", "Last night"
 LEAD = (
-    "Whether anything got worse, by the last nightly run of each system: every figure against its reference, and "
-    "alarms where it got worse by more than chance explains."
+    "Whether anything got worse, by the last nightly run of each system: every figure against what the nights before "
+    "it let expect, and alarms where its level got worse by more than chance explains."
 )
-BAD = frozenset({*(f"{word}{ALARMED}" for word in ("slower", "same", "faster", "unknown")), "failed"})
+BAD = frozenset({"worse", "failed"})
 NOT_JUDGED = ("failed", "unknown")
 TEST = columns_of("test figure", missing={"figure": "all"})
 
@@ -63,13 +61,11 @@ def _section(system: FollowedSystem) -> Section:
 
 def _facts(report: NightReport) -> Facts:
     counts = report.counts
-    apart = f"by {text.percent(evidence.LEAST)} or more"
     facts = (
         (len(report.alarms), "alarms", "worse than chance explains"),
-        (counts["slower"], "slower", f"than the reference, {apart}"),
-        (counts["faster"], "faster", f"than the reference, {apart}"),
+        (counts["better"], "better", "lately, and since then"),
         (counts["same"], "same", "within what is usual"),
-        (counts["unknown"], "unknown", "no reference, or no result"),
+        (counts["unknown"], "unknown", "no reference, few nights, or no result"),
         (counts["failed"], "failed", "tests, not figures"),
     )
     return Facts(tuple((f"{number:,}", what, remark) for number, what, remark in facts))
@@ -80,13 +76,12 @@ def _table(name: str, rows: list[dict[str, Any]]) -> Table:
         Column("Verdict", "verdict", numeric=False, bad=BAD),
         *TEST,
         Column("Tonight", "value", read),
-        Column("Reference", "usual", read),
-        "change least jobs",
+        Column("Expected", "usual", read),
+        "change jobs",
     )
     note = (
-        "A verdict compares the night's median with the reference: at most "
-        f"{text.percent(FALSE_DISCOVERIES)} of those called slower or faster are so by chance. An alarm takes more: "
-        "nights before this one count for it too."
+        "The change is of the night's median by what the nights before let expect; 95 of 100 nights without any change "
+        "lie within its interval. An alarm takes several nights that agree."
     )
     return Table("Verdicts", columns, pd.DataFrame(rows, dtype=object), name, note)
 
@@ -105,12 +100,12 @@ def _not_judged(name: str, rows: list[dict[str, Any]]) -> Table:
 
 def _row(system: FollowedSystem, verdict: Verdict) -> dict[str, Any]:
     return {
-        "verdict": verdict.said,
+        "verdict": verdict.word,
         "test": system.report.named(verdict.key),
         "figure": text.clean(verdict.figure, 80),
         "value": Amount(verdict.value, verdict.unit),
         "usual": Amount(verdict.usual, verdict.unit),
-        **{name: getattr(verdict, name) for name in ("change", "low", "high", "least")},
+        **{name: getattr(verdict, name) for name in ("change", "low", "high")},
         "jobs": verdict.jobs or None,
         "why": text.clean(verdict.reason, 400),
     }

@@ -8,15 +8,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
 from engine.errors import UsageError
 from engine.result import provenance
-from reports.nights.evidence import Floats
+from reports.nights.detector import Floats
 from reports.nights.figures import is_judged
 from reports.nights.history import History, NightJob
 from systems import references
@@ -114,11 +112,7 @@ def reference_of(unit: str, nights: Sequence[Sequence[float]]) -> Reference:
     weights = np.concatenate([np.full(len(night), 1 / len(night)) for night in nights])
     middle = weighted_median(values, weights)
     mad = weighted_median(np.abs(values - middle), weights)
-    pairs = [abs(one - other) for night in nights for one, other in combinations(night, 2)]
-    within = _short(median(pairs) / math.sqrt(2)) if len(pairs) >= FEWEST_JOBS else None
-    return Reference(
-        unit=unit, median=_short(middle), mad=_short(mad), within=within, jobs=len(values), nights=len(nights)
-    )
+    return Reference(unit=unit, median=_short(middle), mad=_short(mad), jobs=len(values), nights=len(nights))
 
 
 def weighted_median(values: Floats, weights: Floats) -> float:

@@ -6,21 +6,17 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from reports import text
-from reports.nights import evidence
 from reports.nights.changes import what_changed
 from reports.nights.culprit import culprit
+from reports.nights.detector import FALSE_ALARMS_A_YEAR
 from reports.nights.history import History, Night, NightJob
-from reports.nights.judge import by_test, judge
+from reports.nights.judge import Judged, by_test, judged, verdicts_of
 from reports.nights.verdicts import Verdict, Word, words
 from systems.references import FEWEST_JOBS, Key, References, worse_by
 
 BEFORE = 20
 """This many nights before a change show how it was."""
-LASTING = 10
-"""A figure is reported if it is slower than its reference this many nights in a row, even without an alarm."""
-LATELY = 3 * LASTING
-"""LASTING of them are looked for in this many nights, as not every night has every test."""
-JUDGED: tuple[Word, ...] = ("slower", "same", "faster")
+JUDGED: tuple[Word, ...] = ("worse", "same", "better")
 FINE, WORSE, UNKNOWN = 0, 1, 2
 """These are the exit codes of par4d verdict."""
 
@@ -87,7 +83,6 @@ class NightReport:
     @property
     def headline(self) -> str:
         counts, judged = self.counts, self.judged
-        slower = sum(verdict.word == "slower" and not verdict.alarm for verdict in self.verdicts)
         unknown = [verdict for verdict in self.verdicts if verdict.word == "unknown" and not verdict.alarm]
         without = sum(not verdict.figure for verdict in unknown)
         parts = []
@@ -97,9 +92,8 @@ class NightReport:
             parts.append(f"{text.plural(len(self.alarms), 'figure')} got worse, of {' and '.join(tests[:2])}{more}")
         if counts["failed"]:
             parts.append(f"{text.plural(counts['failed'], 'test')} failed")
-        if slower:
-            which = "is slower than its reference" if slower == 1 else "are slower than their references"
-            parts.append(f"{text.plural(slower, 'figure')} {which}, which is no alarm yet")
+        if far := sum(verdict.far for verdict in self.verdicts):
+            parts.append(f"{text.plural(far, 'figure')} {'is' if far == 1 else 'are'} far off, which is no alarm yet")
         if not parts:
             parts.append("nothing got worse" if judged else "nothing could be judged")
         if without:
@@ -114,29 +108,25 @@ class NightReport:
             return "Chance: no figure was judged."
         return (
             f"Chance: with {text.plural(self.judged, 'figure')} judged every night, alarms are meant to be false "
-            f"{evidence.FALSE_ALARMS_A_YEAR:g} times a year, and are more often where nights get wilder than before; "
-            "of those called slower or faster, one in twenty is."
+            f"{FALSE_ALARMS_A_YEAR:g} times a year."
         )
 
 
 def night_reports(history: History, known: References | None, *, last: int = 1) -> list[NightReport]:
     """Report the last nights, oldest first."""
-    return reports_of(history, known, judge(history, known, last=last + LATELY), last)
+    return reports_of(history, known, judged(history, known), last)
 
 
-def reports_of(
-    history: History, known: References | None, judged: Sequence[Sequence[Verdict]], last: int
-) -> list[NightReport]:
-    """Report the last nights by verdicts that go back further."""
+def reports_of(history: History, known: References | None, every: Sequence[Judged], last: int) -> list[NightReport]:
+    """Report the last nights by the verdicts of all."""
     names = named(dict.fromkeys(job.key for job in history.jobs if job.figures))
     found = []
-    for back in range(min(last, len(judged)), 0, -1):
-        until = len(history.nights) - back + 1
-        night, verdicts = history.nights[until - 1], judged[len(judged) - back]
-        alarms = [_raised(verdict, names[verdict.key], history.nights[:until]) for verdict in verdicts if verdict.alarm]
-        lately = judged[: len(judged) - back + 1][-LATELY:]
-        remarks = [*history.remarks, *_remarks(history.system, known, night), *_lasting(lately, names)]
+    for position in range(max(0, len(history.nights) - last), len(history.nights)):
+        nights, verdicts = history.nights[: position + 1], verdicts_of(history, every, position)
+        alarms = [_raised(verdict, names[verdict.key], nights) for verdict in verdicts if verdict.alarm]
+        remarks = [*history.remarks, *_remarks(history.system, known, nights[-1]), *_drifted(verdicts, names)]
         ordered = sorted(verdicts, key=_order)
+        night = nights[-1]
         found.append(
             NightReport(history.system, night.name, night.began, tuple(ordered), tuple(alarms), tuple(remarks), names)
         )
@@ -163,7 +153,7 @@ def _plainly(key: Key) -> str:
 
 
 def _order(verdict: Verdict) -> tuple[int, str, str]:
-    ranks: dict[Word, int] = {"failed": 0, "slower": 1, "faster": 2, "same": 3, "unknown": 4}
+    ranks: dict[Word, int] = {"failed": 0, "worse": 1, "better": 2, "same": 3, "unknown": 4}
     return 0 if verdict.alarm else 1 + ranks[verdict.word], _plainly(verdict.key), verdict.figure
 
 
@@ -180,19 +170,14 @@ def _remarks(system: str, known: References | None, night: Night) -> Iterable[st
             yield f"{of} left no result: {text.clean(bad[0].reason, 200)}."
 
 
-def _lasting(nights: Sequence[Sequence[Verdict]], names: Mapping[Key, str]) -> Iterable[str]:
-    """What is slower than its reference for LASTING nights without an alarm has drifted."""
-    lately: dict[tuple[Key, str], list[Word]] = {}
-    for verdict in (verdict for verdicts in nights for verdict in verdicts if verdict.word in JUDGED):
-        lately.setdefault((verdict.key, verdict.figure), []).append(verdict.word)
-    lasting = {of for of, found in lately.items() if found[-LASTING:] == LASTING * ["slower"]}
-    lasted = [one for one in nights[-1] if (one.key, one.figure) in lasting and not one.alarm]
-    if lasted:
-        words = ", ".join(f"{names[one.key]} {one.figure} ({text.signed(one.change)})" for one in lasted[:3])
-        more = f" and {len(lasted) - 3} more" if len(lasted) > 3 else ""
+def _drifted(verdicts: Iterable[Verdict], names: Mapping[Key, str]) -> Iterable[str]:
+    """Tell what is worse than its reference without a night since which it got worse."""
+    if drifted := sorted((one for one in verdicts if one.drift), key=lambda one: -one.drift):
+        words = ", ".join(f"{names[one.key]} {one.figure} (by {text.percent(one.drift)})" for one in drifted[:3])
+        more = f" and {len(drifted) - 3} more" if len(drifted) > 3 else ""
         yield (
-            f"Slower than the reference for {LASTING} nights or more, with no night since which it got worse: "
-            f"{words}{more}. If it is meant to stay, make the references anew."
+            f"Worse than the reference, with no night since which it got worse: {words}{more}. If it is meant to stay, "
+            "make the references anew."
         )
 
 

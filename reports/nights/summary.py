@@ -9,7 +9,7 @@ from reports import text
 from reports.nights.report import NightReport
 from reports.nights.verdicts import Verdict
 
-HEAD = ("test", "figure", "tonight", "reference", "change (95 % interval)", "smallest seen", "jobs")
+HEAD = ("test", "figure", "tonight", "expected", "change (95 % interval)", "jobs")
 Write = Callable[[float], str]
 UNITS: Mapping[str, Write] = {"s": text.seconds, "flop/s": text.flops, "B": text.memory, "x": text.times}
 
@@ -107,7 +107,7 @@ def _data(report: NightReport) -> dict[str, object]:
 
 
 def _verdict(verdict: Verdict) -> dict[str, object]:
-    numbers = {name: getattr(verdict, name) for name in ("value", "usual", "change", "low", "high", "least")}
+    numbers = {name: getattr(verdict, name) for name in ("value", "usual", "change", "low", "high", "drift")}
     alarm = verdict.alarm
     return {
         **verdict.key._asdict(),
@@ -122,16 +122,15 @@ def _verdict(verdict: Verdict) -> dict[str, object]:
 
 
 def _row(report: NightReport, verdict: Verdict) -> tuple[str, ...]:
-    word, test = verdict.said, report.named(verdict.key)
+    word, test = f"{verdict.word}, ALARM" if verdict.alarm else verdict.word, report.named(verdict.key)
     if not verdict.figure:
-        return word, test, text.clean(verdict.reason, 100), "", "", "", "", ""
+        return word, test, text.clean(verdict.reason, 100), "", "", "", ""
     value = amount(verdict.value, verdict.unit) if verdict.jobs else ""
     if verdict.word == "unknown":
-        return word, test, verdict.figure, value, verdict.reason, "", "", str(verdict.jobs)
+        return word, test, verdict.figure, value, verdict.reason, "", str(verdict.jobs)
     ends = f"{text.signed(verdict.change)} ({text.signed(verdict.low)} to {text.signed(verdict.high)})"
-    least = text.percent(verdict.least)
     usual = amount(verdict.usual, verdict.unit)
-    return word, test, verdict.figure, value, usual, ends, least, str(verdict.jobs)
+    return word, test, verdict.figure, value, usual, ends, str(verdict.jobs)
 
 
 _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\|*_`["} | {"<": "&lt;", "&": "&amp;"})

@@ -8,17 +8,15 @@ from typing import Literal
 
 from systems.references import Key
 
-Word = Literal["faster", "same", "slower", "unknown", "failed"]
-ALARMED = ", ALARM"
-"""The word of a verdict that has an alarm ends with this."""
+Word = Literal["worse", "better", "same", "unknown", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A figure got worse with that night; the alarm is new if it was raised tonight.
+    """A figure's level got worse with that night; the alarm is new if it was raised tonight.
 
-    effect is how many times as bad as expected it is, less one, and chance that of as much without a change, when the
-    alarm was raised.
+    effect is how many times as bad as before the nights since then are, less one, and chance that of a change as sure
+    in one night without any.
     """
 
     night: str
@@ -29,11 +27,13 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on a test without a result has no figure ("").
+    """A figure is worse while it has an alarm, and better if its level has lately changed for the better.
 
-    value is the median of the night's jobs, usual that of the reference, and change the first by the second, less one,
-    with its interval; least is the smallest change that so many jobs are likely to show, if no other figure changes. p
-    is the change's, two-sided, and 1 for one that doesn't count. reason says why it failed or is unknown.
+    A test without a result has a verdict without a figure (""). value is the median of the night's jobs, usual what was
+    expected of it without any change that an alarm is about, and change the first by the second, less one, with the
+    interval in which 95 of 100 nights without any change lie around it. drift is by how much the level is worse than
+    the reference, and far says that the night is worse by twice its interval, where no alarm says either. reason says
+    why it failed or is unknown.
     """
 
     key: Key
@@ -46,17 +46,12 @@ class Verdict:
     change: float = math.nan
     low: float = math.nan
     high: float = math.nan
-    least: float = math.nan
-    p: float = 1.0
+    drift: float = 0.0
+    far: bool = False
     reason: str = ""
     alarm: Alarm | None = None
-
-    @property
-    def said(self) -> str:
-        """The word says besides whether there is an alarm."""
-        return f"{self.word}{ALARMED}" if self.alarm else self.word
 
 
 def words(verdicts: Iterable[Verdict]) -> dict[Word, int]:
     counted = Counter(verdict.word for verdict in verdicts)
-    return {word: counted[word] for word in ("slower", "faster", "same", "unknown", "failed")}
+    return {word: counted[word] for word in ("worse", "better", "same", "unknown", "failed")}

@@ -63,17 +63,17 @@ def test_the_night_page_has_the_alarm_with_its_culprit_and_what_changed(nightly_
         r"Culprit: compute: .*? Changed then: torch 2\.9\.0 -> 2\.10\.0\.",
         words,
     )
-    assert "Chance: with 2 figures judged every night, alarms are meant to be false 0.5 times a year" in words
+    assert "Chance: with 2 figures judged every night, alarms are meant to be false 0.2 times a year" in words
 
 
 def test_the_table_of_verdicts_has_numbers_to_compute_with_and_to_read(nightly_site: Path) -> None:
     slow, still = rows(nightly_site, "night-history-frontier-verdicts")
-    assert (slow["verdict"], still["verdict"]) == ("slower, ALARM", "same")
+    assert (slow["verdict"], still["verdict"]) == ("worse", "same")
     assert (slow["test"], slow["figure"], slow["jobs"]) == (SLOW, "time_per_iteration", "3")
     assert float(slow["value"]) / float(slow["usual"]) - 1 == pytest.approx(float(slow["change"]))
     assert float(slow["low"]) < 0.08 < float(slow["high"])
     page = (nightly_site / "night.html").read_text()
-    assert '<td class="bad">slower, ALARM</td>' in page
+    assert '<td class="bad">worse</td>' in page
     assert re.search(r'<td class="n" data-s="19\.\d+">19\.\d\d s</td>', page)
 
 
@@ -102,7 +102,7 @@ def test_the_test_that_got_worse_comes_first_and_its_alarmed_nights_are_red(nigh
     slow, still = (page.split(f'id="test-{name}"')[1].split("</section>")[0] for name in ("slowed", "steady"))
     assert "stroke: var(--red); stroke-width: 5.5" in slow
     assert "var(--red)" not in still
-    assert f"slower, alarm since the night {night_name(SLOWER_FROM)}." in slow
+    assert f"worse, alarm since the night {night_name(SLOWER_FROM)}." in slow
 
 
 def test_a_figures_csv_has_every_night_with_its_jobs_its_band_and_its_verdict(nightly_site: Path) -> None:
@@ -110,8 +110,9 @@ def test_a_figures_csv_has_every_night_with_its_jobs_its_band_and_its_verdict(ni
     assert [night["night"] for night in nights] == [night_name(number) for number in range(45)]
     assert {night["jobs"] for night in nights} == {"3"}
     assert all(float(night["least"]) <= float(night["median"]) <= float(night["most"]) for night in nights)
-    assert all(float(night["low"]) < float(night["reference"]) < float(night["high"]) for night in nights)
-    assert [night["alarm_since"] != "" for night in nights] == [False] * (SLOWER_FROM + 2) + [True] * (43 - SLOWER_FROM)
+    assert [night["expected"] != "" for night in nights] == [False] * 20 + [True] * 25
+    assert all(float(night["low"]) < float(night["expected"]) < float(night["high"]) for night in nights[20:])
+    assert [night["alarm_since"] != "" for night in nights] == [False] * (SLOWER_FROM + 4) + [True]
     assert [place for place, night in enumerate(nights) if night["change_of_level"]] == [SLOWER_FROM]
     assert [place for place, night in enumerate(nights) if night["updated"]] == [SLOWER_FROM]
     assert len(rows(nightly_site, "history-frontier-nights")) == 90
@@ -132,7 +133,7 @@ def test_without_references_nothing_is_judged_and_no_band_is_drawn(tmp_path: Pat
     assert "There are no references of frontier" in night
     assert "no reference, 8 of the 20 jobs that one takes" in night
     figures = rows(site, "history-frontier-nights")
-    assert {(one["reference"], one["low"], one["verdict"]) for one in figures} == {("", "", "unknown")}
+    assert {(one["expected"], one["low"], one["verdict"]) for one in figures} == {("", "", "unknown")}
     assert "opacity: 0.16" not in (site / "history-frontier.html").read_text()
 
 
@@ -270,16 +271,14 @@ def test_tests_of_one_name_are_told_apart(tmp_path: Path) -> None:
 def test_a_chart_can_be_drawn_of_any_positive_numbers(values: tuple[float, ...], unit: str) -> None:
     nights = [f"night {number}" for number in range(len(values))]
     marks = [Mark(0, "w", "worse", "+900.0 %"), *(Mark(at, "u", "quiet") for at in range(len(values)))]
-    nan = float("nan")
-    track = Track(
-        nights, unit, range(len(values)), values, values, values, frozenset({0}), nan, nan, nan, marks
-    )  # fmt: skip
+    nan = [float("nan")] * len(values)
+    track = Track(nights, unit, range(len(values)), values, values, values, frozenset({0}), nan, nan, nan, marks)
     assert "<path" in inline(chart(track), name="c", title="t", description="d")
 
 
 def test_a_night_far_off_does_not_flatten_the_others_but_the_last_ones_are_seen() -> None:
     def top(values: list[float]) -> float:
-        nan = float("nan")
+        nan = [float("nan")] * len(values)
         nights = [f"n{at}" for at in range(len(values))]
         track = Track(nights, "s", range(len(values)), values, values, values, frozenset(), nan, nan, nan, ())
         drawn = str(inline(chart(track), name="c", title="t", description="d"))
@@ -322,10 +321,9 @@ def test_csv_cells_of_hostile_nights_are_never_formulas(hostile_nightly_site: Pa
 
 def test_the_methods_say_what_verdicts_and_alarms_are_with_the_numbers_that_are_used(nightly_site: Path) -> None:
     words = visible(nightly_site / "methods.html")
-    assert "is 2.0 % or more off the reference" in words
-    assert "about 0.5 false alarms a year" in words
-    assert "since a night, one of the last 12." in words
-    assert "20 or more, and their spread" in words
+    assert "0.2 times a year in all figures of a system, one that is 2.0 % or more." in words
+    assert "3 nights at least, 34 at most, have to agree" in words
+    assert "took, 20 or more; every night counts the same in it" in words
 
 
 def test_nights_of_one_database_keep_the_order_in_which_they_were_stored(tmp_path: Path) -> None:
