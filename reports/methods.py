@@ -127,7 +127,7 @@ NIGHTS = (
     f"{detector.REACH:g} times what is new in a night counts as if it were so far, and {detector.WINDOWS[0]} nights at "
     f"least, {detector.WINDOWS[-1]} at most, have to agree. A job that also ran the canary, a frozen program that "
     "knows nothing of the engine, is judged less what that explains: a machine's mood is the canary's own. The "
-    "interval of a night's change and the band in a chart are those of one night without any change, of confidence 0.95.",
+    "interval of a night's change and the band in a chart are those of a night without any change, of confidence 0.95.",
     "A level that got worse is an alarm until one that got better undoes half of it or more, or until references are "
     "made of nights that it is in. How often nights without any change raise one is simulated in noise that is "
     "independent, alike from night to night, common to all figures, and measured (tests/reports/simulate_nights.py). "

@@ -18,8 +18,8 @@ from suites.base.night import NIGHTLY
 from suites.base.running import LAUNCHER, run_reframe
 
 ROOT = Path(__file__).parents[2]
-NOT_KEPT = ("--setvar", "Bandwidth.keep=no")
-"""A night changes no file of the project, and no slow link of one night gets to a planner."""
+OF_A_NIGHT = ("--setvar", "Bandwidth.keep=no", "--setvar", "canary=yes")
+"""A night changes no file of the project, no slow link gets to a planner, and its jobs tell the machine's mood."""
 DESCRIBE_TIMEOUT_S = 600
 
 
@@ -48,7 +48,7 @@ class NightRun:
         return self.ends - time.monotonic()
 
     def _words(self, *words: str) -> list[str]:
-        return ["--nocolor", "--system", self.system, *self.select, *NOT_KEPT, *self.reframe, *words]
+        return ["--nocolor", "--system", self.system, *self.select, *OF_A_NIGHT, *self.reframe, *words]
 
     def describe(self) -> list[dict[str, Any]]:
         """ReFrame's descriptions of all tests that the night may run. Raises RunError."""

@@ -9,7 +9,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from reports.nights.history import Night
-from systems.references import Key, worse_by
+from systems.references import CANARY, Key, worse_by
 
 PARTS = frozenset({"compute", "exposed_communication"})
 QUOTIENTS = ("speed_up", "step_by_bound")
@@ -18,8 +18,6 @@ FOLLOW = {"hardware_flops_per_s": "time_per_iteration"}
 """Each figure follows from the other one by arithmetic."""
 MOVED_BY_OTHERS = {"time_per_iteration": "faster_half"}
 """Each figure has a steadier one of the same work."""
-CANARY = "canary"
-"""The frozen program's seconds are a figure of this name (suites/base/canary.py)."""
 RARELY = 0.1
 """A figure that other work on the machine moves may raise this share of a steady figure's false alarms."""
 FITTED = frozenset({"link", "step", "half_size"})

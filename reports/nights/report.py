@@ -12,11 +12,12 @@ from reports.nights.detector import FALSE_ALARMS_A_YEAR
 from reports.nights.history import History, Night, NightJob
 from reports.nights.judge import Judged, by_test, judged, verdicts_of
 from reports.nights.verdicts import Verdict, Word, words
-from systems.references import FEWEST_JOBS, Key, References, worse_by
+from systems.references import CANARY, FEWEST_JOBS, Key, References, worse_by
 
 BEFORE = 20
 """This many nights before a change show how it was."""
 JUDGED: tuple[Word, ...] = ("worse", "same", "better")
+MACHINE = "the machine, as the canary never changes"
 FINE, WORSE, UNKNOWN = 0, 1, 2
 """These are the exit codes of par4d verdict."""
 
@@ -195,7 +196,8 @@ def _raised(verdict: Verdict, test: str, nights: Sequence[Night]) -> Raised:
         surely = [job for job in since if job.night != of_began]
         changed = what_changed(_states(job for job in before if job.night != last), _states(surely))
     tonight = began == len(nights) - 1
-    return Raised(verdict, test, tonight, culprit(verdict.key.test, since, before), tuple(changed))
+    who = MACHINE if verdict.figure == CANARY else culprit(verdict.key.test, since, before)
+    return Raised(verdict, test, tonight, who, tuple(changed))
 
 
 def _states(jobs: Iterable[NightJob]) -> list[dict[str, str]]:

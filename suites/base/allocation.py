@@ -17,11 +17,13 @@ class Allocation(rfm.RegressionTestPlugin):
     """A test whose job is one of a system.
 
     nodes: as many as its ranks fill, and none for what runs beside ReFrame; a test may set it to fill so many.
-    fixture_jobs: what its fixtures take, which --describe fills in (launcher.py).
+    fixture_jobs: what its fixtures take, which --describe fills in (launcher.py). canary: whether jobs of the engine
+    also run the frozen program (canary.py), behind it.
     """
 
     nodes = variable(int, value=0, loggable=True)
     fixture_jobs = variable(typ.List[dict], value=[], loggable=False)
+    canary = variable(typ.Bool, value=False)
 
     @property
     def system(self) -> systems.System:

@@ -22,6 +22,7 @@ from suites.base.transport import mismatch
 from systems import SystemFileError, references
 
 RESULT = "result.json"
+CANARY_PROGRAM, CANARY_OUT = Path(__file__).with_name("canary.py"), "canary.txt"
 ENDED_BY_THE_SCHEDULER = {"BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
 SCHEDULERS_WORDS = re.compile(
     r"^(?:srun|slurmstepd\S*): error: (.*(?:DUE TO |Node failure|launch .*failed|oom).*)$", re.MULTILINE
@@ -137,6 +138,20 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
             self.prerun_cmds += [staging.command(self.partition, dry=self.is_dry_run())]
             self.executable = staging.PYTHON
 
+    @run_before("run")
+    def run_the_canary(self) -> None:
+        """Run the frozen program on the same ranks."""
+        if self.canary:
+            launch = self.job.launcher.run_command(self.job)
+            program = f"{self.executable} {shlex.quote(str(CANARY_PROGRAM))} {self.device}"
+            self.postrun_cmds += [f"{launch} {program} > {CANARY_OUT}"]
+
+    def canary_s(self) -> float | None:
+        """Return the seconds of the slowest rank; None where the canary didn't run."""
+        file = Path(self.stagedir, CANARY_OUT)
+        found = re.findall(r"^canary (\S+)$", file.read_text(), re.MULTILINE) if self.canary and file.exists() else []
+        return max(map(float, found), default=None)
+
     @sanity_function
     def the_result_is_good(self) -> bool:
         """The engine says ok; if it failed, or never ran, the reason is the scheduler's, and its own."""
@@ -158,7 +173,8 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
     @run_before("performance")
     def take_figures(self) -> None:
         """Hand the figures to ReFrame. A dry run measures nothing."""
-        for name, (value, unit) in ({} if self.is_dry_run() else self.figures()).items():
+        measured = {} if self.is_dry_run() else self.figures() | {references.CANARY: (self.canary_s(), "s")}
+        for name, (value, unit) in measured.items():
             if value is not None:
                 self.perf_variables[name] = make_performance_function(lambda value=value: float(value), unit)
 
@@ -184,8 +200,11 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
         )
         series = known.by_key().get(key) if known else None
         if series:
-            self.referenced = tuple(series.figures)
-            usual = {name: one.as_reframe() for name, one in series.figures.items()}
+            known_figures = {
+                name: one for name, one in series.figures.items() if self.canary or name != references.CANARY
+            }
+            self.referenced = tuple(known_figures)
+            usual = {name: one.as_reframe() for name, one in known_figures.items()}
             self.reference = {f"{self.system.name}:{self.partition.name}": usual}
 
     @run_after("performance")

@@ -468,3 +468,19 @@ def test_help_teaches(capsys):
     assert main(["verdict", "--help"]) == 0
     assert "exit code: 0 fine" in capsys.readouterr().out
     assert main(["reference", "make", "--help"]) == 0
+
+
+def test_a_machine_that_got_slower_is_told_by_the_canary_alone(tmp_path, capsys):
+    moods, sessions = random.Random(3), slowed(60, since=99, names=(STEADY,))
+    for number, one in enumerate(sessions):
+        mood = 1 + abs(moods.gauss(0, 0.02)) + (0.1 if number >= 50 else 0.0)
+        for test in one["runs"][0]["testcases"]:
+            figure = test["perfvalues"]["frontier:gpu:time_per_iteration"]
+            figure[0] *= mood
+            test["perfvalues"]["frontier:gpu:canary"] = [0.04 * mood, *figure[1:]]
+    make(store(tmp_path / "quiet.db", sessions[:50]))
+    assert verdict(store(tmp_path / "slow.db", sessions)) == 1
+    out = capsys.readouterr().out
+    assert "1 figure got worse" in out
+    assert re.search(r"Steady n=512: canary is .* longer .* Culprit: the machine, as the canary never changes", out)
+    assert re.search(r"^same +Steady n=512 +time_per_iteration", out, re.MULTILINE)

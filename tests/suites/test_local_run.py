@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Weak scaling on one and two ranks, and validation on two, three iterations each, with their fixtures. Only four
     ranks have a target, which no machine reaches.
     """
-    both = [*WEAK_SCALING, *VALIDATION, *THREE, "-n", "local-[12]-|^Validation"]
+    both = [*WEAK_SCALING, *VALIDATION, *THREE, "-n", "local-[12]-|^Validation", "-S", "WeakScaling.canary=yes"]
     counters = tmp_path_factory.mktemp("sys")
     root = short(tmp_path_factory.mktemp("root"), peaks=["fp32", "fp64"])
     aim(root, ranks=4)
@@ -110,6 +110,7 @@ def test_every_point_is_measured_on_real_text(run: Run) -> None:
                 "percent_of_empirical_peak",
                 "compute",
                 "step_by_bound",
+                "canary",
             ),
             *("tokens_per_joule_processor", "tokens_per_joule_memory"),
         }
