@@ -10,7 +10,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from xml.etree import ElementTree
+
+from junitparser import JUnitXml
 
 from night.procedure import say
 from night.session import ROOT
@@ -56,10 +57,9 @@ def weekly(out: Path, limit_s: float, root: Path = ROOT) -> int:
 
 def _skipped(junit: Path) -> bool:
     """Say whether some tests were skipped, or none ran."""
-    suites = list(ElementTree.parse(junit).getroot().iter("testsuite"))
-    return any(int(suite.get("skipped", "0")) for suite in suites) or not any(
-        int(suite.get("tests", "0")) for suite in suites
-    )
+    found = JUnitXml.fromfile(str(junit))
+    found.update_statistics()
+    return found.skipped > 0 or found.tests == 0
 
 
 def _run(words: Sequence[str], root: Path, ends: float) -> int | None:

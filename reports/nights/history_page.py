@@ -13,8 +13,8 @@ from reports.nights.chart import MOST_NIGHTS, Mark, Track
 from reports.nights.followed import Followed, FollowedSystem, frame
 from reports.nights.history import Night
 from reports.nights.judge import GIVEN_UP
-from reports.nights.night_page import BAD, NAME, notice
-from reports.nights.summary import Amount, amount, read
+from reports.nights.night_page import NAME, notice
+from reports.nights.table import Amount, read, said, verdict_column
 from reports.page import Block, Column, Download, Facts, Figure, Figures, Notices, Page, Paragraph, Section, Table
 from systems.references import worse_by
 
@@ -152,13 +152,13 @@ def _marks(one: Followed, nights: Sequence[Night]) -> Iterable[Mark]:
 def _caption(one: Followed, nights: Sequence[Night]) -> str:
     latest, at = one.latest, one.of.nights[-1]
     when = "Last night" if at == len(nights) - 1 else f"Not run since the night {text.clean(nights[at].name, 40)}; then"
-    now = amount(median(one.of.values[-1]), one.of.unit)
+    now = read(Amount(median(one.of.values[-1]), one.of.unit))
     if latest is None:
         return f"{when} {now}, from before the references."
     if latest.word == "unknown":
         return f"{when} {now}: {latest.reason}."
     ends = f"{text.signed(latest.low)} to {text.signed(latest.high)}"
-    usual = amount(latest.usual, latest.unit)
+    usual = read(Amount(latest.usual, latest.unit))
     words = f"{when} {now}, {text.signed(latest.change)} ({ends}) against {usual}: {latest.word}"
     alarm = f", alarm since the night {text.clean(latest.alarm.night, 40)}" if latest.alarm else ""
     cut = f" The last {MOST_NIGHTS} of {len(nights):,} nights; the CSV has all." if len(nights) > MOST_NIGHTS else ""
@@ -176,7 +176,7 @@ def _description(one: Followed, nights: Sequence[Night]) -> str:
 
 def _all(system: FollowedSystem, ranked: Sequence[Followed], frames: dict[int, pd.DataFrame]) -> Section:
     columns = columns_of(
-        Column("Verdict", "verdict", numeric=False, missing="none", bad=BAD),
+        verdict_column(missing="none"),
         "test figure nights last",
         Column("Then", "value", read),
         Column("Expected", "usual", read, missing="none"),
@@ -194,7 +194,7 @@ def _row(one: Followed, nights: Sequence[Night]) -> dict[str, Any]:
     latest, key = one.latest, one.of.key
     judged = latest is not None and latest.word != "unknown"
     return {
-        "verdict": latest.word if latest else None,
+        "verdict": said(latest) if latest else None,
         "test": one.test, "figure": text.clean(one.of.figure, 80), "nights": len(one.of.nights),
         "last": text.clean(nights[one.of.nights[-1]].name, 40),
         "value": Amount(median(one.of.values[-1]), one.of.unit),

@@ -1,26 +1,18 @@
 """A page says of every system's last night whether anything got worse, through what, and what can't be said."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-import pandas as pd
 
 from reports import text
-from reports.columns import columns_of
 from reports.nights.followed import FollowedSystem
 from reports.nights.report import FINE, WORSE, NightReport
-from reports.nights.summary import Amount, read
-from reports.nights.verdicts import Verdict
-from reports.page import Block, Column, Facts, Notice, Notices, Page, Paragraph, Section, Table
+from reports.nights.table import table
+from reports.page import Block, Facts, Notice, Notices, Page, Paragraph, Section
 
 NAME, TITLE = "night", "Last night"
 LEAD = (
     "Whether anything got worse, by the last nightly run of each system: every figure against what the nights before "
     "it let expect, and alarms where its level got worse by more than chance explains."
 )
-BAD = frozenset({"worse", "failed"})
-NOT_JUDGED = ("failed", "unknown")
-TEST = columns_of("test figure", missing={"figure": "all"})
 
 
 def page(systems: Sequence[FollowedSystem]) -> Page:
@@ -47,12 +39,8 @@ def _section(system: FollowedSystem) -> Section:
     report = system.report
     line = notice(system, (one.sentence for one in report.alarms), [(f"{system.page}.html", "All nights")])
     blocks: list[Block] = [Notices((line,)), _facts(report)]
-    judged = [_row(system, verdict) for verdict in report.verdicts if verdict.word not in NOT_JUDGED]
-    others = [_row(system, verdict) for verdict in report.verdicts if verdict.word in NOT_JUDGED]
-    if judged:
-        blocks.append(_table(f"{system.page}-verdicts", judged))
-    if others:
-        blocks.append(_not_judged(f"{system.page}-others", others))
+    if report.verdicts:
+        blocks.append(table(report, f"{system.page}-verdicts"))
     if not report.verdicts:
         blocks.append(Paragraph("None of its tests has measured anything that is judged."))
     blocks += [Paragraph(text.clean(one, 1000)) for one in (report.chance, *report.remarks)]
@@ -69,43 +57,3 @@ def _facts(report: NightReport) -> Facts:
         (counts["failed"], "failed", "tests, not figures"),
     )
     return Facts(tuple((f"{number:,}", what, remark) for number, what, remark in facts))
-
-
-def _table(name: str, rows: list[dict[str, Any]]) -> Table:
-    columns = columns_of(
-        Column("Verdict", "verdict", numeric=False, bad=BAD),
-        *TEST,
-        Column("Tonight", "value", read),
-        Column("Expected", "usual", read),
-        "change jobs",
-    )
-    note = (
-        "The change is of the night's median by what the nights before let expect; 95 of 100 nights without any change "
-        "lie within its interval. An alarm takes several nights that agree."
-    )
-    return Table("Verdicts", columns, pd.DataFrame(rows, dtype=object), name, note)
-
-
-def _not_judged(name: str, rows: list[dict[str, Any]]) -> Table:
-    columns = columns_of(
-        Column("Verdict", "verdict", numeric=False, bad=BAD),
-        *TEST,
-        Column("Tonight", "value", read, missing="none"),
-        "jobs why",
-        missing={"jobs": "none"},
-    )
-    note = "A test that failed has no figures; a figure without a reference is unknown, not the same."
-    return Table("Failed or not judged", columns, pd.DataFrame(rows, dtype=object), name, note)
-
-
-def _row(system: FollowedSystem, verdict: Verdict) -> dict[str, Any]:
-    return {
-        "verdict": verdict.word,
-        "test": system.report.named(verdict.key),
-        "figure": text.clean(verdict.figure, 80),
-        "value": Amount(verdict.value, verdict.unit),
-        "usual": Amount(verdict.usual, verdict.unit),
-        **{name: getattr(verdict, name) for name in ("change", "low", "high")},
-        "jobs": verdict.jobs or None,
-        "why": text.clean(verdict.reason, 400),
-    }

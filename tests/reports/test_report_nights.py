@@ -152,7 +152,7 @@ def test_a_failed_test_is_told_with_its_reason(tmp_path: Path) -> None:
     tests = [case(STEADY, figures, record), case(SLOWED, {}, {}, failure="rank 3 was killed")]
     site = built(tmp_path, [session(tests, FIRST, night_name(0))])
     assert "▲ Failed frontier" in visible(site / "index.html")
-    failed, unknown = rows(site, "night-history-frontier-others")
+    failed, unknown = rows(site, "night-history-frontier-verdicts")
     assert (failed["verdict"], failed["test"], failed["why"]) == ("failed", SLOW, "rank 3 was killed")
     assert unknown["verdict"] == "unknown"
     assert '<td class="none">all</td>' in (site / "night.html").read_text()
