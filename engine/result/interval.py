@@ -39,7 +39,7 @@ def over_jobs(ratios: Sequence[float], looks: int = 1, usual: float | None = Non
     elif len(logs) < 2:
         return NOTHING_KNOWN
     else:
-        reach = _student(len(logs) - 1, _confidence(looks)) * stdev(logs)
+        reach = student(len(logs) - 1, _confidence(looks)) * stdev(logs)
     reach /= math.sqrt(len(logs))
     return Interval(math.exp(mean(logs) - reach), math.exp(mean(logs) + reach))
 
@@ -67,7 +67,7 @@ def _confidence(looks: int) -> float:
 
 
 @cache
-def _student(freedom: int, confidence: float) -> float:
+def student(freedom: int, confidence: float) -> float:
     """Give how far from 0 Student's t is at most, with that confidence. ci/gpu's machine needn't have scipy."""
     low, high = 0.0, math.pi / 2  # of the angle whose tangent is t by the root of freedom
     while high - low > 1e-14:
