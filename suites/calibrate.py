@@ -21,7 +21,7 @@ from engine.result.device import GemmPoint
 from engine.result.provenance import processor, processor_name
 from engine.result.schema import Result, read
 from engine.simulator.machine import Fitted, MachineModel
-from engine.validation.calibrate import rounded
+from engine.validation.calibrate import as_data
 from engine.validation.measured import measured_in, row_name
 from suites.base.kept import links_of, short
 from suites.base.running import run_reframe
@@ -56,8 +56,10 @@ def calibrated(name: str | None, *, timeout_s: float, results: Path | None = Non
 def numbers(measured: Measured) -> dict[str, str]:
     assert measured.performance is not None
     found = measured.performance
+    known: dict[str, str] = {name: f" ± {deviation:.2g}" for name, deviation in found.deviations.items()}
     names = ("products", "link", "fading", "slowdown", "spread")
-    return {name: f"{getattr(found, name):.4g}" for name in names} | {"fitted to": ", ".join(found.fitted_to)}
+    said = {name: f"{getattr(found, name):.4g}{known.get(name, '')}" for name in names}
+    return said | {"fitted to": ", ".join(found.fitted_to)}
 
 
 def calibration(system: System, folder: Path) -> Measured:
@@ -90,9 +92,9 @@ def calibration(system: System, folder: Path) -> Measured:
     )
     known = _with(known, kernel_s=least)
     fitting = [axes, *(job for job in jobs if job.name == "products")]
-    numbers = rounded(fitted(MachineModel.of(system, axes.precision, known), fitting))
+    estimate = fitted(MachineModel.of(system, axes.precision, known), fitting)
     rows = tuple(row_name(job.model, grid) for job in fitting for grid in job.fitted)
-    return _with(known, fitted_to=rows, **numbers)
+    return _with(known, fitted_to=rows, **as_data(estimate.fitted, estimate))
 
 
 def _hardware(trained: Result, memory: Result, gemm: Result) -> Performance:

@@ -40,11 +40,12 @@ class Cores(Record):
 class Performance(Record):
     """What the performance model takes besides (engine/simulator/machine.py says what each number is).
 
-    products, link, fading, slowdown: were fitted to the measured times that fitted_to names. spread: how far the errors
-    that are left lie apart. modes: the part of the empirical peak, which is that of mode NN, that products reach in a
-    mode; 1 for a mode that isn't given. peak_flops, memory_bytes_per_s, kernel_s: are those of one rank while all work,
-    where ranks share a device. by_size: flop/s that square matrix products of so many rows reach. shared: the cores on
-    which ranks take turns; all numbers are those of one rank's share then.
+    products, link, fading, slowdown: were fitted to the measured times that fitted_to names; deviations: with these
+    standard deviations. spread: nine times in ten a time that nothing was fitted to lies within the factor 1 + spread
+    of the predicted one (engine/validation/held_out.py). modes: the part of the empirical peak, which is that of mode
+    NN, that products reach in a mode; 1 for a mode that isn't given. peak_flops, memory_bytes_per_s, kernel_s: are
+    those of one rank while all work, where ranks share a device. by_size: flop/s that square matrix products of so many
+    rows reach. shared: the cores on which ranks take turns; all numbers are those of one rank's share then.
     """
 
     products: float = Field(gt=0, le=1)
@@ -53,6 +54,7 @@ class Performance(Record):
     slowdown: float = Field(ge=0)
     spread: float = Field(gt=0)
     fitted_to: tuple[str, ...] = Field(min_length=1)
+    deviations: dict[Literal["products", "link", "fading", "slowdown"], Annotated[float, Field(ge=0)]] = {}
     modes: dict[Literal["NN", "NT", "TN"], Fact] = {}
     peak_flops: dict[Dtype, Fact] = {}
     memory_bytes_per_s: Fact | None = None

@@ -23,10 +23,11 @@ def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | Non
     sys.stdout.write(found.to_json() if json else as_text(found))
     others_out = sys.stderr if json else sys.stdout
     for fit in fits:
-        if fit.system in rows.machines:
-            rows = with_numbers(rows, fit.system, fit.rows, fit.numbers())
-        else:
-            others_out.write(f"\n# systems/{fit.system}.yaml\n{fit.as_yaml()}")
-    if measured is not None or any(fit.system in rows.machines for fit in fits):
+        name = fit.machine.name
+        if name in rows.machines:
+            rows = with_numbers(rows, name, fit.numbers(), fit.rows)
+        elif refit:
+            others_out.write(f"\n# systems/{name}.yaml\n{fit.as_yaml()}")
+    if measured is not None or (refit and rows.machines):
         others_out.write(f"\n# engine/validation/rows/measured.yaml\n{as_yaml(rows)}")
     return 0

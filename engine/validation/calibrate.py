@@ -2,13 +2,17 @@
 
 The fit minimises the squared errors of the logarithms of times, in units of their noise, plus the squared distances of
 the numbers from their priors, in units of the priors' spreads. So a number on which the rows have no bearing keeps its
-prior value.
+prior value, and its prior spread.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from math import log, sqrt
 from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import least_squares
 
 from engine.simulator.machine import Fitted
 
@@ -16,13 +20,15 @@ NOISE = 0.02
 """A measured time has this relative error."""
 NOISE_EXPOSED = 0.05
 """A measured time of exposed communication has this relative error."""
-Z = 1.645
-"""Nine values in ten lie within so many standard deviations."""
+STEP = 1e-3
+"""Derivatives are differences over this part of a prior's spread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """A prior is the value of a number before any measurement, with its standard deviation and its bounds."""
+    """A prior is the value of a number before any measurement, with its standard deviation and its bounds. A number
+    whose bounds meet is not fitted.
+    """
 
     value: float
     spread: float
@@ -37,12 +43,6 @@ PRIORS = {
     "fading": Prior(UNFITTED.fading, 0.05, 0.0, 1.0),
     "slowdown": Prior(UNFITTED.slowdown, 0.05, 0.0, 1.0),
 }
-LEAST_SPREAD = 0.25
-"""The interval of a prediction is at least this wide, as rows that fit exactly don't make a model exact. It was chosen
-so that 12 of the 14 published times to which nothing was fitted (rows/published.yaml) lie within this factor of the
-predicted ones. Only other machines can show whether it holds in nine of ten other cases.
-"""
-
 PRIORS_ON_CORES = PRIORS | {"slowdown": Prior(UNFITTED.slowdown, 1.0, 0.0, 4.0)}
 """These hold where ranks take turns on processor cores, so that collectives compute on them too."""
 PRIORS_CHARGED = PRIORS | {"slowdown": Prior(0.0, 1.0, 0.0, 0.0)}
@@ -62,43 +62,90 @@ class Observation(NamedTuple):
     name: str = ""
 
 
-def fit(rows: Sequence[Observation], priors: Mapping[str, Prior] = PRIORS, *, rounds: int = 7) -> Fitted:
-    """Find the numbers that fit best, by a pattern search, and the spread of the times' errors that are left.
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """It has the numbers that fit best. covariance: of those that were fitted, by their names, as far as errors are the
+    noise and the priors that the fit takes them for; a number at a bound has the covariance that it would have inside.
+    """
 
-    rounds: how often the steps of the search are halved. Raises ValueError without rows.
+    fitted: Fitted
+    covariance: Mapping[tuple[str, str], float]
+
+    @property
+    def deviations(self) -> dict[str, float]:
+        """Return the standard deviation of each fitted number."""
+        return {one: sqrt(found) for (one, other), found in self.covariance.items() if one == other}
+
+    def correlation(self, one: str, other: str) -> float:
+        deviations = self.deviations
+        return self.covariance[one, other] / (deviations[one] * deviations[other])
+
+
+def fit(rows: Sequence[Observation], priors: Mapping[str, Prior] = PRIORS) -> Estimate:
+    """Find the numbers that fit best within their bounds, by least squares (the trust region of scipy). Raises
+    ValueError without rows.
     """
     if not rows:
         raise ValueError("A fit needs at least one row.")
-    best = replace(UNFITTED, **{name: prior.value for name, prior in priors.items()})
-    least = _misfit(best, rows, priors)
-    steps = {name: prior.spread for name, prior in priors.items()}
-    for _ in range(rounds):
-        moved = True
-        while moved:
-            moved = False
-            for name, prior in priors.items():
-                for by in (steps[name], -steps[name]):
-                    value = min(max(getattr(best, name) + by, prior.low), prior.high)
-                    tried = replace(best, **{name: value})
-                    misfit = _misfit(tried, rows, priors)
-                    if misfit < least * (1 - 1e-4):
-                        best, least, moved = tried, misfit, True
-        steps = {name: step / 2 for name, step in steps.items()}
-    left = sqrt(sum(log(row.predicted(best)[0] / row.measured_s) ** 2 for row in rows) / len(rows))
-    return replace(best, spread=max(LEAST_SPREAD, Z * left))
+    start = replace(UNFITTED, **{name: prior.value for name, prior in priors.items()})
+    free = {name: prior for name, prior in priors.items() if prior.low < prior.high}
+
+    def residuals(numbers: np.ndarray) -> np.ndarray:
+        tried = replace(start, **dict(zip(free, numbers.tolist(), strict=True)))
+        return np.array([*_from_priors(tried, free), *(one for row in rows for one in _misfits(row, tried))])
+
+    high = np.array([prior.high for prior in free.values()])
+    steps = STEP * np.array([prior.spread for prior in free.values()])
+
+    def slopes(numbers: np.ndarray) -> np.ndarray:
+        """Differ by absolute steps, as a number may be 0, into what the bounds allow."""
+        here, signed = residuals(numbers), np.where(numbers + steps > high, -steps, steps)
+        return np.stack([(residuals(numbers + step) - here) / step.sum() for step in np.diag(signed)], axis=1)
+
+    found = least_squares(
+        residuals,
+        [prior.value for prior in free.values()],
+        slopes,
+        bounds=([prior.low for prior in free.values()], high),
+        x_scale=steps / STEP,
+    )
+    covariance = np.linalg.inv(found.jac.T @ found.jac)  # the priors' residuals make it regular
+    numbers = {name: _at_bound(value, free[name]) for name, value in zip(free, found.x.tolist(), strict=True)}
+    return Estimate(
+        replace(start, **numbers),
+        {(a, b): float(covariance[i, j]) for i, a in enumerate(free) for j, b in enumerate(free)},
+    )
 
 
-def rounded(fitted: Fitted) -> dict[str, float]:
-    """Round the numbers to three digits, as the files of systems have them."""
-    return {name: float(f"{number:.3g}") for name, number in asdict(fitted).items()}
+def closest(found: Estimate) -> str:
+    """Say which two of the numbers the rows tell apart the least."""
+    one, other = max(combinations(found.deviations, 2), key=lambda pair: abs(found.correlation(*pair)))
+    return f"The rows tell {one} and {other} apart the least: correlation {found.correlation(one, other):.2f}."
 
 
-def _misfit(fitted: Fitted, rows: Sequence[Observation], priors: Mapping[str, Prior]) -> float:
-    numbers = asdict(fitted)
-    found = sum(((numbers[name] - prior.value) / prior.spread) ** 2 for name, prior in priors.items())
-    for row in rows:
-        time_s, exposed_s = row.predicted(fitted)
-        found += (log(time_s / row.measured_s) / NOISE) ** 2
-        if row.exposed_s and exposed_s > 0:
-            found += (log(exposed_s / row.exposed_s) / NOISE_EXPOSED) ** 2
-    return found
+def as_data(fitted: Fitted, found: Estimate | None = None) -> dict[str, object]:
+    """Round the numbers to three digits, as the files of systems have them, and the deviations of an estimate."""
+
+    def short(numbers: Mapping[str, float]) -> dict[str, float]:
+        return {name: float(f"{number:.3g}") for name, number in numbers.items()}
+
+    deviations = {"deviations": short(found.deviations)} if found else {}
+    return {**short(asdict(fitted)), **deviations}
+
+
+def _at_bound(value: float, prior: Prior) -> float:
+    """Put a number on a bound from which no derivative could tell it."""
+    near = [bound for bound in (prior.low, prior.high) if abs(value - bound) < STEP * prior.spread]
+    return near[0] if near else value
+
+
+def _from_priors(fitted: Fitted, priors: Mapping[str, Prior]) -> list[float]:
+    return [(getattr(fitted, name) - prior.value) / prior.spread for name, prior in priors.items()]
+
+
+def _misfits(row: Observation, fitted: Fitted) -> tuple[float, float]:
+    """Return the errors of a step's time and of what is exposed, in units of their noise; 0 for an unknown one."""
+    time_s, exposed_s = row.predicted(fitted)
+    known = row.exposed_s and exposed_s > 0
+    exposed = log(exposed_s / row.exposed_s) / NOISE_EXPOSED if known and row.exposed_s else 0.0
+    return log(time_s / row.measured_s) / NOISE, exposed

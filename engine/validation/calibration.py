@@ -1,11 +1,13 @@
 """Calibrate a machine by trainings on it: what a kernel costs at least, and the four fitted numbers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.simulator.events import Compute, Sweep
-from engine.simulator.machine import Fitted, MachineModel
+from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import share_of
-from engine.validation.document import MeasuredJob
+from engine.validation.calibrate import UNFITTED, Estimate
+from engine.validation.document import MeasuredJob, measured_rows
 from engine.validation.validate import refitted, traced_job
 
 
@@ -25,6 +27,10 @@ def kernel_s(machine: MachineModel, job: MeasuredJob) -> float:
     return share_of(seen_s, time_s, machine.ranks_a_core) / kernels
 
 
-def fitted(machine: MachineModel, jobs: Sequence[MeasuredJob]) -> Fitted:
-    """Fit the four numbers and the spread to the grids of the jobs that are marked as fitted."""
-    return refitted(machine, [row for job in jobs for row in traced_job(job, machine).observations(machine)])
+def fitted(machine: MachineModel, jobs: Sequence[MeasuredJob]) -> Estimate:
+    """Fit the four numbers to the grids of the jobs that are marked as fitted. Its spread is the largest of those that
+    the committed rows show of calibrated machines (rows/measured.yaml): what a machine was fitted to can't tell it.
+    """
+    found = refitted(machine, [row for job in jobs for row in traced_job(job, machine).observations(machine)])
+    shown = [one.performance.spread for one in measured_rows().machines.values() if one.performance]
+    return replace(found, fitted=replace(found.fitted, spread=max(shown, default=UNFITTED.spread)))

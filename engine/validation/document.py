@@ -31,14 +31,13 @@ TOP = 10
 class PublishedSeries(Record):
     """A paper published the times of batches of so many sequences, by model and number of devices.
 
-    overlap: what the paper hides. fitted: the machine is fitted to the rows with these numbers of devices.
+    overlap: what the paper hides.
     """
 
     source: str
     system: str
     sequences: int
     overlap: str
-    fitted: tuple[int, ...]
     batch_s: dict[str, dict[int, float]]
 
 

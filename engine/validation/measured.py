@@ -183,12 +183,13 @@ def _fitted_grids(job: MeasuredJob, machine: Measured) -> tuple[str, ...]:
 
 
 def with_numbers(
-    rows: MeasuredRows, system: str, fitted_to: Sequence[str], numbers: Mapping[str, float]
+    rows: MeasuredRows, system: str, numbers: Mapping[str, object], fitted_to: Sequence[str] = ()
 ) -> MeasuredRows:
-    """Give a machine of the rows other numbers, fitted to the rows of these names."""
+    """Give a machine of the rows other numbers, fitted to the rows of these names; none if they were before."""
     machine = rows.machines[system]
     assert machine.performance is not None
-    own = machine.performance.model_copy(update={**numbers, "fitted_to": tuple(fitted_to)})
+    known = tuple(fitted_to) or machine.performance.fitted_to
+    own = machine.performance.model_copy(update={**numbers, "fitted_to": known})
     machines = {**rows.machines, system: machine.model_copy(update={"performance": own})}
     return rows.model_copy(update={"machines": machines})
 

@@ -2,21 +2,24 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import yaml
 
 import systems
 from engine.simulator.machine import MachineModel
-from engine.validation.calibrate import Observation, rounded
+from engine.validation.calibrate import UNFITTED, Estimate, Observation, as_data, closest
 from engine.validation.document import JobRows, MeasuredRows, PublishedRow, Validation, published
 from engine.validation.effects import SYSTEM, effects
+from engine.validation.held_out import fitted_devices, spread, spreads
 from engine.validation.validate import (
     PublishedJob,
     TracedJob,
     job_rows,
+    published_errors,
     published_jobs,
     published_rows,
+    published_steps,
     refitted,
     traced_job,
 )
@@ -25,52 +28,85 @@ from systems import Dtype
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A machine, in one number format, has been fitted to the rows of these names."""
+    """The numbers of a machine, in one number format, with the spread of its errors. rows: the names of the rows that
+    it has been fitted to anew; estimate: how well they tell its numbers. Neither is there where it wasn't.
+    """
 
-    system: str
     machine: MachineModel
-    rows: tuple[str, ...]
+    rows: tuple[str, ...] = ()
+    estimate: Estimate | None = None
 
     def as_yaml(self) -> str:
-        """Write the fit as the system's file has it."""
-        return yaml.safe_dump({"performance": self.numbers() | {"fitted_to": list(self.rows)}}, sort_keys=False)
+        """Write the fit as the system's file has it, and say which two numbers its rows tell apart the least."""
+        said = f"# {closest(self.estimate)}\n" if self.estimate else ""
+        return said + yaml.safe_dump({"performance": self.numbers() | {"fitted_to": list(self.rows)}}, sort_keys=False)
 
-    def numbers(self) -> dict[str, float]:
-        """Return the four numbers and the spread, rounded as files have them."""
-        return rounded(self.machine.fitted)
+    def numbers(self) -> dict[str, object]:
+        """Return the four numbers and the spread, as files have them, and how well the fit tells them."""
+        return as_data(self.machine.fitted, self.estimate)
 
 
 def run(measured: MeasuredRows, *, refit: bool = False) -> tuple[Validation, list[Fit]]:
-    """Validate the model; refit: fit the machines anew first, and return these fits too."""
+    """Validate the model, and return the numbers of the machines, too. refit: fit these anew first."""
     fits: list[Fit] = []
+    machines, rows = _published(fits, refit=refit)
+    jobs = _measured(measured, fits, refit=refit)
+    found = effects(machines[SYSTEM]) if SYSTEM in machines else []
+    return Validation(published=tuple(rows), jobs=tuple(jobs), effects=tuple(found)), fits
 
-    def fitted(machine: MachineModel, to: Sequence[Observation]) -> MachineModel:
-        if not refit:
-            return machine
-        found = machine.with_fitted(refitted(machine, to))
-        fits.append(Fit(machine.name, found, tuple(observation.name for observation in to)))
-        return found
 
-    machines: dict[str, MachineModel] = {}
-    rows: list[PublishedRow] = []
+def _published(fits: list[Fit], *, refit: bool) -> tuple[dict[str, MachineModel], list[PublishedRow]]:
+    """Predict the published rows. The spread of a system is that of the others' errors."""
+    every = published()
     by_system: dict[str, list[PublishedJob]] = defaultdict(list)
-    for series in published():
-        by_system[series.system] += published_jobs(series, _as_published(series.system))
-    for name, found in by_system.items():
+    for series in every:
+        fitted_to = fitted_devices(series, every)
+        by_system[series.system] += published_jobs(series, fitted_to, _as_published(series.system))
+    found: dict[str, Fit] = {}
+    for name, jobs in by_system.items():
         start = _as_published(name)
-        machines[name] = fitted(start, [job.observation(start) for job in found if job.fitted])
-        rows += published_rows(found, machines[name])
-    jobs: list[JobRows] = []
+        found[name] = _fit(start, [job.observation(start) for job in jobs if job.fitted], refit=refit)
+    steps = {name: published_steps(jobs, found[name].machine) for name, jobs in by_system.items()}
+    spread_of = spreads({name: published_errors(some) for name, some in steps.items()}, UNFITTED.spread)
+    fits += [_with_spread(one, spread_of[name]) for name, one in found.items()]
+    rows = [row for name, some in steps.items() for row in published_rows(some, spread_of[name])]
+    return {name: one.machine for name, one in found.items()}, rows
+
+
+def _measured(measured: MeasuredRows, fits: list[Fit], *, refit: bool) -> list[JobRows]:
+    """Predict the measured jobs. The spread of a job is that of the errors in the machine's other jobs, that of the
+    machine all of theirs.
+    """
+    rows: list[JobRows] = []
     by_machine: dict[tuple[str, Dtype], list[TracedJob]] = defaultdict(list)
     for job in measured.jobs:
         machine = _as_calibrated(measured, job.system, job.precision)
         by_machine[job.system, job.precision].append(traced_job(job, machine))
     for (name, precision), traced in by_machine.items():
         start = _as_calibrated(measured, name, precision)
-        machine = fitted(start, [observation for job in traced for observation in job.observations(start)])
-        jobs += [job_rows(job, machine) for job in traced]
-    found_effects = effects(machines[SYSTEM]) if SYSTEM in machines else []
-    return Validation(published=tuple(rows), jobs=tuple(jobs), effects=tuple(found_effects)), fits
+        fit = _fit(start, [row for job in traced for row in job.observations(start)], refit=refit)
+        steps = [job.steps(fit.machine) for job in traced]
+        errors = {f"{number}": job.errors(some) for number, (job, some) in enumerate(zip(traced, steps, strict=True))}
+        spread_of = spreads(errors, fit.machine.fitted.spread).values()
+        if own := [error for some in errors.values() for error in some]:
+            fit = _with_spread(fit, spread(own))
+        fits.append(fit)
+        rows += [
+            job_rows(found.job, some, fit.machine, width)
+            for found, some, width in zip(traced, steps, spread_of, strict=True)
+        ]
+    return rows
+
+
+def _fit(machine: MachineModel, to: Sequence[Observation], *, refit: bool) -> Fit:
+    if not refit:
+        return Fit(machine)
+    found = refitted(machine, to)
+    return Fit(machine.with_fitted(found.fitted), tuple(observation.name for observation in to), found)
+
+
+def _with_spread(fit: Fit, width: float) -> Fit:
+    return replace(fit, machine=fit.machine.with_fitted(replace(fit.machine.fitted, spread=width)))
 
 
 def _as_published(name: str) -> MachineModel:

@@ -3,7 +3,9 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import log as ln
 from statistics import mean
+from typing import NamedTuple
 
 from engine.batch import Batch
 from engine.errors import UsageError
@@ -21,7 +23,7 @@ from engine.simulator.simulate import Simulated
 from engine.tracing.forecast import FINAL, chosen, fastest, traces
 from engine.tracing.survey import Predictor
 from engine.training_record import Training
-from engine.validation.calibrate import PRIORS, PRIORS_CHARGED, PRIORS_ON_CORES, Observation, fit
+from engine.validation.calibrate import PRIORS, PRIORS_CHARGED, PRIORS_ON_CORES, Estimate, Observation, fit
 from engine.validation.document import (
     GridRow,
     JobRows,
@@ -38,7 +40,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PublishedJob:
-    """A published time is predicted on the grids that a planner would try for it (tried), each of which is traced."""
+    """A published time is predicted on the grids that a planner would try for it (tried), each of which is traced.
+    fitted: whether the machine is fitted to this time.
+    """
 
     series: PublishedSeries
     model: Architecture
@@ -46,11 +50,7 @@ class PublishedJob:
     measured_s: float
     candidates: Sequence[Candidate]
     traced: Sequence[Predictor]
-
-    @property
-    def fitted(self) -> bool:
-        """Say whether the machine is fitted to this time."""
-        return self.devices in self.series.fitted
+    fitted: bool
 
     @property
     def flops(self) -> int:
@@ -86,7 +86,8 @@ def tried(workload: Workload, devices: int, machine: MachineModel) -> list[Candi
     return found
 
 
-def published_jobs(series: PublishedSeries, machine: MachineModel) -> Iterator[PublishedJob]:
+def published_jobs(series: PublishedSeries, fitted: Sequence[int], machine: MachineModel) -> Iterator[PublishedJob]:
+    """Trace the jobs of a series. fitted: the numbers of devices to which the machine is fitted."""
     overlap = Overlap.parse(series.overlap)
     for name, times in series.batch_s.items():
         for devices, measured_s in times.items():
@@ -94,15 +95,33 @@ def published_jobs(series: PublishedSeries, machine: MachineModel) -> Iterator[P
             workload = published_workload(name, series.sequences, overlap, machine)
             candidates = tried(workload, devices, machine)
             traced = traces(workload, candidates, machine)
-            yield PublishedJob(series, workload.training.model, devices, measured_s, candidates, traced)
+            yield PublishedJob(
+                series, workload.training.model, devices, measured_s, candidates, traced, devices in fitted
+            )
 
 
-def published_rows(jobs: Sequence[PublishedJob], machine: MachineModel) -> list[PublishedRow]:
+class PublishedStep(NamedTuple):
+    """A published job has been predicted, on the grid that is the fastest of those tried."""
+
+    job: PublishedJob
+    candidate: Candidate
+    step: Simulated
+
+
+def published_steps(jobs: Sequence[PublishedJob], machine: MachineModel) -> list[PublishedStep]:
+    return [PublishedStep(job, *job.best(machine)) for job in jobs]
+
+
+def published_errors(steps: Sequence[PublishedStep]) -> list[float]:
+    """Return ln(predicted / measured) of all times to which the machine isn't fitted."""
+    return [ln(step.time_s / job.measured_s) for job, _, step in steps if not job.fitted]
+
+
+def published_rows(steps: Sequence[PublishedStep], spread: float) -> list[PublishedRow]:
     """Make the rows of one machine. Their baseline is the mean flop/s of a device in the jobs that it is fitted to."""
-    baseline = mean(job.flops / job.devices / job.measured_s for job in jobs if job.fitted)
+    baseline = mean(job.flops / job.devices / job.measured_s for job, _, _ in steps if job.fitted)
     rows = []
-    for job in jobs:
-        candidate, step = job.best(machine)
+    for job, candidate, step in steps:
         rows.append(
             PublishedRow(
                 source=job.series.source,
@@ -114,8 +133,8 @@ def published_rows(jobs: Sequence[PublishedJob], machine: MachineModel) -> list[
                 grid=str(candidate.grid),
                 micro_batch=candidate.micro,
                 predicted_s=step.time_s,
-                low_s=step.low_s,
-                high_s=step.high_s,
+                low_s=step.time_s / (1 + spread),
+                high_s=step.time_s * (1 + spread),
                 compute_s=step.compute_s,
                 exposed_s=dict(step.exposed_s),
                 baseline_s=job.flops / job.devices / baseline,
@@ -145,6 +164,15 @@ class TracedJob:
 
         return [of(grid) for grid in self.job.fitted]
 
+    def steps(self, machine: MachineModel) -> dict[str, Simulated]:
+        """Predict each run, by its name."""
+        return {name: traced.on(machine) for name, traced in self.traced.items()}
+
+    def errors(self, steps: Mapping[str, Simulated]) -> list[float]:
+        """Return ln(predicted / measured) of all times to which the machine isn't fitted."""
+        rest = [run for run in self.job.runs if run.name not in self.job.fitted]
+        return [ln(steps[run.name].time_s / run.time_s) for run in rest]
+
 
 def traced_job(job: MeasuredJob, machine: MachineModel) -> TracedJob:
     log.info("%s: %s on %d ranks of %s", job.name, job.model, job.ranks, job.system)
@@ -173,10 +201,9 @@ def _traced_pipelines(job: MeasuredJob, workload: Workload, machine: MachineMode
     return found
 
 
-def job_rows(found: TracedJob, machine: MachineModel) -> JobRows:
-    """Put every run beside what is predicted of it, and judge the orders."""
-    job, runs = found.job, found.job.runs
-    steps = {name: traced.on(machine) for name, traced in found.traced.items()}
+def job_rows(job: MeasuredJob, steps: Mapping[str, Simulated], machine: MachineModel, spread: float) -> JobRows:
+    """Put every run beside its predicted step, and judge the orders."""
+    runs = job.runs
     papers = Workload(Training(lookup(job.model), Batch(job.sequences), job.precision))
     grids = [Grid.parse(grid) for grid in dict.fromkeys(run.grid for run in runs)]
     equations, flat = (
@@ -196,8 +223,8 @@ def job_rows(found: TracedJob, machine: MachineModel) -> JobRows:
             measured_s=run.time_s,
             measured_exposed_s=run.exposed_s,
             predicted_s=steps[run.name].time_s,
-            low_s=steps[run.name].low_s,
-            high_s=steps[run.name].high_s,
+            low_s=steps[run.name].time_s / (1 + spread),
+            high_s=steps[run.name].time_s * (1 + spread),
             exposed_s=steps[run.name].communication_s,
             equations_s=equations[run.grid],
             agnostic_s=flat[run.grid],
@@ -219,7 +246,7 @@ def job_rows(found: TracedJob, machine: MachineModel) -> JobRows:
     )
 
 
-def refitted(machine: MachineModel, rows: Sequence[Observation]) -> Fitted:
+def refitted(machine: MachineModel, rows: Sequence[Observation]) -> Estimate:
     """Fit the machine's numbers anew to these rows. Raises UsageError without any."""
     if not rows:
         raise UsageError(f"Nothing was measured that {machine.name} can be fitted to: measure a grid of one axis.")

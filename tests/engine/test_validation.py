@@ -22,6 +22,7 @@ from engine.validation.document import (
     measured_rows,
     published,
 )
+from engine.validation.held_out import fitted_devices
 from engine.validation.measured import as_yaml, measured_in, one_axis, with_numbers
 from engine.validation.validate import job_rows, traced_job
 
@@ -60,8 +61,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
         system="perlmutter",
         sequences=16,
         overlap="oar,ors,oag",
-        fitted=(4,),
-        batch_s={"gpt-local-1": {4: 2e-3, 8: 1e-3}},
+        batch_s={"gpt-local-1": {4: 2e-3, 8: 1e-3, 16: 1.5e-3}},
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "published", lambda: [series])
@@ -71,14 +71,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
 
 
 def test_a_published_time_is_beside_the_predicted_and_the_share_of_the_peak(found: Validation) -> None:
-    small, large = found.published
-    assert (small.fitted, large.fitted) == (True, False)
+    small, middle, large = found.published
+    assert (small.fitted, middle.fitted, large.fitted) == (True, False, True)
     for row in found.published:
         assert Grid.parse(row.grid).size == row.devices
         assert row.low_s < row.predicted_s < row.high_s
         assert row.predicted_s == pytest.approx(row.compute_s + sum(row.exposed_s.values()))
-    assert small.baseline_s == pytest.approx(small.measured_s)
-    assert large.baseline_s == pytest.approx(small.measured_s / 2)
+    share = 2 / (1 / (small.measured_s * small.devices) + 1 / (large.measured_s * large.devices))
+    assert [row.baseline_s * row.devices for row in found.published] == pytest.approx([share] * 3)
 
 
 def test_every_measured_grid_has_its_place_in_each_order(found: Validation) -> None:
@@ -97,7 +97,8 @@ def test_a_pipeline_without_a_micro_batch_is_predicted_with_all_of_a_rank_at_onc
     machine = MachineModel.of(systems.load("perlmutter"), "bf16", None)
     one = {"grid": "1x1x1x1p2", "schedule": "1f1b", "time_s": 1.5e-3, "exposed_s": 1e-4}
     runs = (one, {**one, "micro_batch": 8}, {**one, "micro_batch": 1})
-    rows = job_rows(traced_job(job(pipelines=runs), machine), machine)
+    traced = traced_job(job(pipelines=runs), machine)
+    rows = job_rows(traced.job, traced.steps(machine), machine, 0.1)
     found = {row.name: row.predicted_s for row in rows.grids}
     assert found["1x1x1x1p2 1f1b"] == found["1x1x1x1p2 1f1b, micro-batch 8"] != found["1x1x1x1p2 1f1b, micro-batch 1"]
     with pytest.raises(UsageError, match="interleaved takes a multiple of 2 micro-batches through 2 stages"):
@@ -133,7 +134,8 @@ def test_the_machines_are_fitted_to_the_rows_that_their_files_name() -> None:
         assert system.performance is not None
         for model, times in series.batch_s.items():
             for devices in times:
-                assert (f"{model} on {devices}" in system.performance.fitted_to) == (devices in series.fitted)
+                marked = devices in fitted_devices(series, published())
+                assert (f"{model} on {devices}" in system.performance.fitted_to) == marked
 
 
 def test_a_folder_without_results_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +150,7 @@ def test_rows_are_written_as_they_are_read(tmp_path: Path) -> None:
     rows = measured_rows().model_copy(update={"jobs": (job(pipelines=PIPELINES),)})
     file.write_text(as_yaml(rows))
     assert measured_rows(file) == rows
-    other = with_numbers(rows, "vcluster", ("a row",), {"products": 0.123})
+    other = with_numbers(rows, "vcluster", {"products": 0.123}, ("a row",))
     file.write_text(as_yaml(other))
     own = measured_rows(file).machines["vcluster"].performance
     assert own is not None
