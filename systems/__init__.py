@@ -18,7 +18,7 @@ from engine.errors import UsageError, nearest
 from engine.schema import Record
 from systems.device import Device, completed, device_called
 from systems.files import SystemFileError, as_record, read_data
-from systems.performance import Cores, Dtype, Fact, Performance, Sourced
+from systems.performance import Cores, Count, Dtype, Fact, Performance, Sourced
 from systems.store import Between, Measured, OfProcessor, Source, measured
 
 __all__ = [
@@ -27,9 +27,6 @@ __all__ = [
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent
-
-
-Count = Sourced[Annotated[int, Field(gt=0)]]
 
 
 class Transport(Record):
@@ -124,15 +121,24 @@ class Partition(Record):
 
 
 class System(Record):
-    """A machine: how to know it, its hardware, and its partitions."""
+    """A machine: how to know it, its hardware, and its partitions. nodes: how many it has of these."""
 
     name: str
     title: str = Field(min_length=1)
     here: Here
     device: Annotated[Device, BeforeValidator(completed)]
+    nodes: Count | None = None
     node: Node
     performance: Performance | None = None
     partitions: tuple[Partition, ...] = Field(min_length=1)
+
+    def check_size(self, devices: int) -> None:
+        """Raise UsageError if a job asks for more devices than there are, as far as the file says how many."""
+        if self.nodes and self.node.devices and devices > (most := self.nodes.value * self.node.devices.value):
+            raise UsageError(
+                f"{self.name} has {most:,} devices, {self.nodes.value:,} nodes of {self.node.devices.value}, but "
+                f"{devices:,} were asked for: give at most so many."
+            )
 
     def is_here(self) -> bool:
         """Say whether this process runs on a login or compute node of the system."""

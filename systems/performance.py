@@ -24,6 +24,7 @@ class Sourced(Record, Generic[Value]):
 
 
 Fact = Sourced[Annotated[float, Field(gt=0)]]
+Count = Sourced[Annotated[int, Field(gt=0)]]
 
 
 class Cores(Record):

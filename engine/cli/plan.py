@@ -159,6 +159,7 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     check_cache(config.overlap, model)
     check_every(config.checkpoint_every, model)
     system = systems.load(config.system) if config.system else systems.here()
+    system.check_size(devices)
     space = _search_space(config, model)
     precision = config.precision or ("fp32" if system.device.kind == "cpu" else "bf16")
     check_offload(precision, offload=config.offload)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import gcd
+from math import ceil, floor, gcd
 
 from engine.errors import UsageError
 from engine.footprint.memory import USABLE, Needs
@@ -18,17 +18,35 @@ def refusal(workload: Workload, space: SearchSpace, grids: Sequence[Grid], devic
     grid = min(least, key=lambda grid: (least[grid].total, grid.data))
     needs, usable, memory = least[grid], workload.usable, workload.device_memory or 0.0
     fitting = fewest(workload, space, devices_per_node)
+    near = nearest(workload, space, grid.size, devices_per_node) if fitting and fitting.size < grid.size else None
     return UsageError(
         f"{space.model.name} fits on no grid of {grid.size} devices: a rank needs {needs.total / 1e9:.4g} GB at "
         f"least (grid {grid}, --micro-batch {smallest}, {needs.state / 1e9:.4g} GB of it for weights, gradients and "
         f"optimizer), {(needs.total - usable) / 1e9:.3g} GB more than the {usable / 1e9:.4g} GB that a plan "
         f"counts on, {USABLE:.0%} of a device's {memory / 1e9:.4g} GB; "
         + (
-            f"the smallest number of devices, in whole nodes, on which it fits is {fitting.size} (grid {fitting})."
+            f"the smallest number of devices, in whole nodes, on which it fits is {fitting.size} (grid {fitting})"
+            + (f", the nearest {near.size} (grid {near})." if near else ".")
             if fitting
             else "it fits on no number of devices."
         )
     )
+
+
+def nearest(workload: Workload, space: SearchSpace, devices: int, devices_per_node: int) -> Grid | None:
+    """Find a grid on which the workload fits of as nearly so many devices as whole nodes allow, up to half as many more
+    or fewer; None if there is none.
+    """
+    smallest, nodes = space.micro or 1, devices / devices_per_node
+    for away in range(devices // devices_per_node // 2 + 1):
+        for number in dict.fromkeys((ceil(nodes) + away, floor(nodes) - away)):
+            ranks = number * devices_per_node
+            if ranks == devices or ranks < 1 or (sequences := space.batch(ranks)) is None:
+                continue
+            for grid in space.grids(ranks, sequences):
+                if workload.needs(grid, smallest).total <= workload.usable:
+                    return grid
+    return None
 
 
 def fewest(workload: Workload, space: SearchSpace, devices_per_node: int) -> Grid | None:
