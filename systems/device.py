@@ -8,7 +8,7 @@ from pydantic import Field
 
 from engine.schema import Record
 from systems.files import read_as
-from systems.performance import Dtype, Fact
+from systems.performance import Count, Dtype, Fact
 
 FOLDER = Path(__file__).parent / "devices"
 
@@ -18,6 +18,7 @@ class Device(Record):
 
     name: a GPU has the whole name that PyTorch gives it, by which devices/ has the rest. empirical_peak_flops: the best
     that a GEMM benchmark has sustained; the source says at which size. memory_bytes_per_s: is as advertised.
+    processors: of a GPU are its streaming multiprocessors, or compute units.
     """
 
     name: str = Field(min_length=1)
@@ -26,6 +27,7 @@ class Device(Record):
     memory_bytes_per_s: Fact | None = None
     peak_flops: dict[Dtype, Fact] = {}
     empirical_peak_flops: dict[Dtype, Fact] = {}
+    processors: Count | None = None
 
 
 class Advertised(Record):
@@ -35,6 +37,7 @@ class Advertised(Record):
     memory_bytes: Fact
     memory_bytes_per_s: Fact
     peak_flops: dict[Dtype, Fact] = Field(min_length=1)
+    processors: Count | None = None
 
 
 class Devices(Record):
@@ -52,7 +55,7 @@ def devices() -> dict[str, Device]:
         family = read_as(Devices, path, what="a devices", holds="kind and devices")
         for name, said in family.devices.items():
             device = Device(
-                name=name, kind=family.kind, memory_bytes=said.memory_bytes,
+                name=name, kind=family.kind, memory_bytes=said.memory_bytes, processors=said.processors,
                 memory_bytes_per_s=said.memory_bytes_per_s, peak_flops=said.peak_flops,
             )  # fmt: skip
             found |= dict.fromkeys((name, *said.aliases), device)

@@ -3,7 +3,7 @@
 Peaks, memory and network bandwidths come from systems/, as measured or published. No data sheet gives four more
 numbers, which are fitted to measured times (validation/calibrate.py) and kept there with the rows they were fitted to:
 
-    products    the share of the empirical peak that products of a training step reach, beside the time for their bytes
+    products    the share of the empirical peak that products of a training step reach, where they fill the device
     link        the share of the network's bandwidth that collectives between nodes reach
     fading      the loss of that bandwidth with each doubling of a ring's ranks (collectives.Link)
     slowdown    the part by which compute is slower while a collective is in flight; 0 on processors where the time
@@ -13,7 +13,7 @@ numbers, which are fitted to measured times (validation/calibrate.py) and kept t
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from math import cbrt, log
+from math import cbrt, ceil, log
 from typing import NamedTuple
 
 from engine.comm.collective import Kind
@@ -29,6 +29,18 @@ from systems.store import Name
 KERNEL_S = 4e-6
 """Seconds that a kernel takes at least, where that was not measured."""
 NOTHING = Taken(0.0, 0.0)
+TILE = 128
+"""Rows and columns of a product's tile, which one processor of a device computes: of 64 to 256 that libraries have."""
+RAMP = 128
+"""A tile takes as long as if k were so much larger, for it begins when the first pieces of both factors have come: four
+stages of 32 (CUTLASS, efficient GEMM, pipelining).
+"""
+SPLITS = (1, 2, 4, 8)
+"""Into so many parts k is cut where that keeps more processors busy."""
+ATTENTION = 0.69
+"""Fused attention reaches this share of the empirical peak of products: FlashAttention-2 (Dao 2023, abstract) reaches
+50 to 73 % of an A100's 312 Tflop/s, of which products reach 280; the middle is taken.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +74,8 @@ class MachineModel:
     step_within_s: that within a node, where it was measured. kernel_s: the least that a kernel takes. launches_itself:
     the device launches its kernels, and works on none meanwhile, as processors do. ranks_a_core: so many take turns on
     a core, and each figure of a device is of a rank's share. taken, taken_within: processor time that each kind of
-    collective takes, between nodes and within; empty for accelerators.
+    collective takes, between nodes and within; empty for accelerators. processors: the multiprocessors of an
+    accelerator, or its compute units, each of which computes a tile of a product at a time; None where unknown.
     """
 
     name: str
@@ -84,17 +97,32 @@ class MachineModel:
     ranks_a_core: float = 1.0
     taken: Mapping[str, Taken] = field(default_factory=dict)
     taken_within: Mapping[str, Taken] = field(default_factory=dict)
+    processors: int | None = None
 
     def compute_s(self, event: Compute) -> float:
         """Give the seconds on a device that does nothing else. A convolution is as fast as the product of its implicit
         GEMM, beside the time for its own bytes.
         """
+        bytes_s = event.num_bytes / self.memory_bytes_per_s
         if isinstance(event, Sweep):
-            return self._with_launches(event.num_bytes / self.memory_bytes_per_s, event.kernels)
-        rate = self.fitted.products * self._reached(event.flops)
+            return self._with_launches(bytes_s, event.kernels)
+        mode = self.modes.get(event.mode, 1.0) if isinstance(event, MatrixProduct | Convolution) else 1.0
+        if self.processors is None:
+            rate = self.fitted.products * self._reached(event.flops) * mode
+            return self._with_launches(event.flops / rate + bytes_s, 1)
         if isinstance(event, MatrixProduct | Convolution):
-            rate *= self.modes.get(event.mode, 1.0)
-        return self._with_launches(event.flops / rate + event.num_bytes / self.memory_bytes_per_s, 1)
+            work_s = self._in_waves_s(event, self.processors) / mode
+        else:
+            work_s = event.flops / (ATTENTION * self.empirical_peak)
+        return self._with_launches(max(work_s, bytes_s), 1)  # a kernel loads while it multiplies
+
+    def _in_waves_s(self, product: MatrixProduct | Convolution, processors: int) -> float:
+        """Give the seconds of a product's tiles, one a processor at a time, so that the last wave may leave some idle
+        (NVIDIA, Matrix Multiplication Background User's Guide, tile and wave quantization).
+        """
+        tiles = ceil(product.m / TILE) * ceil(product.n / TILE)
+        depth = min(ceil(tiles * parts / processors) * (product.k / parts + RAMP) for parts in SPLITS)
+        return 2 * TILE**2 * depth * processors / (self.fitted.products * self.empirical_peak)
 
     def _with_launches(self, work_s: float, kernels: int) -> float:
         """Add the launches of kernels, which are hidden behind longer work but on processors."""
@@ -213,6 +241,7 @@ class MachineModel:
             ranks_a_core=turns,
             taken=_kinds_taken(between.processor) if between else {},
             taken_within=_kinds_taken(measured.intra_processor) if measured else {},
+            processors=device.processors.value if device.processors else None,
         )
 
     def with_fitted(self, fitted: Fitted) -> "MachineModel":

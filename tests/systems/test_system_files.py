@@ -188,12 +188,13 @@ def test_a_partition_that_the_other_system_hasnt_is_told_what_it_lacks(tmp_path:
         systems.read(tmp_path / "like.yaml")
 
 
-def test_the_other_nodes_of_perlmutter_differ_in_their_cards_alone() -> None:
+def test_the_other_nodes_of_perlmutter_differ_in_their_cards_and_their_number_alone() -> None:
     of_40, of_80 = systems.load("perlmutter"), systems.load("perlmutter80")
     (usual,), (large,) = of_40.partitions, of_80.partitions
     assert [option for option in large.access if option not in usual.access] == ["--constraint=gpu&hbm80g"]
     assert [option for option in usual.access if option not in large.access] == ["--constraint=gpu&hbm40g"]
-    same = {"name": of_40.name, "title": of_40.title, "device": of_40.device, "partitions": of_40.partitions}
+    same = {"name": of_40.name, "title": of_40.title, "device": of_40.device, "nodes": of_40.nodes}
+    same |= {"partitions": of_40.partitions}
     assert of_80.model_copy(update=same) == of_40
     assert large.model_copy(update={"access": usual.access}) == usual
     assert of_80.device.memory_bytes.value == 2 * of_40.device.memory_bytes.value  # type: ignore[union-attr]
