@@ -3,7 +3,7 @@
 import pandas as pd
 
 from engine.result import metrics
-from engine.validation.document import Effect, Validation
+from engine.validation.document import CLOSE, Effect, Validation
 from reports import text
 from reports.columns import columns_of
 from reports.page import Block, Figure, Figures, Paragraph, Table
@@ -111,9 +111,20 @@ def effects(validation: Validation) -> list[Block]:
     if not validation.effects:
         return []
     data = pd.DataFrame([_effect(one) for one in validation.effects])
-    note = "Per cent: the part of the time without it that is saved."
+    note = (
+        "Per cent: the part of the time without it that is saved, if no other is named. Compute and communication are "
+        "each judged alone here, as in the time of a batch their errors may cancel."
+    )
     columns = columns_of("name setting predicted published lies source", name="Effect", source="Source")
-    return [Table("Effects, predicted and published", columns, data, "effects", note)]
+    reasons: dict[str, list[str]] = {}
+    for one in validation.effects:
+        if abs(one.off) > CLOSE and one.reason:
+            reasons.setdefault(text.clean(one.reason), []).append(text.clean(one.name))
+    said = [
+        Paragraph(f"Off by more than {CLOSE:.0%}: {'; '.join(dict.fromkeys(names))}. The reason: {reason}.")
+        for reason, names in reasons.items()
+    ]
+    return [Table("Effects, predicted and published", columns, data, "effects", note), *said]
 
 
 def _per_cent(value: float) -> str:
@@ -124,6 +135,8 @@ def _effect(one: Effect) -> dict[str, str]:
     write = _per_cent if one.unit == "%" else text.seconds
     predicted, low, high = (text.number(value) for value in (one.predicted, one.published_low, one.published_high))
     lies = "within" if low <= predicted <= high else "below" if predicted < low else "above" if predicted > high else ""
+    if lies in ("below", "above") and low > 0:
+        lies += f" by {text.percent(abs(one.off))}"
     return {
         "name": text.clean(one.name),
         "setting": text.clean(one.setting),

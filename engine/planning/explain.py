@@ -96,7 +96,10 @@ def head(plan: GridPlan) -> str:
         lines.append(OFFLOADED)
     best = f"{fit}; best first by {order}."
     if plan.ordered_by == "simulated":
-        best = f"{fit}; those that communicate least by {order} were simulated, the fastest first."
+        best = (
+            f"{fit}; those that communicate least by {order} were simulated, the fastest first, and before it what is "
+            "as fast, as far as that can be told, and communicates less."
+        )
     origin = [describe(plan.machine)] if plan.machine else []
     return "\n".join([*lines, best, *origin]) + "\n"
 
@@ -188,6 +191,8 @@ def _compared(row: Row, after: Row, as_run: bool) -> list[str]:
     name = f"The next, grid {after.grid},"
     if row.time_s is not None and after.time_s is not None:
         lines = [f"{name} takes {_difference(after.time_s - row.time_s)}: {_split(row, after)}."]
+        if after.time_s < row.time_s:
+            lines.append("That is too little to tell which is faster, and by the equations it communicates more.")
     elif tied(own, other):
         lines = [f"{name} costs the same, and comes later because {_tie(row, after)}."]
     elif own > other:

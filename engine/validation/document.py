@@ -1,8 +1,10 @@
 """This is the schema of a validation, which says how well the model predicts, and of the rows that judge it."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from statistics import mean
+from typing import Literal, NamedTuple, TypeVar
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
@@ -22,8 +24,10 @@ SCHEMA: Literal["par4d.validation"] = "par4d.validation"
 VERSION: Literal[1] = 1
 FOLDER = Path(__file__).parent / "rows"
 _Kind = TypeVar("_Kind")
-OrderName = Literal["simulated", "equations", "agnostic"]
+OrderName = Literal["planned", "simulated", "equations", "agnostic"]
 
+CLOSE = 0.15
+"""An effect that is off by more has a reason, as far as one is known."""
 TOP = 10
 """So many grids, the fastest measured, count as efficient (axonn-sc24 V-B)."""
 
@@ -177,16 +181,18 @@ class GridRow(Record):
 
 
 class Order(Record):
-    """An order of a job's grids is judged by the measured times.
+    """An order of a job's grids is judged by the measured times. A plan has the planned one (tracing/forecast.py).
 
-    efficient: how many of its first TOP grids are among the TOP fastest measured. place_of_fastest: its place of the
-    fastest one. spearman: rank correlation with the measured times.
+    lost: by what part the measured time of its first grid exceeds the fastest. efficient: how many of its first TOP
+    grids are among the TOP fastest measured. place_of_fastest: its place of the fastest one. spearman: rank correlation
+    with the measured times.
     """
 
     name: OrderName
     efficient: int
     place_of_fastest: int
     spearman: float
+    lost: float | None = None
 
 
 class JobRows(Record):
@@ -202,7 +208,9 @@ class JobRows(Record):
 
 
 class Effect(Record):
-    """The effect of a change is predicted and published: the percentage of the time that it saves, or seconds."""
+    """The effect of a change is predicted and published: the percentage of the time that it saves, or seconds. Of other
+    figures it is these themselves. reason: why it may lie elsewhere.
+    """
 
     name: str
     setting: str
@@ -211,6 +219,13 @@ class Effect(Record):
     published_low: float
     published_high: float
     source: str
+    reason: str = ""
+
+    @property
+    def off(self) -> float:
+        """Return by what part the predicted one lies outside of what was published; negative below it, 0 within."""
+        nearest = min(max(self.predicted, self.published_low), self.published_high)
+        return metrics.prediction_error(self.predicted, nearest) if nearest else 0.0
 
 
 class Validation(Document):
@@ -221,12 +236,38 @@ class Validation(Document):
     effects: tuple[Effect, ...] = ()
 
 
-def judged(name: OrderName, predicted: Sequence[str], fastest: Sequence[str]) -> Order:
-    """Judge the predicted order of grids by the measured one, which begins with the fastest."""
+def judged(name: OrderName, predicted: Sequence[str], measured_s: Mapping[str, float]) -> Order:
+    """Judge the predicted order of grids by their measured times, which begin with the fastest."""
+    fastest = list(measured_s)
     place_of = {grid: place for place, grid in enumerate(predicted)}
     return Order(
         name=name,
         efficient=len(set(predicted[:TOP]) & set(fastest[:TOP])),
         place_of_fastest=place_of[fastest[0]] + 1,
         spearman=metrics.spearman([(place, place_of[grid]) for place, grid in enumerate(fastest)]),
+        lost=metrics.prediction_error(measured_s[predicted[0]], measured_s[fastest[0]]),
     )
+
+
+class Proof(NamedTuple):
+    """It is how an order has proved over several jobs: the means of what its first grid loses, and of its rank
+    correlation.
+    """
+
+    name: OrderName
+    lost: float
+    spearman: float
+
+
+def proved(jobs: Sequence[JobRows]) -> list[Proof]:
+    """Judge the orders over all jobs, the best first: that whose first grids lose the least, and of several that with
+    the closest order.
+    """
+    found: dict[OrderName, list[Order]] = defaultdict(list)
+    for order in (order for job in jobs for order in job.orders if order.lost is not None):
+        found[order.name].append(order)
+    proofs = [
+        Proof(name, mean(one.lost or 0.0 for one in some), mean(one.spearman for one in some))
+        for name, some in found.items()
+    ]
+    return sorted(proofs, key=lambda proof: (proof.lost, -proof.spearman))

@@ -10,7 +10,7 @@ import systems
 from engine.simulator.machine import MachineModel
 from engine.validation.calibrate import UNFITTED, Estimate, Observation, as_data, closest
 from engine.validation.document import JobRows, MeasuredRows, PublishedRow, Validation, published
-from engine.validation.effects import SYSTEM, effects
+from engine.validation.effects import effects
 from engine.validation.held_out import fitted_devices, spread, spreads
 from engine.validation.validate import (
     PublishedJob,
@@ -51,8 +51,7 @@ def run(measured: MeasuredRows, *, refit: bool = False) -> tuple[Validation, lis
     fits: list[Fit] = []
     machines, rows = _published(fits, refit=refit)
     jobs = _measured(measured, fits, refit=refit)
-    found = effects(machines[SYSTEM]) if SYSTEM in machines else []
-    return Validation(published=tuple(rows), jobs=tuple(jobs), effects=tuple(found)), fits
+    return Validation(published=tuple(rows), jobs=tuple(jobs), effects=tuple(effects(machines))), fits
 
 
 def _published(fits: list[Fit], *, refit: bool) -> tuple[dict[str, MachineModel], list[PublishedRow]]:

@@ -1,11 +1,12 @@
 """Write a validation for a person: tables and what they come to. No torch."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from engine.planning.explain import aligned
 from engine.result import metrics
-from engine.validation.document import TOP, Effect, JobRows, PublishedRow, Validation
+from engine.validation.document import CLOSE, TOP, Effect, JobRows, Proof, PublishedRow, Validation, proved
 
 _Row = TypeVar("_Row")
 Column = tuple[str, Callable[[_Row], str]]
@@ -14,6 +15,8 @@ Column = tuple[str, Callable[[_Row], str]]
 def as_text(found: Validation) -> str:
     parts = [_published(found.published)] if found.published else []
     parts += [_job(job) for job in found.jobs]
+    if found.jobs:
+        parts.append(_summary(found.jobs))
     if found.effects:
         parts.append(f"Effects, predicted and published\n{_effects(found.effects)}")
     return "\n".join(parts)
@@ -75,12 +78,30 @@ def _job(job: JobRows) -> str:
     for order in job.orders:
         text += (
             f"order {order.name}: {order.efficient} of its first {TOP} among the {TOP} fastest, the fastest in place "
-            f"{order.place_of_fastest}, rank correlation {order.spearman:.2f}\n"
+            f"{order.place_of_fastest}, rank correlation {order.spearman:.2f}"
+            + (f", the first {order.lost:.1%} slower than the fastest\n" if order.lost is not None else "\n")
         )
     off, off_exposed = (f"{metrics.median_absolute_error(e):.1%}" if e else "unknown" for e in (errors, exposed))
     return text + (
         f"of {len(others)} grids that nothing was fitted to: median error {off} of the time, {off_exposed} of "
         f"exposed communication; {within} within their intervals\n"
+    )
+
+
+def _summary(jobs: Sequence[JobRows]) -> str:
+    """Say how often intervals hold, which order has proved best, and what each has done."""
+    rest = [row for job in jobs for row in job.grids if not row.fitted]
+    within = sum(row.low_s <= row.measured_s <= row.high_s for row in rest)
+    text = f"all jobs: {within} of {len(rest)} grids that nothing was fitted to within their intervals\n"
+    if not (proofs := proved(jobs)):
+        return text
+    columns: list[Column[Proof]] = [
+        ("order", lambda proof: proof.name),
+        ("its first grids lose", lambda proof: f"{proof.lost:.1%}"),
+        ("rank correlation", lambda proof: f"{proof.spearman:.2f}"),
+    ]
+    return f"{text}Orders over all jobs; {proofs[0].name} has proved best, and planned is what a plan has\n" + _table(
+        columns, proofs
     )
 
 
@@ -94,8 +115,14 @@ def _effects(effects: Sequence[Effect]) -> str:
         ("where", lambda effect: effect.setting),
         ("predicted", lambda effect: f"{effect.predicted:.3g} {effect.unit}"),
         ("published", published),
+        ("off", lambda effect: f"{effect.off:+.0%}" if effect.off else ""),
     ]
-    return _table(columns, effects)
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for effect in effects:
+        if abs(effect.off) > CLOSE and effect.reason:
+            reasons[effect.reason].append(effect.name)
+    said = [f"{'; '.join(dict.fromkeys(names))}: {reason}." for reason, names in reasons.items()]
+    return _table(columns, effects) + "".join(f"Off by more than {CLOSE:.0%}: {one}\n" for one in said)
 
 
 def _table(columns: Sequence[Column], rows: Sequence) -> str:

@@ -20,7 +20,7 @@ from engine.planning.rank import Candidate, Workload, rank
 from engine.simulator.bandwidth import agnostic
 from engine.simulator.machine import Fitted, MachineModel
 from engine.simulator.simulate import Simulated
-from engine.tracing.forecast import FINAL, chosen, fastest, traces
+from engine.tracing.forecast import FINAL, best_first, chosen, fastest, traces
 from engine.tracing.survey import Predictor
 from engine.training_record import Training
 from engine.validation.calibrate import PRIORS, PRIORS_CHARGED, PRIORS_ON_CORES, Estimate, Observation, fit
@@ -210,7 +210,10 @@ def job_rows(job: MeasuredJob, steps: Mapping[str, Simulated], machine: MachineM
         {str(candidate.grid): candidate.equations_s for candidate in rank(papers, grids, bandwidths).candidates}
         for bandwidths in (machine.bandwidths, agnostic(machine.bandwidths.inter))
     )
+    names, by_equations = list(steps), {grid: number for number, grid in enumerate(equations)}
+    places = [by_equations.get(name) for name in names]  # a run of one stage has its grid's name
     orders: dict[OrderName, list[str]] = {
+        "planned": [names[at] for at in best_first([steps[name].time_s for name in names], places)],
         "simulated": sorted(steps, key=lambda name: steps[name].time_s),
         "equations": [run.name for grid in equations for run in runs if run.grid == grid],
         "agnostic": [run.name for grid in flat for run in runs if run.grid == grid],
@@ -242,7 +245,7 @@ def job_rows(job: MeasuredJob, steps: Mapping[str, Simulated], machine: MachineM
         model=job.model,
         sequences=job.sequences,
         grids=tuple(rows),
-        orders=tuple(judged(name, by, [run.name for run in runs]) for name, by in orders.items()),
+        orders=tuple(judged(name, by, {run.name: run.time_s for run in runs}) for name, by in orders.items()),
     )
 
 

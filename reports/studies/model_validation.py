@@ -22,7 +22,8 @@ SUMMARY = "How well predicted times agree with measured grids and with published
 LEAD = (
     "The model that plans are made with, held against what was measured. Every valid grid of a few small jobs was "
     "timed, and the order that the model gives is set beside the order measured. Published times are predicted from "
-    "few rows of the same tables, which are marked and left out of every error."
+    "two rows a machine, those with the fewest devices and with the most up to 8,192, which are marked and left out of "
+    "every error."
 )
 MEASURE = "reframe -c suites/model_validation.py --system local -r"
 PREDICT = "par4d plan --validate --out results/validation.json"
@@ -70,12 +71,13 @@ def _headline(validated: Validated | None, mine: Frames) -> str:
 def _validated(validated: Validated) -> list[Section]:
     jobs = validated.result.jobs
     titled = text.titled(jobs[:MOST_JOBS], lambda job: text.clean(f"{job.name} on {job.system}", 120))
-    sections = [Section(title, model_grids.blocks(name, job), f"job-{name}") for name, title, job in titled]
+    sections = [Section("All measured grids", model_grids.over_all(jobs))]
+    sections += [Section(title, model_grids.blocks(name, job), f"job-{name}") for name, title, job in titled]
     rest = [
         Section("Published times", model_published.blocks(validated.result)),
         Section("Effects", model_published.effects(validated.result)),
     ]
-    sections += [section for section in rest if section.blocks]
+    sections = [section for section in (*sections, *rest) if section.blocks]
     said = f"Written {text.moment(validated.written)}; read from {text.clean(validated.source)}."
     if len(jobs) > MOST_JOBS:
         said += f" The first {MOST_JOBS} of {len(jobs)} jobs are shown."

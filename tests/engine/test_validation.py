@@ -12,14 +12,17 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.planning.grids import factorisations
 from engine.simulator.machine import MachineModel
+from engine.tracing.forecast import TOLD_APART, best_first
 from engine.validation import document, effects, run
 from engine.validation.document import (
+    JobRows,
     MeasuredJob,
     MeasuredRows,
     PublishedSeries,
     Validation,
     judged,
     measured_rows,
+    proved,
     published,
 )
 from engine.validation.held_out import fitted_devices
@@ -90,7 +93,7 @@ def test_every_measured_grid_has_its_place_in_each_order(found: Validation) -> N
     by_time = sorted(rows.grids, key=lambda row: row.predicted_s)
     assert [row.place for row in by_time] == [1, 2, 3, 4, 5, 6]
     assert [row.fitted for row in rows.grids] == [True, *5 * [False]]
-    assert {order.name for order in rows.orders} == {"simulated", "equations", "agnostic"}
+    assert {order.name for order in rows.orders} == {"planned", "simulated", "equations", "agnostic"}
 
 
 def test_a_pipeline_without_a_micro_batch_is_predicted_with_all_of_a_rank_at_once() -> None:
@@ -106,13 +109,34 @@ def test_a_pipeline_without_a_micro_batch_is_predicted_with_all_of_a_rank_at_onc
 
 
 def test_an_order_is_judged_by_the_fastest_it_finds() -> None:
-    fastest = [str(grid) for grid in factorisations(8)]
-    perfect, turned = judged("simulated", fastest, fastest), judged("simulated", fastest[::-1], fastest)
+    measured_s = {str(grid): 1 + 0.1 * place for place, grid in enumerate(factorisations(8))}
+    fastest = list(measured_s)
+    perfect, turned = judged("simulated", fastest, measured_s), judged("simulated", fastest[::-1], measured_s)
     assert (perfect.efficient, perfect.place_of_fastest, perfect.spearman) == (10, 1, pytest.approx(1))
     assert (turned.efficient, turned.place_of_fastest, turned.spearman) == (0, 20, pytest.approx(-1))
+    assert (perfect.lost, turned.lost) == pytest.approx((0, 1.9))
     some = list(fastest)
     random.Random(1).shuffle(some)
-    assert -1 < judged("simulated", some, fastest).spearman < 1
+    assert -1 < judged("simulated", some, measured_s).spearman < 1
+
+
+def test_of_several_orders_the_one_whose_first_grids_lose_the_least_has_proved_best() -> None:
+    measured_s = {"2x1x1x1": 1.0, "1x2x1x1": 1.2, "1x1x2x1": 2.0}
+    grids = list(measured_s)
+    orders = (judged("simulated", [grids[1], grids[0], grids[2]], measured_s), judged("equations", grids, measured_s))
+    jobs = [JobRows(name=name, system="a", source="", model="m", sequences=1, grids=(), orders=orders) for name in "ab"]
+    assert [(proof.name, proof.lost) for proof in proved(jobs)] == [
+        ("equations", pytest.approx(0)),
+        ("simulated", pytest.approx(0.2)),
+    ]
+
+
+def test_a_plan_takes_the_equations_word_where_simulated_times_are_too_close_to_tell() -> None:
+    close = 1 + TOLD_APART / 2
+    assert best_first([1.0, close, 1.5], [2, 0, 1]) == [1, 0, 2]
+    assert best_first([1.0, close, 1.02], [2, 0, None]) == [1, 0, 2], "a pipeline has no place by the equations"
+    assert best_first([1.0, close, 1.5], [None, 0, 1]) == [0, 1, 2]
+    assert best_first([1.0, 1.5, 1.2], [2, 0, 1]) == [0, 2, 1]
 
 
 def test_the_committed_rows_are_whole() -> None:

@@ -82,7 +82,9 @@ def measured(name: str = "wide", system: str = "vcluster", grids: Sequence[str] 
     predicted = {grid: took * noise.uniform(0.9, 1.1) for grid, took in seconds.items()}
     equations = {grid: took / 2 * noise.uniform(0.6, 1.4) for grid, took in seconds.items()}
     agnostic = {grid: noise.uniform(0.1, 1.0) for grid in seconds}
-    costs: dict[OrderName, dict[str, float]] = {"simulated": predicted, "equations": equations, "agnostic": agnostic}
+    costs: dict[OrderName, dict[str, float]] = {
+        "planned": predicted, "simulated": predicted, "equations": equations, "agnostic": agnostic,
+    }  # fmt: skip
     orders = {title: sorted(by, key=by.__getitem__) for title, by in costs.items()}
     rows = [
         GridRow(
@@ -97,7 +99,7 @@ def measured(name: str = "wide", system: str = "vcluster", grids: Sequence[str] 
     known: dict[str, Any] = {
         "name": name, "system": system, "source": "measured on 2026-03-02", "model": "gpt-vcluster-small",
         "sequences": 8, "grids": tuple(rows),
-        "orders": tuple(judged(title, by, list(seconds)) for title, by in orders.items()),
+        "orders": tuple(judged(title, by, seconds) for title, by in orders.items()),
     }  # fmt: skip
     return JobRows(**(known | changes))
 

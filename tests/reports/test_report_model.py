@@ -12,7 +12,7 @@ from engine.planning.document import GridPlan
 from engine.result.grid_turns import GridTurns
 from engine.result.ratio import Ratio
 from engine.result.schema import Result
-from engine.validation.document import Validation
+from engine.validation.document import Effect, Validation
 from reports.model_published import winner
 from reports.predictions import grid_rows, published_rows
 from reports.site import build
@@ -64,7 +64,7 @@ def test_a_job_has_three_rank_plots_two_scatters_and_how_good_its_orders_are(tmp
     html = page([validation(jobs=(job,), published=())], tmp_path)
     drawn = figures(html)
     titles = ("Order by the simulation", "Order by Eq. 1 to 7", "Order without placement")
-    for title, order in zip(titles, job.orders, strict=True):
+    for title, order in zip(titles, job.orders[1:], strict=True):
         assert f"Green: efficient, the 10 fastest measured; {order.efficient} of them" in drawn[title]
         marks = re.findall(r"<use[^>]*fill: var\(--(\w+)\)", drawn[title])
         assert marks.count("green") == 10
@@ -120,7 +120,19 @@ def test_effects_stand_beside_the_published_range(tmp_path: Path) -> None:
         .split("</table>")[0]
     )
     assert words(table.split("<tbody>")[1]).split(" axonn-sc24 Fig. 7")[0].endswith("17.0 % 13.0 % to 45.0 % within")
-    assert "12.00 s 13.19 s below" in words(table)
+    assert "12.00 s 13.19 s below by 9.0 %" in words(table)
+
+
+def test_the_page_says_how_often_intervals_hold_and_why_an_effect_is_off(tmp_path: Path) -> None:
+    far = Effect(
+        name="compute", setting="gpt-320b", unit="s", predicted=19.0, published_low=13.19, published_high=13.19,
+        source="axonn-sc24 V-C", reason="it was fitted to whole batches",
+    )  # fmt: skip
+    html = page([validation(effects=(far,))], tmp_path)
+    assert "Of 36 grids that nothing was fitted to, 36 measured times lie in the predicted interval" in words(html)
+    assert "Off by more than 15%: compute. The reason: it was fitted to whole batches." in words(html)
+    rows = html.split("Orders over all jobs")[1].split("</table>")[0]
+    assert "Order of a plan" in rows
 
 
 def test_measured_grids_are_listed_fastest_first_without_any_prediction(tmp_path: Path) -> None:
