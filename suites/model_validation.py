@@ -3,6 +3,7 @@
     reframe -c suites/model_validation.py --system vcluster -r
     reframe -c suites/model_validation.py --system perlmutter         a dry run elsewhere: GPT-20B on 32, GPT-40B on 64
     reframe -c suites/model_validation.py --system vcluster -n wide.*8x1x1x1 -r
+    reframe -c suites/model_validation.py --system vcluster -n ModelValidation.*images -r    the U-Net's
     reframe -c suites/model_validation.py --system vcluster -n GridsInTurns -r    the fastest ones, in turns in one job
 
 The report sets the times beside the order that the model gives; `par4d plan --validate` prints it.

@@ -61,10 +61,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
     out = tmp_path_factory.mktemp("validation") / "validation.json"
     series = PublishedSeries(
         source="made up",
-        system="perlmutter",
+        system="alps",
         sequences=16,
         overlap="oar,ors,oag",
-        batch_s={"gpt-local-1": {4: 2e-3, 8: 1e-3, 16: 1.5e-3}},
+        batch_s={"gpt-local-1": {2: 4e-3, 4: 2e-3, 8: 1e-3}},
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "published", lambda: [series])
@@ -106,6 +106,18 @@ def test_a_pipeline_without_a_micro_batch_is_predicted_with_all_of_a_rank_at_onc
     assert found["1x1x1x1p2 1f1b"] == found["1x1x1x1p2 1f1b, micro-batch 8"] != found["1x1x1x1p2 1f1b, micro-batch 1"]
     with pytest.raises(UsageError, match="interleaved takes a multiple of 2 micro-batches through 2 stages"):
         traced_job(job(pipelines=({**one, "schedule": "interleaved"},)), machine)
+
+
+def test_a_job_may_be_a_u_nets() -> None:
+    machine = MachineModel.of(systems.load("perlmutter"), "bf16", None)
+    grids = ("2x1x1x1", "1x1x1x2")
+    of = job(
+        model="unet-tiny", fitted=(), time_s=dict.fromkeys(grids, 1e-3), exposed_s={grid: {"x": 1e-4} for grid in grids}
+    )
+    traced = traced_job(of, machine)
+    rows = job_rows(traced.job, traced.steps(machine), machine, 0.1)
+    assert [row.grid for row in rows.grids] == list(grids)
+    assert all(row.predicted_s > 0 and row.equations_s > 0 for row in rows.grids)
 
 
 def test_an_order_is_judged_by_the_fastest_it_finds() -> None:
