@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from engine.result import metrics
-from engine.validation.document import TOP, JobRows, proved
+from engine.validation.document import CLOSE, TOP, JobRows, proved
 from reports import text
 from reports.columns import columns_of
 from reports.jobs import fields
@@ -24,6 +24,10 @@ LOST = Column("Its first grid is slower than the fastest by", "lost", text.perce
 INTERVALS = (
     "The interval of a job comes from the errors in the other jobs of its machine, that of a published time from those "
     "on the other machines: nine in ten of Student's t, by their root mean square about 0."
+)
+SHARED = (
+    " (where ranks share cores, what a collective takes of them counts as slower compute in the model, and as waiting "
+    "by the clock, so that the parts differ more than their sum)"
 )
 WITHIN, EXPOSED_WITHIN = 0.15, 0.2
 """Dotted lines stand at these errors of a time and of exposed communication."""
@@ -78,6 +82,9 @@ def _errors(rows: pd.DataFrame) -> str:
     )
     if exposed:
         said += f", of exposed communication {text.percent(metrics.median_absolute_error(exposed))}"
+    if computed := rest["compute_error"].dropna().tolist():
+        off = metrics.median_absolute_error(computed)
+        said += f", of compute {text.percent(off)}{SHARED if off > CLOSE else ''}"
     return f"{said}; {int(rest['held'].sum()):,} of {len(rest):,} measured times lie in the predicted interval."
 
 

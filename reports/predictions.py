@@ -79,18 +79,18 @@ def _plan_row(plan: GridPlan, row: Row) -> dict[str, object]:
 
 
 def grid_rows(job: JobRows) -> pd.DataFrame:
-    """One row a measured grid of a job, the fastest first. error, exposed_error: of the predictions; held: whether the
-    measured time lies in the interval; fitted_words: in words.
+    """One row a measured grid of a job, the fastest first. error, exposed_error, compute_error: of predictions; held:
+    whether the measured time lies in the interval; fitted_words: in words.
     """
     names = "measured_s measured_exposed_s predicted_s exposed_s low_s high_s equations_s agnostic_s"
     rows = [
         {"grid": row.name, "fitted": row.fitted, "fitted_words": FITTED if row.fitted else ""}
         | fields(row, seconds, names)
-        | fields(row, number, " ".join(PLACES.values()))
+        | fields(row, number, f"compute_error {' '.join(PLACES.values())}")
         for row in job.grids
     ]
     table = pd.DataFrame(
-        rows, columns=[*("grid", "fitted", "fitted_words"), *names.split(), *PLACES.values()]
+        rows, columns=[*("grid", "fitted", "fitted_words", "compute_error"), *names.split(), *PLACES.values()]
     ).sort_values("measured_s", kind="stable", ignore_index=True)  # fmt: skip
     return table.assign(
         error=by_row(metrics.prediction_error, table["predicted_s"], table["measured_s"]),

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from math import nan
 from pathlib import Path
 from statistics import mean
 from typing import Literal, NamedTuple, TypeVar
@@ -178,6 +179,12 @@ class GridRow(Record):
     place_by_equations: int = Field(ge=1)
     place_agnostic: int = Field(ge=1)
     fitted: bool
+
+    @property
+    def compute_error(self) -> float:
+        """Return the error of what isn't exposed communication; NaN where nothing else was measured."""
+        measured_s = self.measured_s - self.measured_exposed_s
+        return metrics.prediction_error(self.predicted_s - self.exposed_s, measured_s) if measured_s > 0 else nan
 
 
 class Order(Record):

@@ -81,10 +81,13 @@ def _job(job: JobRows) -> str:
             f"{order.place_of_fastest}, rank correlation {order.spearman:.2f}"
             + (f", the first {order.lost:.1%} slower than the fastest\n" if order.lost is not None else "\n")
         )
-    off, off_exposed = (f"{metrics.median_absolute_error(e):.1%}" if e else "unknown" for e in (errors, exposed))
+    computed = [row.compute_error for row in others if row.measured_s > row.measured_exposed_s]
+    off, off_exposed, off_compute = (
+        f"{metrics.median_absolute_error(some):.1%}" if some else "unknown" for some in (errors, exposed, computed)
+    )
     return text + (
         f"of {len(others)} grids that nothing was fitted to: median error {off} of the time, {off_exposed} of "
-        f"exposed communication; {within} within their intervals\n"
+        f"exposed communication, {off_compute} of compute; {within} within their intervals\n"
     )
 
 

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from statistics import median
 
 import pytest
 from sample_predictions import SMALL, measured, plan, published, save_predictions, validation
@@ -72,7 +73,10 @@ def test_a_job_has_three_rank_plots_two_scatters_and_how_good_its_orders_are(tmp
     assert "20.0 % above and below" in drawn["Exposed communication, predicted and measured"]
     rows = html.split("How good the orders are")[1].split("</table>")[0]
     assert all(f">{order.spearman:.3f}<" in rows for order in job.orders)
-    assert "Of the 18 grids that the model was not fitted to, the median absolute error" in words(html)
+    said = words(html)
+    assert "Of the 18 grids that the model was not fitted to, the median absolute error" in said
+    rest = [abs(row.compute_error) for row in job.grids if not row.fitted]
+    assert f", of compute {100 * median(rest):.1f} %;" in said
 
 
 def test_grids_that_were_fitted_are_marked_and_count_in_no_error() -> None:
