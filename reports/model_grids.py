@@ -20,7 +20,9 @@ TITLES = {
     "equations": "Order by Eq. 1 to 7",
     "agnostic": "Order without placement",
 }
-LOST = Column("Its first grid is slower than the fastest by", "lost", text.percent, missing="not known")
+LOST = Column(
+    "Its first grid is slower than the fastest by", "lost", text.percent, missing="not known", figure="lost_by_order"
+)
 INTERVALS = (
     "The interval of a job comes from the errors in the other jobs of its machine, that of a published time from those "
     "on the other machines: nine in ten of Student's t, by their root mean square about 0."

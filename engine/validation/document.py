@@ -252,7 +252,7 @@ def judged(name: OrderName, predicted: Sequence[str], measured_s: Mapping[str, f
         efficient=len(set(predicted[:TOP]) & set(fastest[:TOP])),
         place_of_fastest=place_of[fastest[0]] + 1,
         spearman=metrics.spearman([(place, place_of[grid]) for place, grid in enumerate(fastest)]),
-        lost=metrics.prediction_error(measured_s[predicted[0]], measured_s[fastest[0]]),
+        lost=metrics.lost_by_order(measured_s[predicted[0]], measured_s[fastest[0]]),
     )
 
 

@@ -38,7 +38,7 @@ STEPS: dict[str, tuple[float, float]] = {
 """par4d IV saves so many percent by each overlap after those before it, of GPT-20B on GRID with 28 blocks cached."""
 ALL_STEPS = (34, 35.6)
 """All of them save 34 %, as printed; the four compose to 35.6 %."""
-GRID, GRID_SEQUENCES = Grid(2, 2, 4, 1), 16
+GRID, GRID_SEQUENCES = Grid.parse("2x2x4x1"), 16
 EXPOSED_S = (6.0, 6.8)
 """par4d Fig. 10 exposes 6 s, of which 15.2 s are 2.3 times as much and 74.9 s 11 times, so that it was up to 6.8 s."""
 IN_NODE = 8

@@ -20,6 +20,7 @@ from reports.predictions import newest_first
 from reports.study import all_studies
 
 SAMPLES: dict[str, Any] = {
+    "first_s": 2.5, "fastest_s": 2.0,
     "times_s": [1.0, 2.0, 6.0], "rounds": [(2.0, 4.0), (3.0, 4.0), (9.0, 10.0)], "work": 12.0, "time_s": 1.6,
     "base_s": 2.5, "flops_per_s": 7e12, "devices": 8, "peak_flops_per_s": 3e12, "size": 512, "multiplications": 3,
     "nn_flops_per_s": 8e12,

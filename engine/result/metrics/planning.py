@@ -39,3 +39,9 @@ def spearman(places: Sequence[tuple[int, int]]) -> float:
     other turned round. places: of each grid in both orders; no two share one.
     """
     return 1 - 6 * sum((a - b) ** 2 for a, b in places) / (len(places) * (len(places) ** 2 - 1))
+
+
+@figure("Time lost by an order", "first_s / fastest_s - 1")
+def lost_by_order(first_s: float, fastest_s: float) -> float:
+    """It is by what part the measured time of the grid that an order puts first exceeds that of the fastest."""
+    return first_s / fastest_s - 1
