@@ -130,7 +130,6 @@ KNOWN = {
     **_numbers(text.percent, NOT_RECORDED, "share_hidden", share_hidden="Share hidden"),
     **_numbers(text.percent, NOT_PRINTED, hfu_published="Published HFU"),
     **_numbers(text.percent, NOT_PRINTED, of_empirical_published="Published, of empirical"),
-    **_numbers(text.percent, least="Smallest change seen"),
     **_numbers(text.ratio, figure="memory_ratio", memory_ratio="Engine's memory by its"),
     **_numbers(text.ratio, figure="mode_rate", of_nn="Of mode NN"),
     **_numbers(text.ratio, figure="ratio_of_medians", of_medians="Ratio of medians", processor="Processor time"),

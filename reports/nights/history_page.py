@@ -22,11 +22,10 @@ MOST_CHARTS = 60
 LEAD = "Every figure that is judged, night by night, the tests with a figure that got worse first."
 READING = (
     "A dot is a night, the median of its jobs; a pale stroke spans the jobs where there are several. The line is what "
-    "the nights before let expect, and 95 of 100 nights lie in the band while nothing changes. "
-    "Red squares are nights with an alarm. Dashes "
-    " stand where the level changed, red for the worse and green for the better. Ticks below are nights in which "
-    "the machine differed from the night before: tall ones in versions or settings, short ones in nothing but the "
-    "commit or the nodes; pointed at, they say how. A triangle at the edge is a night farther off."
+    "the nights before let expect, and 95 of 100 nights lie in the band while nothing changes. Red squares are nights "
+    "with an alarm. Dashes stand where the level changed, red for the worse and green for the better. Ticks below are "
+    "nights in which the machine differed from the night before: tall ones in versions or settings, short ones in "
+    "nothing but the commit or the nodes; pointed at, they say how. A triangle at the edge is a night farther off."
 )
 QUIET = ("commit ", "nodes: ")
 """Words that begin so are of what differs from night to night anyway."""

@@ -28,7 +28,6 @@ class Raised:
 
     verdict: Verdict
     test: str
-    tonight: bool
     culprit: str
     changed: tuple[str, ...]
 
@@ -39,8 +38,7 @@ class Raised:
         assert alarm is not None
         way = "longer" if verdict.unit == "s" else "more" if worse_by(verdict.unit) > 0 else "less"
         size = alarm.effect if worse_by(verdict.unit) > 0 else -alarm.effect / (1 + alarm.effect)
-        found = f"{self.test}: {verdict.figure} is {text.percent(abs(size))} {way}"
-        found += " tonight" if self.tonight else f" since the night {alarm.night}"
+        found = f"{self.test}: {verdict.figure} is {text.percent(abs(size))} {way} since the night {alarm.night}"
         found += f". Culprit: {self.culprit}" if self.culprit else ". Its parts don't tell the culprit"
         found += (
             f". Changed then: {'; '.join(self.changed)}." if self.changed else ". Nothing that is recorded changed."
@@ -195,9 +193,8 @@ def _raised(verdict: Verdict, test: str, nights: Sequence[Night]) -> Raised:
         of_began, last = (nights[began].name, before[-1].night if before else "")
         surely = [job for job in since if job.night != of_began]
         changed = what_changed(_states(job for job in before if job.night != last), _states(surely))
-    tonight = began == len(nights) - 1
     who = MACHINE if verdict.figure == CANARY else culprit(verdict.key.test, since, before)
-    return Raised(verdict, test, tonight, who, tuple(changed))
+    return Raised(verdict, test, who, tuple(changed))
 
 
 def _states(jobs: Iterable[NightJob]) -> list[dict[str, str]]:

@@ -22,7 +22,8 @@ LEAD = (
 RUN = "par4d plan --system frontier --model gpt-80b --gpus 8192 --batch-tokens 16.8M --out results/plan-gpt-80b.json"
 MOST_PLANS = 12
 ORDERS = {
-    "simulated": "those that communicate least by the equations were simulated and are listed fastest first",
+    "simulated": "those that communicate least by the equations were simulated and are listed fastest first, but by "
+    "the equations where times are too close to tell",
     "equations": "they are listed by the equations' communication, the least first",
     "as_run": "they are listed by what a run communicates, latency and repetitions counted, the least first",
 }
