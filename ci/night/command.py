@@ -2,6 +2,7 @@
 
     ci/nightly --system perlmutter --node-hours 4
     ci/nightly --system vcluster --node-hours 2 --time-limit 1h -- -S iterations=20
+    ci/nightly --against v1.2          is the engine slower than that commit's? In turns with it, within minutes
     ci/nightly --weekly                do peers of ci/peers still train what the engine trains?
     ci/nightly --demo                  the whole of it on a virtual cluster, with three faults, in 17 minutes
 
@@ -9,7 +10,8 @@ Of the tests with the tag nightly it runs the most valuable ones whose node-hour
 limits, fit the budget, and names what was left out. What is left of the budget goes into more jobs of each, which make
 small changes visible, and into those that look worse: a job alone proves nothing. Then every figure is judged against
 systems/references/NAME.yaml and the nights before (par4d verdict), and a summary is written as text, Markdown and JUnit
-to results/nights/NAME/, and the report to site/. Words after -- are ReFrame's. --weekly runs no night: it makes every
+to results/nights/NAME/, and the report to site/. Words after -- are ReFrame's. --against runs no such night: both
+engines take turns in the same jobs (suites/earlier.py), so that the machine cancels. Nor does --weekly: it makes every
 environment of ci/peers and trains tiny networks with each library, here and on processors, in some minutes.
 
 exit code: 0 fine, 1 something got worse or failed, 2 couldn't judge all of it.
@@ -31,6 +33,7 @@ from typing import IO
 
 import systems
 from engine.errors import EngineError, UsageError
+from night.against import JOBS, against
 from night.procedure import report, run, say
 from night.session import ROOT, NightRun, night_name
 from reports.nights.report import UNKNOWN
@@ -63,12 +66,15 @@ def main(words: Sequence[str]) -> int:
         check_here(system, "measured")
         name = system.name
         limit_s = seconds(options.time_limit)
-        if not options.node_hours > 0 or options.jobs < 1:
+        jobs = options.jobs if options.jobs is not None else JOBS if options.against else 3
+        if not options.node_hours > 0 or jobs < 1:
             raise UsageError("--node-hours is more than 0, and --jobs is 1 or more.")
         folder = options.dir.resolve()
         with _locked(folder, name):
             night = NightRun(night_name(), name, folder, time.monotonic() + limit_s, tuple(given))
-            reported = run(night, options.node_hours, options.jobs)
+            if options.against:
+                return against(options.against, night, options.node_hours, jobs)
+            reported = run(night, options.node_hours, jobs)
             report(night)
         return reported.code
     except (EngineError, OSError) as error:
@@ -86,12 +92,13 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--system", metavar="NAME", help="which (default: this machine)")
     found.add_argument("--node-hours", metavar="N", type=float, default=2.0,
                        help="to spend at most, by estimate (default: 2, four nodes for half an hour)")  # fmt: skip
-    found.add_argument("--jobs", metavar="N", type=int, default=3,
-                       help="of each test, as far as the budget goes (default: 3)")  # fmt: skip
+    found.add_argument("--jobs", metavar="N", type=int, default=None,
+                       help=f"of each test, if the budget does (default: 3; against a commit {JOBS})")  # fmt: skip
     found.add_argument("--time-limit", metavar="TIME", default="4h",
                        help=f"of its jobs, waiting in queues included, such as {EXAMPLE} (default: 4h)")  # fmt: skip
     found.add_argument("--dir", metavar="DIR", type=Path, default=ROOT,
                        help="where to run, with results/ and site/ (default: the project's folder)")  # fmt: skip
+    found.add_argument("--against", metavar="COMMIT", help="instead of a night, take turns with that commit's engine")
     found.add_argument("--weekly", action="store_true", help="instead of a night, test that peers equal the engine")
     found.add_argument("--demo", action="store_true", help="on a virtual cluster of its own, as root on Linux")
     return found

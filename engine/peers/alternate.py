@@ -76,7 +76,7 @@ def measure(
     with ExitStack() as processes:
 
         def theirs() -> LocalSide | ExternalSide:
-            if comparison.splits:
+            if comparison.external:
                 return processes.enter_context(ExternalSide(comparison, case, comm, launch))
             peer = comparison.implementation()
             own, memory = comm, through_memory(comparison, case.road).ours

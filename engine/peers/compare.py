@@ -25,7 +25,7 @@ from engine.peers.fit import room_here, settled
 from engine.peers.layout import PeerLayout, unsharded
 from engine.peers.memory import Room, SideBytes, side_bytes
 from engine.peers.ranks import HeldJob, run_ranks, take_part
-from engine.peers.registry import COMPARISONS, OWN_COMPARISON
+from engine.peers.registry import COMPARISONS, OWN_COMPARISON, earlier
 from engine.peers.result_writer import ResultWriter, asked_fields
 from engine.result.metrics import paired_ratio, ratio_of_medians
 from engine.result.peers import (
@@ -51,12 +51,14 @@ ONE_JOB = "One job decides nothing, as processes differ: take three to six, by -
 log = logging.getLogger(__name__)
 
 
-def chosen(names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[PeerLayout] = ()) -> list[Comparison]:
+def chosen(
+    names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[PeerLayout] = (), checkout: Path | None = None
+) -> list[Comparison]:
     """Choose the comparisons of those names, or every one for "all", each on each of the grids or on its own; in each
-    layout, of those that have one.
+    layout, of those that have one. checkout: of another commit of the engine, which is one more.
 
     Raises UsageError for an unknown name, a grid or a layout that one of them is no match for, or a named one whose
-    environment isn't there.
+    environment, or whose checkout, isn't there.
     """
     known = {**COMPARISONS, OWN_COMPARISON.name: OWN_COMPARISON}
     for name in names:
@@ -66,9 +68,10 @@ def chosen(names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[P
     if "all" not in names:
         for comparison in comparisons:
             environments.check(comparison.library)
+    more = [earlier(checkout).on(grid) for grid in grids or (Grid(),)] if checkout else []
     if not layouts:
-        return [comparison.on(grid) for comparison in comparisons for grid in grids or (comparison.grid,)]
-    return [
+        return [comparison.on(grid) for comparison in comparisons for grid in grids or (comparison.grid,)] + more
+    return more + [
         comparison.laid_out(layout, grid)
         for comparison in comparisons
         for layout in layouts

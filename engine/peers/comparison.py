@@ -61,7 +61,8 @@ class Comparison:
     split without which it is another comparison of its library. families: of networks that it has; None where it is
     made of our serial model, whatever that is. recomputes: whether it computes activations again;
     together: of several blocks at once, as --checkpoint-every N does. chunks: stages of a pipeline that each rank has.
-    fills_stages: whether its pipeline takes as many micro-batches as stages, or more, and no fewer.
+    fills_stages: whether its pipeline takes as many micro-batches as stages, or more, and no fewer. checkout: the
+    folder of another commit of the engine, which is the peer, on our grid.
     """
 
     name: str
@@ -82,7 +83,13 @@ class Comparison:
     together: bool = False
     chunks: int = 1
     fills_stages: bool = False
+    checkout: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def external(self) -> bool:
+        """Say whether the peer has processes of its own."""
+        return bool(self.splits or self.checkout)
 
     def implementation(self) -> Callable[..., Any]:
         module, _, name = self.built_by.partition(":")

@@ -1,4 +1,5 @@
-"""A side in another Python, whose libraries contradict ours, is a process beside each rank, that a baton passes to.
+"""A side in another Python, whose libraries contradict ours, or of another commit, is a process beside each rank, to
+which a baton passes.
 
 A rank that waits, ours or the peer's, blocks on a pipe and leaves its core to the other. The peer's ranks meet among
 themselves. What they write goes into a file, whose end is logged when one fails.
@@ -23,6 +24,7 @@ from engine.errors import ContactError, RunError
 from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.environments import ROOT, python_of
 from engine.peers.peer import StepMetrics
+from engine.peers.pickled import dumps
 from engine.peers.settings import environ
 from engine.peers.watchdog import Turn, end, timed, warm_up
 from engine.result.peers import Side
@@ -53,8 +55,8 @@ class ExternalSide:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         here, there = Pipe()
         words = [str(python_of(comparison.library)), "-P", "-m", "engine.peers.external", str(there.fileno())]
-        own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(case.threads), "PYTHONUNBUFFERED": "1"}
-        own |= environ(comparison.library, comm.device.type)
+        own = {"PYTHONPATH": comparison.checkout or str(ROOT), "OMP_NUM_THREADS": str(case.threads)}
+        own |= {"PYTHONUNBUFFERED": "1"} | environ(comparison.library, comm.device.type)
         self._process = subprocess.Popen(
             words,
             pass_fds=(there.fileno(),),
@@ -62,12 +64,13 @@ class ExternalSide:
             stdout=self._output,
             stderr=subprocess.STDOUT,
             env=inherited(os.environ) | own,
-            start_new_session=True,  # an interrupt is ours to handle: the pipe says it
+            process_group=0,  # an interrupt is ours to handle: the pipe says it. A session has its own share of time
         )
         there.close()
         self._pipe: Connection = here
         try:
-            self._send((comparison, case, launch))
+            with suppress(OSError):  # that it has died shows when it is to answer
+                here.send_bytes(dumps((comparison, case, launch)))
             port = self._answer() if launch.rank == 0 else 0
             self._send(int(comm.everyone(torch.tensor([port], dtype=torch.float64))[0]))
             self.values: Sequence[StepMetrics] = self._answer()
@@ -84,7 +87,7 @@ class ExternalSide:
     def measured(self) -> Side:
         self._begin(end(self._case))
         self._send(None)
-        return self._answer()
+        return Side.model_validate(self._answer())
 
     def close(self) -> None:
         """End the process: it ends by itself when nobody holds the pipe any more."""

@@ -2,12 +2,15 @@
 
 import pkgutil
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 
+from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.peers import known
 from engine.peers.comparison import Comparison, Option
-from engine.result.names import UNTUNED
+from engine.result.names import EARLIER, UNTUNED
 
 _FILES = [import_module(f"{known.__name__}.{file.name}") for file in pkgutil.iter_modules(known.__path__)]
 
@@ -40,3 +43,13 @@ OWN_COMPARISON = Comparison(
     together=True,
 )
 """It shows what a tuned engine gains over itself. It is no one else's, so it is held only where it is named."""
+
+
+def earlier(checkout: Path) -> Comparison:
+    """Compare with the engine of another commit, in that folder, with all that ours is set to. Raises UsageError where
+    that commit can't be asked.
+    """
+    if not (checkout / "engine" / "peers" / "pickled.py").is_file():
+        raise UsageError(f"{checkout} has no engine that can be a peer: take the folder of a commit that can.")
+    peer = "the engine of another commit"
+    return replace(OWN_COMPARISON, name=EARLIER, peer=peer, tunes=False, checkout=str(checkout.resolve()))

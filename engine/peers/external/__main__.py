@@ -1,4 +1,5 @@
-"""This is one rank of a peer in its own environment: python -m engine.peers.external DESCRIPTOR, by external_side.py.
+"""This is one rank of a peer in its own environment, or of another commit of the engine, by external_side.py:
+python -m engine.peers.external DESCRIPTOR.
 
 It is sent its comparison, meets the others, warms up and answers with losses and norms; then takes steps whenever it is
 asked to. When nobody holds the other end of its pipe it ends, whatever it is doing.
@@ -25,21 +26,30 @@ with loading():
     import torch
     import torch.distributed as dist
 
+    from engine.comm.funnel import Comm
     from engine.comm.launch import choose_device, init_process_group
     from engine.comm.process_group import carried
     from engine.measure.clock import stamp_promptly
     from engine.measure.memory import keep_freed_memory
+    from engine.peers.alternate import on_grid
     from engine.peers.layout import Layout
+    from engine.peers.ours import Ours
     from engine.peers.peer import ExternalPeer, StepMetrics
     from engine.peers.settings import without
     from engine.peers.timed_side import LocalSide, on_batches
+    from engine.result.provenance import CHECKOUT, git_state
+    from engine.training.run import tuned
 
 
 def main() -> None:
     pipe = Connection(int(sys.argv[1]))
     orders: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, orders), daemon=True).start()
-    comparison, case, launch = orders.get()
+    asked = orders.get()
+    if isinstance(asked, Exception):
+        pipe.send(RunError(f"This commit doesn't know all that is asked of it, so compare a later one: {asked}."))
+        asked = orders.get()  # until the pipe is closed
+    comparison, case, launch = asked
     try:
         for answer in _life(comparison, case, launch, orders):
             pipe.send(answer)
@@ -59,6 +69,8 @@ def _listen(pipe: Connection, orders: "SimpleQueue[Any]") -> None:
             orders.put(pipe.recv())
         except (EOFError, OSError):
             os._exit(0)
+        except Exception as error:
+            orders.put(error)
 
 
 def _life(comparison: Comparison, case: Case, launch: Launch, orders: "SimpleQueue[Any]") -> Iterator[Any]:
@@ -80,8 +92,12 @@ def _life(comparison: Comparison, case: Case, launch: Launch, orders: "SimpleQue
     place |= {"MASTER_ADDR": host, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
     init_process_group(launch, device, timeout, store, memory=through_memory(comparison, case.road).peer)
-    turns = LocalSide(lambda: external_step(comparison, case, device), device, case.warmup, carried)
-    turns.values = of_all(turns.values)
+    if comparison.checkout:
+        comm = on_grid(comparison.grid, case, device, memory=through_memory(comparison, case.road).peer)
+        turns = LocalSide(lambda: engine_step(case, comm), device, case.warmup, comm.carried)
+    else:
+        turns = LocalSide(lambda: external_step(comparison, case, device), device, case.warmup, carried)
+        turns.values = of_all(turns.values)
     yield turns.values
     while (steps := orders.get()) is not None:
         dist.barrier()
@@ -90,7 +106,9 @@ def _life(comparison: Comparison, case: Case, launch: Launch, orders: "SimpleQue
     library = comparison.library
     versions = {name: version(name) for name in ("torch", library)} if library else {}
     lacks = without(library, device.type) if library else {}
-    yield turns.measured().model_copy(update={"versions": versions, "without": lacks})
+    if comparison.checkout:
+        versions["engine"] = str(git_state(CHECKOUT)[0])
+    yield turns.measured().model_copy(update={"versions": versions, "without": lacks}).model_dump()
 
 
 def external_step(comparison: Comparison, case: Case, device: torch.device) -> Callable[[], StepMetrics]:
@@ -101,6 +119,11 @@ def external_step(comparison: Comparison, case: Case, device: torch.device) -> C
     case = replace(case, peer_micro_batch=sequences // layout.data // layout.micro_batches)
     peer: ExternalPeer = comparison.implementation()(case, layout, device)
     return on_batches(peer.step, case, layout.rows(peer.data_rank, sequences), device)
+
+
+def engine_step(case: Case, comm: Comm) -> Callable[[], StepMetrics]:
+    """Make the engine as ours is made, but of the code that this process has."""
+    return Ours(case, comm, tuned(case, comm)[0] if case.tune_matmul else {}).step
 
 
 def of_all(values: Sequence[StepMetrics]) -> list[StepMetrics]:
