@@ -1,10 +1,12 @@
 """Peers in another Python, beside the ranks: the baton, and what is told when one fails."""
 
 import os
+import pickle
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,8 @@ from engine.peers.external.__main__ import external_step, of_all
 from engine.peers.layout import Layout
 from engine.peers.ours import Ours
 from engine.peers.peer import StepMetrics
-from engine.peers.registry import COMPARISONS
+from engine.peers.pickled import _made, dumps
+from engine.peers.registry import COMPARISONS, earlier
 from engine.result.peers import Measured
 from engine.training_record import OptimConfig, PrecisionName
 
@@ -271,3 +274,54 @@ def test_an_environment_that_could_not_be_made_says_why(tmp_path: Path, monkeypa
 def test_torchtitan_keeps_each_key_head_between_its_queries_and_its_value() -> None:
     (part,) = stored(LLAMA, torchtitan.names(LLAMA)).parts["blocks.0.attention.qkv.weight"]
     assert (part.index[:: LLAMA.head_size] // LLAMA.head_size).tolist() == [0, 1, 4, 5, 2, 6, 3, 7]
+
+
+def test_the_engine_of_a_checkout_is_a_peer_whose_losses_are_ours() -> None:
+    contest = earlier(environments.ROOT).on(Grid(data=2))
+    for found in run_processes(Grid(data=2), hold, contest, replace(CASE, precision="fp64", road="gloo")):
+        assert isinstance(found, Measured), found
+        assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-15)
+        assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-15)
+        assert len(found.peer.versions["engine"]) in (4, 40), "a commit, or None without git"
+
+
+def test_a_peer_is_asked_by_the_names_of_what_is_not_as_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = (earlier(environments.ROOT), CASE)
+    assert pickle.loads(dumps(asked)) == asked
+    assert b"rounds" in dumps(asked)
+    assert b"autocast" not in dumps(asked), "an earlier commit need not know it"
+    assert b"autocast" in dumps(replace(CASE, autocast=True))
+
+
+def test_an_earlier_commit_that_does_not_know_what_is_asked_says_so() -> None:
+    """It is sent a grid of a kind of axis that it doesn't have."""
+    sent = pickle.dumps(Unheard())
+    here, there = Pipe()
+    with here, there:
+        words = [sys.executable, "-P", "-m", "engine.peers.external", str(there.fileno())]
+        env = os.environ | {"PYTHONPATH": str(environments.ROOT)}
+        with subprocess.Popen(words, pass_fds=(there.fileno(),), env=env) as process:
+            there.close()
+            here.send_bytes(sent)
+            assert here.poll(60)
+            told = here.recv()
+            assert isinstance(told, RunError)
+            assert str(told).startswith("This commit doesn't know all that is asked of it, so compare a later one: ")
+            here.close()
+            assert process.wait(30) == 0
+
+
+class Unheard:
+    """It is made by what the other side can't do."""
+
+    def __reduce__(self) -> Any:
+        return _made, (Grid, {"unheard": 1})
+
+
+def test_a_folder_without_an_engine_that_can_be_asked_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "peers", "--earlier", str(tmp_path), "--out", str(tmp_path / "out.json")]) == 2
+    assert f"{tmp_path} has no engine that can be a peer: take the folder of a commit that can." in (
+        capsys.readouterr().err
+    )

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 SEED = 36
 BY = 0.03
 LONGEST_S = 1800
-PLANTED = f"""
+PLANTED = """
 
 _step = Trainer.step
 
@@ -29,7 +29,7 @@ _step = Trainer.step
 def _slower(self: Trainer) -> object:
     began = time.perf_counter()
     done = _step(self)
-    until = time.perf_counter() + {BY} * (time.perf_counter() - began)
+    until = time.perf_counter() + {by} * (time.perf_counter() - began)
     while time.perf_counter() < until:
         pass
     return done
@@ -54,7 +54,7 @@ def main() -> int:
             began, load = time.monotonic(), os.getloadavg()[0]
             done = night(copies[planted], given.words)
             minutes = (time.monotonic() - began) / 60
-            found = done.returncode == 1
+            found = done.returncode == 1 and "slower" in done.stdout
             wrong[planted] += found is not planted
             sys.stdout.write(
                 f"night {number} of {len(order)}, {'planted' if planted else 'quiet'}: exit code {done.returncode}, "
@@ -75,7 +75,7 @@ def copy(folder: Path, planted: bool) -> Path:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True, timeout=LONGEST_S)
     if planted:
         trainer = folder / "engine" / "training" / "trainer.py"
-        trainer.write_text(f"import time\n{trainer.read_text()}{PLANTED}")
+        trainer.write_text(f"import time\n{trainer.read_text()}{PLANTED.format(by=BY)}")
     return folder
 
 
