@@ -11,6 +11,7 @@ from sample_results import gemm, save
 from sample_tuning import EVEN, tuning, untuned
 
 from engine.result.metrics import choices_that_hold
+from engine.result.names import EARLIER
 from engine.result.peers import PeersResult
 from engine.result.schema import Result
 from reports.frame import Frames, frames
@@ -152,14 +153,19 @@ def test_a_step_whose_products_are_all_as_they_were_takes_as_long_by_definition_
     assert (row["changed"], row["meaning"], row["colour"]) == (0, "nothing changed: 1.0 by definition", "muted")
 
 
-def test_the_engines_own_contest_is_on_this_page_and_not_among_peers(tmp_path: Path) -> None:
+def test_the_engines_own_contests_are_not_among_peers_and_that_of_the_tuner_is_on_this_page(tmp_path: Path) -> None:
     result = tuning()
     save([result], tmp_path / "r")
-    save_contests([contests(("fsdp2",)), untuned(result)], tmp_path / "r")
+    against = contests(("ddp",), job=1)
+    against = against.model_copy(
+        update={"contests": tuple(one.model_copy(update={"peer": EARLIER}) for one in against.contests)}
+    )
+    save_contests([contests(("fsdp2",)), untuned(result), against], tmp_path / "r")
     build([tmp_path / "r"], tmp_path / "site")
     kernels, peers, index = ((tmp_path / "site" / f"{name}.html").read_text() for name in ("kernels", "peers", "index"))
     assert "gpt-320b-l2" in kernels
     assert "untuned" not in peers
+    assert EARLIER not in peers
     assert "fsdp2" in peers
     assert "Kernel modes" in index
 
