@@ -5,6 +5,7 @@ in another environment has a process beside it (external_side.py).
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -17,6 +18,7 @@ from engine.grid import Grid
 from engine.layers.compiled import compiles
 from engine.measure.recorder import Recorder
 from engine.peers.comparison import TOLERANCES, Case, Comparison, through_memory
+from engine.peers.environments import ROOT
 from engine.peers.equality import check_equal
 from engine.peers.external_side import ExternalSide
 from engine.peers.ours import Ours
@@ -72,22 +74,28 @@ def measure(
     Raises RunError if losses or gradient norms of the warm-up steps differ, Unavailable for a peer that can't be held
     here.
     """
-    kernels, tuning = tuned(case, comm) if (comparison.tunes or case.tune_matmul) and "ours" in names else ({}, None)
+    here = "ours" in names and not comparison.checkout
+    kernels, tuning = tuned(case, comm) if here and (comparison.tunes or case.tune_matmul) else ({}, None)
     with ExitStack() as processes:
+
+        def beside(comparison: Comparison) -> ExternalSide:
+            return processes.enter_context(ExternalSide(comparison, case, comm, launch))
 
         def theirs() -> LocalSide | ExternalSide:
             if comparison.external:
-                return processes.enter_context(ExternalSide(comparison, case, comm, launch))
+                return beside(comparison)
             peer = comparison.implementation()
             own, memory = comm, through_memory(comparison, case.road).ours
             if isinstance(comparison.layout, Grid) and comparison.layout != comparison.grid:
                 own = on_grid(comparison.layout, case, comm.device, memory=memory)
             return LocalSide(lambda: peer_side(case, own, peer(case, own)), comm.device, case.warmup, own.carried)
 
-        build: dict[SideName, Callable[[], LocalSide | ExternalSide]] = {
-            "ours": lambda: LocalSide(lambda: Ours(case, comm, kernels).step, comm.device, case.warmup, comm.carried),
-            "peer": theirs,
-        }
+        def ours() -> LocalSide | ExternalSide:
+            if comparison.checkout:  # both sides are processes of the same kind
+                return beside(replace(comparison, name="the engine", checkout=str(ROOT)))
+            return LocalSide(lambda: Ours(case, comm, kernels).step, comm.device, case.warmup, comm.carried)
+
+        build: dict[SideName, Callable[[], LocalSide | ExternalSide]] = {"ours": ours, "peer": theirs}
         sides: dict[SideName, LocalSide | ExternalSide] = {}
         for name in names:
             at(warm_up(name, comparison, case))

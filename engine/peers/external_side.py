@@ -1,5 +1,5 @@
 """A side in another Python, whose libraries contradict ours, or of another commit, is a process beside each rank, to
-which a baton passes.
+which a baton passes; against another commit ours is one, too.
 
 A rank that waits, ours or the peer's, blocks on a pipe and leaves its core to the other. The peer's ranks meet among
 themselves. What they write goes into a file, whose end is logged when one fails.
