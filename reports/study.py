@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from engine.result.names import EARLIER, UNTUNED
+from engine.result.names import ANOTHER_COMMIT, UNTUNED
 from reports import studies
 from reports.frame import Frames
 from reports.page import Page
@@ -52,10 +52,10 @@ def trainings_of(study: str) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
 
 
 def contests_where(own: Callable[[pd.DataFrame], "pd.Series[bool]"]) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
-    """The tuned engine's contests with the untuned one are on the page of kernels; those with an earlier commit, which
+    """The tuned engine's contests with the untuned one are on the page of kernels; those with another commit, which
     ci/nightly judges, are on none.
     """
-    return lambda held: ~held["peer"].isin([UNTUNED, EARLIER]) & own(held)
+    return lambda held: ~held["peer"].isin([UNTUNED, ANOTHER_COMMIT]) & own(held)
 
 
 def all_studies() -> tuple[Study, ...]:

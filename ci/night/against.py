@@ -8,8 +8,8 @@ import json
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,13 +21,16 @@ from engine.files import write_text
 from engine.result.gate import Outcome, at_most
 from engine.result.interval import NOTHING_KNOWN, Interval, over_jobs
 from engine.result.metrics import ratio_over_jobs
+from engine.result.peers import FEWEST_JOBS
 from engine.result.provenance import PACKED
 from night.procedure import OUT_OF_TIME, say
 from night.selection import nightly_tests, select
 from night.session import ROOT, NightRun
 from reports import text
 from reports.nights.history import NightJob, history
+from reports.nights.judge import NOTHING_KEPT
 from reports.nights.report import FINE, UNKNOWN, WORSE
+from systems.references import name_of
 
 LIMIT = 1.01
 """A step may take so many times as long as the commit's: all of the interval beyond it is slower."""
@@ -35,105 +38,120 @@ JOBS = 6
 """So many jobs of each test tell by how much one set of processes differs from another."""
 FOLDER = Path("results") / ".against"
 """Hidden, so that no report takes it for a night; it has the checkouts of commits, too."""
+FIGURE = "paired_ratio"
 GIT_TIMEOUT_S = 120
 SAID: dict[Outcome, str] = {"fail": "slower", "pass": "no slower", "undecided": "undecided"}
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A test has these ratios, one a job, of the step's time by the commit's; reason says why there are none."""
+    """A test has these ratios, one a job, of the step's time by the commit's. of: how many tests are judged together,
+    which share the chance to be wrong. reason: why it failed, or has no ratios.
+    """
 
     name: str
-    ratios: tuple[float, ...]
+    ratios: tuple[float, ...] = ()
+    failed: bool = False
     reason: str = ""
+    of: int = 1
 
     @property
     def interval(self) -> Interval:
-        return over_jobs(self.ratios) if self.ratios else NOTHING_KNOWN
+        return over_jobs(self.ratios, looks=self.of) if self.ratios else NOTHING_KNOWN
 
     @property
     def outcome(self) -> Outcome:
-        return at_most(self.interval, LIMIT)
+        """Say what becomes of it: one whose jobs failed is slower, as nothing else is known of it."""
+        return "fail" if self.failed else at_most(self.interval, LIMIT)
 
 
 def against(commit: str, night: NightRun, node_hours: float, jobs: int) -> int:
-    """Run jobs of each test that the budget has room for, and judge them; returns the exit code. night: its folder is
-    that of all nights. Raises UsageError for what is no commit, RunError where there are no results.
+    """Run jobs of each test that the budget has room for, and judge them; returns the exit code. night: a night of the
+    system, below whose folder its jobs get one of their own. Raises UsageError for what is no commit or too few jobs,
+    RunError where there are no results.
     """
-    name = full_name(commit)
-    night.folder /= FOLDER
-    night.folder.mkdir(parents=True, exist_ok=True)
-    night.select = ("--checkpath", str(ROOT / "suites" / "earlier.py"))
-    checkout = ("--setvar", f"Earlier.checkout={checked_out(name, night.folder)}")
-    night.reframe = (*checkout, "--setvar", "canary=no", *night.reframe)
+    if jobs < FEWEST_JOBS:
+        raise UsageError(f"--jobs is at least {FEWEST_JOBS} against a commit, as fewer tell nothing.")
+    out = night.folder / "results" / "nights" / night.system / "against.xml"
+    out.unlink(missing_ok=True)  # nobody may take it for this night's
+    name, folder = full_name(commit), night.folder / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    words = ("--setvar", f"Against.checkout={checked_out(name, folder)}", "--setvar", "canary=no", *night.reframe)
+    night = replace(night, folder=folder, reframe=words, select=("--checkpath", str(ROOT / "suites" / "against.py")))
     every = nightly_tests(night.describe(), history(night.database, night.system))
     selection = select(every, node_hours / jobs)
     if not selection.chosen:
-        raise UsageError(f"{node_hours:g} node-hours have no room for {text.plural(jobs, 'job')} of any test.")
+        least = jobs * min(test.whole_hours for test in every)
+        raise UsageError(
+            f"{text.plural(jobs, 'job')} of a test take {least:.2g} of {node_hours:g} --node-hours at least."
+        )
     for test in selection.left_out:
         say(f"  left out: {test.name}, {jobs * test.whole_hours:.2g} node-hours {test.by}")
     say(f"{text.plural(len(selection.chosen), 'test')}, {text.plural(jobs, 'job')} of each, against {name[:12]}.")
-    night.reframe = (*night.reframe, "--repeat", str(jobs))
-    if not night.run(selection.chosen):
+    in_time = replace(night, reframe=(*words, "--repeat", str(jobs))).run(selection.chosen)
+    if not in_time:
         say(OUT_OF_TIME)
     nights = history(night.database, night.system).nights
-    found = points(job for one in nights if one.name == night.name for job in one.jobs)
-    if not found:
+    of_tonight = [job for one in nights if one.name == night.name for job in one.jobs]
+    if not of_tonight:
         raise RunError("The night has left no results: ReFrame's own words say why.")
+    found = points([name_of(test.name) for test in selection.chosen], of_tonight)
     sys.stdout.write(as_text(name, found))
     sys.stdout.flush()
-    out = night.folder.parent / "nights" / night.system / "against.xml"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, as_junit(night, found))
-    say(f"The JUnit file is {out}.")
-    if any(point.outcome == "fail" or point.reason for point in found):
+    try:
+        write_text(out, as_junit(night.system, found))
+        say(f"The JUnit file is {out}.")
+    except OSError as error:
+        say(f"The JUnit file could not be written: {error}")
+    if any(point.outcome == "fail" for point in found):
         return WORSE
-    return FINE if all(point.outcome == "pass" for point in found) else UNKNOWN
+    return FINE if in_time and all(point.outcome == "pass" for point in found) else UNKNOWN
 
 
 def full_name(commit: str) -> str:
     """Give a commit's whole name. Raises UsageError."""
-    done = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
-    if done.returncode:
-        raise UsageError(f"{commit} is no commit of {ROOT}: `git log --oneline` there names some.")
-    return done.stdout.decode().strip()
+    return _git("rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
 
 
 def checked_out(name: str, folder: Path) -> Path:
-    """Give the folder with that commit's files, which is made once."""
+    """Give the folder with that commit's files, which is made once. Raises UsageError where git can't."""
     there = folder / name
     if not there.exists():
         with TemporaryDirectory(dir=folder) as made:
             packed, whole = Path(made, "packed.tar"), Path(made, "whole")
-            if _git("archive", "--output", str(packed), name).returncode:
-                raise RunError(f"git can't archive {name}.")
+            _git("archive", "--output", str(packed), name)
             with tarfile.open(packed) as files:
                 files.extractall(whole, filter="data")
             (whole / PACKED).write_text(json.dumps([name, False]))
-            whole.rename(there)
+            try:
+                whole.rename(there)
+            except OSError:  # another system's night was faster
+                if not there.exists():
+                    raise
     return there
 
 
-def points(jobs: Iterable[NightJob]) -> list[Point]:
-    """Gather jobs by test, without those that were skipped."""
-    by_name: dict[str, list[NightJob]] = {}
+def points(chosen: Sequence[tuple[str, str]], jobs: Sequence[NightJob]) -> list[Point]:
+    """Gather the jobs of the tests that were chosen, by their names, without those that are skipped here."""
+    by_name: dict[tuple[str, str], list[NightJob]] = {name: [] for name in chosen}
     for job in jobs:
-        if job.figures or job.failed:
-            by_name.setdefault(job.key.point.removeprefix("point="), []).append(job)
-    return [_point(name, of) for name, of in by_name.items()]
+        by_name.setdefault(job.key.name, []).append(job)
+    ran = {name: of for name, of in by_name.items() if not of or any(job.figures or job.failed for job in of)}
+    return [_point(name, of, len(ran)) for (_, name), of in ran.items()]
 
 
-def _point(name: str, jobs: Sequence[NightJob]) -> Point:
+def _point(name: str, jobs: Sequence[NightJob], of: int) -> Point:
     failed = [job for job in jobs if job.failed]
     reason = f"{len(failed)} of {text.plural(len(jobs), 'job')} failed: {failed[0].reason}" if failed else ""
-    return Point(name, tuple(job.figures["paired_ratio"][0] for job in jobs if "paired_ratio" in job.figures), reason)
+    ratios = tuple(job.figures[FIGURE][0] for job in jobs if FIGURE in job.figures)
+    return Point(name.removeprefix("point="), ratios, bool(failed), reason or ("" if ratios else NOTHING_KEPT), of)
 
 
 def as_text(commit: str, found: Sequence[Point]) -> str:
     """Write a table for a person, and what it means."""
     rows = [
         [
-            "failed" if point.reason else SAID[point.outcome],
+            _verdict(point),
             point.name,
             f"{ratio_over_jobs(point.ratios):.3f}" if point.ratios else "",
             f"{point.interval.low:.3f} to {point.interval.high:.3f}" if len(point.ratios) > 1 else "not known",
@@ -149,16 +167,14 @@ def as_text(commit: str, found: Sequence[Point]) -> str:
     )
 
 
-def as_junit(night: NightRun, found: Sequence[Point]) -> str:
+def as_junit(system: str, found: Sequence[Point]) -> str:
     """A test that got slower or failed is a failure, an undecided one is skipped."""
-    suite = TestSuite(f"par4d {night.system} against a commit")
+    suite = TestSuite(f"par4d {system} against a commit")
     for point in found:
         case = TestCase("time of a step", classname=text.clean(point.name))
-        words = text.clean(point.reason or f"{SAID[point.outcome]}: {point.interval}", 2000)
-        if point.reason or point.outcome == "fail":
-            case.result = [Failure(words)]
-        elif point.outcome == "undecided":
-            case.result = [Skipped(words)]
+        words = text.clean(f"{_verdict(point)}: {point.reason or point.interval}", 2000)
+        if point.outcome != "pass":
+            case.result = [Failure(words) if point.outcome == "fail" else Skipped(words)]
         suite.add_testcase(case)
     whole = JUnitXml()
     whole.add_testsuite(suite)
@@ -166,11 +182,20 @@ def as_junit(night: NightRun, found: Sequence[Point]) -> str:
     return f"{whole.tostring().decode()}\n"
 
 
-def _git(*words: str) -> subprocess.CompletedProcess[bytes]:
+def _verdict(point: Point) -> str:
+    return "failed" if point.failed else SAID[point.outcome]
+
+
+def _git(*words: str) -> str:
+    """Ask git about this checkout. Raises UsageError with its own last words."""
+    command = ["git", "-C", str(ROOT), *words]
     try:
-        return subprocess.run(
-            ["git", "-C", str(ROOT), *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=GIT_TIMEOUT_S,
-            check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        raise RunError(f"git can't be asked about {ROOT}.") from None
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"--against asks git about {ROOT}, which fails: {error}.") from None
+    if done.returncode:
+        last = (done.stderr.strip() or "no word of why").splitlines()[-1]
+        raise UsageError(f"--against takes a commit of {ROOT}, but git says: {last}")
+    return done.stdout.strip()

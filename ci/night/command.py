@@ -11,7 +11,7 @@ limits, fit the budget, and names what was left out. What is left of the budget 
 small changes visible, and into those that look worse: a job alone proves nothing. Then every figure is judged against
 systems/references/NAME.yaml and the nights before (par4d verdict), and a summary is written as text, Markdown and JUnit
 to results/nights/NAME/, and the report to site/. Words after -- are ReFrame's. --against runs no such night: both
-engines take turns in the same jobs (suites/earlier.py), so that the machine cancels. Nor does --weekly: it makes every
+engines take turns in the same jobs (suites/against.py), so that the machine cancels. Nor does --weekly: it makes every
 environment of ci/peers and trains tiny networks with each library, here and on processors, in some minutes.
 
 exit code: 0 fine, 1 something got worse or failed, 2 couldn't judge all of it.
@@ -66,15 +66,17 @@ def main(words: Sequence[str]) -> int:
         check_here(system, "measured")
         name = system.name
         limit_s = seconds(options.time_limit)
-        jobs = options.jobs if options.jobs is not None else JOBS if options.against else 3
-        if not options.node_hours > 0 or jobs < 1:
+        against_one = options.against is not None
+        jobs = options.jobs or (JOBS if against_one else 3)
+        node_hours = options.node_hours if options.node_hours is not None else 4.0 if against_one else 2.0
+        if not node_hours > 0 or jobs < 1 or options.jobs == 0:
             raise UsageError("--node-hours is more than 0, and --jobs is 1 or more.")
         folder = options.dir.resolve()
         with _locked(folder, name):
             night = NightRun(night_name(), name, folder, time.monotonic() + limit_s, tuple(given))
-            if options.against:
-                return against(options.against, night, options.node_hours, jobs)
-            reported = run(night, options.node_hours, jobs)
+            if against_one:
+                return against(options.against, night, node_hours, jobs)
+            reported = run(night, node_hours, jobs)
             report(night)
         return reported.code
     except (EngineError, OSError) as error:
@@ -90,17 +92,18 @@ def parser() -> argparse.ArgumentParser:
         "ci/nightly", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     found.add_argument("--system", metavar="NAME", help="which (default: this machine)")
-    found.add_argument("--node-hours", metavar="N", type=float, default=2.0,
-                       help="to spend at most, by estimate (default: 2, four nodes for half an hour)")  # fmt: skip
+    found.add_argument("--node-hours", metavar="N", type=float, default=None,
+                       help="to spend at most, by estimate (default: 2; against a commit 4)")  # fmt: skip
     found.add_argument("--jobs", metavar="N", type=int, default=None,
                        help=f"of each test, if the budget does (default: 3; against a commit {JOBS})")  # fmt: skip
     found.add_argument("--time-limit", metavar="TIME", default="4h",
                        help=f"of its jobs, waiting in queues included, such as {EXAMPLE} (default: 4h)")  # fmt: skip
     found.add_argument("--dir", metavar="DIR", type=Path, default=ROOT,
                        help="where to run, with results/ and site/ (default: the project's folder)")  # fmt: skip
-    found.add_argument("--against", metavar="COMMIT", help="instead of a night, take turns with that commit's engine")
-    found.add_argument("--weekly", action="store_true", help="instead of a night, test that peers equal the engine")
-    found.add_argument("--demo", action="store_true", help="on a virtual cluster of its own, as root on Linux")
+    instead = found.add_mutually_exclusive_group()
+    instead.add_argument("--against", metavar="COMMIT", help="take turns with the engine of that commit")
+    instead.add_argument("--weekly", action="store_true", help="instead of a night, test that peers equal the engine")
+    instead.add_argument("--demo", action="store_true", help="on a virtual cluster of its own, as root on Linux")
     return found
 
 

@@ -32,7 +32,7 @@ PEER_HELP = f"{', '.join(COMPARISONS)}, all of these, or {UNTUNED} (ourselves, w
 LAYOUT_HELP = "of the peer, where it isn't our grid's: another grid, or such as tensor=2,pipeline=2; repeatable"
 GRID_HELP = "instead of the peer's usual one; repeatable. Under a launcher such as srun, its ranks take part"
 
-EARLIER_HELP = "the engine of another commit, in this folder; on each --grid, instead of --peer's default or besides"
+AGAINST_HELP = "the engine of another commit, in this folder; on each --grid, instead of --peer's default or besides"
 MICRO_HELP = "sequences a rank takes at once, both sides (default: its share; of a pipeline 4 parts a stage)"
 PEER_MICRO_HELP = "the peer's, where it isn't ours"
 DEVICE_MEMORY_HELP = "of one device: a contest that doesn't fit is told, not held (default: a GPU's, else endless)"
@@ -46,7 +46,7 @@ def peers(
     *,
     peer: Annotated[tuple[str, ...], Parameter(metavar="NAME", help=PEER_HELP)] = (),
     grid: Annotated[Grids, Parameter(help=GRID_HELP)] = (),
-    earlier: Annotated[Path | None, Parameter(metavar="DIR", help=EARLIER_HELP)] = None,
+    against: Annotated[Path | None, Parameter(metavar="DIR", help=AGAINST_HELP)] = None,
     layout: Annotated[tuple[PeerLayout, ...], words(parse, "LAYOUT"), Parameter(help=LAYOUT_HELP)] = (),
     overlap: Annotated[OverlapFlags, Parameter(help="as in train")] = ALL,
     tune_matmul: Annotated[bool, Parameter(help="of ours, as in train; what a job before has timed is kept")] = False,
@@ -96,7 +96,7 @@ def peers(
         **asdict(sampling),
     )
     check_every(checkpoint_every, case.model)
-    contests = chosen(peer or ([] if earlier else ["all"]), grid, layout, earlier)
+    contests = chosen(peer or ([] if against else ["all"]), grid, layout, against)
     try:
         report = compare(contests, case, out, launch, dict(labels))
     except Exception as error:

@@ -25,7 +25,7 @@ from engine.peers.fit import room_here, settled
 from engine.peers.layout import PeerLayout, unsharded
 from engine.peers.memory import Room, SideBytes, side_bytes
 from engine.peers.ranks import HeldJob, run_ranks, take_part
-from engine.peers.registry import COMPARISONS, OWN_COMPARISON, earlier
+from engine.peers.registry import COMPARISONS, OWN_COMPARISON, another_commit
 from engine.peers.result_writer import ResultWriter, asked_fields
 from engine.result.metrics import paired_ratio, ratio_of_medians
 from engine.result.peers import (
@@ -68,15 +68,16 @@ def chosen(
     if "all" not in names:
         for comparison in comparisons:
             environments.check(comparison.library)
-    more = [earlier(checkout).on(grid) for grid in grids or (Grid(),)] if checkout else []
+    more = [another_commit(checkout).on(grid) for grid in grids or (Grid(),)] if checkout else []
     if not layouts:
         return [comparison.on(grid) for comparison in comparisons for grid in grids or (comparison.grid,)] + more
-    return more + [
+    laid_out = [
         comparison.laid_out(layout, grid)
         for comparison in comparisons
         for layout in layouts
         for grid in grids or (Grid(x=layout.size),)
     ]
+    return laid_out + more
 
 
 def kind_of_device(name: str, local_rank: int) -> DeviceKind:

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any, Self
 
 import torch
+from pydantic import ValidationError
 
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
@@ -55,7 +56,9 @@ class ExternalSide:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         here, there = Pipe()
         words = [str(python_of(comparison.library)), "-P", "-m", "engine.peers.external", str(there.fileno())]
-        own = {"PYTHONPATH": comparison.checkout or str(ROOT), "OMP_NUM_THREADS": str(case.threads)}
+        own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(case.threads)}
+        if comparison.checkout:  # whose Python is ours, with what it finds by that
+            own["PYTHONPATH"] = os.pathsep.join([comparison.checkout, os.environ.get("PYTHONPATH", "")])
         own |= {"PYTHONUNBUFFERED": "1"} | environ(comparison.library, comm.device.type)
         self._process = subprocess.Popen(
             words,
@@ -87,7 +90,10 @@ class ExternalSide:
     def measured(self) -> Side:
         self._begin(end(self._case))
         self._send(None)
-        return Side.model_validate(self._answer())
+        try:
+            return Side.model_validate(self._answer())
+        except ValidationError as error:
+            raise RunError(f"What {self._comparison.name} measured isn't as here, so take a later commit.") from error
 
     def close(self) -> None:
         """End the process: it ends by itself when nobody holds the pipe any more."""

@@ -1,11 +1,14 @@
-"""What is asked of a peer is pickled by the names of fields, without those that are as by default: another commit
-understands it as long as it has the others, too.
+"""What is asked of a peer is pickled by the names of fields, without most of those that are as by default: another
+commit understands it as long as it has the others, too.
 """
 
 import pickle
 from dataclasses import MISSING, Field, fields, is_dataclass
 from io import BytesIO
 from typing import Any
+
+ALWAYS = frozenset({"road", "threads", "warmup"})
+"""By these fields it is measured, so both sides have to take them alike, whatever their defaults are."""
 
 
 class _ByName(pickle.Pickler):
@@ -17,7 +20,7 @@ class _ByName(pickle.Pickler):
 
 def _given(one: Any, field: "Field[Any]") -> bool:
     default = field.default_factory() if field.default_factory is not MISSING else field.default
-    return field.init and (default is MISSING or getattr(one, field.name) != default)
+    return field.init and (field.name in ALWAYS or default is MISSING or getattr(one, field.name) != default)
 
 
 def _made(kind: type, given: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.peers import known
 from engine.peers.comparison import Comparison, Option
-from engine.result.names import EARLIER, UNTUNED
+from engine.result.names import ANOTHER_COMMIT, UNTUNED
 
 _FILES = [import_module(f"{known.__name__}.{file.name}") for file in pkgutil.iter_modules(known.__path__)]
 
@@ -45,11 +45,11 @@ OWN_COMPARISON = Comparison(
 """It shows what a tuned engine gains over itself. It is no one else's, so it is held only where it is named."""
 
 
-def earlier(checkout: Path) -> Comparison:
+def another_commit(checkout: Path) -> Comparison:
     """Compare with the engine of another commit, in that folder, with all that ours is set to. Raises UsageError where
     that commit can't be asked.
     """
     if not (checkout / "engine" / "peers" / "pickled.py").is_file():
         raise UsageError(f"{checkout} has no engine that can be a peer: take the folder of a commit that can.")
     peer = "the engine of another commit"
-    return replace(OWN_COMPARISON, name=EARLIER, peer=peer, tunes=False, checkout=str(checkout.resolve()))
+    return replace(OWN_COMPARISON, name=ANOTHER_COMMIT, peer=peer, tunes=False, checkout=str(checkout.resolve()))

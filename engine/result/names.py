@@ -5,5 +5,5 @@ from typing import Literal
 SamplerName = Literal["ddim", "ddpm"]
 UNTUNED = "untuned"
 """This peer is the engine itself, without its tuner."""
-EARLIER = "earlier"
+ANOTHER_COMMIT = "another-commit"
 """This peer is the engine of another commit."""

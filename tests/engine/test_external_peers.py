@@ -34,7 +34,7 @@ from engine.peers.layout import Layout
 from engine.peers.ours import Ours
 from engine.peers.peer import StepMetrics
 from engine.peers.pickled import _made, dumps
-from engine.peers.registry import COMPARISONS, earlier
+from engine.peers.registry import COMPARISONS, another_commit
 from engine.result.peers import Measured
 from engine.training_record import OptimConfig, PrecisionName
 
@@ -277,7 +277,7 @@ def test_torchtitan_keeps_each_key_head_between_its_queries_and_its_value() -> N
 
 
 def test_the_engine_of_a_checkout_is_a_peer_whose_losses_are_ours() -> None:
-    contest = earlier(environments.ROOT).on(Grid(data=2))
+    contest = another_commit(environments.ROOT).on(Grid(data=2))
     for found in run_processes(Grid(data=2), hold, contest, replace(CASE, precision="fp64", road="gloo")):
         assert isinstance(found, Measured), found
         assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-15)
@@ -286,14 +286,14 @@ def test_the_engine_of_a_checkout_is_a_peer_whose_losses_are_ours() -> None:
 
 
 def test_a_peer_is_asked_by_the_names_of_what_is_not_as_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = (earlier(environments.ROOT), CASE)
+    asked = (another_commit(environments.ROOT), CASE)
     assert pickle.loads(dumps(asked)) == asked
     assert b"rounds" in dumps(asked)
-    assert b"autocast" not in dumps(asked), "an earlier commit need not know it"
+    assert b"autocast" not in dumps(asked), "another commit need not know it"
     assert b"autocast" in dumps(replace(CASE, autocast=True))
 
 
-def test_an_earlier_commit_that_does_not_know_what_is_asked_says_so() -> None:
+def test_another_commit_that_does_not_know_what_is_asked_says_so() -> None:
     """It is sent a grid of a kind of axis that it doesn't have."""
     sent = pickle.dumps(Unheard())
     here, there = Pipe()
@@ -321,7 +321,7 @@ class Unheard:
 def test_a_folder_without_an_engine_that_can_be_asked_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", "peers", "--earlier", str(tmp_path), "--out", str(tmp_path / "out.json")]) == 2
+    assert main(["bench", "peers", "--against", str(tmp_path), "--out", str(tmp_path / "out.json")]) == 2
     assert f"{tmp_path} has no engine that can be a peer: take the folder of a commit that can." in (
         capsys.readouterr().err
     )

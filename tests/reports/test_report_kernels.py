@@ -11,7 +11,7 @@ from sample_results import gemm, save
 from sample_tuning import EVEN, tuning, untuned
 
 from engine.result.metrics import choices_that_hold
-from engine.result.names import EARLIER
+from engine.result.names import ANOTHER_COMMIT
 from engine.result.peers import PeersResult
 from engine.result.schema import Result
 from reports.frame import Frames, frames
@@ -158,14 +158,14 @@ def test_the_engines_own_contests_are_not_among_peers_and_that_of_the_tuner_is_o
     save([result], tmp_path / "r")
     against = contests(("ddp",), job=1)
     against = against.model_copy(
-        update={"contests": tuple(one.model_copy(update={"peer": EARLIER}) for one in against.contests)}
+        update={"contests": tuple(one.model_copy(update={"peer": ANOTHER_COMMIT}) for one in against.contests)}
     )
     save_contests([contests(("fsdp2",)), untuned(result), against], tmp_path / "r")
     build([tmp_path / "r"], tmp_path / "site")
     kernels, peers, index = ((tmp_path / "site" / f"{name}.html").read_text() for name in ("kernels", "peers", "index"))
     assert "gpt-320b-l2" in kernels
     assert "untuned" not in peers
-    assert EARLIER not in peers
+    assert ANOTHER_COMMIT not in peers
     assert "fsdp2" in peers
     assert "Kernel modes" in index
 

@@ -31,6 +31,7 @@ with loading():
     from engine.comm.process_group import carried
     from engine.measure.clock import stamp_promptly
     from engine.measure.memory import keep_freed_memory
+    from engine.measure.recorder import Recorder
     from engine.peers.alternate import on_grid
     from engine.peers.layout import Layout
     from engine.peers.ours import Ours
@@ -47,8 +48,9 @@ def main() -> None:
     threading.Thread(target=_listen, args=(pipe, orders), daemon=True).start()
     asked = orders.get()
     if isinstance(asked, Exception):
-        pipe.send(RunError(f"This commit doesn't know all that is asked of it, so compare a later one: {asked}."))
-        asked = orders.get()  # until the pipe is closed
+        pipe.send(RunError(f"The commit in {CHECKOUT} doesn't know all that is asked, so take a later one: {asked}."))
+        while True:
+            orders.get()  # until the pipe is closed, which ends the process
     comparison, case, launch = asked
     try:
         for answer in _life(comparison, case, launch, orders):
@@ -93,7 +95,8 @@ def _life(comparison: Comparison, case: Case, launch: Launch, orders: "SimpleQue
     os.environ.update({name: str(value) for name, value in place.items()})
     init_process_group(launch, device, timeout, store, memory=through_memory(comparison, case.road).peer)
     if comparison.checkout:
-        comm = on_grid(comparison.grid, case, device, memory=through_memory(comparison, case.road).peer)
+        recorder = Recorder.on(device, breakdown=False, alone=comparison.grid.size == 1)
+        comm = on_grid(comparison.grid, case, device, recorder, memory=through_memory(comparison, case.road).peer)
         turns = LocalSide(lambda: engine_step(case, comm), device, case.warmup, comm.carried)
     else:
         turns = LocalSide(lambda: external_step(comparison, case, device), device, case.warmup, carried)
