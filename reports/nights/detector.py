@@ -3,23 +3,21 @@
 A night is the median of its jobs, as the logarithm of how bad the figure is, less what the canary explains: a frozen
 program that runs in the same jobs and knows nothing of the engine, so that both share the machine's mood. Night t is
 
-    level + drift t + step (t >= since) + noise of t
+    level + drift t + step (t >= since) + noise of t,    noise of t = alike (noise of t - 1) + what is new in t
 
-The level may be anything, and the drift is a normal one of DRIFT a night. Noise is normal, with a scale and a
-correlation of one night with the next that the nights before have shown, the correlation by its upper end: nights that
-resemble one another tell as little as the fewer ones that they are worth, of which Student's t has its freedom. A night
-farther from the others than REACH times what is new in a night counts as if it were so far, and a step is that of three
-nights at least: one or two prove nothing, however bad.
+The level may be anything, and the drift is a normal one of DRIFT a night. What is new is normal, with a scale that the
+nights before have shown, and so has Student's t its freedom; alike is the upper end of what they show. A night farther
+off than REACH scales, from the level and from the nights around it, counts as if it were so far.
 
-The step of the last w nights is their change for the worse or for the better if chance gives as much in at most the
-limit's share of nights, over all w that are tried, and if it is LEAST or more. From then on nights before it are moved
-by it, so that all nights tell of the present level.
+The step of the last w nights is their change for the worse or for the better if chance gives one as sure that way in at
+most the limit's share of nights, over all w that are tried, even if the two nights on either side that speak most for
+it spoke like the third: one or two prove nothing, however bad. Its size, the median of its nights, has to be LEAST or
+more. From then on nights before it are moved by it, so that all nights tell of the present level.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from statistics import median
 from typing import TypeAlias
 
@@ -37,17 +35,17 @@ NIGHTS_A_YEAR = 365
 FEWEST, BASELINE = 20, 90
 """At least and at most so many nights before a change tell what is usual."""
 WINDOWS = (3, 5, 8, 13, 21, 34)
-"""A change is looked for in so many nights, a quarter of all that are known at most; with which of them it began is
-found out then.
-"""
-REACH = 5.0
+"""A change is looked for in so many nights, behind FEWEST or more; with which of them it began is found out then."""
+AROUND = 5
+"""So many nights tell what is usual around one of them, of which two may be off."""
+REACH = 4.0
 DRIFT = 0.0004
 """A level drifts by so much a night, either way: about 1 % a month."""
 SCALE_OF_MAD = 1.4826
 """A normal distribution's standard deviation is so many times its median absolute deviation."""
 LEAST_SCALE = 1e-3
 """A figure that never varies still may by so much."""
-SURE = 1.96
+SURE = 1.645
 """A correlation from night to night is taken so many standard errors above what was found."""
 MOST_ALIKE = 0.95
 WORTH_A_JOB = 1.645
@@ -62,21 +60,21 @@ def limit_of(figures: float) -> float:
 @dataclass(frozen=True, slots=True)
 class Noise:
     """A figure's nights vary so: about a level at the last of them, with a drift a night, a scale, and a correlation of
-    each night with the next. reach: how far from the line a night may count.
+    each night with the next. new: the scale of what is new in a night.
     """
 
     level: float
     drift: float
     scale: float
     alike: float
-    reach: float
+    new: float
     freedom: float
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """A figure's level has changed by so much, as a logarithm, upwards worse, so many nights ago. chance: of a step at
-    least as sure in one night without any change.
+    least as sure, the same way, in one night without any change.
     """
 
     size: float
@@ -85,149 +83,179 @@ class Step:
 
 
 def noise_of(before: Floats) -> Noise:
-    """Estimate how nights vary from those before the ones that are judged, oldest first."""
+    """Estimate how nights vary from those before the ones that are judged, oldest first, drawn in."""
     count = len(before)
     place = np.arange(count) - (count - 1.0)
-    tame = _drawn_in(before, float(np.median(before)), SCALE_OF_MAD * _mad(before) * REACH)
-    spread = place - place.mean()
-    rough = max(SCALE_OF_MAD * _mad(np.diff(before)) / math.sqrt(2), LEAST_SCALE)
-    drift = float(spread @ tame) / (float(spread @ spread) + (rough / DRIFT) ** 2)
+    spread, moves = place + (count - 1) / 2, before[1:] - before[:-1]
+    rough = max(float(moves @ moves) / 2 / count, LEAST_SCALE**2)
+    drift = float(spread @ before) / (float(spread @ spread) + rough / DRIFT**2)
     flat = before - drift * place
-    level = float(np.median(flat))
-    reach = REACH * max(SCALE_OF_MAD * _mad(flat), LEAST_SCALE)
-    left = _drawn_in(flat, level, reach)
-    left = left - left.mean()
+    left = flat - flat.mean()
     square = float(left @ left)
     found = float(left[1:] @ left[:-1]) / square if square > 0 else 0.0
     likely = min(max(found + (1 + 3 * found) / count, 0.0), MOST_ALIKE)
     alike = min(likely + SURE * math.sqrt((1 - likely**2) / count), MOST_ALIKE)
-    worth = max(count * (1 - alike) / (1 + alike), 3.0)
-    scale = max(math.sqrt(square / count * worth / (worth - 1)), LEAST_SCALE)
-    return Noise(level, drift, scale, alike, reach * math.sqrt(1 - alike**2), worth - 2)
+    fresh = left[1:] - alike * left[:-1]
+    freedom = count - 3
+    new = max(math.sqrt(float(fresh @ fresh) / freedom), LEAST_SCALE)
+    return Noise(_median(flat), drift, new / math.sqrt(1 - alike**2), alike, new, freedom)
 
 
 def step(values: Floats, limit: float) -> Step | None:
     """Find the surest step of the last nights, oldest first, if chance gives one in at most that share of nights."""
-    windows = [window for window in WINDOWS if window <= min(len(values) - FEWEST, len(values) // 4)]
+    windows = [window for window in WINDOWS if window <= len(values) - FEWEST]
     if not windows:
         return None
-    judged = values[-(BASELINE + windows[-1]) :]
-    noise = noise_of(judged[: -windows[-1]])
-    line = noise.level + noise.drift * np.arange(windows[-1] + 1 - len(judged), windows[-1] + 1)
-    flat = judged - line
-    inverse, certainty = _inverse(len(judged), math.ceil(noise.alike * 20) / 20, _ratio(noise.scale))
-    tame = _drawn_in(flat, 0.0, noise.reach)
-    along = np.cumsum((inverse @ tame)[::-1])
-    by_scale = along / np.sqrt(certainty) / noise.scale
-    surest = max(windows, key=lambda window: abs(by_scale[window - 1]))
-    chance = len(windows) * float(stdtr(noise.freedom, -abs(by_scale[surest - 1])))
-    if chance > limit:
+    most = windows[-1]
+    judged = drawn_in(values[-(BASELINE + most) :])
+    noise = noise_of(judged[:-most])
+
+    def chance(sure: float) -> float:
+        return len(windows) * float(stdtr(noise.freedom, -sure))
+
+    sure = _sure(judged, noise, most)
+    surest = max((sure[window - 1] for window in windows), key=abs)
+    way = math.copysign(1.0, surest)
+    if chance(way * surest) > limit:
         return None
-    way = np.sign(by_scale[surest - 1])
-    since = way * np.cumsum(tame[::-1]) / np.sqrt(np.arange(1, len(tame) + 1))
-    nights = WINDOWS[0] + int(np.argmax(since[WINDOWS[0] - 1 : windows[-1]]))
-    size = float(np.median(flat[-nights:]))
-    return Step(size, nights, chance) if way * size > 0 and abs(math.expm1(size)) >= LEAST else None
+    nights = WINDOWS[0] + int(np.argmax(way * sure[WINDOWS[0] - 1 :]))
+    less = way * judged
+    less[-nights:] = np.minimum(less[-nights:], np.sort(less[-nights:])[-WINDOWS[0]])
+    around = slice(-nights - AROUND, -nights)
+    less[around] = np.maximum(less[around], np.sort(less[around])[WINDOWS[0] - 1])
+    size = _median(judged[-nights:] - noise.level - noise.drift * np.arange(most - nights + 1, most + 1))
+    at_least = chance(_sure(less, noise, nights)[-1])
+    if at_least > limit or way * size <= 0 or abs(math.expm1(size)) < LEAST:
+        return None
+    return Step(size, nights, at_least)
 
 
-@lru_cache(maxsize=1024)
-def _inverse(count: int, alike: float, ratio: float) -> tuple[Floats, Floats]:
-    """Invert the covariance of so many nights, in squares of their noise's scale; the second array has the inverse of
-    the variance of a step of the last w of them, at w - 1.
-    """
-    place = np.arange(count, dtype=np.float64)
-    covariance = alike ** np.abs(place[:, None] - place) + 1e6
-    covariance += ratio**2 * np.outer(place - place.mean(), place - place.mean())
-    inverse: Floats = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
-    certainty: Floats = np.cumsum(np.cumsum(inverse[::-1, ::-1], axis=0), axis=1).diagonal().copy()
-    return inverse, certainty
+def _sure(nights: Floats, noise: Noise, most: int) -> Floats:
+    """Give the step of the last w nights in its standard deviations, at w - 1, for each w up to so many."""
+    place = np.arange(len(nights), dtype=np.float64)
+    terms = np.stack([nights, np.ones_like(place), place - (len(nights) - 1) / 2])
+    new = terms.copy()
+    new[:, 1:] -= noise.alike * terms[:, :-1]
+    new[:, 0] *= math.sqrt(1 - noise.alike**2)
+    along = noise.alike * new[:, : -most - 1 : -1] + (1 - noise.alike) * np.cumsum(new[:, : -most - 1 : -1], axis=1)
+    gram = new[1:] @ new.T
+    gram[1, 2] += (noise.new / DRIFT) ** 2
+    explained = np.linalg.solve(gram[:, 1:], along[1:])
+    square = 1 + (1 - noise.alike) ** 2 * np.arange(most) - (along[1:] * explained).sum(axis=0)
+    sure: Floats = (along[0] - gram[:, 0] @ explained) / np.sqrt(square) / noise.new
+    return sure
 
 
-def _ratio(scale: float) -> float:
-    """Give a night's drift by the scale, rounded up to a power of the root of two, so that inverses are used again."""
-    return float(2 ** (math.ceil(2 * math.log2(DRIFT / scale)) / 2))
+def _median(values: Floats) -> float:
+    """Return the median of few numbers, which NumPy's own takes several times as long for."""
+    ordered = np.sort(values)
+    return float(ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
 
 
-def _mad(values: Floats) -> float:
-    return float(np.median(np.abs(values - np.median(values))))
+def _reach(moves: Floats) -> float:
+    return max(REACH * SCALE_OF_MAD * _median(np.abs(moves)), LEAST_SCALE)
 
 
-def _drawn_in(values: Floats, middle: float, reach: float) -> Floats:
-    return np.clip(values, middle - reach, middle + reach)
+def drawn_in(values: Floats) -> Floats:
+    """Draw nights in that are too far off."""
+    level, reach = _median(values), _reach(values[1:] - values[:-1]) / math.sqrt(2)
+    middle = np.minimum(np.maximum(np.arange(len(values)), AROUND // 2), len(values) - 1 - AROUND // 2)
+    around = np.sort(values[middle[:, None] + np.arange(AROUND) - AROUND // 2], axis=1)[:, AROUND // 2]
+    return np.minimum(np.maximum(values, np.minimum(around, level) - reach), np.maximum(around, level) + reach)
 
 
 def explained(values: Floats, canary: Floats) -> Floats:
-    """Say how much of each night the canary explains. Both are logarithms; where the canary is NaN it explains nothing.
+    """Say how much of each night the canary explains. Both are logarithms; where the canary is NaN it is taken to be
+    between what it is in the nights around.
 
     Its share is that of least squares between the differences from night to night, in which no change of level counts
     more than once, less what chance alone would give (James and Stein).
     """
-    moves, mood = np.diff(values), np.diff(canary)
-    known = np.isfinite(mood)
-    found = np.zeros(len(values))
-    if np.count_nonzero(known) < FEWEST:
-        return found
-    y, c = (_drawn_in(one, 0.0, REACH * SCALE_OF_MAD * _mad(one)) for one in (moves[known], mood[known]))
+    known = np.isfinite(canary)
+    both = known[1:] & known[:-1]
+    if np.count_nonzero(both) < FEWEST:
+        return np.zeros(len(values))
+    moves = [np.diff(one)[both] for one in (values, canary)]
+    y, c = (np.clip(one, -_reach(one), _reach(one)) for one in moves)
     square = float(c @ c)
-    if not square:
-        return found
-    share = float(c @ y) / square
+    share = float(c @ y) / square if square else 0.0
+    if share <= 0:
+        return np.zeros(len(values))
     left = y - share * c
     error = float(left @ left) / (len(y) - 1) / square
-    share = min(max(share, 0.0), 1.0) * max(0.0, 1 - error / share**2) if share else 0.0
-    here = np.isfinite(canary)
-    found[here] = share * (canary[here] - np.median(canary[here]))
-    return found
+    share = min(share, 1.0) * max(0.0, 1 - error / share**2)
+    place = np.arange(len(values))
+    mood = np.interp(place, place[known], canary[known])
+    return share * (mood - _median(mood))
+
+
+@dataclass(slots=True)
+class Open:
+    """A figure got worse with the night at that position, by that step, of which so much is left."""
+
+    since: int
+    step: Step
+    left: float
 
 
 @dataclass(slots=True)
 class Follower:
     """It follows a figure from night to night. limit: the share of nights in which chance alone may show a change.
 
-    worse: the steps for the worse that later ones for the better haven't undone, each with the position of its first
-    night, the newest last.
+    worse: what later changes for the better haven't undone, the newest last.
     """
 
     limit: float
-    worse: list[tuple[int, Step]] = field(default_factory=list)
+    worse: list[Open] = field(default_factory=list)
     _values: list[float] = field(default_factory=list)
     _canary: list[float] = field(default_factory=list)
+    _clean: Floats = field(default_factory=lambda: np.empty(0))
 
-    def add(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> Step | None:
-        """Add a night, by how bad each of its jobs is as a logarithm; returns the change that it shows."""
+    def see(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> None:
+        """Add a night, by how bad each of its jobs is as a logarithm."""
         self._values.append(median(jobs))
         self._canary.append(median(canary) if canary else math.nan)
-        found = step(self._clean(), self.limit)
+        most = BASELINE + WINDOWS[-1]
+        values = np.array(self._values[-most:])
+        self._clean = values - explained(values, np.array(self._canary[-most:]))
+
+    def add(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> Step | None:
+        """See a night; returns the change that it shows."""
+        self.see(jobs, canary)
+        found = step(self._clean, self.limit)
         if found:
             since = len(self._values) - found.nights
             self._values[:since] = [value + found.size for value in self._values[:since]]
             self._count(since, found)
         return found
 
-    def looks_worse(self, jobs: Sequence[float]) -> bool:
+    def last(self) -> tuple[Noise, float] | None:
+        """Say what was expected of the last night, and how bad it was less what the canary explains; None where too few
+        nights before it tell.
+        """
+        before = self._clean[:-1][-BASELINE:]
+        return (noise_of(drawn_in(before)), float(self._clean[-1])) if len(before) >= FEWEST else None
+
+    def looks_worse(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> bool:
         """Say whether a night of these jobs is worth another one."""
-        values = np.array(self._values[-BASELINE:])
-        if len(values) < FEWEST:
+        self.see(jobs, canary)
+        last = self.last()
+        del self._values[-1], self._canary[-1]
+        if last is None:
             return False
-        noise = noise_of(values)
-        above = median(jobs) - noise.level
+        noise, now = last
+        above = now - noise.level - noise.drift
         return math.expm1(above) >= LEAST and above > WORTH_A_JOB * noise.scale
 
-    def usual(self) -> Noise | None:
-        """Say what is expected of the next night; None where too few tell."""
-        values = self._clean()[-BASELINE:]
-        return noise_of(values) if len(values) >= FEWEST else None
-
-    def _clean(self) -> Floats:
-        most = BASELINE + WINDOWS[-1]
-        values = np.array(self._values[-most:])
-        return values - explained(values, np.array(self._canary[-most:]))
-
     def _count(self, since: int, found: Step) -> None:
-        """Remember what got worse, and forget what a gain of half its size or more undoes."""
+        """Remember what got worse, and forget what gains of half its size or more undo."""
         if found.size > 0:
-            self.worse.append((since, found))
+            self.worse.append(Open(since, found, found.size))
             return
         gained = -found.size
-        while self.worse and gained >= self.worse[-1][1].size / 2:
-            gained -= self.worse.pop()[1].size
+        while self.worse and gained > 0:
+            last = self.worse[-1]
+            last.left, gained = last.left - gained, gained - last.left
+            if last.left > last.step.size / 2:
+                break
+            self.worse.pop()

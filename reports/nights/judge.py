@@ -78,19 +78,20 @@ def _figure(
     watch = Follower(limit * share(one.figure, series.figures))
     followed = list[int]()
     for position, values, canary in _since(one, nights, series):
+        if followed and position - followed[-1] > GIVEN_UP + 1:
+            watch.worse.clear()
         followed.append(position)
-        expected, open_before = watch.usual(), list(watch.worse)
+        level = -sum(each.left for each in watch.worse)
         found = watch.add(*_as_followed(one, values, canary))
         if found:
             changes[followed[len(followed) - found.nights]] = found
         alarm = None
         if watch.worse:
-            since, raised = watch.worse[-1]
+            since, raised = watch.worse[-1].since, watch.worse[-1].step
             alarm = Alarm(nights[followed[since]].name, raised is found, math.expm1(raised.size), raised.chance)
         lately = any(step.size < 0 for at, step in changes.items() if at in followed[-WINDOWS[-1] :])
         word: Word = "worse" if alarm else "better" if lately else "same"
-        level = -sum(step.size for _, step in open_before)
-        verdicts[position] = _verdict(one, values, expected, level, usual, len(followed), word, alarm)
+        verdicts[position] = _verdict(one, values, watch.last(), level, usual, len(followed), word, alarm)
     return Judged(one, usual, verdicts | dict(_absent(one, verdicts, ran)), changes)
 
 
@@ -111,21 +112,23 @@ def _as_followed(
 
 
 def _verdict(
-    one: FigureHistory, values: Sequence[float], expected: Noise | None, level: float, usual: Reference, nights: int,
-    word: Word, alarm: Alarm | None,
+    one: FigureHistory, values: Sequence[float], last: tuple[Noise, float] | None, level: float, usual: Reference,
+    nights: int, word: Word, alarm: Alarm | None,
 ) -> Verdict:  # fmt: skip
-    """Set a night against what is expected of it. level: what open alarms have moved that by."""
+    """Set a night against what is expected of it with this mood. level: what open alarms have moved that by."""
     value, sign = median(values), worse_by(one.unit)
-    if expected is None:
+    if last is None:
         why = f"{nights} of the {FEWEST} nights that tell what is usual"
         return Verdict(one.key, one.figure, one.unit, "unknown", len(values), value=value, reason=why)
+    expected, now = last
+    mood = sign * math.log(value) - now
     without = expected.level + expected.drift + level
-    effect = sign * math.log(value) - without
+    effect = now - without
     half = float(stdtrit(expected.freedom, (1 + CONFIDENCE) / 2)) * expected.scale
     low, high = sorted(math.expm1(sign * end) for end in (effect - half, effect + half))
     drift = math.expm1(without - sign * math.log(usual.median))
     return Verdict(
-        one.key, one.figure, one.unit, word, len(values), value=value, usual=math.exp(sign * without),
+        one.key, one.figure, one.unit, word, len(values), value=value, usual=math.exp(sign * (without + mood)),
         change=math.expm1(sign * effect), low=low, high=high, alarm=alarm,
         far=not alarm and math.expm1(effect) >= LEAST and effect > 2 * half,
         drift=drift if not alarm and drift >= LEAST and drift > math.expm1(expected.scale) else 0.0,
