@@ -15,10 +15,12 @@ _SI = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "
 
 
 def clean(text: str, limit: int = 400) -> str:
-    """Write one line of printable text: control and direction characters become U+FFFD, a long one is cut with "…"."""
+    """Write one line of printable text: characters of control, of direction, and of no meaning, which XML can't have,
+    become U+FFFD, and a long one is cut with "…".
+    """
     if text.isprintable() and len(text) <= limit:
         return text
-    kept = "".join("\ufffd" if unicodedata.category(char) in ("Cc", "Cf", "Cs") else char for char in text)
+    kept = "".join("\ufffd" if unicodedata.category(char) in ("Cc", "Cf", "Cn", "Cs") else char for char in text)
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
 
 

@@ -122,7 +122,7 @@ def say(sentence: str) -> None:
 
 
 def keep(night: NightRun, reported: NightReport) -> None:
-    """Write the night's summary in each form. If the disk is full it is said, and changes no verdict."""
+    """Write the night's summary in each form. Whatever prevents that is said, and changes no verdict."""
     forms: tuple[Callable[[NightReport], str], ...] = (
         summary.as_text, summary.as_markdown, summary.as_junit, summary.as_json
     )  # fmt: skip
@@ -131,7 +131,7 @@ def keep(night: NightRun, reported: NightReport) -> None:
             for name in (night.name, "latest"):
                 write_text(_folder(night) / f"{name}.{ending}", form(reported))
         say(f"The summary is {_folder(night) / night.name}.txt, .md, .xml (JUnit) and .json.")
-    except OSError as error:
+    except Exception as error:  # an error here would say that the machine got worse
         say(f"The summary could not be written: {error}")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 from sample_nights import night_name, slowed, store
@@ -40,6 +41,9 @@ def test_a_summary_that_cannot_be_written_changes_no_verdict(night: NightRun, ca
     (night.folder / "other" / "results").mkdir(parents=True)
     (night.folder / "other" / "results" / "nights").write_text("a file where a folder has to be")
     keep(other, told)
+    assert "The summary could not be written" in capsys.readouterr().err
+    odd = replace(told, system=None)  # type: ignore[arg-type]
+    keep(night, odd)
     assert "The summary could not be written" in capsys.readouterr().err
 
 

@@ -303,6 +303,7 @@ def test_every_study_has_its_own_name_and_place() -> None:
 
 
 def test_text_is_made_safe_and_short() -> None:
+    assert clean("a\ufffe\uffff\ud800b") == "a\ufffd\ufffd\ufffdb"
     assert clean("a\nb\u202e" + "x" * 500, 10) == "a\ufffdb\ufffd" + "x" * 5 + "…"
     assert slug("../Ümläut & <b>") == "umlaut-b"
     assert slugs(["a b", "a-b", "<>", "()"]) == ["a-b", "a-b-2", "x", "x-2"]
