@@ -211,8 +211,7 @@ class Follower:
     _canary: list[float] = field(default_factory=list)
     _clean: Floats = field(default_factory=lambda: np.empty(0))
 
-    def see(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> None:
-        """Add a night, by how bad each of its jobs is as a logarithm."""
+    def _see(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> None:
         self._values.append(median(jobs))
         self._canary.append(median(canary) if canary else math.nan)
         most = BASELINE + WINDOWS[-1]
@@ -220,8 +219,8 @@ class Follower:
         self._clean = values - explained(values, np.array(self._canary[-most:]))
 
     def add(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> Step | None:
-        """See a night; returns the change that it shows."""
-        self.see(jobs, canary)
+        """Add a night, by how bad each of its jobs is as a logarithm; returns the change that it shows."""
+        self._see(jobs, canary)
         found = step(self._clean, self.limit)
         if found:
             since = len(self._values) - found.nights
@@ -238,7 +237,7 @@ class Follower:
 
     def looks_worse(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> bool:
         """Say whether a night of these jobs is worth another one."""
-        self.see(jobs, canary)
+        self._see(jobs, canary)
         last = self.last()
         del self._values[-1], self._canary[-1]
         if last is None:

@@ -8,7 +8,7 @@ machine moves for minutes, takes more to raise an alarm where the faster half of
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from reports.nights.history import Night
+from reports.nights.history import Night, NightJob
 from systems.references import CANARY, Key, worse_by
 
 PARTS = frozenset({"compute", "exposed_communication"})
@@ -55,21 +55,26 @@ class FigureHistory:
     values: list[list[float]]
     canary: list[list[float]]
 
+    def add(self, position: int, job: NightJob) -> None:
+        """Add a job of the night at that position, the last one so far, if it has the figure."""
+        if self.figure not in job.figures:
+            return
+        if not self.nights or self.nights[-1] != position:
+            self.nights.append(position)
+            self.values.append([])
+            self.canary.append([])
+        self.values[-1].append(job.figures[self.figure][0])
+        if CANARY in job.figures and self.figure != CANARY:
+            self.canary[-1].append(job.figures[CANARY][0])
+
 
 def figures(nights: Sequence[Night]) -> list[FigureHistory]:
     found: dict[tuple[Key, str], FigureHistory] = {}
     for position, night in enumerate(nights):
         for job in night.jobs:
             names = frozenset(job.figures)
-            for name, (value, unit) in job.figures.items():
-                if not is_judged(name, unit, names):
-                    continue
-                one = found.setdefault((job.key, name), FigureHistory(job.key, name, unit, [], [], []))
-                if not one.nights or one.nights[-1] != position:
-                    one.nights.append(position)
-                    one.values.append([])
-                    one.canary.append([])
-                one.values[-1].append(value)
-                if CANARY in job.figures and name != CANARY:
-                    one.canary[-1].append(job.figures[CANARY][0])
+            for name, (_, unit) in job.figures.items():
+                if is_judged(name, unit, names):
+                    one = found.setdefault((job.key, name), FigureHistory(job.key, name, unit, [], [], []))
+                    one.add(position, job)
     return list(found.values())

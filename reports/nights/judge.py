@@ -1,6 +1,7 @@
 """Each figure of a night is judged by the nights before it, since the first of its reference (detector.py).
 
-A figure without a reference, or of too few nights, is unknown, never the same; and nothing passes unmeasured.
+A figure without a reference, or of fewer than FEWEST nights, is unknown, never the same: the next two nights can be far
+off, and from then on it may change. What isn't measured any more doesn't pass, for GIVEN_UP nights.
 """
 
 import math
@@ -17,7 +18,7 @@ from reports.nights.detector import FEWEST, WINDOWS, Follower, Noise, Step, limi
 from reports.nights.figures import MOVED_BY_OTHERS, FigureHistory, figures, share
 from reports.nights.history import History, Night, NightJob
 from reports.nights.verdicts import Alarm, Verdict, Word
-from systems.references import FEWEST_JOBS, LEAST, Key, Reference, References, ReferenceSet, worse_by
+from systems.references import CANARY, FEWEST_JOBS, LEAST, Key, Reference, References, ReferenceSet, worse_by
 
 NOTHING_KEPT = "ReFrame has kept nothing of it, as where the night's time limit is reached"
 """A night had to run a test of which there is no job."""
@@ -26,7 +27,7 @@ GIVEN_UP = 12
 CONFIDENCE = 0.95
 
 Changes = Mapping[int, Step]
-"""They are by the position of the night with which each begins."""
+"""They are by the position of the night with which each begins; of two that begin with the same one it is their sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +46,27 @@ def judged(history: History, known: References | None) -> list[Judged]:
     every = figures(history.nights)
     limit = _limit(every, by_key)
     ran = [{job.key.name for job in night.jobs} for night in history.nights]
-    return [_figure(one, history.nights, by_key.get(one.key), limit, ran) for one in every]
+    found = [_figure(one, history.nights, by_key.get(one.key), limit, ran) for one in every]
+    by_name = {(one.of.key, one.of.figure): one for one in found}
+    return [_beside(one, by_name.get((one.of.key, MOVED_BY_OTHERS.get(one.of.figure, "")))) for one in found]
+
+
+def _beside(one: Judged, steadier: Judged | None) -> Judged:
+    """Of the same work one alarm is left, that of the steadier figure."""
+    if steadier is None:
+        return one
+    said = {
+        at: replace(verdict, alarm=None, reason=verdict.reason or f"its alarm is that of {steadier.of.figure}")
+        for at, verdict in one.verdicts.items()
+        if verdict.alarm and (other := steadier.verdicts.get(at)) and other.alarm
+    }
+    return replace(one, verdicts={**one.verdicts, **said})
 
 
 def verdicts_of(history: History, every: Iterable[Judged], position: int) -> list[Verdict]:
-    """List a night's verdicts: of figures, and of tests without a result. Of the same work one alarm is left, that of
-    the steadier figure.
-    """
+    """List a night's verdicts: of figures, and of tests without a result."""
     found = [*_without_result(history.nights[position])]
-    found += [one.verdicts[position] for one in every if position in one.verdicts]
-    alarmed = {(verdict.key, verdict.figure) for verdict in found if verdict.alarm}
-    return [
-        replace(verdict, alarm=None) if (verdict.key, MOVED_BY_OTHERS.get(verdict.figure)) in alarmed else verdict
-        for verdict in found
-    ]
+    return found + [one.verdicts[position] for one in every if position in one.verdicts]
 
 
 def _limit(every: Iterable[FigureHistory], by_key: Mapping[Key, ReferenceSet]) -> float:
@@ -84,7 +92,8 @@ def _figure(
         level = -sum(each.left for each in watch.worse)
         found = watch.add(*_as_followed(one, values, canary))
         if found:
-            changes[followed[len(followed) - found.nights]] = found
+            first = followed[len(followed) - found.nights]
+            changes[first] = replace(found, size=found.size + changes[first].size) if first in changes else found
         alarm = None
         if watch.worse:
             since, raised = watch.worse[-1].since, watch.worse[-1].step
@@ -92,6 +101,8 @@ def _figure(
         lately = any(step.size < 0 for at, step in changes.items() if at in followed[-WINDOWS[-1] :])
         word: Word = "worse" if alarm else "better" if lately else "same"
         verdicts[position] = _verdict(one, values, watch.last(), level, usual, len(followed), word, alarm)
+    if one.figure == CANARY:  # it runs in ci/nightly's jobs alone
+        ran = [names if night.nightly else () for names, night in zip(ran, nights, strict=True)]
     return Judged(one, usual, verdicts | dict(_absent(one, verdicts, ran)), changes)
 
 
@@ -192,15 +203,19 @@ def _unknown(one: FigureHistory) -> Iterator[tuple[int, Verdict]]:
 def suspects(history: History, known: References | None, tonight: Mapping[Key, Sequence[NightJob]]) -> list[Key]:
     """Find the tests of tonight with a figure that looks worse than in the nights before: another job is worth it."""
     by_key = known.by_key() if known else {}
+    every = figures(history.nights)
+    limit = _limit(every, by_key)
     found: list[Key] = []
-    for one in figures(history.nights):
+    for one in every:
         series, jobs = by_key.get(one.key), tonight.get(one.key, ())
-        values = [job.figures[one.figure][0] for job in jobs if one.figure in job.figures]
-        if not values or series is None or share(one.figure, series.figures) < 1 or one.key in found:
+        of_one = FigureHistory(one.key, one.figure, one.unit, [], [], [])
+        for job in jobs:
+            of_one.add(len(history.nights), job)
+        if not of_one.nights or series is None or share(one.figure, series.figures) < 1 or one.key in found:
             continue
-        watch = Follower(0.0)
+        watch = Follower(limit)
         for _, *of in _since(one, history.nights, series):
             watch.add(*_as_followed(one, *of))
-        if watch.looks_worse(_as_followed(one, values, ())[0]):
+        if watch.looks_worse(*_as_followed(one, of_one.values[0], of_one.canary[0])):
             found.append(one.key)
     return found

@@ -170,13 +170,13 @@ def _remarks(system: str, known: References | None, night: Night) -> Iterable[st
 
 
 def _drifted(verdicts: Iterable[Verdict], names: Mapping[Key, str]) -> Iterable[str]:
-    """Tell what is worse than its reference without a night since which it got worse."""
+    """Tell what is worse than its reference without an alarm."""
     if drifted := sorted((one for one in verdicts if one.drift), key=lambda one: -one.drift):
         words = ", ".join(f"{names[one.key]} {one.figure} (by {text.percent(one.drift)})" for one in drifted[:3])
         more = f" and {len(drifted) - 3} more" if len(drifted) > 3 else ""
         yield (
-            f"Worse than the reference, with no night since which it got worse: {words}{more}. If it is meant to stay, "
-            "make the references anew."
+            f"Worse than the reference, without an alarm: {words}{more}. If it is meant to stay, make the references "
+            "anew."
         )
 
 

@@ -27,13 +27,14 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A figure is worse while it has an alarm, and better if its level has lately changed for the better.
+    """A figure is worse while it has an alarm, its own or that of a steadier figure of the same work (reason), and
+    better if its level has lately changed for the better.
 
     A test without a result has a verdict without a figure (""). value is the median of the night's jobs, usual what was
-    expected of it without any change that an alarm is about, and change the first by the second, less one, with the
-    interval in which 95 of 100 nights without any change lie around it. drift is by how much the level is worse than
-    the reference, and far says that the night is worse by twice its interval, where no alarm says either. reason says
-    why it failed or is unknown.
+    expected of it, in the mood that the canary tells, without any change that an alarm is about, and change the first
+    by the second, less one, with the interval in which 95 of 100 nights without any change lie around it. drift is by
+    how much the level is worse than the reference, and far says that the night is worse by twice its interval, where no
+    alarm says either. reason says why it failed, is unknown, or has no alarm of its own.
     """
 
     key: Key

@@ -17,19 +17,19 @@ QUIET = 110
 
 
 def followed(
-    *levels: float, scale: float = 0.01, seed: int = 0, canary: float = 0.0
+    *levels: float, scale: float = 0.01, seed: int = 0, canary: float = 0.0, quiet: int = QUIET, limit: float = LIMIT
 ) -> tuple[Follower, list[Step | None]]:
     """Nights of noise, then nights at these levels; what each of the latter shows. canary: its share of the levels."""
     random = np.random.default_rng(seed)
-    watched, found = Follower(LIMIT), []
-    for night in range(QUIET + len(levels)):
-        level = levels[night - QUIET] if night >= QUIET else 0.0
+    watched, found = Follower(limit), []
+    for night in range(quiet + len(levels)):
+        level = levels[night - quiet] if night >= quiet else 0.0
         mood = float(random.normal(0, scale))
         jobs = [level + mood + float(random.normal(0, scale / 10))]
         shown = watched.add(jobs, [mood + canary * level] if canary else [])
         found.append(shown)
-    assert not any(found[:QUIET])
-    return watched, found[QUIET:]
+    assert not any(found[:quiet])
+    return watched, found[quiet:]
 
 
 @pytest.mark.parametrize("bad", [0.2, 5.0])
@@ -37,6 +37,39 @@ def test_two_bad_nights_prove_nothing_however_bad_they_are(bad: float) -> None:
     watched, found = followed(bad, bad, 0.0, 0.0, bad, bad, 0.0, 0.0)
     assert not any(found)
     assert not watched.worse
+
+
+@pytest.mark.parametrize("bad", [0.05, 0.2, 5.0, -0.2])
+@pytest.mark.parametrize("nights", [(1,), (1, 1), (1, 0, 1)])
+def test_nor_do_they_where_there_is_one_figure_only(nights: tuple[int, ...], bad: float) -> None:
+    assert not any(followed(*(bad * night for night in nights), *[0.0] * 12, limit=limit_of(1))[1])
+    assert any(followed(*[bad] * 10, limit=limit_of(1))[1])
+
+
+def test_two_bad_nights_before_a_usual_level_are_no_gain_where_nights_are_alike() -> None:
+    found = 0
+    for seed in range(200):
+        values = simulated.alike(95, 0.8, 0.01, np.random.default_rng(seed))
+        values[-7:-5] += 0.3
+        found += detector.step(values, limit_of(1)) is not None
+    assert found <= 6
+
+
+@pytest.mark.parametrize(("quiet", "slower"), [(25, 0.1), (40, 0.08), (60, 0.06)])
+def test_a_lasting_slowdown_of_the_first_nights_is_found_before_it_is_taken_for_noise(
+    quiet: int, slower: float
+) -> None:
+    found = [followed(*[slower] * 30, scale=0.015, seed=seed, quiet=quiet)[0].worse for seed in range(10)]
+    assert sum(map(bool, found)) >= 8
+
+
+def test_nights_enough_are_kept_for_the_longest_window() -> None:
+    tried = []
+    with pytest.MonkeyPatch.context() as patch:
+        sure = detector._sure
+        patch.setattr(detector, "_sure", lambda *of: tried.append((len(of[0]), of[2])) or sure(*of))
+        followed(*[0.0] * 60)
+    assert tried[-1] == (detector.BASELINE + detector.WINDOWS[-1], detector.WINDOWS[-1])
 
 
 def test_several_bad_nights_are_a_change_that_began_with_the_first_of_them() -> None:
@@ -64,6 +97,20 @@ def test_what_got_worse_is_over_when_it_got_better_by_half_of_that_or_more() -> 
     watched, found = followed(*[0.1] * 10, *[0.01] * 10)
     assert not watched.worse
     assert [round(math.copysign(1, one.size)) for one in found if one] == [1, -1]
+
+
+def test_gains_in_stages_add_up() -> None:
+    watched, _ = followed(*[0.12] * 12, *[0.08] * 12)
+    assert [one.left for one in watched.worse] == pytest.approx([0.08], abs=0.01)
+    watched, _ = followed(*[0.12] * 12, *[0.08] * 12, *[0.04] * 12)
+    assert not watched.worse
+
+
+def test_a_gain_undoes_the_newest_first_and_what_is_beyond_is_that_of_the_one_before() -> None:
+    watched, _ = followed(*[0.1] * 12, *[0.2] * 12, *[0.06] * 12)
+    (opened,) = watched.worse
+    assert opened.since == QUIET
+    assert opened.left == pytest.approx(0.06, abs=0.012)
 
 
 def test_what_gets_worse_still_is_a_change_of_its_own() -> None:
@@ -100,6 +147,22 @@ def test_the_canary_explains_a_mood_and_what_it_does_not_share_is_left() -> None
     assert not detector.explained(own, np.full(80, math.nan)).any()
 
 
+def test_a_night_without_the_canary_has_the_mood_of_the_nights_around_it() -> None:
+    random = np.random.default_rng(4)
+    mood = simulated.alike(80, 0.7, 0.02, random)
+    canary = mood + random.normal(0, 0.002, 80)
+    mood[-6:] += 0.3  # a machine that got slower
+    canary[-6:] += 0.3
+    canary[-4:] = math.nan
+    canary[40] = math.nan
+    left = mood - detector.explained(mood, canary)
+    assert np.ptp(left) < 0.08
+    watched = Follower(limit_of(1))
+    for level, told in zip(mood, canary, strict=True):
+        watched.add([level], [] if math.isnan(told) else [told])
+    assert not watched.worse
+
+
 def test_a_machine_that_got_slower_is_the_canarys_change_and_not_that_of_figures_that_share_it() -> None:
     assert any(followed(*[0.1] * 10)[1])
     assert not any(followed(*[0.1] * 10, canary=1.0)[1])
@@ -109,6 +172,9 @@ def test_a_night_that_looks_worse_is_worth_another_job_and_a_usual_one_is_not() 
     watched, _ = followed(0.0)
     assert watched.looks_worse([0.05])
     assert not watched.looks_worse([0.005])
+    shared, _ = followed(0.0, canary=1.0)
+    assert shared.looks_worse([0.05], [0.0])
+    assert not shared.looks_worse([0.05], [0.05])
     assert not Follower(LIMIT).looks_worse([1.0])  # nothing is known yet
 
 

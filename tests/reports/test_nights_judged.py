@@ -1,14 +1,23 @@
-"""References, culprits, and what figures and changes of the machine are."""
+"""References, verdicts, culprits, and what figures and changes of the machine are."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 
 import numpy as np
 import pytest
+import simulate_nights as simulated
+from sample_nights import FIRST, night_name
 
 from reports.nights.changes import what_changed
 from reports.nights.culprit import culprit
+from reports.nights.detector import Follower, limit_of
 from reports.nights.figures import is_judged
-from reports.nights.history import NightJob
-from reports.nights.reference import reference_of, weighted_median
-from systems.references import Key, worse_by
+from reports.nights.history import History, Night, NightJob
+from reports.nights.judge import GIVEN_UP, Judged, judged, suspects
+from reports.nights.reference import made, reference_of, weighted_median
+from systems.references import CANARY, Key, References, digest, worse_by
 
 
 def test_in_a_reference_every_night_counts_the_same_however_often_it_was_run():
@@ -42,6 +51,117 @@ def a_job(**parts: float) -> NightJob:
 
 
 USUAL = {"compute": 1.0, "exposed__x": 0.2, "exposed__data": 0.1, "host__n0": 1.0, "host__n1": 1.0, "rate__x": 1e8}
+
+
+def of_nights(*nights: dict[str, float], by_hand: Sequence[int] = ()) -> History:
+    """Nights of one job each with these figures in seconds; of none, where another test ran."""
+    jobs = [
+        replace(
+            a_job(),
+            key=KEY if figures else KEY._replace(test="Other"),
+            night=night_name(at),
+            began=FIRST + timedelta(days=at),
+            figures={name: (value, "s") for name, value in (figures or {"t": 1.0}).items()},
+        )
+        for at, figures in enumerate(nights)
+    ]
+    return History(
+        "s", tuple(Night(job.night, job.began, (job,), (), at not in by_hand) for at, job in enumerate(jobs))
+    )
+
+
+def judged_all(history: History) -> dict[str, Judged]:
+    """By the name of the figure, with references of the first 30 nights."""
+    return {one.of.figure: one for one in judged(history, references_of(history)) if one.of.key == KEY}
+
+
+def references_of(history: History) -> References:
+    series = tuple(made(replace(history, nights=history.nights[:30]), 20)[0])
+    return References(system="s", made="today", digest=digest(series), series=series)
+
+
+KEY = Key("cpu", "Test", "", "1x1x1x1", 1, "fp32", "")
+RANDOM = np.random.default_rng(11)
+
+
+def quiet(count: int, level: float = 1.0) -> list[dict[str, float]]:
+    return [{"t": level * math.exp(RANDOM.normal(0, 0.005))} for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["independent", "alike-0.5", "common"])
+def test_95_of_100_nights_without_a_change_lie_in_their_interval(kind):
+    inside = nights = 0
+    for number in range(6):
+        job = simulated.jobs_of(kind, number, 2000, 300)
+        drawn = [job(night) for night in range(300)]
+        (one, *_) = judged_all(
+            of_nights(*({"t": math.exp(t), **({} if c is None else {CANARY: math.exp(c)})} for t, c in drawn))
+        ).values()
+        said = [verdict for verdict in one.verdicts.values() if math.isfinite(verdict.low)]
+        inside += sum(verdict.low <= 0 <= verdict.high for verdict in said)
+        nights += len(said)
+    assert 0.92 < inside / nights < 0.985
+
+
+def test_an_alarm_that_was_given_up_does_not_come_back_by_itself():
+    gone = [{}] * (GIVEN_UP + 2)
+    one = judged_all(of_nights(*quiet(60), *quiet(8, 1.1), *gone, *quiet(5, 1.1)))["t"]
+    assert one.verdicts[67].alarm
+    assert [one.verdicts[68 + at].alarm is not None for at in range(GIVEN_UP + 1)] == [*GIVEN_UP * [True], False]
+    assert [one.verdicts[at].word for at in range(82, 87)] == ["same"] * 5
+    kept = judged_all(of_nights(*quiet(60), *quiet(8, 1.1), *gone[2:], *quiet(5, 1.1)))["t"]
+    assert kept.verdicts[80].alarm
+
+
+def test_of_the_same_work_one_alarm_is_left_wherever_it_is_told():
+    nights = [{"time_per_iteration": 1.02 * one["t"], "faster_half": one["t"]} for one in [*quiet(60), *quiet(20, 1.2)]]
+    every = judged_all(of_nights(*nights))
+    moved, steadier = (every[name].verdicts[79] for name in ("time_per_iteration", "faster_half"))
+    assert steadier.alarm
+    assert (moved.word, moved.alarm, moved.reason) == ("worse", None, "its alarm is that of faster_half")
+
+
+def test_nights_that_people_started_ran_no_canary_and_miss_none():
+    nights = [one | {CANARY: one["t"]} for one in quiet(62)]
+    del nights[60][CANARY], nights[61][CANARY]
+    assert 60 not in judged_all(of_nights(*nights, by_hand=[60, 61]))[CANARY].verdicts
+    missed = judged_all(of_nights(*nights, by_hand=[60]))[CANARY].verdicts
+    assert (missed[61].word, missed[61].reason) == ("unknown", "it was not measured")
+
+
+def test_gains_in_stages_move_what_is_expected_back_in_stages():
+    one = judged_all(of_nights(*quiet(60), *quiet(12, 1.12), *quiet(12, 1.08)))["t"]
+    assert one.verdicts[83].alarm
+    assert one.verdicts[83].usual == pytest.approx(1.0, abs=0.01)
+    assert one.verdicts[83].change == pytest.approx(0.08, abs=0.02)
+
+
+def test_of_two_changes_that_begin_with_one_night_both_count():
+    levels = simulated.alike(300, 0.9, 0.05, np.random.default_rng(230))
+    watched = Follower(limit_of(1))
+    found = [(at + 1 - step.nights, step.size) for at, level in enumerate(levels) if (step := watched.add([level]))]
+    told = judged_all(of_nights(*({"t": math.exp(level)} for level in levels)))["t"].changes
+    assert len(told) == len({at for at, _ in found}) < len(found)
+    assert sum(step.size for step in told.values()) == pytest.approx(sum(size for _, size in found))
+
+
+def test_a_night_is_suspected_by_what_the_canary_leaves_of_it_and_by_the_present_level():
+    moods = RANDOM.normal(0, 0.03, 100)
+    nights = [
+        {"t": one["t"] * math.exp(mood), CANARY: math.exp(mood)} for one, mood in zip(quiet(100), moods, strict=True)
+    ]
+    for night in nights[80:]:
+        night["t"] *= 1.1
+    history = of_nights(*nights)
+    known = references_of(history)
+
+    def suspected(t: float, canary: float) -> bool:
+        tonight = of_nights({"t": t, CANARY: canary}).nights[0].jobs
+        return suspects(history, known, {KEY: tonight}) == [KEY]
+
+    assert suspected(1.16, 1.0)
+    assert not suspected(1.1, 1.0)
+    assert not suspected(1.16, 1.05)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_a_figures_csv_has_every_night_with_its_jobs_its_band_and_its_verdict(ni
     assert all(float(night["least"]) <= float(night["median"]) <= float(night["most"]) for night in nights)
     assert [night["expected"] != "" for night in nights] == [False] * 20 + [True] * 25
     assert all(float(night["low"]) < float(night["expected"]) < float(night["high"]) for night in nights[20:])
-    assert [night["alarm_since"] != "" for night in nights] == [False] * (SLOWER_FROM + 4) + [True]
+    assert [night["alarm_since"] != "" for night in nights] == [False] * (SLOWER_FROM + 2) + [True] * 3
     assert [place for place, night in enumerate(nights) if night["change_of_level"]] == [SLOWER_FROM]
     assert [place for place, night in enumerate(nights) if night["updated"]] == [SLOWER_FROM]
     assert len(rows(nightly_site, "history-frontier-nights")) == 90
