@@ -123,9 +123,10 @@ NIGHTS = (
     f"{detector.FALSE_ALARMS_A_YEAR:g} times a year in all figures of a system, one that is "
     f"{text.percent(references.LEAST)} or more. Up to {detector.BASELINE} nights before tell how nights vary, how "
     "alike one is to the next, by the upper end of its interval, and how the level drifts; nights that are alike count "
-    "as the fewer ones that they are worth. A night farther off than "
+    "as the fewer ones that they are worth. A night farther off, from the level and from the nights around it, than "
     f"{detector.REACH:g} times what is new in a night counts as if it were so far, and {detector.WINDOWS[0]} nights at "
-    f"least, {detector.WINDOWS[-1]} at most, have to agree. A job that also ran the canary, a frozen program that "
+    f"least, {detector.WINDOWS[-1]} at most, have to agree: the two that speak most for a change count like the third. "
+    "A job that also ran the canary, a frozen program that "
     "knows nothing of the engine, is judged less what that explains: a machine's mood is the canary's own. The "
     "interval of a night's change and the band in a chart are those of a night without any change, of confidence 0.95.",
     "A level that got worse is an alarm until one that got better undoes half of it or more, or until references are "

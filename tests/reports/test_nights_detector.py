@@ -147,6 +147,12 @@ def test_the_canary_explains_a_mood_and_what_it_does_not_share_is_left() -> None
     assert not detector.explained(own, np.full(80, math.nan)).any()
 
 
+def test_a_share_that_chance_gives_is_mostly_none() -> None:
+    random = np.random.default_rng(5)
+    found = [detector.explained(*random.normal(0, 0.01, (2, 80))) for _ in range(50)]
+    assert sum(one.any() for one in found) < 15
+
+
 def test_a_night_without_the_canary_has_the_mood_of_the_nights_around_it() -> None:
     random = np.random.default_rng(4)
     mood = simulated.alike(80, 0.7, 0.02, random)
@@ -172,6 +178,9 @@ def test_a_night_that_looks_worse_is_worth_another_job_and_a_usual_one_is_not() 
     watched, _ = followed(0.0)
     assert watched.looks_worse([0.05])
     assert not watched.looks_worse([0.005])
+    steady, _ = followed(0.0, scale=0.001)
+    assert steady.looks_worse([1.1 * LEAST])
+    assert not steady.looks_worse([0.9 * LEAST])
     shared, _ = followed(0.0, canary=1.0)
     assert shared.looks_worse([0.05], [0.0])
     assert not shared.looks_worse([0.05], [0.05])
