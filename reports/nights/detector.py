@@ -131,7 +131,10 @@ def step(values: Floats, limit: float) -> Step | None:
 
 
 def _sure(nights: Floats, noise: Noise, most: int) -> Floats:
-    """Give the step of the last w nights in its standard deviations, at w - 1, for each w up to so many."""
+    """Give the step of the last w nights in its standard deviations, at w - 1, for each w up to so many.
+
+    Less alike times the one before, nights are independent; the level and the drift are what least squares then give.
+    """
     place = np.arange(len(nights), dtype=np.float64)
     terms = np.stack([nights, np.ones_like(place), place - (len(nights) - 1) / 2])
     new = terms.copy()
@@ -157,7 +160,9 @@ def _reach(moves: Floats) -> float:
 
 
 def drawn_in(values: Floats) -> Floats:
-    """Draw nights in that are too far off."""
+    """Draw in nights that are too far off, where those around one are the AROUND nights with it in their middle, or at
+    either end the first or last ones.
+    """
     level, reach = _median(values), _reach(values[1:] - values[:-1]) / math.sqrt(2)
     middle = np.minimum(np.maximum(np.arange(len(values)), AROUND // 2), len(values) - 1 - AROUND // 2)
     around = np.sort(values[middle[:, None] + np.arange(AROUND) - AROUND // 2], axis=1)[:, AROUND // 2]

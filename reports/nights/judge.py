@@ -1,7 +1,7 @@
 """Each figure of a night is judged by the nights before it, since the first of its reference (detector.py).
 
-A figure without a reference, or of fewer than FEWEST nights, is unknown, never the same: the next two nights can be far
-off, and from then on it may change. What isn't measured any more doesn't pass, for GIVEN_UP nights.
+A figure without a reference, or of fewer than FEWEST nights, is unknown, never the same. As a change takes three
+nights, the two after those can only be far off. What isn't measured any more doesn't pass, for GIVEN_UP nights.
 """
 
 import math
@@ -26,18 +26,17 @@ GIVEN_UP = 12
 """An alarm is given up when its figure wasn't measured in so many nights."""
 CONFIDENCE = 0.95
 
-Changes = Mapping[int, Step]
-"""They are by the position of the night with which each begins; of two that begin with the same one it is their sum."""
-
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A figure has verdicts, by the position of the night, and its level has changed with some nights."""
+    """A figure has verdicts, by the position of the night, and its level has changed with some nights: by the sum of
+    the steps that begin with the same one.
+    """
 
     of: FigureHistory
     usual: Reference | None
     verdicts: Mapping[int, Verdict]
-    changes: Changes
+    changes: Mapping[int, Step]
 
 
 def judged(history: History, known: References | None) -> list[Judged]:
@@ -96,8 +95,9 @@ def _figure(
             changes[first] = replace(found, size=found.size + changes[first].size) if first in changes else found
         alarm = None
         if watch.worse:
-            since, raised = watch.worse[-1].since, watch.worse[-1].step
-            alarm = Alarm(nights[followed[since]].name, raised is found, math.expm1(raised.size), raised.chance)
+            last = watch.worse[-1]
+            began = nights[followed[last.since]].name
+            alarm = Alarm(began, last.step is found, math.expm1(last.left), last.step.chance)
         lately = any(step.size < 0 for at, step in changes.items() if at in followed[-WINDOWS[-1] :])
         word: Word = "worse" if alarm else "better" if lately else "same"
         verdicts[position] = _verdict(one, values, watch.last(), level, usual, len(followed), word, alarm)
@@ -149,8 +149,8 @@ def _verdict(
 def _absent(
     one: FigureHistory, verdicts: Mapping[int, Verdict], ran: Sequence[Container[tuple[str, str]]]
 ) -> Iterator[tuple[int, Verdict]]:
-    """Judge nights without the figure. Nothing passes unmeasured where the test has run. Where it hasn't, an alarm
-    stays for GIVEN_UP nights, and the next one says that it is given up.
+    """Judge GIVEN_UP nights without the figure. None passes where the test has run; where it hasn't, an alarm stays,
+    and the next night says that it is given up.
     """
     for position in range(len(ran)):
         last = one.nights[bisect_left(one.nights, position) - 1]

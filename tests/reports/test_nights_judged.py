@@ -135,6 +135,7 @@ def test_gains_in_stages_move_what_is_expected_back_in_stages():
     assert one.verdicts[83].alarm
     assert one.verdicts[83].usual == pytest.approx(1.0, abs=0.01)
     assert one.verdicts[83].change == pytest.approx(0.08, abs=0.02)
+    assert one.verdicts[83].alarm.effect == pytest.approx(0.08, abs=0.01)
 
 
 def test_of_two_changes_that_begin_with_one_night_both_count():
