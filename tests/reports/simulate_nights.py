@@ -1,6 +1,6 @@
 """How often nights without any change raise an alarm, and how soon a slowdown is found, in noise of five kinds.
 
-    python tests/reports/simulate_nights.py                      200 figures, 20 years of each noise; an hour or two
+    python tests/reports/simulate_nights.py                      200 figures, 20 years of each noise; an hour
     python tests/reports/simulate_nights.py --noise measured common --years 10 --jobs 3
     python tests/reports/simulate_nights.py --write results/reframe/results.db    the noise of other jobs from now on
 
@@ -9,7 +9,7 @@ night's noise correlates by R with that of the night before. common: a mood of 1
 share by 0.5 to 1.2 and the canary wholly, to 0.3 %; beside it nights of a figure differ by 0.5 %. measured: the jobs of
 measured_noise.csv, drawn at random, each about its own figure's median. In all of them 5 % of jobs are slower besides,
 by 15 % on average (exponential), and every figure gets 1 % slower a month. A night is --jobs jobs, and as many more up
-to three as ci/nightly would run, as it looks worse.
+to three as ci/nightly would run, as it looks worse. Slowdowns come after 110 nights, or after so many as is said.
 
 False alarms pass if the upper end of what their number may be (Poisson, 95 %, one-sided) is below 1 a year of a system,
 fail if the lower one is above, and are undecided else. The exit code is 1 if a noise fails, 2 if one is undecided.
