@@ -139,7 +139,7 @@ def test_gains_in_stages_move_what_is_expected_back_in_stages():
 
 
 def test_of_two_changes_that_begin_with_one_night_both_count():
-    levels = simulated.alike(300, 0.9, 0.05, np.random.default_rng(230))
+    levels = simulated.alike(300, 0.9, 0.05, np.random.default_rng(270))
     watched = Follower(limit_of(1))
     found = [(at + 1 - step.nights, step.size) for at, level in enumerate(levels) if (step := watched.add([level]))]
     told = judged_all(of_nights(*({"t": math.exp(level)} for level in levels)))["t"].changes
