@@ -45,7 +45,7 @@ SCALE_OF_MAD = 1.4826
 """A normal distribution's standard deviation is so many times its median absolute deviation."""
 LEAST_SCALE = 1e-3
 """A figure that never varies still may by so much."""
-SURE = 1.645
+SURE = 1.96
 """A correlation from night to night is taken so many standard errors above what was found."""
 MOST_ALIKE = 0.95
 WORTH_A_JOB = 1.645
