@@ -147,7 +147,7 @@ def load(folders: Sequence[Path]) -> Loaded:
     runs, contests, checks, plans, validations = (tuple(some) for some in by_schema.values())
     return Loaded(
         tuple(map(str, folders)), runs, tuple(skipped), files, duplicates, without_record, contests, checks, plans,
-        validations, tuple(histories(databases)),
+        validations, tuple(histories(list(databases.values()))),
     )  # fmt: skip
 
 

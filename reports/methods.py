@@ -137,8 +137,9 @@ NIGHTS = (
         for one, other in MOVED_BY_OTHERS.items()
     ),
     "The culprit is the part of a step that grew most, set against the nights before: compute, or communication that "
-    f"is waited for along an axis, where that is {text.percent(culprit.COUNTS)} of the step or more. One node whose "
-    f"compute grew by {text.percent(culprit.NODE_APART)} more than the others' comes first, as the others wait for it. "
+    f"is waited for along an axis, where that is {text.percent(culprit.COUNTS)} of the step or more. One node "
+    f"comes first that computes longer than the others, which wait for it, by {text.percent(culprit.NODE_APART)} more "
+    "than is usual. "
     "What changed is what the results tell of versions, settings, commit and nodes: it is no proof of a cause.",
 )
 OLDER = (

@@ -9,15 +9,14 @@ from pathlib import Path
 import pandas as pd
 
 from engine.errors import RunError, UsageError
-from reports import methods, text
+from reports import methods
 from reports.csvout import to_csv
 from reports.frame import frames
 from reports.html import Renderer, data_blocks
 from reports.index import card, index
 from reports.load import Loaded, load
-from reports.nights import history_page, night_page
-from reports.nights.followed import FollowedSystem, followed
-from reports.page import Page
+from reports.nights import page as nights_page
+from reports.page import Notices, Page
 from reports.peaks import with_peaks
 from reports.predictions import newest_first
 from reports.study import all_studies
@@ -46,8 +45,9 @@ def pages(loaded: Loaded) -> dict[str, str]:
     everything = everything.of(with_peaks(everything.runs))
     runs = everything.runs
     studies = all_studies()
-    nightly = followed([one for one in loaded.histories if one.nightly])
-    menu = [*_nightly_menu(nightly), *((study.name, study.title) for study in studies), (methods.NAME, methods.TITLE)]
+    nightly = nights_page.pages([one for one in loaded.histories if one.nightly])
+    menu = [(one.name, one.page.title) for one in nightly]
+    menu += [*((study.name, study.title) for study in studies), (methods.NAME, methods.TITLE)]
     renderer = Renderer(menu, results=len(loaded.statuses), built=datetime.now(UTC))
     files: dict[str, str] = {}
     cards = []
@@ -58,22 +58,14 @@ def pages(loaded: Loaded) -> dict[str, str]:
             shown |= runs.index.isin(rows.index)
         files[f"{study.name}.html"] = renderer.study(study.name, page, _add_data(files, study.name, page))
         cards.append(card(study, page, rows))
-    of_nights = [(system.page, history_page.page(system)) for system in nightly]
-    if nightly:
-        of_nights.append((night_page.NAME, night_page.page(nightly)))
-    for name, page in of_nights:
-        files[f"{name}.html"] = renderer.study(name, page, _add_data(files, name, page))
+    for one in nightly:
+        files[f"{one.name}.html"] = renderer.study(one.name, one.page, _add_data(files, one.name, one.page))
     files[f"{methods.NAME}.html"] = renderer.study(methods.NAME, methods.page(), {})
     first = index(loaded, runs[~shown])
     cards.sort(key=lambda card: card.empty)  # what was measured comes first
-    files["index.html"] = renderer.index(first, night_page.summary(nightly), cards, _add_data(files, "index", first))
+    notices = Notices(tuple(one.notice for one in nightly))
+    files["index.html"] = renderer.index(first, notices, cards, _add_data(files, "index", first))
     return files
-
-
-def _nightly_menu(systems: Sequence[FollowedSystem]) -> list[tuple[str, str]]:
-    """Return the pages of nights, where there are any, by name and title."""
-    pages = [(system.page, f"History of {text.clean(system.name, 24)}") for system in systems]
-    return [(night_page.NAME, night_page.TITLE), *pages] if systems else []
 
 
 def _add_data(files: dict[str, str], study: str, page: Page) -> dict[str, str]:

@@ -10,10 +10,11 @@ import sys
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
+from junitparser import Failure, Skipped, TestCase
 from tabulate import tabulate
 
 from engine.errors import RunError, UsageError
@@ -30,6 +31,7 @@ from reports import text
 from reports.nights.history import NightJob, history
 from reports.nights.judge import NOTHING_KEPT
 from reports.nights.report import FINE, UNKNOWN, WORSE
+from reports.nights.table import junit_file
 from systems.references import name_of
 
 LIMIT = 1.01
@@ -79,23 +81,24 @@ def against(commit: str, night: NightRun, node_hours: float, jobs: int) -> int:
     words = ("--setvar", f"Against.checkout={checked_out(name, folder)}", "--setvar", "canary=no", *night.reframe)
     night = replace(night, folder=folder, reframe=words, select=("--checkpath", str(ROOT / "suites" / "against.py")))
     every = nightly_tests(night.describe(), history(night.database, night.system))
-    selection = select(every, node_hours / jobs)
-    if not selection.chosen:
-        least = jobs * min(test.whole_hours for test in every)
+    chosen = select(every, node_hours / jobs)
+    if not chosen:
+        least = jobs * min(test.node_hours for test in every)
         raise UsageError(
             f"{text.plural(jobs, 'job')} of a test take {least:.2g} of {node_hours:g} --node-hours at least."
         )
-    for test in selection.left_out:
-        say(f"  left out: {test.name}, {jobs * test.whole_hours:.2g} node-hours {test.by}")
-    say(f"{text.plural(len(selection.chosen), 'test')}, {text.plural(jobs, 'job')} of each, against {name[:12]}.")
-    in_time = replace(night, reframe=(*words, "--repeat", str(jobs))).run(selection.chosen)
+    for test in every:
+        if test not in chosen:
+            say(f"  left out: {test.name}, {jobs * test.node_hours:.2g} node-hours {test.by}")
+    say(f"{text.plural(len(chosen), 'test')}, {text.plural(jobs, 'job')} of each, against {name[:12]}.")
+    in_time = replace(night, reframe=(*words, "--repeat", str(jobs))).run(chosen)
     if not in_time:
         say(OUT_OF_TIME)
     nights = history(night.database, night.system).nights
     of_tonight = [job for one in nights if one.name == night.name for job in one.jobs]
     if not of_tonight:
         raise RunError("The night has left no results: ReFrame's own words say why.")
-    found = points([name_of(test.name) for test in selection.chosen], of_tonight)
+    found = points([name_of(test.name) for test in chosen], of_tonight)
     sys.stdout.write(as_text(name, found))
     sys.stdout.flush()
     try:
@@ -169,17 +172,14 @@ def as_text(commit: str, found: Sequence[Point]) -> str:
 
 def as_junit(system: str, found: Sequence[Point]) -> str:
     """A test that got slower or failed is a failure, an undecided one is skipped."""
-    suite = TestSuite(f"par4d {system} against a commit")
+    cases = []
     for point in found:
         case = TestCase("time of a step", classname=text.clean(point.name))
         words = text.clean(f"{_verdict(point)}: {point.reason or point.interval}", 2000)
         if point.outcome != "pass":
             case.result = [Failure(words) if point.outcome == "fail" else Skipped(words)]
-        suite.add_testcase(case)
-    whole = JUnitXml()
-    whole.add_testsuite(suite)
-    whole.update_statistics()
-    return f"{whole.tostring().decode()}\n"
+        cases.append(case)
+    return junit_file(f"{system} against a commit", cases, datetime.now(UTC))
 
 
 def _verdict(point: Point) -> str:

@@ -1,27 +1,23 @@
 """The demo is also the proof: for 40 nights nothing changes on a virtual cluster, and then come three faults.
 
-No night may raise an alarm before the first fault. Each fault has to be found, and its culprit named: a link of 900
-instead of 1000 Mbit/s, a thread count that was halved, one node slowed by other work. A night is short here: one job
-each of three tests, and more of what looks worse. As these nights are seconds apart, what disturbs the machine for a
-minute would be a change of several nights: each waits until fixed work takes as long as ever, all of them five minutes
+No night may raise an alarm before the first fault. Each fault has to be found, and its culprit named. A night is short
+here: one job each of three tests, and more of what looks worse. As these nights are seconds apart, what disturbs the
+machine for a minute would be a change of several nights: each waits until the machine is idle, all of them five minutes
 at most. Only the machine is small: the jobs are real ones of Slurm, and the judging is that of any night.
 """
 
-import hashlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from engine.errors import RunError, UsageError
-from night.procedure import confirm, judged, keep, report, say
-from night.selection import NightlyTest, nightly_tests
+from night.procedure import judged, keep, report, run_jobs, say
+from night.selection import nightly_tests
 from night.session import ROOT, NightRun, night_name
 from reports import text
 from reports.nights.history import history
@@ -30,168 +26,119 @@ from reports.nights.report import FINE, WORSE, NightReport
 from systems import references
 from virtual_cluster import record
 
-SYSTEM = "vcluster"
-QUIET_NIGHTS = 20
+SYSTEM, QUIET_NIGHTS = "vcluster", 20
 MOST_NIGHTS = 10
 """A fault has to be found in so many nights."""
 TIME_LIMIT_S = 900.0
-CALM, STOLEN, PATIENCE_S = 1.15, 0.05, 300.0
-WORK = bytes(1 << 25)
-COMMAND_TIMEOUT_S = 900
-"""The first `up` on a machine installs Debian's packages."""
+"""A night has so long, and so has `ci/cluster`, whose first `up` on a machine installs Debian's packages."""
+BUSY, PATIENCE_S = 0.1, 300.0
 FIRST, SLOWED = "n0", "n1"
-LINK, PAIR, NODE = "Bandwidth", "TwoNodes", "Peak"
-OTHER_WORK = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
-
-
-@dataclass(slots=True)
-class Pace:
-    """How long fixed work has taken on all processors at once. waited_s: how long nights have waited for calm."""
-
-    seen_s: list[float] = field(default_factory=list)
-    waited_s: float = 0.0
-
-    def wait_until_calm(self) -> None:
-        """Wait until the work takes as long as it mostly did, and no hypervisor takes any; PATIENCE_S at most."""
-        began = time.monotonic()
-        while True:
-            took_s, stolen = _fixed_work()
-            self.seen_s.append(took_s)
-            calm = took_s <= CALM * median(self.seen_s) and stolen <= STOLEN
-            if calm or self.waited_s + time.monotonic() - began > PATIENCE_S:
-                break
-            time.sleep(1)
-        self.waited_s += time.monotonic() - began
-
-
-def _fixed_work() -> tuple[float, float]:
-    """Time the work on the slowest processor, and return which share of a processor others on the host took."""
-    stolen_s, began = _stolen_s(), time.monotonic()
-    with ThreadPoolExecutor(len(processors())) as pool:
-        took_s = max(pool.map(_seconds_on, processors()))
-    return took_s, (_stolen_s() - stolen_s) / (time.monotonic() - began)
-
-
-def _seconds_on(processor: int) -> float:
-    os.sched_setaffinity(0, {processor})  # of this thread
-    times = list[float]()
-    for _ in range(9):
-        began = time.perf_counter()
-        hashlib.sha256(WORK).digest()
-        times.append(time.perf_counter() - began)
-    return median(times)
-
-
-def _stolen_s() -> float:
-    """Give seconds that a hypervisor took of all processors: the eighth number of the first line, see proc_stat(5)."""
-    return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
+Broken = Callable[[], AbstractContextManager[tuple[str, ...]]]
+"""Within it something is broken, and ReFrame takes these options."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that gets worse.
-
-    shown_by: one of these tests has to find it. reaches: the words that the sentence about the culprit has to have, by
-    the tests that get worse. busies: whether the machine isn't calm with it.
+    """Something gets worse. named: what the sentence of an alarm has to name, by the tests that may raise one; what
+    comes first has to be named.
     """
 
     title: str
-    shown_by: frozenset[str]
-    reaches: Mapping[str, str]
-    busies: bool = False
+    named: Mapping[str, str]
+    broken: Broken
+
+    def is_found(self, raised: Sequence[tuple[str, str]]) -> bool:
+        """Say whether alarms, each a test and a sentence, name the fault and nothing else."""
+        right = all(test in self.named and f"Culprit: {self.named[test]}" in said for test, said in raised)
+        return right and any(f"Culprit: {next(iter(self.named.values()))}" in said for _, said in raised)
 
 
-FAULTS = {
-    "link": Fault(
-        "the link at 900 instead of 1000 Mbit/s", frozenset({LINK, PAIR}), {LINK: "the link", PAIR: "the link"}
-    ),
-    "threads": Fault("one thread instead of two", frozenset({NODE}), {NODE: "compute"}),
+@contextmanager
+def slow_link() -> Iterator[tuple[str, ...]]:
+    cluster("link", "900mbit")
+    try:
+        yield ()
+    finally:
+        cluster("link", "1gbit")
+
+
+@contextmanager
+def other_work() -> Iterator[tuple[str, ...]]:
+    words = ["taskset", "--cpu-list", str(max(os.sched_getaffinity(0))), "sh", "-c", "while :; do :; done"]
+    with subprocess.Popen(words) as load:
+        try:
+            yield ()
+        finally:
+            load.kill()
+
+
+ONE_THREAD = ("--setvar", "Peak.env_vars=OMP_NUM_THREADS:1,OMP_WAIT_POLICY:passive")
+FAULTS = (
+    Fault("the link at 900 instead of 1000 Mbit/s", {"Bandwidth": "the link", "TwoNodes": "the link"}, slow_link),
+    Fault("one thread instead of two", {"Peak": "compute"}, lambda: nullcontext(ONE_THREAD)),
     # Peak takes the processors of both nodes.
-    "load": Fault(f"other work on {SLOWED}", frozenset({PAIR}), {PAIR: f"one node: {SLOWED}", NODE: "compute"}, True),
-}
-
-
-@dataclass(slots=True)
-class Found:
-    """What became of a fault. raised: the tests of new alarms, with their sentences."""
-
-    fault: Fault
-    nights: int = 0
-    raised: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def wrongly(self) -> bool:
-        """Say whether an alarm came of another test, or names something else."""
-        reaches = self.fault.reaches
-        return any(test not in reaches or f"Culprit: {reaches[test]}" not in said for test, said in self.raised)
-
-    @property
-    def rightly(self) -> bool:
-        """Say whether a test of shown_by has named the culprit, and none has named another one."""
-        return not self.wrongly and any(test in self.fault.shown_by for test, _ in self.raised)
+    Fault(f"other work on {SLOWED}", {"TwoNodes": f"one node: {SLOWED}", "Peak": "compute"}, other_work),
+)
 
 
 def demo() -> int:
-    """Run the demo; returns 0 if there was no false alarm and every fault was found. Raises UsageError."""
+    """Run the demo; returns 0 if there was no false alarm and every fault was found. Raises UsageError, RunError."""
     if sys.platform != "linux" or os.geteuid() != 0:
         raise UsageError("The demo makes a virtual cluster, which takes Linux and root.")
     if record.STATE.exists():
         raise UsageError("A virtual cluster is up already, and the demo makes its own: run `ci/cluster down` first.")
-    began = time.monotonic()
     folder = ROOT / "results" / f".nightly-demo-{night_name()}"  # hidden: no report of the project's has it
     folder.mkdir(parents=True)
     references.FOLDER = folder / "references"
     os.environ["PAR4D_REFERENCES"] = str(references.FOLDER)  # for ReFrame
     try:
         cluster("up", "--nodes", "2", "--ranks-per-node", "1")
-        pin(FIRST, min(processors()))
-        pin(SLOWED, max(processors()))
-        blamed, found = nights(folder, began)
+        pin(FIRST, min(os.sched_getaffinity(0)))
+        pin(SLOWED, max(os.sched_getaffinity(0)))
+        return nights(folder)
     finally:
         cluster("down")
-    lines = [f"{'no alarm' if not blamed else 'FALSE ALARMS: ' + ', '.join(blamed)} in {QUIET_NIGHTS} quiet nights"]
-    for one in found:
-        word = "found" if one.rightly else "FOUND, BUT BLAMED ON SOMETHING ELSE" if one.wrongly else "NOT FOUND"
-        lines.append(f"{one.fault.title}: {word} after {text.plural(one.nights, 'night')}")
-        lines += [f"    {sentence}" for _, sentence in one.raised]
-    lines.append(f"{time.monotonic() - began:.0f} s; all nights are in {folder}")
-    sys.stdout.write("\n".join(["", *lines]) + "\n")
-    return FINE if not blamed and all(one.rightly for one in found) else WORSE
 
 
-def nights(folder: Path, began: float) -> tuple[list[str], list[Found]]:
-    """Run all nights; returns the quiet ones that raised an alarm, and what became of the faults."""
-    night = a_night(folder)
-    all_tests = nightly_tests(night.describe(), history(night.database, SYSTEM))
-    pace = Pace()
+def nights(folder: Path) -> int:
+    """Run all nights, and write what they have shown to standard output."""
+    began, first, waited_s = time.monotonic(), a_night(folder), 0.0
+    tests = nightly_tests(first.describe(), history(first.database, SYSTEM))
+
+    def night(what: str, broken: Broken = lambda: nullcontext(())) -> NightReport:
+        nonlocal waited_s
+        waited_s += wait_until_idle(PATIENCE_S - waited_s)
+        with broken() as options:
+            one = a_night(folder, *options)
+            run_jobs(one, tests)
+        reported = judged(one)
+        keep(one, reported)
+        say(f"demo, {time.monotonic() - began:.0f} s, {what}: {reported.headline}")
+        return reported
+
     for number in range(QUIET_NIGHTS):
-        say(f"demo, {time.monotonic() - began:.0f} s: night {number + 1} of {QUIET_NIGHTS} for the references")
-        pace.wait_until_calm()
-        quietly(a_night(folder), all_tests)
-    make(history(night.database, SYSTEM))
-    blamed = []
-    for number in range(QUIET_NIGHTS):
-        pace.wait_until_calm()
-        reported = a_judged(a_night(folder), all_tests)
-        say(f"demo, {time.monotonic() - began:.0f} s: quiet night {number + 1} of {QUIET_NIGHTS}: {reported.headline}")
-        if reported.alarms:
-            blamed.append(reported.night)
+        night(f"night {number + 1} of {QUIET_NIGHTS} for the references")
+    make(history(first.database, SYSTEM))
+    quiet = [night(f"quiet night {number + 1} of {QUIET_NIGHTS}") for number in range(QUIET_NIGHTS)]
+    blamed = [one.night.name for one in quiet if one.alarms]
+    said = [f"{'FALSE ALARMS: ' + ', '.join(blamed) if blamed else 'no alarm'} in {QUIET_NIGHTS} quiet nights"]
     found = []
-    for name, fault in FAULTS.items():
-        one = Found(fault)
-        with broken(name) as options:
-            while one.nights < MOST_NIGHTS and not one.rightly:
-                one.nights += 1
-                if not fault.busies:
-                    pace.wait_until_calm()
-                reported = a_judged(a_night(folder, *options), all_tests)
-                new = [raised for raised in reported.alarms if raised.verdict.alarm and raised.verdict.alarm.new]
-                one.raised += [(raised.verdict.key.test, raised.sentence) for raised in new]
-                say(f"demo, {time.monotonic() - began:.0f} s: {fault.title}, night {one.nights}: {reported.headline}")
-        found.append(one)
-    say(f"The nights have waited {pace.waited_s:.0f} s for a calm machine.")
-    report(night)
-    return blamed, found
+    for fault in FAULTS:
+        raised, number = list[tuple[str, str]](), 0
+        while number < MOST_NIGHTS and not fault.is_found(raised):
+            number += 1
+            reported = night(f"{fault.title}, night {number}", fault.broken)
+            new = [one for one in reported.verdicts if one.alarm and one.alarm.new]
+            raised += [(one.key.test, reported.alarms[one.key, one.figure]) for one in new]
+        found.append(fault.is_found(raised))
+        word = "found" if found[-1] else "FOUND, BUT BLAMED ON SOMETHING ELSE" if raised else "NOT FOUND"
+        said += [
+            f"{fault.title}: {word} after {text.plural(number, 'night')}",
+            *(f"    {words}" for _, words in raised),
+        ]
+    report(first)
+    sys.stdout.write("\n".join(["", *said, f"{time.monotonic() - began:.0f} s; all nights are in {folder}", ""]))
+    return FINE if all(found) and not blamed else WORSE
 
 
 def a_night(folder: Path, *options: str) -> NightRun:
@@ -200,45 +147,29 @@ def a_night(folder: Path, *options: str) -> NightRun:
     return NightRun(night_name(), SYSTEM, folder, ends, options, checks, folder / "reframe.out")
 
 
-def quietly(night: NightRun, chosen: list[NightlyTest]) -> None:
-    """Run one job of each test. Raises RunError."""
-    if not night.run(chosen):
-        raise RunError(f"A night of the demo took longer than {TIME_LIMIT_S:g} s.")
+def wait_until_idle(most_s: float) -> float:
+    """Wait until the machine's processors are busy for less than BUSY of a second, a hypervisor's other guests
+    included; returns how long that took.
+    """
+    began, busy = time.monotonic(), 1.0
+    while busy > BUSY and time.monotonic() - began < most_s:
+        before = processor_times()
+        time.sleep(1)
+        after = processor_times()
+        busy = 1 - (after[3] - before[3]) / max(sum(after) - sum(before), 1)
+    return time.monotonic() - began
 
 
-def a_judged(night: NightRun, chosen: list[NightlyTest]) -> NightReport:
-    """Run one job of each test, run again what looks worse, and judge. Raises RunError."""
-    quietly(night, chosen)
-    confirm(night, chosen)
-    reported = judged(night)
-    keep(night, reported)
-    return reported
+def processor_times() -> list[int]:
+    """Give ticks of all processors by what they have done, the fourth those of being idle: see proc_stat(5)."""
+    return [int(ticks) for ticks in Path("/proc/stat").read_text().split()[1:9]]
 
 
-@contextmanager
-def broken(name: str) -> Iterator[tuple[str, ...]]:
-    """Break the machine so, and mend it again; gives the options that ReFrame needs for the fault."""
-    if name == "link":
-        cluster("link", "900mbit")
-        try:
-            yield ()
-        finally:
-            cluster("link", "1gbit")
-    elif name == "threads":
-        yield ("--setvar", f"{NODE}.env_vars=OMP_NUM_THREADS:1,OMP_WAIT_POLICY:passive")
-    else:
-        there = ("nsenter", "--target", str(first_process(SLOWED)), "--net", "--uts")
-        load = subprocess.Popen([*there, sys.executable, "-c", OTHER_WORK, str(max(processors()))])
-        try:
-            yield ()
-        finally:
-            load.kill()
-            load.wait()
-
-
-def pin(name: str, processor: int) -> None:
+def pin(node: str, processor: int) -> None:
     """Give a node one processor alone, so that work there is not in the way of the other node."""
-    space = Path(f"/proc/{first_process(name)}/ns/pid").readlink()
+    there = record.load()
+    assert there is not None
+    space = Path(f"/proc/{there.processes[node].pid}/ns/pid").readlink()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended
             if (process / "ns/pid").readlink() == space:
@@ -246,21 +177,9 @@ def pin(name: str, processor: int) -> None:
                     os.sched_setaffinity(int(thread.name), {processor})
 
 
-def processors() -> set[int]:
-    return os.sched_getaffinity(0)
-
-
-def first_process(name: str) -> int:
-    there = record.load()
-    assert there is not None
-    return there.processes[name].pid
-
-
 def cluster(*words: str) -> None:
     """Run ci/cluster. Raises RunError."""
     try:
-        done = subprocess.run([str(ROOT / "ci" / "cluster"), *words], timeout=COMMAND_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise RunError(f"`ci/cluster {' '.join(words)}` took longer than {COMMAND_TIMEOUT_S} s.") from None
-    if done.returncode:
-        raise RunError(f"`ci/cluster {' '.join(words)}` failed: its own words are above.")
+        subprocess.run([str(ROOT / "ci" / "cluster"), *words], timeout=TIME_LIMIT_S, check=True)
+    except subprocess.SubprocessError as error:
+        raise RunError(f"The demo's cluster can't be used: {error}") from None

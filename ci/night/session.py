@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,6 +44,11 @@ class NightRun:
         return self.folder / DATABASE
 
     @property
+    def summaries(self) -> Path:
+        """Give the folder with the summaries of the system's nights."""
+        return self.folder / "results" / "nights" / self.system
+
+    @property
     def left_s(self) -> float:
         return self.ends - time.monotonic()
 
@@ -52,31 +57,26 @@ class NightRun:
 
     def describe(self) -> list[dict[str, Any]]:
         """ReFrame's descriptions of all tests that the night may run. Raises RunError."""
-        limit_s = min(DESCRIBE_TIMEOUT_S, self.left_s)
+        words, limit_s = [*LAUNCHER, *self._words("--describe")], min(DESCRIBE_TIMEOUT_S, self.left_s)
         try:
-            done = subprocess.run(
-                [*LAUNCHER, *self._words("--describe")], cwd=self.folder, capture_output=True, text=True,
-                timeout=limit_s, check=False,
-            )  # fmt: skip
+            done = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, timeout=limit_s, check=False)
         except subprocess.TimeoutExpired:
             raise RunError(f"ReFrame took longer than {limit_s:.0f} s to describe the tests.") from None
-        found: list[dict[str, Any]] = []
-        with suppress(ValueError):
-            found = json.loads(done.stdout[done.stdout.index("[") :])
-        if not done.returncode and done.stdout.strip() == "[]":
+        if done.returncode:
+            said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()] or ["?"]
+            raise RunError(f"ReFrame can't describe the nightly tests of {self.system}: {said[-1]}")
+        found = [test for test in json.loads(done.stdout[done.stdout.index("[") :]) if "worth" in test]
+        if not found:
             raise RunError(f"No nightly test of {self.system} is left: exclude fewer.")
-        if done.returncode or not found:
-            words = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-            raise RunError(f"ReFrame can't describe the nightly tests of {self.system}: {words[-1] if words else '?'}")
-        return [test for test in found if "worth" in test]
+        return found
 
     def run(self, tests: Sequence[NightlyTest]) -> bool:
         """Run one job of each of these tests; returns whether there was time for it."""
+        if self.left_s <= 0:
+            return False
         names = [word for test in tests for word in ("--name", f"/{test.hashcode}")]
         extras = f"{NIGHT}={self.name},{CHOSEN}={said(test.name for test in tests)}"
         words = self._words("--run", *names, "--session-extras", extras)
-        if self.left_s <= 0:
-            return False
         with self.log.open("a") if self.log else nullcontext(sys.stderr) as log:
             return run_reframe(words, self.folder, self.left_s, log) is not None
 

@@ -1,19 +1,27 @@
 """ReFrame's results database tells of a system's nights: its jobs, what they measured and how the machine was.
 
-The database is ReFrame's and is opened read-only. A night is what one run of ci/nightly has started; of sessions that
-it didn't start, those of one day. Only jobs whose result was good carry figures: one that failed only its references is
-among them, as references without the slow jobs would be wrong. Format: as run_reports.py says.
+The database is ReFrame's and is opened read-only (run_reports.py). A night is what one run of ci/nightly has started;
+of sessions that it didn't start, those of one day. Only jobs whose result was good carry figures: one that failed only
+its references is among them, as references without the slow jobs would be wrong.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from pydantic import BaseModel, ValidationError
+
+from engine.result.schema import Provenance, Summary
+from engine.result.step import Breakdown, Collective
+from engine.result.transport import Transport
+from engine.schema import first_problem
 from reports.run_reports import AFTER_SANITY, RECORD, Session, failure, sessions
 from systems.references import Key, key_of, name_of
 
@@ -23,10 +31,11 @@ NODES = "nodes"
 """A job's state has its nodes under this name, as "n0, n1"."""
 STARTING_S = 30.0
 """A launcher may take this long to start the ranks of a job."""
-NIGHT = "par4d_night"
-"""ci/nightly adds the night's name to the information of its sessions under this key."""
-CHOSEN = "par4d_chosen"
-"""ci/nightly adds the tests that the session has to run under this key, as said() writes them."""
+NIGHT, CHOSEN = "par4d_night", "par4d_chosen"
+"""ci/nightly adds to the information of its sessions the night's name, and the tests that they have to run (said)."""
+OF_A_JOB = ("SLURM_JOB_", "SLURM_STEP_", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID")
+"""Environment variables whose names begin so are other ones in every job."""
+UNENDED = "it was ended before it had a result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,41 +48,47 @@ class NightJob:
     """
 
     key: Key
-    night: str
-    began: datetime
     failed: bool
     reason: str
     figures: Mapping[str, tuple[float, str]]
     state: Mapping[str, str]
     parts: Mapping[tuple[str, str], float]
-    devices: tuple[str, ...]
     node_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """A night has jobs, in the order in which they were stored. It is nightly if ci/nightly has started one of its
-    sessions; chosen are the tests that it had to run then, by name and point.
+    """A night has jobs, in the order in which they were stored. chosen: the tests that ci/nightly had to run, by name
+    and point, in their order; none where it has started nothing.
     """
 
     name: str
     began: datetime
-    jobs: tuple[NightJob, ...]
-    chosen: tuple[tuple[str, str], ...] = ()
-    nightly: bool = False
+    jobs: list[NightJob]
+    chosen: dict[tuple[str, str], None]
+
+    @property
+    def nightly(self) -> bool:
+        """Say whether ci/nightly has started something of it."""
+        return bool(self.chosen)
+
+    @property
+    def measured(self) -> dict[Key, list[NightJob]]:
+        """Give the jobs that have figures, by what makes them comparable."""
+        found = defaultdict[Key, list[NightJob]](list)
+        for job in self.jobs:
+            if job.figures:
+                found[job.key].append(job)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A system has nights, in the order in which they were stored, and remarks say what is odd about the database.
-
-    held_s are the node-seconds of every good job by the unique name of its test, also of what only prepares for others.
-    """
+    """A system has nights, in the order in which they were stored, and remarks say what is odd about the database."""
 
     system: str
     nights: tuple[Night, ...]
     remarks: tuple[str, ...] = ()
-    held_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def jobs(self) -> Iterator[NightJob]:
@@ -84,9 +99,16 @@ class History:
         """What people start by hand alone is no night to speak of: ci/nightly has to have run."""
         return any(night.nightly for night in self.nights)
 
-    def until(self, name: str) -> "History":
-        names = [night.name for night in self.nights]
-        return replace(self, nights=self.nights[: names.index(name) + 1])
+
+class Told(BaseModel):
+    """What a night reads of a result, or of a contest with peers."""
+
+    status: str = ""
+    provenance: Provenance
+    summary: Summary | None = None
+    breakdown: Breakdown | None = None
+    collectives: tuple[Collective, ...] = ()
+    transport: Transport | None = None
 
 
 def said(tests: Iterable[str]) -> str:
@@ -94,200 +116,113 @@ def said(tests: Iterable[str]) -> str:
     return " ".join(quote(name, safe="") for name in tests)
 
 
-def systems_in(stored: Iterable[Session]) -> set[str]:
-    found = {case.get("system") for _, report in stored if report for case in _cases(report)}
-    return {name for name in found if isinstance(name, str) and name}
-
-
-def histories(databases: Mapping[Path, Sequence[Session]]) -> list[History]:
-    """Read the history of each system that has nights in these databases, in alphabetical order.
-
-    Nights of several are in the order in which they began. A session that an earlier database holds too, as a copy
-    does, counts once: sessions are the same if they began at the same time.
-    """
-    systems = {path: systems_in(stored) for path, stored in databases.items()}
-    every = (
-        _history(name, {path: stored for path, stored in databases.items() if name in systems[path]})
-        for name in sorted(set().union(*systems.values()))
-    )
-    return [found for found in every if found.nights]
-
-
-def history(database: Path, system: str, *, since: datetime | None = None) -> History:
-    """Read a system's nights, none where there is no such file, without what began before `since`.
+def history(database: Path, system: str) -> History:
+    """Read a system's nights, none where there is no such file.
 
     Raises ResultError for a file that can't be read as a database of this ReFrame's.
     """
-    if not database.exists():
-        return History(system, (), (f"There is no database of results at {database}.",))
-    return _history(system, {database: sessions(database)}, since)
+    every = histories([list(sessions(database))]) if database.exists() else []
+    return next((one for one in every if one.system == system), History(system, ()))
 
 
-def _history(system: str, databases: Mapping[Path, Iterable[Session]], since: datetime | None = None) -> History:
-    remarks: list[str] = []
-    jobs: dict[str, list[NightJob]] = {}
-    chosen: dict[str, dict[tuple[str, str], None]] = {}
-    held_s: dict[str, list[float]] = {}
-    nightly, known = set[str](), set[datetime]()
-    for database, stored in databases.items():
-        broken, ends, met = 0, list[float](), set[datetime]()
-        for _, report in stored:
-            info = _dict(report["session_info"]) if report else {}
-            began = _moment(info.get("time_start_unix"))
-            if report is None or began is None:
-                broken += 1
-                continue
-            own = [case for case in _cases(report) if case.get("system") == system]
-            if not own or (since and began < since):
-                continue
-            ends.append(_number(info.get("time_end_unix")))
-            met.add(began)
-            night = str(info.get(NIGHT) or f"{began:%Y-%m-%d}")
-            if info.get(NIGHT):
-                nightly.add(night)
-            words = str(info.get(CHOSEN) or "").split()
-            chosen.setdefault(night, {}).update(dict.fromkeys(name_of(unquote(word)) for word in words))
-            for case in own if began not in known else ():
-                if RECORD in case:
-                    jobs.setdefault(night, []).append(_job(case, night, began))
-                if case.get("result") == "pass":
-                    held_s.setdefault(str(case.get("unique_name")), []).append(_node_seconds(case))
-        known |= met
-        if broken:
-            remarks.append(f"{broken} session{'s' * (broken > 1)} of {database} can't be read and were left out.")
-        if back := sum(later < earlier for earlier, later in pairwise(ends)):
-            remarks.append(
-                f"The clock ran backwards before {back} session{'s' * (back > 1)} of {database}: nights are taken in "
-                "the order in which they were stored."
-            )
-    nights = [
-        Night(name, min(job.began for job in of), tuple(of), tuple(chosen[name]), name in nightly)
-        for name, of in jobs.items()
-    ]
-    if len(databases) > 1:
-        nights.sort(key=lambda night: night.began)
-    return History(system, tuple(nights), tuple(remarks), held_s)
+def histories(databases: Sequence[Iterable[Session]]) -> list[History]:
+    """Read the history of each system that has nights in these databases, in alphabetical order. Nights of several are
+    in the order in which they began, and a session that two hold, as a copy does, counts once.
+    """
+    stored, broken = dict(chain.from_iterable(databases)), 0
+    nights = defaultdict[str, dict[str, Night]](dict)
+    for report in stored.values():
+        info = report["session_info"] if report else {}
+        if report is None or "time_start_unix" not in info:
+            broken += 1
+            continue
+        began = datetime.fromtimestamp(info["time_start_unix"], UTC)
+        name = str(info.get(NIGHT) or f"{began:%Y-%m-%d}")
+        chosen = [name_of(unquote(word)) for word in str(info.get(CHOSEN) or "").split()]
+        for case in chain.from_iterable(run.get("testcases") or () for run in report["runs"]):
+            if RECORD in case and case.get("system"):
+                of_system = nights[str(case["system"])]
+                night = of_system.setdefault(name, Night(name, began, [], {}))
+                night.jobs.append(_job(case))
+                night.chosen.update(dict.fromkeys(chosen))
+    remarks = (f"{broken} sessions of the database can't be read and were left out.",) if broken else ()
+    found = []
+    for system, by_name in sorted(nights.items()):
+        order = sorted(by_name.values(), key=lambda night: night.began) if len(databases) > 1 else by_name.values()
+        found.append(History(system, tuple(order), remarks))
+    return found
 
 
-def _cases(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for run in report["runs"]:
-        cases = run.get("testcases") if isinstance(run, dict) else None
-        yield from (case for case in (cases if isinstance(cases, list) else ()) if isinstance(case, dict))
-
-
-def _moment(seconds: object) -> datetime | None:
-    try:
-        return datetime.fromtimestamp(float(seconds), UTC)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError, OSError):
-        return None
-
-
-def _job(case: Mapping[str, Any], night: str, began: datetime) -> NightJob:
-    record = _dict(case.get(RECORD))
-    reason, stage = failure(case)
-    good = case.get("result") == "pass" or (reason is not None and stage in AFTER_SANITY)
-    origin = _dict(record.get("provenance"))
+def _job(case: Mapping[str, Any]) -> NightJob:
+    outcome, (failed_as, stage) = case.get("result"), failure(case)
+    good = outcome == "pass" or (failed_as is not None and stage in AFTER_SANITY)
+    known = {"fail": failed_as, "skip": "it was skipped", "fail_deps": "a test that it needs failed"}
+    reason = "" if good else known.get(str(outcome)) or UNENDED
+    record, told = case[RECORD] if isinstance(case[RECORD], dict) else {}, None
+    if record:
+        try:
+            told = Told.model_validate(record)
+        except ValidationError as error:
+            reason = reason or f"its result can't be read: {first_problem(error)}"
     return NightJob(
         key=key_of(
             partition=str(case.get("partition") or ""),
             display_name=str(case.get("display_name") or case.get("name") or ""),
-            ranks=int(_number(case.get("num_tasks"))),
-            words=[str(word) for word in _list(case.get("executable_opts"))],
+            ranks=case.get("num_tasks") or 0,
+            words=case.get("executable_opts") or (),
             record=record,
         ),
-        night=night,
-        began=began,
-        failed=not good and case.get("result") == "fail",
-        reason="" if good else (reason or "no reason given") if case.get("result") == "fail" else _unended(case),
-        figures=dict(_figures(case)) if good and record.get("status") == "ok" else {},
-        state=dict(_state(origin, record)),
-        parts=dict(_parts(origin, record)) if good else {},
-        devices=tuple(map(str, _list(origin.get("devices")))),
-        node_seconds=_node_seconds(case),
+        failed=not good and outcome == "fail",
+        reason=reason,
+        figures=dict(_figures(case)) if good and told and told.status == "ok" else {},
+        state=_state(told) if told else {},
+        parts=dict(_parts(told)) if good and told else {},
+        node_seconds=(case.get("nodes") or 1) * _held_s(case, told),
     )
 
 
-def _unended(case: Mapping[str, Any]) -> str:
-    known = {"skip": "it was skipped", "fail_deps": "a test that it needs failed"}
-    return known.get(str(case.get("result")), "it was ended before it had a result")
-
-
-def _node_seconds(case: Mapping[str, Any]) -> float:
-    return _number(case.get("nodes") or 1) * _held_s(case)
-
-
-def _held_s(case: Mapping[str, Any]) -> float:
+def _held_s(case: Mapping[str, Any], told: Told | None) -> float:
     """A job has held its nodes at most for what ReFrame counts, in which the time in the queue is, and at least for
     what the result tells, which begins with its first rank.
     """
-    origin = _dict(_dict(case.get(RECORD)).get("provenance"))
-    most = max(0.0, _number(case.get("time_run")))
-    if limit_s := _number(case.get("time_limit_s")):
-        most = min(most, limit_s)
-    try:
-        began, ended = (datetime.fromisoformat(str(origin[name])) for name in ("start", "end"))
-        return min(most, max(0.0, (ended - began).total_seconds()) + STARTING_S)
-    except (KeyError, ValueError, TypeError):  # one with a time zone and one without
-        return most
+    most = min(max(0.0, case.get("time_run") or 0.0), case.get("time_limit_s") or math.inf)
+    if told:
+        with suppress(ValueError, TypeError):  # no times, or one with a time zone and one without
+            began, ended = map(datetime.fromisoformat, (told.provenance.start, told.provenance.end))
+            return min(most, max(0.0, (ended - began).total_seconds()) + STARTING_S)
+    return float(most)
 
 
 def _figures(case: Mapping[str, Any]) -> Iterator[tuple[str, tuple[float, str]]]:
-    for name, stored in _dict(case.get("perfvalues")).items():
-        if isinstance(stored, list) and len(stored) >= 5 and 0 < (value := _number(stored[0])) < math.inf:
-            yield str(name).rpartition(":")[2], (value, str(stored[4]))
+    for name, stored in (case.get("perfvalues") or {}).items():
+        if stored[0] is not None and 0 < stored[0] < math.inf:
+            yield name.rpartition(":")[2], (stored[0], stored[4])
 
 
-def _state(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _state(told: Told) -> dict[str, str]:
     """Say what an update of a machine may change, and nothing of a job's own numbers."""
-    if commit := origin.get("git_commit"):
-        yield "commit", f"{str(commit)[:12]}{', modified' if origin.get('git_dirty') else ''}"
-    for name, version in _dict(origin.get("versions")).items():
-        yield str(name), str(version)
-    for name, value in _dict(origin.get("environment")).items():
-        if not str(name).startswith(("SLURM_JOB_", "SLURM_STEP_", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID")):
-            yield str(name), str(value)
-    for name, among in ((NODES, "hosts"), ("device", "devices"), ("modules", "modules")):
-        if several := _list(origin.get(among)):
-            yield name, ", ".join(map(str, several))
-    if network := _dict(record.get("transport")):
-        yield "network library", str(network.get("library") or network.get("backend"))
-        names = {str(_dict(one).get("name")) for one in _list(network.get("networks"))}
-        yield "network", ", ".join(sorted(names))
+    origin, network = told.provenance, told.transport
+    environment = {name: value for name, value in origin.environment.items() if not name.startswith(OF_A_JOB)}
+    commit = f"{(origin.git_commit or '')[:12]}{', modified' if origin.git_dirty else ''}"
+    state = {"commit": commit, **origin.versions, **environment, NODES: ", ".join(origin.hosts)}
+    state |= {"device": ", ".join(origin.devices), "modules": ", ".join(origin.modules)}
+    if network:
+        state["network library"] = network.library or network.backend
+        state["network"] = ", ".join(sorted({str(one.name) for one in network.networks}))
+    return {name: value for name, value in state.items() if value}
 
 
-def _parts(origin: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float]]:
+def _parts(told: Told) -> Iterator[tuple[tuple[str, str], float]]:
     """Give NightJob.parts as far as the result has them."""
-    if breakdown := _dict(record.get("breakdown")):
-        yield ("compute", ""), _number(breakdown.get("compute_s"))
-        for one in map(_dict, _list(breakdown.get("axes"))):
-            yield ("exposed", str(one.get("axis"))), _number(one.get("exposed_s"))
-        for one in map(_dict, _list(breakdown.get("hosts"))):
-            yield ("host", str(one.get("host"))), _number(one.get("compute_s"))
-    summary = _dict(record.get("summary"))
-    if summary.get("empirical_peak_measured"):
-        yield ("peak", ""), _number(summary.get("empirical_peak_flops_per_device"))
-    for host, clock_hz in _dict(origin.get("clocks_hz")).items():
-        yield ("clock", str(host)), _number(clock_hz)
-    sent: dict[str, tuple[float, float]] = {}
-    for one in map(_dict, _list(record.get("collectives"))):
-        moved, took_s = sent.get(str(one.get("axis")), (0.0, 0.0))
-        sent[str(one.get("axis"))] = moved + _number(one.get("bytes")), took_s + _number(one.get("time_s"))
-    for along, (moved, took_s) in sent.items():
-        if took_s > 0:
-            yield ("rate", along), moved / took_s
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _number(value: object) -> float:
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return 0.0
-    return number if math.isfinite(number) else 0.0
+    if told.breakdown:
+        yield ("compute", ""), told.breakdown.compute_s
+        yield from ((("exposed", one.axis), one.exposed_s) for one in told.breakdown.axes)
+        yield from ((("host", one.host), one.compute_s) for one in told.breakdown.hosts)
+    if told.summary and told.summary.empirical_peak_measured:
+        yield ("peak", ""), told.summary.empirical_peak_flops_per_device or 0.0
+    if clocks_hz := told.provenance.clocks_hz.values():
+        yield ("clock", ""), min(clocks_hz)
+    for axis in {one.axis for one in told.collectives}:
+        along = [one for one in told.collectives if one.axis == axis]
+        if took_s := sum(one.time_s or 0.0 for one in along):
+            yield ("rate", axis), sum(one.bytes for one in along) / took_s

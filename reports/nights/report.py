@@ -3,199 +3,135 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from reports import text
 from reports.nights.changes import what_changed
 from reports.nights.culprit import culprit
 from reports.nights.detector import FALSE_ALARMS_A_YEAR
-from reports.nights.history import History, Night, NightJob
-from reports.nights.judge import Judged, by_test, judged, verdicts_of
-from reports.nights.verdicts import Verdict, Word, words
+from reports.nights.history import History, Night
+from reports.nights.judge import Judged, judged, verdicts_of
+from reports.nights.verdicts import Verdict, Word
 from systems.references import CANARY, FEWEST_JOBS, Key, References, worse_by
 
 BEFORE = 20
 """This many nights before a change show how it was."""
-JUDGED: tuple[Word, ...] = ("worse", "same", "better")
-MACHINE = "the machine, as the canary never changes"
+RANKS: Sequence[Word] = ("failed", "worse", "better", "same", "unknown")
+"""Verdicts are listed in this order, those with an alarm first."""
 FINE, WORSE, UNKNOWN = 0, 1, 2
 """These are the exit codes of par4d verdict."""
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
-    """A night's alarm names the test, says in a clause what the culprit is, and what of the machine changed then."""
-
-    verdict: Verdict
-    test: str
-    culprit: str
-    changed: tuple[str, ...]
-
-    @property
-    def sentence(self) -> str:
-        """The sentence says what got worse, by how much, since when, through what, and what changed then."""
-        verdict, alarm = self.verdict, self.verdict.alarm
-        assert alarm is not None
-        way = "longer" if verdict.unit == "s" else "more" if worse_by(verdict.unit) > 0 else "less"
-        size = alarm.effect if worse_by(verdict.unit) > 0 else -alarm.effect / (1 + alarm.effect)
-        found = f"{self.test}: {verdict.figure} is {text.percent(abs(size))} {way} since the night {alarm.night}"
-        found += f". Culprit: {self.culprit}" if self.culprit else ". Its parts don't tell the culprit"
-        found += (
-            f". Changed then: {'; '.join(self.changed)}." if self.changed else ". Nothing that is recorded changed."
-        )
-        return found
-
-
-@dataclass(frozen=True, slots=True)
 class NightReport:
-    """A night has verdicts and alarms, and remarks say in sentences what else is to be known. Each test that has ever
-    measured something has a name of its own.
+    """A night has verdicts, what is worst first, and a sentence about each alarm, by its figure. Remarks say in
+    sentences what else is to be known. Each test that has ever measured something has a name of its own.
     """
 
     system: str
-    night: str
-    began: datetime
+    night: Night
     verdicts: tuple[Verdict, ...]
-    alarms: tuple[Raised, ...]
+    alarms: Mapping[tuple[Key, str], str]
     remarks: tuple[str, ...]
     names: Mapping[Key, str]
 
     def named(self, key: Key) -> str:
-        return self.names.get(key) or text.clean(_plainly(key), 120)
+        return self.names.get(key) or text.clean(plainly(key), 120)
 
     @property
-    def counts(self) -> dict[Word, int]:
-        return words(self.verdicts)
-
-    @property
-    def judged(self) -> int:
-        """So many figures were set against a reference."""
-        return sum(self.counts[word] for word in JUDGED)
+    def counts(self) -> Counter[Word]:
+        return Counter(verdict.word for verdict in self.verdicts)
 
     @property
     def code(self) -> int:
-        counts = self.counts
-        if self.alarms or counts["failed"]:
+        if self.alarms or self.counts["failed"]:
             return WORSE
-        return UNKNOWN if counts["unknown"] or not self.verdicts else FINE
+        return UNKNOWN if self.counts["unknown"] or not self.verdicts else FINE
 
     @property
     def headline(self) -> str:
-        counts, judged = self.counts, self.judged
-        unknown = [verdict for verdict in self.verdicts if verdict.word == "unknown" and not verdict.alarm]
-        without = sum(not verdict.figure for verdict in unknown)
-        parts = []
-        if self.alarms:
-            tests = list(dict.fromkeys(raised.test for raised in self.alarms))
-            more = f" and {len(tests) - 2} more" if len(tests) > 2 else ""
-            parts.append(f"{text.plural(len(self.alarms), 'figure')} got worse, of {' and '.join(tests[:2])}{more}")
-        if counts["failed"]:
-            parts.append(f"{text.plural(counts['failed'], 'test')} failed")
-        if far := sum(verdict.far for verdict in self.verdicts):
-            parts.append(f"{text.plural(far, 'figure')} {'is' if far == 1 else 'are'} far off, which is no alarm yet")
-        if not parts:
-            parts.append("nothing got worse" if judged else "nothing could be judged")
-        if without:
-            parts.append(f"{text.plural(without, 'test')} left no result")
-        if judged and len(unknown) > without:
-            parts.append(f"{text.plural(len(unknown) - without, 'figure')} can't be judged yet")
-        return f"{self.system}, night {self.night}: {', '.join(parts)}."
-
-    @property
-    def chance(self) -> str:
-        if not self.judged:
-            return "Chance: no figure was judged."
-        return (
-            f"Chance: with {text.plural(self.judged, 'figure')} judged every night, alarms are meant to be false "
-            f"{FALSE_ALARMS_A_YEAR:g} times a year."
-        )
+        tests = list(dict.fromkeys(self.named(key) for key, _ in self.alarms))
+        of = f"{' and '.join(tests[:2])}{f' and {len(tests) - 2} more' if len(tests) > 2 else ''}"
+        far, counts = sum(verdict.far for verdict in self.verdicts), self.counts
+        parts = [(len(self.alarms), f"got worse, of {of}"), (far, "far off, which is no alarm yet")]
+        parts += [(counts[word], word) for word in RANKS if word != "worse"]
+        judged = counts["same"] + counts["better"]
+        none = "" if self.alarms else "nothing got worse, " if judged else "nothing could be judged, "
+        return f"{self.system}, night {self.night.name}: {none}{', '.join(f'{n} {words}' for n, words in parts if n)}."
 
 
-def night_reports(history: History, known: References | None, *, last: int = 1) -> list[NightReport]:
-    """Report the last nights, oldest first."""
-    return reports_of(history, known, judged(history, known), last)
+def night_reports(
+    history: History, known: References | None, *, last: int = 1, night: str | None = None
+) -> list[NightReport]:
+    """Report the last nights, oldest first, or the one of that name."""
+    every, names = judged(history, known), named(history)
+    positions = [at for at, one in enumerate(history.nights) if night in (None, one.name)]
+    return [report_of(history, known, every, names, position) for position in positions[-last:]]
 
 
-def reports_of(history: History, known: References | None, every: Sequence[Judged], last: int) -> list[NightReport]:
-    """Report the last nights by the verdicts of all."""
-    names = named(dict.fromkeys(job.key for job in history.jobs if job.figures))
-    found = []
-    for position in range(max(0, len(history.nights) - last), len(history.nights)):
-        nights, verdicts = history.nights[: position + 1], verdicts_of(history, every, position)
-        alarms = [_raised(verdict, names[verdict.key], nights) for verdict in verdicts if verdict.alarm]
-        remarks = [*history.remarks, *_remarks(history.system, known, nights[-1]), *_drifted(verdicts, names)]
-        ordered = sorted(verdicts, key=_order)
-        night = nights[-1]
-        found.append(
-            NightReport(history.system, night.name, night.began, tuple(ordered), tuple(alarms), tuple(remarks), names)
-        )
-    return found
+def report_of(
+    history: History, known: References | None, every: Sequence[Judged], names: Mapping[Key, str], position: int
+) -> NightReport:
+    """Report the night at that position."""
+    nights, verdicts = history.nights[: position + 1], verdicts_of(history, every, position)
+    verdicts.sort(key=lambda one: (not one.alarm, RANKS.index(one.word), plainly(one.key), one.figure))
+    alarms = {(one.key, one.figure): _sentence(one, names[one.key], nights) for one in verdicts if one.alarm}
+    remarks = (*history.remarks, *_remarks(history.system, known, verdicts, names))
+    return NightReport(history.system, nights[-1], tuple(verdicts), alarms, remarks, names)
 
 
-def named(keys: Iterable[Key]) -> dict[Key, str]:
-    plain = {key: _plainly(key) for key in keys}
-    taken = Counter(plain.values())
-    longer = {
-        key: name if taken[name] == 1 else ", ".join(filter(None, (name, key.partition, key.grid, key.precision)))
-        for key, name in plain.items()
-    }
-    alike, seen = Counter(longer.values()), Counter[str]()
-    found = {}
-    for key, name in longer.items():
+def named(history: History) -> dict[Key, str]:
+    """Name each measured test by its name and point, and also by what else it has where others are called so."""
+    every = dict.fromkeys(job.key for job in history.jobs if job.figures)
+    taken, seen, found = Counter(map(plainly, every)), Counter[str](), dict[Key, str]()
+    for key in every:
+        name = plainly(key)
+        if taken[name] > 1:
+            name = ", ".join(filter(None, (name, key.partition, key.grid, key.precision)))
         seen[name] += 1
-        found[key] = text.clean(name, 120) + (f", options {seen[name]}" if alike[name] > 1 else "")
+        found[key] = text.clean(name, 120) + (f", options {seen[name]}" if seen[name] > 1 else "")
     return found
 
 
-def _plainly(key: Key) -> str:
+def plainly(key: Key) -> str:
     return " ".join(word for word in (key.test, key.point.replace("point=", "")) if word)
 
 
-def _order(verdict: Verdict) -> tuple[int, str, str]:
-    ranks: dict[Word, int] = {"failed": 0, "worse": 1, "better": 2, "same": 3, "unknown": 4}
-    return 0 if verdict.alarm else 1 + ranks[verdict.word], _plainly(verdict.key), verdict.figure
-
-
-def _remarks(system: str, known: References | None, night: Night) -> Iterable[str]:
+def _remarks(
+    system: str, known: References | None, verdicts: Sequence[Verdict], names: Mapping[Key, str]
+) -> Iterable[str]:
+    judged = sum(verdict.word in ("worse", "same", "better") for verdict in verdicts)
+    chance = f"alarms are meant to be false {FALSE_ALARMS_A_YEAR:g} times a year"
+    yield f"Chance: with {text.plural(judged, 'figure')} judged every night, {chance}."
     if known is None:
         yield (
             f"There are no references of {system}: with {FEWEST_JOBS} jobs of a test, run "
             f"`par4d reference make --system {system}`."
         )
-    for jobs in by_test(night.jobs).values():
-        bad = [job for job in jobs if job.reason and not job.failed]
-        if bad and len(bad) < len(jobs):
-            of = f"{len(bad)} of {len(jobs)} jobs of {_plainly(bad[0].key)}"
-            yield f"{of} left no result: {text.clean(bad[0].reason, 200)}."
-
-
-def _drifted(verdicts: Iterable[Verdict], names: Mapping[Key, str]) -> Iterable[str]:
-    """Tell what is worse than its reference without an alarm."""
-    if drifted := sorted((one for one in verdicts if one.drift), key=lambda one: -one.drift):
-        words = ", ".join(f"{names[one.key]} {one.figure} (by {text.percent(one.drift)})" for one in drifted[:3])
-        more = f" and {len(drifted) - 3} more" if len(drifted) > 3 else ""
+    drifted = sorted((one for one in verdicts if one.drift), key=lambda one: -one.drift)
+    if drifted:
+        words = ", ".join(f"{names[one.key]} {one.figure} (by {text.percent(one.drift)})" for one in drifted)
         yield (
-            f"Worse than the reference, without an alarm: {words}{more}. If it is meant to stay, make the references "
-            "anew."
+            f"Worse than the reference, without an alarm: {words}. If it is meant to stay, make the references anew."
         )
 
 
-def _raised(verdict: Verdict, test: str, nights: Sequence[Night]) -> Raised:
-    assert verdict.alarm is not None
-    names = [night.name for night in nights]
-    began = names.index(verdict.alarm.night)
+def _sentence(verdict: Verdict, test: str, nights: Sequence[Night]) -> str:
+    """Say what got worse, by how much, since when, through what, and what of the machine changed then.
+
+    The alarm may begin a night early or late, so that its first night and the one before it tell nothing of that.
+    """
+    alarm, worse = verdict.alarm, worse_by(verdict.unit)
+    assert alarm is not None
+    began = [night.name for night in nights].index(alarm.night)
     since, before = (
-        [job for night in some for job in night.jobs if job.key == verdict.key and job.figures]
-        for some in (nights[began:], nights[max(0, began - BEFORE) : began])
+        [job for night in some for job in night.measured.get(verdict.key, ())]
+        for some in (nights[began + 1 :], nights[max(0, began - 1 - BEFORE) : max(0, began - 1)])
     )
-    changed = what_changed(_states(before), _states(since))
-    if not changed:  # the alarm may begin a night early or late, by one that was off by itself
-        of_began, last = (nights[began].name, before[-1].night if before else "")
-        surely = [job for job in since if job.night != of_began]
-        changed = what_changed(_states(job for job in before if job.night != last), _states(surely))
-    who = MACHINE if verdict.figure == CANARY else culprit(verdict.key.test, since, before)
-    return Raised(verdict, test, who, tuple(changed))
-
-
-def _states(jobs: Iterable[NightJob]) -> list[dict[str, str]]:
-    return [dict(job.state) for job in jobs]
+    changed = what_changed([job.state for job in before], [job.state for job in since])
+    way = "longer" if verdict.unit == "s" else "more" if worse > 0 else "less"
+    size = text.percent(abs(alarm.effect if worse > 0 else -alarm.effect / (1 + alarm.effect)))
+    who = culprit(verdict.key.test, since, before)
+    who = "the machine, as the canary never changes" if verdict.figure == CANARY else who
+    said = f"{test}: {verdict.figure} is {size} {way} since the night {alarm.night}. "
+    said += f"Culprit: {who}. " if who else "Its parts tell no culprit. "
+    return said + (f"Changed then: {'; '.join(changed)}." if changed else "Nothing that is recorded changed.")

@@ -1,8 +1,6 @@
 """A figure has a verdict in a night, which may carry an alarm."""
 
 import math
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,8 +49,3 @@ class Verdict:
     far: bool = False
     reason: str = ""
     alarm: Alarm | None = None
-
-
-def words(verdicts: Iterable[Verdict]) -> dict[Word, int]:
-    counted = Counter(verdict.word for verdict in verdicts)
-    return {word: counted[word] for word in ("worse", "better", "same", "unknown", "failed")}

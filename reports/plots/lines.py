@@ -23,7 +23,9 @@ LINE_HEIGHT = 13.0
 DECADE = 4.0
 """Values that span more than so many times the least are drawn on logarithmic scales."""
 DOTTED = (0, (1.5, 2.5))
-Kind = Literal["measured", "published", "predicted", "guide", "curve", "backdrop", "best", "rings", "dots", "open dots"]
+Kind = Literal[
+    "measured", "published", "predicted", "guide", "curve", "backdrop", "best", "rings", "dots", "open dots", "band"
+]
 _RING = {"marker": "o", "markersize": 10, "markerfacecolor": "none", "markeredgewidth": 1.6}
 _LOOKS: dict[Kind, dict[str, Any]] = {
     "measured": {"linewidth": 2.0, "marker": "o", "markersize": 5.5, "markeredgewidth": 0},
@@ -33,6 +35,7 @@ _LOOKS: dict[Kind, dict[str, Any]] = {
     "guide": {"linewidth": 1.0, "linestyle": DOTTED},
     "curve": {"linewidth": 1.6},
     "backdrop": {"linewidth": 6.0, "alpha": 0.35, "solid_capstyle": "round"},
+    "band": {"linewidth": 1.0},
     "best": _RING,
     "rings": _RING | {"linestyle": "none"},
     "dots": {"linestyle": "none", "marker": "o", "markersize": 5.5, "markeredgewidth": 0},
@@ -47,7 +50,8 @@ class Line:
 
     kind: "measured" has marks, "published" is dashed with open marks, "predicted" in long dashes with diamonds,
     "guide" dotted, "curve" has no marks, "backdrop" is broad and pale, for a line that another one covers, "best" has
-    rings around its points, "rings", "dots" and "open dots" are nothing else.
+    rings around its points, "rings", "dots" and "open dots" are nothing else, and "band" is a thin line in a pale band
+    from low to high.
     """
 
     x: Sequence[float]
@@ -151,7 +155,9 @@ def _heights(drawn: Iterable[Line]) -> list[float]:
 def _draw(figure: Figure, axes: Axes, drawn: Sequence[Line], x: Scale, y: Scale) -> None:
     for line in drawn:
         colour = COLOURS[line.colour]
-        if line.low:
+        if line.kind == "band":
+            axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, linewidth=0)
+        elif line.low:
             axes.vlines(line.x, line.low, line.high, color=colour, linewidth=1.4)
         looks = _LOOKS[line.kind] | ({"marker": line.mark} if line.kind == "published" else {})
         axes.plot(line.x, line.y, color=colour, **looks)
@@ -200,7 +206,11 @@ def _scale_y(axes: Axes, values: Sequence[float], scale: Scale) -> None:
 
 
 def _name_above(figure: Figure, drawn: Iterable[Line]) -> None:
-    legend(figure, [(f"{'○' if dots.kind == 'open dots' else '●'} {dots.label}", dots.colour) for dots in drawn], y=30)
+    legend(
+        figure,
+        [(f"{'○' if dots.kind in ('open dots', 'rings') else '●'} {dots.label}", dots.colour) for dots in drawn],
+        y=30,
+    )
 
 
 def _label_ends(figure: Figure, axes: Axes, drawn: Sequence[Line], labels: Sequence[str]) -> None:

@@ -51,15 +51,16 @@ def session(
     cases: Iterable[Mapping[str, Any]], began: datetime, night: str | None = None, chosen: Sequence[str] = ()
 ) -> dict[str, Any]:
     """What one call of ReFrame stores. night: as ci/nightly names it; None where a person has started it. chosen: what
-    ci/nightly has told it to run.
+    ci/nightly has told it to run, if that is more than it has run.
     """
+    cases = list(cases)
     info = {
         "data_version": "4.2", "version": "4.10.4", "hostname": "login1", "uuid": str(uuid.uuid4()),
         "time_start_unix": began.timestamp(), "time_end_unix": began.timestamp() + 600,
     }  # fmt: skip
     if night is not None:
-        info |= {"par4d_night": night, "par4d_chosen": said(chosen)}
-    return {"session_info": info, "runs": [{"run_index": 0, "testcases": list(cases)}], "restored_cases": []}
+        info |= {"par4d_night": night, "par4d_chosen": said(chosen or [one["display_name"] for one in cases])}
+    return {"session_info": info, "runs": [{"run_index": 0, "testcases": cases}], "restored_cases": []}
 
 
 def store(path: Path, sessions: Iterable[Mapping[str, Any]]) -> Path:

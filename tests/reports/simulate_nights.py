@@ -35,7 +35,7 @@ from engine.result.interval import Interval
 from reports.nights import detector
 from reports.nights.detector import FEWEST, NIGHTS_A_YEAR, Follower, Step
 from reports.nights.figures import figures, share
-from reports.nights.history import history, systems_in
+from reports.nights.history import histories
 from reports.nights.report import named
 from reports.run_reports import sessions
 
@@ -74,16 +74,16 @@ def write(databases: list[Path], path: Path, first: int) -> None:
     """Every judged figure that raises alarms and has 20 jobs or more in the first nights of a database."""
     rows, devices = [], set()
     for database in databases:
-        for system in sorted(systems_in(sessions(database))):
-            nights = history(database, system).nights[:first]
-            devices |= {device for night in nights for job in night.jobs for device in job.devices}
+        for found in histories([sessions(database)]):
+            nights = found.nights[:first]
+            devices |= {job.state["device"] for night in nights for job in night.jobs if "device" in job.state}
             every = figures(nights)
-            names = named(one.key for one in every)
+            names = named(found)
             for one in every:
                 values = [value for night in one.values for value in night]
                 beside = {other.figure for other in every if other.key == one.key}
                 if share(one.figure, beside) == 1 and len(values) >= FEWEST:
-                    rows += [(f"{system} {names[one.key]} {one.figure}", f"{value:.6g}") for value in values]
+                    rows += [(f"{found.system} {names[one.key]} {one.figure}", f"{value:.6g}") for value in values]
     with path.open("w") as file:
         file.write(f"# Jobs of nothing changed on {' and '.join(sorted(devices))}, by simulate_nights.py --write.\n")
         csv.writer(file, lineterminator="\n").writerows([("figure", "value"), *rows])

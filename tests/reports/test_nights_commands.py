@@ -1,6 +1,5 @@
 """`par4d reference make` and `par4d verdict` on databases of many nights, and on bad ones."""
 
-import json
 import math
 import random
 import re
@@ -15,7 +14,7 @@ from sample_nights import FIRST, NEW, OLD, SLOWED, STEADY, case, night_name, ses
 from reports import run_reports
 from reports.load import load
 from reports.nights import history as nights_history
-from reports.nights import summary
+from reports.nights import table
 from reports.nights.judge import GIVEN_UP
 from reports.nights.report import night_reports
 from reports.par4d import main
@@ -31,17 +30,14 @@ def test_a_slowdown_is_found_with_what_changed_and_the_exit_code_says_so(tmp_pat
     assert "nothing got worse" in capsys.readouterr().out
     assert verdict(slow) == 1
     out = capsys.readouterr().out
-    assert "1 figure got worse, of Slowed n=512" in out
+    assert "1 got worse, of Slowed n=512" in out
     assert f"longer since the night {night_name(40)}" in out
     assert "torch 2.9.0 -> 2.10.0" in out
-    assert verdict(slow, "--json", "--last", "6") == 1
-    told = json.loads(capsys.readouterr().out)
-    assert [night["night"] for night in told] == [night_name(number) for number in range(38, 44)]
-    assert [night["code"] for night in told[:2]] == [0, 0]
-    (alarm,) = [one for one in told[-1]["verdicts"] if one["alarm"]]
-    assert alarm["test"] == "Slowed"
-    assert alarm["alarm"]["effect"] == pytest.approx(0.08, abs=0.01)
-    assert alarm["low"] > 0.02
+    assert verdict(slow, "--last", "6") == 1
+    told = re.findall(r"^frontier, night (\S+): (\w+) got worse", capsys.readouterr().out, re.MULTILINE)
+    assert [night for night, _ in told] == [night_name(number) for number in range(38, 44)]
+    assert [count for _, count in told][:2] == ["nothing", "nothing"]
+    assert told[-1][1] == "1"
 
 
 def test_references_have_median_and_mad_of_at_least_twenty_jobs_and_where_they_come_from(tmp_path, capsys):
@@ -59,8 +55,6 @@ def test_references_have_median_and_mad_of_at_least_twenty_jobs_and_where_they_c
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("New references: 2 tests")
     assert said[-1] == str(references.path_of("frontier"))
-    assert make(tmp_path / "results.db", "--json") == 0
-    assert {one["test"] for one in json.loads(capsys.readouterr().out)["series"]} == {"Steady", "Slowed"}
 
 
 def test_too_few_jobs_make_no_reference_and_are_unknown(tmp_path, capsys):
@@ -69,8 +63,6 @@ def test_too_few_jobs_make_no_reference_and_are_unknown(tmp_path, capsys):
     assert "20 jobs of the same test, and the most are 19" in capsys.readouterr().err
     assert verdict(database) == 2
     assert "19 of the 20 jobs" in capsys.readouterr().out
-    assert make(database, "--min-jobs", "5") == 2
-    assert "at least 20" in capsys.readouterr().err
 
 
 def test_since_leaves_out_what_was_before(tmp_path, capsys):
@@ -82,7 +74,7 @@ def test_since_leaves_out_what_was_before(tmp_path, capsys):
     assert slow.median == pytest.approx(27, rel=0.01)
     assert verdict(database) == 0
     assert make(database, "--since", "soon") == 2
-    assert "--since is a date" in capsys.readouterr().err
+    assert "--since" in capsys.readouterr().err
 
 
 def test_failed_skipped_and_dry_jobs_never_enter_a_reference(tmp_path):
@@ -125,18 +117,9 @@ def test_of_a_test_with_good_and_failed_jobs_the_failed_ones_are_told(tmp_path, 
     make(database)
     assert verdict(database) == 1
     out = capsys.readouterr().out
-    assert "1 test failed." in out
+    assert "1 failed," in out
     assert "1 of 3 jobs: the node was lost" in out
     assert re.search(r"^same +Steady n=512 .* 2$", out, re.MULTILINE)
-
-
-def test_of_a_test_with_good_and_skipped_jobs_the_skipped_ones_are_told(tmp_path, capsys):
-    sessions = slowed(40, jobs=3)
-    sessions[-1]["runs"][0]["testcases"][0] = case(STEADY, {}, {}) | {"result": "skip"}
-    database = store(tmp_path / "results.db", sessions)
-    make(database)
-    assert verdict(database) == 0
-    assert "1 of 3 jobs of Steady n=512 left no result: it was skipped." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -154,7 +137,7 @@ def test_a_test_without_a_result_is_unknown_and_never_passes(tmp_path, capsys, r
     make(database)
     assert verdict(database) == 2
     out = capsys.readouterr().out
-    assert "nothing got worse, 1 test left no result" in out
+    assert "nothing got worse, 1 same, 2 unknown" in out
     assert why in out
 
 
@@ -164,7 +147,7 @@ def test_an_alarm_stays_while_its_test_is_not_run(tmp_path, capsys):
     make(quiet)
     assert verdict(store(tmp_path / "slow.db", sessions)) == 1
     out = capsys.readouterr().out
-    assert "1 figure got worse, of Slowed n=512" in out
+    assert "1 got worse, of Slowed n=512" in out
     assert re.search(r"unknown, alarm +Slowed n=512", out)
     assert "its test was not run" in out
 
@@ -193,13 +176,13 @@ def test_a_chosen_test_that_left_nothing_is_unknown_to_all_who_ask(tmp_path, cap
     make(database)
     assert verdict(database) == 2
     out = capsys.readouterr().out
-    assert "nothing got worse, 1 test left no result." in out
+    assert "nothing got worse, 2 same, 1 unknown." in out
     assert re.search(
         "^unknown +Lost, n=1 .* ReFrame has kept nothing of it, as where the night's time limit", out, re.MULTILINE
     )
     stored = list(run_reports.sessions(database))
-    (joined,) = nights_history.histories({database: stored, tmp_path / "copy.db": stored})
-    assert joined.nights[-1].chosen == (("Steady", "n=512"), ("Slowed", "n=512"), ("Lost,", "n=1"))
+    (joined,) = nights_history.histories([stored, stored])
+    assert list(joined.nights[-1].chosen) == [("Steady", "n=512"), ("Slowed", "n=512"), ("Lost,", "n=1")]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +209,7 @@ def test_a_record_of_whatever_form_is_told_without_an_error(tmp_path, odd):
 
 def test_an_error_of_ours_is_no_verdict_on_the_machine(tmp_path, capsys, monkeypatch):
     database = store(tmp_path / "results.db", slowed(2))
-    monkeypatch.setattr("reports.nights.summary.as_text", lambda _: 1 // 0)
+    monkeypatch.setattr("reports.nights.table.as_text", lambda _: 1 // 0)
     assert verdict(database) == 2
     assert "This is an error of par4d verdict itself: nothing is known of the night." in capsys.readouterr().err
 
@@ -242,7 +225,7 @@ def test_steps_of_which_a_third_takes_much_longer_are_an_alarm_although_the_fast
     random.seed(1)
     make(store(tmp_path / "quiet.db", nights(30)))
     assert verdict(store(tmp_path / "slow.db", nights(55))) == 1
-    assert "1 figure got worse" in capsys.readouterr().out
+    assert "1 got worse" in capsys.readouterr().out
 
 
 def test_of_figures_of_the_same_work_the_steadier_one_raises_the_alarm(tmp_path, capsys):
@@ -254,7 +237,7 @@ def test_of_figures_of_the_same_work_the_steadier_one_raises_the_alarm(tmp_path,
     make(store(tmp_path / "quiet.db", sessions[:40]))
     assert verdict(store(tmp_path / "slow.db", sessions)) == 1
     out = capsys.readouterr().out
-    assert "1 figure got worse" in out
+    assert "1 got worse" in out
     assert "Slowed n=512: faster_half is" in out
 
 
@@ -281,7 +264,7 @@ def test_what_is_slower_without_an_alarm_is_in_the_headline(tmp_path, capsys):
     quiet, slow = store(tmp_path / "quiet.db", slowed(40)), store(tmp_path / "slow.db", slowed(41))
     make(quiet)
     assert verdict(slow) == 0
-    assert "1 figure is far off, which is no alarm yet." in capsys.readouterr().out
+    assert "1 far off, which is no alarm yet" in capsys.readouterr().out
 
 
 def test_a_drift_is_no_alarm_and_is_told_once_it_lasts(tmp_path, capsys):
@@ -303,8 +286,8 @@ def test_nights_have_names_so_that_what_others_store_meanwhile_is_another_night(
     others = session([case(STEADY, *timed(18.0, 900, OLD))], FIRST.replace(month=12))
     found = nights_history.history(store(tmp_path / "results.db", [*sessions, others]), "frontier")
     assert found.nights[-1].name == "2026-12-01"
-    (told,) = night_reports(found.until(night_name(31)), None)
-    assert told.night == night_name(31)
+    (told,) = night_reports(found, None, night=night_name(31))
+    assert told.night.name == night_name(31)
 
 
 def test_a_job_costs_its_nodes_for_as_long_as_it_ran_and_not_for_its_time_in_the_queue(tmp_path):
@@ -365,7 +348,7 @@ def test_jobs_of_other_options_grids_and_precisions_are_not_compared(tmp_path):
     assert found is not None
     assert len(found.series) == 3
     (told,) = night_reports(nights_history.history(database, "frontier"), found)
-    names = [case.get("classname") for case in ElementTree.fromstring(summary.as_junit(told)).iter("testcase")]
+    names = [case.get("classname") for case in ElementTree.fromstring(table.as_junit(told)).iter("testcase")]
     assert len(set(names)) == len(names) == 3
 
 
@@ -430,20 +413,20 @@ def test_references_that_were_edited_or_are_of_another_schema_are_refused_with_t
     assert verdict(database) == 0
 
 
-def test_the_summary_is_text_markdown_junit_and_json(tmp_path):
+def test_the_summary_is_text_markdown_and_junit(tmp_path):
     sessions = slowed(44, names=(STEADY, "Slowed %n=<b>|*&"))
     quiet, slow = store(tmp_path / "quiet.db", sessions[:40]), store(tmp_path / "slow.db", sessions)
     make(quiet)
     (told,) = night_reports(nights_history.history(slow, "frontier"), references.references("frontier"))
-    suite = ElementTree.fromstring(summary.as_junit(told))
+    suite = ElementTree.fromstring(table.as_junit(told))
     assert suite.get("failures") == "1"
     (failure,) = [case for case in suite.iter("testcase") if case.find("failure") is not None]
     assert failure.get("classname") == "Slowed n=<b>|*&"
-    marked = summary.as_markdown(told)
+    marked = table.as_markdown(told)
     assert "Slowed n=&lt;b>\\|\\*&amp;" in marked
     rows = [line for line in marked.splitlines() if line.startswith("| ")]
     assert {len(line.replace("\\|", "").split("|")) for line in rows} == {10}
-    assert re.search("^worse +Slowed", summary.as_text(told), re.MULTILINE)
+    assert re.search("^worse +Slowed", table.as_text(told), re.MULTILINE)
 
 
 def test_verdicts_of_chance_alone_are_few(tmp_path):
@@ -481,6 +464,6 @@ def test_a_machine_that_got_slower_is_told_by_the_canary_alone(tmp_path, capsys)
     make(store(tmp_path / "quiet.db", sessions[:50]))
     assert verdict(store(tmp_path / "slow.db", sessions)) == 1
     out = capsys.readouterr().out
-    assert "1 figure got worse" in out
+    assert "1 got worse" in out
     assert re.search(r"Steady n=512: canary is .* longer .* Culprit: the machine, as the canary never changes", out)
     assert re.search(r"^same +Steady n=512 +time_per_iteration", out, re.MULTILINE)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("own_references")
 
 def test_no_database_and_no_night_are_told(tmp_path, capsys):
     assert verdict(tmp_path / "none.db") == 2
-    assert "no database of results" in capsys.readouterr().err
+    assert "has no night of frontier" in capsys.readouterr().err
     assert verdict(store(tmp_path / "empty.db", [])) == 2
     assert "has no night of frontier" in capsys.readouterr().err
     assert make(tmp_path / "none.db") == 2
@@ -56,11 +56,11 @@ def test_sessions_that_are_no_run_reports_are_left_out_and_counted(tmp_path, cap
         opened.execute("UPDATE sessions SET json_blob = substr(json_blob, 1, 100) WHERE rowid = 7")
         opened.execute("UPDATE sessions SET json_blob = '{}' WHERE rowid = 9")
     assert make(database) == 0
-    assert "2 sessions of" in capsys.readouterr().err
+    assert "2 sessions of the database can't be read" in capsys.readouterr().err
     assert verdict(database) == 0
 
 
-def test_a_clock_that_ran_backwards_is_told_and_nights_stay_in_the_order_of_their_storing(tmp_path, capsys):
+def test_where_a_clock_ran_backwards_nights_stay_in_the_order_of_their_storing(tmp_path, capsys):
     sessions = slowed(30)
     figures, record = timed(18.0, 900, {})
     sessions.append(session([case(STEADY, figures, record)], FIRST.replace(year=2019), "after-all"))
@@ -69,14 +69,4 @@ def test_a_clock_that_ran_backwards_is_told_and_nights_stay_in_the_order_of_thei
     assert found.nights[-1].name == "after-all"
     make(store(tmp_path / "quiet.db", sessions[:-1]))
     assert verdict(database) == 0
-    out = capsys.readouterr().out
-    assert "The clock ran backwards before 1 session" in out
-    assert re.search(r"^same +Steady n=512 +time_per_iteration +18.00 s ", out, re.MULTILINE)
-
-
-def test_a_session_that_took_longer_than_one_that_began_later_is_no_clock_running_backwards(tmp_path):
-    sessions = slowed(20)
-    figures, record = timed(18.0, 900, {})
-    long = session([case(STEADY, figures, record)], FIRST.replace(year=2026, month=9, day=10), "long")
-    long["session_info"]["time_end_unix"] = sessions[-1]["session_info"]["time_end_unix"] + 60
-    assert not nights_history.history(store(tmp_path / "results.db", [*sessions, long]), "frontier").remarks
+    assert re.search(r"^same +Steady n=512 +time_per_iteration +18.00 s ", capsys.readouterr().out, re.MULTILINE)

@@ -16,7 +16,7 @@ from reports.nights.detector import Follower, limit_of
 from reports.nights.figures import is_judged
 from reports.nights.history import History, Night, NightJob
 from reports.nights.judge import GIVEN_UP, Judged, judged, suspects
-from reports.nights.reference import made, reference_of, weighted_median
+from reports.nights.reference import made, reference_of
 from systems.references import CANARY, Key, References, digest, worse_by
 
 
@@ -25,13 +25,6 @@ def test_in_a_reference_every_night_counts_the_same_however_often_it_was_run():
     bad = [[1.5] * 5] * 5
     assert reference_of("s", [*steady, *bad]).median == pytest.approx(1.002, abs=0.0015)
     assert reference_of("s", [*steady, *bad]).jobs == 45
-
-
-def test_a_weighted_median_has_half_of_the_weight_on_either_side():
-    values = np.array([3.0, 1.0, 2.0, 4.0])
-    assert weighted_median(values, np.ones(4)) == 2.5
-    assert weighted_median(values[:3], np.ones(3)) == 2.0
-    assert weighted_median(values, np.array([5.0, 1, 1, 1])) == 3.0
 
 
 def test_what_changed_is_what_was_never_so_before():
@@ -47,7 +40,7 @@ def a_job(**parts: float) -> NightJob:
     """parts: what__which, as history.NightJob.parts has it."""
     told = {tuple(name.split("__")) if "__" in name else (name, ""): value for name, value in parts.items()}
     key = Key("cpu", "WeakScaling", "", "2x1x1x1", 2, "fp32", "")
-    return NightJob(key, "n", None, False, "", {}, {}, told, (), 0.0)  # type: ignore[arg-type]
+    return NightJob(key, False, "", {}, {}, told, 0.0)  # type: ignore[arg-type]
 
 
 USUAL = {"compute": 1.0, "exposed__x": 0.2, "exposed__data": 0.1, "host__n0": 1.0, "host__n1": 1.0, "rate__x": 1e8}
@@ -59,14 +52,16 @@ def of_nights(*nights: dict[str, float], by_hand: Sequence[int] = ()) -> History
         replace(
             a_job(),
             key=KEY if figures else KEY._replace(test="Other"),
-            night=night_name(at),
-            began=FIRST + timedelta(days=at),
             figures={name: (value, "s") for name, value in (figures or {"t": 1.0}).items()},
         )
         for at, figures in enumerate(nights)
     ]
     return History(
-        "s", tuple(Night(job.night, job.began, (job,), (), at not in by_hand) for at, job in enumerate(jobs))
+        "s",
+        tuple(
+            Night(night_name(at), FIRST + timedelta(days=at), [job], {} if at in by_hand else {job.key.name: None})
+            for at, job in enumerate(jobs)
+        ),
     )
 
 
@@ -76,7 +71,7 @@ def judged_all(history: History) -> dict[str, Judged]:
 
 
 def references_of(history: History) -> References:
-    series = tuple(made(replace(history, nights=history.nights[:30]), 20)[0])
+    series = tuple(made(replace(history, nights=history.nights[:30]), {}))
     return References(system="s", made="today", digest=digest(series), series=series)
 
 

@@ -1,25 +1,25 @@
 """The pages of nights: what got worse is seen first, everything is explained, nothing is claimed that isn't known."""
 
 import csv
-import html
+import math
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from conftest import HOSTILE
 from sample_nights import FIRST, SLOWED, SLOWER_FROM, STEADY, case, night_name, referred, session, slowed, store, timed
 from test_report_pages import read, visible
 
 from reports.load import load
-from reports.nights import history_page
-from reports.nights.chart import Mark, Track, chart
-from reports.nights.followed import followed
-from reports.nights.history import history
-from reports.page import Figures, Page, Table
+from reports.nights import page as nights_page
+from reports.nights.chart import chart
+from reports.nights.history import Night, history
+from reports.page import Download, Figures, Page
 from reports.plots.svg import inline
 from reports.site import build
 from systems import references
@@ -43,21 +43,21 @@ def two_systems() -> list[dict[str, Any]]:
 
 
 def system_page(database: Path) -> Page:
-    (system,) = followed([history(database, "frontier")])
-    return history_page.page(system)
+    (system,) = nights_page.pages([history(database, "frontier")])
+    return system.page
 
 
 def test_the_first_page_says_in_one_line_that_something_is_worse_and_leads_to_the_night(nightly_site: Path) -> None:
     page = (nightly_site / "index.html").read_text()
     (line,) = re.findall(r'<li class="worse">.*?</li>', page, re.DOTALL)
     words = " ".join(re.sub(r"<[^>]*>", " ", line).split())
-    assert words == f"▲ Worse frontier, night {night_name(44)}: 1 figure got worse, of {SLOW}. Last night"
-    assert 'href="night.html#history-frontier"' in line
+    assert words == f"▲ Worse frontier, night {night_name(44)}: 1 got worse, of {SLOW}, 1 same. Nights of frontier"
+    assert 'href="nights-frontier.html"' in line
     assert page.index('class="notices"') < page.index('class="studies"')
 
 
-def test_the_night_page_has_the_alarm_with_its_culprit_and_what_changed(nightly_site: Path) -> None:
-    words = visible(nightly_site / "night.html")
+def test_the_page_has_the_alarm_with_its_culprit_and_what_changed(nightly_site: Path) -> None:
+    words = visible(nightly_site / "nights-frontier.html")
     assert re.search(
         rf"{SLOW}: time_per_iteration is [78]\.\d % longer since the night {night_name(SLOWER_FROM)}\. "
         r"Culprit: compute: .*? Changed then: torch 2\.9\.0 -> 2\.10\.0\.",
@@ -67,74 +67,74 @@ def test_the_night_page_has_the_alarm_with_its_culprit_and_what_changed(nightly_
 
 
 def test_the_table_of_verdicts_has_numbers_to_compute_with_and_to_read(nightly_site: Path) -> None:
-    slow, still = rows(nightly_site, "night-history-frontier-verdicts")
+    slow, still = rows(nightly_site, "nights-frontier-verdicts")
     assert (slow["verdict"], still["verdict"]) == ("worse", "same")
     assert (slow["test"], slow["figure"], slow["jobs"]) == (SLOW, "time_per_iteration", "3")
     assert float(slow["value"]) / float(slow["usual"]) - 1 == pytest.approx(float(slow["change"]))
     assert float(slow["low"]) < 0.08 < float(slow["high"])
-    page = (nightly_site / "night.html").read_text()
+    page = (nightly_site / "nights-frontier.html").read_text()
     assert '<td class="bad">worse</td>' in page
     assert re.search(r'<td class="n" data-s="19\.\d+">19\.\d\d s</td>', page)
 
 
 def test_the_history_names_the_change_point_with_its_night_its_size_and_what_was_updated(nightly_site: Path) -> None:
-    (change,) = rows(nightly_site, "history-frontier-changes")
+    (change,) = rows(nightly_site, "nights-frontier-changes")
     assert (change["test"], change["figure"]) == (SLOW, "time_per_iteration")
     assert (change["night"], change["way"]) == (night_name(SLOWER_FROM), "worse")
-    assert float(change["change"]) == pytest.approx(0.08, abs=0.01)
+    assert float(change["level"]) == pytest.approx(0.08, abs=0.01)
     assert change["updated"] == "torch 2.9.0 -> 2.10.0"
 
 
-def test_a_tick_and_a_change_say_what_they_are_where_one_points_at_them(nightly_site: Path) -> None:
-    page = html.unescape((nightly_site / "history-frontier.html").read_text())
+def test_a_chart_shows_when_something_was_updated_and_when_its_level_changed(nightly_site: Path) -> None:
+    page = (nightly_site / "nights-frontier.html").read_text()
     slow, still = (part.split("</figure>")[0] for part in page.split("<figure>\n<h3>")[1:3])
-    tick = f"<title>{night_name(SLOWER_FROM)}: torch 2.9.0 -> 2.10.0</title>"
-    assert (slow.count(tick), still.count(tick)) == (1, 1)
-    assert re.search(rf"<title>\+[78]\.\d %, worse, since the night {night_name(SLOWER_FROM)}: torch", slow)
-    assert "worse, since" not in still
-    assert re.search(r">\+[78]\.\d %</text>", slow)
+    dotted = "stroke-dasharray: 1.5"
+    assert ("○ updated" in slow, "○ updated" in still) == (True, True)
+    assert (dotted in slow, dotted in still) == (True, False)
 
 
-def test_the_test_that_got_worse_comes_first_and_its_alarmed_nights_are_red(nightly_site: Path) -> None:
-    page = (nightly_site / "history-frontier.html").read_text()
-    sections = re.findall(r'<section id="([^"]+)"', page)
-    assert sections == ["short", "changes", "test-slowed", "test-steady", "all"]
-    slow, still = (page.split(f'id="test-{name}"')[1].split("</section>")[0] for name in ("slowed", "steady"))
-    assert "stroke: var(--red); stroke-width: 5.5" in slow
+def test_the_figure_that_got_worse_comes_first_and_its_alarmed_nights_are_red(nightly_site: Path) -> None:
+    page = (nightly_site / "nights-frontier.html").read_text()
+    assert re.findall(r'<section id="([^"]+)"', page) == ["night", "figures", "changes"]
+    slow, still = (part.split("</figure>")[0] for part in page.split("<figure>\n<h3>")[1:3])
+    assert slow.startswith(f"{SLOW}, time_per_iteration")
+    assert slow.count('style="fill: var(--red)"') == 3
     assert "var(--red)" not in still
     assert f"worse, alarm since the night {night_name(SLOWER_FROM)}." in slow
 
 
 def test_a_figures_csv_has_every_night_with_its_jobs_its_band_and_its_verdict(nightly_site: Path) -> None:
-    nights = rows(nightly_site, "history-frontier-figure-slowed-n-512-time-per-iteration")
+    nights = rows(nightly_site, "nights-frontier-figure-slowed-n-512-time-per-iteration")
     assert [night["night"] for night in nights] == [night_name(number) for number in range(45)]
     assert {night["jobs"] for night in nights} == {"3"}
-    assert all(float(night["least"]) <= float(night["median"]) <= float(night["most"]) for night in nights)
-    assert [night["expected"] != "" for night in nights] == [False] * 20 + [True] * 25
-    assert all(float(night["low"]) < float(night["expected"]) < float(night["high"]) for night in nights[20:])
+    assert all(float(night["least"]) <= float(night["value"]) <= float(night["most"]) for night in nights)
+    assert [night["usual"] != "" for night in nights] == [False] * 20 + [True] * 25
+    assert all(float(night["low"]) < float(night["change"]) < float(night["high"]) for night in nights[20:])
     assert [night["alarm_since"] != "" for night in nights] == [False] * (SLOWER_FROM + 2) + [True] * 3
-    assert [place for place, night in enumerate(nights) if night["change_of_level"]] == [SLOWER_FROM]
+    assert [place for place, night in enumerate(nights) if night["level"]] == [SLOWER_FROM]
     assert [place for place, night in enumerate(nights) if night["updated"]] == [SLOWER_FROM]
-    assert len(rows(nightly_site, "history-frontier-nights")) == 90
+    assert len(rows(nightly_site, "nights-frontier-all")) == 90
 
 
 def test_nights_of_nothing_worse_are_fine(tmp_path: Path) -> None:
     with referred(store(tmp_path / "results.db", slowed(30, since=99))):
         build([tmp_path], tmp_path / "site")
     words = visible(tmp_path / "site" / "index.html")
-    assert f"✓ Fine frontier, night {night_name(29)}: nothing got worse." in words
-    assert "No figure has changed its level." in visible(tmp_path / "site" / "history-frontier.html")
+    assert f"✓ Fine frontier, night {night_name(29)}: nothing got worse, 2 same." in words
+    assert "No figure has changed its level." in visible(tmp_path / "site" / "nights-frontier.html")
 
 
 def test_without_references_nothing_is_judged_and_no_band_is_drawn(tmp_path: Path) -> None:
     site = built(tmp_path, slowed(8, since=99))
-    assert f"? Not judged frontier, night {night_name(7)}: nothing could be judged." in visible(site / "index.html")
-    night = visible(site / "night.html")
+    assert f"? Not all judged frontier, night {night_name(7)}: nothing could be judged, 2 unknown." in visible(
+        site / "index.html"
+    )
+    night = visible(site / "nights-frontier.html")
     assert "There are no references of frontier" in night
     assert "no reference, 8 of the 20 jobs that one takes" in night
-    figures = rows(site, "history-frontier-nights")
-    assert {(one["expected"], one["low"], one["verdict"]) for one in figures} == {("", "", "unknown")}
-    assert "opacity: 0.16" not in (site / "history-frontier.html").read_text()
+    figures = rows(site, "nights-frontier-all")
+    assert {(one["usual"], one["low"], one["verdict"]) for one in figures} == {("", "", "unknown")}
+    assert "opacity: 0.16" not in (site / "nights-frontier.html").read_text()
 
 
 def test_references_that_were_edited_judge_nothing_and_the_page_says_why(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_references_that_were_edited_judge_nothing_and_the_page_says_why(tmp_pat
         file = references.path_of("frontier")
         file.write_text(file.read_text().replace("made:", "made: x", 1).replace("system: frontier", "system: other"))
         build([tmp_path], tmp_path / "site")
-    words = visible(tmp_path / "site" / "night.html")
+    words = visible(tmp_path / "site" / "nights-frontier.html")
     assert "make it anew by `par4d reference make --system frontier`" in words
     assert "nothing could be judged" in words
 
@@ -152,34 +152,32 @@ def test_a_failed_test_is_told_with_its_reason(tmp_path: Path) -> None:
     tests = [case(STEADY, figures, record), case(SLOWED, {}, {}, failure="rank 3 was killed")]
     site = built(tmp_path, [session(tests, FIRST, night_name(0))])
     assert "▲ Failed frontier" in visible(site / "index.html")
-    failed, unknown = rows(site, "night-history-frontier-verdicts")
+    failed, unknown = rows(site, "nights-frontier-verdicts")
     assert (failed["verdict"], failed["test"], failed["why"]) == ("failed", SLOW, "rank 3 was killed")
     assert unknown["verdict"] == "unknown"
-    assert '<td class="none">all</td>' in (site / "night.html").read_text()
+    assert '<td class="none">all</td>' in (site / "nights-frontier.html").read_text()
 
 
 def test_a_report_without_nights_says_nothing_of_them(tmp_path: Path) -> None:
     site = built(tmp_path, [])
-    assert not (site / "night.html").exists()
-    assert list(site.glob("history-*")) == []
-    assert re.search(r'night\.html|history-|class="notices"', (site / "index.html").read_text()) is None
+    assert list(site.glob("nights-*")) == []
+    assert re.search(r'nights-|class="notices"', (site / "index.html").read_text()) is None
 
 
 def test_a_system_without_a_file_has_its_pages_all_the_same(tmp_path: Path) -> None:
     site = built(tmp_path, slowed(3, system="gone"))
     assert "gone, night" in visible(site / "index.html")
-    assert (site / "history-gone.html").exists()
+    assert (site / "nights-gone.html").exists()
 
 
-def test_each_system_has_a_line_a_section_and_a_page_of_its_own(tmp_path: Path) -> None:
+def test_each_system_has_a_line_and_a_page_of_its_own(tmp_path: Path) -> None:
     site = built(tmp_path, two_systems())
     assert (site / "index.html").read_text().count('<li class="unknown">') == 2
-    assert re.findall(r'<section id="([^"]+)"', (site / "night.html").read_text()) == [
-        "history-one",
-        "history-two",
+    menu = (site / "nights-one.html").read_text().split("</nav>")[0]
+    assert re.findall(r'href="(nights-[^"]*)"[^>]*>(Nights of [^<]*)<', menu) == [
+        ("nights-one.html", "Nights of one"),
+        ("nights-two.html", "Nights of two"),
     ]
-    menu = (site / "night.html").read_text().split("</nav>")[0]
-    assert re.findall(r">(History of [^<]*)<", menu) == ["History of one", "History of two"]
 
 
 def test_nights_of_several_databases_are_joined_and_a_copy_counts_once(tmp_path: Path) -> None:
@@ -199,14 +197,14 @@ def test_of_jobs_started_by_hand_the_report_tells_what_they_measured_and_speaks_
     (found,) = load([tmp_path]).histories
     assert not found.nightly
     first_page, _ = build([tmp_path], tmp_path / "site")
-    assert not [page.name for page in first_page.parent.glob("*.html") if re.match("night|history", page.name)]
+    assert not [page.name for page in first_page.parent.glob("*.html") if page.name.startswith("nights-")]
     said = visible(first_page)
     assert not re.search("night|judged", said, re.IGNORECASE)
     studies = re.findall(r'<h2><a href="(\w+).html">', first_page.read_text())
     assert studies[:2] == ["strong_scaling", "weak_scaling"]  # what was measured comes first
     store(tmp_path / "more.db", slowed(3)[2:])  # from here on there is one
     build([tmp_path], tmp_path / "site")
-    assert "Not judged" in visible(first_page)
+    assert "Not all judged" in visible(first_page)
 
 
 def test_a_database_is_read_once_for_its_results_and_the_nights_of_all_systems(
@@ -222,20 +220,21 @@ def test_a_database_is_read_once_for_its_results_and_the_nights_of_all_systems(
     assert [len(one.nights) for one in loaded.histories] == [2, 3]
 
 
+def drawn(page: Page) -> list[str]:
+    """The titles of its charts."""
+    blocks = [block for section in page.sections for block in section.blocks]
+    return [figure.title for block in blocks if isinstance(block, Figures) for figure in block.figures]
+
+
 def test_of_many_figures_the_telling_ones_are_drawn_and_the_csv_has_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_page, "MOST_CHARTS", 1)
+    monkeypatch.setattr(nights_page, "MOST_CHARTS", 1)
     with referred(store(tmp_path / "results.db", slowed())) as database:
-        page = system_page(database)
-    blocks = [block for section in page.sections for block in section.blocks]
-    drawn = [figure for block in blocks if isinstance(block, Figures) for figure in block.figures]
-    assert [figure.csv["test"].unique().tolist() for figure in drawn] == [[SLOW]]
-    assert any("1 of 2 figures are drawn" in getattr(block, "text", "") for block in blocks)
-    (every,) = [block.csv for block in blocks if getattr(block, "name", "") == "nights"]
+        found = system_page(database)
+    assert drawn(found) == [f"{SLOW}, time_per_iteration"]
+    (every,) = [block.csv for section in found.sections for block in section.blocks if isinstance(block, Download)]
     assert every["test"].value_counts().to_dict() == {SLOW: 45, STILL: 45}
-    (table,) = [block for block in blocks if isinstance(block, Table) and block.name == "figures"]
-    assert table.data["test"].tolist() == [SLOW, STILL]
 
 
 def test_a_test_that_no_longer_runs_is_no_news(tmp_path: Path) -> None:
@@ -246,22 +245,28 @@ def test_a_test_that_no_longer_runs_is_no_news(tmp_path: Path) -> None:
     for night in more:
         del night["runs"][0]["testcases"][1]
     with referred(store(tmp_path / "results.db", [*nights, *more])) as database:
-        page = system_page(database)
-    tests = [section.title for section in page.sections if section.anchor.startswith("test-")]
-    assert tests[0] == "Steady"
-    assert "Not run since the night" in str(page.sections[-2])
+        found = system_page(database)
+    assert drawn(found)[0] == f"{STILL}, time_per_iteration"
+    assert f"in the night {night_name(44)}, the last one that has it" in str(found.sections[1])
 
 
 def test_tests_of_one_name_are_told_apart(tmp_path: Path) -> None:
     figures, record = timed(18.0, 0, {})
     grids = [record, record | {"grid": "1x1x1x512"}]
     tests = [case(STEADY, figures, one, words=(words,)) for one in grids for words in ("-a", "-b")]
-    store(tmp_path / "results.db", [session(tests, FIRST, "n")])
-    (system,) = followed([history(tmp_path / "results.db", "frontier")])
-    names = [one.test for one in system.figures]
+    names = drawn(system_page(store(tmp_path / "results.db", [session(tests, FIRST, "n")])))
     assert len(set(names)) == 4
     assert all(name.startswith(STILL) for name in names)
-    assert [name for name in names if "1x1x1x512" in name and name.endswith("options 2")]
+    assert [name for name in names if "1x1x1x512" in name and "options 2" in name]
+
+
+def charted(values: Sequence[float], unit: str, **more: object) -> str:
+    """The chart of a figure with these values, of which none was expected."""
+    usual = dict.fromkeys(("usual", "change", "low", "high", "level"), math.nan)
+    data = {"at": range(len(values)), "value": values, "least": values, "most": values, "unit": unit} | usual
+    table = pd.DataFrame(data | {"night": "n", "alarm_since": "", "way": "", "updated": ""} | more)
+    nights = [Night(f"n{at}", FIRST + timedelta(days=at), [], {}) for at in range(len(values))]
+    return str(inline(chart(table, nights), name="c", title="t", description="d"))
 
 
 @pytest.mark.parametrize("unit", ["s", "x", "B", "flop/s"])
@@ -269,20 +274,12 @@ def test_tests_of_one_name_are_told_apart(tmp_path: Path) -> None:
     "values", [(1.0,), (2.0, 2.0), (1e308, 1e-308, 1.0), (1e-320, 5e-324), (1.0,) * 400, (1.0,) * 20 + (50.0,)]
 )
 def test_a_chart_can_be_drawn_of_any_positive_numbers(values: tuple[float, ...], unit: str) -> None:
-    nights = [f"night {number}" for number in range(len(values))]
-    marks = [Mark(0, "w", "worse", "+900.0 %"), *(Mark(at, "u", "quiet") for at in range(len(values)))]
-    nan = [float("nan")] * len(values)
-    track = Track(nights, unit, range(len(values)), values, values, values, frozenset({0}), nan, nan, nan, marks)
-    assert "<path" in inline(chart(track), name="c", title="t", description="d")
+    assert "<path" in charted(values, unit, level=9.0, way="worse", updated="torch", alarm_since="n")
 
 
 def test_a_night_far_off_does_not_flatten_the_others_but_the_last_ones_are_seen() -> None:
     def top(values: list[float]) -> float:
-        nan = [float("nan")] * len(values)
-        nights = [f"n{at}" for at in range(len(values))]
-        track = Track(nights, "s", range(len(values)), values, values, values, frozenset(), nan, nan, nan, ())
-        drawn = str(inline(chart(track), name="c", title="t", description="d"))
-        return max(float(tick) for tick in re.findall(r"text-anchor: end[^>]*>([\d.]+)</text>", drawn))
+        return max(float(tick) for tick in re.findall(r"text-anchor: end[^>]*>([\d.]+)</text>", charted(values, "s")))
 
     usual = [10.0 + 0.01 * (number % 5) for number in range(60)]
     assert top([*usual, 100.0]) > 50
@@ -290,11 +287,8 @@ def test_a_night_far_off_does_not_flatten_the_others_but_the_last_ones_are_seen(
 
 
 def test_hostile_nights_are_text_and_nothing_else(hostile_nightly_site: Path) -> None:
-    pages = [
-        *hostile_nightly_site.glob("history-*.html"),
-        *(hostile_nightly_site / f"{n}.html" for n in ("night", "index")),
-    ]
-    assert len(pages) == 9
+    pages = [*hostile_nightly_site.glob("nights-*.html"), hostile_nightly_site / "index.html"]
+    assert len(pages) == 8
     for page in pages:
         seen = read(page)
         assert len(seen.all("script")) == len(seen.all("style")) == 1
@@ -307,13 +301,13 @@ def test_hostile_nights_are_text_and_nothing_else(hostile_nightly_site: Path) ->
             file, _, place = link.partition("#")
             assert not file or (hostile_nightly_site / file).is_file()
             assert not place or f'id="{place}"' in (hostile_nightly_site / (file or page.name)).read_text()
-    assert HOSTILE in visible(hostile_nightly_site / "night.html")
+    assert HOSTILE in visible(hostile_nightly_site / "index.html")
     names = [path.relative_to(hostile_nightly_site).as_posix() for path in hostile_nightly_site.rglob("*.*")]
     assert all(re.fullmatch(r"(data/)?[a-z0-9_-]+\.(html|csv)", name) for name in names)
 
 
 def test_csv_cells_of_hostile_nights_are_never_formulas(hostile_nightly_site: Path) -> None:
-    files = [path for path in (hostile_nightly_site / "data").iterdir() if re.match(r"history|night", path.name)]
+    files = [path for path in (hostile_nightly_site / "data").iterdir() if path.name.startswith("nights-")]
     cells = [cell for path in files for row in csv.reader(path.open()) for cell in row]
     assert [cell for cell in cells if cell.startswith("'=1+1")]
     assert [cell for cell in cells if cell.startswith(("=", "+", "@", "-")) and not re.match(r"-\d", cell)] == []
@@ -331,4 +325,3 @@ def test_nights_of_one_database_keep_the_order_in_which_they_were_stored(tmp_pat
     store(tmp_path / "results.db", [third, first, second])
     (found,) = load([tmp_path]).histories
     assert [night.name for night in found.nights] == [night_name(number) for number in (2, 0, 1)]
-    assert ["The clock ran backwards" in remark for remark in found.remarks] == [True]

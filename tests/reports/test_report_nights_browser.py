@@ -8,7 +8,7 @@ import pytest
 from test_report_browser import CHROMIUM, LOOK, OPTIONS, ask_each
 from test_report_browser import pytestmark as pytestmark
 
-PAGES, WIDTHS = ("history-frontier", "night", "index"), (1400, 400)
+PAGES, WIDTHS = ("nights-frontier", "index"), (1400, 400)
 
 
 def console(page: Path, profile: Path) -> list[str]:
@@ -24,14 +24,14 @@ def test_pages_of_nights_fit_their_window_and_fetch_nothing(
     which: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     site: Path = request.getfixturevalue(which)
-    histories = sorted(page.stem for page in site.glob("history-*.html"))
-    places = list(product((*histories, "night", "index"), WIDTHS))
+    nights = sorted(page.stem for page in site.glob("nights-*.html"))
+    places = list(product((*nights, "index"), WIDTHS))
     seen = ask_each([((site / f"{name}.html").read_text(), width) for name, width in places], LOOK, tmp_path)
     for (name, width), look in zip(places, seen, strict=True):
         assert (look["requests"], look["outside"]) == ([], []), name
         assert look["room"] == width
         assert look["width"] <= width, name
-        assert (look["figures"] > 0) == (name in histories)
+        assert (look["figures"] > 0) == (name in nights)
 
 
 def test_pages_of_nights_have_nothing_to_say_to_the_console(nightly_site: Path, tmp_path: Path) -> None:

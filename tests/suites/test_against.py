@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -66,7 +65,7 @@ def test_a_test_that_left_nothing_is_undecided_one_that_is_skipped_here_is_not_j
 def job(point: str, *, ratio: float | None = None, failed: bool = False, reason: str = "") -> NightJob:
     key = Key("cpu", "Against", f"point={point}", "", 1, "", "")
     figures = {} if ratio is None else {"paired_ratio": (ratio, "x")}
-    return NightJob(key, "night", datetime.now(UTC), failed, reason, figures, {}, {}, (), 1.0)
+    return NightJob(key, failed, reason, figures, {}, {}, 1.0)
 
 
 def test_a_commit_is_checked_out_once_and_what_is_none_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
