@@ -110,7 +110,8 @@ def nights(folder: Path) -> int:
         waited_s += wait_until_idle(PATIENCE_S - waited_s)
         with broken() as options:
             one = a_night(folder, *options)
-            run_jobs(one, tests)
+            if not run_jobs(one, tests):
+                raise RunError(f"A night of the demo took longer than {TIME_LIMIT_S:g} s.")
         reported = judged(one)
         keep(one, reported)
         say(f"demo, {time.monotonic() - began:.0f} s, {what}: {reported.headline}")
@@ -131,7 +132,7 @@ def nights(folder: Path) -> int:
             new = [one for one in reported.verdicts if one.alarm and one.alarm.new]
             raised += [(one.key.test, reported.alarms[one.key, one.figure]) for one in new]
         found.append(fault.is_found(raised))
-        word = "found" if found[-1] else "FOUND, BUT BLAMED ON SOMETHING ELSE" if raised else "NOT FOUND"
+        word = "found" if found[-1] else "NOT FOUND, OR BLAMED ON SOMETHING ELSE"
         said += [
             f"{fault.title}: {word} after {text.plural(number, 'night')}",
             *(f"    {words}" for _, words in raised),

@@ -54,19 +54,19 @@ def run(night: NightRun, node_hours: float, jobs: int) -> NightReport:
     return reported
 
 
-def run_jobs(night: NightRun, chosen: Sequence[NightlyTest], node_hours: float = math.inf, jobs: int = 1) -> None:
+def run_jobs(night: NightRun, chosen: Sequence[NightlyTest], node_hours: float = math.inf, jobs: int = 1) -> bool:
     """Run a job of each test, then more of those that look worse, before other tests get as many as `jobs`, as far as
-    the budget and the night's time go.
+    the budget and the night's time go; returns whether there was time.
     """
     again, stored = list(chosen), 0
     while again:
         if not night.run(again):
             say(OUT_OF_TIME)
-            return
+            return False
         found = history(night.database, night.system)
         tonight = next((one for one in found.nights if one.name == night.name), None)
         if tonight is None or len(tonight.jobs) == stored:
-            return  # ReFrame has said why it ran nothing
+            return True  # ReFrame has said why it ran nothing
         stored, done = len(tonight.jobs), Counter(job.key.name for job in tonight.jobs)
         before = replace(found, nights=tuple(one for one in found.nights if one is not tonight))
         few = {key: of for key, of in tonight.measured.items() if done[key.name] < ENOUGH}
@@ -76,6 +76,7 @@ def run_jobs(night: NightRun, chosen: Sequence[NightlyTest], node_hours: float =
             say(f"Looks worse, so it is run again: {', '.join(test.name for test in again)}.")
         elif again := select([test for test in chosen if done[name_of(test.name)] < jobs], left):
             say(f"There is room for another job of {', '.join(test.name for test in again)}.")
+    return True
 
 
 def judged(night: NightRun) -> NightReport:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -62,13 +62,15 @@ class NightRun:
             done = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, timeout=limit_s, check=False)
         except subprocess.TimeoutExpired:
             raise RunError(f"ReFrame took longer than {limit_s:.0f} s to describe the tests.") from None
-        if done.returncode:
+        found: list[dict[str, Any]] | None = None
+        with suppress(ValueError):
+            found = json.loads(done.stdout[done.stdout.index("[") :])
+        if done.returncode or found is None:
             said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()] or ["?"]
             raise RunError(f"ReFrame can't describe the nightly tests of {self.system}: {said[-1]}")
-        found = [test for test in json.loads(done.stdout[done.stdout.index("[") :]) if "worth" in test]
-        if not found:
+        if not (ours := [test for test in found if "worth" in test]):
             raise RunError(f"No nightly test of {self.system} is left: exclude fewer.")
-        return found
+        return ours
 
     def run(self, tests: Sequence[NightlyTest]) -> bool:
         """Run one job of each of these tests; returns whether there was time for it."""

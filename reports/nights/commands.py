@@ -45,7 +45,7 @@ def make(*, system: System = None, since: Since = None, database: Database = DAT
     try:
         before = references.references(name)
     except SystemFileError as error:
-        _say([f"{error} What it held is lost."])
+        _say([f"{error} They are made anew, without what it holds."])
     try:
         new = {one.key: one for one in make_references(found, before)}
     except OSError as error:
@@ -54,8 +54,10 @@ def make(*, system: System = None, since: Since = None, database: Database = DAT
     kept, figures = len(references.read(path, name).series) - len(new), sum(len(one.figures) for one in new.values())
     words = f"New references: {text.plural(len(new), 'test')}, {text.plural(figures, 'figure')}."
     lines = [f"{words} Kept: {text.plural(kept, 'other test')}." if kept else words]
+    old = before.by_key() if before else {}
     for key, test in named(found).items():
-        lines.append(f"  {test}: {text.plural(new[key].nights, 'night')}" if key in new else f"  {test}: too few jobs")
+        few = "too few jobs, so the old ones are kept" if key in old else "too few jobs"
+        lines.append(f"  {test}: {text.plural(new[key].nights, 'night') if key in new else few}")
     sys.stdout.write("\n".join([*lines, str(path), ""]))
     return 0
 

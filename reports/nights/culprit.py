@@ -32,7 +32,7 @@ def culprit(test: str, tonight: Sequence[NightJob], before: Sequence[NightJob]) 
     timed = [part for part in now.keys() & then.keys() if part[0] in ("compute", "exposed")]
     kind, axis = worst = max(timed, key=lambda part: now[part] - then[part], default=("", ""))
     whole = sum(then[part] for part in timed)
-    if not timed or now[worst] - then[worst] < COUNTS * whole:
+    if not whole or now[worst] - then[worst] < COUNTS * whole:
         return ""
     more = f"takes {signed((now[worst] - then[worst]) / whole)} of a step longer"
     if kind == "compute":
@@ -54,21 +54,28 @@ def _usual_parts(jobs: Iterable[NightJob]) -> Parts:
 
 
 def _slow_node(tonight: Iterable[NightJob], before: Iterable[NightJob]) -> str:
-    """Name the one node that is the slowest in most of tonight's jobs, by more than is usual; "" for none."""
-    slow, usual = (list(filter(None, map(_slowest, jobs))) for jobs in (tonight, before))
+    """Name the one node that is the slowest in most of tonight's jobs, by more than is usual; "" for none. Where all
+    are known from before, each is measured by itself, as nodes may have unlike work.
+    """
+    own = {host: value for (kind, host), value in _usual_parts(before).items() if kind == "host" and value > 0}
+    unlike = own if {host for job in tonight for kind, host in job.parts if kind == "host"} <= own.keys() else {}
+    slow, usual = (list(filter(None, (_slowest(job, unlike) for job in jobs))) for jobs in (tonight, before))
     if not slow or not usual:
         return ""
     host, times = Counter(host for _, host in slow).most_common(1)[0]
     more, then = median(more for more, of in slow if of == host), median(more for more, _ in usual)
     if 2 * times <= len(slow) or (1 + more) / (1 + then) - 1 < NODE_APART:
         return ""
-    usually = f"the slowest node of a job usually {signed(then)}"
+    usually = f"{'by what each takes else, ' if unlike else ''}the slowest node of a job usually {signed(then)}"
     return f"one node: {host} computes {signed(more)} longer than the others, {usually}"
 
 
-def _slowest(job: NightJob) -> tuple[float, str] | None:
-    """Return by which fraction the slowest node of a job computes longer than the others' median, and its name."""
-    hosts = sorted((value, host) for (kind, host), value in job.parts.items() if kind == "host" and value > 0)
+def _slowest(job: NightJob, unlike: Mapping[str, float]) -> tuple[float, str] | None:
+    """Return by which fraction the slowest node of a job computes longer than the others' median, and its name. unlike:
+    what a node's time is divided by.
+    """
+    of_hosts = {host: value for (kind, host), value in job.parts.items() if kind == "host" and value > 0}
+    hosts = sorted((value / unlike.get(host, 1.0), host) for host, value in of_hosts.items())
     if len(hosts) < 2:
         return None
     return hosts[-1][0] / median(value for value, _ in hosts[:-1]) - 1, hosts[-1][1]

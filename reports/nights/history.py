@@ -22,6 +22,7 @@ from engine.result.schema import Provenance, Summary
 from engine.result.step import Breakdown, Collective
 from engine.result.transport import Transport
 from engine.schema import first_problem
+from reports import text
 from reports.run_reports import AFTER_SANITY, RECORD, Session, failure, sessions
 from systems.references import Key, key_of, name_of
 
@@ -103,7 +104,6 @@ class History:
 class Told(BaseModel):
     """What a night reads of a result, or of a contest with peers."""
 
-    status: str = ""
     provenance: Provenance
     summary: Summary | None = None
     breakdown: Breakdown | None = None
@@ -121,36 +121,44 @@ def history(database: Path, system: str) -> History:
 
     Raises ResultError for a file that can't be read as a database of this ReFrame's.
     """
-    every = histories([list(sessions(database))]) if database.exists() else []
-    return next((one for one in every if one.system == system), History(system, ()))
+    if not database.exists():
+        return History(system, (), (f"There is no database of results at {database}.",))
+    nights, remarks = _nights([sessions(database)])
+    return History(system, tuple(nights.get(system, {}).values()), remarks)
 
 
 def histories(databases: Sequence[Iterable[Session]]) -> list[History]:
     """Read the history of each system that has nights in these databases, in alphabetical order. Nights of several are
     in the order in which they began, and a session that two hold, as a copy does, counts once.
     """
-    stored, broken = dict(chain.from_iterable(databases)), 0
-    nights = defaultdict[str, dict[str, Night]](dict)
-    for report in stored.values():
-        info = report["session_info"] if report else {}
-        if report is None or "time_start_unix" not in info:
-            broken += 1
-            continue
-        began = datetime.fromtimestamp(info["time_start_unix"], UTC)
-        name = str(info.get(NIGHT) or f"{began:%Y-%m-%d}")
-        chosen = [name_of(unquote(word)) for word in str(info.get(CHOSEN) or "").split()]
-        for case in chain.from_iterable(run.get("testcases") or () for run in report["runs"]):
-            if RECORD in case and case.get("system"):
-                of_system = nights[str(case["system"])]
-                night = of_system.setdefault(name, Night(name, began, [], {}))
-                night.jobs.append(_job(case))
-                night.chosen.update(dict.fromkeys(chosen))
-    remarks = (f"{broken} sessions of the database can't be read and were left out.",) if broken else ()
+    nights, remarks = _nights(databases)
     found = []
     for system, by_name in sorted(nights.items()):
         order = sorted(by_name.values(), key=lambda night: night.began) if len(databases) > 1 else by_name.values()
         found.append(History(system, tuple(order), remarks))
     return found
+
+
+def _nights(databases: Iterable[Iterable[Session]]) -> tuple[Mapping[str, dict[str, Night]], tuple[str, ...]]:
+    """Give the nights of each system by name, and what is odd about the databases."""
+    stored, broken = dict(chain.from_iterable(databases)), 0
+    nights = defaultdict[str, dict[str, Night]](dict)
+    for report in stored.values():
+        try:
+            info = (report or {})["session_info"]
+            began = datetime.fromtimestamp(info["time_start_unix"], UTC)
+            name = str(info.get(NIGHT) or f"{began:%Y-%m-%d}")
+            chosen = [name_of(unquote(word)) for word in str(info.get(CHOSEN) or "").split()]
+            cases = chain.from_iterable(run.get("testcases") or () for run in (report or {})["runs"])
+            of_night = [(str(case["system"]), _job(case)) for case in cases if RECORD in case and case.get("system")]
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, OSError, IndexError):
+            broken += 1
+            continue
+        for system, job in of_night:
+            night = nights[system].setdefault(name, Night(name, began, [], {}))
+            night.jobs.append(job)
+            night.chosen.update(dict.fromkeys(chosen))
+    return nights, (f"{text.plural(broken, 'session')} can't be read and left out.",) if broken else ()
 
 
 def _job(case: Mapping[str, Any]) -> NightJob:
@@ -163,7 +171,7 @@ def _job(case: Mapping[str, Any]) -> NightJob:
         try:
             told = Told.model_validate(record)
         except ValidationError as error:
-            reason = reason or f"its result can't be read: {first_problem(error)}"
+            reason = reason or f"of its result only the figures can be read: {first_problem(error)}"
     return NightJob(
         key=key_of(
             partition=str(case.get("partition") or ""),
@@ -174,7 +182,7 @@ def _job(case: Mapping[str, Any]) -> NightJob:
         ),
         failed=not good and outcome == "fail",
         reason=reason,
-        figures=dict(_figures(case)) if good and told and told.status == "ok" else {},
+        figures=dict(_figures(case)) if good and record.get("status") == "ok" else {},
         state=_state(told) if told else {},
         parts=dict(_parts(told)) if good and told else {},
         node_seconds=(case.get("nodes") or 1) * _held_s(case, told),

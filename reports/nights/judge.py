@@ -34,7 +34,6 @@ class Judged:
     """
 
     of: FigureHistory
-    usual: Reference | None
     verdicts: Mapping[int, Verdict]
     changes: Mapping[int, Step]
 
@@ -80,7 +79,7 @@ def _figure(
 ) -> Judged:  # fmt: skip
     usual = series.figures.get(one.figure) if series else None
     if series is None or usual is None:
-        return Judged(one, None, dict(_unknown(one)), {})
+        return Judged(one, dict(_unknown(one)), {})
     verdicts, changes = dict[int, Verdict](), dict[int, Step]()
     watch = Follower(limit * share(one.figure, series.figures))
     followed = list[int]()
@@ -97,13 +96,13 @@ def _figure(
         if watch.worse:
             last = watch.worse[-1]
             began = nights[followed[last.since]].name
-            alarm = Alarm(began, last.step is found, math.expm1(last.left), last.step.chance)
+            alarm = Alarm(began, last.step is found, math.expm1(last.left))
         lately = any(step.size < 0 for at, step in changes.items() if at in followed[-WINDOWS[-1] :])
         word: Word = "worse" if alarm else "better" if lately else "same"
         verdicts[position] = _verdict(one, values, watch.last(), level, usual, len(followed), word, alarm)
     if one.figure == CANARY:  # it runs in ci/nightly's jobs alone
         ran = [names if night.nightly else () for names, night in zip(ran, nights, strict=True)]
-    return Judged(one, usual, verdicts | dict(_absent(one, verdicts, ran)), changes)
+    return Judged(one, verdicts | dict(_absent(one, verdicts, ran)), changes)
 
 
 def _since(
@@ -129,7 +128,7 @@ def _verdict(
     """Set a night against what is expected of it with this mood. level: what open alarms have moved that by."""
     value, sign = median(values), worse_by(one.unit)
     if last is None:
-        why = f"{nights} of the {FEWEST} nights that tell what is usual"
+        why = f"{nights - 1} of the {FEWEST} nights before that tell what is usual"
         return Verdict(one.key, one.figure, one.unit, "unknown", len(values), value=value, reason=why)
     expected, now = last
     mood = sign * math.log(value) - now

@@ -9,7 +9,7 @@ from reports.nights.changes import what_changed
 from reports.nights.culprit import culprit
 from reports.nights.detector import FALSE_ALARMS_A_YEAR
 from reports.nights.history import History, Night
-from reports.nights.judge import Judged, judged, verdicts_of
+from reports.nights.judge import Judged, by_test, judged, verdicts_of
 from reports.nights.verdicts import Verdict, Word
 from systems.references import CANARY, FEWEST_JOBS, Key, References, worse_by
 
@@ -75,7 +75,7 @@ def report_of(
     nights, verdicts = history.nights[: position + 1], verdicts_of(history, every, position)
     verdicts.sort(key=lambda one: (not one.alarm, RANKS.index(one.word), plainly(one.key), one.figure))
     alarms = {(one.key, one.figure): _sentence(one, names[one.key], nights) for one in verdicts if one.alarm}
-    remarks = (*history.remarks, *_remarks(history.system, known, verdicts, names))
+    remarks = (*history.remarks, *_remarks(history.system, nights[-1], known, verdicts, names))
     return NightReport(history.system, nights[-1], tuple(verdicts), alarms, remarks, names)
 
 
@@ -87,8 +87,9 @@ def named(history: History) -> dict[Key, str]:
         name = plainly(key)
         if taken[name] > 1:
             name = ", ".join(filter(None, (name, key.partition, key.grid, key.precision)))
+        name = text.clean(name, 120)
         seen[name] += 1
-        found[key] = text.clean(name, 120) + (f", options {seen[name]}" if seen[name] > 1 else "")
+        found[key] = name + (f", options {seen[name]}" if seen[name] > 1 else "")
     return found
 
 
@@ -97,11 +98,16 @@ def plainly(key: Key) -> str:
 
 
 def _remarks(
-    system: str, known: References | None, verdicts: Sequence[Verdict], names: Mapping[Key, str]
+    system: str, night: Night, known: References | None, verdicts: Sequence[Verdict], names: Mapping[Key, str]
 ) -> Iterable[str]:
     judged = sum(verdict.word in ("worse", "same", "better") for verdict in verdicts)
     chance = f"alarms are meant to be false {FALSE_ALARMS_A_YEAR:g} times a year"
-    yield f"Chance: with {text.plural(judged, 'figure')} judged every night, {chance}."
+    if judged:
+        yield f"Chance: with {text.plural(judged, 'figure')} judged every night, {chance}."
+    for jobs in by_test(night.jobs).values():
+        odd = [job.reason for job in jobs if job.reason and not job.failed]
+        if odd and any(job.figures for job in jobs):
+            yield f"{len(odd)} of {len(jobs)} jobs of {plainly(jobs[0].key)}: {odd[0]}."
     if known is None:
         yield (
             f"There are no references of {system}: with {FEWEST_JOBS} jobs of a test, run "

@@ -13,14 +13,12 @@ Word = Literal["worse", "better", "same", "unknown", "failed"]
 class Alarm:
     """A figure's level got worse with that night; the alarm is new if it was raised tonight.
 
-    effect is how many times as bad as before the nights since then are, less one, and chance that of a change as sure
-    in one night without any.
+    effect is how many times as bad as before the nights since then are, less one.
     """
 
     night: str
     new: bool
     effect: float
-    chance: float
 
 
 @dataclass(frozen=True, slots=True)

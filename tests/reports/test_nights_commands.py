@@ -122,6 +122,17 @@ def test_of_a_test_with_good_and_failed_jobs_the_failed_ones_are_told(tmp_path, 
     assert re.search(r"^same +Steady n=512 .* 2$", out, re.MULTILINE)
 
 
+def test_a_job_without_a_result_beside_good_ones_is_told(tmp_path, capsys):
+    sessions = slowed(40, jobs=3)
+    sessions[-1]["runs"][0]["testcases"][0] |= {"result": "skip", "record": {}, "perfvalues": {}}
+    database = store(tmp_path / "results.db", sessions)
+    make(database)
+    assert verdict(database) == 0
+    out = capsys.readouterr().out
+    assert "1 of 3 jobs of Steady n=512: it was skipped." in out
+    assert "Chance: with 2 figures judged every night" in out
+
+
 @pytest.mark.parametrize(
     ("result", "why"),
     [
@@ -409,7 +420,7 @@ def test_references_that_were_edited_or_are_of_another_schema_are_refused_with_t
     if "YAML" not in told:
         assert "make it anew by `par4d reference make --system frontier`" in error
     assert make(database) == 0  # which mends it
-    assert "What it held is lost." in capsys.readouterr().err
+    assert "They are made anew, without what it holds." in capsys.readouterr().err
     assert verdict(database) == 0
 
 

@@ -1,5 +1,6 @@
 """Databases that `par4d verdict` can't read, or that hold what is no run or went backwards."""
 
+import json
 import re
 import sqlite3
 
@@ -14,7 +15,9 @@ pytestmark = pytest.mark.usefixtures("own_references")
 
 def test_no_database_and_no_night_are_told(tmp_path, capsys):
     assert verdict(tmp_path / "none.db") == 2
-    assert "has no night of frontier" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"There is no database of results at {tmp_path / 'none.db'}." in told
+    assert "has no night of frontier" in told
     assert verdict(store(tmp_path / "empty.db", [])) == 2
     assert "has no night of frontier" in capsys.readouterr().err
     assert make(tmp_path / "none.db") == 2
@@ -56,8 +59,43 @@ def test_sessions_that_are_no_run_reports_are_left_out_and_counted(tmp_path, cap
         opened.execute("UPDATE sessions SET json_blob = substr(json_blob, 1, 100) WHERE rowid = 7")
         opened.execute("UPDATE sessions SET json_blob = '{}' WHERE rowid = 9")
     assert make(database) == 0
-    assert "2 sessions of the database can't be read" in capsys.readouterr().err
+    assert "2 sessions can't be read and left out." in capsys.readouterr().err
     assert verdict(database) == 0
+    with sqlite3.connect(database) as opened:
+        opened.execute("UPDATE sessions SET json_blob = '{}'")
+    assert verdict(database) == 2
+    assert "30 sessions can't be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"session_info": None},
+        {"session_info": {"time_start_unix": None}},
+        {"session_info": {"time_start_unix": "soon"}},
+        {"session_info": {"time_start_unix": 1e30}},
+        {"runs": [None]},
+        {"runs": [{"testcases": [None]}]},
+        {"runs": [{"testcases": [{"system": "frontier", "record": {}, "executable_opts": [["a"]], "nodes": "x"}]}]},
+        {"runs": [{"testcases": [{"system": "frontier", "record": {}, "result": "pass", "time_run": "long"}]}]},
+    ],
+)
+def test_a_session_of_another_form_is_left_out_and_the_others_are_read(tmp_path, odd):
+    sessions = slowed(3)
+    database = store(tmp_path / "results.db", sessions)
+    with sqlite3.connect(database) as opened:
+        opened.execute("UPDATE sessions SET json_blob = ? WHERE rowid = 2", [json.dumps(sessions[1] | odd)])
+    found = nights_history.history(database, "frontier")
+    assert len(found.nights) == 2
+    assert found.remarks == ("1 session can't be read and left out.",)
+
+
+def test_what_only_a_newer_result_has_costs_no_figure(tmp_path):
+    (one,) = slowed(1)
+    for each in one["runs"][0]["testcases"]:
+        each["record"]["summary"]["unheard"] = 1.0
+    found = nights_history.history(store(tmp_path / "results.db", [one]), "frontier")
+    assert all(job.figures and "only the figures can be read" in job.reason for job in found.jobs)
 
 
 def test_where_a_clock_ran_backwards_nights_stay_in_the_order_of_their_storing(tmp_path, capsys):

@@ -195,6 +195,17 @@ def test_a_slow_node_is_named_although_every_night_has_other_nodes():
     assert "one node" not in culprit("WeakScaling", [like_ever], before)
 
 
+def test_of_nodes_with_unlike_work_that_is_named_which_takes_longer_than_it_did():
+    before = [a_job(compute=1.2, exposed__x=0.1, host__n0=1.2, host__n1=1.0)] * 3
+    slow = a_job(compute=1.3, exposed__x=0.2, host__n0=1.2, host__n1=1.3)
+    assert "one node: n1 computes +30.0 % longer" in culprit("WeakScaling", [slow], before)
+
+
+def test_without_any_time_before_and_now_there_is_no_culprit():
+    nothing = a_job(compute=0.0, exposed__x=0.0)
+    assert culprit("WeakScaling", [nothing], [nothing]) == ""
+
+
 def test_a_test_of_one_thing_names_it():
     assert "the link" in culprit("Bandwidth", [a_job()], [a_job()])
     assert "compute" in culprit("Peak", [a_job()], [a_job()])

@@ -5,8 +5,9 @@ import fcntl
 import os
 import re
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
@@ -64,6 +65,32 @@ def test_without_earlier_runs_a_test_costs_its_nodes_for_its_time_limit():
     ]  # fmt: skip
     (one,) = nightly_tests(described, History("local", ()))
     assert (one.node_hours, one.by) == (pytest.approx(0.5), "by its time limit")
+
+
+def test_the_jobs_of_an_ended_week_end_with_it(tmp_path: Path):
+    script = tmp_path / "ci" / "peers"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\necho $$ > pid\nexec sleep 300\n")
+    script.chmod(0o755)
+    program = (
+        "import sys; from pathlib import Path; from night import command, weekly; "
+        "weekly.weekly.__defaults__ = (Path.cwd(),); sys.exit(command.main(['--weekly', '--dir', '.']))"
+    )
+    env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'ci'}"}
+    running = subprocess.Popen([sys.executable, "-P", "-c", program], cwd=tmp_path, env=env)
+    child = tmp_path / "pid"
+    assert soon(lambda: child.exists() and child.read_text().strip())
+    pid = int(child.read_text())
+    running.terminate()
+    assert running.wait(60) == UNKNOWN
+    assert soon(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def soon(happened: Callable[[], object]) -> bool:
+    until = time.monotonic() + 60
+    while not happened() and time.monotonic() < until:
+        time.sleep(0.05)
+    return bool(happened())
 
 
 def test_a_budget_that_fits_no_test_is_told_with_the_smallest(tmp_path):
