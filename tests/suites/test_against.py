@@ -83,15 +83,15 @@ def test_a_commit_is_checked_out_once_and_what_is_none_is_told(tmp_path: Path, m
 
 
 def test_a_slower_engine_is_found_in_one_night_of_real_jobs(tmp_path: Path):
-    """Every step takes five times as long as the commit's, of which three jobs tell."""
+    """Every step takes ten times as long as the commit's, of which three jobs tell."""
     root = project(tmp_path)
     for part in ("ci", "reports"):
         shutil.copytree(ROOT / part, root / part)
     shutil.copy(ROOT / ".gitignore", root)
     committed(root)
     trainer = root / "engine" / "training" / "trainer.py"
-    trainer.write_text(f"import time\n{trainer.read_text()}{PLANTED.format(by=4.0)}")
-    quick = ("-S", "Against.model=gpt-test", "-S", "Against.rounds=8", "--exclude", "local-2|local-4")
+    trainer.write_text(f"import time\n{trainer.read_text()}{PLANTED.format(by=9.0)}")
+    quick = ("-S", "Against.model=gpt-test", "-S", "Against.rounds=10", "--exclude", "local-2|local-4")
     done = night(root, ["--jobs", "3", "--", *quick])
     assert done.returncode == WORSE, done.stdout + done.stderr
     assert done.stdout.splitlines()[1].startswith("slower ")

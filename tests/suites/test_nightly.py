@@ -79,15 +79,19 @@ def test_the_jobs_of_an_ended_week_end_with_it(tmp_path: Path):
     env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'ci'}"}
     running = subprocess.Popen([sys.executable, "-P", "-c", program], cwd=tmp_path, env=env)
     child = tmp_path / "pid"
-    assert soon(lambda: child.exists() and child.read_text().strip())
-    pid = int(child.read_text())
-    running.terminate()
-    assert running.wait(60) == UNKNOWN
-    assert soon(lambda: not Path(f"/proc/{pid}").exists())
+    try:
+        assert soon(lambda: child.exists() and child.read_text().strip())
+        pid = int(child.read_text())
+        running.terminate()
+        assert running.wait(200) == UNKNOWN
+        assert soon(lambda: not Path(f"/proc/{pid}").exists())
+    finally:
+        running.kill()
+        running.wait()
 
 
 def soon(happened: Callable[[], object]) -> bool:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 200
     while not happened() and time.monotonic() < until:
         time.sleep(0.05)
     return bool(happened())
