@@ -31,8 +31,8 @@ SHAPE: dict[str, Any] = {"layers": 6, "hidden": 512, "heads": 8, "vocab": 8192, 
 PEER_HELP = f"{', '.join(COMPARISONS)}, all of these, or {UNTUNED} (ourselves, where ours is tuned); repeatable"
 LAYOUT_HELP = "of the peer, where it isn't our grid's: another grid, or such as tensor=2,pipeline=2; repeatable"
 GRID_HELP = "instead of the peer's usual one; repeatable. Under a launcher such as srun, its ranks take part"
-
 AGAINST_HELP = "the engine of another commit, in this folder; on each --grid, instead of --peer's default or besides"
+
 MICRO_HELP = "sequences a rank takes at once, both sides (default: its share; of a pipeline 4 parts a stage)"
 PEER_MICRO_HELP = "the peer's, where it isn't ours"
 DEVICE_MEMORY_HELP = "of one device: a contest that doesn't fit is told, not held (default: a GPU's, else endless)"

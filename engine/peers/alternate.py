@@ -60,8 +60,8 @@ def looked_on(comm: Comm, comparison: Comparison, case: Case, fail: Fail) -> Ite
 
 
 def _drawn(comm: Comm) -> bool:
-    """Draw a lot on rank 0. Collective. As long as ours was always built first it was slower by 0.3 % than the same
-    code (24 jobs of gpt-local-1 on an AMD EPYC, standard error 0.1 %).
+    """Draw a lot on rank 0. Collective. As long as ours was always built first it was slower by 0.4 % than the same
+    code, and since then by 0.1 % (30 and 54 jobs of gpt-local-1 on an AMD EPYC, standard errors 0.1 %).
     """
     return bool(comm.everyone(torch.tensor([random.random()], dtype=torch.float64))[0] < 0.5)
 

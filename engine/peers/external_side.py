@@ -58,7 +58,7 @@ class ExternalSide:
         words = [str(python_of(comparison.library)), "-P", "-m", "engine.peers.external", str(there.fileno())]
         own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(case.threads)}
         if comparison.checkout:  # whose Python is ours, with what it finds by that
-            own["PYTHONPATH"] = os.pathsep.join([comparison.checkout, os.environ.get("PYTHONPATH", "")])
+            own["PYTHONPATH"] = os.pathsep.join(filter(None, [comparison.checkout, os.environ.get("PYTHONPATH")]))
         own |= {"PYTHONUNBUFFERED": "1"} | environ(comparison.library, comm.device.type)
         self._process = subprocess.Popen(
             words,

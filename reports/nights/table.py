@@ -17,9 +17,9 @@ UNITS: Mapping[str, Callable[[float], str]] = {
     "s": text.seconds, "flop/s": text.flops, "B": text.memory, "x": text.times
 }  # fmt: skip
 NOTE = (
-    "The change is of the night's median by what the nights before let expect; 95 of 100 nights without any change lie "
-    "within its interval. An alarm takes several nights that agree. A test that failed has no figures; a figure "
-    "without a reference, or of few nights, is unknown, not the same."
+    "The change is of the night's median by what the nights before let expect; at least 95 of 100 nights without "
+    "any change lie within its interval. An alarm takes several nights that agree. A test that failed has no "
+    "figures; a figure without a reference, or of few nights, is unknown, not the same."
 )
 MARKUP = str.maketrans({char: f"\\{char}" for char in "\\|*_`["} | {"<": "&lt;", "&": "&amp;"})
 

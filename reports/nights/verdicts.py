@@ -28,9 +28,9 @@ class Verdict:
 
     A test without a result has a verdict without a figure (""). value is the median of the night's jobs, usual what was
     expected of it, in the mood that the canary tells, without any change that an alarm is about, and change the first
-    by the second, less one, with the interval in which 95 of 100 nights without any change lie around it. drift is by
-    how much the level is worse than the reference, and far says that the night is worse by twice its interval, where no
-    alarm says either. reason says why it failed, is unknown, or has no alarm of its own.
+    by the second, less one, with the interval in which at least 95 of 100 nights without any change lie around it.
+    drift is by how much the level is worse than the reference, and far says that the night is worse by twice its
+    interval, where no alarm says either. reason says why it failed, is unknown, or has no alarm of its own.
     """
 
     key: Key
