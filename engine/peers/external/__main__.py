@@ -26,20 +26,15 @@ with loading():
     import torch
     import torch.distributed as dist
 
-    from engine.comm.funnel import Comm
     from engine.comm.launch import choose_device, init_process_group
     from engine.comm.process_group import carried
     from engine.measure.clock import stamp_promptly
     from engine.measure.memory import keep_freed_memory
-    from engine.measure.recorder import Recorder
-    from engine.peers.alternate import on_grid
     from engine.peers.layout import Layout
-    from engine.peers.ours import Ours
     from engine.peers.peer import ExternalPeer, StepMetrics
     from engine.peers.settings import without
     from engine.peers.timed_side import LocalSide, on_batches
     from engine.result.provenance import CHECKOUT, git_state
-    from engine.training.run import tuned
 
 
 def main() -> None:
@@ -95,9 +90,9 @@ def _life(comparison: Comparison, case: Case, launch: Launch, orders: "SimpleQue
     os.environ.update({name: str(value) for name, value in place.items()})
     init_process_group(launch, device, timeout, store, memory=through_memory(comparison, case.road).peer)
     if comparison.checkout:
-        recorder = Recorder.on(device, breakdown=False, alone=comparison.grid.size == 1)
-        comm = on_grid(comparison.grid, case, device, recorder, memory=through_memory(comparison, case.road).peer)
-        turns = LocalSide(lambda: engine_step(case, comm), device, case.warmup, comm.carried)
+        from engine.peers.external.another_commit import engine_side
+
+        turns = engine_side(comparison, case, device)
     else:
         turns = LocalSide(lambda: external_step(comparison, case, device), device, case.warmup, carried)
         turns.values = of_all(turns.values)
@@ -122,11 +117,6 @@ def external_step(comparison: Comparison, case: Case, device: torch.device) -> C
     case = replace(case, peer_micro_batch=sequences // layout.data // layout.micro_batches)
     peer: ExternalPeer = comparison.implementation()(case, layout, device)
     return on_batches(peer.step, case, layout.rows(peer.data_rank, sequences), device)
-
-
-def engine_step(case: Case, comm: Comm) -> Callable[[], StepMetrics]:
-    """Make the engine as ours is made, but of the code that this process has."""
-    return Ours(case, comm, tuned(case, comm)[0] if case.tune_matmul else {}).step
 
 
 def of_all(values: Sequence[StepMetrics]) -> list[StepMetrics]:
