@@ -24,8 +24,8 @@ from engine.result.interval import NOTHING_KNOWN, Interval, over_jobs
 from engine.result.metrics import ratio_over_jobs
 from engine.result.peers import FEWEST_JOBS
 from engine.result.provenance import PACKED
-from night.procedure import OUT_OF_TIME, say
-from night.selection import nightly_tests, select
+from night.procedure import NO_RESULTS, OUT_OF_TIME, choose, say
+from night.selection import nightly_tests
 from night.session import ROOT, NightRun
 from reports import text
 from reports.nights.history import NightJob, history
@@ -81,24 +81,14 @@ def against(commit: str, night: NightRun, node_hours: float, jobs: int) -> int:
     words = ("--setvar", f"Against.checkout={checked_out(name, folder)}", "--setvar", "canary=no", *night.reframe)
     night = replace(night, folder=folder, reframe=words, select=("--checkpath", str(ROOT / "suites" / "against.py")))
     every = nightly_tests(night.describe(), history(night.database, night.system))
-    chosen = select(every, node_hours / jobs)
-    if not chosen:
-        least = jobs * min(test.node_hours for test in every)
-        raise UsageError(
-            f"{text.plural(jobs, 'job')} of a test take {least:.2g} of {node_hours:g} --node-hours at least."
-        )
-    for test in every:
-        if test not in chosen:
-            say(f"  left out: {test.name}, {jobs * test.node_hours:.2g} node-hours {test.by}")
-    say(f"{text.plural(len(chosen), 'test')}, {text.plural(jobs, 'job')} of each, against {name[:12]}.")
+    chosen = choose(night, every, node_hours, jobs)
     in_time = replace(night, reframe=(*words, "--repeat", str(jobs))).run(chosen)
     if not in_time:
         say(OUT_OF_TIME)
-    nights = history(night.database, night.system).nights
-    of_tonight = [job for one in nights if one.name == night.name for job in one.jobs]
-    if not of_tonight:
-        raise RunError("The night has left no results: ReFrame's own words say why.")
-    found = points([name_of(test.name) for test in chosen], of_tonight)
+    tonight = history(night.database, night.system).of(night.name)
+    if tonight is None:
+        raise RunError(NO_RESULTS)
+    found = points([name_of(test.name) for test in chosen], tonight.jobs)
     sys.stdout.write(as_text(name, found))
     sys.stdout.flush()
     try:

@@ -66,15 +66,16 @@ def main(words: Sequence[str]) -> int:
         check_here(system, "measured")
         name = system.name
         limit_s = seconds(options.time_limit)
-        against_one = options.against is not None
-        jobs = options.jobs or (JOBS if against_one else 3)
-        node_hours = options.node_hours if options.node_hours is not None else 4.0 if against_one else 2.0
-        if not node_hours > 0 or jobs < 1 or options.jobs == 0:
+        of_against = options.against is not None
+        node_hours, jobs = (4.0, JOBS) if of_against else (2.0, 3)
+        node_hours = node_hours if options.node_hours is None else options.node_hours
+        jobs = jobs if options.jobs is None else options.jobs
+        if not node_hours > 0 or jobs < 1:
             raise UsageError("--node-hours is more than 0, and --jobs is 1 or more.")
         folder = options.dir.resolve()
         with _locked(folder, name):
             night = NightRun(night_name(), name, folder, time.monotonic() + limit_s, tuple(given))
-            if against_one:
+            if of_against:
                 return against(options.against, night, node_hours, jobs)
             reported = run(night, node_hours, jobs)
             report(night)

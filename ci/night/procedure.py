@@ -11,6 +11,7 @@ from engine.errors import RunError, UsageError
 from engine.files import write_text
 from night.selection import HOUR_S, NightlyTest, nightly_tests, select
 from night.session import NightRun
+from reports import text
 from reports.nights.history import history
 from reports.nights.judge import suspects
 from reports.nights.report import NightReport, night_reports
@@ -20,6 +21,7 @@ from systems.references import name_of, references
 ENOUGH = 3
 """So many slow jobs of a test in a night are enough: more say nothing new, as a whole night can be off."""
 REPORT_TIMEOUT_S = 1800
+NO_RESULTS = "The night has left no results: ReFrame's own words say why."
 OUT_OF_TIME = "The night's time limit was reached: what was still to be run was left out."
 
 
@@ -32,26 +34,38 @@ def run(night: NightRun, node_hours: float, jobs: int) -> NightReport:
         old.unlink()  # nobody may take it for tonight's
     references(night.system)  # a bad file is reported before anything is spent
     every = nightly_tests(night.describe(), history(night.database, night.system))
-    chosen = select(every, node_hours)
-    if not chosen:
-        least = min(every, key=lambda test: test.node_hours)
-        raise UsageError(
-            f"{node_hours:g} node-hours have room for no nightly test of {night.system}: the smallest, {least.name}, "
-            f"takes {least.node_hours:.2g} {least.by}."
-        )
-    hours, left_out = sum(test.node_hours for test in chosen), [test for test in every if test not in chosen]
-    say(f"Night {night.name} of {night.system}: {len(chosen)} tests, {hours:.2g} of {node_hours:g} node-hours.")
-    for test in left_out:
-        say(f"  left out: {test.name}, {test.node_hours:.2g} node-hours {test.by}")
+    chosen = choose(night, every, node_hours)
     run_jobs(night, chosen, node_hours, jobs)
     reported = judged(night)
-    if left_out:
+    if left_out := [test for test in every if test not in chosen]:
         words = f"Left out, as the budget had no room: {', '.join(test.name for test in left_out)}."
         reported = replace(reported, remarks=(*reported.remarks, words))
     sys.stdout.write(as_text(reported))
     sys.stdout.flush()
     keep(night, reported)
     return reported
+
+
+def choose(night: NightRun, every: Sequence[NightlyTest], node_hours: float, jobs: int = 1) -> list[NightlyTest]:
+    """Choose what the budget has room for, so many jobs of each, and say what that is and what is left out. Raises
+    UsageError for a budget without room.
+    """
+    chosen = select(every, node_hours / jobs)
+    if not chosen:
+        least = min(every, key=lambda test: test.node_hours)
+        raise UsageError(
+            f"{node_hours:g} node-hours have room for no nightly test of {night.system}: the smallest, {least.name}, "
+            f"takes {jobs * least.node_hours:.2g} {least.by}."
+        )
+    hours, of_each = jobs * sum(test.node_hours for test in chosen), f", {jobs} jobs of each" if jobs > 1 else ""
+    say(
+        f"Night {night.name} of {night.system}: {text.plural(len(chosen), 'test')}{of_each}, {hours:.2g} of "
+        f"{node_hours:g} node-hours."
+    )
+    for test in every:
+        if test not in chosen:
+            say(f"  left out: {test.name}, {jobs * test.node_hours:.2g} node-hours {test.by}")
+    return chosen
 
 
 def run_jobs(night: NightRun, chosen: Sequence[NightlyTest], node_hours: float = math.inf, jobs: int = 1) -> bool:
@@ -64,7 +78,7 @@ def run_jobs(night: NightRun, chosen: Sequence[NightlyTest], node_hours: float =
             say(OUT_OF_TIME)
             return False
         found = history(night.database, night.system)
-        tonight = next((one for one in found.nights if one.name == night.name), None)
+        tonight = found.of(night.name)
         if tonight is None or len(tonight.jobs) == stored:
             return True  # ReFrame has said why it ran nothing
         stored, done = len(tonight.jobs), Counter(job.key.name for job in tonight.jobs)
@@ -83,7 +97,7 @@ def judged(night: NightRun) -> NightReport:
     """Judge a night. Raises RunError for one that has left no results at all."""
     every = night_reports(history(night.database, night.system), references(night.system), night=night.name)
     if not every:
-        raise RunError("The night has left no results: ReFrame's own words say why.")
+        raise RunError(NO_RESULTS)
     return every[0]
 
 

@@ -95,6 +95,10 @@ class History:
     def jobs(self) -> Iterator[NightJob]:
         return (job for night in self.nights for job in night.jobs)
 
+    def of(self, name: str) -> Night | None:
+        """Give the night of that name, None where it has left nothing."""
+        return next((night for night in self.nights if night.name == name), None)
+
     @property
     def nightly(self) -> bool:
         """What people start by hand alone is no night to speak of: ci/nightly has to have run."""
