@@ -28,6 +28,6 @@ def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | Non
             rows = with_numbers(rows, name, fit.numbers(), fit.rows)
         elif refit:
             others_out.write(f"\n# systems/{name}.yaml\n{fit.as_yaml()}")
-    if measured is not None or (refit and rows.machines):
+    if measured is not None or (refit and rows.jobs):
         others_out.write(f"\n# engine/validation/rows/measured.yaml\n{as_yaml(rows)}")
     return 0

@@ -19,6 +19,7 @@ from engine.result import metrics
 from engine.result.schema import GridText
 from engine.schema import Document, Record, first_problem
 from engine.training_record import Training
+from engine.validation.product_rows import DeviceProducts, MeasuredProducts
 from systems import Measured
 
 SCHEMA: Literal["par4d.validation"] = "par4d.validation"
@@ -108,10 +109,11 @@ class MeasuredJob(Record):
 
 
 class MeasuredRows(Record):
-    """These are jobs, and the machines on which they were measured, as these had been calibrated."""
+    """These are jobs, and the machines on which they were measured, as these had been calibrated; and products."""
 
-    machines: dict[str, Measured]
-    jobs: tuple[MeasuredJob, ...]
+    machines: dict[str, Measured] = {}
+    jobs: tuple[MeasuredJob, ...] = ()
+    products: tuple[MeasuredProducts, ...] = ()
 
 
 def published(path: Path = FOLDER / "published.yaml") -> list[PublishedSeries]:
@@ -241,6 +243,7 @@ class Validation(Document):
     published: tuple[PublishedRow, ...] = ()
     jobs: tuple[JobRows, ...] = ()
     effects: tuple[Effect, ...] = ()
+    products: tuple[DeviceProducts, ...] = ()
 
 
 def judged(name: OrderName, predicted: Sequence[str], measured_s: Mapping[str, float]) -> Order:

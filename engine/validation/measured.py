@@ -1,5 +1,6 @@
 """Make rows of the results of suites/model_validation.py: every grid of a job, with its time and what was exposed, and
-those that took turns in one job; and of suites/pipeline.py: every schedule of the same job's pipelines.
+those that took turns in one job; of suites/pipeline.py: every schedule of the same job's pipelines; and of benchmarks
+of matrix products.
 """
 
 from collections import defaultdict
@@ -15,6 +16,7 @@ from engine.grid import Axis, Grid
 from engine.result.grid_turns import GridTurns
 from engine.result.schema import Result, read
 from engine.validation.document import MeasuredJob, MeasuredRows, MeasuredRun
+from engine.validation.products import measured_products
 from systems import Measured, measured
 from systems.store import as_data
 
@@ -33,9 +35,20 @@ def measured_in(folder: Path, study: str = STUDY) -> list[MeasuredJob]:
 
     Raises UsageError if there is none, or if a job whose grids are to be compared has fewer than FEWEST.
     """
+    if not (jobs := _jobs(_results(folder), study)):
+        raise UsageError(
+            f"No result of {study} lies below {folder}: name the output folder of reframe -c suites/{study}.py -r."
+        )
+    return jobs
+
+
+def _results(folder: Path) -> list[Result]:
+    """Read all results below a folder, the newest last."""
+    return sorted((read(path) for path in sorted(folder.rglob("result.json"))), key=lambda one: one.provenance.end)
+
+
+def _jobs(results: Sequence[Result], study: str) -> list[MeasuredJob]:
     found: dict[tuple[str, str], dict[str, Result]] = defaultdict(dict)
-    read_in_order = (read(path) for path in sorted(folder.rglob("result.json")))
-    results = sorted(read_in_order, key=lambda result: result.provenance.end)
     for result in results:
         if result.labels.get("study") == study and result.status == "ok" and result.grid and result.summary:
             found[result.labels["system"], result.labels["series"]][result.grid] = result
@@ -43,10 +56,6 @@ def measured_in(folder: Path, study: str = STUDY) -> list[MeasuredJob]:
     for result in results:
         if study == STUDY and result.labels.get("study") == IN_TURNS and result.status == "ok":
             turned[result.labels["system"], result.labels["series"]].append(result)
-    if not found and not turned:
-        raise UsageError(
-            f"No result of {study} lies below {folder}: name the output folder of reframe -c suites/{study}.py -r."
-        )
     for (system, series), grids in found.items():
         if study == STUDY and len(grids) < FEWEST:
             raise UsageError(
@@ -157,19 +166,21 @@ def _made(
 
 
 def rows_in(folder: Path, *, refit: bool = False) -> MeasuredRows:
-    """Read the measured jobs below a folder, and the calibrations of their machines as they are now.
+    """Read the measured jobs below a folder, the calibrations of their machines as they are now, and GPUs' products.
 
     Marked as fitted are the grids to which the calibration was fitted; with refit those of one axis. Raises UsageError
-    as measured_in does, and for a machine that isn't calibrated.
+    for a machine that isn't calibrated, and as measured_in does if there are no products either.
     """
-    jobs = measured_in(folder)
+    results = _results(folder)
+    products = measured_products(results)
+    jobs = _jobs(results, STUDY) if products else measured_in(folder)
     names = {job.system for job in jobs}
     found = {name: known for name in sorted(names) if (known := measured(name)) and known.performance}
     for name in names - set(found):
         raise UsageError(f"{name} isn't calibrated: run par4d calibrate --system {name} before its rows are judged.")
     if not refit:
         jobs = [job.model_copy(update={"fitted": _fitted_grids(job, found[job.system])}) for job in jobs]
-    return MeasuredRows(machines=found, jobs=tuple(jobs))
+    return MeasuredRows(machines=found, jobs=tuple(jobs), products=tuple(products))
 
 
 def row_name(model: str, where: str | int) -> str:
@@ -199,5 +210,8 @@ def as_yaml(rows: MeasuredRows) -> str:
     machines = {name: as_data(machine) for name, machine in rows.machines.items()}
     data = {"machines": machines, "jobs": [job.model_dump(mode="json") for job in rows.jobs]}
     text = yaml.safe_dump(data, sort_keys=False, width=120, allow_unicode=True)
-    suites = f"suites/{STUDY}.py and suites/{PIPELINES}.py"
+    if rows.products:
+        products = [products.model_dump(mode="json") for products in rows.products]
+        text += yaml.safe_dump({"products": products}, sort_keys=False, width=120, default_flow_style=None)
+    suites = f"suites/{STUDY}.py, suites/{PIPELINES}.py, par4d bench gemm and bench matmul"
     return f"# Measured by {suites}, written by par4d plan --validate --measured DIR.\n{text}"

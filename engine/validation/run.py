@@ -12,6 +12,7 @@ from engine.validation.calibrate import UNFITTED, Estimate, Observation, as_data
 from engine.validation.document import JobRows, MeasuredRows, PublishedRow, Validation, published
 from engine.validation.effects import effects
 from engine.validation.held_out import fitted_devices, spread, spreads
+from engine.validation.products import predicted
 from engine.validation.validate import (
     PublishedJob,
     TracedJob,
@@ -51,7 +52,8 @@ def run(measured: MeasuredRows, *, refit: bool = False) -> tuple[Validation, lis
     fits: list[Fit] = []
     machines, rows = _published(fits, refit=refit)
     jobs = _measured(measured, fits, refit=refit)
-    return Validation(published=tuple(rows), jobs=tuple(jobs), effects=tuple(effects(machines))), fits
+    alone = tuple(map(predicted, measured.products))
+    return Validation(published=tuple(rows), jobs=tuple(jobs), effects=tuple(effects(machines)), products=alone), fits
 
 
 def _published(fits: list[Fit], *, refit: bool) -> tuple[dict[str, MachineModel], list[PublishedRow]]:

@@ -1,0 +1,137 @@
+"""Predict how long each of a device's matrix products takes alone, where nothing hides an error: neither another kernel
+nor a collective, and no fit to the time of a batch. No torch.
+
+These rules were written down before any measured product was predicted by them. The device is known by its maker's
+sheet and by the best rate of its square products. The one number that is fitted, the share of that rate which products
+reach (Fitted.products), is for each job that which fits the products of all other jobs' linear layers best, by least
+squares of the logarithms (calibrate.py); square products are only predicted. The baseline gives all products one rate,
+fitted in the same way, as if shapes didn't count.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from math import exp, inf
+from math import log as ln
+from statistics import mean
+
+from engine.result.schema import Result
+from engine.simulator.bandwidth import Bandwidths
+from engine.simulator.events import MatrixProduct
+from engine.simulator.machine import Fitted, MachineModel
+from engine.validation.calibrate import PRIORS, UNFITTED, Observation, Prior, fit
+from engine.validation.product_rows import SQUARES, DeviceProducts, MeasuredProduct, MeasuredProducts, ProductRow
+from systems.device import Device, devices
+
+log = logging.getLogger(__name__)
+
+ONE_NUMBER = {
+    name: prior if name == "products" else Prior(getattr(UNFITTED, name), prior.spread, 0.0, 0.0)
+    for name, prior in PRIORS.items()
+}
+BYTES = 2
+"""Products are of elements of 16 bits."""
+
+
+def predicted(measured: MeasuredProducts) -> DeviceProducts:
+    """Predict a device's products. Raises KeyError for a device whose sheet isn't known."""
+    machine = _machine(devices()[measured.device], measured)
+    layers = {job: some for job, some in measured.jobs.items() if job != SQUARES}
+    fitted, rows = {}, []
+    for job, products in measured.jobs.items():
+        others = [product for other, some in layers.items() if other != job for product in some] or list(products)
+        log.info("products of %s on %s", job, measured.device)
+        found = fit([_observation(machine, product) for product in others], ONE_NUMBER).fitted
+        fitted[job] = found.products
+        rate = exp(mean(ln(product.flops / product.time_s) for product in others))
+        rows += [
+            ProductRow(
+                **product.model_dump(), job=job, predicted_s=_seconds(machine.with_fitted(found), product),
+                one_rate_s=product.flops / rate,
+            )
+            for product in products
+        ]  # fmt: skip
+    return DeviceProducts(
+        device=measured.device, source=measured.source, precision=measured.precision,
+        empirical_peak=measured.empirical_peak, fitted=fitted, rows=tuple(rows),
+    )  # fmt: skip
+
+
+def _machine(device: Device, measured: MeasuredProducts) -> MachineModel:
+    """Make the model of the device alone, whose links are without limit."""
+    assert device.memory_bytes_per_s
+    peak = measured.empirical_peak
+    return MachineModel(
+        name=device.name,
+        peak_flops=peak,
+        empirical_peak=peak,
+        memory_bytes_per_s=device.memory_bytes_per_s.value,
+        device_memory=None,
+        bandwidths=Bandwidths(1, inf, inf),
+        processors=device.processors.value if device.processors else None,
+    )
+
+
+def _seconds(machine: MachineModel, product: MeasuredProduct) -> float:
+    return machine.compute_s(MatrixProduct(product.m, product.n, product.k, product.mode, BYTES))
+
+
+def _observation(machine: MachineModel, product: MeasuredProduct) -> Observation:
+    def seconds(fitted: Fitted) -> tuple[float, float]:
+        return _seconds(machine.with_fitted(fitted), product), 0.0
+
+    return Observation(seconds, product.time_s)
+
+
+def measured_products(results: Sequence[Result]) -> list[MeasuredProducts]:
+    """Gather what `bench gemm` and `bench matmul` measured in numbers of 16 bits on devices whose sheets are known, of
+    each job the newest. results: the newest is the last.
+    """
+    jobs: dict[tuple[str, str], dict[str, tuple[MeasuredProduct, ...]]] = defaultdict(dict)
+    newest: dict[tuple[str, str], Result] = {}
+    for result in results:
+        device = next(iter(result.provenance.devices), "")
+        if result.status != "ok" or result.dtype not in ("bf16", "fp16") or device not in devices():
+            continue
+        if found := tuple(_products(result)):
+            jobs[device, result.dtype][_job(result)] = found
+            newest[device, result.dtype] = result
+    return [
+        MeasuredProducts(
+            device=device, precision="bf16" if dtype == "bf16" else "fp16", jobs=some,
+            source=_source(newest[device, dtype]),
+        )
+        for (device, dtype), some in jobs.items()
+    ]  # fmt: skip
+
+
+def _source(result: Result) -> str:
+    origin = result.provenance
+    return f"{origin.end[:10]}, torch {origin.versions.get('torch', '?')}, commit {origin.git_commit}"
+
+
+def _job(result: Result) -> str:
+    if result.kind == "gemm":
+        return SQUARES
+    assert result.model is not None
+    return f"{result.model.name} on {result.grid}, {result.config['batch']['micro']} at once"
+
+
+def _products(result: Result) -> Iterator[MeasuredProduct]:
+    """List the square products, or of each shape of a layer its three products as PyTorch multiplies."""
+    if result.kind == "gemm":
+        for point in result.gemm:
+            if point.median_time_s is not None:
+                yield _product(point.size, point.size, point.size, point.mode, point.median_time_s)
+    for shape in result.tuning.shapes if result.tuning else ():
+        m, n, k = shape.m, shape.n, shape.k
+        of_role: Mapping[str, tuple[int, int, int]] = {
+            "forward": (m, n, k), "input_gradient": (m, k, n), "weight_gradient": (k, n, m)
+        }  # fmt: skip
+        for way in shape.times:
+            if way.own and not way.column_major:
+                yield _product(*of_role[way.role], way.mode, way.median_s)
+
+
+def _product(m: int, n: int, k: int, mode: str, time_s: float) -> MeasuredProduct:
+    return MeasuredProduct.model_validate({"m": m, "n": n, "k": k, "mode": mode, "time_s": float(f"{time_s:.5g}")})
