@@ -64,6 +64,7 @@ class Session:
         cache = self.folder / "cache"
         shutil.rmtree(cache, ignore_errors=True)
         kept = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str((cache_folder() or cache) / "inductor")
+        (cache / "torch" / "kernels").mkdir(parents=True)  # torch keeps those of NVRTC there, but makes no parents
         self._environment = {"XDG_CACHE_HOME": str(cache), "TORCHINDUCTOR_CACHE_DIR": kept}
         self._cold = device == "cuda" and not any(Path(kept).glob("*"))  # nor where there is none
 

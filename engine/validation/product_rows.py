@@ -1,7 +1,6 @@
 """Matrix products that were measured alone on a device, and what is predicted of each. No torch."""
 
-from collections.abc import Sequence
-
+from engine.result import metrics
 from engine.result.matmul import ModeName
 from engine.schema import Record
 from systems import Dtype
@@ -35,6 +34,11 @@ class MeasuredProducts(Record):
     jobs: dict[str, tuple[MeasuredProduct, ...]]
 
     @property
+    def smallest(self) -> MeasuredProduct:
+        """Return the product of the fewest flops: it takes what launching it takes."""
+        return min((product for some in self.jobs.values() for product in some), key=lambda product: product.flops)
+
+    @property
     def empirical_peak(self) -> float:
         """Give the best flop/s of the square products, or of all where there are none (axonn-sc24 VI-C)."""
         every = self.jobs.get(SQUARES) or [product for some in self.jobs.values() for product in some]
@@ -48,18 +52,27 @@ class ProductRow(MeasuredProduct):
     predicted_s: float
     one_rate_s: float
 
+    @property
+    def error(self) -> float:
+        return metrics.prediction_error(self.predicted_s, self.time_s)
+
+    @property
+    def one_rate_error(self) -> float:
+        return metrics.prediction_error(self.one_rate_s, self.time_s)
+
 
 class DeviceProducts(Record):
-    """A device's measured products were predicted, each job's by the other jobs. fitted: by job, the share of the
-    empirical peak that these gave.
+    """A device's measured products were predicted, each job's by the other jobs. kernel_s: the least that a kernel
+    takes. fitted: by job, the share of the empirical peak that the other jobs gave.
     """
 
     device: str
     source: str
     precision: Dtype
     empirical_peak: float
+    kernel_s: float
     fitted: dict[str, float]
     rows: tuple[ProductRow, ...]
 
-    def of(self, job: str) -> Sequence[ProductRow]:
+    def of(self, job: str) -> list[ProductRow]:
         return [row for row in self.rows if row.job == job]

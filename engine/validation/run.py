@@ -52,7 +52,7 @@ def run(measured: MeasuredRows, *, refit: bool = False) -> tuple[Validation, lis
     fits: list[Fit] = []
     machines, rows = _published(fits, refit=refit)
     jobs = _measured(measured, fits, refit=refit)
-    alone = tuple(map(predicted, measured.products))
+    alone = tuple(one for device in measured.products for one in predicted(device))
     return Validation(published=tuple(rows), jobs=tuple(jobs), effects=tuple(effects(machines)), products=alone), fits
 
 

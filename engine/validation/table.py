@@ -7,6 +7,7 @@ from typing import TypeVar
 from engine.planning.explain import aligned
 from engine.result import metrics
 from engine.validation.document import CLOSE, TOP, Effect, JobRows, Proof, PublishedRow, Validation, proved
+from engine.validation.product_rows import DeviceProducts
 
 _Row = TypeVar("_Row")
 Column = tuple[str, Callable[[_Row], str]]
@@ -19,6 +20,7 @@ def as_text(found: Validation) -> str:
         parts.append(_summary(found.jobs))
     if found.effects:
         parts.append(f"Effects, predicted and published\n{_effects(found.effects)}")
+    parts += [_products(one) for one in found.products]
     return "\n".join(parts)
 
 
@@ -126,6 +128,30 @@ def _effects(effects: Sequence[Effect]) -> str:
             reasons[effect.reason].append(effect.name)
     said = [f"{'; '.join(dict.fromkeys(names))}: {reason}." for reason, names in reasons.items()]
     return _table(columns, effects) + "".join(f"Off by more than {CLOSE:.0%}: {one}\n" for one in said)
+
+
+def _products(found: DeviceProducts) -> str:
+    def within(errors: Sequence[float]) -> str:
+        return f"{sum(abs(error) <= CLOSE for error in errors)} of {len(errors)}"
+
+    columns: list[Column[str]] = [
+        ("job", str),
+        ("share of the peak, by others", lambda job: f"{found.fitted[job]:.1%}"),
+        (f"within {CLOSE:.0%}", lambda job: within([row.error for row in found.of(job)])),
+        ("median error", lambda job: f"{metrics.median_absolute_error([row.error for row in found.of(job)]):.1%}"),
+        ("at one rate", lambda job: within([row.one_rate_error for row in found.of(job)])),
+    ]
+    title = (
+        f"Products alone on {found.device} in {found.precision}, a kernel takes {1e6 * found.kernel_s:.3g} us at "
+        f"least; {found.source}"
+    )
+    longer = [row for row in found.rows if row.time_s > 2 * found.kernel_s]
+    return (
+        f"{title}\n{_table(columns, list(found.fitted))}"
+        f"all jobs: {within([row.error for row in found.rows])} within {CLOSE:.0%}, at one rate "
+        f"{within([row.one_rate_error for row in found.rows])}; of those that take more than twice what a kernel does "
+        f"{within([row.error for row in longer])} and {within([row.one_rate_error for row in longer])}\n"
+    )
 
 
 def _table(columns: Sequence[Column], rows: Sequence) -> str:

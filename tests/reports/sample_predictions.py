@@ -12,6 +12,7 @@ from sample_steps import simulate
 from engine.grid import Axis
 from engine.planning.document import Cost, GridPlan, PlannedMemory, Row
 from engine.validation.document import Effect, GridRow, JobRows, OrderName, PublishedRow, Validation, judged
+from engine.validation.product_rows import DeviceProducts, ProductRow
 
 GRIDS = ("1x1x128x64", "2x1x128x32", "2x1x64x64", "4x2x32x32", "8x4x32x8")
 SOURCE = "axonn-sc24 Table III: flops over the sustained flop/s"
@@ -112,12 +113,29 @@ EFFECTS = (
 )  # fmt: skip
 
 
+def alone(device: str = "NVIDIA H200", job: str = "gpt-5b on 1x1x1x1", **changes: Any) -> DeviceProducts:
+    """Products of a device, every second one predicted too slow by half, and at one rate by a tenth."""
+    rows = [
+        ProductRow(
+            m=size, n=size, k=size, mode="NN", job=job, time_s=size * 1e-7,
+            predicted_s=size * 1e-7 * (1.5 if place % 2 else 1.0), one_rate_s=size * 1.1e-7,
+        )
+        for place, size in enumerate((256, 1024, 4096, 8192))
+    ]  # fmt: skip
+    known: dict[str, Any] = {
+        "device": device, "source": "measured on 2026-03-02", "precision": "bf16", "empirical_peak": 7e14,
+        "kernel_s": 3e-5, "fitted": {job: 0.9}, "rows": tuple(rows),
+    }  # fmt: skip
+    return DeviceProducts(**(known | changes))
+
+
 def validation(**changes: Any) -> Validation:
     """What `par4d plan --validate` writes."""
     known: dict[str, Any] = {
         "published": (*published(), *published("perlmutter", off=0.2, baseline_off=-0.1)),
         "jobs": (measured(), measured("deep")),
         "effects": EFFECTS,
+        "products": (alone(kernel_s=4e-6), alone()),
     }
     return Validation(**(known | changes))
 
@@ -157,5 +175,6 @@ def hostile_predictions(name: str) -> list[GridPlan | Validation]:
             published=rows,
             jobs=(job, empty),
             effects=tuple(one.model_copy(update={"name": name, "setting": name, "source": name}) for one in EFFECTS),
+            products=(alone(name, name, source=name),),
         ),
     ]

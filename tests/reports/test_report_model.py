@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from sample_predictions import SMALL, measured, plan, published, save_predictions, validation
+from sample_predictions import SMALL, alone, measured, plan, published, save_predictions, validation
 from sample_results import save, train
 from test_report_planning import words
 
@@ -177,3 +177,13 @@ def test_machines_without_a_measured_point_have_predicted_series_and_others_have
 def test_one_plan_alone_is_no_series(tmp_path: Path) -> None:
     out = site([plan(), plan(simulated=False, devices=64)], tmp_path)
     assert 'id="predicted"' not in (out / "strong_scaling.html").read_text()
+
+
+def test_products_alone_are_drawn_once_a_device_and_counted_by_both_rules(tmp_path: Path) -> None:
+    html = page([validation(jobs=(), published=(), products=(alone(kernel_s=4e-6), alone()))], tmp_path)
+    assert "where a kernel takes 4.000 µs at least, 2 of 4 products lie within 15%, by the baseline 4" in html
+    assert "of the 3 that take more than twice as long as that, 1 and 3." in html
+    (title,) = (title for title in figures(html) if title.startswith("Products alone"))
+    assert title == "Products alone on NVIDIA H200, bf16"
+    rows = re.findall(r"Each product alone on NVIDIA H200, bf16.*?</table>", html, re.DOTALL)
+    assert "1,024 1,024 1,024 NN 102.4 µs 153.6 µs" in words(rows[0])

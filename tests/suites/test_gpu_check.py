@@ -144,7 +144,7 @@ def test_the_tuners_cache_begins_empty_and_what_inductor_compiled_for_the_user_i
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     session = Session("cuda", tmp_path / "gpu.json", 9)
-    assert not cache.exists()
+    assert not (cache / "of a run before").exists()
     words = (_module(tmp_path, monkeypatch, code),)
     (found,) = session.carry_out([Check("some part", words, Judge(True, {}, None).own, 20)], THERE).findings
     assert found.sentence == f"{cache}|{tmp_path / 'home' / 'par4d' / 'inductor'}"

@@ -1,0 +1,107 @@
+"""Matrix products that were measured alone on a device, beside what the performance model says of each."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from engine.result import metrics
+from engine.validation.document import CLOSE
+from engine.validation.product_rows import DeviceProducts, ProductRow
+from reports import text
+from reports.columns import columns_of
+from reports.page import Block, Column, Figure, Figures, Paragraph, Table
+from reports.plots.canvas import Scale
+from reports.plots.lines import Line, against
+from reports.predictions import seconds
+
+RULES = (
+    "Each job's products are predicted by one number, the share of the empirical peak that fits the products of the "
+    "other jobs best, and square products by that of all jobs. The baseline gives all of them one rate, fitted in the "
+    "same way: it knows nothing of shapes. By the first rule, which was fixed before anything was measured, a kernel "
+    "takes 4 us at least; by the second, which came after that had failed, what the smallest product takes."
+)
+
+
+def blocks(found: Sequence[DeviceProducts]) -> list[Block]:
+    """Return all that the page shows of products alone: what each rule gives, and a picture of the last of a device."""
+    if not found:
+        return []
+    drawn = {(one.device, one.precision): one for one in found}.values()
+    titled = text.titled(drawn, lambda one: text.clean(f"{one.device}, {one.precision}", 80))
+    shown = [(name, title, _rows(one.rows)) for name, title, one in titled]
+    figures = Figures(tuple(_figure(f"products-{name}", title, rows) for name, title, rows in shown))
+    tables = [_products(f"products-{name}-all", title, rows) for name, title, rows in shown]
+    return [*map(Paragraph, (RULES, *map(verdict, found))), _jobs(found), figures, *tables]
+
+
+def verdict(found: DeviceProducts) -> str:
+    """Say how many of a device's products are predicted well."""
+    of = f"On {text.clean(found.device, 80)} in {found.precision} ({text.clean(found.source, 160)})"
+    launch = text.seconds(seconds(found.kernel_s))
+    longer = [row for row in found.rows if row.time_s > 2 * found.kernel_s]
+    return (
+        f"{of}, where a kernel takes {launch} at least, {_close(found.rows)} of "
+        f"{text.plural(len(found.rows), 'product')} lie within {CLOSE:.0%}, by the baseline "
+        f"{_close(found.rows, baseline=True)}; of the {len(longer):,} that take more than twice as long as that, "
+        f"{_close(longer)} and {_close(longer, baseline=True)}."
+    )
+
+
+def _close(rows: Sequence[ProductRow], *, baseline: bool = False) -> int:
+    return sum(abs(row.one_rate_error if baseline else row.error) <= CLOSE for row in rows)
+
+
+def _jobs(found: Sequence[DeviceProducts]) -> Table:
+    rows = [
+        {
+            "device": text.clean(one.device, 80), "job": text.clean(job, 120), "launch": seconds(one.kernel_s),
+            "products": len(of), "within": _close(of), "share": text.number(share),
+            "median": metrics.median_absolute_error([row.error for row in of]),
+            "baseline": metrics.median_absolute_error([row.one_rate_error for row in of]),
+        }
+        for one in found
+        for job, share in one.fitted.items()
+        if (of := one.of(job))
+    ]  # fmt: skip
+    columns = columns_of(
+        Column("Device", "device", numeric=False),
+        Column("Job", "job", numeric=False),
+        Column("A kernel takes at least", "launch", text.seconds),
+        Column("Share of the empirical peak, by other jobs", "share", text.percent),
+        Column("Products", "products", text.count),
+        Column(f"Within {CLOSE:.0%}", "within", text.count),
+        Column("Median error", "median", text.percent),
+        Column("that of the baseline", "baseline", text.percent),
+    )
+    return Table("Products alone, by job", columns, pd.DataFrame(rows), "products")
+
+
+def _rows(rows: Sequence[ProductRow]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {
+                "job": text.clean(row.job, 120), "m": row.m, "n": row.n, "k": row.k, "mode": row.mode,
+                "measured_s": seconds(row.time_s), "predicted_s": seconds(row.predicted_s), "error": row.error,
+                "baseline_s": seconds(row.one_rate_s), "baseline_error": row.one_rate_error,
+            }
+            for row in rows
+        ]
+    )  # fmt: skip
+
+
+def _figure(name: str, title: str, rows: pd.DataFrame) -> Figure:
+    caption = f"On the line prediction and measurement agree; dotted: {text.percent(CLOSE)} above and below."
+    dots = Line.of(rows, "measured_s", "predicted_s", "blue", "product", kind="dots")
+    drawing = against([dots], Scale("measured seconds"), Scale("predicted seconds"), within=CLOSE)
+    said = f"{text.plural(len(rows), 'product')} of {title}, their predicted times over their measured ones. {caption}"
+    return Figure(f"Products alone on {title}", caption, drawing, rows, name, said)
+
+
+def _products(name: str, title: str, rows: pd.DataFrame) -> Table:
+    sizes = [Column(one, one, text.count) for one in "mnk"]
+    columns = columns_of(
+        Column("Job", "job", numeric=False), *sizes, Column("Mode", "mode", numeric=False),
+        "measured_s", Column("Predicted", "predicted_s", text.seconds), "error baseline_s baseline_error",
+    )  # fmt: skip
+    note = "A product of [m, k] by [k, n], as PyTorch multiplies; the mode says how both factors lie in memory."
+    return Table(f"Each product alone on {title}", columns, rows, name, note)

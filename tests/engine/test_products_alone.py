@@ -1,0 +1,113 @@
+"""Products that were measured alone are predicted by rules, of each job by the other jobs."""
+
+import json
+from math import inf
+from pathlib import Path
+
+import pytest
+import yaml
+
+from engine.cli.main import main
+from engine.simulator.bandwidth import Bandwidths
+from engine.simulator.events import MatrixProduct
+from engine.simulator.machine import Fitted, MachineModel
+from engine.validation.document import CLOSE, MeasuredRows, measured_rows
+from engine.validation.measured import as_yaml, rows_in
+from engine.validation.product_rows import SQUARES, DeviceProducts, MeasuredProduct, MeasuredProducts, ProductRow
+from engine.validation.products import predicted
+from systems.device import devices
+
+H200, SHARE, LAUNCH_S = "NVIDIA H200", 0.9, 2e-5
+SHAPES = {
+    SQUARES: [(size,) * 3 for size in (256, 1024, 4096, 32768)],
+    "wide": [(8192, 4096, 16384), (128, 4096, 128 * 133), (512, 512, 2048)],
+    "narrow": [(4096, 128, 16384), (4096, 16384, 1024), (512, 512, 512)],
+}
+
+
+def measured() -> MeasuredProducts:
+    """What a device would measure that is as the model says, with this share of its peak and such launches."""
+    processors = devices()[H200].processors
+    assert processors is not None
+    machine = MachineModel(
+        H200, 8e14, 8e14, 4.8e12, None, Bandwidths(1, inf, inf), Fitted(products=SHARE), kernel_s=LAUNCH_S,
+        processors=processors.value,
+    )  # fmt: skip
+    full = machine.with_fitted(Fitted(products=1.0))
+    jobs = {
+        job: [
+            MeasuredProduct(
+                m=m, n=n, k=k, mode="NN",
+                time_s=(full if job == SQUARES else machine).compute_s(MatrixProduct(m, n, k, "NN", 2)),
+            )
+            for m, n, k in shapes
+        ]
+        for job, shapes in SHAPES.items()
+    }  # fmt: skip
+    return MeasuredProducts.model_validate({"device": H200, "source": "made up", "precision": "bf16", "jobs": jobs})
+
+
+def close(rows: list[ProductRow] | tuple[ProductRow, ...]) -> int:
+    return sum(abs(row.error) <= CLOSE for row in rows)
+
+
+def test_a_device_that_is_as_the_model_says_is_found_from_the_other_jobs() -> None:
+    first, second = predicted(measured())
+    assert second.kernel_s == pytest.approx(LAUNCH_S)
+    assert {job: second.fitted[job] for job in ("wide", "narrow")} == pytest.approx(
+        {"wide": SHARE, "narrow": SHARE}, rel=0.02
+    )
+    layers = [row for row in second.rows if row.job != SQUARES]
+    assert close(layers) == len(layers) == 6
+    ours, flat = (
+        max(abs(error) for error in errors)
+        for errors in zip(*((row.error, row.one_rate_error) for row in layers), strict=True)
+    )
+    assert flat > 0.1 > 0.02 > ours, "one rate doesn't know of waves"
+    assert close(first.rows) < close(second.rows), "launches are longer than is taken for granted"
+
+
+def test_the_smallest_product_tells_what_a_launch_takes_and_is_not_predicted_by_itself() -> None:
+    first, second = predicted(measured())
+    assert len(first.rows) == len(second.rows) + 1
+    assert min(row.flops for row in first.rows) < min(row.flops for row in second.rows)
+
+
+def test_the_committed_products_are_predicted_as_well_as_the_page_says() -> None:
+    (device,) = measured_rows().products
+    first, second = predicted(device)
+    assert (close(first.rows), len(first.rows)) == (6, 112)
+    assert (close(second.rows), len(second.rows)) == (100, 111)
+    longer = [row for row in second.rows if row.time_s > 2 * second.kernel_s]
+    assert (close(longer), len(longer)) == (84, 84)
+    assert all(share == pytest.approx(0.98, abs=0.01) for share in second.fitted.values())
+
+
+def test_benchmarks_of_a_known_gpu_become_rows_and_those_of_processors_do_not(tmp_path: Path) -> None:
+    """They are real ones of this machine, whose name alone is changed."""
+    words = {
+        "gemm": ["gemm", "--dtype", "bf16", "--sizes", "64,128", "--time-budget", "2"],
+        "matmul": ["matmul", "--model", "gpt-test", "--precision", "bf16", "--micro-batch", "2"],
+    }
+    for kind, of in words.items():
+        out = tmp_path / kind / "result.json"
+        assert main(["bench", *of, "--device", "cpu", "--out", str(out)]) == 0
+    with pytest.raises(Exception, match="No result of model_validation"):
+        rows_in(tmp_path)
+    for kind in words:
+        path = tmp_path / kind / "result.json"
+        result = json.loads(path.read_text())
+        result["provenance"]["devices"] = [H200]
+        path.write_text(json.dumps(result))
+    rows = rows_in(tmp_path)
+    (found,) = rows.products
+    assert rows.jobs == ()
+    squares, layers = found.jobs[SQUARES], found.jobs["gpt-test on 1x1x1x1, 2 at once"]
+    assert [one.m for one in squares] == [64, 128]
+    assert len(layers) % 3 == 0
+    forward, to_input, to_weight = layers[:3]
+    assert (forward.m, forward.n, forward.k) == (to_input.m, to_input.k, to_input.n) == (
+        to_weight.k, to_weight.n, to_weight.m
+    )  # fmt: skip
+    assert MeasuredRows.model_validate(yaml.safe_load(as_yaml(rows))) == rows
+    assert all(isinstance(one, DeviceProducts) for one in predicted(found))
