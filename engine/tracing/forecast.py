@@ -21,7 +21,7 @@ FINAL = 10
 """So many of these are traced as a whole where that is asked for."""
 TOLD_APART = 0.07
 """Simulated times that differ by a smaller share don't tell which of two grids is faster: so far do errors scatter
-within a job (validation/rows/measured.yaml: 6 to 8 %). The equations have proved better there.
+within a job (validation/rows/measured: 6 to 8 %). The equations have proved better there.
 """
 
 

@@ -7,7 +7,7 @@ from engine.simulator.events import Compute, Sweep
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import share_of
 from engine.validation.calibrate import UNFITTED, Estimate
-from engine.validation.document import MeasuredJob, measured_rows
+from engine.validation.document import MeasuredJob, campaigns
 from engine.validation.validate import refitted, traced_job
 
 
@@ -29,8 +29,9 @@ def kernel_s(machine: MachineModel, job: MeasuredJob) -> float:
 
 def fitted(machine: MachineModel, jobs: Sequence[MeasuredJob]) -> Estimate:
     """Fit the four numbers to the grids of the jobs that are marked as fitted. Its spread is the largest of those that
-    the committed rows show of calibrated machines (rows/measured.yaml): what a machine was fitted to can't tell it.
+    the committed rows show of calibrated machines (rows/measured): what a machine was fitted to can't tell it.
     """
     found = refitted(machine, [row for job in jobs for row in traced_job(job, machine).observations(machine)])
-    shown = [one.performance.spread for one in measured_rows().machines.values() if one.performance]
+    machines = [machine for rows in campaigns() for machine in rows.machines.values()]
+    shown = [machine.performance.spread for machine in machines if machine.performance]
     return replace(found, fitted=replace(found.fitted, spread=max(shown, default=UNFITTED.spread)))

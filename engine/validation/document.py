@@ -25,6 +25,7 @@ from systems import Measured
 SCHEMA: Literal["par4d.validation"] = "par4d.validation"
 VERSION: Literal[1] = 1
 FOLDER = Path(__file__).parent / "rows"
+MEASURED = FOLDER / "measured"
 _Kind = TypeVar("_Kind")
 OrderName = Literal["planned", "simulated", "equations", "agnostic"]
 
@@ -109,7 +110,7 @@ class MeasuredJob(Record):
 
 
 class MeasuredRows(Record):
-    """These are jobs, and the machines on which they were measured, as these had been calibrated; and products."""
+    """A campaign has jobs, and the machines on which they were measured, as these had been calibrated; and products."""
 
     machines: dict[str, Measured] = {}
     jobs: tuple[MeasuredJob, ...] = ()
@@ -121,9 +122,9 @@ def published(path: Path = FOLDER / "published.yaml") -> list[PublishedSeries]:
     return _read(path, list[PublishedSeries])
 
 
-def measured_rows(path: Path = FOLDER / "measured.yaml") -> MeasuredRows:
-    """Read the measured jobs. Raises UsageError for a file that is not such rows."""
-    return _read(path, MeasuredRows)
+def campaigns(folder: Path = MEASURED) -> list[MeasuredRows]:
+    """Read the rows of each campaign, a file each, the oldest first. Raises UsageError for a file without such rows."""
+    return [_read(path, MeasuredRows) for path in sorted(folder.glob("*.yaml"))]
 
 
 def _read(path: Path, kind: type[_Kind]) -> _Kind:

@@ -206,12 +206,11 @@ def with_numbers(
 
 
 def as_yaml(rows: MeasuredRows) -> str:
-    """Write the rows as rows/measured.yaml has them."""
+    """Write a campaign's rows as the files in rows/measured have them."""
     machines = {name: as_data(machine) for name, machine in rows.machines.items()}
-    data = {"machines": machines, "jobs": [job.model_dump(mode="json") for job in rows.jobs]}
-    text = yaml.safe_dump(data, sort_keys=False, width=120, allow_unicode=True)
+    jobs = {"machines": machines, "jobs": [job.model_dump(mode="json") for job in rows.jobs]}
+    text = yaml.safe_dump(jobs, sort_keys=False, width=120, allow_unicode=True) if rows.jobs else ""
     if rows.products:
         products = [products.model_dump(mode="json") for products in rows.products]
         text += yaml.safe_dump({"products": products}, sort_keys=False, width=120, default_flow_style=None)
-    suites = f"suites/{STUDY}.py, suites/{PIPELINES}.py, par4d bench gemm and bench matmul"
-    return f"# Measured by {suites}, written by par4d plan --validate --measured DIR.\n{text}"
+    return f"# Written by par4d plan --validate --measured DIR.\n{text}"

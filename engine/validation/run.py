@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import yaml
 
@@ -12,6 +13,7 @@ from engine.validation.calibrate import UNFITTED, Estimate, Observation, as_data
 from engine.validation.document import JobRows, MeasuredRows, PublishedRow, Validation, published
 from engine.validation.effects import effects
 from engine.validation.held_out import fitted_devices, spread, spreads
+from engine.validation.measured import with_numbers
 from engine.validation.products import predicted
 from engine.validation.validate import (
     PublishedJob,
@@ -47,16 +49,28 @@ class Fit:
         return as_data(self.machine.fitted, self.estimate)
 
 
-def run(measured: MeasuredRows, *, refit: bool = False) -> tuple[Validation, list[Fit]]:
-    """Validate the model, and return the numbers of the machines, too. refit: fit these anew first."""
-    fits: list[Fit] = []
-    machines, rows = _published(fits, refit=refit)
-    jobs = _measured(measured, fits, refit=refit)
-    alone = tuple(one for device in measured.products for one in predicted(device))
-    return Validation(published=tuple(rows), jobs=tuple(jobs), effects=tuple(effects(machines)), products=alone), fits
+class Run(NamedTuple):
+    """A validation comes with the numbers of the published machines, and the campaigns' rows with those of theirs."""
+
+    found: Validation
+    fits: list[Fit]
+    measured: list[MeasuredRows]
 
 
-def _published(fits: list[Fit], *, refit: bool) -> tuple[dict[str, MachineModel], list[PublishedRow]]:
+def run(measured: Sequence[MeasuredRows], *, refit: bool = False) -> Run:
+    """Validate the model. measured: campaigns, each predicted with its own machines. refit: fit all numbers anew."""
+    fits, rows = _published(refit=refit)
+    campaigns = [_measured(one, refit=refit) for one in measured]
+    found = Validation(
+        published=tuple(rows),
+        jobs=tuple(job for jobs, _ in campaigns for job in jobs),
+        effects=tuple(effects({fit.machine.name: fit.machine for fit in fits})),
+        products=tuple(one for rows in measured for device in rows.products for one in predicted(device)),
+    )
+    return Run(found, fits, [known for _, known in campaigns])
+
+
+def _published(*, refit: bool) -> tuple[list[Fit], list[PublishedRow]]:
     """Predict the published rows. The spread of a system is that of the others' errors."""
     every = published()
     by_system: dict[str, list[PublishedJob]] = defaultdict(list)
@@ -69,14 +83,13 @@ def _published(fits: list[Fit], *, refit: bool) -> tuple[dict[str, MachineModel]
         found[name] = _fit(start, [job.observation(start) for job in jobs if job.fitted], refit=refit)
     steps = {name: published_steps(jobs, found[name].machine) for name, jobs in by_system.items()}
     spread_of = spreads({name: published_errors(some) for name, some in steps.items()}, UNFITTED.spread)
-    fits += [_with_spread(one, spread_of[name]) for name, one in found.items()]
     rows = [row for name, some in steps.items() for row in published_rows(some, spread_of[name])]
-    return {name: one.machine for name, one in found.items()}, rows
+    return [_with_spread(one, spread_of[name]) for name, one in found.items()], rows
 
 
-def _measured(measured: MeasuredRows, fits: list[Fit], *, refit: bool) -> list[JobRows]:
-    """Predict the measured jobs. The spread of a job is that of the errors in the machine's other jobs, that of the
-    machine all of theirs.
+def _measured(measured: MeasuredRows, *, refit: bool) -> tuple[list[JobRows], MeasuredRows]:
+    """Predict the measured jobs, and give the rows with the numbers of their machines. The spread of a job is that of
+    the errors in the machine's other jobs, that of the machine all of theirs.
     """
     rows: list[JobRows] = []
     by_machine: dict[tuple[str, Dtype], list[TracedJob]] = defaultdict(list)
@@ -91,12 +104,13 @@ def _measured(measured: MeasuredRows, fits: list[Fit], *, refit: bool) -> list[J
         spread_of = spreads(errors, fit.machine.fitted.spread).values()
         if own := [error for some in errors.values() for error in some]:
             fit = _with_spread(fit, spread(own))
-        fits.append(fit)
+        if name in measured.machines:
+            measured = with_numbers(measured, name, fit.numbers(), fit.rows)
         rows += [
             job_rows(found.job, some, fit.machine, width)
             for found, some, width in zip(traced, steps, spread_of, strict=True)
         ]
-    return rows
+    return rows, measured
 
 
 def _fit(machine: MachineModel, to: Sequence[Observation], *, refit: bool) -> Fit:

@@ -20,8 +20,8 @@ from engine.validation.document import (
     MeasuredRows,
     PublishedSeries,
     Validation,
+    campaigns,
     judged,
-    measured_rows,
     proved,
     published,
 )
@@ -68,7 +68,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "published", lambda: [series])
-        patch.setattr(document, "measured_rows", lambda *_: MeasuredRows(machines={}, jobs=(job(pipelines=PIPELINES),)))
+        patch.setattr(document, "campaigns", lambda *_: [MeasuredRows(jobs=(job(pipelines=PIPELINES),))])
         assert main(["plan", "--validate", "--refit", "--out", str(out)]) == 0
     return Validation.model_validate_json(out.read_text())
 
@@ -152,15 +152,17 @@ def test_a_plan_takes_the_equations_word_where_simulated_times_are_too_close_to_
 
 
 def test_the_committed_rows_are_whole() -> None:
-    rows = measured_rows()
-    for measured in rows.jobs:
-        assert rows.machines[measured.system].performance is not None
-        every = {str(grid) for grid in factorisations(measured.ranks)}
-        assert set(measured.time_s) == set(measured.exposed_s) == every
-        assert set(measured.fitted) <= {grid for grid in every if one_axis(grid)}
-    assert {f"{job.model} on {grid}" for job in rows.jobs for grid in job.fitted} <= {
-        row for machine in rows.machines.values() if machine.performance for row in machine.performance.fitted_to
-    }
+    """A job of which grids were fitted has all of them; one that took turns has those that were named."""
+    for rows in campaigns():
+        for measured in rows.jobs:
+            assert rows.machines[measured.system].performance is not None
+            every = {str(grid) for grid in factorisations(measured.ranks)}
+            assert set(measured.time_s) == set(measured.exposed_s)
+            assert set(measured.time_s) == every or measured.pipelines
+            assert set(measured.fitted) <= {grid for grid in every if one_axis(grid)}
+        assert {f"{job.model} on {grid}" for job in rows.jobs for grid in job.fitted} <= {
+            row for machine in rows.machines.values() if machine.performance for row in machine.performance.fitted_to
+        }
     assert {series.system for series in published()} == {"frontier", "perlmutter", "alps"}
 
 
@@ -182,18 +184,19 @@ def test_a_folder_without_results_is_told(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_rows_are_written_as_they_are_read(tmp_path: Path) -> None:
-    file = tmp_path / "measured.yaml"
-    rows = measured_rows().model_copy(update={"jobs": (job(pipelines=PIPELINES),)})
+    file = tmp_path / "a campaign.yaml"
+    first, *_ = campaigns()
+    rows = first.model_copy(update={"jobs": (job(pipelines=PIPELINES),)})
     file.write_text(as_yaml(rows))
-    assert measured_rows(file) == rows
+    assert campaigns(tmp_path) == [rows]
     other = with_numbers(rows, "vcluster", {"products": 0.123}, ("a row",))
     file.write_text(as_yaml(other))
-    own = measured_rows(file).machines["vcluster"].performance
+    own = campaigns(tmp_path)[0].machines["vcluster"].performance
     assert own is not None
     assert (own.products, own.fitted_to) == (0.123, ("a row",))
     file.write_text("- name: 3")
     with pytest.raises(UsageError, match="are no valid rows"):
-        measured_rows(file)
+        campaigns(tmp_path)
 
 
 def test_the_effects_are_those_of_the_papers_sizes() -> None:

@@ -9,12 +9,12 @@ import pytest
 import systems
 from engine.result import metrics
 from engine.validation import run
-from engine.validation.document import GridRow, PublishedRow, Validation, measured_rows, proved
+from engine.validation.document import GridRow, PublishedRow, campaigns, proved
 from engine.validation.held_out import HELD
-from engine.validation.run import Fit
+from engine.validation.run import Run
 
 PERCENT = 0.01
-Found = tuple[Validation, list[Fit]]
+FIRST = campaigns()[0]
 
 
 def held(rows: list[GridRow] | list[PublishedRow]) -> int:
@@ -26,42 +26,41 @@ def errors(rows: list[GridRow] | list[PublishedRow]) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def on_vcluster() -> Found:
+def on_vcluster() -> Run:
     """Of all measured jobs, with the machine fitted anew."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "published", list)
-        return run.run(measured_rows(), refit=True)
+        return run.run([FIRST], refit=True)
 
 
-def test_measured_grids_are_predicted_as_well_as_the_page_says(on_vcluster: Found) -> None:
-    rest = {job.name: [row for row in job.grids if not row.fitted] for job in on_vcluster[0].jobs}
+def test_measured_grids_are_predicted_as_well_as_the_page_says(on_vcluster: Run) -> None:
+    rest = {job.name: [row for row in job.grids if not row.fitted] for job in on_vcluster.found.jobs}
     assert {name: len(rows) for name, rows in rest.items()} == {"wide": 16, "deep": 20, "narrow": 20}
     off = {name: median(errors(rows)) for name, rows in rest.items()}
     assert off == pytest.approx({"wide": 0.055, "deep": 0.030, "narrow": 0.068}, abs=PERCENT)
 
 
-def test_intervals_of_measured_grids_hold_in_nearly_nine_of_ten_cases(on_vcluster: Found) -> None:
+def test_intervals_of_measured_grids_hold_in_nearly_nine_of_ten_cases(on_vcluster: Run) -> None:
     """Of 56 cases a share of 0.9 gives 50 with a standard deviation of 2."""
-    rest = [row for job in on_vcluster[0].jobs for row in job.grids if not row.fitted]
+    rest = [row for job in on_vcluster.found.jobs for row in job.grids if not row.fitted]
     assert held(rest) == pytest.approx(HELD * len(rest), abs=2)
 
 
-def test_the_planned_order_finds_the_fastest_grid_of_every_job_and_has_proved_best(on_vcluster: Found) -> None:
-    jobs = on_vcluster[0].jobs
+def test_the_planned_order_finds_the_fastest_grid_of_every_job_and_has_proved_best(on_vcluster: Run) -> None:
+    jobs = on_vcluster.found.jobs
     first = {(job.name, order.name): order for job in jobs for order in job.orders}
     assert [first[job.name, "planned"].place_of_fastest for job in jobs] == [1, 1, 1]
     assert first["deep", "planned"].spearman > first["deep", "equations"].spearman + 0.1
     assert proved(jobs)[0].name == "planned"
 
 
-def test_the_rows_machine_has_the_numbers_of_a_fit_and_a_calibration_its_spread(on_vcluster: Found) -> None:
-    (fit,) = on_vcluster[1]
-    (known,) = (one.performance for one in measured_rows().machines.values())
+def test_the_rows_machine_has_the_numbers_of_a_fit_and_a_calibration_its_spread(on_vcluster: Run) -> None:
+    known, fitted = (rows.machines["vcluster"].performance for rows in (FIRST, *on_vcluster.measured))
     assert known is not None
-    numbers = fit.numbers()
+    assert fitted is not None
     for name in ("products", "link", "slowdown", "spread"):
-        assert getattr(known, name) == pytest.approx(numbers[name], rel=0.02), name
-    assert known.fading == pytest.approx(numbers["fading"], abs=known.deviations["fading"] / 10)
+        assert getattr(known, name) == pytest.approx(getattr(fitted, name), rel=0.02), name
+    assert known.fading == pytest.approx(fitted.fading, abs=known.deviations["fading"] / 10)
     calibrated = systems.measured("vcluster")
     assert calibrated is not None
     assert calibrated.performance is not None
@@ -70,8 +69,7 @@ def test_the_rows_machine_has_the_numbers_of_a_fit_and_a_calibration_its_spread(
 
 @pytest.mark.weekly
 def test_published_times_are_predicted_as_well_as_the_page_says() -> None:
-    rows = measured_rows().model_copy(update={"jobs": ()})
-    found, fits = run.run(rows)
+    found, fits, _ = run.run([])
     by_system = {name: [r for r in found.published if r.system == name and not r.fitted] for name in FIGURES}
     for name, (count, within, off) in FIGURES.items():
         assert (len(by_system[name]), held(by_system[name])) == (count, within), name
