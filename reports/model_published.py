@@ -3,7 +3,8 @@
 import pandas as pd
 
 from engine.result import metrics
-from engine.validation.document import CLOSE, Effect, Validation
+from engine.validation.document import Effect, Validation
+from engine.validation.product_rows import CLOSE
 from reports import text
 from reports.columns import columns_of
 from reports.page import Block, Figure, Figures, Paragraph, Table

@@ -105,7 +105,10 @@ def plan(
     json: Json = False,
     out: Annotated[File | None, Parameter(help="write that document, for the report")] = None,
     validate: Annotated[bool, Parameter(help="predict what was published and measured instead")] = False,
-    measured: Annotated[Path | None, Parameter(help="with --validate: results of suites/model_validation.py")] = None,
+    measured: Annotated[
+        Path | None,
+        Parameter(help="with --validate: results of suites/model_validation.py, of GPUs of bench gemm and matmul"),
+    ] = None,
     refit: Annotated[bool, Parameter(help="with --validate: fit the machines' numbers anew, and print them")] = False,
 ) -> int:
     """Predict which grids of a job are the fastest of those that fit in memory, and how long a batch takes.

@@ -39,7 +39,7 @@ SPLITS = (1, 2, 4, 8)
 """Into so many parts k is cut where that keeps more processors busy."""
 ATTENTION = 0.69
 """Fused attention reaches this share of the empirical peak of products: FlashAttention-2 (Dao 2023, abstract) reaches
-50 to 73 % of an A100's 312 Tflop/s, of which products reach 280; the middle is taken.
+50 to 73 % of an A100's 312 Tflop/s, of which products reach 280; the middle is taken. It was measured nowhere else.
 """
 
 

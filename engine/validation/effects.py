@@ -53,8 +53,8 @@ HIDDEN = (
 )
 FITTED = (
     "machines are fitted to times of batches, which can't tell compute from communication that wasn't hidden: the "
-    "model exposes too little of it, and makes up for that by products that are too slow: by the fit Frontier's reach "
-    "66 % of its empirical peak, where those of GPT-320B on this grid, measured alone on an H200, reached 93 %"
+    "model exposes too little of it, and makes up for that by products that are too slow: here they reach less of what "
+    "tiles allow at the empirical peak than the 98 % that they reached alone on an H200"
 )
 ONE_PRODUCT = f"all products in mode TN are slow here, where the paper speaks of one without naming it; and {FITTED}"
 

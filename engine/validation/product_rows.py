@@ -1,5 +1,8 @@
 """Matrix products that were measured alone on a device, and what is predicted of each. No torch."""
 
+from collections.abc import Sequence
+from typing import Literal
+
 from engine.result import metrics
 from engine.result.matmul import ModeName
 from engine.schema import Record
@@ -7,6 +10,15 @@ from systems import Dtype
 
 SQUARES = "squares"
 """This job has the square products, by which the empirical peak is known."""
+NEARLY_NOTHING = 0.1
+CLOSE = 0.15
+"""A prediction that is off by more is no good one: of a part of a step the page then has a reason."""
+Rule = Literal["first", "second"]
+RULES: dict[Rule, str] = {
+    "first": "by the rule that was fixed before anything was measured a kernel takes 4 us at least",
+    "second": "by a rule that came after the first had failed a kernel takes at least what launching the smallest "
+    "product took, where the host launches one upon the other",
+}
 
 
 class MeasuredProduct(Record):
@@ -17,6 +29,10 @@ class MeasuredProduct(Record):
     k: int
     mode: ModeName
     time_s: float
+
+    @property
+    def shape(self) -> tuple[int, int, int, str]:
+        return self.m, self.n, self.k, self.mode
 
     @property
     def flops(self) -> int:
@@ -34,9 +50,10 @@ class MeasuredProducts(Record):
     jobs: dict[str, tuple[MeasuredProduct, ...]]
 
     @property
-    def smallest(self) -> MeasuredProduct:
-        """Return the product of the fewest flops: it takes what launching it takes."""
-        return min((product for some in self.jobs.values() for product in some), key=lambda product: product.flops)
+    def launch(self) -> MeasuredProduct | None:
+        """Return the product of the fewest flops, if nearly all that it takes is its launch."""
+        smallest = min((product for some in self.jobs.values() for product in some), key=lambda product: product.flops)
+        return smallest if smallest.flops / self.empirical_peak < NEARLY_NOTHING * smallest.time_s else None
 
     @property
     def empirical_peak(self) -> float:
@@ -63,12 +80,13 @@ class ProductRow(MeasuredProduct):
 
 class DeviceProducts(Record):
     """A device's measured products were predicted, each job's by the other jobs. kernel_s: the least that a kernel
-    takes. fitted: by job, the share of the empirical peak that the other jobs gave.
+    takes by this rule. fitted: by job, the share of the empirical peak that the other jobs gave.
     """
 
     device: str
     source: str
     precision: Dtype
+    rule: Rule
     empirical_peak: float
     kernel_s: float
     fitted: dict[str, float]
@@ -76,3 +94,13 @@ class DeviceProducts(Record):
 
     def of(self, job: str) -> list[ProductRow]:
         return [row for row in self.rows if row.job == job]
+
+    @property
+    def long(self) -> list[ProductRow]:
+        """List those that take more than twice what a kernel does, so that launches don't decide."""
+        return [row for row in self.rows if row.time_s > 2 * self.kernel_s]
+
+
+def close(rows: Sequence[ProductRow], *, at_one_rate: bool = False) -> int:
+    """Count the rows that are predicted within CLOSE."""
+    return sum(abs(row.one_rate_error if at_one_rate else row.error) <= CLOSE for row in rows)

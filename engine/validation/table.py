@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from engine.planning.explain import aligned
 from engine.result import metrics
-from engine.validation.document import CLOSE, TOP, Effect, JobRows, Proof, PublishedRow, Validation, proved
-from engine.validation.product_rows import DeviceProducts
+from engine.validation.document import PLANNED, TOP, Effect, JobRows, Proof, PublishedRow, Validation, proved
+from engine.validation.product_rows import CLOSE, RULES, DeviceProducts, close
 
 _Row = TypeVar("_Row")
 Column = tuple[str, Callable[[_Row], str]]
@@ -105,9 +105,7 @@ def _summary(jobs: Sequence[JobRows]) -> str:
         ("its first grids lose", lambda proof: f"{proof.lost:.1%}"),
         ("rank correlation", lambda proof: f"{proof.spearman:.2f}"),
     ]
-    return f"{text}Orders over all jobs; {proofs[0].name} has proved best, and planned is what a plan has\n" + _table(
-        columns, proofs
-    )
+    return f"{text}Orders over all jobs, the best first. {PLANNED}\n{_table(columns, proofs)}"
 
 
 def _effects(effects: Sequence[Effect]) -> str:
@@ -131,26 +129,21 @@ def _effects(effects: Sequence[Effect]) -> str:
 
 
 def _products(found: DeviceProducts) -> str:
-    def within(errors: Sequence[float]) -> str:
-        return f"{sum(abs(error) <= CLOSE for error in errors)} of {len(errors)}"
-
     columns: list[Column[str]] = [
         ("job", str),
         ("share of the peak, by others", lambda job: f"{found.fitted[job]:.1%}"),
-        (f"within {CLOSE:.0%}", lambda job: within([row.error for row in found.of(job)])),
+        ("products", lambda job: f"{len(found.of(job))}"),
+        (f"within {CLOSE:.0%}", lambda job: f"{close(found.of(job))}"),
         ("median error", lambda job: f"{metrics.median_absolute_error([row.error for row in found.of(job)]):.1%}"),
-        ("at one rate", lambda job: within([row.one_rate_error for row in found.of(job)])),
+        ("at one rate", lambda job: f"{close(found.of(job), at_one_rate=True)}"),
     ]
-    title = (
-        f"Products alone on {found.device} in {found.precision}, a kernel takes {1e6 * found.kernel_s:.3g} us at "
-        f"least; {found.source}"
-    )
-    longer = [row for row in found.rows if row.time_s > 2 * found.kernel_s]
+    long = found.long
     return (
-        f"{title}\n{_table(columns, list(found.fitted))}"
-        f"all jobs: {within([row.error for row in found.rows])} within {CLOSE:.0%}, at one rate "
-        f"{within([row.one_rate_error for row in found.rows])}; of those that take more than twice what a kernel does "
-        f"{within([row.error for row in longer])} and {within([row.one_rate_error for row in longer])}\n"
+        f"Products alone on {found.device} in {found.precision}, {found.source};\n{RULES[found.rule]}, "
+        f"{1e6 * found.kernel_s:.3g} us\n{_table(columns, list(found.fitted))}"
+        f"all jobs: {close(found.rows)} of {len(found.rows)} within {CLOSE:.0%}, at one rate "
+        f"{close(found.rows, at_one_rate=True)}; of those that take more than twice what a kernel does {close(long)} "
+        f"of {len(long)}, at one rate {close(long, at_one_rate=True)}\n"
     )
 
 

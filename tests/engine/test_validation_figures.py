@@ -38,6 +38,13 @@ def test_measured_grids_are_predicted_as_well_as_the_page_says(on_vcluster: Run)
     assert {name: len(rows) for name, rows in rest.items()} == {"wide": 16, "deep": 20, "narrow": 20}
     off = {name: median(errors(rows)) for name, rows in rest.items()}
     assert off == pytest.approx({"wide": 0.055, "deep": 0.030, "narrow": 0.068}, abs=PERCENT)
+    compute = {name: median(abs(row.compute_error) for row in rows) for name, rows in rest.items()}
+    assert compute == pytest.approx({"wide": 0.374, "deep": 0.395, "narrow": 0.365}, abs=2 * PERCENT)
+    waits = {
+        name: median(abs(metrics.prediction_error(row.exposed_s, row.measured_exposed_s)) for row in rows)
+        for name, rows in rest.items()
+    }
+    assert waits == pytest.approx({"wide": 0.135, "deep": 0.121, "narrow": 0.136}, abs=2 * PERCENT)
 
 
 def test_intervals_of_measured_grids_hold_in_nearly_nine_of_ten_cases(on_vcluster: Run) -> None:
