@@ -6,8 +6,8 @@ sheet and by the best rate of its square products. The one number that is fitted
 reach (Fitted.products), is for each job that which fits the other jobs' products of linear layers best, by least
 squares of the logarithms (calibrate.py), without shapes that the job itself has; square products have no part in it.
 The baseline gives all products one rate, fitted in the same way, as if shapes didn't count. A kernel takes KERNEL_S at
-least, as on any unmeasured device. (The baseline had no such least time when the rule was written down: 4 of the first
-112 products lay within CLOSE by it, 8 since it has.)
+least, as on any unmeasured device. (Since then the baseline has that least time, too: 4 of the first 112 products lay
+within CLOSE by it, now 8; and shapes that a job has itself are left out, which changed no count.)
 
 On the first device that was measured small products took four times KERNEL_S and more, most of which is the host's, and
 the fit gave up large products for them. So a second rule came then: the least that a kernel takes is measured, as what
