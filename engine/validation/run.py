@@ -114,7 +114,7 @@ def _measured(measured: MeasuredRows, *, refit: bool) -> tuple[list[JobRows], Me
 
 
 def _fit(machine: MachineModel, to: Sequence[Observation], *, refit: bool) -> Fit:
-    if not refit:
+    if not (refit and to):
         return Fit(machine)
     found = refitted(machine, to)
     return Fit(machine.with_fitted(found.fitted), tuple(observation.name for observation in to), found)
