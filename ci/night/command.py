@@ -4,7 +4,6 @@
     ci/nightly --system vcluster --node-hours 2 --time-limit 1h -- -S iterations=20
     ci/nightly --against v1.2          is the engine slower than that commit's? In turns with it, within minutes
     ci/nightly --weekly                do peers of ci/peers still train what the engine trains?
-    ci/nightly --demo                  the whole of it on a virtual cluster, with three faults, in 17 minutes
 
 Of the tests with the tag nightly it runs the most valuable ones whose node-hours, by earlier runs or else by their time
 limits, fit the budget, and names what was left out. What is left of the budget goes into more jobs of each, which make
@@ -54,10 +53,6 @@ def main(words: Sequence[str]) -> int:
         parser().error(f"{', '.join(selecting)} behind -- would run other tests: leave some out by --exclude.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that jobs are cancelled, as by an interrupt
     try:
-        if options.demo:
-            from night.demo import demo
-
-            return demo()
         if options.weekly:
             from night.weekly import weekly
 
@@ -104,7 +99,6 @@ def parser() -> argparse.ArgumentParser:
     instead = found.add_mutually_exclusive_group()
     instead.add_argument("--against", metavar="COMMIT", help="take turns with the engine of that commit")
     instead.add_argument("--weekly", action="store_true", help="instead of a night, test that peers equal the engine")
-    instead.add_argument("--demo", action="store_true", help="on a virtual cluster of its own, as root on Linux")
     return found
 
 

@@ -7,7 +7,6 @@ import pytest
 from sample_nights import night_name, slowed, store
 
 from night import procedure
-from night.demo import FAULTS, processor_times, wait_until_idle
 from night.procedure import judged, keep, report
 from night.session import NightRun
 from reports.nights.history import DATABASE, history
@@ -52,19 +51,3 @@ def test_a_report_that_fails_or_hangs_is_told_and_no_more(night: NightRun, capsy
     monkeypatch.setattr(procedure, "REPORT_TIMEOUT_S", 0.01)
     report(night)
     assert "timed out after 0.0" in capsys.readouterr().err
-
-
-def test_the_demo_is_content_only_where_the_culprit_is_named_and_nothing_else_blamed():
-    load, named = FAULTS[-1], ("TwoNodes", "TwoNodes: slow. Culprit: one node: n1 computes longer.")
-    assert load.is_found([named])
-    assert load.is_found([named, ("Peak", "Peak: slow. Culprit: compute: longer.")])
-    assert not load.is_found([("Peak", "Peak: slow. Culprit: compute: longer.")])
-    assert not load.is_found([named, ("Bandwidth", "Bandwidth: less. Culprit: the link: slow.")])
-    assert not load.is_found([("TwoNodes", "TwoNodes: slow. Culprit: one node: n0 computes longer.")])
-    assert not load.is_found([])
-
-
-def test_the_demo_knows_how_busy_the_machine_is():
-    before, most_s = processor_times(), 0.1
-    assert wait_until_idle(most_s) > most_s
-    assert sum(processor_times()) > sum(before)

@@ -1,4 +1,4 @@
-"""The demo runs these tests every night, which are short: a link alone, a node's products, a training on two nodes.
+"""prove_nights.py runs these short tests every night: a link alone, a node's products, a training on two nodes.
 
 Nights of seconds on a shared machine want figures that others' work moves little: the median of many products, and a
 collective that takes what the link takes.
@@ -52,7 +52,7 @@ class TwoNodes(Training):
     """Each of two nodes has a rank, and a step takes a fifth of a second."""
 
     descr = "a training on two nodes"
-    study = "nightly_demo"
+    study = "prove_nights"
     model, precision = "gpt-local-1", "fp32"
     checkpoint_activations = False
     iterations = 7

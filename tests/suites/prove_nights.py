@@ -1,12 +1,20 @@
-"""The demo is also the proof: for 40 nights nothing changes on a virtual cluster, and then come three faults.
+"""Does `ci/nightly` find what got worse, name its culprit, and stay silent while nothing changes? For real.
 
-No night may raise an alarm before the first fault. Each fault has to be found, and its culprit named. A night is short
-here: one job each of three tests, and more of what looks worse. As these nights are seconds apart, what disturbs the
-machine for a minute would be a change of several nights: each waits until the machine is idle, all of them five minutes
-at most. Only the machine is small: the jobs are real ones of Slurm, and the judging is that of any night.
+    python tests/suites/prove_nights.py                40 nights without any change and three faults; 17 minutes
+    python tests/suites/prove_nights.py --quiet 5      of 25 nights without any change
+
+As root on Linux, on a virtual cluster of its own with two nodes: 20 nights make references, and in --quiet more none
+may raise an alarm. Then come three faults; each has to be found, and its culprit named. A night is short here: one job
+each of three tests, and more of what looks worse. As these nights are seconds apart, what disturbs the machine for a
+minute would be a change of several nights: each waits until the machine is idle, all of them five minutes at most. Only
+the machine is small: the jobs are real ones of Slurm, and the judging is that of any night.
+
+The exit code is 0 if every fault was found and no quiet night raised an alarm, 1 if not, 2 if it couldn't be run.
 """
 
+import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,18 +23,20 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import RunError, UsageError
+sys.path.insert(0, str(Path(__file__).parents[2] / "ci"))
+from engine.errors import EngineError, RunError, UsageError
 from night.procedure import judged, keep, report, run_jobs, say
 from night.selection import nightly_tests
 from night.session import ROOT, NightRun, night_name
 from reports import text
 from reports.nights.history import history
 from reports.nights.reference import make
-from reports.nights.report import FINE, WORSE, NightReport
+from reports.nights.report import FINE, UNKNOWN, WORSE, NightReport
 from systems import references
+from systems.references import FEWEST_JOBS
 from virtual_cluster import record
 
-SYSTEM, QUIET_NIGHTS = "vcluster", 20
+SYSTEM = "vcluster"
 MOST_NIGHTS = 10
 """A fault has to be found in so many nights."""
 TIME_LIMIT_S = 900.0
@@ -81,26 +91,43 @@ FAULTS = (
 )
 
 
-def demo() -> int:
-    """Run the demo; returns 0 if there was no false alarm and every fault was found. Raises UsageError, RunError."""
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--quiet", type=int, default=20, help="nights that may raise no alarm")
+    given = options.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that the cluster ends, as by an interrupt
+    try:
+        return prove(given.quiet)
+    except EngineError as error:
+        say(str(error))
+        return UNKNOWN
+
+
+def prove(quiet: int) -> int:
+    """Run all nights on a cluster of their own; returns the exit code. Raises UsageError, RunError."""
     if sys.platform != "linux" or os.geteuid() != 0:
-        raise UsageError("The demo makes a virtual cluster, which takes Linux and root.")
+        raise UsageError("The proof makes a virtual cluster, which takes Linux and root.")
     if record.STATE.exists():
-        raise UsageError("A virtual cluster is up already, and the demo makes its own: run `ci/cluster down` first.")
-    folder = ROOT / "results" / f".nightly-demo-{night_name()}"  # hidden: no report of the project's has it
+        raise UsageError("A virtual cluster is up already, and the proof makes its own: run `ci/cluster down` first.")
+    folder = ROOT / "results" / f".prove-nights-{night_name()}"  # hidden: no report of the project's has it
     folder.mkdir(parents=True)
     references.FOLDER = folder / "references"
-    os.environ["PAR4D_REFERENCES"] = str(references.FOLDER)  # for ReFrame
+    os.environ |= {  # for ReFrame
+        "PAR4D_REFERENCES": str(references.FOLDER),
+        "RFM_CONFIG_FILES": str(ROOT / "systems" / "settings.py"),
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'ci'}",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
     try:
         cluster("up", "--nodes", "2", "--ranks-per-node", "1")
         pin(FIRST, min(os.sched_getaffinity(0)))
         pin(SLOWED, max(os.sched_getaffinity(0)))
-        return nights(folder)
+        return nights(folder, quiet)
     finally:
         cluster("down")
 
 
-def nights(folder: Path) -> int:
+def nights(folder: Path, count: int) -> int:
     """Run all nights, and write what they have shown to standard output."""
     began, first, waited_s = time.monotonic(), a_night(folder), 0.0
     tests = nightly_tests(first.describe(), history(first.database, SYSTEM))
@@ -111,18 +138,18 @@ def nights(folder: Path) -> int:
         with broken() as options:
             one = a_night(folder, *options)
             if not run_jobs(one, tests):
-                raise RunError(f"A night of the demo took longer than {TIME_LIMIT_S:g} s.")
+                raise RunError(f"A night of the proof took longer than {TIME_LIMIT_S:g} s.")
         reported = judged(one)
         keep(one, reported)
-        say(f"demo, {time.monotonic() - began:.0f} s, {what}: {reported.headline}")
+        say(f"proof, {time.monotonic() - began:.0f} s, {what}: {reported.headline}")
         return reported
 
-    for number in range(QUIET_NIGHTS):
-        night(f"night {number + 1} of {QUIET_NIGHTS} for the references")
+    for number in range(FEWEST_JOBS):
+        night(f"night {number + 1} of {FEWEST_JOBS} for the references")
     make(history(first.database, SYSTEM))
-    quiet = [night(f"quiet night {number + 1} of {QUIET_NIGHTS}") for number in range(QUIET_NIGHTS)]
+    quiet = [night(f"quiet night {number + 1} of {count}") for number in range(count)]
     blamed = [one.night.name for one in quiet if one.alarms]
-    said = [f"{'FALSE ALARMS: ' + ', '.join(blamed) if blamed else 'no alarm'} in {QUIET_NIGHTS} quiet nights"]
+    said = [f"{'FALSE ALARMS: ' + ', '.join(blamed) if blamed else 'no alarm'} in {count} quiet nights"]
     found = []
     for fault in FAULTS:
         raised, number = list[tuple[str, str]](), 0
@@ -143,7 +170,7 @@ def nights(folder: Path) -> int:
 
 
 def a_night(folder: Path, *options: str) -> NightRun:
-    checks = ("--checkpath", str(Path(__file__).with_name("demo_tests.py")))
+    checks = ("--checkpath", str(Path(__file__).with_name("prove_nights_tests.py")))
     ends = time.monotonic() + TIME_LIMIT_S
     return NightRun(night_name(), SYSTEM, folder, ends, options, checks, folder / "reframe.out")
 
@@ -183,4 +210,8 @@ def cluster(*words: str) -> None:
     try:
         subprocess.run([str(ROOT / "ci" / "cluster"), *words], timeout=TIME_LIMIT_S, check=True)
     except subprocess.SubprocessError as error:
-        raise RunError(f"The demo's cluster can't be used: {error}") from None
+        raise RunError(f"The proof's cluster can't be used: {error}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
