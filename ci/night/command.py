@@ -3,15 +3,13 @@
     ci/nightly --system perlmutter --node-hours 4
     ci/nightly --system vcluster --node-hours 2 --time-limit 1h -- -S iterations=20
     ci/nightly --against v1.2          is the engine slower than that commit's? In turns with it, within minutes
-    ci/nightly --weekly                do peers of ci/peers still train what the engine trains?
 
 Of the tests with the tag nightly it runs the most valuable ones whose node-hours, by earlier runs or else by their time
 limits, fit the budget, and names what was left out. What is left of the budget goes into more jobs of each, which make
 small changes visible, and into those that look worse: a job alone proves nothing. Then every figure is judged against
 systems/references/NAME.yaml and the nights before (par4d verdict), and a summary is written as text, Markdown and JUnit
 to results/nights/NAME/, and the report to site/. Words after -- are ReFrame's. --against runs no such night: both
-engines take turns in the same jobs (suites/against.py), so that the machine cancels. Nor does --weekly: it makes every
-environment of ci/peers and trains tiny networks with each library, here and on processors, in some minutes.
+engines take turns in the same jobs (suites/against.py), so that the machine cancels.
 
 exit code: 0 fine, 1 something got worse or failed, 2 couldn't judge all of it.
 """
@@ -53,10 +51,6 @@ def main(words: Sequence[str]) -> int:
         parser().error(f"{', '.join(selecting)} behind -- would run other tests: leave some out by --exclude.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that jobs are cancelled, as by an interrupt
     try:
-        if options.weekly:
-            from night.weekly import weekly
-
-            return weekly(options.dir.resolve() / "results" / "nights" / "weekly.xml", seconds(options.time_limit))
         system = systems.load(options.system) if options.system else systems.here()
         check_here(system, "measured")
         name = system.name
@@ -96,9 +90,7 @@ def parser() -> argparse.ArgumentParser:
                        help=f"of its jobs, waiting in queues included, such as {EXAMPLE} (default: 4h)")  # fmt: skip
     found.add_argument("--dir", metavar="DIR", type=Path, default=ROOT,
                        help="where to run, with results/ and site/ (default: the project's folder)")  # fmt: skip
-    instead = found.add_mutually_exclusive_group()
-    instead.add_argument("--against", metavar="COMMIT", help="take turns with the engine of that commit")
-    instead.add_argument("--weekly", action="store_true", help="instead of a night, test that peers equal the engine")
+    found.add_argument("--against", metavar="COMMIT", help="take turns with the engine of that commit")
     return found
 
 

@@ -2,7 +2,7 @@
 micro-batches too, and take the settings that the table has for them.
 
 Those that aren't weekly are what ci/test runs: of Megatron-core and of DeepSpeed a pipeline, and a grid that sums
-gradients of micro-batches, on two ranks. `ci/nightly --weekly` runs all.
+gradients of micro-batches, on two ranks. `ci/weekly` runs all.
 """
 
 import math

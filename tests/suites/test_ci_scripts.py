@@ -25,6 +25,7 @@ SCRIPTS = [
     "ci/cluster",
     "ci/gpu",
     "ci/peers",
+    "ci/weekly",
     "ci/pack",
     "ci/stage",
     "ci/env.sh",

@@ -5,15 +5,13 @@ import fcntl
 import os
 import re
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import test_libraries
 import yaml
 from forked_python import forked_python
 from running import reframe
@@ -23,7 +21,6 @@ from night.command import main
 from night.procedure import run
 from night.selection import NightlyTest, nightly_tests, select
 from night.session import NightRun
-from night.weekly import MARK, weekly
 from reports.nights.history import History, history
 from reports.nights.report import UNKNOWN
 from systems import references
@@ -65,36 +62,6 @@ def test_without_earlier_runs_a_test_costs_its_nodes_for_its_time_limit():
     ]  # fmt: skip
     (one,) = nightly_tests(described, History("local", ()))
     assert (one.node_hours, one.by) == (pytest.approx(0.5), "by its time limit")
-
-
-def test_the_jobs_of_an_ended_week_end_with_it(tmp_path: Path):
-    script = tmp_path / "ci" / "peers"
-    script.parent.mkdir()
-    script.write_text("#!/bin/sh\necho $$ > pid\nexec sleep 300\n")
-    script.chmod(0o755)
-    program = (
-        "import sys; from pathlib import Path; from night import command, weekly; "
-        "weekly.weekly.__defaults__ = (Path.cwd(),); sys.exit(command.main(['--weekly', '--dir', '.']))"
-    )
-    env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'ci'}"}
-    running = subprocess.Popen([sys.executable, "-P", "-c", program], cwd=tmp_path, env=env)
-    child = tmp_path / "pid"
-    try:
-        assert soon(lambda: child.exists() and child.read_text().strip())
-        pid = int(child.read_text())
-        running.terminate()
-        assert running.wait(200) == UNKNOWN
-        assert soon(lambda: not Path(f"/proc/{pid}").exists())
-    finally:
-        running.kill()
-        running.wait()
-
-
-def soon(happened: Callable[[], object]) -> bool:
-    until = time.monotonic() + 200
-    while not happened() and time.monotonic() < until:
-        time.sleep(0.05)
-    return bool(happened())
 
 
 def test_a_budget_that_fits_no_test_is_told_with_the_smallest(tmp_path):
@@ -223,58 +190,14 @@ def test_reframe_alone_fails_what_is_far_off_its_reference_or_no_longer_measured
     assert "make it anew by `par4d reference make --system local`" in spoilt.out
 
 
-WEEKS = [
-    ("exit 0", "def test(): pass", 0, "Every library trains what the engine trains."),
-    ("exit 0", "def test(): assert 1.0 == 1.03", 1, "A library, a grid or a schedule doesn't do what it has to"),
-    ("exit 1", "import pytest\ndef test(): pytest.skip('not installed')", 2, "Not every library was tested"),
-    ("exit 0", "import nothing_of_that_name", 2, "Not every library was tested"),
-    ("exit 0", "", 2, "Not every library was tested"),
-    ("exit 0", "import time\ndef test(): time.sleep(300)", 2, "Not every library was tested in time"),
-]
-
-
-@pytest.mark.parametrize(
-    ("peers", "test", "code", "said"), WEEKS, ids=["fine", "unequal", "missing", "broken", "empty", "slow"]
-)
-def test_a_week_is_fine_only_if_every_library_was_tested(
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    peers: str,
-    test: str,
-    code: int,
-    said: str,
-) -> None:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # which takes longer than the rest
-    script, libraries, other = (tmp_path / file for file in ("ci/peers", "tests/a/test_a.py", "tests/a/test_b.py"))
-    mark = f"# pytest.{MARK}\n"
-    for file, words in ((script, f"#!/bin/sh\n{peers}\n"), (libraries, mark + test), (other, "def test(): assert 0")):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(words)
-    script.chmod(0o755)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    assert weekly(tmp_path / "results" / "weekly.xml", 8 if "sleep" in test else 120, tmp_path) == code
-    assert said in capfd.readouterr().err
-
-
-def test_the_week_tests_every_library_that_has_pins() -> None:
-    """And by the same file as ci/test, which leaves the marker out."""
-    assert MARK in Path(test_libraries.__file__).read_text()
-    pins = {file.stem for file in (ROOT / "engine" / "peers" / "external").glob("*.txt")}
-    every = {str(one.id): bool(one.marks) for one in test_libraries.contests()}
-    assert {name for name in pins if any(one.startswith(name) for one in every)} == pins
-    each_change = [one for one, weekly in every.items() if not weekly]
-    assert {name for name in pins if any(one.startswith(name) for one in each_change)} == {"megatron-core", "deepspeed"}
-
-
 def test_the_examples_of_schedules_are_what_they_say():
     gitlab = yaml.safe_load((ROOT / "ci" / "schedules" / "gitlab-ci.yml").read_text())
     assert gitlab["nightly"]["script"] == ["ci/nightly --system perlmutter --node-hours 2"]
-    assert gitlab["weekly"]["script"] == ["ci/nightly --weekly --time-limit 110m"]
+    assert gitlab["weekly"]["script"] == ["ci/weekly --minutes 110"]
     for name in ("crontab", "scrontab"):
         lines = (ROOT / "ci" / "schedules" / name).read_text().splitlines()
         night, week = [one for one in lines if one[:1].isdigit()]
         assert night.split()[:5] == ["0", "1", "*", "*", "*"]
         assert week.split()[:5] == ["0", "13", "*", "*", "0"]
         assert "/ci/nightly" in night
-        assert "--weekly" in week
+        assert "/ci/weekly" in week
