@@ -180,7 +180,7 @@ def explained(values: Floats, canary: Floats) -> Floats:
     both = known[1:] & known[:-1]
     if np.count_nonzero(both) < FEWEST:
         return np.zeros(len(values))
-    moves = [np.diff(one)[both] for one in (values, canary)]
+    moves = (np.diff(one)[both] for one in (values, canary))
     y, c = (np.clip(one, -_reach(one), _reach(one)) for one in moves)
     square = float(c @ c)
     share = float(c @ y) / square if square else 0.0
@@ -192,6 +192,11 @@ def explained(values: Floats, canary: Floats) -> Floats:
     place = np.arange(len(values))
     mood = np.interp(place, place[known], canary[known])
     return share * (mood - _median(mood))
+
+
+def _last(clean: Floats) -> tuple[Noise, float] | None:
+    before = clean[:-1][-BASELINE:]
+    return (noise_of(drawn_in(before)), float(clean[-1])) if len(before) >= FEWEST else None
 
 
 @dataclass(slots=True)
@@ -216,16 +221,9 @@ class Follower:
     _canary: list[float] = field(default_factory=list)
     _clean: Floats = field(default_factory=lambda: np.empty(0))
 
-    def _see(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> None:
-        self._values.append(median(jobs))
-        self._canary.append(median(canary) if canary else math.nan)
-        most = BASELINE + WINDOWS[-1]
-        values = np.array(self._values[-most:])
-        self._clean = values - explained(values, np.array(self._canary[-most:]))
-
     def add(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> Step | None:
         """Add a night, by how bad each of its jobs is as a logarithm; returns the change that it shows."""
-        self._see(jobs, canary)
+        self._values, self._canary, self._clean = self._with(jobs, canary)
         found = step(self._clean, self.limit)
         if found:
             since = len(self._values) - found.nights
@@ -237,19 +235,21 @@ class Follower:
         """Say what was expected of the last night, and how bad it was less what the canary explains; None where too few
         nights before it tell.
         """
-        before = self._clean[:-1][-BASELINE:]
-        return (noise_of(drawn_in(before)), float(self._clean[-1])) if len(before) >= FEWEST else None
+        return _last(self._clean)
 
     def looks_worse(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> bool:
         """Say whether a night of these jobs is worth another one."""
-        self._see(jobs, canary)
-        last = self.last()
-        del self._values[-1], self._canary[-1]
-        if last is None:
+        if (last := _last(self._with(jobs, canary)[-1])) is None:
             return False
         noise, now = last
         above = now - noise.level - noise.drift
         return math.expm1(above) >= LEAST and above > WORTH_A_JOB * noise.scale
+
+    def _with(self, jobs: Sequence[float], canary: Sequence[float]) -> tuple[list[float], list[float], Floats]:
+        """Give all nights and one more, their canaries, and those that are looked at, less what these explain."""
+        values, moods = [*self._values, median(jobs)], [*self._canary, median(canary) if canary else math.nan]
+        seen, of_canary = (np.array(each[-BASELINE - WINDOWS[-1] :]) for each in (values, moods))
+        return values, moods, seen - explained(seen, of_canary)
 
     def _count(self, since: int, found: Step) -> None:
         """Remember what got worse, and forget what gains of half its size or more undo."""
