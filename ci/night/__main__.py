@@ -6,7 +6,10 @@ import traceback
 if __name__ == "__main__":
     try:
         from night.command import main
-    except ImportError:  # an exit code of 1 would blame the machine
+
+        code = main(sys.argv[1:])
+    except Exception:  # an exit code of 1 would blame the machine
         traceback.print_exc()
-        sys.exit(2)
-    sys.exit(main(sys.argv[1:]))
+        sys.stderr.write("nightly: This is an error of ci/nightly itself: nothing is known of the night.\n")
+        code = 2
+    sys.exit(code)

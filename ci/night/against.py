@@ -24,8 +24,7 @@ from engine.result.interval import NOTHING_KNOWN, Interval, over_jobs
 from engine.result.metrics import ratio_over_jobs
 from engine.result.peers import FEWEST_JOBS
 from engine.result.provenance import PACKED
-from night.procedure import NO_RESULTS, OUT_OF_TIME, choose, say
-from night.selection import nightly_tests
+from night.procedure import NO_RESULTS, OUT_OF_TIME, choose, nightly_tests, say
 from night.session import ROOT, NightRun
 from reports import text
 from reports.nights.history import NightJob, history

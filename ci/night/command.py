@@ -21,10 +21,8 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
@@ -43,37 +41,30 @@ SELECTING = ("--name", "--checkpath", "--tag", "--system")
 
 
 def main(words: Sequence[str]) -> int:
-    words, given = list(words), list[str]()
-    if "--" in words:
-        words, given = words[: words.index("--")], words[words.index("--") + 1 :]
-    options = parser().parse_args(words)
+    at = [*words, "--"].index("--")
+    options, given = parser().parse_args(words[:at]), tuple(words[at + 1 :])
     if selecting := [word for word in given if _selects(word) or has_action([word])]:
         parser().error(f"{', '.join(selecting)} behind -- would run other tests: leave some out by --exclude.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that jobs are cancelled, as by an interrupt
     try:
         system = systems.load(options.system) if options.system else systems.here()
         check_here(system, "measured")
-        name = system.name
         limit_s = seconds(options.time_limit)
-        of_against = options.against is not None
-        node_hours, jobs = (4.0, JOBS) if of_against else (2.0, 3)
+        node_hours, jobs = (2.0, 3) if options.against is None else (4.0, JOBS)
         node_hours = node_hours if options.node_hours is None else options.node_hours
         jobs = jobs if options.jobs is None else options.jobs
         if not node_hours > 0 or jobs < 1:
             raise UsageError("--node-hours is more than 0, and --jobs is 1 or more.")
         folder = options.dir.resolve()
-        with _locked(folder, name):
-            night = NightRun(night_name(), name, folder, time.monotonic() + limit_s, tuple(given))
-            if of_against:
+        with _locked(folder, system.name):
+            night = NightRun(night_name(), system.name, folder, time.monotonic() + limit_s, given)
+            if options.against is not None:
                 return against(options.against, night, node_hours, jobs)
             reported = run(night, node_hours, jobs)
             report(night)
         return reported.code
     except (EngineError, OSError) as error:
         say(str(error))
-    except Exception:  # an exit code of 1 would blame the machine
-        traceback.print_exc()
-        say("This is an error of ci/nightly itself: nothing is known of the night.")
     return UNKNOWN
 
 
@@ -125,7 +116,6 @@ def _locked(folder: Path, system: str) -> IO[str]:
     except OSError as error:
         say(f"{file} can't be locked ({error.strerror}), so nothing keeps a second ci/nightly out.")
     lock.truncate(0)
-    host, now = socket.gethostname(), f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    lock.write(f"process {os.getpid()} of {host} since {now}")
+    lock.write(f"process {os.getpid()} of {socket.gethostname()} since {night_name()}")
     lock.flush()
     return lock

@@ -1,23 +1,29 @@
-"""A night selects tests, runs them, runs again what looks worse, judges, and keeps the summary."""
+"""A night selects the most valuable tests for which its budget of node-hours has room, runs them, runs again what looks
+worse, judges, and keeps the summary.
+"""
 
 import math
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
+from typing import Any
 
 from engine.errors import RunError, UsageError
 from engine.files import write_text
-from night.selection import HOUR_S, NightlyTest, nightly_tests, select
-from night.session import NightRun
+from night.session import NightlyTest, NightRun
 from reports import text
-from reports.nights.history import history
+from reports.nights.history import History, history
 from reports.nights.judge import suspects
 from reports.nights.report import NightReport, night_reports
 from reports.nights.table import as_junit, as_markdown, as_text
 from systems.references import name_of, references
 
+HOUR_S = 3600.0
+MARGIN = 1.25
+"""The next job may take so many times as long as earlier ones did."""
 ENOUGH = 3
 """So many slow jobs of a test in a night are enough: more say nothing new, as a whole night can be off."""
 REPORT_TIMEOUT_S = 1800
@@ -37,8 +43,8 @@ def run(night: NightRun, node_hours: float, jobs: int) -> NightReport:
     chosen = choose(night, every, node_hours)
     run_jobs(night, chosen, node_hours, jobs)
     reported = judged(night)
-    if left_out := [test for test in every if test not in chosen]:
-        words = f"Left out, as the budget had no room: {', '.join(test.name for test in left_out)}."
+    if left_out := ", ".join(test.name for test in every if test not in chosen):
+        words = f"Left out, as the budget had no room: {left_out}."
         reported = replace(reported, remarks=(*reported.remarks, words))
     sys.stdout.write(as_text(reported))
     sys.stdout.flush()
@@ -46,22 +52,45 @@ def run(night: NightRun, node_hours: float, jobs: int) -> NightReport:
     return reported
 
 
+def nightly_tests(described: Iterable[Mapping[str, Any]], history: History) -> list[NightlyTest]:
+    """Return the tests that ReFrame describes, with their costs by earlier runs where there are any."""
+    earlier = defaultdict[tuple[str, str], list[float]](list)
+    for job in history.jobs:
+        if job.figures:
+            earlier[job.key.name].append(job.node_seconds / HOUR_S)
+    found = []
+    for test in described:
+        name, hours, by = str(test["display_name"]), float(test["node_hours"]), "by its time limit"
+        first = sum(one["node_hours"] for one in test["fixture_jobs"])
+        if runs := earlier.get(name_of(name)):
+            hours, by = MARGIN * median(runs), f"by {len(runs)} earlier job{'s' * (len(runs) > 1)}"
+            by += ", and by the time limits of what it needs first" if first else ""
+        found.append(NightlyTest(name, str(test["hashcode"]), hours + first, by, int(test["worth"])))
+    return found
+
+
+def select(every: Iterable[NightlyTest], node_hours: float) -> list[NightlyTest]:
+    """Choose the most valuable tests that fit together; of equally valuable ones the cheapest go first."""
+    chosen = list[NightlyTest]()
+    for test in sorted(every, key=lambda one: (-one.worth, one.node_hours, one.name)):
+        if test.node_hours <= node_hours:
+            chosen.append(test)
+            node_hours -= test.node_hours
+    return chosen
+
+
 def choose(night: NightRun, every: Sequence[NightlyTest], node_hours: float, jobs: int = 1) -> list[NightlyTest]:
     """Choose what the budget has room for, so many jobs of each, and say what that is and what is left out. Raises
     UsageError for a budget without room.
     """
-    chosen = select(every, node_hours / jobs)
+    chosen, system = select(every, node_hours / jobs), night.system
     if not chosen:
         least = min(every, key=lambda test: test.node_hours)
-        raise UsageError(
-            f"{node_hours:g} node-hours have room for no nightly test of {night.system}: the smallest, {least.name}, "
-            f"takes {jobs * least.node_hours:.2g} {least.by}."
-        )
-    hours, of_each = jobs * sum(test.node_hours for test in chosen), f", {jobs} jobs of each" if jobs > 1 else ""
-    say(
-        f"Night {night.name} of {night.system}: {text.plural(len(chosen), 'test')}{of_each}, {hours:.2g} of "
-        f"{node_hours:g} node-hours."
-    )
+        takes = f"the smallest, {least.name}, takes {jobs * least.node_hours:.2g} {least.by}"
+        raise UsageError(f"{node_hours:g} node-hours have room for no nightly test of {system}: {takes}.")
+    tests = text.plural(len(chosen), "test") + (f", {jobs} jobs of each" if jobs > 1 else "")
+    hours = jobs * sum(test.node_hours for test in chosen)
+    say(f"Night {night.name} of {system}: {tests}, {hours:.2g} of {node_hours:g} node-hours.")
     for test in every:
         if test not in chosen:
             say(f"  left out: {test.name}, {jobs * test.node_hours:.2g} node-hours {test.by}")

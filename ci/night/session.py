@@ -5,14 +5,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from engine.errors import RunError
-from night.selection import NightlyTest
 from reports.nights.history import CHOSEN, DATABASE, NIGHT, said
 from suites.base.night import NIGHTLY
 from suites.base.running import LAUNCHER, run_reframe
@@ -23,12 +22,26 @@ OF_A_NIGHT = ("--setvar", "Bandwidth.keep=no", "--setvar", "canary=yes")
 DESCRIBE_TIMEOUT_S = 600
 
 
+@dataclass(frozen=True, slots=True)
+class NightlyTest:
+    """A test as `reframe --describe` has it. worth: see suites/base/night.py.
+
+    node_hours: what a job of it takes, by earlier runs or at most, with the jobs that it needs first, at most.
+    """
+
+    name: str
+    hashcode: str
+    node_hours: float
+    by: str
+    worth: int
+
+
 @dataclass(slots=True)
 class NightRun:
     """One night.
 
     folder: where ReFrame runs, and keeps its database. ends: the night's end by time.monotonic(). reframe: more options
-    for ReFrame. select: its options that select tests. log: gets what ReFrame writes, in place of standard error.
+    for ReFrame. select: its options that select tests.
     """
 
     name: str
@@ -37,7 +50,6 @@ class NightRun:
     ends: float
     reframe: tuple[str, ...] = ()
     select: tuple[str, ...] = ("--checkpath", str(ROOT / "suites"), "--recursive", "--tag", NIGHTLY)
-    log: Path | None = None
 
     @property
     def database(self) -> Path:
@@ -79,8 +91,7 @@ class NightRun:
         names = [word for test in tests for word in ("--name", f"/{test.hashcode}")]
         extras = f"{NIGHT}={self.name},{CHOSEN}={said(test.name for test in tests)}"
         words = self._words("--run", *names, "--session-extras", extras)
-        with self.log.open("a") if self.log else nullcontext(sys.stderr) as log:
-            return run_reframe(words, self.folder, self.left_s, log) is not None
+        return run_reframe(words, self.folder, self.left_s, sys.stderr) is not None
 
 
 def night_name() -> str:

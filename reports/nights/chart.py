@@ -12,26 +12,23 @@ from reports.plots.lines import Line, scatter
 
 MOST_NIGHTS = 180
 """A chart shows at most this many nights, the last ones."""
-FAR = 3.0
-"""Values farther than this many widths beyond the usual range stand at the edge, unless they are of the last nights."""
-LATELY = 12
-"""The last nights, so many, are seen in any case."""
+FAR, LATELY = 3.0, 12
+"""Values farther than FAR widths beyond the usual range stand at the edge, but for the last LATELY nights."""
 LARGEST = 9e4
 """Of a unit that suits most nights; a scale has no room for the names of larger values."""
 
 
 def chart(rows: pd.DataFrame, nights: Sequence[Night]) -> Figure:
     """Draw a figure's rows (page.py) of the last MOST_NIGHTS of these nights."""
-    shown = nights[-MOST_NIGHTS:]
-    rows = rows[rows["at"] >= len(nights) - len(shown)]
-    at, (factor, unit) = rows["at"] - (len(nights) - len(shown)), _scale(rows["unit"].iloc[0], rows["value"].median())
+    first = max(0, len(nights) - MOST_NIGHTS)
+    shown, rows = nights[first:], rows[rows["at"] >= first]
+    at, (factor, unit) = rows["at"] - first, _scale(rows["unit"].iloc[0], rows["value"].median())
     value, usual = ((rows[key].astype(float) / factor).clip(0, LARGEST) for key in ("value", "usual"))
-    lower, upper = (
-        usual * (1 + rows["change"].astype(float)) / (1 + rows[end].astype(float)) for end in ("high", "low")
-    )
-    start, end = value.quantile(0.05), value.quantile(0.95)
-    reach = FAR * max(end - start, 0.005 * abs(end))
-    near = value[value.between(start - reach, end + reach)]
+    without = usual * (1 + rows["change"].astype(float))
+    lower, upper = (without / (1 + rows[end].astype(float)) for end in ("high", "low"))
+    low, high = value.quantile([0.05, 0.95])
+    reach = FAR * max(high - low, 0.005 * high)
+    near = value[value.between(low - reach, high + reach)]
     seen = pd.concat([near, value[-LATELY:], usual, pd.Series([lower.median(), upper.median()])])
     drawn = pd.DataFrame({"value": value, "usual": usual, "lower": lower, "upper": upper})
     drawn = drawn.clip(seen.min(), seen.max()).assign(at=at)

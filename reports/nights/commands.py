@@ -2,7 +2,6 @@
 
 import sys
 import traceback
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,29 +35,27 @@ def make(*, system: System = None, since: Since = None, database: Database = DAT
     from reports.nights.reference import make as make_references
     from reports.nights.report import named
 
-    name, before = _name(system), None
+    name, old = _name(system), None
     found = history(database, name)
     if since:
         first = since if since.tzinfo else since.replace(tzinfo=UTC)
         found = replace(found, nights=tuple(night for night in found.nights if night.began >= first))
-    _say(found.remarks)
+    _say(*found.remarks)
     try:
-        before = references.references(name)
+        old = references.references(name)
     except SystemFileError as error:
-        _say([f"{error} They are made anew, without what it holds."])
+        _say(f"{error} They are made anew, without what it holds.")
     try:
-        new = {one.key: one for one in make_references(found, before)}
+        new = {one.key: one for one in make_references(found, old)}
     except OSError as error:
         raise RunError(f"The references can't be written: {error.strerror or error}.") from None
-    path = references.path_of(name)
-    kept, figures = len(references.read(path, name).series) - len(new), sum(len(one.figures) for one in new.values())
-    words = f"New references: {text.plural(len(new), 'test')}, {text.plural(figures, 'figure')}."
-    lines = [f"{words} Kept: {text.plural(kept, 'other test')}." if kept else words]
-    old = before.by_key() if before else {}
-    for key, test in named(found).items():
-        few = "too few jobs, so the old ones are kept" if key in old else "too few jobs"
-        lines.append(f"  {test}: {text.plural(new[key].nights, 'night') if key in new else few}")
-    sys.stdout.write("\n".join([*lines, str(path), ""]))
+    kept = {one.key for one in old.series} - new.keys() if old else set()
+    figures = sum(len(one.figures) for one in new.values())
+    sys.stdout.write(f"New references: {text.plural(len(new), 'test')}, {text.plural(figures, 'figure')}.")
+    sys.stdout.write(f" Kept: {text.plural(len(kept), 'other test')}.\n" if kept else "\n")
+    if few := [test for key, test in named(found).items() if key not in new]:
+        sys.stdout.write(f"Too few jobs: {', '.join(few)}.\n")
+    sys.stdout.write(f"{references.path_of(name)}\n")
     return 0
 
 
@@ -90,10 +87,10 @@ def verdict(
         raise
     except Exception:  # an exit code of 1 would blame the machine
         traceback.print_exc()
-        _say(["This is an error of par4d verdict itself: nothing is known of the night."])
+        _say("This is an error of par4d verdict itself: nothing is known of the night.")
         return UNKNOWN
     if not nights:
-        _say([*found.remarks, f"{database} has no night of {name}: run ci/nightly --system {name}."])
+        _say(*found.remarks, f"{database} has no night of {name}: run ci/nightly --system {name}.")
         return UNKNOWN
     return nights[-1].code
 
@@ -108,5 +105,5 @@ def _name(system: str | None) -> str:
     return (systems.load(system) if system else systems.here()).name
 
 
-def _say(lines: Iterable[str]) -> None:
+def _say(*lines: str) -> None:
     sys.stderr.write("".join(f"{line}\n" for line in lines))

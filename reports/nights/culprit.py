@@ -1,4 +1,5 @@
-"""A clause says what of a test got worse: compute, communication along an axis, matrix products, a link, or one node.
+"""Clauses say what of a test got worse, compute, communication along an axis, matrix products, a link, or one node, and
+what of the machine changed.
 
 The parts of the night's results (NightJob.parts) are compared with those of the nights before. One slow node is looked
 for first, because the others then wait for it, which looks like slow communication.
@@ -8,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from reports.nights.history import NightJob
+from reports.nights.history import NODES, NightJob
 from reports.text import gain, signed
 
 NODE_APART = 0.1
@@ -53,11 +54,15 @@ def _usual_parts(jobs: Iterable[NightJob]) -> Parts:
     return {part: median(values) for part, values in found.items()}
 
 
+def _of_hosts(parts: Parts) -> dict[str, float]:
+    return {host: value for (kind, host), value in parts.items() if kind == "host" and value > 0}
+
+
 def _slow_node(tonight: Iterable[NightJob], before: Iterable[NightJob]) -> str:
     """Name the one node that is the slowest in most of tonight's jobs, by more than is usual; "" for none. Where all
     are known from before, each is measured by itself, as nodes may have unlike work.
     """
-    own = {host: value for (kind, host), value in _usual_parts(before).items() if kind == "host" and value > 0}
+    own = _of_hosts(_usual_parts(before))
     unlike = own if {host for job in tonight for kind, host in job.parts if kind == "host"} <= own.keys() else {}
     slow, usual = (list(filter(None, (_slowest(job, unlike) for job in jobs))) for jobs in (tonight, before))
     if not slow or not usual:
@@ -74,8 +79,7 @@ def _slowest(job: NightJob, unlike: Mapping[str, float]) -> tuple[float, str] | 
     """Return by which fraction the slowest node of a job computes longer than the others' median, and its name. unlike:
     what a node's time is divided by.
     """
-    of_hosts = {host: value for (kind, host), value in job.parts.items() if kind == "host" and value > 0}
-    hosts = sorted((value / unlike.get(host, 1.0), host) for host, value in of_hosts.items())
+    hosts = sorted((value / unlike.get(host, 1.0), host) for host, value in _of_hosts(job.parts).items())
     if len(hosts) < 2:
         return None
     return hosts[-1][0] / median(value for value, _ in hosts[:-1]) - 1, hosts[-1][1]
@@ -85,3 +89,19 @@ def _fell(words: str, part: tuple[str, str], now: Parts, then: Parts) -> str:
     """Say by how much a rate fell, "" where it did not or isn't known."""
     fell = 1 - now[part] / then[part] if part in now and then.get(part) else 0.0
     return f"{words} {gain(fell)}" if fell > COUNTS else ""
+
+
+def what_changed(before: Sequence[Mapping[str, str]], since: Sequence[Mapping[str, str]]) -> list[str]:
+    """Say how the state of jobs differs from that of jobs before: torch 2.9 -> 2.10. What had varied before is no
+    change. Of nodes, which a queue draws anew every night, only those count that all jobs since then have had.
+    """
+    nodes = [{*state.get(NODES, "").split(", ")} for state in since]
+    known = {node for state in before for node in state.get(NODES, "").split(", ")} | {""}
+    words = []
+    if before and since and (ours := sorted(set.intersection(*nodes) - known)):
+        words.append(f"{NODES}: {', '.join(ours)} {'was' if len(ours) == 1 else 'were'} not among them before")
+    for name in dict.fromkeys(name for state in [*before, *since] for name in state if name != NODES):
+        old, new = ({state.get(name, "") for state in states} for states in (before, since))
+        if old and new and not old & new:
+            words.append(f"{name} {' or '.join(sorted(old)) or 'unset'} -> {' or '.join(sorted(new)) or 'unset'}")
+    return words

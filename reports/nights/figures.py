@@ -1,36 +1,81 @@
-"""Some figures of a test are judged.
+"""Some figures of a test are judged: they have jobs in some nights, and get verdicts (judge.py).
 
 One that follows from another one of the same job by arithmetic would only count a slowdown twice. Parts of a step
 are not judged but say, where the step got slower, what did (culprit.py). The mean of all steps, which other work on the
 machine moves for minutes, takes more to raise an alarm where the faster half of the steps is there to do so.
 """
 
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Container, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import dropwhile
+from statistics import median
+from typing import Literal
 
+from reports.nights.detector import Step
 from reports.nights.history import Night, NightJob
-from systems.references import CANARY, Key, worse_by
+from systems.references import CANARY, Key, References, ReferenceSet, worse_by
 
-PARTS = frozenset({"compute", "exposed_communication"})
+NOT_JUDGED = frozenset({"compute", "exposed_communication", "link", "step", "half_size"})
+"""These are parts of a step, or numbers of a fit through judged figures."""
 QUOTIENTS = ("speed_up", "step_by_bound")
 """Names begin with these if the figure is a quotient of two judged times, or of a time and its lower bound."""
+ENDS = ("_low", "_high")
+"""Names end with these if the figure is the end of an interval."""
 FOLLOW = {"hardware_flops_per_s": "time_per_iteration"}
 """Each figure follows from the other one by arithmetic."""
 MOVED_BY_OTHERS = {"time_per_iteration": "faster_half"}
 """Each figure has a steadier one of the same work."""
 RARELY = 0.1
 """A figure that other work on the machine moves may raise this share of a steady figure's false alarms."""
-FITTED = frozenset({"link", "step", "half_size"})
-"""These are numbers of a fit through judged figures."""
-ENDS = ("_low", "_high")
-"""Names end with these if the figure is the end of an interval."""
+
+Word = Literal["worse", "better", "same", "unknown", "failed"]
 
 
-def is_judged(figure: str, unit: str, beside: frozenset[str]) -> bool:
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A figure's level got worse with that night. effect is how many times as bad as before the nights since then are,
+    less one.
+    """
+
+    night: str
+    effect: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A figure is worse while it has an alarm, its own or that of a steadier figure of the same work (reason), and
+    better if its level has lately changed for the better.
+
+    A test without a result has a verdict without a figure (""). value is the median of the night's jobs, usual what was
+    expected of it, in the mood that the canary tells, without any change that an alarm is about, and change the first
+    by the second, less one, with the interval in which at least 95 of 100 nights without any change lie around it.
+    drift is by how much the level is worse than the reference, and far says that the night is worse by twice its
+    interval, where no alarm says either. reason says why it failed, is unknown, or has no alarm of its own.
+    """
+
+    key: Key
+    figure: str
+    unit: str
+    word: Word
+    jobs: int
+    value: float = math.nan
+    usual: float = math.nan
+    change: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    drift: float = 0.0
+    far: bool = False
+    reason: str = ""
+    alarm: Alarm | None = None
+
+
+def is_judged(figure: str, unit: str, beside: Set[str]) -> bool:
     """A figure is judged by its unit, its name, and the other figures of the job beside it."""
     return (
         worse_by(unit) != 0
-        and figure not in PARTS | FITTED
+        and figure not in NOT_JUDGED
         and not figure.startswith(QUOTIENTS)
         and not figure.endswith(ENDS)
         and FOLLOW.get(figure, figure) not in beside - {figure}
@@ -44,37 +89,60 @@ def share(figure: str, beside: Container[str]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FigureHistory:
-    """A figure has values in some nights, which are given by position in their order: one of each of its jobs. canary:
-    seconds of the frozen program in these jobs; none of jobs that ran without it, and of the canary itself.
+    """A figure was measured by jobs of some nights, which are given by position in their order.
+
+    references: those of its test. verdicts: by position of the night. changes: its level has changed with these nights,
+    by the sum of the steps that begin with the same one.
     """
 
     key: Key
     figure: str
     unit: str
-    nights: list[int]
-    values: list[list[float]]
-    canary: list[list[float]]
+    references: ReferenceSet | None = None
+    jobs: dict[int, list[NightJob]] = field(default_factory=dict)
+    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    changes: dict[int, Step] = field(default_factory=dict)
 
-    def add(self, position: int, job: NightJob) -> None:
-        """Add a job of the night at that position, the last one so far, if it has the figure."""
-        if self.figure not in job.figures:
-            return
-        if not self.nights or self.nights[-1] != position:
-            self.nights.append(position)
-            self.values.append([])
-            self.canary.append([])
-        self.values[-1].append(job.figures[self.figure][0])
-        if CANARY in job.figures and self.figure != CANARY:
-            self.canary[-1].append(job.figures[CANARY][0])
+    @property
+    def values(self) -> list[list[float]]:
+        """Give each night's values, one a job."""
+        return [self.measured(jobs) for jobs in self.jobs.values()]
+
+    def measured(self, jobs: Iterable[NightJob]) -> list[float]:
+        return [job.figures[self.figure][0] for job in jobs]
+
+    @property
+    def share(self) -> float:
+        return share(self.figure, self.references.figures if self.references else ())
+
+    def since(self, nights: Sequence[Night]) -> Iterator[tuple[int, list[NightJob]]]:
+        """Leave out nights before the first of the reference, by the order of storing: a clock may run backwards."""
+        if self.references is None:
+            return iter(())
+        first = datetime.fromisoformat(self.references.first)
+        return dropwhile(lambda of: nights[of[0]].began < first, self.jobs.items())
+
+    def followed(self, jobs: Sequence[NightJob]) -> tuple[list[float], list[float]]:
+        """Give how bad it is in each of these jobs, and seconds of the frozen program in those that ran it, both as
+        natural logarithms. That program itself is set against nothing.
+        """
+        canary = [job.figures[CANARY][0] for job in jobs if self.figure != CANARY and CANARY in job.figures]
+        bad = [worse_by(self.unit) * math.log(value) for value in self.measured(jobs)]
+        return bad, [math.log(seconds) for seconds in canary]
+
+    def unknown(self, values: Sequence[float], reason: str, alarm: Alarm | None = None) -> Verdict:
+        """Give the verdict where it can't be judged by the values of that night."""
+        value = median(values) if values else math.nan
+        return Verdict(self.key, self.figure, self.unit, "unknown", len(values), value, reason=reason, alarm=alarm)
 
 
-def figures(nights: Sequence[Night]) -> list[FigureHistory]:
+def figures(nights: Sequence[Night], known: References | None = None) -> list[FigureHistory]:
+    by_key = known.by_key() if known else {}
     found: dict[tuple[Key, str], FigureHistory] = {}
     for position, night in enumerate(nights):
         for job in night.jobs:
-            names = frozenset(job.figures)
             for name, (_, unit) in job.figures.items():
-                if is_judged(name, unit, names):
-                    one = found.setdefault((job.key, name), FigureHistory(job.key, name, unit, [], [], []))
-                    one.add(position, job)
+                if is_judged(name, unit, job.figures.keys()):
+                    new = FigureHistory(job.key, name, unit, by_key.get(job.key))
+                    found.setdefault((job.key, name), new).jobs.setdefault(position, []).append(job)
     return list(found.values())

@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -36,7 +36,6 @@ NIGHT, CHOSEN = "par4d_night", "par4d_chosen"
 """ci/nightly adds to the information of its sessions the night's name, and the tests that they have to run (said)."""
 OF_A_JOB = ("SLURM_JOB_", "SLURM_STEP_", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID")
 """Environment variables whose names begin so are other ones in every job."""
-UNENDED = "it was ended before it had a result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +59,13 @@ class NightJob:
 @dataclass(frozen=True, slots=True)
 class Night:
     """A night has jobs, in the order in which they were stored. chosen: the tests that ci/nightly had to run, by name
-    and point, in their order; none where it has started nothing.
+    and point, in their order; none of a night that people have started.
     """
 
     name: str
     began: datetime
     jobs: list[NightJob]
     chosen: dict[tuple[str, str], None]
-
-    @property
-    def nightly(self) -> bool:
-        """Say whether ci/nightly has started something of it."""
-        return bool(self.chosen)
 
     @property
     def measured(self) -> dict[Key, list[NightJob]]:
@@ -96,13 +90,12 @@ class History:
         return (job for night in self.nights for job in night.jobs)
 
     def of(self, name: str) -> Night | None:
-        """Give the night of that name, None where it has left nothing."""
         return next((night for night in self.nights if night.name == name), None)
 
     @property
     def nightly(self) -> bool:
         """What people start by hand alone is no night to speak of: ci/nightly has to have run."""
-        return any(night.nightly for night in self.nights)
+        return any(night.chosen for night in self.nights)
 
 
 class Told(BaseModel):
@@ -127,26 +120,16 @@ def history(database: Path, system: str) -> History:
     """
     if not database.exists():
         return History(system, (), (f"There is no database of results at {database}.",))
-    nights, remarks = _nights([sessions(database)])
-    return History(system, tuple(nights.get(system, {}).values()), remarks)
+    return next(one for one in histories([sessions(database)], system) if one.system == system)
 
 
-def histories(databases: Sequence[Iterable[Session]]) -> list[History]:
-    """Read the history of each system that has nights in these databases, in alphabetical order. Nights of several are
-    in the order in which they began, and a session that two hold, as a copy does, counts once.
+def histories(databases: Sequence[Iterable[Session]], *systems: str) -> list[History]:
+    """Read the history of each system that has nights in these databases, and of these systems, in alphabetical order.
+    Nights of several databases are in the order in which they began, and a session that two hold, as a copy does,
+    counts once.
     """
-    nights, remarks = _nights(databases)
-    found = []
-    for system, by_name in sorted(nights.items()):
-        order = sorted(by_name.values(), key=lambda night: night.began) if len(databases) > 1 else by_name.values()
-        found.append(History(system, tuple(order), remarks))
-    return found
-
-
-def _nights(databases: Iterable[Iterable[Session]]) -> tuple[Mapping[str, dict[str, Night]], tuple[str, ...]]:
-    """Give the nights of each system by name, and what is odd about the databases."""
     stored, broken = dict(chain.from_iterable(databases)), 0
-    nights = defaultdict[str, dict[str, Night]](dict)
+    nights = defaultdict[str, dict[str, Night]](dict, {system: {} for system in systems})
     for report in stored.values():
         try:
             info = (report or {})["session_info"]
@@ -162,15 +145,20 @@ def _nights(databases: Iterable[Iterable[Session]]) -> tuple[Mapping[str, dict[s
             night = nights[system].setdefault(name, Night(name, began, [], {}))
             night.jobs.append(job)
             night.chosen.update(dict.fromkeys(chosen))
-    return nights, (f"{text.plural(broken, 'session')} can't be read and left out.",) if broken else ()
+    remarks = (f"{text.plural(broken, 'session')} can't be read and left out.",) if broken else ()
+    found = [History(system, tuple(by_name.values()), remarks) for system, by_name in sorted(nights.items())]
+    if len(databases) > 1:
+        return [replace(one, nights=tuple(sorted(one.nights, key=lambda night: night.began))) for one in found]
+    return found
 
 
 def _job(case: Mapping[str, Any]) -> NightJob:
-    outcome, (failed_as, stage) = case.get("result"), failure(case)
+    outcome, (failed_as, stage) = str(case.get("result")), failure(case)
     good = outcome == "pass" or (failed_as is not None and stage in AFTER_SANITY)
     known = {"fail": failed_as, "skip": "it was skipped", "fail_deps": "a test that it needs failed"}
-    reason = "" if good else known.get(str(outcome)) or UNENDED
+    reason = "" if good else known.get(outcome) or "it was ended before it had a result"
     record, told = case[RECORD] if isinstance(case[RECORD], dict) else {}, None
+    stored = (case.get("perfvalues") or {}).items() if good and record.get("status") == "ok" else ()
     if record:
         try:
             told = Told.model_validate(record)
@@ -186,7 +174,7 @@ def _job(case: Mapping[str, Any]) -> NightJob:
         ),
         failed=not good and outcome == "fail",
         reason=reason,
-        figures=dict(_figures(case)) if good and record.get("status") == "ok" else {},
+        figures={name.rpartition(":")[2]: (of[0], of[4]) for name, of in stored if of[0] and 0 < of[0] < math.inf},
         state=_state(told) if told else {},
         parts=dict(_parts(told)) if good and told else {},
         node_seconds=(case.get("nodes") or 1) * _held_s(case, told),
@@ -203,12 +191,6 @@ def _held_s(case: Mapping[str, Any], told: Told | None) -> float:
             began, ended = map(datetime.fromisoformat, (told.provenance.start, told.provenance.end))
             return min(most, max(0.0, (ended - began).total_seconds()) + STARTING_S)
     return float(most)
-
-
-def _figures(case: Mapping[str, Any]) -> Iterator[tuple[str, tuple[float, str]]]:
-    for name, stored in (case.get("perfvalues") or {}).items():
-        if stored[0] is not None and 0 < stored[0] < math.inf:
-            yield name.rpartition(":")[2], (stored[0], stored[4])
 
 
 def _state(told: Told) -> dict[str, str]:

@@ -3,21 +3,20 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 import pandas as pd
 
 from engine.errors import EngineError
 from reports import text
 from reports.columns import columns_of
-from reports.nights.changes import what_changed
 from reports.nights.chart import MOST_NIGHTS, chart
+from reports.nights.culprit import what_changed
+from reports.nights.figures import FigureHistory
 from reports.nights.history import NODES, History, Night
-from reports.nights.judge import GIVEN_UP, Judged, judged
-from reports.nights.report import FINE, WORSE, NightReport, named, report_of
-from reports.nights.table import amount, row, table
-from reports.nights.verdicts import Verdict
-from reports.page import Column, Download, Facts, Figure, Figures, Notice, Notices, Page, Paragraph, Section, Table
+from reports.nights.judge import GIVEN_UP
+from reports.nights.report import FINE, WORSE, NightReport, night_reports
+from reports.nights.table import CHANGE, Amount, row, table
+from reports.page import Column, Download, Figure, Figures, Notice, Notices, Page, Paragraph, Section, Table
 from systems import references
 from systems.references import Key, worse_by
 
@@ -58,35 +57,37 @@ def _page(name: str, history: History) -> NightsPage:
             known = references.references(history.system)
         except (EngineError, OSError) as error:
             why = (str(error),)
-    every, names = judged(history, known), named(history)
-    report = report_of(history, known, every, names, len(history.nights) - 1)
-    report, data = replace(report, remarks=(*why, *report.remarks)), _rows(history.nights, every, names)
-    sections = [_last_night(history, report), *([_figures(data, history.nights), _changes(data)] if len(data) else ())]
+    (report,) = night_reports(history, known)
+    notice, data = _notice(report), _rows(history.nights, report.figures, report.names)
+    verdicts = table(report) if report.verdicts else Paragraph("Its tests have measured nothing that is judged.")
+    nights, jobs = text.plural(len(history.nights), "night"), text.plural(len([*history.jobs]), "job")
+    of = f"There are {nights} of {history.system} since {history.nights[0].began:%Y-%m-%d}, of {jobs}."
+    remarks = [Paragraph(text.clean(words, 1000)) for words in (*why, *report.remarks, of)]
+    sections = [Section("Last night", (Notices((notice,)), verdicts, *remarks), "night")]
+    sections += [_figures(data, history.nights), _changes(data)] if len(data) else []
     title = f"Nights of {text.clean(history.system, 24)}"
-    notice = replace(_notice(report), details=(), links=((f"{name}.html", title),))
-    return NightsPage(name, Page(title, LEAD, sections, ""), notice)
+    told = replace(notice, details=(), links=((f"{name}.html", title),))
+    return NightsPage(name, Page(title, LEAD, sections, ""), told)
 
 
-def _rows(nights: Sequence[Night], every: Iterable[Judged], names: Mapping[Key, str]) -> pd.DataFrame:
+def _rows(nights: Sequence[Night], every: Iterable[FigureHistory], names: Mapping[Key, str]) -> pd.DataFrame:
     """Make a row of every judged figure in every night that has it: its verdict (table.py), the least and the most of
     its jobs, since when it has an alarm, what its level changed by with that night, and what was updated then.
     """
-    measured, rows = [night.measured for night in nights], []
+    rows = []
     for one in every:
-        of, before = one.of, list[Mapping[str, str]]()
-        for at, values in zip(of.nights, of.values, strict=True):
-            states = [job.state for job in measured[at][of.key]]
+        before = list[Mapping[str, str]]()
+        for at, jobs in one.jobs.items():
+            values, states, step = one.measured(jobs), [job.state for job in jobs], one.changes.get(at)
             updates = [words for words in what_changed(before, states) if not words.startswith(QUIET)]
-            early = Verdict(
-                of.key, of.figure, of.unit, "unknown", len(values), median(values), reason="before the references"
-            )
-            before, verdict, step = states, one.verdicts.get(at, early), one.changes.get(at)
+            verdict = one.verdicts.get(at) or one.unknown(values, "before the references")
+            before = states
             rows.append(
                 {
                     "at": at, "night": text.clean(nights[at].name, 40), "began": nights[at].began.isoformat(),
-                    **row(names[of.key], verdict), "least": min(values), "most": max(values),
+                    **row(names[one.key], verdict), "least": min(values), "most": max(values),
                     "alarm_since": text.clean(verdict.alarm.night, 40) if verdict.alarm else "",
-                    "level": math.expm1(worse_by(of.unit) * step.size) if step else math.nan,
+                    "level": math.expm1(worse_by(one.unit) * step.size) if step else math.nan,
                     "way": "" if not step else "worse" if step.size > 0 else "better",
                     "updated": text.clean("; ".join(updates), 400),
                 }
@@ -100,22 +101,6 @@ def _notice(report: NightReport) -> Notice:
     if report.code == WORSE:
         return Notice("worse", "Worse" if alarms else "Failed", said, alarms)
     return Notice("fine", "Fine", said) if report.code == FINE else Notice("unknown", "Not all judged", said)
-
-
-def _last_night(history: History, report: NightReport) -> Section:
-    counts, jobs = report.counts, sum(len(night.jobs) for night in history.nights)
-    facts = (
-        (len(report.alarms), "alarms", "worse than chance explains"),
-        (counts["better"], "better", "lately, and since then"),
-        (counts["same"], "same", "within what is usual"),
-        (counts["unknown"], "unknown", "no reference, few nights, or no result"),
-        (counts["failed"], "failed", "tests, not figures"),
-        (len(history.nights), "nights", f"since {history.nights[0].began:%Y-%m-%d}, of {text.plural(jobs, 'job')}"),
-    )
-    large = Facts([(f"{count:,}", what, remark) for count, what, remark in facts])
-    verdicts = table(report) if report.verdicts else Paragraph("Its tests have measured nothing that is judged.")
-    more = [Paragraph(text.clean(words, 1000)) for words in report.remarks]
-    return Section("Last night", (Notices((_notice(report),)), large, verdicts, *more), "night")
 
 
 def _figures(data: pd.DataFrame, nights: Sequence[Night]) -> Section:
@@ -138,13 +123,12 @@ def _figures(data: pd.DataFrame, nights: Sequence[Night]) -> Section:
 def _caption(last: pd.Series, nights: int) -> str:
     """Say how the figure was when it was last measured."""
     when = "last night" if last["at"] == nights - 1 else f"in the night {last['night']}, the last one that has it"
-    said = f"{amount(last['value'], last['unit']).read()} {when}"
-    if last["verdict"].startswith("unknown"):
-        return f"{said}: {last['why']}."
-    ends = f"{text.signed(last['low'])} to {text.signed(last['high'])}"
-    usual = f"{text.signed(last['change'])} ({ends}) against {amount(last['usual'], last['unit']).read()}"
+    value, usual = (Amount(last[key], last["unit"]).read() for key in ("value", "usual"))
+    if last["verdict"] == "unknown":
+        return f"{value} {when}: {last['why']}."
+    change = CHANGE.cell(tuple(last[key] for key in CHANGE.keys), failed=False).text
     alarm = f", alarm since the night {last['alarm_since']}" if last["alarm_since"] else ""
-    return f"{said}, {usual}: {last['verdict']}{alarm}."
+    return f"{value} {when}, {change} against {usual}: {last['verdict']}{alarm}."
 
 
 def _changes(data: pd.DataFrame) -> Section:

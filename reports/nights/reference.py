@@ -4,14 +4,14 @@ Every night counts the same, however many jobs of a test it has: what looks wors
 would else count more often than what doesn't.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from itertools import accumulate
 
 from engine.errors import UsageError
 from engine.result import provenance
-from reports.nights.detector import Floats
 from reports.nights.figures import figures
 from reports.nights.history import NODES, History
 from systems import references
@@ -52,13 +52,11 @@ def _series(key: Key, new: Mapping[str, Reference], history: History, before: Re
     """Say of what nights, versions, commits and devices the references of a test are."""
     began = sorted(night.began.isoformat(timespec="seconds") for night in history.nights if key in night.measured)
     jobs = [job for job in history.jobs if job.key == key and job.figures]
-    old = (
-        {name: of for name, of in before.figures.items() if any(name in job.figures for job in jobs)} if before else {}
-    )
+    measured = {name for job in jobs for name in job.figures}
+    old = {name: of for name, of in before.figures.items() if name in measured} if before else {}
     states = defaultdict[str, dict[str, None]](dict)
-    for job in jobs:
-        for name, value in job.state.items():
-            states[name][value] = None
+    for name, value in (item for job in jobs for item in job.state.items()):
+        states[name][value] = None
     commits, devices, _ = (tuple(states.pop(name, ())) for name in ("commit", "device", NODES))
     return ReferenceSet(
         **key._asdict(), nights=len(began), first=began[0], last=began[-1], commits=commits, devices=devices,
@@ -67,14 +65,14 @@ def _series(key: Key, new: Mapping[str, Reference], history: History, before: Re
 
 
 def reference_of(unit: str, nights: Sequence[Sequence[float]]) -> Reference:
-    """Take weighted medians, of two the lower one, of values that the jobs of each night have."""
-    values = np.concatenate([np.array(night) for night in nights])
-    weights = np.concatenate([np.full(len(night), 1 / len(night)) for night in nights])
+    """Take medians, of two values the lower one, of values that the jobs of each night have."""
+    weighed = [(value, Fraction(1, len(night))) for night in nights for value in night]
 
-    def middle(some: Floats) -> float:
-        order = np.argsort(some)
-        half = np.searchsorted(np.cumsum(weights[order]), weights.sum() / 2 * (1 - 1e-12))
-        return float(f"{some[order][half]:.6g}")
+    def middle(values: Iterable[tuple[float, Fraction]]) -> float:
+        ordered = sorted(values)
+        below = list(accumulate(weight for _, weight in ordered))
+        return float(f"{ordered[bisect_left(below, Fraction(len(nights), 2))][0]:.6g}")
 
-    usual = middle(values)
-    return Reference(unit=unit, median=usual, mad=middle(abs(values - usual)), jobs=len(values), nights=len(nights))
+    usual = middle(weighed)
+    mad = middle((abs(value - usual), weight) for value, weight in weighed)
+    return Reference(unit=unit, median=usual, mad=mad, jobs=len(weighed), nights=len(nights))

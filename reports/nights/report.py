@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from reports import text
-from reports.nights.changes import what_changed
-from reports.nights.culprit import culprit
+from reports.nights.culprit import culprit, what_changed
 from reports.nights.detector import FALSE_ALARMS_A_YEAR
+from reports.nights.figures import FigureHistory, Verdict, Word
 from reports.nights.history import History, Night
-from reports.nights.judge import Judged, by_test, judged, verdicts_of
-from reports.nights.verdicts import Verdict, Word
+from reports.nights.judge import by_test, judged, without_result
 from systems.references import CANARY, FEWEST_JOBS, Key, References, worse_by
 
 BEFORE = 20
@@ -24,7 +24,8 @@ FINE, WORSE, UNKNOWN = 0, 1, 2
 @dataclass(frozen=True, slots=True)
 class NightReport:
     """A night has verdicts, what is worst first, and a sentence about each alarm, by its figure. Remarks say in
-    sentences what else is to be known. Each test that has ever measured something has a name of its own.
+    sentences what else is to be known. Each test that has ever measured something has a name of its own. figures: all
+    that are judged, through all nights.
     """
 
     system: str
@@ -33,6 +34,7 @@ class NightReport:
     alarms: Mapping[tuple[Key, str], str]
     remarks: tuple[str, ...]
     names: Mapping[Key, str]
+    figures: Sequence[FigureHistory]
 
     def named(self, key: Key) -> str:
         return self.names.get(key) or text.clean(plainly(key), 120)
@@ -63,20 +65,16 @@ def night_reports(
     history: History, known: References | None, *, last: int = 1, night: str | None = None
 ) -> list[NightReport]:
     """Report the last nights, oldest first, or the one of that name."""
-    every, names = judged(history, known), named(history)
+    every, names, found = judged(history, known), named(history), list[NightReport]()
     positions = [at for at, one in enumerate(history.nights) if night in (None, one.name)]
-    return [report_of(history, known, every, names, position) for position in positions[-last:]]
-
-
-def report_of(
-    history: History, known: References | None, every: Sequence[Judged], names: Mapping[Key, str], position: int
-) -> NightReport:
-    """Report the night at that position."""
-    nights, verdicts = history.nights[: position + 1], verdicts_of(history, every, position)
-    verdicts.sort(key=lambda one: (not one.alarm, RANKS.index(one.word), plainly(one.key), one.figure))
-    alarms = {(one.key, one.figure): _sentence(one, names[one.key], nights) for one in verdicts if one.alarm}
-    remarks = (*history.remarks, *_remarks(history.system, nights[-1], known, verdicts, names))
-    return NightReport(history.system, nights[-1], tuple(verdicts), alarms, remarks, names)
+    for position in positions[-last:]:
+        nights = history.nights[: position + 1]
+        verdicts = [*without_result(nights[-1]), *(one.verdicts[position] for one in every if position in one.verdicts)]
+        verdicts.sort(key=lambda one: (not one.alarm, RANKS.index(one.word), plainly(one.key), one.figure))
+        alarms = {(one.key, one.figure): _sentence(one, names[one.key], nights) for one in verdicts if one.alarm}
+        remarks = (*history.remarks, *_remarks(history, nights[-1], known, verdicts))
+        found.append(NightReport(history.system, nights[-1], tuple(verdicts), alarms, remarks, names, every))
+    return found
 
 
 def named(history: History) -> dict[Key, str]:
@@ -97,28 +95,21 @@ def plainly(key: Key) -> str:
     return " ".join(word for word in (key.test, key.point.replace("point=", "")) if word)
 
 
-def _remarks(
-    system: str, night: Night, known: References | None, verdicts: Sequence[Verdict], names: Mapping[Key, str]
-) -> Iterable[str]:
-    judged = sum(verdict.word in ("worse", "same", "better") for verdict in verdicts)
-    chance = f"alarms are meant to be false {FALSE_ALARMS_A_YEAR:g} times a year"
-    if judged:
+def _remarks(history: History, night: Night, known: References | None, verdicts: Sequence[Verdict]) -> Iterable[str]:
+    if judged := sum(verdict.word in ("worse", "same", "better") for verdict in verdicts):
+        chance = f"alarms are meant to be false {FALSE_ALARMS_A_YEAR:g} times a year"
         yield f"Chance: with {text.plural(judged, 'figure')} judged every night, {chance}."
     for jobs in by_test(night.jobs).values():
         odd = [job.reason for job in jobs if job.reason and not job.failed]
         if odd and any(job.figures for job in jobs):
             yield f"{len(odd)} of {len(jobs)} jobs of {plainly(jobs[0].key)}: {odd[0]}."
     if known is None:
-        yield (
-            f"There are no references of {system}: with {FEWEST_JOBS} jobs of a test, run "
-            f"`par4d reference make --system {system}`."
-        )
-    drifted = sorted((one for one in verdicts if one.drift), key=lambda one: -one.drift)
-    if drifted:
+        system, make = history.system, f"run `par4d reference make --system {history.system}`"
+        yield f"There are no references of {system}: with {FEWEST_JOBS} jobs of a test, {make}."
+    if drifted := sorted((one for one in verdicts if one.drift), key=lambda one: -one.drift):
+        names, stays = named(history), "If it is meant to stay, make the references anew."
         words = ", ".join(f"{names[one.key]} {one.figure} (by {text.percent(one.drift)})" for one in drifted)
-        yield (
-            f"Worse than the reference, without an alarm: {words}. If it is meant to stay, make the references anew."
-        )
+        yield f"Worse than the reference, without an alarm: {words}. {stays}"
 
 
 def _sentence(verdict: Verdict, test: str, nights: Sequence[Night]) -> str:
@@ -129,10 +120,9 @@ def _sentence(verdict: Verdict, test: str, nights: Sequence[Night]) -> str:
     alarm, worse = verdict.alarm, worse_by(verdict.unit)
     assert alarm is not None
     began = [night.name for night in nights].index(alarm.night)
-    since, before = (
-        [job for night in some for job in night.measured.get(verdict.key, ())]
-        for some in (nights[began + 1 :], nights[max(0, began - 1 - BEFORE) : max(0, began - 1)])
-    )
+    jobs = [night.measured.get(verdict.key, []) for night in nights]
+    early = jobs[: max(0, began - 1)][-BEFORE:]
+    since, before = (list(chain.from_iterable(some)) for some in (jobs[began + 1 :], early))
     changed = what_changed([job.state for job in before], [job.state for job in since])
     way = "longer" if verdict.unit == "s" else "more" if worse > 0 else "less"
     size = text.percent(abs(alarm.effect if worse > 0 else -alarm.effect / (1 + alarm.effect)))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from typing import Self
 
 import pandas as pd
 from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
@@ -9,8 +10,8 @@ from tabulate import tabulate
 
 from reports import text
 from reports.columns import columns_of
+from reports.nights.figures import Verdict
 from reports.nights.report import NightReport
-from reports.nights.verdicts import Verdict
 from reports.page import Column, Table
 
 UNITS: Mapping[str, Callable[[float], str]] = {
@@ -18,25 +19,25 @@ UNITS: Mapping[str, Callable[[float], str]] = {
 }  # fmt: skip
 NOTE = (
     "The change is of the night's median by what the nights before let expect; at least 95 of 100 nights without "
-    "any change lie within its interval. An alarm takes several nights that agree. A test that failed has no "
-    "figures; a figure without a reference, or of few nights, is unknown, not the same."
+    "any change lie within its interval. An alarm takes several nights that agree; better is what lately has changed "
+    "so. A test that failed has no figures; a figure without a reference, or of few nights, is unknown, not the same."
 )
+CHANGE = Column("Change (95 %)", "change", text.signed, missing="none", spread=("low", "high"))
 MARKUP = str.maketrans({char: f"\\{char}" for char in "\\|*_`["} | {"<": "&lt;", "&": "&amp;"})
 
 
 class Amount(float):
     """A number that knows its unit: it sorts and goes to a CSV as a number, and is read with the unit."""
 
-    unit = ""
+    unit: str
+
+    def __new__(cls, value: float, unit: str = "") -> Self:
+        made = super().__new__(cls, value)
+        made.unit = unit
+        return made
 
     def read(self) -> str:
         return UNITS[self.unit](self) if self.unit in UNITS else text.si(self, self.unit)
-
-
-def amount(value: float, unit: str) -> Amount:
-    made = Amount(value)
-    made.unit = unit
-    return made
 
 
 def row(test: str, verdict: Verdict) -> dict[str, object]:
@@ -47,8 +48,8 @@ def row(test: str, verdict: Verdict) -> dict[str, object]:
         "test": test,
         "figure": text.clean(verdict.figure, 80),
         "unit": verdict.unit,
-        "value": amount(verdict.value, verdict.unit),
-        "usual": amount(verdict.usual, verdict.unit),
+        "value": Amount(verdict.value, verdict.unit),
+        "usual": Amount(verdict.usual, verdict.unit),
         **{name: getattr(verdict, name) for name in ("change", "low", "high")},
         "jobs": verdict.jobs or None,
         "why": text.clean(verdict.reason, 400),
@@ -62,7 +63,7 @@ def table(report: NightReport) -> Table:
         "test figure",
         Column("Tonight", "value", Amount.read, missing="none"),
         Column("Expected", "usual", Amount.read, missing="none"),
-        Column("Change (95 %)", "change", text.signed, missing="none", spread=("low", "high")),
+        CHANGE,
         "jobs why",
         missing={"figure": "all", "jobs": "none", "why": ""},
     )

@@ -10,12 +10,11 @@ import pytest
 import simulate_nights as simulated
 from sample_nights import FIRST, night_name
 
-from reports.nights.changes import what_changed
-from reports.nights.culprit import culprit
+from reports.nights.culprit import culprit, what_changed
 from reports.nights.detector import Follower, limit_of
-from reports.nights.figures import is_judged
+from reports.nights.figures import FigureHistory, is_judged
 from reports.nights.history import History, Night, NightJob
-from reports.nights.judge import GIVEN_UP, Judged, judged, suspects
+from reports.nights.judge import GIVEN_UP, judged, suspects
 from reports.nights.reference import made, reference_of
 from systems.references import CANARY, Key, References, digest, worse_by
 
@@ -65,9 +64,9 @@ def of_nights(*nights: dict[str, float], by_hand: Sequence[int] = ()) -> History
     )
 
 
-def judged_all(history: History) -> dict[str, Judged]:
+def judged_all(history: History) -> dict[str, FigureHistory]:
     """By the name of the figure, with references of the first 30 nights."""
-    return {one.of.figure: one for one in judged(history, references_of(history)) if one.of.key == KEY}
+    return {one.figure: one for one in judged(history, references_of(history)) if one.key == KEY}
 
 
 def references_of(history: History) -> References:

@@ -19,21 +19,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "ci"))
 from engine.errors import EngineError, RunError, UsageError
-from night.procedure import judged, keep, report, run_jobs, say
-from night.selection import nightly_tests
+from night.procedure import judged, keep, nightly_tests, report, run_jobs, say
 from night.session import ROOT, NightRun, night_name
 from reports import text
 from reports.nights.history import history
 from reports.nights.reference import make
 from reports.nights.report import FINE, UNKNOWN, WORSE, NightReport
 from systems import references
-from systems.references import FEWEST_JOBS
+from systems.references import FEWEST_JOBS, Key
 from virtual_cluster import record
 
 SYSTEM = "vcluster"
@@ -135,7 +134,7 @@ def nights(folder: Path, count: int) -> int:
     def night(what: str, broken: Broken = lambda: nullcontext(())) -> NightReport:
         nonlocal waited_s
         waited_s += wait_until_idle(PATIENCE_S - waited_s)
-        with broken() as options:
+        with broken() as options, (folder / "reframe.out").open("a") as log, redirect_stderr(log):
             one = a_night(folder, *options)
             if not run_jobs(one, tests):
                 raise RunError(f"A night of the proof took longer than {TIME_LIMIT_S:g} s.")
@@ -150,14 +149,15 @@ def nights(folder: Path, count: int) -> int:
     quiet = [night(f"quiet night {number + 1} of {count}") for number in range(count)]
     blamed = [one.night.name for one in quiet if one.alarms]
     said = [f"{'FALSE ALARMS: ' + ', '.join(blamed) if blamed else 'no alarm'} in {count} quiet nights"]
-    found = []
+    found, told = [], {alarm for one in quiet for alarm in alarms(one)}
     for fault in FAULTS:
         raised, number = list[tuple[str, str]](), 0
         while number < MOST_NIGHTS and not fault.is_found(raised):
             number += 1
             reported = night(f"{fault.title}, night {number}", fault.broken)
-            new = [one for one in reported.verdicts if one.alarm and one.alarm.new]
-            raised += [(one.key.test, reported.alarms[one.key, one.figure]) for one in new]
+            new = {alarm: words for alarm, words in alarms(reported).items() if alarm not in told}
+            told |= new.keys()
+            raised += new.values()
         found.append(fault.is_found(raised))
         word = "found" if found[-1] else "NOT FOUND, OR BLAMED ON SOMETHING ELSE"
         said += [
@@ -169,10 +169,19 @@ def nights(folder: Path, count: int) -> int:
     return FINE if all(found) and not blamed else WORSE
 
 
+def alarms(of: NightReport) -> dict[tuple[Key, str, str], tuple[str, str]]:
+    """Give the test and the sentence of each alarm, by its figure and the night with which that got worse."""
+    return {
+        (one.key, one.figure, one.alarm.night): (one.key.test, of.alarms[one.key, one.figure])
+        for one in of.verdicts
+        if one.alarm
+    }
+
+
 def a_night(folder: Path, *options: str) -> NightRun:
     checks = ("--checkpath", str(Path(__file__).with_name("prove_nights_tests.py")))
     ends = time.monotonic() + TIME_LIMIT_S
-    return NightRun(night_name(), SYSTEM, folder, ends, options, checks, folder / "reframe.out")
+    return NightRun(night_name(), SYSTEM, folder, ends, options, checks)
 
 
 def wait_until_idle(most_s: float) -> float:

@@ -18,9 +18,8 @@ from running import reframe
 
 from engine.errors import RunError
 from night.command import main
-from night.procedure import run
-from night.selection import NightlyTest, nightly_tests, select
-from night.session import NightRun
+from night.procedure import nightly_tests, run, select
+from night.session import NightlyTest, NightRun
 from reports.nights.history import History, history
 from reports.nights.report import UNKNOWN
 from systems import references
