@@ -67,8 +67,8 @@ def _jobs(found: Sequence[DeviceProducts]) -> Table:
         Column("Share of the empirical peak, by other jobs", "share", text.percent),
         Column("Products", "products", text.count),
         Column(f"Within {CLOSE:.0%}", "within", text.count),
-        Column("Median error", "median", text.percent),
-        Column("that of the baseline", "baseline", text.percent),
+        Column("Median error", "median", text.percent, figure="median_absolute_error"),
+        Column("that of the baseline", "baseline", text.percent, figure="median_absolute_error"),
     )
     return Table("Products alone, by job", columns, pd.DataFrame(rows), "products")
 
