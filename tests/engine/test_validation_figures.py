@@ -53,6 +53,18 @@ def test_intervals_of_measured_grids_hold_in_nearly_nine_of_ten_cases(on_vcluste
     assert held(rest) == pytest.approx(HELD * len(rest), abs=2)
 
 
+def test_a_u_net_and_pipelines_are_predicted_as_well_as_the_page_says() -> None:
+    """They are of a later campaign, with a calibration of their own, to which no row of theirs was fitted."""
+    (later,) = (rows for rows in campaigns()[1:] if rows.jobs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "published", list)
+        jobs = {job.name: job.grids for job in run.run([later]).found.jobs}
+    found = {name: (len(rows), held(list(rows)), median(errors(list(rows)))) for name, rows in jobs.items()}
+    assert {name: some[:2] for name, some in found.items()} == {"images": (20, 17), "deep-turns": (28, 28)}
+    assert found["images"][2] == pytest.approx(0.088, abs=PERCENT)
+    assert found["deep-turns"][2] == pytest.approx(0.085, abs=PERCENT)
+
+
 def test_the_planned_order_finds_the_fastest_grid_of_every_job_and_has_proved_best(on_vcluster: Run) -> None:
     jobs = on_vcluster.found.jobs
     first = {(job.name, order.name): order for job in jobs for order in job.orders}
