@@ -36,10 +36,14 @@ def measured_in(folder: Path, study: str = STUDY) -> list[MeasuredJob]:
     Raises UsageError if there is none, or if a job whose grids are to be compared has fewer than FEWEST.
     """
     if not (jobs := _jobs(_results(folder), study)):
-        raise UsageError(
-            f"No result of {study} lies below {folder}: name the output folder of reframe -c suites/{study}.py -r."
-        )
+        raise _nothing_of(study, folder)
     return jobs
+
+
+def _nothing_of(study: str, folder: Path) -> UsageError:
+    return UsageError(
+        f"No result of {study} lies below {folder}: name the output folder of reframe -c suites/{study}.py -r."
+    )
 
 
 def _results(folder: Path) -> list[Result]:
@@ -172,8 +176,9 @@ def rows_in(folder: Path, *, refit: bool = False) -> MeasuredRows:
     for a machine that isn't calibrated, and as measured_in does if there are no products either.
     """
     results = _results(folder)
-    products = measured_products(results)
-    jobs = _jobs(results, STUDY) if products else measured_in(folder)
+    jobs, products = _jobs(results, STUDY), measured_products(results)
+    if not (jobs or products):
+        raise _nothing_of(STUDY, folder)
     names = {job.system for job in jobs}
     found = {name: known for name in sorted(names) if (known := measured(name)) and known.performance}
     for name in names - set(found):
