@@ -5,10 +5,12 @@ Many micro-batches are like a few and some more, and who can't become the fastes
 
 from collections.abc import Callable, Mapping
 from math import inf
+from statistics import fmean
+from typing import NamedTuple, Self
 
 from engine.overlap.tasks import StepSchedule
 from engine.pipeline.registry import ScheduleChoice
-from engine.pipeline.simulation import LateError, Times, least_of_pass, play
+from engine.pipeline.simulation import LateError, PipelineStep, Times, least_of_pass, play
 
 PLAYED = 4, 8
 """So many micro-batches a stage are played at most; all others are like those by which these differ."""
@@ -18,9 +20,20 @@ taken, whose order is known where one of theirs is: who depends on what comes ha
 """
 
 
+class StepTime(NamedTuple):
+    """It is how long a step of a pipeline takes. busy_s: in which a stage works, the mean of all stages."""
+
+    time_s: float
+    busy_s: float
+
+    @classmethod
+    def of(cls, step: PipelineStep) -> Self:
+        return cls(step.time_s, fmean(step.busy_s))
+
+
 def fastest(
     allowed: Mapping[ScheduleChoice, StepSchedule], stages: int, passes: int, times: Callable[[StepSchedule], Times]
-) -> tuple[ScheduleChoice, float]:
+) -> tuple[ScheduleChoice, StepTime]:
     """Find the schedule whose step takes the least time, of those that are AS_FAST the first, and that time.
 
     times: as a schedule's tasks take, of every micro-batch alike.
@@ -30,17 +43,17 @@ def fastest(
         """Order by what is mostly faster: to defer weight gradients, and to keep much."""
         return item[1].deferring, sum(item[1].held(0, stages, passes)) / item[1].chunks
 
-    times_s: dict[ScheduleChoice, float] = {}
+    found: dict[ScheduleChoice, StepTime] = {}
     for choice, schedule in sorted(allowed.items(), key=promise, reverse=True):
-        by_s = min(times_s.values(), default=inf)
-        times_s[choice] = step_s(schedule, stages, passes, times(schedule), by_s)
-    least_s = min(times_s.values())
-    choice = next(choice for choice in allowed if times_s[choice] <= least_s * (1 + AS_FAST))
-    return choice, times_s[choice]
+        by_s = min((step.time_s for step in found.values()), default=inf)
+        found[choice] = step_time(schedule, stages, passes, times(schedule), by_s)
+    least_s = min(step.time_s for step in found.values())
+    choice = next(choice for choice in allowed if found[choice].time_s <= least_s * (1 + AS_FAST))
+    return choice, found[choice]
 
 
-def step_s(schedule: StepSchedule, stages: int, passes: int, times: Times, by_s: float = inf) -> float:
-    """Give the seconds of a step of so many micro-batches that are alike; infinity if they are more than by_s.
+def step_time(schedule: StepSchedule, stages: int, passes: int, times: Times, by_s: float = inf) -> StepTime:
+    """Give the time of a step of so many micro-batches that are alike; infinity if it takes more than by_s seconds.
 
     Beyond PLAYED another micro-batch takes no less than the busiest stage's work on it.
     """
@@ -48,10 +61,11 @@ def step_s(schedule: StepSchedule, stages: int, passes: int, times: Times, by_s:
     least_s, rest, by_s = max(least_of_pass(schedule, stages, times)), passes - few, by_s * (1 + AS_FAST)
     try:
         if passes <= more:
-            return play(schedule, stages, passes, times, by_s).time_s
-        few_s = play(schedule, stages, few, times, by_s - rest * least_s).time_s
-        by_s = few_s + (by_s - few_s) * (more - few) / rest
-        more_s = play(schedule, stages, more, times, by_s).time_s
+            return StepTime.of(play(schedule, stages, passes, times, by_s))
+        first = StepTime.of(play(schedule, stages, few, times, by_s - rest * least_s))
+        by_s = first.time_s + (by_s - first.time_s) * (more - few) / rest
+        longer = StepTime.of(play(schedule, stages, more, times, by_s))
     except LateError:
-        return inf
-    return few_s + rest * max((more_s - few_s) / (more - few), least_s)
+        return StepTime(inf, inf)
+    pass_s, busy_s = ((later - earlier) / (more - few) for later, earlier in zip(longer, first, strict=True))
+    return StepTime(first.time_s + rest * max(pass_s, least_s), first.busy_s + rest * busy_s)

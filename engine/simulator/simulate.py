@@ -52,7 +52,7 @@ class Simulated:
     """It says how a step went. compute_s and the sum of exposed_s make time_s, whose interval is low_s to high_s.
 
     hidden_s: compute with a collective in flight. exposed_s, hidden_by_axis_s: by axis, as in a result's breakdown.
-    schedule: of a pipeline.
+    schedule: of a pipeline, whose parts are means over its stages, with idle time as exposed along the one that cuts.
     """
 
     time_s: float

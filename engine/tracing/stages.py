@@ -3,15 +3,17 @@
 Their tasks are timed on traces of each stage alone (stage_times.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from statistics import fmean
 
 from engine.footprint.allowed import allowed, by_flops, named
 from engine.footprint.memory import Footprint, Needs, blocks_cached
 from engine.grid import CUTTING_STAGES, HOLDING, Grid
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import Direction, StepSchedule, Task, receiver, takes_message
-from engine.pipeline.fastest import fastest
+from engine.pipeline.fastest import StepTime, fastest
 from engine.pipeline.registry import ScheduleChoice
 from engine.pipeline.simulation import PipelineStep, Times, Transit, play
 from engine.simulator.events import Trace
@@ -64,8 +66,8 @@ class TracedStages:
         """Simulate a step by the fastest schedule that the training allows. There is no timeline of it."""
         stages, passes, times = self.grid.stages, self.training.passes(self.grid), self._times_on(machine)
         allowed = {choice: choice.make() for choice in self.needs}
-        choice, tasks_s = fastest(allowed, stages, passes, lambda one: self._task_times(one, times, machine))
-        return self._simulated(choice, times[_kind(allowed[choice])], tasks_s, machine)
+        choice, step = fastest(allowed, stages, passes, lambda one: self._task_times(one, times, machine))
+        return self._simulated(choice, times[_kind(allowed[choice])], step, machine)
 
     def played(self, schedule: StepSchedule, passes: int, machine: MachineModel) -> PipelineStep:
         """Play all stages together."""
@@ -116,14 +118,17 @@ class TracedStages:
         return sum(sum(machine.message(WORD_BYTES, grid, axis, 0, grid[axis] - 1)) for axis in held)
 
     def _simulated(
-        self, choice: ScheduleChoice, stages: Sequence[StageTimes], tasks_s: float, machine: MachineModel
+        self, choice: ScheduleChoice, stages: Sequence[StageTimes], step: StepTime, machine: MachineModel
     ) -> Simulated:
+        """Give the parts of a step as means over stages: what each waits for within its tasks, and its idle time."""
         passes = self.training.passes(self.grid)
-        busiest = max(stages, key=lambda stage: sum(stage.tasks_s.values()))
-        time_s = tasks_s + max(stage.tail_s for stage in stages)
-        worked_s = min(passes * sum(busiest.tasks_s.values()) + busiest.tail_s, time_s)
-        exposed = {axis: passes * seconds for axis, seconds in busiest.exposed_s.items()}
-        exposed[CUTTING_STAGES.value] = time_s - worked_s
+        mean = {key: passes * seconds for key, seconds in _means(stage.tasks_s for stage in stages).items()}
+        time_s = step.time_s + max(stage.tail_s for stage in stages)
+        busy_s = step.busy_s + fmean(stage.tail_s for stage in stages)
+        shorter = min(step.busy_s / sum(mean.values()), 1.0)  # a stage is, while others leave it their core
+        waits = _means(stage.exposed_s for stage in stages)
+        exposed = {axis: passes * seconds * shorter for axis, seconds in waits.items()}
+        exposed[CUTTING_STAGES.value] = max(time_s - busy_s, 0.0)
         spread = machine.fitted.spread
         return Simulated(
             time_s=time_s,
@@ -133,10 +138,16 @@ class TracedStages:
             hidden_s=0.0,
             exposed_s=exposed,
             hidden_by_axis_s={},
-            phases_s={name: passes * seconds for name, seconds in busiest.tasks_s.items()},
+            phases_s=mean,
             peak_bytes=round(self.needs[choice].total),
             schedule=str(choice),
         )
+
+
+def _means(of_stages: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Give the mean over stages of each number, which is 0 where a stage has none."""
+    found = list(of_stages)
+    return {key: fmean(one.get(key, 0.0) for one in found) for key in dict.fromkeys(chain.from_iterable(found))}
 
 
 def traced_stages(training: Training, grid: Grid, device_memory: float | None = None) -> TracedStages:

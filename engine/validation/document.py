@@ -54,7 +54,7 @@ class MeasuredRun(Record):
     """A job was measured on a grid; of several stages under a schedule, in micro-batches of so many sequences, or with
     all of a rank at once.
 
-    exposed_s: communication that compute waits for; of a pipeline the time that its stages are idle, their mean.
+    exposed_s: communication that compute waits for; of a pipeline idle time, too, as the mean of its stages.
     """
 
     grid: GridText

@@ -1,6 +1,7 @@
 """Few layers stand for all: what they predict is what the whole network's trace does."""
 
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 from dry_plans import dry_plan, few_layers
@@ -94,6 +95,21 @@ def test_few_blocks_of_three_stages_predict_a_pipelines_step() -> None:
     assert roomy.schedule == "interleaved, chunks 4"
     assert roomy.time_s < more_passes.time_s < found["auto"].time_s
     assert more_passes.peak_bytes > found["auto"].peak_bytes
+
+
+@pytest.mark.parametrize("ranks_a_core", [1.0, 4.0])
+def test_what_a_pipeline_exposes_is_the_mean_of_its_stages_and_has_their_idle_time(ranks_a_core: float) -> None:
+    """A stage works the faster on a core that it shares the longer others are idle, so that the busiest one tells
+    nothing.
+    """
+    grid, machine = Grid(x=2, pipe=4), replace(MACHINE, ranks_a_core=ranks_a_core)
+    training = dry_plan(few_layers("gpt-10b", 16), grid, Batch(16, 1), overlap=Overlap.parse("all"))[0]
+    stages = traced_stages(replace(training, pipeline=PipelineOptions("1f1b")), grid)
+    found, played = stages.on(machine), stages.played(OneFOneB(), 16, machine)
+    idle_s = played.time_s - fmean(played.busy_s)
+    assert found.exposed_s["pipe"] == pytest.approx(idle_s, rel=0.02), "each stage's end is about as long"
+    assert found.time_s == pytest.approx(found.compute_s + found.communication_s)
+    assert 0 < found.exposed_s["x"] < found.compute_s
 
 
 @pytest.mark.parametrize("cache", [2, 8])
