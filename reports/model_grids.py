@@ -155,7 +155,8 @@ def _orders(name: str, job: JobRows) -> Table:
     )
     note = (
         "Against the measured times. A plan has the simulation's order, but the equations' where simulated times are "
-        "too close to tell grids apart. Without placement every axis has the same bandwidth: what placement buys."
+        "too close to tell grids apart. Without placement every axis has the same bandwidth: what placement buys. What "
+        "an order doesn't tell apart, as the equations do not the pipelines of a grid, counts by its mean."
     )
     return Table("How good the orders are", columns, data, f"{name}-orders", note)
 

@@ -167,7 +167,8 @@ class GridRow(Record):
     """A measured grid stands beside what is predicted of it. name: with the schedule and micro-batch of a pipeline.
 
     equations_s, agnostic_s: communication by Eq. 1 to 7, and by Eq. 1 to 6 with one bandwidth for all axes. place,
-    place_by_equations, place_agnostic: in the simulated order and in the orders by these two.
+    place_by_equations, place_agnostic: in the simulated order and in the orders by these two. Runs that one doesn't
+    tell apart, as these two do not the pipelines of a grid, share the mean of their places.
     """
 
     name: str
@@ -180,9 +181,9 @@ class GridRow(Record):
     exposed_s: float
     equations_s: float
     agnostic_s: float
-    place: int = Field(ge=1)
-    place_by_equations: int = Field(ge=1)
-    place_agnostic: int = Field(ge=1)
+    place: float = Field(ge=1)
+    place_by_equations: float = Field(ge=1)
+    place_agnostic: float = Field(ge=1)
     fitted: bool
 
     @property
@@ -195,14 +196,14 @@ class GridRow(Record):
 class Order(Record):
     """An order of a job's grids is judged by the measured times. A plan has the planned one (tracing/forecast.py).
 
-    lost: by what part the measured time of its first grid exceeds the fastest. efficient: how many of its first TOP
-    grids are among the TOP fastest measured. place_of_fastest: its place of the fastest one. spearman: rank correlation
-    with the measured times.
+    lost: by what part the measured time of its first grid exceeds the fastest. efficient: how many of the TOP fastest
+    measured have one of its first TOP places. place_of_fastest: its place of the fastest one. spearman: rank
+    correlation with the measured times.
     """
 
     name: OrderName
     efficient: int
-    place_of_fastest: int
+    place_of_fastest: float
     spearman: float
     lost: float | None = None
 
@@ -249,16 +250,20 @@ class Validation(Document):
     products: tuple[DeviceProducts, ...] = ()
 
 
-def judged(name: OrderName, predicted: Sequence[str], measured_s: Mapping[str, float]) -> Order:
-    """Judge the predicted order of grids by their measured times, which begin with the fastest."""
-    fastest = list(measured_s)
-    place_of = {grid: place for place, grid in enumerate(predicted)}
+def judged(name: OrderName, places: Mapping[str, float], measured_s: Mapping[str, float]) -> Order:
+    """Judge an order of runs by their measured times, which begin with the fastest.
+
+    places: of each run in the order. Those that it doesn't tell apart share the mean of their places, and where they
+    are the first any of them may be taken: their mean time counts.
+    """
+    fastest, best = list(measured_s), min(places.values())
+    first = [measured_s[run] for run, place in places.items() if place == best]
     return Order(
         name=name,
-        efficient=len(set(predicted[:TOP]) & set(fastest[:TOP])),
-        place_of_fastest=place_of[fastest[0]] + 1,
-        spearman=metrics.spearman([(place, place_of[grid]) for place, grid in enumerate(fastest)]),
-        lost=metrics.lost_by_order(measured_s[predicted[0]], measured_s[fastest[0]]),
+        efficient=sum(places[run] <= TOP for run in fastest[:TOP]),
+        place_of_fastest=places[fastest[0]],
+        spearman=metrics.spearman([(place, places[run]) for place, run in enumerate(fastest, 1)]),
+        lost=metrics.lost_by_order(mean(first), measured_s[fastest[0]]),
     )
 
 

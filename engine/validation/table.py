@@ -65,9 +65,9 @@ def _job(job: JobRows) -> str:
         ("error", lambda row: _error(row.predicted_s, row.measured_s)),
         ("exposed", lambda row: f"{row.measured_exposed_s:.3f} s"),
         ("predicted", lambda row: f"{row.exposed_s:.3f} s"),
-        ("place", lambda row: f"{row.place}"),
-        ("by equations", lambda row: f"{row.place_by_equations}"),
-        ("agnostic", lambda row: f"{row.place_agnostic}"),
+        ("place", lambda row: f"{row.place:g}"),
+        ("by equations", lambda row: f"{row.place_by_equations:g}"),
+        ("agnostic", lambda row: f"{row.place_agnostic:g}"),
         ("", lambda row: "fitted" if row.fitted else ""),
     ]
     title = f"{job.name}: {job.model} on {job.system}, {job.sequences} sequences, the fastest grid first; {job.source}"
@@ -80,7 +80,7 @@ def _job(job: JobRows) -> str:
     for order in job.orders:
         text += (
             f"order {order.name}: {order.efficient} of its first {TOP} among the {TOP} fastest, the fastest in place "
-            f"{order.place_of_fastest}, rank correlation {order.spearman:.2f}"
+            f"{order.place_of_fastest:g}, rank correlation {order.spearman:.2f}"
             + (f", the first {order.lost:.1%} slower than the fastest\n" if order.lost is not None else "\n")
         )
     computed = [row.compute_error for row in others if row.measured_s > row.measured_exposed_s]

@@ -7,6 +7,8 @@ from math import log as ln
 from statistics import mean
 from typing import NamedTuple
 
+from scipy.stats import rankdata
+
 from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Grid
@@ -210,15 +212,15 @@ def job_rows(job: MeasuredJob, steps: Mapping[str, Simulated], machine: MachineM
         {str(candidate.grid): candidate.equations_s for candidate in rank(papers, grids, bandwidths).candidates}
         for bandwidths in (machine.bandwidths, agnostic(machine.bandwidths.inter))
     )
-    names, by_equations = list(steps), {grid: number for number, grid in enumerate(equations)}
-    places = [by_equations.get(name) for name in names]  # a run of one stage has its grid's name
-    orders: dict[OrderName, list[str]] = {
-        "planned": [names[at] for at in best_first([steps[name].time_s for name in names], places)],
-        "simulated": sorted(steps, key=lambda name: steps[name].time_s),
-        "equations": [run.name for grid in equations for run in runs if run.grid == grid],
-        "agnostic": [run.name for grid in flat for run in runs if run.grid == grid],
+    names, by_equations = sorted(steps), {grid: number for number, grid in enumerate(equations)}
+    times_s, of_grid = [steps[name].time_s for name in names], {run.name: run.grid for run in runs}
+    planned = best_first(times_s, [by_equations.get(name) for name in names])  # a run of one stage has its grid's name
+    orders: dict[OrderName, dict[str, float]] = {
+        "planned": {names[at]: float(place) for place, at in enumerate(planned, 1)},
+        "simulated": _places(names, times_s),
+        "equations": _places(names, [by_equations[of_grid[name]] for name in names]),
+        "agnostic": _places(names, [list(flat).index(of_grid[name]) for name in names]),
     }
-    place = {name: {run: number for number, run in enumerate(by, 1)} for name, by in orders.items()}
     rows = [
         GridRow(
             name=run.name,
@@ -231,9 +233,9 @@ def job_rows(job: MeasuredJob, steps: Mapping[str, Simulated], machine: MachineM
             exposed_s=steps[run.name].communication_s,
             equations_s=equations[run.grid],
             agnostic_s=flat[run.grid],
-            place=place["simulated"][run.name],
-            place_by_equations=place["equations"][run.name],
-            place_agnostic=place["agnostic"][run.name],
+            place=orders["simulated"][run.name],
+            place_by_equations=orders["equations"][run.name],
+            place_agnostic=orders["agnostic"][run.name],
             fitted=run.name in job.fitted,
         )
         for run in runs
@@ -247,6 +249,11 @@ def job_rows(job: MeasuredJob, steps: Mapping[str, Simulated], machine: MachineM
         grids=tuple(rows),
         orders=tuple(judged(name, by, {run.name: run.time_s for run in runs}) for name, by in orders.items()),
     )
+
+
+def _places(names: Sequence[str], by: Sequence[float]) -> dict[str, float]:
+    """Give the place of each name in the order of these numbers; equal ones share the mean of their places."""
+    return dict(zip(names, rankdata(by).tolist(), strict=True))
 
 
 def refitted(machine: MachineModel, rows: Sequence[Observation]) -> Estimate:

@@ -88,8 +88,10 @@ def test_every_measured_grid_has_its_place_in_each_order(found: Validation) -> N
     (rows,) = found.jobs
     first, second = "1x1x1x1p2 1f1b, micro-batch 2", "1x1x1x1p2 message-driven-zb, limit 3, cap 2, micro-batch 2"
     assert [row.name for row in rows.grids] == [GRIDS[0], first, GRIDS[1], second, *GRIDS[2:]]
-    for name in ("place", "place_by_equations", "place_agnostic"):
-        assert sorted(getattr(row, name) for row in rows.grids) == [1, 2, 3, 4, 5, 6]
+    for name in ("place_by_equations", "place_agnostic"):
+        of = {row.name: getattr(row, name) for row in rows.grids}
+        assert of[first] == of[second], "an order by communication knows no schedules"
+        assert sum(of.values()) == 1 + 2 + 3 + 4 + 5 + 6
     by_time = sorted(rows.grids, key=lambda row: row.predicted_s)
     assert [row.place for row in by_time] == [1, 2, 3, 4, 5, 6]
     assert [row.fitted for row in rows.grids] == [True, *5 * [False]]
@@ -120,22 +122,40 @@ def test_a_job_may_be_a_u_nets() -> None:
     assert all(row.predicted_s > 0 and row.equations_s > 0 for row in rows.grids)
 
 
+def places(*order: str) -> dict[str, float]:
+    return {name: float(place) for place, name in enumerate(order, 1)}
+
+
 def test_an_order_is_judged_by_the_fastest_it_finds() -> None:
     measured_s = {str(grid): 1 + 0.1 * place for place, grid in enumerate(factorisations(8))}
     fastest = list(measured_s)
-    perfect, turned = judged("simulated", fastest, measured_s), judged("simulated", fastest[::-1], measured_s)
+    perfect, turned = (judged("simulated", places(*order), measured_s) for order in (fastest, fastest[::-1]))
     assert (perfect.efficient, perfect.place_of_fastest, perfect.spearman) == (10, 1, pytest.approx(1))
     assert (turned.efficient, turned.place_of_fastest, turned.spearman) == (0, 20, pytest.approx(-1))
     assert (perfect.lost, turned.lost) == pytest.approx((0, 1.9))
     some = list(fastest)
     random.Random(1).shuffle(some)
-    assert -1 < judged("simulated", some, measured_s).spearman < 1
+    assert -1 < judged("simulated", places(*some), measured_s).spearman < 1
+
+
+def test_what_an_order_does_not_tell_apart_counts_by_its_mean() -> None:
+    """Of the pipelines of a grid the equations know nothing, and whoever takes their word has any one of them."""
+    measured_s = {"fast": 1.0, "middle": 1.5, "slow": 2.0, "slowest": 4.0}
+    order = judged("equations", {"fast": 2, "middle": 2, "slow": 2, "slowest": 4}, measured_s)
+    assert order.lost == pytest.approx(0.5)
+    assert order.place_of_fastest == pytest.approx(2)
+    assert order.spearman == pytest.approx(0.7746, abs=1e-4)
+    nothing = judged("equations", dict.fromkeys(measured_s, 2.5), measured_s)
+    assert (nothing.lost, nothing.spearman) == pytest.approx((1.125, 0))
 
 
 def test_of_several_orders_the_one_whose_first_grids_lose_the_least_has_proved_best() -> None:
     measured_s = {"2x1x1x1": 1.0, "1x2x1x1": 1.2, "1x1x2x1": 2.0}
     grids = list(measured_s)
-    orders = (judged("simulated", [grids[1], grids[0], grids[2]], measured_s), judged("equations", grids, measured_s))
+    orders = (
+        judged("simulated", places(grids[1], grids[0], grids[2]), measured_s),
+        judged("equations", places(*grids), measured_s),
+    )
     jobs = [JobRows(name=name, system="a", source="", model="m", sequences=1, grids=(), orders=orders) for name in "ab"]
     assert [(proof.name, proof.lost) for proof in proved(jobs)] == [
         ("equations", pytest.approx(0)),

@@ -86,21 +86,23 @@ def measured(name: str = "wide", system: str = "vcluster", grids: Sequence[str] 
     costs: dict[OrderName, dict[str, float]] = {
         "planned": predicted, "simulated": predicted, "equations": equations, "agnostic": agnostic,
     }  # fmt: skip
-    orders = {title: sorted(by, key=by.__getitem__) for title, by in costs.items()}
+    places = {
+        title: {grid: float(place) for place, grid in enumerate(sorted(by, key=by.__getitem__), 1)}
+        for title, by in costs.items()
+    }
     rows = [
         GridRow(
             name=grid, grid=grid, measured_s=took, measured_exposed_s=0.3 * took, predicted_s=predicted[grid],
             low_s=predicted[grid] / 1.15, high_s=predicted[grid] * 1.15, exposed_s=0.3 * predicted[grid],
-            equations_s=equations[grid], agnostic_s=agnostic[grid], place=orders["simulated"].index(grid) + 1,
-            place_by_equations=orders["equations"].index(grid) + 1,
-            place_agnostic=orders["agnostic"].index(grid) + 1, fitted=place < 2,
+            equations_s=equations[grid], agnostic_s=agnostic[grid], place=places["simulated"][grid],
+            place_by_equations=places["equations"][grid], place_agnostic=places["agnostic"][grid], fitted=place < 2,
         )
         for place, (grid, took) in enumerate(seconds.items())
     ]  # fmt: skip
     known: dict[str, Any] = {
         "name": name, "system": system, "source": "measured on 2026-03-02", "model": "gpt-vcluster-small",
         "sequences": 8, "grids": tuple(rows),
-        "orders": tuple(judged(title, by, seconds) for title, by in orders.items()),
+        "orders": tuple(judged(title, by, seconds) for title, by in places.items()),
     }  # fmt: skip
     return JobRows(**(known | changes))
 

@@ -3,7 +3,7 @@
 import html
 import re
 from pathlib import Path
-from statistics import geometric_mean, mean, median
+from statistics import correlation, geometric_mean, mean, median
 from typing import Any
 
 import pandas as pd
@@ -87,6 +87,7 @@ def test_a_formula_is_what_its_function_computes(definition: Definition) -> None
         "median": median,
         "geometric_mean": geometric_mean,
         "mean": mean,
+        "correlation": correlation,
         "max": max,
         "min": min,
         "abs": abs,

@@ -1,7 +1,7 @@
 """What is predicted, and how good a prediction is."""
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import correlation, median
 
 from engine.result.definition import figure
 
@@ -30,18 +30,20 @@ def median_absolute_error(errors: Sequence[float]) -> float:
     return median(abs(error) for error in errors)
 
 
-@figure(
-    "Rank correlation (Spearman)",
-    "1 - 6 * sum((a - b) ** 2 for a, b in places) / (len(places) * (len(places) ** 2 - 1))",
-)
-def spearman(places: Sequence[tuple[int, int]]) -> float:
+@figure("Rank correlation (Spearman)", "correlation([a for a, _ in places], [b for _, b in places])")
+def spearman(places: Sequence[tuple[float, float]]) -> float:
     """It compares the order of all grids as predicted and as measured: 1 where they are the same, -1 where one is the
-    other turned round. places: of each grid in both orders; no two share one.
+    other turned round, and 0 where one tells nothing apart. places: of each grid in both orders; grids that one of them
+    doesn't tell apart share the mean of their places.
     """
-    return 1 - 6 * sum((a - b) ** 2 for a, b in places) / (len(places) * (len(places) ** 2 - 1))
+    if min(len(set(order)) for order in zip(*places, strict=True)) == 1:
+        return 0.0
+    return correlation([a for a, _ in places], [b for _, b in places])
 
 
 @figure("Time lost by an order", "first_s / fastest_s - 1")
 def lost_by_order(first_s: float, fastest_s: float) -> float:
-    """It is by what part the measured time of the grid that an order puts first exceeds that of the fastest."""
+    """It is by what part the measured time of the grid that an order puts first, the mean of several that it doesn't
+    tell apart, exceeds that of the fastest.
+    """
     return first_s / fastest_s - 1
