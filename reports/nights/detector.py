@@ -174,13 +174,14 @@ def explained(values: Floats, canary: Floats) -> Floats:
     between what it is in the nights around.
 
     Its share is that of least squares between the differences from night to night, in which no change of level counts
-    more than once, less what chance alone would give (James and Stein).
+    more than once, less what chance alone would give (James and Stein). Nothing tells its share of a mood farther off
+    than they reach: such a one excuses what is off the same way, as far as its share goes, and explains no more.
     """
     known = np.isfinite(canary)
     both = known[1:] & known[:-1]
     if np.count_nonzero(both) < FEWEST:
         return np.zeros(len(values))
-    moves = (np.diff(one)[both] for one in (values, canary))
+    moves = [np.diff(one)[both] for one in (values, canary)]
     y, c = (np.clip(one, -_reach(one), _reach(one)) for one in moves)
     square = float(c @ c)
     share = float(c @ y) / square if square else 0.0
@@ -191,7 +192,10 @@ def explained(values: Floats, canary: Floats) -> Floats:
     share = min(share, 1.0) * max(0.0, 1 - error / share**2)
     place = np.arange(len(values))
     mood = np.interp(place, place[known], canary[known])
-    return share * (mood - _median(mood))
+    mood, own = mood - _median(mood), values - _median(values)
+    excused = np.clip(own, np.minimum(share * mood, 0.0), np.maximum(share * mood, 0.0))
+    found: Floats = np.where(np.abs(mood) > _reach(moves[1]), excused, share * mood)
+    return found
 
 
 def _last(clean: Floats) -> tuple[Noise, float] | None:

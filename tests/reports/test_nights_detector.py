@@ -174,6 +174,21 @@ def test_a_machine_that_got_slower_is_the_canarys_change_and_not_that_of_figures
     assert not any(followed(*[0.1] * 10, canary=1.0)[1])
 
 
+@pytest.mark.parametrize("size", [0.7, -0.7])
+def test_a_machine_far_off_excuses_what_changed_by_less_and_makes_nothing_else_of_it(size: float) -> None:
+    """Compute takes twice as long, and a step that half communicates half as long again."""
+    random = np.random.default_rng(6)
+    mood = random.normal(0, 0.01, 120)
+    step, canary, steady = mood.copy(), mood + random.normal(0, 0.002, 120), mood.copy()
+    canary[60:70] += size
+    step[60:70] += size / 2
+    for nights in (step, steady):
+        left = nights - detector.explained(nights, canary)
+        assert np.abs(left[60:70] - np.median(left)).max() < 0.05
+    watched = Follower(limit_of(1))
+    assert not any(watched.add([level], [told]) for level, told in zip(step, canary, strict=True))
+
+
 def test_a_night_that_looks_worse_is_worth_another_job_and_a_usual_one_is_not() -> None:
     watched, _ = followed(0.0)
     assert watched.looks_worse([0.05])
