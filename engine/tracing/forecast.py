@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from engine.footprint.memory import Needs
 from engine.pipeline.registry import ScheduleChoice
-from engine.planning.rank import Candidate, Ranking, Workload, ordered
+from engine.planning.rank import Candidate, Ranking, Workload, best_first, ordered
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Forecast, Simulated
 from engine.tracing.stages import TracedStages
@@ -19,10 +19,6 @@ PIPELINES_WHOLE = 2
 """So many pipelines are then, of which a trace takes every stage."""
 FINAL = 10
 """So many of these are traced as a whole where that is asked for."""
-TOLD_APART = 0.07
-"""Simulated times that differ by a smaller share don't tell which of two grids is faster: so far do errors scatter
-within a job (validation/rows/measured: 6 to 8 %). The equations have proved better there.
-"""
 
 
 def chosen(workload: Workload, ranking: Ranking, devices_per_node: int, most: int | None = None) -> list[Candidate]:
@@ -67,20 +63,6 @@ def fastest(
     """Find the candidate whose step takes the least time on the machine, its trace and that step."""
     steps = [traced.on(machine) for traced in of]
     return min(zip(candidates, of, steps, strict=True), key=lambda found: found[2].time_s)
-
-
-def best_first(times_s: Sequence[float], places: Sequence[int | None]) -> list[int]:
-    """Order steps by their times, but those that can't be told apart from the fastest by their places. Steps without a
-    place, such as those of pipelines, keep that of their time, and where the fastest has none all do.
-    """
-    fastest_s = min(times_s)
-    judged = places[times_s.index(fastest_s)] is not None
-
-    def key(at: int) -> tuple[bool, int, float]:
-        place = places[at] if judged and times_s[at] <= fastest_s * (1 + TOLD_APART) else None
-        return (True, 0, times_s[at]) if place is None else (False, place, times_s[at])
-
-    return sorted(range(len(times_s)), key=key)
 
 
 def _played(candidates: Sequence[Candidate], of: Sequence[Predictor], machine: MachineModel) -> list[Candidate]:

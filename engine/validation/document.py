@@ -15,6 +15,7 @@ from engine.batch import Batch
 from engine.errors import UsageError
 from engine.models.catalogue import lookup
 from engine.overlap.flags import Overlap
+from engine.planning.rank import TOLD_APART
 from engine.result import metrics
 from engine.result.schema import GridText
 from engine.schema import Document, Record, first_problem
@@ -30,8 +31,8 @@ _Kind = TypeVar("_Kind")
 OrderName = Literal["planned", "simulated", "equations", "agnostic"]
 
 PLANNED = (
-    "A plan has the planned one, in which simulated times count where they differ by 7 %, which was read off the jobs "
-    "of 2026-11-22."
+    f"A plan has the planned one, in which simulated times count where they differ by {100 * TOLD_APART:g} %, which "
+    "was read off the jobs of 2026-11-22."
 )
 TOP = 10
 """So many grids, the fastest measured, count as efficient (axonn-sc24 V-B)."""
@@ -194,7 +195,7 @@ class GridRow(Record):
 
 
 class Order(Record):
-    """An order of a job's grids is judged by the measured times. A plan has the planned one (tracing/forecast.py).
+    """An order of a job's grids is judged by the measured times. A plan has the planned one (planning/rank.py).
 
     lost: by what part the measured time of its first grid exceeds the fastest. efficient: how many of the TOP fastest
     measured have one of its first TOP places. place_of_fastest: its place of the fastest one. spearman: rank

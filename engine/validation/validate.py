@@ -18,11 +18,11 @@ from engine.models.flops import hardware_flops
 from engine.overlap.flags import Overlap
 from engine.pipeline.registry import ScheduleChoice
 from engine.planning.grids import SearchSpace
-from engine.planning.rank import Candidate, Workload, rank
+from engine.planning.rank import Candidate, Workload, best_first, rank
 from engine.simulator.bandwidth import agnostic
 from engine.simulator.machine import Fitted, MachineModel
 from engine.simulator.simulate import Simulated
-from engine.tracing.forecast import FINAL, best_first, chosen, fastest, traces
+from engine.tracing.forecast import FINAL, chosen, fastest, traces
 from engine.tracing.survey import Predictor
 from engine.training_record import Training
 from engine.validation.calibrate import PRIORS, PRIORS_CHARGED, PRIORS_ON_CORES, Estimate, Observation, fit

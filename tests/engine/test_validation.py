@@ -11,8 +11,8 @@ from engine.cli.main import main
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.planning.grids import factorisations
+from engine.planning.rank import TOLD_APART, best_first
 from engine.simulator.machine import MachineModel
-from engine.tracing.forecast import TOLD_APART, best_first
 from engine.validation import document, effects, run
 from engine.validation.document import (
     JobRows,
