@@ -11,6 +11,7 @@ from statistics import median
 
 from reports.nights.history import NODES, NightJob
 from reports.text import gain, signed
+from systems.references import CANARY
 
 NODE_APART = 0.1
 """A node is the slow one if it computes longer than the others by this fraction more than is usual."""
@@ -21,12 +22,15 @@ OF_ONE_THING = {
     "MemoryBandwidth": "memory: copying alone got slower",
     "LaunchLatency": "the processor: launching an operator alone got slower",
     "Bandwidth": "the link: collectives alone got slower",
+    CANARY: "the machine, as the canary never changes",
 }
-"""These tests measure one thing only, which is the culprit."""
+"""These tests, and the canary in whichever test, measure one thing only, which is the culprit."""
 
 
 def culprit(test: str, tonight: Sequence[NightJob], before: Sequence[NightJob]) -> str:
-    """Say what of a test got slower; "" where nothing shows it. The jobs before are those from before it did."""
+    """Say what of a test got slower, or of a machine if the canary in its jobs did; "" where nothing shows it. The jobs
+    before are those from before it did.
+    """
     if named := _slow_node(tonight, before) or OF_ONE_THING.get(test):
         return named
     now, then = _usual_parts(tonight), _usual_parts(before)

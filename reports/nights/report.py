@@ -126,8 +126,7 @@ def _sentence(verdict: Verdict, test: str, nights: Sequence[Night]) -> str:
     changed = what_changed([job.state for job in before], [job.state for job in since])
     way = "longer" if verdict.unit == "s" else "more" if worse > 0 else "less"
     size = text.percent(abs(alarm.effect if worse > 0 else -alarm.effect / (1 + alarm.effect)))
-    who = culprit(verdict.key.test, since, before)
-    who = "the machine, as the canary never changes" if verdict.figure == CANARY else who
+    who = culprit(CANARY if verdict.figure == CANARY else verdict.key.test, since, before)
     said = f"{test}: {verdict.figure} is {size} {way} since the night {alarm.night}. "
     said += f"Culprit: {who}. " if who else "Its parts tell no culprit. "
     return said + (f"Changed then: {'; '.join(changed)}." if changed else "Nothing that is recorded changed.")
