@@ -32,10 +32,10 @@ def calibrate(
 ) -> int:
     """Measure what `par4d plan` takes of a machine: its links, its devices, and four numbers that a fit finds.
 
-      par4d calibrate --system vcluster      under five minutes there, after `ci/cluster up`
-
     Runs what `reframe --tag calibration` selects from suites/, and writes systems/measured/NAME.yaml with the device
-    and the date.
+    and the date. On vcluster it takes less than five minutes, after `ci/cluster up`.
+
+      par4d calibrate --system vcluster
 
     Parameters
     ----------

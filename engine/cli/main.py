@@ -6,6 +6,7 @@ need no torch.
 
 import sys
 from collections.abc import Sequence
+from inspect import cleandoc
 
 from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensError
 
@@ -66,6 +67,7 @@ def commands(name: str) -> App:
 def run(app: App, argv: Sequence[str] | None = None) -> int:
     """Carry out one command; return the exit code: 2 if it can't work as asked, 1 if it failed."""
     words = sys.argv[1:] if argv is None else list(argv)
+    fill_paragraphs(app)
     try:
         code: int | None = app(words)
     except CycloptsError as error:
@@ -84,6 +86,16 @@ def run(app: App, argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("Name a command: they are listed above.\n")
         return 2
     return code
+
+
+def fill_paragraphs(app: App) -> None:
+    """Let --help fill lines as wide as the terminal: paragraphs of docstrings are lines of code. Indented ones stay."""
+    if app.help:
+        paragraphs = cleandoc(app.help).split("\n\n")
+        app.help = "\n\n".join(one if "\n " in f"\n{one}" else one.replace("\n", " ") for one in paragraphs)
+    for name in app:
+        if name not in app.help_flags:
+            fill_paragraphs(app[name])
 
 
 def _sentence(error: CycloptsError) -> str:

@@ -113,15 +113,15 @@ def plan(
 ) -> int:
     """Predict which grids of a job are the fastest of those that fit in memory, and how long a batch takes.
 
-      par4d plan --system frontier --model gpt-80b --gpus 8192 \\
-          --batch-tokens 16.8M --explain 1
-
     Every grid is ranked by the papers' equations of communication. Of the best the engine's own step is
     traced, by few layers, and played on a model of the machine; --exact traces all layers of the ten best.
 
     A batch of so many tokens becomes sequences, or images, that the devices can share: within 5 % of them a
     power of two, or what most grids can share; else the nearest within 10 %. Of grids that cost the same, what
     clearly costs less as run comes first, then more data, then larger x.
+
+      par4d plan --system frontier --model gpt-80b --gpus 8192 \\
+          --batch-tokens 16.8M --explain 1
     """
     if explain is not None and not 1 <= explain <= config.top:
         raise UsageError(f"--explain is the number of a grid, from 1 to --top {config.top}, but {explain} was given.")

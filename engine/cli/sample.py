@@ -40,9 +40,12 @@ def sample(
 ) -> int:
     """Sample images from the checkpoint of a diffusion model, on any grid, whichever one trained it.
 
-    python -m engine sample --resume runs/unet --out samples.png
+    A launcher starts one process a device of the grid.
 
-    torchrun --standalone --nproc-per-node 4 -m engine sample --resume runs/unet --grid 2x1x2x1 --sampler ddpm
+      python -m engine sample --resume runs/unet --out samples.png
+
+      torchrun --standalone --nproc-per-node 4 -m engine sample \\
+          --resume runs/unet --grid 2x1x2x1 --sampler ddpm
     """
     from engine.checkpoint.manifest import Saved, find, network, read_any
 

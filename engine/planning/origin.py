@@ -45,9 +45,11 @@ def describe(of: Origin) -> str:
     """Write a sentence or two for a person."""
     command = f"par4d calibrate --system {of.system}"
     if of.device is not None and (of.calibrated or not of.fitted_to):
-        what = "calibration" if of.calibrated else "links"
+        what, are = ("calibration", "is") if of.calibrated else ("links", "are")
         if of.other is not None:
-            return f"The {what} of {of.date} are another machine's: {of.device}, not {of.other}; {command} mends that."
+            return (
+                f"The {what} of {of.date} {are} another machine's: {of.device}, not {of.other}; {command} mends that."
+            )
         return f"{what.capitalize()} measured on {of.date}: {of.device}."
     if of.fitted_to:
         unused = f" The links measured on {of.date} count in it after {command}." if of.date else ""

@@ -295,6 +295,16 @@ def test_help_fits_the_terminal_and_a_pipe_gets_no_escape_codes() -> None:
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
 
+def test_help_fills_lines_of_prose_and_keeps_those_of_examples(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["plan", "--help"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert any("Of the best the engine's own step is traced, by few layers," in line for line in lines)
+    assert "--batch-tokens 16.8M --explain 1" in lines
+
+
 def test_check_answers_without_loading_what_only_computing_needs() -> None:
     slow = "{'torch', 'numpy', 'pydantic', 'rich'}"
     code = f"import sys; from engine.cli.main import main; main(sys.argv[1:]); assert not {slow} & sys.modules.keys()"
