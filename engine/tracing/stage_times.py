@@ -14,6 +14,7 @@ from typing import NamedTuple
 from engine.grid import CUTTING_STAGES, Grid
 from engine.overlap.tasks import Direction
 from engine.pipeline.options import PipelineOptions
+from engine.result.step import Span
 from engine.simulator.events import Trace
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import simulate
@@ -32,12 +33,13 @@ Kind = tuple[bool, int]
 @dataclass(frozen=True, slots=True)
 class StageTimes:
     """It has the seconds of a pass's tasks on a stage, by direction and of all chunks, and of the step's end; and what
-    a pass exposes along each axis.
+    a pass, and that end, expose along each axis.
     """
 
     tasks_s: Mapping[str, float]
     tail_s: float
     exposed_s: Mapping[str, float]
+    tail_exposed_s: Mapping[str, float]
 
 
 Timed = Callable[[Trace], StageTimes]
@@ -141,8 +143,12 @@ def _added(stage: StageTimes, one: StageTimes, other: StageTimes, blocks: int) -
         return {key: max(0.0, seconds) for key, seconds in found.items()}
 
     tail_s = max(0.0, stage.tail_s + by * (other.tail_s - one.tail_s))
-    exposed_s = of(stage.exposed_s, one.exposed_s, other.exposed_s)
-    return StageTimes(of(stage.tasks_s, one.tasks_s, other.tasks_s), tail_s, exposed_s)
+    return StageTimes(
+        of(stage.tasks_s, one.tasks_s, other.tasks_s),
+        tail_s,
+        of(stage.exposed_s, one.exposed_s, other.exposed_s),
+        of(stage.tail_exposed_s, one.tail_exposed_s, other.tail_exposed_s),
+    )
 
 
 def times_of_tasks(traced: Trace, machine: MachineModel) -> StageTimes:
@@ -151,7 +157,7 @@ def times_of_tasks(traced: Trace, machine: MachineModel) -> StageTimes:
     whole = simulate(once, machine, timeline=True)
     assert whole.timeline is not None
     phases = [span for span in whole.timeline.spans if span.kind == "phase"]
-    tail_s = sum(span.end_s - span.start_s for span in phases if span.name in TAIL)
+    tail = [span for span in phases if span.name in TAIL]
     tasks = [span for span in phases if span.name in tuple(Direction)]
     passes = min(traced.micro_batches, 3)
     of_pass = len(tasks) // passes
@@ -159,10 +165,12 @@ def times_of_tasks(traced: Trace, machine: MachineModel) -> StageTimes:
     found: dict[str, float] = defaultdict(float)
     for span in middle:
         found[span.name] += span.end_s - span.start_s
-    within = [span for span in whole.timeline.spans if span.kind == "wait"]
-    start_s, end_s = middle[0].start_s, middle[-1].end_s
-    exposed: dict[str, float] = defaultdict(float)
-    for span in within:
-        if start_s <= span.start_s < end_s:
-            exposed[span.name.split()[-1]] += span.end_s - span.start_s
-    return StageTimes(dict(found), tail_s, dict(exposed))
+
+    def exposed(within: Sequence[Span]) -> dict[str, float]:
+        waits: dict[str, float] = defaultdict(float)
+        for wait in whole.timeline.spans:
+            if wait.kind == "wait" and any(span.start_s <= wait.start_s < span.end_s for span in within):
+                waits[wait.name.split()[-1]] += wait.end_s - wait.start_s
+        return dict(waits)
+
+    return StageTimes(dict(found), sum(span.end_s - span.start_s for span in tail), exposed(middle), exposed(tail))

@@ -120,14 +120,17 @@ class TracedStages:
     def _simulated(
         self, choice: ScheduleChoice, stages: Sequence[StageTimes], step: StepTime, machine: MachineModel
     ) -> Simulated:
-        """Give the parts of a step as means over stages: what each waits for within its tasks, and its idle time."""
+        """Give the parts of a step as means over stages: what each waits for, at the step's end, too, and idle time."""
         passes = self.training.passes(self.grid)
-        mean = {key: passes * seconds for key, seconds in _means(stage.tasks_s for stage in stages).items()}
+        tasks_s = {key: passes * seconds for key, seconds in _means(stage.tasks_s for stage in stages).items()}
         time_s = step.time_s + max(stage.tail_s for stage in stages)
         busy_s = step.busy_s + fmean(stage.tail_s for stage in stages)
-        shorter = min(step.busy_s / sum(mean.values()), 1.0)  # a stage is, while others leave it their core
-        waits = _means(stage.exposed_s for stage in stages)
-        exposed = {axis: passes * seconds * shorter for axis, seconds in waits.items()}
+        shorter = min(step.busy_s / sum(tasks_s.values()), 1.0)  # a stage is, while others leave it their core
+        within, tail = _means(one.exposed_s for one in stages), _means(one.tail_exposed_s for one in stages)
+        exposed = {
+            axis: passes * shorter * within.get(axis, 0.0) + tail.get(axis, 0.0)
+            for axis in dict.fromkeys((*within, *tail))
+        }
         exposed[CUTTING_STAGES.value] = max(time_s - busy_s, 0.0)
         spread = machine.fitted.spread
         return Simulated(
@@ -138,7 +141,7 @@ class TracedStages:
             hidden_s=0.0,
             exposed_s=exposed,
             hidden_by_axis_s={},
-            phases_s=mean,
+            phases_s=tasks_s,
             peak_bytes=round(self.needs[choice].total),
             schedule=str(choice),
         )
