@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from engine.result import metrics
-from engine.validation.document import PLANNED, TOP, JobRows, proved
+from engine.validation.document import JobRows
+from engine.validation.orders import PLANNED, TOP, proved
 from engine.validation.product_rows import CLOSE
 from reports import text
 from reports.columns import columns_of
@@ -64,12 +65,14 @@ def over_all(jobs: Sequence[JobRows]) -> list[Block]:
         f"Of {text.plural(count, 'grid')} that nothing was fitted to, {held:,} measured times lie in the predicted "
         f"interval, where nine in ten are meant to. {INTERVALS}"
     )
-    proofs = proved(jobs)
+    proofs = proved(job.orders for job in jobs)
     if not proofs:
         return [said]
-    data = pd.DataFrame([{"order": TITLES[one.name], "lost": one.lost, "spearman": one.spearman} for one in proofs])
+    data = pd.DataFrame([{"order": TITLES[one.name], **one._asdict()} for one in proofs])
     note = f"Means over the jobs, the best order first: that whose first grids lose the least time. {PLANNED}"
-    columns = columns_of("order", LOST, "spearman")
+    columns = columns_of(
+        "order", LOST, Column(f"Is the fastest in, of {proofs[0].jobs} jobs", "right", text.count), "spearman"
+    )
     return [said, Table("Orders over all jobs", columns, data, "orders", note)]
 
 
@@ -102,10 +105,10 @@ def _rank(name: str, order: str, rows: pd.DataFrame) -> Figure:
         )
     ]  # fmt: skip
     title = TITLES[order]
-    among, most = int((rows[fast][place] <= TOP).sum()), min(TOP, len(rows))
+    most, left = min(TOP, len(rows)), rows[place] <= TOP
     caption = (
-        f"Measured time over the place in this order. Green: efficient, the {most} fastest measured; {among} of them "
-        "stand left of the dotted line, among as many first places."
+        f"Measured time over the place in this order. Green: efficient, the {most} fastest measured; of the "
+        f"{left.sum()} grids left of the dotted line, at {most} places, {(left & fast).sum()} are."
     )
     x, y = Scale("place in this order", from_zero=True), Scale("measured seconds per batch", from_zero=True)
     drawing = scatter(groups, x, y, upright=most + 0.5)

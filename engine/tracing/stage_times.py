@@ -156,7 +156,8 @@ def times_of_tasks(traced: Trace, machine: MachineModel) -> StageTimes:
     once = replace(traced, segments=[replace(segment, repeats=1) for segment in traced.segments])
     whole = simulate(once, machine, timeline=True)
     assert whole.timeline is not None
-    phases = [span for span in whole.timeline.spans if span.kind == "phase"]
+    spans = whole.timeline.spans
+    phases = [span for span in spans if span.kind == "phase"]
     tail = [span for span in phases if span.name in TAIL]
     tasks = [span for span in phases if span.name in tuple(Direction)]
     passes = min(traced.micro_batches, 3)
@@ -168,7 +169,7 @@ def times_of_tasks(traced: Trace, machine: MachineModel) -> StageTimes:
 
     def exposed(within: Sequence[Span]) -> dict[str, float]:
         waits: dict[str, float] = defaultdict(float)
-        for wait in whole.timeline.spans:
+        for wait in spans:
             if wait.kind == "wait" and any(span.start_s <= wait.start_s < span.end_s for span in within):
                 waits[wait.name.split()[-1]] += wait.end_s - wait.start_s
         return dict(waits)

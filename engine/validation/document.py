@@ -1,11 +1,8 @@
 """This is the schema of a validation, which says how well the model predicts, and of the rows that judge it."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from math import nan
 from pathlib import Path
-from statistics import mean
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
@@ -15,11 +12,11 @@ from engine.batch import Batch
 from engine.errors import UsageError
 from engine.models.catalogue import lookup
 from engine.overlap.flags import Overlap
-from engine.planning.rank import TOLD_APART
 from engine.result import metrics
 from engine.result.schema import GridText
 from engine.schema import Document, Record, first_problem
 from engine.training_record import Training
+from engine.validation.orders import Order
 from engine.validation.product_rows import DeviceProducts, MeasuredProducts
 from systems import Measured
 
@@ -28,14 +25,6 @@ VERSION: Literal[1] = 1
 FOLDER = Path(__file__).parent / "rows"
 MEASURED = FOLDER / "measured"
 _Kind = TypeVar("_Kind")
-OrderName = Literal["planned", "simulated", "equations", "agnostic"]
-
-PLANNED = (
-    f"A plan has the planned one, in which simulated times count where they differ by {100 * TOLD_APART:g} %, which "
-    "was read off the jobs of 2026-11-22."
-)
-TOP = 10
-"""So many grids, the fastest measured, count as efficient (axonn-sc24 V-B)."""
 
 
 class PublishedSeries(Record):
@@ -194,21 +183,6 @@ class GridRow(Record):
         return metrics.prediction_error(self.predicted_s - self.exposed_s, measured_s) if measured_s > 0 else nan
 
 
-class Order(Record):
-    """An order of a job's grids is judged by the measured times. A plan has the planned one (planning/rank.py).
-
-    lost: by what part the measured time of its first grid exceeds the fastest. efficient: how many of the TOP fastest
-    measured have one of its first TOP places. place_of_fastest: its place of the fastest one. spearman: rank
-    correlation with the measured times.
-    """
-
-    name: OrderName
-    efficient: int
-    place_of_fastest: float
-    spearman: float
-    lost: float | None = None
-
-
 class JobRows(Record):
     """These are the grids of one job, the fastest first, and the judged orders."""
 
@@ -249,44 +223,3 @@ class Validation(Document):
     jobs: tuple[JobRows, ...] = ()
     effects: tuple[Effect, ...] = ()
     products: tuple[DeviceProducts, ...] = ()
-
-
-def judged(name: OrderName, places: Mapping[str, float], measured_s: Mapping[str, float]) -> Order:
-    """Judge an order of runs by their measured times, which begin with the fastest.
-
-    places: of each run in the order. Those that it doesn't tell apart share the mean of their places, and where they
-    are the first any of them may be taken: their mean time counts.
-    """
-    fastest, best = list(measured_s), min(places.values())
-    first = [measured_s[run] for run, place in places.items() if place == best]
-    return Order(
-        name=name,
-        efficient=sum(places[run] <= TOP for run in fastest[:TOP]),
-        place_of_fastest=places[fastest[0]],
-        spearman=metrics.spearman([(place, places[run]) for place, run in enumerate(fastest, 1)]),
-        lost=metrics.lost_by_order(mean(first), measured_s[fastest[0]]),
-    )
-
-
-class Proof(NamedTuple):
-    """It is how an order has proved over several jobs: the means of what its first grid loses, and of its rank
-    correlation.
-    """
-
-    name: OrderName
-    lost: float
-    spearman: float
-
-
-def proved(jobs: Sequence[JobRows]) -> list[Proof]:
-    """Judge the orders over all jobs, the best first: that whose first grids lose the least, and of several that with
-    the closest order.
-    """
-    found: dict[OrderName, list[Order]] = defaultdict(list)
-    for order in (order for job in jobs for order in job.orders if order.lost is not None):
-        found[order.name].append(order)
-    proofs = [
-        Proof(name, mean(one.lost or 0.0 for one in some), mean(one.spearman for one in some))
-        for name, some in found.items()
-    ]
-    return sorted(proofs, key=lambda proof: (proof.lost, -proof.spearman))

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from engine.planning.explain import aligned
 from engine.result import metrics
-from engine.validation.document import PLANNED, TOP, Effect, JobRows, Proof, PublishedRow, Validation, proved
+from engine.validation.document import Effect, JobRows, PublishedRow, Validation
+from engine.validation.orders import PLANNED, TOP, Proof, proved
 from engine.validation.product_rows import CLOSE, RULES, DeviceProducts, close
 
 _Row = TypeVar("_Row")
@@ -79,7 +80,7 @@ def _job(job: JobRows) -> str:
     text = f"{title}\n{_table(columns, job.grids)}"
     for order in job.orders:
         text += (
-            f"order {order.name}: {order.efficient} of its first {TOP} among the {TOP} fastest, the fastest in place "
+            f"order {order.name}: {order.efficient:g} of its first {TOP} among the {TOP} fastest, the fastest in place "
             f"{order.place_of_fastest:g}, rank correlation {order.spearman:.2f}"
             + (f", the first {order.lost:.1%} slower than the fastest\n" if order.lost is not None else "\n")
         )
@@ -98,11 +99,12 @@ def _summary(jobs: Sequence[JobRows]) -> str:
     rest = [row for job in jobs for row in job.grids if not row.fitted]
     within = sum(row.low_s <= row.measured_s <= row.high_s for row in rest)
     text = f"all jobs: {within} of {len(rest)} grids that nothing was fitted to within their intervals\n"
-    if not (proofs := proved(jobs)):
+    if not (proofs := proved(job.orders for job in jobs)):
         return text
     columns: list[Column[Proof]] = [
         ("order", lambda proof: proof.name),
         ("its first grids lose", lambda proof: f"{proof.lost:.1%}"),
+        ("they are the fastest in", lambda proof: f"{proof.right} of {proof.jobs} jobs"),
         ("rank correlation", lambda proof: f"{proof.spearman:.2f}"),
     ]
     return f"{text}Orders over all jobs, the best first. {PLANNED}\n{_table(columns, proofs)}"

@@ -1,6 +1,7 @@
 """Predict what was published and measured."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log as ln
@@ -16,7 +17,8 @@ from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops
 from engine.overlap.flags import Overlap
-from engine.pipeline.registry import ScheduleChoice
+from engine.pipeline.fastest import as_fast
+from engine.pipeline.registry import ScheduleChoice, candidates
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Workload, best_first, rank
 from engine.simulator.bandwidth import agnostic
@@ -30,12 +32,12 @@ from engine.validation.document import (
     GridRow,
     JobRows,
     MeasuredJob,
-    OrderName,
+    MeasuredRun,
     PublishedRow,
     PublishedSeries,
-    judged,
 )
 from engine.validation.measured import row_name
+from engine.validation.orders import OrderName, judged
 
 log = logging.getLogger(__name__)
 
@@ -212,14 +214,14 @@ def job_rows(job: MeasuredJob, steps: Mapping[str, Simulated], machine: MachineM
         {str(candidate.grid): candidate.equations_s for candidate in rank(papers, grids, bandwidths).candidates}
         for bandwidths in (machine.bandwidths, agnostic(machine.bandwidths.inter))
     )
-    names, by_equations = sorted(steps), {grid: number for number, grid in enumerate(equations)}
-    times_s, of_grid = [steps[name].time_s for name in names], {run.name: run.grid for run in runs}
-    planned = best_first(times_s, [by_equations.get(name) for name in names])  # a run of one stage has its grid's name
+    by_equations, flat_place = ({grid: at for at, grid in enumerate(by)} for by in (equations, flat))
+    names, of_grid = list(steps), {run.name: run.grid for run in runs}
+    planned = planned_order(runs, steps, by_equations)
     orders: dict[OrderName, dict[str, float]] = {
-        "planned": {names[at]: float(place) for place, at in enumerate(planned, 1)},
-        "simulated": _places(names, times_s),
+        "planned": {name: float(place) for place, name in enumerate(planned, 1)},
+        "simulated": _places(names, [steps[name].time_s for name in names]),
         "equations": _places(names, [by_equations[of_grid[name]] for name in names]),
-        "agnostic": _places(names, [list(flat).index(of_grid[name]) for name in names]),
+        "agnostic": _places(names, [flat_place[of_grid[name]] for name in names]),
     }
     rows = [
         GridRow(
@@ -249,6 +251,22 @@ def job_rows(job: MeasuredJob, steps: Mapping[str, Simulated], machine: MachineM
         grids=tuple(rows),
         orders=tuple(judged(name, by, {run.name: run.time_s for run in runs}) for name, by in orders.items()),
     )
+
+
+def planned_order(runs: Sequence[MeasuredRun], steps: Mapping[str, Simulated], places: Mapping[str, int]) -> list[str]:
+    """Order runs as a plan does. Of the schedules of a grid and micro-batch it has the one that AUTO takes; those that
+    are faster by less than that asks for come behind it.
+    """
+    preferred = [None, *dict.fromkeys(choice.name for choice in candidates(2, 4, room=2))]
+    schedules = {run.name: ScheduleChoice.parse(run.schedule).name if run.schedule else None for run in runs}
+    listed = sorted(runs, key=lambda run: (preferred.index(schedules[run.name]), run.name))
+    alike = defaultdict[tuple[str, int | None], dict[str, float]](dict)
+    for run in listed:
+        alike[run.grid, run.micro_batch][run.name] = steps[run.name].time_s
+    taken_s = {key: times_s[as_fast(times_s)] for key, times_s in alike.items()}
+    times_s = [max(steps[run.name].time_s, taken_s[run.grid, run.micro_batch]) for run in listed]
+    order = best_first(times_s, [None if run.schedule else places[run.grid] for run in listed])
+    return [listed[at].name for at in order]
 
 
 def _places(names: Sequence[str], by: Sequence[float]) -> dict[str, float]:

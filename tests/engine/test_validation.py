@@ -2,6 +2,8 @@
 
 import json
 import random
+from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import systems
 from engine.cli.main import main
 from engine.errors import UsageError
 from engine.grid import Grid
+from engine.pipeline.fastest import AS_FAST
 from engine.planning.grids import factorisations
 from engine.planning.rank import TOLD_APART, best_first
 from engine.simulator.machine import MachineModel
@@ -18,16 +21,16 @@ from engine.validation.document import (
     JobRows,
     MeasuredJob,
     MeasuredRows,
+    MeasuredRun,
     PublishedSeries,
     Validation,
     campaigns,
-    judged,
-    proved,
     published,
 )
 from engine.validation.held_out import fitted_devices
 from engine.validation.measured import as_yaml, measured_in, one_axis, with_numbers
-from engine.validation.validate import job_rows, traced_job
+from engine.validation.orders import TOP, judged, proved
+from engine.validation.validate import job_rows, planned_order, traced_job
 
 GRIDS = ("2x1x1x1", "1x2x1x1", "1x1x2x1", "1x1x1x2")
 PIPELINE = {"grid": "1x1x1x1p2", "micro_batch": 2, "exposed_s": 1e-4}
@@ -149,6 +152,30 @@ def test_what_an_order_does_not_tell_apart_counts_by_its_mean() -> None:
     assert (nothing.lost, nothing.spearman) == pytest.approx((1.125, 0))
 
 
+def test_of_runs_that_share_a_place_a_part_is_among_the_first() -> None:
+    """Five of six have one of the first ten places."""
+    measured_s = {f"{number}": 1 + 0.1 * number for number in range(TOP + 2)}
+    shared = {name: 8.5 if 6 <= number <= 11 else float(number) for number, name in enumerate(measured_s, 1)}
+    order = judged("equations", shared, measured_s)
+    assert order.efficient == pytest.approx(5 + 5 * 5 / 6)
+
+
+def test_a_plan_s_order_knows_no_measured_times_and_takes_the_schedule_that_a_run_takes() -> None:
+    """Of schedules that are as fast that is the first known one; a run of one stage goes by itself."""
+    names = {"1f1b": 1.0, "zero-bubble": 0.9, "message-driven-zb, limit 3, cap 2": 0.9 * (1 - AS_FAST / 2)}
+    runs = [MeasuredRun(grid="1x1x1x1p2", schedule=name, micro_batch=2, time_s=1.0, exposed_s=0.0) for name in names]
+    runs.append(MeasuredRun(grid="2x1x1x1", time_s=1.0, exposed_s=0.0))
+    machine = MachineModel.of(systems.load("perlmutter"), "bf16", None)
+    some = next(iter(traced_job(job(pipelines=()), machine).steps(machine).values()))
+    times_s = [*names.values(), 0.95]
+    steps = {run.name: replace(some, time_s=time_s) for run, time_s in zip(runs, times_s, strict=True)}
+    first, second, third, last = planned_order(runs, steps, {"2x1x1x1": 0})
+    assert [first, second] == [runs[1].name, runs[2].name], "the zero-bubble one is taken"
+    assert [third, last] == ["2x1x1x1", runs[0].name]
+    for mixed in permutations(runs):
+        assert planned_order(mixed, steps, {"2x1x1x1": 0}) == [first, second, third, last]
+
+
 def test_of_several_orders_the_one_whose_first_grids_lose_the_least_has_proved_best() -> None:
     measured_s = {"2x1x1x1": 1.0, "1x2x1x1": 1.2, "1x1x2x1": 2.0}
     grids = list(measured_s)
@@ -157,17 +184,18 @@ def test_of_several_orders_the_one_whose_first_grids_lose_the_least_has_proved_b
         judged("equations", places(*grids), measured_s),
     )
     jobs = [JobRows(name=name, system="a", source="", model="m", sequences=1, grids=(), orders=orders) for name in "ab"]
-    assert [(proof.name, proof.lost) for proof in proved(jobs)] == [
-        ("equations", pytest.approx(0)),
-        ("simulated", pytest.approx(0.2)),
+    assert [(proof.name, proof.lost, proof.right, proof.jobs) for proof in proved(job.orders for job in jobs)] == [
+        ("equations", pytest.approx(0), 2, 2),
+        ("simulated", pytest.approx(0.2), 0, 2),
     ]
 
 
 def test_a_plan_takes_the_equations_word_where_simulated_times_are_too_close_to_tell() -> None:
     close = 1 + TOLD_APART / 2
     assert best_first([1.0, close, 1.5], [2, 0, 1]) == [1, 0, 2]
-    assert best_first([1.0, close, 1.02], [2, 0, None]) == [1, 0, 2], "a pipeline has no place by the equations"
+    assert best_first([1.0, close, 1.02], [2, 0, None]) == [1, 2, 0], "a pipeline has no place by the equations"
     assert best_first([1.0, close, 1.5], [None, 0, 1]) == [0, 1, 2]
+    assert best_first([1.0, close, 1.02], [None, 0, 1]) == [0, 1, 2]
     assert best_first([1.0, 1.5, 1.2], [2, 0, 1]) == [0, 2, 1]
 
 

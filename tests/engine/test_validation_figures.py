@@ -10,8 +10,9 @@ import pytest
 import systems
 from engine.result import metrics
 from engine.validation import run
-from engine.validation.document import GridRow, JobRows, PublishedRow, campaigns, proved
+from engine.validation.document import GridRow, JobRows, PublishedRow, campaigns
 from engine.validation.held_out import HELD
+from engine.validation.orders import proved
 from engine.validation.run import Run
 
 PERCENT = 0.01
@@ -86,7 +87,7 @@ def test_the_planned_order_finds_the_fastest_grid_of_every_job_and_has_proved_be
     first = {(job.name, order.name): order for job in jobs for order in job.orders}
     assert [first[job.name, "planned"].place_of_fastest for job in jobs] == [1, 1, 1]
     assert first["deep", "planned"].spearman > first["deep", "equations"].spearman + 0.1
-    assert proved(jobs)[0].name == "planned"
+    assert proved(job.orders for job in jobs)[0].name == "planned"
 
 
 def test_over_all_jobs_the_planned_order_has_proved_best(on_vcluster: Run, later: Sequence[JobRows]) -> None:
@@ -94,7 +95,7 @@ def test_over_all_jobs_the_planned_order_has_proved_best(on_vcluster: Run, later
     assert lost["images", "planned"] == pytest.approx(0)
     assert lost["deep-turns", "planned"] == pytest.approx(0.053, abs=PERCENT)
     assert lost["deep-turns", "equations"] == pytest.approx(0.088, abs=PERCENT)
-    first, second, *_ = proved([*on_vcluster.found.jobs, *later])
+    first, second, *_ = proved(job.orders for job in (*on_vcluster.found.jobs, *later))
     assert (first.name, second.name) == ("planned", "equations")
     assert (first.lost, second.lost) == pytest.approx((0.011, 0.018), abs=PERCENT / 2)
 

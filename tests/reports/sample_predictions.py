@@ -11,7 +11,8 @@ from sample_steps import simulate
 
 from engine.grid import Axis
 from engine.planning.document import Cost, GridPlan, PlannedMemory, Row
-from engine.validation.document import Effect, GridRow, JobRows, OrderName, PublishedRow, Validation, judged
+from engine.validation.document import Effect, GridRow, JobRows, PublishedRow, Validation
+from engine.validation.orders import OrderName, judged
 from engine.validation.product_rows import DeviceProducts, ProductRow
 
 GRIDS = ("1x1x128x64", "2x1x128x32", "2x1x64x64", "4x2x32x32", "8x4x32x8")
