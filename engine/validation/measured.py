@@ -76,7 +76,8 @@ def _jobs(results: Sequence[Result], study: str) -> list[MeasuredJob]:
 def _pipelines(job: MeasuredJob, results: Sequence[Result]) -> tuple[MeasuredRun, ...]:
     """List the pipelines of a job among the results, on a machine where nothing was made slower, the newest of each.
 
-    results: the newest is the last.
+    results: the newest is the last. Of stages of several ranks these tell idle time, but not what tasks wait for, so
+    that such pipelines are left out; `bench grids` has both.
     """
     found: dict[str, MeasuredRun] = {}
     for result in results:
@@ -88,6 +89,8 @@ def _pipelines(job: MeasuredJob, results: Sequence[Result]) -> tuple[MeasuredRun
         if (*own, config["precision"], config["checkpoint_activations"]) != same:
             continue
         if config["slow_stage"] is not None or config["delays_s"]:
+            continue
+        if (grid := Grid.parse(result.grid)).size != grid.stages:
             continue
         for one in result.schedules:
             time_s = median(second for seconds in one.rounds_s for second in seconds)
