@@ -107,8 +107,8 @@ def _rank(name: str, order: str, rows: pd.DataFrame) -> Figure:
     title = TITLES[order]
     most, left = min(TOP, len(rows)), rows[place] <= TOP
     caption = (
-        f"Measured time over the place in this order. Green: efficient, the {most} fastest measured; of the "
-        f"{left.sum()} grids left of the dotted line, at {most} places, {(left & fast).sum()} are."
+        f"Measured time over the place in this order. Green: efficient, the {most} fastest measured; "
+        f"{(left & fast).sum()} of them are among the {left.sum()} left of the dotted line, at the first {most} places."
     )
     x, y = Scale("place in this order", from_zero=True), Scale("measured seconds per batch", from_zero=True)
     drawing = scatter(groups, x, y, upright=most + 0.5)

@@ -11,12 +11,13 @@ from engine.validation.measured import measured_in
 GRIDS = ("1x1x1x4", "1x1x4x1")
 
 
-def test_pipelines_of_a_job_stand_beside_its_grids_unless_they_were_disturbed_or_are_of_another(tmp_path: Path) -> None:
+def test_pipelines_of_a_job_stand_beside_its_grids_unless_disturbed_or_of_several_ranks_a_stage(tmp_path: Path) -> None:
     model = {"model": "gpt-vcluster-deep", "sequences": 8, "dtype": "fp32", "system": "vcluster", "partition": "cpu"}
     grids = [train(ranks=4, grid=grid, study="model_validation", series="deep", **model) for grid in GRIDS]
     quiet = pipeline()
     others = [
         *pipeline(grid="1x1x1x1p2"),
+        *pipeline(grid="1x1x1x2p2"),
         *pipeline(slow_stage=1),
         *pipeline(delays_s=0.1),
         *pipeline(failure="an error"),

@@ -71,7 +71,16 @@ READ = {
         "start",
         "end",
     ),
-    *("place", "place_by_equations", "place_agnostic", "place_of_fastest", "efficient", "micro_batch", "memory_bytes"),
+    *(
+        "place",
+        "place_by_equations",
+        "place_agnostic",
+        "place_of_fastest",
+        "efficient",
+        "right",
+        "micro_batch",
+        "memory_bytes",
+    ),
     *("simulated_s", "held", "pending", "peak_bytes", "micro_batches"),
     *("m", "n", "k", "launch", "products", "within", "share"),  # the last is what was fitted
     *("predicted_s", "measured_s", "measured_exposed_s", "baseline_s", "equations_s", "agnostic_s", "as_run_s"),

@@ -66,7 +66,8 @@ def test_a_job_has_three_rank_plots_two_scatters_and_how_good_its_orders_are(tmp
     drawn = figures(html)
     titles = ("Order by the simulation", "Order by Eq. 1 to 7", "Order without placement")
     for title, order in zip(titles, job.orders[1:], strict=True):
-        assert f"Green: efficient, the 10 fastest measured; {order.efficient} of them" in drawn[title]
+        left = f"{order.efficient:g} of them are among the 10 left of the dotted line, at the first 10 places"
+        assert f"Green: efficient, the 10 fastest measured; {left}." in drawn[title]
         marks = re.findall(r"<use[^>]*fill: var\(--(\w+)\)", drawn[title])
         assert marks.count("green") == 10
     assert "15.0 % above and below" in drawn["Time per batch, predicted and measured"]
