@@ -112,7 +112,7 @@ def run_jobs(night: NightRun, chosen: Sequence[NightlyTest], node_hours: float =
             return True  # ReFrame has said why it ran nothing
         stored, done = len(tonight.jobs), Counter(job.key.name for job in tonight.jobs)
         before = replace(found, nights=tuple(one for one in found.nights if one is not tonight))
-        few = {key: of for key, of in tonight.measured.items() if done[key.name] < ENOUGH}
+        few = [job for job in tonight.jobs if done[job.key.name] < ENOUGH]
         worse = {key.name for key in suspects(before, references(night.system), few)}
         left = node_hours - sum(job.node_seconds for job in tonight.jobs) / HOUR_S
         if again := select([test for test in chosen if name_of(test.name) in worse], left):

@@ -67,14 +67,9 @@ class Night:
     jobs: list[NightJob]
     chosen: dict[tuple[str, str], None]
 
-    @property
-    def measured(self) -> dict[Key, list[NightJob]]:
-        """Give the jobs that have figures, by what makes them comparable."""
-        found = defaultdict[Key, list[NightJob]](list)
-        for job in self.jobs:
-            if job.figures:
-                found[job.key].append(job)
-        return found
+    def measured(self, key: Key) -> list[NightJob]:
+        """Give the jobs of a key that have figures."""
+        return [job for job in self.jobs if job.key == key and job.figures]
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,12 +137,12 @@ def without_result(night: Night) -> Iterator[Verdict]:
             yield Verdict(Key("", test, point, "", 0, "", ""), "", "", "unknown", 0, reason=NOTHING_KEPT)
 
 
-def suspects(history: History, known: References | None, tonight: Mapping[Key, Sequence[NightJob]]) -> list[Key]:
-    """Find the tests of tonight with a figure that looks worse than in the nights before: another job is worth it."""
+def suspects(history: History, known: References | None, tonight: Sequence[NightJob]) -> list[Key]:
+    """Find the tests with a figure that looks worse in tonight's jobs than before: another job is worth it."""
     every, found = figures(history.nights, known), list[Key]()
     limit = _limit(every)
     for one in every:
-        jobs = [job for job in tonight.get(one.key, ()) if one.figure in job.figures]
+        jobs = [job for job in tonight if job.key == one.key and one.figure in job.figures]
         if jobs and one.references and one.share >= 1 and one.key not in found:
             watch = Follower(limit)
             for _, earlier in one.since(history.nights):

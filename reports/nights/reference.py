@@ -50,7 +50,7 @@ def made(history: History, older: Mapping[Key, ReferenceSet]) -> list[ReferenceS
 
 def _series(key: Key, new: Mapping[str, Reference], history: History, before: ReferenceSet | None) -> ReferenceSet:
     """Say of what nights, versions, commits and devices the references of a test are."""
-    began = sorted(night.began.isoformat(timespec="seconds") for night in history.nights if key in night.measured)
+    began = sorted(night.began.isoformat(timespec="seconds") for night in history.nights if night.measured(key))
     jobs = [job for job in history.jobs if job.key == key and job.figures]
     measured = {name for job in jobs for name in job.figures}
     old = {name: of for name, of in before.figures.items() if name in measured} if before else {}

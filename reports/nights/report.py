@@ -120,7 +120,7 @@ def _sentence(verdict: Verdict, test: str, nights: Sequence[Night]) -> str:
     alarm, worse = verdict.alarm, worse_by(verdict.unit)
     assert alarm is not None
     began = [night.name for night in nights].index(alarm.night)
-    jobs = [night.measured.get(verdict.key, []) for night in nights]
+    jobs = [night.measured(verdict.key) for night in nights]
     early = jobs[: max(0, began - 1)][-BEFORE:]
     since, before = (list(chain.from_iterable(some)) for some in (jobs[began + 1 :], early))
     changed = what_changed([job.state for job in before], [job.state for job in since])

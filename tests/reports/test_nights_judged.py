@@ -153,7 +153,7 @@ def test_a_night_is_suspected_by_what_the_canary_leaves_of_it_and_by_the_present
 
     def suspected(t: float, canary: float) -> bool:
         tonight = of_nights({"t": t, CANARY: canary}).nights[0].jobs
-        return suspects(history, known, {KEY: tonight}) == [KEY]
+        return suspects(history, known, tonight) == [KEY]
 
     assert suspected(1.16, 1.0)
     assert not suspected(1.1, 1.0)
