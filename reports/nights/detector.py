@@ -73,13 +73,10 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A figure's level has changed by so much, as a logarithm, upwards worse, so many nights ago. chance: of a step at
-    least as sure, the same way, in one night without any change.
-    """
+    """A figure's level has changed by so much, as a logarithm, upwards worse, so many nights ago."""
 
     size: float
     nights: int
-    chance: float
 
 
 def noise_of(before: Floats) -> Noise:
@@ -124,10 +121,8 @@ def step(values: Floats, limit: float) -> Step | None:
     around = slice(-nights - AROUND, -nights)
     less[around] = np.maximum(less[around], np.sort(less[around])[WINDOWS[0] - 1])
     size = _median(judged[-nights:] - noise.level - noise.drift * np.arange(most - nights + 1, most + 1))
-    at_least = chance(_sure(less, noise, nights)[-1])
-    if at_least > limit or way * size <= 0 or abs(math.expm1(size)) < LEAST:
-        return None
-    return Step(size, nights, at_least)
+    proven = chance(_sure(less, noise, nights)[-1]) <= limit
+    return Step(size, nights) if proven and way * size > 0 and abs(math.expm1(size)) >= LEAST else None
 
 
 def _sure(nights: Floats, noise: Noise, most: int) -> Floats:
@@ -205,10 +200,10 @@ def _last(clean: Floats) -> tuple[Noise, float] | None:
 
 @dataclass(slots=True)
 class Open:
-    """A figure got worse with the night at that position, by that step, of which so much is left."""
+    """A figure got worse with the night at that position, by that size, of which so much is left."""
 
     since: int
-    step: Step
+    size: float
     left: float
 
 
@@ -258,12 +253,12 @@ class Follower:
     def _count(self, since: int, found: Step) -> None:
         """Remember what got worse, and forget what gains of half its size or more undo."""
         if found.size > 0:
-            self.worse.append(Open(since, found, found.size))
+            self.worse.append(Open(since, found.size, found.size))
             return
         gained = -found.size
         while self.worse and gained > 0:
             last = self.worse[-1]
             last.left, gained = last.left - gained, gained - last.left
-            if last.left > last.step.size / 2:
+            if last.left > last.size / 2:
                 break
             self.worse.pop()

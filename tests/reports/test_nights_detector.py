@@ -77,8 +77,7 @@ def test_several_bad_nights_are_a_change_that_began_with_the_first_of_them() -> 
     assert [one for one in found if one]
     (opened,) = watched.worse
     assert opened.since == QUIET
-    assert opened.step.size == pytest.approx(0.1, rel=0.15)
-    assert opened.step.chance <= LIMIT
+    assert opened.size == pytest.approx(0.1, rel=0.15)
 
 
 def test_bad_nights_that_are_a_minority_are_no_change_however_bad_they_are() -> None:
