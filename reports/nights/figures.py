@@ -13,7 +13,6 @@ from itertools import dropwhile
 from statistics import median
 from typing import Literal
 
-from reports.nights.detector import Step
 from reports.nights.history import Night, NightJob
 from systems.references import CANARY, Key, References, ReferenceSet, worse_by
 
@@ -92,7 +91,7 @@ class FigureHistory:
     """A figure was measured by jobs of some nights, which are given by position in their order.
 
     references: those of its test. verdicts: by position of the night. changes: its level has changed with these nights,
-    by the sum of the steps that begin with the same one.
+    by the sum of the sizes of the steps that begin with the same one.
     """
 
     key: Key
@@ -101,7 +100,7 @@ class FigureHistory:
     references: ReferenceSet | None = None
     jobs: dict[int, list[NightJob]] = field(default_factory=dict)
     verdicts: dict[int, Verdict] = field(default_factory=dict)
-    changes: dict[int, Step] = field(default_factory=dict)
+    changes: dict[int, float] = field(default_factory=dict)
 
     @property
     def values(self) -> list[list[float]]:

@@ -64,11 +64,10 @@ def _judge(one: FigureHistory, nights: Sequence[Night], limit: float) -> None:
         level = -sum(each.left for each in watch.worse)
         if found := watch.add(*one.followed(of_night)):
             first = followed[-found.nights]
-            size = found.size + (one.changes[first].size if first in one.changes else 0.0)
-            one.changes[first] = replace(found, size=size)
+            one.changes[first] = one.changes.get(first, 0.0) + found.size
         last = watch.worse[-1] if watch.worse else None
         alarm = Alarm(nights[followed[last.since]].name, math.expm1(last.left)) if last else None
-        lately = any(step.size < 0 for at, step in one.changes.items() if at in followed[-WINDOWS[-1] :])
+        lately = any(one.changes.get(at, 0.0) < 0 for at in followed[-WINDOWS[-1] :])
         word: Word = "worse" if alarm else "better" if lately else "same"
         values = one.measured(of_night)
         one.verdicts[position] = _verdict(one, values, watch.last(), level, usual, len(followed), word, alarm)

@@ -78,7 +78,7 @@ def _rows(nights: Sequence[Night], every: Iterable[FigureHistory], names: Mappin
     for one in every:
         before = list[Mapping[str, str]]()
         for at, jobs in one.jobs.items():
-            values, states, step = one.measured(jobs), [job.state for job in jobs], one.changes.get(at)
+            values, states, size = one.measured(jobs), [job.state for job in jobs], one.changes.get(at)
             updates = [words for words in what_changed(before, states) if not words.startswith(QUIET)]
             verdict = one.verdicts.get(at) or one.unknown(values, "before the references")
             before = states
@@ -87,8 +87,8 @@ def _rows(nights: Sequence[Night], every: Iterable[FigureHistory], names: Mappin
                     "at": at, "night": text.clean(nights[at].name, 40), "began": nights[at].began.isoformat(),
                     **row(names[one.key], verdict), "least": min(values), "most": max(values),
                     "alarm_since": text.clean(verdict.alarm.night, 40) if verdict.alarm else "",
-                    "level": math.expm1(worse_by(one.unit) * step.size) if step else math.nan,
-                    "way": "" if not step else "worse" if step.size > 0 else "better",
+                    "level": math.nan if size is None else math.expm1(worse_by(one.unit) * size),
+                    "way": "" if size is None else "worse" if size > 0 else "better",
                     "updated": text.clean("; ".join(updates), 400),
                 }
             )  # fmt: skip
