@@ -46,7 +46,7 @@ def make(*, system: System = None, since: Since = None, database: Database = DAT
     except SystemFileError as error:
         _say(f"{error} They are made anew, without what it holds.")
     try:
-        new = {one.key: one for one in make_references(found, old)}
+        new = make_references(found, old)
     except OSError as error:
         raise RunError(f"The references can't be written: {error.strerror or error}.") from None
     kept = {one.key for one in old.series} - new.keys() if old else set()

@@ -18,34 +18,32 @@ from systems import references
 from systems.references import FEWEST_JOBS, Key, Reference, References, ReferenceSet
 
 
-def make(history: History, before: References | None = None) -> list[ReferenceSet]:
+def make(history: History, before: References | None = None) -> dict[Key, ReferenceSet]:
     """Write the system's file; returns what is new in it. What was there before stays of tests that have too few jobs
     now, and of figures that are still measured, but by too few jobs.
 
     Raises UsageError where nothing has enough, OSError where it can't be written.
     """
     older = before.by_key() if before else {}
-    series = made(history, older)
-    if not series:
+    new = made(history, older)
+    if not new:
         most = max((sum(map(len, one.values)) for one in figures(history.nights)), default=0)
         raise UsageError(
             f"No reference can be made for {history.system}: it takes {FEWEST_JOBS} jobs of the same test, and the "
             f"most are {most}. Run ci/nightly --system {history.system} on more nights, or name another --database."
         )
-    new = {one.key for one in series}
-    kept = [one for key, one in older.items() if key not in new]
     commit, _ = provenance.git_state(provenance.CHECKOUT)
-    references.keep(history.system, provenance.now(), commit, [*kept, *series])
-    return series
+    references.keep(history.system, provenance.now(), commit, {**older, **new}.values())
+    return new
 
 
-def made(history: History, older: Mapping[Key, ReferenceSet]) -> list[ReferenceSet]:
+def made(history: History, older: Mapping[Key, ReferenceSet]) -> dict[Key, ReferenceSet]:
     """Make the references of every figure that enough jobs have."""
     new = defaultdict[Key, dict[str, Reference]](dict)
     for one in figures(history.nights):
         if sum(map(len, one.values)) >= FEWEST_JOBS:
             new[one.key][one.figure] = reference_of(one.unit, one.values)
-    return [_series(key, of_test, history, older.get(key)) for key, of_test in new.items()]
+    return {key: _series(key, of_test, history, older.get(key)) for key, of_test in new.items()}
 
 
 def _series(key: Key, new: Mapping[str, Reference], history: History, before: ReferenceSet | None) -> ReferenceSet:

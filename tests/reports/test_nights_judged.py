@@ -70,7 +70,7 @@ def judged_all(history: History) -> dict[str, FigureHistory]:
 
 
 def references_of(history: History) -> References:
-    series = tuple(made(replace(history, nights=history.nights[:30]), {}))
+    series = tuple(made(replace(history, nights=history.nights[:30]), {}).values())
     return References(system="s", made="today", digest=digest(series), series=series)
 
 
