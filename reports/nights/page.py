@@ -46,8 +46,7 @@ class NightsPage:
 
 
 def pages(histories: Sequence[History]) -> list[NightsPage]:
-    slugs = text.slugs(history.system for history in histories)
-    return [_page(f"nights-{slug}", history) for slug, history in zip(slugs, histories, strict=True)]
+    return [_page(f"nights-{slug}", one) for slug, _, one in text.titled(histories, lambda one: one.system)]
 
 
 def _page(name: str, history: History) -> NightsPage:
@@ -114,7 +113,7 @@ def _figures(data: pd.DataFrame, nights: Sequence[Night]) -> Section:
     ranked = sorted(ranked, key=lambda one: one[:2])[:MOST_CHARTS]
     figures = [
         Figure(title, said := _caption(rows.iloc[-1], len(nights)), chart(rows, nights), rows, f"figure-{slug}", said)
-        for slug, (_, title, rows) in zip(text.slugs(title for _, title, _ in ranked), ranked, strict=True)
+        for slug, title, (_, _, rows) in text.titled(ranked, lambda one: one[1])
     ]
     download = Download(f"Every figure in every night, {len(data):,} rows:", data, "all")
     return Section("Figures", (Paragraph(READING), Figures(figures), download), "figures")
