@@ -6,7 +6,7 @@ machine moves for minutes, takes more to raise an alarm where the faster half of
 """
 
 import math
-from collections.abc import Container, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import dropwhile
@@ -81,11 +81,6 @@ def is_judged(figure: str, unit: str, beside: Set[str]) -> bool:
     )
 
 
-def share(figure: str, beside: Container[str]) -> float:
-    """A figure may raise this share of a steady one's false alarms, by the figures with a reference beside it."""
-    return RARELY if MOVED_BY_OTHERS.get(figure) in beside else 1.0
-
-
 @dataclass(frozen=True, slots=True)
 class FigureHistory:
     """A figure was measured by jobs of some nights, which are given by position in their order.
@@ -112,7 +107,9 @@ class FigureHistory:
 
     @property
     def share(self) -> float:
-        return share(self.figure, self.references.figures if self.references else ())
+        """Say what share of a steady figure's false alarms it may raise, by the figures with a reference beside it."""
+        beside = self.references.figures if self.references else ()
+        return RARELY if MOVED_BY_OTHERS.get(self.figure) in beside else 1.0
 
     def since(self, nights: Sequence[Night]) -> Iterator[tuple[int, list[NightJob]]]:
         """Leave out nights before the first of the reference, by the order of storing: a clock may run backwards."""

@@ -34,7 +34,7 @@ from engine.result.gate import Outcome, at_most
 from engine.result.interval import Interval
 from reports.nights import detector
 from reports.nights.detector import FEWEST, NIGHTS_A_YEAR, Follower, Step
-from reports.nights.figures import figures, share
+from reports.nights.figures import MOVED_BY_OTHERS, figures
 from reports.nights.history import histories
 from reports.nights.report import named
 from reports.run_reports import sessions
@@ -82,7 +82,7 @@ def write(databases: list[Path], path: Path, first: int) -> None:
             for one in every:
                 values = [value for night in one.values for value in night]
                 beside = {other.figure for other in every if other.key == one.key}
-                if share(one.figure, beside) == 1 and len(values) >= FEWEST:
+                if MOVED_BY_OTHERS.get(one.figure) not in beside and len(values) >= FEWEST:
                     rows += [(f"{found.system} {names[one.key]} {one.figure}", f"{value:.6g}") for value in values]
     with path.open("w") as file:
         file.write(f"# Jobs of nothing changed on {' and '.join(sorted(devices))}, by simulate_nights.py --write.\n")
