@@ -6,7 +6,7 @@ machine moves for minutes, takes more to raise an alarm where the faster half of
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import dropwhile
@@ -111,12 +111,12 @@ class FigureHistory:
         beside = self.references.figures if self.references else ()
         return RARELY if MOVED_BY_OTHERS.get(self.figure) in beside else 1.0
 
-    def since(self, nights: Sequence[Night]) -> Iterator[tuple[int, list[NightJob]]]:
+    def since(self, nights: Sequence[Night]) -> dict[int, list[NightJob]]:
         """Leave out nights before the first of the reference, by the order of storing: a clock may run backwards."""
         if self.references is None:
-            return iter(())
+            return {}
         first = datetime.fromisoformat(self.references.first)
-        return dropwhile(lambda of: nights[of[0]].began < first, self.jobs.items())
+        return dict(dropwhile(lambda of: nights[of[0]].began < first, self.jobs.items()))
 
     def followed(self, jobs: Sequence[NightJob]) -> tuple[list[float], list[float]]:
         """Give how bad it is in each of these jobs, and seconds of the frozen program in those that ran it, both as

@@ -8,7 +8,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from statistics import median
 
 from scipy.special import stdtrit
@@ -47,7 +46,11 @@ def _limit(every: Iterable[FigureHistory]) -> float:
 
 
 def _judge(one: FigureHistory, nights: Sequence[Night], limit: float) -> None:
-    """Give a figure its verdicts, and the changes of its level."""
+    """Give a figure its verdicts, and the changes of its level.
+
+    Of GIVEN_UP nights without the figure none passes where the test has run; where it hasn't, an alarm stays, and the
+    next night says that it is given up.
+    """
     usual = one.references.figures.get(one.figure) if one.references else None
     if usual is None:
         jobs = 0
@@ -56,22 +59,35 @@ def _judge(one: FigureHistory, nights: Sequence[Night], limit: float) -> None:
             of = f", {jobs} of the {FEWEST_JOBS} jobs that one takes" if jobs < FEWEST_JOBS else " yet"
             one.verdicts[position] = one.unknown(values, f"no reference{of}")
         return
-    followed, watch = list[int](), Follower(limit * one.share)
-    for position, of_night in one.since(nights):
-        if followed and position - followed[-1] > GIVEN_UP + 1:
+    measured, watch, followed = one.since(nights), Follower(limit * one.share), list[int]()
+    alarm: Alarm | None = None
+    for at, night in enumerate(nights):
+        missed = at - followed[-1] if followed else 0
+        if of_night := measured.get(at):
+            followed.append(at)
+            level = -sum(each.left for each in watch.worse)
+            if found := watch.add(*one.followed(of_night)):
+                first = followed[-found.nights]
+                one.changes[first] = one.changes.get(first, 0.0) + found.size
+            last = watch.worse[-1] if watch.worse else None
+            alarm = Alarm(nights[followed[last.since]].name, math.expm1(last.left)) if last else None
+            lately = any(one.changes.get(each, 0.0) < 0 for each in followed[-WINDOWS[-1] :])
+            word: Word = "worse" if alarm else "better" if lately else "same"
+            values = one.measured(of_night)
+            one.verdicts[at] = _verdict(one, values, watch.last(), level, usual, len(followed), word, alarm)
+        elif alarm and missed > GIVEN_UP:
+            one.verdicts[at] = one.unknown((), f"its alarm is given up, as it was not measured in {GIVEN_UP} nights")
             watch.worse.clear()
-        followed.append(position)
-        level = -sum(each.left for each in watch.worse)
-        if found := watch.add(*one.followed(of_night)):
-            first = followed[-found.nights]
-            one.changes[first] = one.changes.get(first, 0.0) + found.size
-        last = watch.worse[-1] if watch.worse else None
-        alarm = Alarm(nights[followed[last.since]].name, math.expm1(last.left)) if last else None
-        lately = any(one.changes.get(at, 0.0) < 0 for at in followed[-WINDOWS[-1] :])
-        word: Word = "worse" if alarm else "better" if lately else "same"
-        values = one.measured(of_night)
-        one.verdicts[position] = _verdict(one, values, watch.last(), level, usual, len(followed), word, alarm)
-    _judge_absent(one, nights)
+            alarm = None
+        elif 0 < missed <= GIVEN_UP and _has_run(one, night):
+            one.verdicts[at] = one.unknown((), "it was not measured", alarm)
+        elif alarm:
+            one.verdicts[at] = one.unknown((), "its test was not run", alarm)
+
+
+def _has_run(one: FigureHistory, night: Night) -> bool:
+    """Say whether a night has run the figure's test. The canary is looked for in nights of ci/nightly alone."""
+    return (one.figure != CANARY or bool(night.chosen)) and any(job.key.name == one.key.name for job in night.jobs)
 
 
 def _verdict(
@@ -95,22 +111,6 @@ def _verdict(
         far=not alarm and math.expm1(effect) >= LEAST and effect > 2 * half,
         drift=drift if not alarm and drift >= LEAST and drift > math.expm1(expected.scale) else 0.0,
     )  # fmt: skip
-
-
-def _judge_absent(one: FigureHistory, nights: Sequence[Night]) -> None:
-    """Judge GIVEN_UP nights without the figure. None passes where the test has run; where it hasn't, an alarm stays,
-    and the next night says that it is given up. The canary is looked for in nights of ci/nightly alone.
-    """
-    for last, after in pairwise([*one.verdicts, len(nights)]):
-        alarm = one.verdicts[last].alarm
-        for position, night in enumerate(nights[last + 1 : min(after, last + GIVEN_UP + 1)], last + 1):
-            if (one.figure != CANARY or night.chosen) and any(job.key.name == one.key.name for job in night.jobs):
-                one.verdicts[position] = one.unknown((), "it was not measured", alarm)
-            elif alarm:
-                one.verdicts[position] = one.unknown((), "its test was not run", alarm)
-        if alarm and (at := last + GIVEN_UP + 1) < after:
-            reason = f"its alarm is given up, as it was not measured in {GIVEN_UP} nights"
-            one.verdicts[at] = one.unknown((), reason)
 
 
 def by_test(jobs: Iterable[NightJob]) -> Mapping[tuple[str, str, str], list[NightJob]]:
@@ -144,7 +144,7 @@ def suspects(history: History, known: References | None, tonight: Sequence[Night
         jobs = [job for job in tonight if job.key == one.key and one.figure in job.figures]
         if jobs and one.references and one.share >= 1 and one.key not in found:
             watch = Follower(limit)
-            for _, earlier in one.since(history.nights):
+            for earlier in one.since(history.nights).values():
                 watch.add(*one.followed(earlier))
             if watch.looks_worse(*one.followed(jobs)):
                 found.append(one.key)
