@@ -84,13 +84,18 @@ def _configure(arguments: Sequence[str]) -> bool:
 
 
 def has_action(arguments: Sequence[str]) -> bool:
-    """Say whether the words have an action; ReFrame accepts unambiguous beginnings of long options."""
-    words = [word.partition("=")[0] for word in arguments]
-    return any(
-        SHORT_ACTION.match(word) if not word.startswith("--") else any(a.startswith(word) for a in ACTIONS)
-        for word in words
-        if word.startswith("-") and word.strip("-")
-    )
+    """Say whether the words have an action."""
+    return any(is_one_of(word, ACTIONS, SHORT_ACTION) for word in arguments)
+
+
+def is_one_of(word: str, options: Iterable[str], short: re.Pattern[str]) -> bool:
+    """Say whether a word is one of these options; ReFrame accepts unambiguous beginnings of long ones. short: those of
+    one letter.
+    """
+    name = word.partition("=")[0]
+    if name.startswith("--"):
+        return len(name) > 2 and any(option.startswith(name) for option in options)
+    return bool(short.match(name))
 
 
 def _value(arguments: Sequence[str], *names: str) -> str | None:

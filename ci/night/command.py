@@ -17,6 +17,7 @@ exit code: 0 fine, 1 something got worse or failed, 2 couldn't judge all of it.
 import argparse
 import fcntl
 import os
+import re
 import signal
 import socket
 import sys
@@ -33,17 +34,17 @@ from night.procedure import report, run, say
 from night.session import ROOT, NightRun, night_name
 from reports.nights.report import UNKNOWN
 from suites.base.submission import check_here
-from suites.launcher import has_action
+from suites.launcher import has_action, is_one_of
 
 EXAMPLE = "4h or 1h30m"
-SELECTING = ("--name", "--checkpath", "--tag", "--system")
+SELECTING, SHORT = ("--name", "--checkpath", "--tag", "--system"), re.compile("-[nct]")
 """The night itself gives these options of ReFrame's, besides the one that says what to do."""
 
 
 def main(words: Sequence[str]) -> int:
     at = [*words, "--"].index("--")
     options, given = parser().parse_args(words[:at]), tuple(words[at + 1 :])
-    if selecting := [word for word in given if _selects(word) or has_action([word])]:
+    if selecting := [word for word in given if is_one_of(word, SELECTING, SHORT) or has_action([word])]:
         parser().error(f"{', '.join(selecting)} behind -- would run other tests: leave some out by --exclude.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that jobs are cancelled, as by an interrupt
     try:
@@ -85,14 +86,6 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def _selects(word: str) -> bool:
-    """Say whether a word is an option of SELECTING, which ReFrame takes shortened and as one letter, too."""
-    option = word.partition("=")[0]
-    if option.startswith("--"):
-        return len(option) > 2 and any(known.startswith(option) for known in SELECTING)
-    return option[:2] in {known[1:3] for known in SELECTING[:3]}
-
-
 def seconds(limit: str) -> int:
     """Return the seconds of a time limit. Raises UsageError."""
     with suppress(AttributeError):
@@ -109,9 +102,8 @@ def _locked(folder: Path, system: str) -> IO[str]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        lock.seek(0)
-        who = lock.read().strip() or "another ci/nightly"
         lock.close()
+        who = file.read_text().strip() or "another ci/nightly"
         raise UsageError(f"The nightly tests of {system} are being run by {who}: wait until that has ended.") from None
     except OSError as error:
         say(f"{file} can't be locked ({error.strerror}), so nothing keeps a second ci/nightly out.")
