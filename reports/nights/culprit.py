@@ -5,8 +5,8 @@ The parts of the night's results (NightJob.parts) are compared with those of the
 for first, because the others then wait for it, which looks like slow communication.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from reports.nights.history import NODES, NightJob
@@ -50,19 +50,16 @@ def culprit(test: str, tonight: Sequence[NightJob], before: Sequence[NightJob]) 
 Parts = Mapping[tuple[str, str], float]
 
 
-def _usual_parts(jobs: Iterable[NightJob]) -> Parts:
-    found = defaultdict[tuple[str, str], list[float]](list)
-    for job in jobs:
-        for part, value in job.parts.items():
-            found[part].append(value)
-    return {part: median(values) for part, values in found.items()}
+def _usual_parts(jobs: Sequence[NightJob]) -> Parts:
+    every = {part for job in jobs for part in job.parts}
+    return {part: median(job.parts[part] for job in jobs if part in job.parts) for part in every}
 
 
 def _of_hosts(parts: Parts) -> dict[str, float]:
     return {host: value for (kind, host), value in parts.items() if kind == "host" and value > 0}
 
 
-def _slow_node(tonight: Iterable[NightJob], before: Iterable[NightJob]) -> str:
+def _slow_node(tonight: Sequence[NightJob], before: Sequence[NightJob]) -> str:
     """Name the one node that is the slowest in most of tonight's jobs, by more than is usual; "" for none. Where all
     are known from before, each is measured by itself, as nodes may have unlike work.
     """

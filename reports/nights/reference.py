@@ -52,13 +52,12 @@ def _series(key: Key, new: Mapping[str, Reference], history: History, before: Re
     jobs = [job for job in history.jobs if job.key == key and job.figures]
     measured = {name for job in jobs for name in job.figures}
     old = {name: of for name, of in before.figures.items() if name in measured} if before else {}
-    states = defaultdict[str, dict[str, None]](dict)
-    for name, value in (item for job in jobs for item in job.state.items()):
-        states[name][value] = None
-    commits, devices, _ = (tuple(states.pop(name, ())) for name in ("commit", "device", NODES))
+    names = sorted({name for job in jobs for name in job.state})
+    states = {name: tuple(dict.fromkeys(job.state[name] for job in jobs if name in job.state)) for name in names}
+    commits, devices, _ = (states.pop(name, ()) for name in ("commit", "device", NODES))
     return ReferenceSet(
         **key._asdict(), nights=len(began), first=began[0], last=began[-1], commits=commits, devices=devices,
-        versions={name: tuple(values) for name, values in sorted(states.items())}, figures=old | dict(new),
+        versions=states, figures=old | dict(new),
     )  # fmt: skip
 
 

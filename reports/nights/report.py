@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from reports import text
 from reports.nights.culprit import culprit, what_changed
@@ -120,9 +119,8 @@ def _sentence(verdict: Verdict, test: str, nights: Sequence[Night]) -> str:
     alarm, worse = verdict.alarm, worse_by(verdict.unit)
     assert alarm is not None
     began = [night.name for night in nights].index(alarm.night)
-    jobs = [night.measured(verdict.key) for night in nights]
-    early = jobs[: max(0, began - 1)][-BEFORE:]
-    since, before = (list(chain.from_iterable(some)) for some in (jobs[began + 1 :], early))
+    early, late = nights[: max(0, began - 1)][-BEFORE:], nights[began + 1 :]
+    before, since = ([job for night in some for job in night.measured(verdict.key)] for some in (early, late))
     changed = what_changed([job.state for job in before], [job.state for job in since])
     way = "longer" if verdict.unit == "s" else "more" if worse > 0 else "less"
     size = text.percent(abs(alarm.effect if worse > 0 else -alarm.effect / (1 + alarm.effect)))
