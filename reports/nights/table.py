@@ -14,9 +14,7 @@ from reports.nights.figures import Verdict
 from reports.nights.report import NightReport
 from reports.page import Column, Table
 
-UNITS: Mapping[str, Callable[[float], str]] = {
-    "s": text.seconds, "flop/s": text.flops, "B": text.memory, "x": text.times
-}  # fmt: skip
+UNITS: Mapping[str, Callable[[float], str]] = {"s": text.seconds, "B": text.memory, "x": text.times}
 NOTE = (
     "The change is of the night's median by what the nights before let expect; at least 95 of 100 nights without "
     "any change lie within its interval. An alarm takes several nights that agree; better is what lately has changed "
