@@ -34,11 +34,11 @@ Word = Literal["worse", "better", "same", "unknown", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A figure's level got worse with that night. effect is how many times as bad as before the nights since then are,
-    less one.
+    """A figure's level got worse with the night at that position. effect is how many times as bad as before the nights
+    since then are, less one.
     """
 
-    night: str
+    since: int
     effect: float
 
 

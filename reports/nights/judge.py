@@ -70,7 +70,7 @@ def _judge(one: FigureHistory, nights: Sequence[Night], limit: float) -> None:
                 first = followed[-found.nights]
                 one.changes[first] = one.changes.get(first, 0.0) + found.size
             last = watch.worse[-1] if watch.worse else None
-            alarm = Alarm(nights[followed[last.since]].name, math.expm1(last.left)) if last else None
+            alarm = Alarm(followed[last.since], math.expm1(last.left)) if last else None
             lately = any(one.changes.get(each, 0.0) < 0 for each in followed[-WINDOWS[-1] :])
             word: Word = "worse" if alarm else "better" if lately else "same"
             values = one.measured(of_night)

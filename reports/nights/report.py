@@ -118,13 +118,12 @@ def _sentence(verdict: Verdict, test: str, nights: Sequence[Night]) -> str:
     """
     alarm, worse = verdict.alarm, worse_by(verdict.unit)
     assert alarm is not None
-    began = [night.name for night in nights].index(alarm.night)
-    early, late = nights[: max(0, began - 1)][-BEFORE:], nights[began + 1 :]
+    early, late = nights[: max(0, alarm.since - 1)][-BEFORE:], nights[alarm.since + 1 :]
     before, since = ([job for night in some for job in night.measured(verdict.key)] for some in (early, late))
     changed = what_changed([job.state for job in before], [job.state for job in since])
     way = "longer" if verdict.unit == "s" else "more" if worse > 0 else "less"
     size = text.percent(abs(alarm.effect if worse > 0 else -alarm.effect / (1 + alarm.effect)))
     who = culprit(CANARY if verdict.figure == CANARY else verdict.key.test, since, before)
-    said = f"{test}: {verdict.figure} is {size} {way} since the night {alarm.night}. "
+    said = f"{test}: {verdict.figure} is {size} {way} since the night {nights[alarm.since].name}. "
     said += f"Culprit: {who}. " if who else "Its parts tell no culprit. "
     return said + (f"Changed then: {'; '.join(changed)}." if changed else "Nothing that is recorded changed.")

@@ -173,10 +173,10 @@ def nights(folder: Path, count: int) -> int:
     return FINE if all(found) and not blamed else WORSE
 
 
-def alarms(of: NightReport) -> dict[tuple[Key, str, str], tuple[str, str]]:
+def alarms(of: NightReport) -> dict[tuple[Key, str, int], tuple[str, str]]:
     """Give the test and the sentence of each alarm, by its figure and the night with which that got worse."""
     return {
-        (one.key, one.figure, one.alarm.night): (one.key.test, of.alarms[one.key, one.figure])
+        (one.key, one.figure, one.alarm.since): (one.key.test, of.alarms[one.key, one.figure])
         for one in of.verdicts
         if one.alarm
     }
