@@ -17,7 +17,7 @@ more. From then on nights before it are moved by it, so that all nights tell of 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TypeAlias
 
@@ -198,24 +198,34 @@ def _last(clean: Floats) -> tuple[Noise, float] | None:
     return (noise_of(drawn_in(before)), float(clean[-1])) if len(before) >= FEWEST else None
 
 
-@dataclass(slots=True)
-class Open:
-    """A figure got worse with the night at that position, by that size, of which so much is left."""
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A figure's level got worse with the night of that number, by that size; so much of it is left (logarithms)."""
 
     since: int
     size: float
     left: float
+
+    @property
+    def effect(self) -> float:
+        """Say how many times as bad as before the nights since then are, less one."""
+        return math.expm1(self.left)
 
 
 @dataclass(slots=True)
 class Follower:
     """It follows a figure from night to night. limit: the share of nights in which chance alone may show a change.
 
-    worse: what later changes for the better haven't undone, the newest last.
+    passed: so many nights. nights: the numbers of those that have the figure, from 0. changes: with these the level has
+    changed, by the sum of the steps that begin with one. worse: what later changes for the better haven't undone, the
+    newest last.
     """
 
     limit: float
-    worse: list[Open] = field(default_factory=list)
+    passed: int = 0
+    nights: list[int] = field(default_factory=list)
+    changes: dict[int, float] = field(default_factory=dict)
+    worse: list[Alarm] = field(default_factory=list)
     _values: list[float] = field(default_factory=list)
     _canary: list[float] = field(default_factory=list)
     _clean: Floats = field(default_factory=lambda: np.empty(0))
@@ -223,12 +233,19 @@ class Follower:
     def add(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> Step | None:
         """Add a night, by how bad each of its jobs is as a logarithm; returns the change that it shows."""
         self._values, self._canary, self._clean = self._with(jobs, canary)
+        self.nights.append(self.passed)
+        self.passed += 1
         found = step(self._clean, self.limit)
         if found:
             since = len(self._values) - found.nights
             self._values[:since] = [value + found.size for value in self._values[:since]]
-            self._count(since, found)
+            self._count(self.nights[since], found.size)
         return found
+
+    def miss(self) -> int:
+        """Let a night without the figure pass; returns how many have been so since the last that had it."""
+        self.passed += 1
+        return self.passed - 1 - self.nights[-1] if self.nights else 0
 
     def last(self) -> tuple[Noise, float] | None:
         """Say what was expected of the last night, and how bad it was less what the canary explains; None where too few
@@ -250,15 +267,14 @@ class Follower:
         seen, of_canary = (np.array(each[-BASELINE - WINDOWS[-1] :]) for each in (values, moods))
         return values, moods, seen - explained(seen, of_canary)
 
-    def _count(self, since: int, found: Step) -> None:
-        """Remember what got worse, and forget what gains of half its size or more undo."""
-        if found.size > 0:
-            self.worse.append(Open(since, found.size, found.size))
-            return
-        gained = -found.size
+    def _count(self, since: int, size: float) -> None:
+        """Remember a change, and forget what got worse where gains of half its size or more undo that."""
+        self.changes[since] = self.changes.get(since, 0.0) + size
+        if size > 0:
+            self.worse.append(Alarm(since, size, size))
+        gained = -size
         while self.worse and gained > 0:
-            last = self.worse[-1]
-            last.left, gained = last.left - gained, gained - last.left
-            if last.left > last.size / 2:
-                break
-            self.worse.pop()
+            last = self.worse.pop()
+            left, gained = last.left - gained, gained - last.left
+            if left > last.size / 2:
+                self.worse.append(replace(last, left=left))

@@ -13,6 +13,7 @@ from itertools import dropwhile
 from statistics import median
 from typing import Literal
 
+from reports.nights.detector import Alarm
 from reports.nights.history import Night, NightJob
 from systems.references import CANARY, Key, References, ReferenceSet, worse_by
 
@@ -30,16 +31,6 @@ RARELY = 0.1
 """A figure that other work on the machine moves may raise this share of a steady figure's false alarms."""
 
 Word = Literal["worse", "better", "same", "unknown", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """A figure's level got worse with the night at that position. effect is how many times as bad as before the nights
-    since then are, less one.
-    """
-
-    since: int
-    effect: float
 
 
 @dataclass(frozen=True, slots=True)

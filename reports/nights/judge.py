@@ -12,8 +12,8 @@ from statistics import median
 
 from scipy.special import stdtrit
 
-from reports.nights.detector import FEWEST, WINDOWS, Follower, Noise, limit_of
-from reports.nights.figures import MOVED_BY_OTHERS, Alarm, FigureHistory, Verdict, Word, figures
+from reports.nights.detector import FEWEST, WINDOWS, Follower, limit_of
+from reports.nights.figures import MOVED_BY_OTHERS, FigureHistory, Verdict, Word, figures
 from reports.nights.history import History, Night, NightJob
 from systems.references import CANARY, FEWEST_JOBS, LEAST, Key, Reference, References, worse_by
 
@@ -59,23 +59,14 @@ def _judge(one: FigureHistory, nights: Sequence[Night], limit: float) -> None:
             of = f", {jobs} of the {FEWEST_JOBS} jobs that one takes" if jobs < FEWEST_JOBS else " yet"
             one.verdicts[position] = one.unknown(values, f"no reference{of}")
         return
-    measured, watch, followed = one.since(nights), Follower(limit * one.share), list[int]()
-    alarm: Alarm | None = None
+    measured, watch, alarm = one.since(nights), Follower(limit * one.share), None
     for at, night in enumerate(nights):
-        missed = at - followed[-1] if followed else 0
         if of_night := measured.get(at):
-            followed.append(at)
             level = -sum(each.left for each in watch.worse)
-            if found := watch.add(*one.followed(of_night)):
-                first = followed[-found.nights]
-                one.changes[first] = one.changes.get(first, 0.0) + found.size
-            last = watch.worse[-1] if watch.worse else None
-            alarm = Alarm(followed[last.since], math.expm1(last.left)) if last else None
-            lately = any(one.changes.get(each, 0.0) < 0 for each in followed[-WINDOWS[-1] :])
-            word: Word = "worse" if alarm else "better" if lately else "same"
-            values = one.measured(of_night)
-            one.verdicts[at] = _verdict(one, values, watch.last(), level, usual, len(followed), word, alarm)
-        elif alarm and missed > GIVEN_UP:
+            watch.add(*one.followed(of_night))
+            one.verdicts[at] = _verdict(one, one.measured(of_night), watch, level, usual)
+            alarm = one.verdicts[at].alarm
+        elif (missed := watch.miss()) > GIVEN_UP and alarm:
             one.verdicts[at] = one.unknown((), f"its alarm is given up, as it was not measured in {GIVEN_UP} nights")
             watch.worse.clear()
             alarm = None
@@ -83,6 +74,7 @@ def _judge(one: FigureHistory, nights: Sequence[Night], limit: float) -> None:
             one.verdicts[at] = one.unknown((), "it was not measured", alarm)
         elif alarm:
             one.verdicts[at] = one.unknown((), "its test was not run", alarm)
+    one.changes.update(watch.changes)
 
 
 def _has_run(one: FigureHistory, night: Night) -> bool:
@@ -90,14 +82,14 @@ def _has_run(one: FigureHistory, night: Night) -> bool:
     return (one.figure != CANARY or bool(night.chosen)) and any(job.key.name == one.key.name for job in night.jobs)
 
 
-def _verdict(
-    one: FigureHistory, values: Sequence[float], last: tuple[Noise, float] | None, level: float, usual: Reference,
-    nights: int, word: Word, alarm: Alarm | None,
-) -> Verdict:  # fmt: skip
+def _verdict(one: FigureHistory, values: Sequence[float], watch: Follower, level: float, usual: Reference) -> Verdict:
     """Set a night against what is expected of it with this mood. level: what open alarms have moved that by."""
-    if last is None:
-        return one.unknown(values, f"{nights - 1} of the {FEWEST} nights before that tell what is usual")
+    if (last := watch.last()) is None:
+        return one.unknown(values, f"{len(watch.nights) - 1} of the {FEWEST} nights before that tell what is usual")
     expected, now = last
+    alarm = watch.worse[-1] if watch.worse else None
+    lately = any(watch.changes.get(each, 0.0) < 0 for each in watch.nights[-WINDOWS[-1] :])
+    word: Word = "worse" if alarm else "better" if lately else "same"
     value, sign = median(values), worse_by(one.unit)
     mood = sign * math.log(value) - now
     without = expected.level + expected.drift + level
