@@ -28,8 +28,7 @@ from night.procedure import NO_RESULTS, OUT_OF_TIME, choose, nightly_tests, say
 from night.session import ROOT, NightRun
 from reports import text
 from reports.nights.history import NightJob, history
-from reports.nights.judge import NOTHING_KEPT
-from reports.nights.report import FINE, UNKNOWN, WORSE
+from reports.nights.report import FINE, NOTHING_KEPT, UNKNOWN, WORSE
 from reports.nights.table import junit_file
 from systems.references import name_of
 

@@ -5,8 +5,7 @@ nights, the two after those can only be far off. What isn't measured any more do
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -17,8 +16,6 @@ from reports.nights.figures import MOVED_BY_OTHERS, FigureHistory, Verdict, Word
 from reports.nights.history import History, Night, NightJob
 from systems.references import CANARY, FEWEST_JOBS, LEAST, Key, Reference, References, worse_by
 
-NOTHING_KEPT = "ReFrame has kept nothing of it, as where the night's time limit is reached"
-"""A night had to run a test of which there is no job."""
 GIVEN_UP = 12
 """An alarm is given up when its figure wasn't measured in so many nights."""
 CONFIDENCE = 0.95
@@ -103,29 +100,6 @@ def _verdict(one: FigureHistory, values: Sequence[float], watch: Follower, level
         far=not alarm and math.expm1(effect) >= LEAST and effect > 2 * half,
         drift=drift if not alarm and drift >= LEAST and drift > math.expm1(expected.scale) else 0.0,
     )  # fmt: skip
-
-
-def by_test(jobs: Iterable[NightJob]) -> Mapping[tuple[str, str, str], list[NightJob]]:
-    """Group jobs by partition, test and point, which is what is left of a key where a job has no result."""
-    found = defaultdict[tuple[str, str, str], list[NightJob]](list)
-    for job in jobs:
-        found[job.key.partition, job.key.test, job.key.point].append(job)
-    return found
-
-
-def without_result(night: Night) -> Iterator[Verdict]:
-    """Give the verdicts of a night's tests that have no result."""
-    for jobs in by_test(night.jobs).values():
-        failed = [job for job in jobs if job.failed]
-        without = failed or [job for job in jobs if job.reason and not any(job.figures for job in jobs)]
-        if without:
-            of = f"{len(failed)} of {len(jobs)} jobs: " if 0 < len(failed) < len(jobs) else ""
-            word: Word = "failed" if failed else "unknown"
-            yield Verdict(without[0].key, "", "", word, 0, reason=f"{of}{without[0].reason}")
-    there = {job.key.name for job in night.jobs}
-    for test, point in night.chosen:
-        if (test, point) not in there:
-            yield Verdict(Key("", test, point, "", 0, "", ""), "", "", "unknown", 0, reason=NOTHING_KEPT)
 
 
 def suspects(history: History, known: References | None, tonight: Sequence[NightJob]) -> list[Key]:

@@ -1,6 +1,6 @@
 """A report says of a night its verdicts, its alarms with their culprits, and how much chance is in them."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,14 +8,16 @@ from reports import text
 from reports.nights.culprit import culprit, what_changed
 from reports.nights.detector import FALSE_ALARMS_A_YEAR
 from reports.nights.figures import FigureHistory, Verdict, Word
-from reports.nights.history import History, Night
-from reports.nights.judge import by_test, judged, without_result
+from reports.nights.history import History, Night, NightJob
+from reports.nights.judge import judged
 from systems.references import CANARY, FEWEST_JOBS, Key, References, worse_by
 
 BEFORE = 20
 """This many nights before a change show how it was."""
 RANKS: Sequence[Word] = ("failed", "worse", "better", "same", "unknown")
 """Verdicts are listed in this order, those with an alarm first."""
+NOTHING_KEPT = "ReFrame has kept nothing of it, as where the night's time limit is reached"
+"""A night had to run a test of which there is no job."""
 FINE, WORSE, UNKNOWN = 0, 1, 2
 """These are the exit codes of par4d verdict."""
 
@@ -68,12 +70,32 @@ def night_reports(
     positions = [at for at, one in enumerate(history.nights) if night in (None, one.name)]
     for position in positions[-last:]:
         nights = history.nights[: position + 1]
-        verdicts = [*without_result(nights[-1]), *(one.verdicts[position] for one in every if position in one.verdicts)]
+        verdicts, odd = _without_result(nights[-1])
+        verdicts += (one.verdicts[position] for one in every if position in one.verdicts)
         verdicts.sort(key=lambda one: (not one.alarm, RANKS.index(one.word), plainly(one.key), one.figure))
         alarms = {(one.key, one.figure): _sentence(one, names[one.key], nights) for one in verdicts if one.alarm}
-        remarks = (*history.remarks, *_remarks(history, nights[-1], known, verdicts))
+        remarks = (*history.remarks, *_remarks(history, odd, known, verdicts))
         found.append(NightReport(history.system, nights[-1], tuple(verdicts), alarms, remarks, names, every))
     return found
+
+
+def _without_result(night: Night) -> tuple[list[Verdict], list[str]]:
+    """Give the verdicts of a night's tests that have no result, and a remark on each that has it of some jobs alone."""
+    verdicts, remarks, by_test = list[Verdict](), list[str](), defaultdict[object, list[NightJob]](list)
+    for job in night.jobs:
+        by_test[job.key.partition, job.key.name].append(job)  # of a key this is what a job without a result has
+    for jobs in by_test.values():
+        failed, odd = [job for job in jobs if job.failed], [job for job in jobs if job.reason and not job.failed]
+        if odd and any(job.figures for job in jobs):
+            remarks.append(f"{len(odd)} of {len(jobs)} jobs of {plainly(jobs[0].key)}: {odd[0].reason}.")
+        elif odd and not failed:
+            verdicts.append(Verdict(odd[0].key, "", "", "unknown", 0, reason=odd[0].reason))
+        if failed:
+            of = f"{len(failed)} of {len(jobs)} jobs: " if len(failed) < len(jobs) else ""
+            verdicts.append(Verdict(failed[0].key, "", "", "failed", 0, reason=f"{of}{failed[0].reason}"))
+    there = {job.key.name for job in night.jobs}
+    lost = [Key("", test, point, "", 0, "", "") for test, point in night.chosen if (test, point) not in there]
+    return verdicts + [Verdict(key, "", "", "unknown", 0, reason=NOTHING_KEPT) for key in lost], remarks
 
 
 def named(history: History) -> dict[Key, str]:
@@ -94,14 +116,13 @@ def plainly(key: Key) -> str:
     return " ".join(word for word in (key.test, key.point.replace("point=", "")) if word)
 
 
-def _remarks(history: History, night: Night, known: References | None, verdicts: Sequence[Verdict]) -> Iterable[str]:
+def _remarks(
+    history: History, odd: Iterable[str], known: References | None, verdicts: Sequence[Verdict]
+) -> Iterable[str]:
     if judged := sum(verdict.word in ("worse", "same", "better") for verdict in verdicts):
         chance = f"alarms are meant to be false {FALSE_ALARMS_A_YEAR:g} times a year"
         yield f"Chance: with {text.plural(judged, 'figure')} judged every night, {chance}."
-    for jobs in by_test(night.jobs).values():
-        odd = [job.reason for job in jobs if job.reason and not job.failed]
-        if odd and any(job.figures for job in jobs):
-            yield f"{len(odd)} of {len(jobs)} jobs of {plainly(jobs[0].key)}: {odd[0]}."
+    yield from odd
     if known is None:
         system, make = history.system, f"run `par4d reference make --system {history.system}`"
         yield f"There are no references of {system}: with {FEWEST_JOBS} jobs of a test, {make}."

@@ -12,8 +12,7 @@ from engine.errors import UsageError
 from night import against
 from night.against import LIMIT, Point, as_junit, as_text, checked_out, full_name, points
 from reports.nights.history import NightJob
-from reports.nights.judge import NOTHING_KEPT
-from reports.nights.report import WORSE
+from reports.nights.report import NOTHING_KEPT, WORSE
 from systems.references import Key
 
 COMMIT = "0123456789abcdef"
