@@ -5,7 +5,7 @@ from engine.result.interval import CONFIDENCE
 from engine.result.metrics import DEFINITIONS
 from reports import text
 from reports.nights import culprit, detector
-from reports.nights.figures import MOVED_BY_OTHERS, RARELY
+from reports.nights.judge import MOVED_BY_OTHERS, RARELY
 from reports.page import Block, Definitions, Page, Paragraph, Section
 from systems import references
 from systems.references import FEWEST_JOBS

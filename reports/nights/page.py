@@ -11,9 +11,8 @@ from reports import text
 from reports.columns import columns_of
 from reports.nights.chart import MOST_NIGHTS, chart
 from reports.nights.culprit import what_changed
-from reports.nights.figures import FigureHistory
 from reports.nights.history import NODES, History, Night
-from reports.nights.judge import GIVEN_UP
+from reports.nights.judge import GIVEN_UP, FigureHistory
 from reports.nights.report import FINE, WORSE, NightReport, night_reports
 from reports.nights.table import CHANGE, Amount, row, table
 from reports.page import Column, Download, Figure, Figures, Notice, Notices, Page, Paragraph, Section, Table

@@ -12,8 +12,8 @@ from itertools import accumulate
 
 from engine.errors import UsageError
 from engine.result import provenance
-from reports.nights.figures import figures
 from reports.nights.history import NODES, History
+from reports.nights.judge import figures
 from systems import references
 from systems.references import FEWEST_JOBS, Key, Reference, References, ReferenceSet
 

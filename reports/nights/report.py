@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from reports import text
 from reports.nights.culprit import culprit, what_changed
 from reports.nights.detector import FALSE_ALARMS_A_YEAR
-from reports.nights.figures import FigureHistory, Verdict, Word
 from reports.nights.history import History, Night, NightJob
-from reports.nights.judge import judged
+from reports.nights.judge import FigureHistory, Verdict, Word, judged
 from systems.references import CANARY, FEWEST_JOBS, Key, References, worse_by
 
 BEFORE = 20

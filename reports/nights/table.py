@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from reports import text
 from reports.columns import columns_of
-from reports.nights.figures import Verdict
+from reports.nights.judge import Verdict
 from reports.nights.report import NightReport
 from reports.page import Column, Table
 

@@ -34,8 +34,8 @@ from engine.result.gate import Outcome, at_most
 from engine.result.interval import Interval
 from reports.nights import detector
 from reports.nights.detector import FEWEST, NIGHTS_A_YEAR, Follower, Step
-from reports.nights.figures import MOVED_BY_OTHERS, figures
 from reports.nights.history import histories
+from reports.nights.judge import MOVED_BY_OTHERS, figures
 from reports.nights.report import named
 from reports.run_reports import sessions
 

@@ -12,9 +12,8 @@ from sample_nights import FIRST, night_name
 
 from reports.nights.culprit import culprit, what_changed
 from reports.nights.detector import Follower, limit_of
-from reports.nights.figures import FigureHistory, is_judged
 from reports.nights.history import History, Night, NightJob
-from reports.nights.judge import GIVEN_UP, judged, suspects
+from reports.nights.judge import GIVEN_UP, FigureHistory, is_judged, judged, suspects
 from reports.nights.reference import made, reference_of
 from systems.references import CANARY, Key, References, digest, worse_by
 
