@@ -60,7 +60,7 @@ def nightly_tests(described: Iterable[Mapping[str, Any]], history: History) -> l
         first = sum(one["node_hours"] for one in test["fixture_jobs"])
         known = name_of(name)
         if runs := [job.node_seconds / HOUR_S for job in history.jobs if job.figures and job.key.name == known]:
-            hours, by = MARGIN * median(runs), f"by {len(runs)} earlier job{'s' * (len(runs) > 1)}"
+            hours, by = MARGIN * median(runs), f"by {text.plural(len(runs), 'earlier job')}"
             by += ", and by the time limits of what it needs first" if first else ""
         found.append(NightlyTest(name, str(test["hashcode"]), hours + first, by, int(test["worth"])))
     return found
