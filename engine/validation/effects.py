@@ -3,12 +3,12 @@ judged each alone here, as in the times of batches their errors may cancel.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
 from engine.errors import UsageError
-from engine.grid import INNER, STREAM, Grid
+from engine.grid import INNER, SHARDING, SPLITTING_FEATURES, STREAM, Axis, Grid
 from engine.overlap.flags import Overlap
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Workload, rank
@@ -36,6 +36,8 @@ STEPS: dict[str, tuple[float, float]] = {
     "oar,ors,oag,cache=28": (9, 9),
 }
 """par4d IV saves so many percent by each overlap after those before it, of GPT-20B on GRID with 28 blocks cached."""
+HIDES = {words: (SHARDING,) if "ors" in words else SPLITTING_FEATURES for words in STEPS}
+"""Each of them hides communication along these axes."""
 ALL_STEPS = (34, 35.6)
 """All of them save 34 %, as printed; the four compose to 35.6 %."""
 GRID, GRID_SEQUENCES = Grid.parse("2x2x4x1"), 16
@@ -46,11 +48,12 @@ IN_NODE = 8
 SLOW_MODE, OTHER_MODES = 0.06, 0.55
 """Products of GPT-320B reach these shares of the advertised peak in mode TN and in others (axonn-sc24 V-C)."""
 
-
+NOT_KNOWN = "not known"
 HIDDEN = (
     "nothing in the model keeps a collective from running beside compute, so that it hides nearly all that can be "
     "hidden, and the papers' runs hid less"
 )
+LITTLE_LEFT = "an overlap saves little where those before it left little exposed, here {share:.1f} % of the time: {why}"
 FITTED = (
     "machines are fitted to times of batches, which can't tell compute from communication that wasn't hidden: the "
     "model exposes too little of it, and makes up for that by products that are too slow: here they reach less of what "
@@ -67,6 +70,12 @@ def effects(machines: Mapping[str, MachineModel]) -> list[Effect]:
     if perlmutter := machines.get(PERLMUTTER):
         found += _steps(perlmutter)
     return found
+
+
+def explained(effect: Effect, *, above: str = NOT_KNOWN, below: str = NOT_KNOWN) -> Effect:
+    """Give an effect the reason why more was predicted of it than was published, or less, whichever is so."""
+    reason = above if effect.off > 0 else below if effect.off < 0 else ""
+    return effect.model_copy(update={"reason": reason})
 
 
 def _saved(before: float, after: float) -> float:
@@ -92,7 +101,7 @@ def _grid_effects(machine: MachineModel) -> Iterator[Effect]:
             raise UsageError(f"No grid of {devices} devices with x={IN_NODE} holds {name}.")
         baseline, _, before = _best(workload, [min(baselines, key=lambda c: c.grid.shards)], machine)
         best, _, after = _best(workload, tried(workload, devices, machine), machine)
-        yield Effect(
+        effect = Effect(
             name="the model's grid by tensor parallelism in the node and HSDP",
             setting=f"{name} on {devices} GCDs, {best.grid} by {baseline.grid}, no overlap",
             unit="%",
@@ -101,6 +110,7 @@ def _grid_effects(machine: MachineModel) -> Iterator[Effect]:
             published_high=45,
             source="axonn-sc24 Fig. 7, 5B to 80B",
         )
+        yield explained(effect)
 
 
 def _overlap_effect(machine: MachineModel) -> Effect:
@@ -110,7 +120,7 @@ def _overlap_effect(machine: MachineModel) -> Effect:
     best, _, after = _best(workload, tried(workload, devices, machine), machine)
     none = replace(workload, training=replace(workload.training, overlap=NONE))
     _, _, before = _best(none, [best], machine)
-    return Effect(
+    effect = Effect(
         name="overlap of all-reduces, reduce-scatters and all-gathers by none",
         setting=f"{name} on {devices} GCDs, {best.grid}",
         unit="%",
@@ -118,8 +128,8 @@ def _overlap_effect(machine: MachineModel) -> Effect:
         published_low=18.69,
         published_high=22,
         source="axonn-sc24 Fig. 5 and Fig. 7",
-        reason=HIDDEN,
     )
+    return explained(effect, above=HIDDEN)
 
 
 def _parts(machine: MachineModel) -> Iterator[Effect]:
@@ -137,7 +147,7 @@ def _parts(machine: MachineModel) -> Iterator[Effect]:
         ("as PyTorch multiplies", untuned, 30.1, ONE_PRODUCT),
         ("tuned", tuned, 13.19, FITTED),
     ):
-        yield Effect(
+        effect = Effect(
             name=f"compute of a batch, products {what}",
             setting=setting,
             unit="s",
@@ -145,9 +155,9 @@ def _parts(machine: MachineModel) -> Iterator[Effect]:
             published_low=published,
             published_high=published,
             source=source,
-            reason=reason,
         )
-    yield Effect(
+        yield explained(effect, above=reason)
+    effect = Effect(
         name="products, of the advertised peak",
         setting=setting,
         unit="%",
@@ -155,8 +165,8 @@ def _parts(machine: MachineModel) -> Iterator[Effect]:
         published_low=100 * OTHER_MODES,
         published_high=100 * OTHER_MODES,
         source="axonn-sc24 V-C",
-        reason=FITTED,
     )
+    yield explained(effect, below=FITTED)
 
 
 def _products_rate(traced: Predictor, machine: MachineModel) -> float:
@@ -173,7 +183,7 @@ def _exposed(machine: MachineModel) -> Effect:
     log.info("%s on %d devices: exposed communication", name, devices)
     workload = published_workload(name, 2048, Overlap.parse("oar,ors,oag,cache=auto"), machine)
     best, _, step = _best(workload, tried(workload, devices, machine), machine)
-    return Effect(
+    effect = Effect(
         name="communication of a batch that isn't hidden",
         setting=f"{name} on {devices} GCDs, 4 M tokens, {best.grid}",
         unit="s",
@@ -181,30 +191,36 @@ def _exposed(machine: MachineModel) -> Effect:
         published_low=EXPOSED_S[0],
         published_high=EXPOSED_S[1],
         source="par4d Fig. 10",
-        reason=HIDDEN,
     )
+    return explained(effect, below=HIDDEN)
 
 
 def _steps(machine: MachineModel) -> Iterator[Effect]:
     """Predict what each overlap saves, on a grid that the paper names."""
     name = "gpt-20b"
-    times = []
+    played = []
     for words in ("none", *STEPS):
         log.info("%s on %s: overlap %s", name, GRID, words)
         workload = published_workload(name, GRID_SEQUENCES, Overlap.parse(words), machine)
         micro = GRID_SEQUENCES // GRID.batch_split
         _, _, step = _best(workload, [Candidate(GRID, micro, workload.needs(GRID, micro), {}, {})], machine)
-        times.append(step.time_s)
-    steps = [(words, *pair, low_high) for (words, low_high), pair in zip(STEPS.items(), pairwise(times), strict=True)]
-    steps.append(("all four", times[0], times[-1], ALL_STEPS))
+        played.append(step)
+    steps = [(words, *pair, low_high) for (words, low_high), pair in zip(STEPS.items(), pairwise(played), strict=True)]
+    steps.append(("all four", played[0], played[-1], ALL_STEPS))
     for words, before, after, (low, high) in steps:
-        yield Effect(
+        effect = Effect(
             name=f"overlap {words} by what came before" if words in STEPS else "overlap, all four by none",
             setting=f"{name} on {GRID.size} GPUs, {GRID}, 32 k tokens",
             unit="%",
-            predicted=_saved(before, after),
+            predicted=_saved(before.time_s, after.time_s),
             published_low=low,
             published_high=high,
             source="par4d IV",
-            reason=f"an overlap saves what was exposed before it, and {HIDDEN}",
         )
+        yield explained(effect, above=HIDDEN, below=_too_little(before, HIDES.get(words, Axis), low))
+
+
+def _too_little(before: Simulated, axes: Iterable[Axis], published: float) -> str:
+    """Give as the reason, if so, that less was exposed along the axes that an overlap hides than it is to save."""
+    share = 100 * sum(before.exposed_s.get(axis, 0.0) for axis in axes) / before.time_s
+    return LITTLE_LEFT.format(share=share, why=HIDDEN) if share < published else NOT_KNOWN

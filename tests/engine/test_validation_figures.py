@@ -11,8 +11,10 @@ import systems
 from engine.result import metrics
 from engine.validation import run
 from engine.validation.document import GridRow, JobRows, PublishedRow, campaigns
+from engine.validation.effects import NOT_KNOWN
 from engine.validation.held_out import HELD
 from engine.validation.orders import proved
+from engine.validation.product_rows import CLOSE
 from engine.validation.run import Run
 
 PERCENT = 0.01
@@ -127,17 +129,28 @@ def test_published_times_are_predicted_as_well_as_the_page_says() -> None:
         assert known is not None
         assert known.spread == pytest.approx(fit.machine.fitted.spread, rel=0.02)
     effects = {effect.name: effect for effect in found.effects}
-    for name, off in OFF.items():
-        assert effects[name].off == pytest.approx(off, abs=3 * PERCENT), name
-    assert all(effect.reason for effect in found.effects if abs(effect.off) > 0.15)
+    grids = [effect for effect in found.effects if effect.name == GRIDS]
+    assert [effect.predicted for effect in grids] == pytest.approx(SAVED_BY_GRIDS, abs=1)
+    assert {name: effects[name].off for name in effects} == pytest.approx({GRIDS: 0} | OFF, abs=3 * PERCENT)
+    for name, effect in effects.items():
+        if abs(effect.off) > CLOSE:
+            assert (effect.reason == NOT_KNOWN) == (name == "overlap oar by what came before"), name
 
 
 FIGURES = {"frontier": (5, 5, 0.048), "perlmutter": (7, 5, 0.229), "alps": (2, 2, 0.187)}
 """Rows that nothing was fitted to, how many lie in their intervals, and their mean absolute error."""
+GRIDS = "the model's grid by tensor parallelism in the node and HSDP"
+SAVED_BY_GRIDS = [35.3, 29.1, 22.2, 20.9, 42.9]
 OFF = {
+    "overlap of all-reduces, reduce-scatters and all-gathers by none": 0.68,
+    "compute of a batch, products as PyTorch multiplies": 0.72,
     "compute of a batch, products tuned": 0.44,
     "products, of the advertised peak": -0.25,
-    "overlap of all-reduces, reduce-scatters and all-gathers by none": 0.68,
+    "communication of a batch that isn't hidden": -0.95,
+    "overlap oar by what came before": -0.46,
+    "overlap oar,ors by what came before": 0.18,
+    "overlap oar,ors,oag by what came before": 0.09,
+    "overlap oar,ors,oag,cache=28 by what came before": -0.87,
     "overlap, all four by none": -0.09,
 }
-"""By so much does the model miss what was published of a part."""
+"""By so much does the model miss what was published of a part; SAVED_BY_GRIDS, in percent, lie within it."""
