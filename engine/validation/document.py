@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from engine import yaml_text
 from engine.batch import Batch
+from engine.data.dataset import Samples
 from engine.errors import UsageError
 from engine.models.catalogue import lookup
 from engine.overlap.flags import Overlap
@@ -184,12 +185,13 @@ class GridRow(Record):
 
 
 class JobRows(Record):
-    """These are the grids of one job, the fastest first, and the judged orders."""
+    """These are the grids of one job, the fastest first, and the judged orders. samples: what its sequences are."""
 
     name: str
     system: str
     source: str
     model: str
+    samples: Samples = "sequences"
     sequences: int
     grids: tuple[GridRow, ...]
     orders: tuple[Order, ...]

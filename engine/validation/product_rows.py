@@ -12,7 +12,7 @@ SQUARES = "squares"
 """This job has the square products, by which the empirical peak is known."""
 NEARLY_NOTHING = 0.1
 CLOSE = 0.15
-"""A prediction that is off by more is no good one: of a part of a step the page then has a reason."""
+"""A prediction that is off by more is no good one: the page then has a reason, or says that none is known."""
 Rule = Literal["first", "second"]
 RULES: dict[Rule, str] = {
     "first": "by the rule that was fixed before anything was measured a kernel takes 4 us at least",

@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from engine.grid import Grid
 from engine.planning.explain import aligned
 from engine.result import metrics
-from engine.validation.document import Effect, JobRows, PublishedRow, Validation
+from engine.validation.document import Effect, GridRow, JobRows, PublishedRow, Validation
 from engine.validation.orders import PLANNED, TOP, Proof, proved
 from engine.validation.product_rows import CLOSE, RULES, DeviceProducts, close
 
@@ -55,6 +56,10 @@ def _published(rows: Sequence[PublishedRow]) -> str:
                 f"{name}, {len(others)} rows that nothing was fitted to: mean absolute error {ours:.1%}, of the same "
                 f"share of the peak for all {flat:.1%}; {within} of {len(others)} within their intervals.\n"
             )
+        missed = [row for row in chosen if row.fitted and not row.low_s <= row.measured_s <= row.high_s]
+        if missed and name != "all":
+            said = (f"{r.model} on {r.devices:,}, {_error(r.predicted_s, r.measured_s)}" for r in missed)
+            text += f"{name}, fitted rows that lie outside of their own intervals: {'; '.join(said)}.\n"
     return text
 
 
@@ -71,12 +76,9 @@ def _job(job: JobRows) -> str:
         ("agnostic", lambda row: f"{row.place_agnostic:g}"),
         ("", lambda row: "fitted" if row.fitted else ""),
     ]
-    title = f"{job.name}: {job.model} on {job.system}, {job.sequences} sequences, the fastest grid first; {job.source}"
-    others = [row for row in job.grids if not row.fitted]
-    errors = [metrics.prediction_error(row.predicted_s, row.measured_s) for row in others]
-    waits = [(row.exposed_s, row.measured_exposed_s) for row in others if row.measured_exposed_s]
-    exposed = [metrics.prediction_error(predicted, measured) for predicted, measured in waits]
-    within = sum(row.low_s <= row.measured_s <= row.high_s for row in others)
+    title = (
+        f"{job.name}: {job.model} on {job.system}, {job.sequences} {job.samples}, the fastest grid first; {job.source}"
+    )
     text = f"{title}\n{_table(columns, job.grids)}"
     for order in job.orders:
         text += (
@@ -84,21 +86,41 @@ def _job(job: JobRows) -> str:
             f"{order.place_of_fastest:g}, rank correlation {order.spearman:.2f}"
             + (f", the first {order.lost:.1%} slower than the fastest\n" if order.lost is not None else "\n")
         )
-    computed = [row.compute_error for row in others if row.measured_s > row.measured_exposed_s]
-    off, off_exposed, off_compute = (
-        f"{metrics.median_absolute_error(some):.1%}" if some else "unknown" for some in (errors, exposed, computed)
-    )
-    return text + (
-        f"of {len(others)} grids that nothing was fitted to: median error {off} of the time, {off_exposed} of "
-        f"exposed communication, {off_compute} of compute; {within} within their intervals\n"
-    )
+    return text + _errors([row for row in job.grids if not row.fitted])
+
+
+def _errors(rows: Sequence[GridRow]) -> str:
+    """Say how far off runs are predicted, and of what parts: errors of compute and of what is exposed may cancel."""
+    waits = [(row.exposed_s, row.measured_exposed_s) for row in rows if row.measured_exposed_s]
+    parts = {
+        "time": [metrics.prediction_error(row.predicted_s, row.measured_s) for row in rows],
+        "compute": [row.compute_error for row in rows if row.measured_s > row.measured_exposed_s],
+        "exposed communication": [metrics.prediction_error(predicted, measured) for predicted, measured in waits],
+    }
+    columns: list[Column[tuple[str, list[float]]]] = [
+        ("", lambda part: part[0]),
+        ("median absolute error", lambda part: f"{metrics.median_absolute_error(part[1]):.1%}"),
+        (f"within {CLOSE:.0%}", lambda part: f"{sum(abs(one) <= CLOSE for one in part[1])} of {len(part[1])}"),
+        ("from", lambda part: f"{min(part[1]):+.0%}"),
+        ("to", lambda part: f"{max(part[1]):+.0%}"),
+    ]
+    known = [(name, errors) for name, errors in parts.items() if errors]
+    title = f"of {len(rows)} runs that nothing was fitted to {_within(rows)} within their intervals; errors:"
+    return f"{title}\n{_table(columns, known) if known else ''}"
+
+
+def _within(rows: Sequence[GridRow]) -> int:
+    return sum(row.low_s <= row.measured_s <= row.high_s for row in rows)
 
 
 def _summary(jobs: Sequence[JobRows]) -> str:
     """Say how often intervals hold, which order has proved best, and what each has done."""
     rest = [row for job in jobs for row in job.grids if not row.fitted]
-    within = sum(row.low_s <= row.measured_s <= row.high_s for row in rest)
-    text = f"all jobs: {within} of {len(rest)} grids that nothing was fitted to within their intervals\n"
+    text = f"all jobs: {_within(rest)} of {len(rest)} runs that nothing was fitted to within their intervals"
+    if piped := [row for row in rest if Grid.parse(row.grid).stages > 1]:
+        flat = [row for row in rest if row not in piped]
+        text += f", {_within(flat)} of {len(flat)} of one stage and {_within(piped)} of {len(piped)} pipelines"
+    text += "\n"
     if not (proofs := proved(job.orders for job in jobs)):
         return text
     columns: list[Column[Proof]] = [
@@ -126,7 +148,7 @@ def _effects(effects: Sequence[Effect]) -> str:
     for effect in effects:
         if abs(effect.off) > CLOSE and effect.reason:
             reasons[effect.reason].append(effect.name)
-    said = [f"{'; '.join(dict.fromkeys(names))}: {reason}." for reason, names in reasons.items()]
+    said = [f"{'; '.join(dict.fromkeys(names))}. The reason: {reason}." for reason, names in reasons.items()]
     return _table(columns, effects) + "".join(f"Off by more than {CLOSE:.0%}: {one}\n" for one in said)
 
 

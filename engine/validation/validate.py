@@ -247,6 +247,7 @@ def job_rows(job: MeasuredJob, steps: Mapping[str, Simulated], machine: MachineM
         system=job.system,
         source=job.source,
         model=job.model,
+        samples=papers.training.model.task.data.samples,
         sequences=job.sequences,
         grids=tuple(rows),
         orders=tuple(judged(name, by, {run.name: run.time_s for run in runs}) for name, by in orders.items()),
