@@ -29,29 +29,25 @@ INTERVALS = (
     "The interval of a job comes from the errors in the other jobs of its machine, that of a published time from those "
     "on the other machines: nine in ten of Student's t, by their root mean square about 0."
 )
-SHARED = (
-    " (where ranks share cores, what a collective takes of them counts as slower compute in the model, and as waiting "
-    "by the clock, so that the parts differ more than their sum)"
-)
-EXPOSED_WITHIN = 0.2
-"""Dotted lines stand at this error of exposed communication, and at CLOSE of a time."""
+PARTS = {"error": "Time", "compute_error": "Compute", "exposed_error": "Exposed communication"}
+"""Errors of predictions have these columns of grid_rows."""
 
 
 def blocks(name: str, job: JobRows) -> list[Block]:
     if not job.grids:
         return [Paragraph("No grid of this job was measured.")]
     rows = grid_rows(job)
+    samples = job.samples.removesuffix("s")
     first = Paragraph(
-        f"{text.plural(len(rows), 'grid')} of {text.clean(job.model, 120)} with "
-        f"{text.plural(job.sequences, 'sequence')} a batch on {text.clean(job.system, 120)}, {text.clean(job.source)}. "
-        f"{_errors(rows)}"
+        f"{_runs(rows)} of {text.clean(job.model, 120)} with {text.plural(job.sequences, samples)} a batch on "
+        f"{text.clean(job.system, 120)}, {text.clean(job.source)}. {_held(rows)}"
     )
     figures = (
         *(_rank(name, order, rows) for order in PLACES),
-        _against(name, "time", "Time per batch", "measured_s", "predicted_s", rows, CLOSE, ("low_s", "high_s")),
-        _against(name, "exposed", "Exposed communication", "measured_exposed_s", "exposed_s", rows, EXPOSED_WITHIN),
+        _against(name, "time", "Time per batch", "measured_s", "predicted_s", rows, ("low_s", "high_s")),
+        _against(name, "exposed", "Exposed communication", "measured_exposed_s", "exposed_s", rows),
     )
-    return [first, Figures(figures), _orders(name, job), _grids(name, rows)]
+    return [first, *_errors(name, rows), Figures(figures), _orders(name, job), _grids(name, rows)]
 
 
 def over_all(jobs: Sequence[JobRows]) -> list[Block]:
@@ -62,8 +58,8 @@ def over_all(jobs: Sequence[JobRows]) -> list[Block]:
         return []
     held = sum(int(rows["held"].sum()) for rows in rest)
     said = Paragraph(
-        f"Of {text.plural(count, 'grid')} that nothing was fitted to, {held:,} measured times lie in the predicted "
-        f"interval, where nine in ten are meant to. {INTERVALS}"
+        f"Of {text.plural(count, 'run')} that nothing was fitted to, {held:,} measured times lie in the predicted "
+        f"interval, where nine in ten are meant to{_by_stages(pd.concat(rest))}. {INTERVALS}"
     )
     proofs = proved(job.orders for job in jobs)
     if not proofs:
@@ -76,22 +72,75 @@ def over_all(jobs: Sequence[JobRows]) -> list[Block]:
     return [said, Table("Orders over all jobs", columns, data, "orders", note)]
 
 
-def _errors(rows: pd.DataFrame) -> str:
-    """Say how far off the predictions of grids are that nothing was fitted to, and how often the intervals hold."""
-    rest = rows[~rows["fitted"]]
-    times, exposed = rest["error"].dropna().tolist(), rest["exposed_error"].dropna().tolist()
-    if not times:
-        return "The model was fitted to all of them: they tell nothing of how well it predicts."
-    said = (
-        f"Of the {text.plural(len(rest), 'grid')} that the model was not fitted to, the median absolute error of the "
-        f"predicted time is {text.percent(metrics.median_absolute_error(times))}"
+def _by_stages(rest: pd.DataFrame) -> str:
+    """Say how often the intervals of pipelines and of other runs hold, where there are pipelines."""
+    is_piped = rest["stages"] > 1
+    if not is_piped.any():
+        return ""
+    flat, piped = (
+        f"{int(held.sum()):,} of {len(held):,}" for held in (rest.loc[~is_piped, "held"], rest.loc[is_piped, "held"])
     )
-    if exposed:
-        said += f", of exposed communication {text.percent(metrics.median_absolute_error(exposed))}"
-    if computed := rest["compute_error"].dropna().tolist():
-        off = metrics.median_absolute_error(computed)
-        said += f", of compute {text.percent(off)}{SHARED if off > CLOSE else ''}"
-    return f"{said}; {int(rest['held'].sum()):,} of {len(rest):,} measured times lie in the predicted interval."
+    return f": {flat} of one stage, and {piped} pipelines"
+
+
+def _runs(rows: pd.DataFrame) -> str:
+    grids = text.plural(rows["of_grid"].nunique(), "grid")
+    return grids if rows["of_grid"].is_unique else f"{text.plural(len(rows), 'run')} on {grids}"
+
+
+def _held(rows: pd.DataFrame) -> str:
+    """Say how often the intervals hold of what nothing was fitted to."""
+    rest = rows[~rows["fitted"]]
+    if rest.empty:
+        return "The model was fitted to all of them: they tell nothing of how well it predicts."
+    return (
+        f"Of the {text.plural(len(rest), 'run')} that the model was not fitted to, {int(rest['held'].sum()):,} have "
+        "their measured time in the predicted interval."
+    )
+
+
+def _errors(name: str, rows: pd.DataFrame) -> list[Block]:
+    """Say how far off the predictions are that nothing was fitted to, and of what parts; nothing without any."""
+    rest = rows[~rows["fitted"]]
+    parts = {what: rest[key].dropna() for key, what in PARTS.items()}
+    data = pd.DataFrame(
+        [
+            {
+                "what": what, "median": metrics.median_absolute_error(errors.tolist()), "runs": len(errors),
+                "within": int((errors.abs() <= CLOSE).sum()), "low": errors.min(), "high": errors.max(),
+            }
+            for what, errors in parts.items()
+            if not errors.empty
+        ]
+    )  # fmt: skip
+    if data.empty:
+        return []
+    columns = columns_of(
+        Column("What", "what", numeric=False),
+        Column("Runs", "runs", text.count),
+        Column(f"Within {CLOSE:.0%}", "within", text.count),
+        Column("Median absolute error", "median", text.percent, figure="median_absolute_error"),
+        Column("Lowest error", "low", text.signed, figure="prediction_error"),
+        Column("highest", "high", text.signed, figure="prediction_error"),
+    )
+    note = f"Of runs that nothing was fitted to. {_why(rest)}"
+    if (rest["stages"] > 1).any():
+        note += " What a pipeline exposes has the time in which its stages are idle, too."
+    return [Table("How far off the predictions are", columns, data, f"{name}-errors", note)]
+
+
+def _why(rest: pd.DataFrame) -> str:
+    """Say that no reason is known for errors of parts, and how often those of a run cancel in part."""
+    known = rest.dropna(subset=["compute_error", "exposed_error"])
+    far = known[known[["compute_error", "exposed_error"]].abs().max(axis=1) > CLOSE]
+    if far.empty:
+        return ""
+    opposite = int((far["compute_error"] * far["exposed_error"] < 0).sum())
+    return (
+        f"In {len(far):,} of {len(known):,} compute, exposed communication or both are off by more than {CLOSE:.0%}, "
+        f"in {opposite:,} of them in opposite directions, so that the time shows less of it. It isn't known why they "
+        "are off."
+    )
 
 
 def _rank(name: str, order: str, rows: pd.DataFrame) -> Figure:
@@ -116,7 +165,7 @@ def _rank(name: str, order: str, rows: pd.DataFrame) -> Figure:
 
 
 def _against(
-    name: str, suffix: str, title: str, measured: str, predicted: str, rows: pd.DataFrame, within: float,
+    name: str, suffix: str, title: str, measured: str, predicted: str, rows: pd.DataFrame,
     ends: tuple[str, str] | None = None,
 ) -> Figure:  # fmt: skip
     groups = []
@@ -124,10 +173,10 @@ def _against(
         part = rows[rows["fitted"] == fitted]
         dots = Line.of(part, measured, predicted, colour, label, kind="open dots" if fitted else "dots")
         groups.append(dots.between(part, *ends) if ends else dots)
-    caption = f"On the line prediction and measurement agree; dotted: {text.percent(within)} above and below."
+    caption = f"On the line prediction and measurement agree; dotted: {text.percent(CLOSE)} above and below."
     caption += " Whiskers: the predicted interval." if ends else ""
     caption += " Open marks: grids that the model was fitted to." if rows["fitted"].any() else ""
-    drawing = against(groups, Scale("measured seconds"), Scale("predicted seconds"), within=within)
+    drawing = against(groups, Scale("measured seconds"), Scale("predicted seconds"), within=CLOSE)
     keys = ["grid", measured, predicted, *(ends or ()), "fitted"]
     said = _described(rows, measured, predicted) + caption
     return Figure(f"{title}, predicted and measured", caption, drawing, rows[keys], f"{name}-{suffix}", said)

@@ -33,7 +33,7 @@ def blocks(validation: Validation) -> list[Block]:
     rows = published_rows(validation)
     if rows.empty:
         return []
-    said = [verdict(f"On {system}", part) for system, part in rows.groupby("system", sort=False)]
+    said = [verdict(f"On {system}", part) + outside(part) for system, part in rows.groupby("system", sort=False)]
     if len(said) > 1:
         said.insert(0, verdict("In all", rows))
     groups = [part for _, part in rows.groupby(["system", "source"], sort=False)]
@@ -54,6 +54,16 @@ def verdict(where: str, rows: pd.DataFrame) -> str:
         f"{text.percent(ours)}, that of the baseline {text.percent(baseline)}: {winner(ours, baseline)}. "
         f"{held:,} of {len(rest):,} published times lie in the predicted interval."
     )
+
+
+def outside(rows: pd.DataFrame) -> str:
+    """Name the rows that lie outside of their intervals though the model was fitted to them, if there are any."""
+    fitted = rows[rows["fitted"]].dropna(subset=["error"])
+    off = fitted[~fitted["time_s_published"].between(fitted["low_s"], fitted["high_s"])]
+    named = "; ".join(
+        f"{row['model']} on {text.count(row['ranks'])}, {text.signed(row['error'])}" for _, row in off.iterrows()
+    )
+    return f" Fitted rows that lie outside of theirs: {named}." if named else ""
 
 
 def mean_errors(rows: pd.DataFrame) -> tuple[float, float]:

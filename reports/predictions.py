@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from engine.grid import Axis
+from engine.grid import Axis, Grid
 from engine.planning.document import GridPlan, Row
 from engine.result import metrics
 from engine.validation.document import JobRows, PublishedRow, Validation
@@ -80,18 +80,24 @@ def _plan_row(plan: GridPlan, row: Row) -> dict[str, object]:
 
 def grid_rows(job: JobRows) -> pd.DataFrame:
     """One row a measured grid of a job, the fastest first. error, exposed_error, compute_error: of predictions; held:
-    whether the measured time lies in the interval; fitted_words: in words.
+    whether the measured time lies in the interval; fitted_words: in words. grid: the run's name, of_grid its grid.
     """
     names = "measured_s measured_exposed_s predicted_s exposed_s low_s high_s equations_s agnostic_s"
     rows = [
-        {"grid": row.name, "fitted": row.fitted, "fitted_words": FITTED if row.fitted else ""}
+        {
+            "grid": row.name,
+            "of_grid": row.grid,
+            "stages": Grid.parse(row.grid).stages,
+            "fitted": row.fitted,
+            "fitted_words": FITTED if row.fitted else "",
+        }
         | fields(row, seconds, names)
         | fields(row, number, f"compute_error {' '.join(PLACES.values())}")
         for row in job.grids
     ]
-    table = pd.DataFrame(
-        rows, columns=[*("grid", "fitted", "fitted_words", "compute_error"), *names.split(), *PLACES.values()]
-    ).sort_values("measured_s", kind="stable", ignore_index=True)  # fmt: skip
+    own = ("grid", "of_grid", "stages", "fitted", "fitted_words", "compute_error")
+    table = pd.DataFrame(rows, columns=[*own, *names.split(), *PLACES.values()])
+    table = table.sort_values("measured_s", kind="stable", ignore_index=True)
     return table.assign(
         error=by_row(metrics.prediction_error, table["predicted_s"], table["measured_s"]),
         exposed_error=by_row(metrics.prediction_error, table["exposed_s"], table["measured_exposed_s"]),

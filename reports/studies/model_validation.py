@@ -20,10 +20,10 @@ from reports.study import Study, trainings_of
 TITLE = "Performance model"
 SUMMARY = "How well predicted times agree with measured grids and with published times, beside a trivial guess."
 LEAD = (
-    "The model that plans are made with, held against what was measured. Every valid grid of a few small jobs was "
-    "timed, and the order that the model gives is set beside the order measured. Published times are predicted from "
-    "two rows a machine, those with the fewest devices and with the most up to 8,192, which are marked and left out of "
-    "every error."
+    "The model that plans are made with, held against what was measured. Small jobs were timed on all of their valid "
+    "grids, or on chosen grids and pipelines, and the order that the model gives is set beside the order measured. "
+    "Published times are predicted from two rows a machine, those with the fewest devices and with the most up to "
+    "8,192, which are marked and left out of every error."
 )
 MEASURE = "reframe -c suites/model_validation.py --system local -r"
 PREDICT = "par4d plan --validate --out results/validation.json"

@@ -43,7 +43,20 @@ SAMPLES: dict[str, Any] = {
 # What is counted or read from a clock as it stands: everything else that is a number is a derived figure.
 READ = {
     *("among", "num_bytes", "gloo", "memory", "nccl", "mpi"),
-    *("ranks", "nodes", "jobs", "rounds", "calls", "bytes", "size", "median_time_s", "compared", "commits", "tokens"),
+    *(
+        "ranks",
+        "nodes",
+        "jobs",
+        "runs",
+        "rounds",
+        "calls",
+        "bytes",
+        "size",
+        "median_time_s",
+        "compared",
+        "commits",
+        "tokens",
+    ),
     *("apart", "ring", "groups", "message_bytes", "layers", "forwards", "changed", "own_s", "chosen_s", "best_s"),
     *("compute_s", "collectives_s", "blocking_s", "exposed_s", "hidden_s", "axis_s", "loss", "serial_loss"),
     *(
