@@ -1,6 +1,6 @@
 """Does `ci/nightly` find what got worse, name its culprit, and stay silent while nothing changes? For real.
 
-    python tests/suites/prove_nights.py                40 nights without any change and three faults; 18 minutes
+    python tests/suites/prove_nights.py                40 nights without any change and three faults; 20 minutes
     python tests/suites/prove_nights.py --quiet 5      of 25 nights without any change
 
 As root on Linux, on a virtual cluster of its own with two nodes: 20 nights make references, and in --quiet more none
