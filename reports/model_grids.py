@@ -118,7 +118,7 @@ def _errors(name: str, rows: pd.DataFrame) -> list[Block]:
     columns = columns_of(
         Column("What", "what", numeric=False),
         Column("Runs", "runs", text.count),
-        Column(f"Within {CLOSE:.0%}", "within", text.count),
+        Column(f"Within {text.percent(CLOSE)}", "within", text.count),
         Column("Median absolute error", "median", text.percent, figure="median_absolute_error"),
         Column("Lowest error", "low", text.signed, figure="prediction_error"),
         Column("highest", "high", text.signed, figure="prediction_error"),
@@ -137,9 +137,9 @@ def _why(rest: pd.DataFrame) -> str:
         return ""
     opposite = int((far["compute_error"] * far["exposed_error"] < 0).sum())
     return (
-        f"In {len(far):,} of {len(known):,} compute, exposed communication or both are off by more than {CLOSE:.0%}, "
-        f"in {opposite:,} of them in opposite directions, so that the time shows less of it. It isn't known why they "
-        "are off."
+        f"In {len(far):,} of {len(known):,} compute, exposed communication or both are off by more than "
+        f"{text.percent(CLOSE)}, in {opposite:,} of them in opposite directions, so that the time shows less "
+        "of it. It isn't known why they are off."
     )
 
 

@@ -42,9 +42,9 @@ def verdict(found: DeviceProducts) -> str:
     launch = text.seconds(seconds(found.kernel_s))
     return (
         f"{of}, {RULES[found.rule]} ({launch}): {close(found.rows)} of {text.plural(len(found.rows), 'product')} lie "
-        f"within {CLOSE:.0%}, by the baseline {close(found.rows, at_one_rate=True)}; of the {len(found.long):,} that "
-        f"take more than twice as long as that, {close(found.long)} and {close(found.long, at_one_rate=True)}. By the "
-        f"mean error {better}."
+        f"within {text.percent(CLOSE)}, by the baseline {close(found.rows, at_one_rate=True)}; of the "
+        f"{len(found.long):,} that take more than twice as long as that, {close(found.long)} and "
+        f"{close(found.long, at_one_rate=True)}. By the mean error {better}."
     )
 
 
@@ -53,7 +53,7 @@ def gained(found: Sequence[DeviceProducts]) -> str:
     by_rule = []
     for one in found:
         ours, flat = close(one.rows), close(one.rows, at_one_rate=True)
-        of = f"{ours} instead of {flat} of {len(one.rows):,} within {CLOSE:.0%}"
+        of = f"{ours} instead of {flat} of {len(one.rows):,} within {text.percent(CLOSE)}"
         by_rule.append(f"{of} on {text.clean(one.device, 80)} by the {one.rule} rule")
     return f"What the model's tiles and waves gain over one rate for all: {'; '.join(by_rule)}. {NO_ATTENTION}"
 
@@ -77,7 +77,7 @@ def _jobs(found: Sequence[DeviceProducts]) -> Table:
         Column("A kernel takes at least", "launch", text.seconds),
         Column("Share of the empirical peak, by other jobs", "share", text.percent),
         Column("Products", "products", text.count),
-        Column(f"Within {CLOSE:.0%}", "within", text.count),
+        Column(f"Within {text.percent(CLOSE)}", "within", text.count),
         Column("Median error", "median", text.percent, figure="median_absolute_error"),
         Column("that of the baseline", "baseline", text.percent, figure="median_absolute_error"),
     )

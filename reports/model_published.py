@@ -132,7 +132,7 @@ def effects(validation: Validation) -> list[Block]:
         if abs(one.off) > CLOSE and one.reason:
             reasons.setdefault(text.clean(one.reason), []).append(text.clean(one.name))
     said = [
-        Paragraph(f"Off by more than {CLOSE:.0%}: {'; '.join(dict.fromkeys(names))}. The reason: {reason}.")
+        Paragraph(f"Off by more than {text.percent(CLOSE)}: {'; '.join(dict.fromkeys(names))}. The reason: {reason}.")
         for reason, names in reasons.items()
     ]
     return [Table("Effects, predicted and published", columns, data, "effects", note), *said]

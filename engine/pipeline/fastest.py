@@ -53,7 +53,7 @@ def fastest(
 
 
 def as_fast(times_s: Mapping[Choice, float]) -> Choice:
-    """Find the first whose time is AS_FAST that of the fastest."""
+    """Find the first whose time is at most a share of AS_FAST longer than the least."""
     least_s = min(times_s.values())
     return next(choice for choice, time_s in times_s.items() if time_s <= least_s * (1 + AS_FAST))
 
