@@ -5,7 +5,7 @@ worse, judges, and keeps the summary.
 import math
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -54,12 +54,14 @@ def run(night: NightRun, node_hours: float, jobs: int) -> NightReport:
 
 def nightly_tests(described: Iterable[Mapping[str, Any]], history: History) -> list[NightlyTest]:
     """Return the tests that ReFrame describes, with their costs by earlier runs where there are any."""
-    found = []
+    earlier, found = defaultdict[tuple[str, str], list[float]](list), []
+    for job in history.jobs:
+        if job.figures:
+            earlier[job.key.name].append(job.node_seconds / HOUR_S)
     for test in described:
         name, hours, by = str(test["display_name"]), float(test["node_hours"]), "by its time limit"
         first = sum(one["node_hours"] for one in test["fixture_jobs"])
-        known = name_of(name)
-        if runs := [job.node_seconds / HOUR_S for job in history.jobs if job.figures and job.key.name == known]:
+        if runs := earlier.get(name_of(name)):
             hours, by = MARGIN * median(runs), f"by {text.plural(len(runs), 'earlier job')}"
             by += ", and by the time limits of what it needs first" if first else ""
         found.append(NightlyTest(name, str(test["hashcode"]), hours + first, by, int(test["worth"])))

@@ -258,7 +258,8 @@ def planned_order(runs: Sequence[MeasuredRun], steps: Mapping[str, Simulated], p
     """Order runs as a plan does. Of the schedules of a grid and micro-batch it has the one that AUTO takes; those that
     are faster by less than that asks for come behind it.
     """
-    preferred = [None, *dict.fromkeys(choice.name for choice in candidates(2, 4, room=2))]
+    every = dict.fromkeys(choice.name for choice in candidates(2, 4, room=2))  # schedules in the order of preference
+    preferred = [None, *every]
     schedules = {run.name: ScheduleChoice.parse(run.schedule).name if run.schedule else None for run in runs}
     listed = sorted(runs, key=lambda run: (preferred.index(schedules[run.name]), run.name))
     alike = defaultdict[tuple[str, int | None], dict[str, float]](dict)
