@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
+    StorageMeta,
     TensorProperties,
     TensorStorageMetadata,
 )
@@ -97,7 +98,7 @@ class Contents:
             for entry in self._entries
         }
         files = [File(rank) for rank in range(self._grid.size)]
-        dcp.FileSystemWriter(folder).finish(Metadata(tensors), self._results(files))  # type: ignore[arg-type]
+        _TableWriter(folder).finish(Metadata(tensors), self._results(files))  # type: ignore[arg-type]
         return {file.name: file.num_bytes for file in files if file.num_bytes}
 
     def _results(self, files: Sequence["File"]) -> Iterator[list[WriteResult]]:
@@ -117,6 +118,16 @@ class Contents:
                 for place in places
             ]
         return self._shards[key]
+
+
+class _TableWriter(dcp.FileSystemWriter):
+    """Writer of a table of contents without the path at which it is written.
+
+    The folder gets another name when it is whole, and a path is pickled by a name that changes with Python's versions.
+    """
+
+    def storage_meta(self) -> StorageMeta:
+        return StorageMeta(save_id=self.save_id)
 
 
 class File:

@@ -1,12 +1,13 @@
 """Checkpoints: saved on one grid and resumed on another, whole or not there, and refused when they don't fit."""
 
+import io
 import pickle
 import re
 import resource
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from training import grid_id
 
 from engine.batch import Batch
 from engine.checkpoint import contents, store
+from engine.checkpoint.contents import Contents, Entry
 from engine.checkpoint.manifest import Manifest, Saved, find, network, read_any, read_manifest, write_manifest
 from engine.comm.funnel import Comm
 from engine.errors import RunError, UsageError
@@ -283,6 +285,31 @@ def test_a_table_of_contents_can_not_run_code(tmp_path: Path, call: Callable[...
     file.write_bytes(pickle.dumps(_Hostile(call, "never", "upper")))
     with file.open("rb") as stream, pytest.raises(pickle.UnpicklingError, match="has no place in a checkpoint"):
         store._Unpickler(stream).load()
+
+
+class _Modules(pickle.Unpickler):
+    """Records from which packages a pickle takes what it names."""
+
+    packages: set[str] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        self.packages |= {module.partition(".")[0]}
+        return super().find_class(module, name)
+
+
+def test_a_table_of_contents_has_no_name_that_another_python_lacks(tmp_path: Path) -> None:
+    """And no path, which has such a name and is another one when the checkpoint is whole."""
+    entry = Entry("w", Placement("w", (6, 10), (None, None), sharded=True, init=Constant(0)), torch.float32)
+    Contents([entry], Grid()).write_table(tmp_path)
+    table = _Modules(io.BytesIO((tmp_path / ".metadata").read_bytes()))
+    assert table.load().state_dict_metadata["w"].size == torch.Size((6, 10))
+    assert table.packages - {"builtins"} == {"torch"}
+
+
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local", "pathlib.of.a.later.version"])
+def test_the_path_in_an_older_table_of_contents_is_read_whatever_python_wrote_it(module: str) -> None:
+    content = f"c{module}\nPosixPath\n(V/\nVsaved\ntR.".encode()
+    assert store._Unpickler(io.BytesIO(content)).load() == PurePath("/saved")
 
 
 def _save_twice(comm: Comm, config: TrainConfig) -> None:
