@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from allocations import peak_of_steps
 
 from engine.batch import Batch
@@ -30,6 +31,10 @@ UNET = ModelChoice(model="unet-tiny")
 VIT = ModelChoice(architecture="vit", layers=3, hidden=128, heads=4, image=64, patch=8, classes=64)
 HALF_GRADIENTS = {"offload": True, "reduce_dtype": "bf16"}
 MODELS = {"wide": WIDE_VOCABULARY, "deep": DEEP, "llama": LLAMA, "bert": BERT, "vit": VIT, "unet": UNET}
+UNFOLDED = not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+"""Whether PyTorch unfolds the images of a convolution in bf16, nine times their size, as this processor has no
+instructions for it and no GPU does: such steps are counted as on a GPU.
+"""
 MODELS |= {"llama8": replace(LLAMA, layers=8), "vit4": replace(VIT, layers=4)}
 
 
@@ -106,9 +111,12 @@ def test_a_step_allocates_what_is_counted(
     model: str, grid: str, batch: Batch, precision: str, checkpoint: CheckpointEvery, overlap: str
 ) -> None:
     config = _config(MODELS[model], grid, batch, precision, checkpoint, overlap)
+    if UNFOLDED and (model, precision) == ("unet", "bf16"):
+        config = replace(config, device="cuda")
     assert config.grid is not None
-    real = peak_of_steps(config.training(config.model.resolve()), config.grid)
-    assert needs(config).total == pytest.approx(real, rel=0.05)
+    training = config.training(config.model.resolve())
+    measure = peak_of_steps if config.device == "cpu" else lambda *step: trace(*step).peak_bytes
+    assert needs(config).total == pytest.approx(measure(training, config.grid), rel=0.05)
 
 
 STAGED = [
