@@ -156,10 +156,10 @@ def _writers(entries: Sequence[Entry], grid: Grid, shape: Sequence[int]) -> list
         held = entry.placement.axes
         of_stage = load.take([entry.stage], axis=AXES.index(CUTTING_STAGES))
         heaviest = of_stage.max(axis=tuple(dim for dim, axis in enumerate(AXES) if axis in held), keepdims=True)
-        least = list(np.unravel_index(heaviest.argmin(), heaviest.shape))
+        least = [int(place) for place in np.unravel_index(np.argmin(heaviest), heaviest.shape)]
         least[AXES.index(CUTTING_STAGES)] = entry.stage
         writers = tuple(
-            slice(None) if axis in held else slice(int(at), int(at) + 1) for axis, at in zip(AXES, least, strict=True)
+            slice(None) if axis in held else slice(at, at + 1) for axis, at in zip(AXES, least, strict=True)
         )
         load[writers] += entry.placement.local_numel(grid) * entry.dtype.itemsize
         found[entry.name] = writers

@@ -41,6 +41,6 @@ def read(file: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         )
     records = content.reshape(-1, RECORD)
     labels = records[:, 0]
-    if labels.max() >= CLASSES:
-        raise UsageError(f"{file} has an image of class {labels.max()}, but CIFAR-10 has {CLASSES}: unpack it again.")
+    if (largest := int(np.max(labels))) >= CLASSES:
+        raise UsageError(f"{file} has an image of class {largest}, but CIFAR-10 has {CLASSES}: unpack it again.")
     return records[:, 1:], labels
