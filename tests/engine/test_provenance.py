@@ -82,7 +82,7 @@ def test_a_record_has_versions_times_and_each_host_once() -> None:
     record = collect(
         start=start, launcher="srun", hosts=["n2", "n1", "n2"], devices=["A100"] * 3, environ={"OMP_NUM_THREADS": "4"}
     )
-    assert record.versions["torch"] == torch.__version__
+    assert record.versions["torch"] == metadata.version("torch")
     assert record.versions["par4d"] == metadata.version("par4d")
     assert "python" in record.versions
     assert (record.hosts, record.devices, record.launcher) == (("n2", "n1"), ("A100",), "srun")

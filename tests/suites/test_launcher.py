@@ -102,8 +102,9 @@ def test_a_bad_system_file_is_told_in_one_sentence_whatever_system_is_asked_for(
 def test_every_action_of_reframe_is_known(tmp_path: Path) -> None:
     usage = reframe(tmp_path, "--help").out
     (group,) = re.findall(r"\((--ci-generate [^)]*)\)", usage)
-    actions = [part.split()[0] for part in group.split(" | ")]
+    actions = re.findall(r"(?:^|\|)\s*(-\S+)", group)
     assert {"-r", "--dry-run", "--show-config"} <= set(actions)
+    assert len(actions) == group.count("|") + 1
     for action in actions:
         assert launcher.complete([action]) == [action]
 
