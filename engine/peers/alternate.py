@@ -2,6 +2,7 @@
 in another environment has a process beside it (external_side.py).
 """
 
+import logging
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -26,9 +27,12 @@ from engine.peers.ours import Ours
 from engine.peers.peer import Peer, StepMetrics
 from engine.peers.timed_side import LocalSide, on_batches
 from engine.peers.watchdog import At, Fail, Turn, end, limited, nobody, timed, warm_up
+from engine.progress import RENEWED
 from engine.result.peers import NOTHING, SIDES, Measured, SideName
 from engine.training.run import tuned
 from engine.training.stall import Stalled, watched
+
+log = logging.getLogger(__name__)
 
 ALONE = Launch(0, 1, 0, "none", "127.0.0.1", 0)
 
@@ -109,10 +113,12 @@ def measure(
             names = names[::-1]
         for name in names:
             at(warm_up(name, comparison, case))
+            log.info("%s: warm-up of %s", comparison.name, name, extra=RENEWED)
             sides[name] = build[name]()
         if len(sides) == len(SIDES):
             check_equal(comparison.name, sides["ours"].values, sides["peer"].values, TOLERANCES[case.precision])
         for index in range(case.rounds):
+            log.info("%s: round %d/%d", comparison.name, index + 1, case.rounds, extra=RENEWED)
             for name in names if index % 2 == 0 else reversed(names):  # each goes first in every other round
                 comm.barrier()  # until which a rank is at the turn that others are still at
                 at(timed(name, comparison, case, index))
