@@ -1,11 +1,12 @@
-"""Validation trains a small GPT on real text, and a small U-Net on images, serially and on 2x2x2x2 with every axis
-active (par4d VII-A and Fig. 8).
+"""Validation trains a small GPT on real text, and a small U-Net on images, serially and on a 4D grid (par4d VII-A and
+Fig. 8): 2x2x2x2 on GPUs, and on processors 2x1x2x2, whose eight ranks two cores can share.
 
+    reframe -c suites/validation.py --system local -n '^Validation' -S Validation.grid=2x2x2x2    16 ranks here, too
     reframe -c suites/validation.py --system perlmutter -n UNet -S data=/path/to/cifar    what prepare-images has made
     reframe -c suites/validation.py --system perlmutter -S model=unet-250m    another network that fits one device
 
 Both runs start from the same weights and see the same samples, so their loss curves must be the same but for rounding.
-The virtual cluster has eight ranks, of which each of three axes takes two. The U-Net's first losses and its gradients
+The U-Net's first losses and its gradients
 are held to those of PyTorch's DDP, too, from weights none of which begins as 0.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import reframe as rfm
-from reframe.core.builtins import fixture, variable
+from reframe.core.builtins import fixture, run_after, variable
 from reframe.core.exceptions import SanityError
 
 from engine.grid import Grid
@@ -49,7 +50,7 @@ class Recipe:
     iterations: int = 100
 
 
-# On processors a network small enough for 16 ranks on two cores, in fp64, where the curves agree to 6e-15. On GPUs the
+# On processors a network small enough for two cores, in fp64, where the curves agree to 6e-15. On GPUs the
 # 125M network of par4d VII-A, in fp32: rounding differs from the first step on, and grows.
 RECIPES = {
     "cpu": Recipe(
@@ -74,7 +75,7 @@ UNETS = {
     ),
 }  # fmt: skip
 UNET = UNETS[SYSTEM.device.kind]
-GRID = "2x1x2x2" if SYSTEM.name == "vcluster" else "2x2x2x2"
+GRID = {"cpu": "2x1x2x2", "cuda": "2x2x2x2"}[SYSTEM.device.kind]
 
 
 class Text(Corpus):
@@ -135,12 +136,16 @@ class SerialUNetCurve(UNetCurve):
 
 
 class BesideSerial(rfm.RegressionTestPlugin):
-    """The same training on all ranks; its curve is compared with the serial one, step by step."""
+    """The same training on all ranks of the grid; its curve is compared with the serial one, step by step."""
 
     record: dict[str, Any]
     serial: Any
     grid: str
     precision: str
+
+    @run_after("init")
+    def take_the_grids_ranks(self) -> None:
+        self.num_tasks = Grid.parse(self.grid).size
 
     def judge(self) -> None:
         if reason := apart(_losses(self.record), _losses(self.serial.record), self.precision):
@@ -158,7 +163,6 @@ class Validation(BesideSerial, LossCurve):
 
     descr = "loss curve of 4D training against serial training"
     worth = Worth.CORRECTNESS
-    num_tasks = Grid.parse(GRID).size
     grid = GRID
     variant = "4d"
     tags = {"validation", NIGHTLY}
@@ -172,7 +176,6 @@ class UNetValidation(BesideSerial, UNetCurve):
 
     descr = "loss curve of 4D training against serial training"
     worth = Worth.CORRECTNESS
-    num_tasks = Grid.parse(GRID).size
     grid = GRID
     variant = "4d"
     tags = {"validation"}

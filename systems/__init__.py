@@ -99,7 +99,7 @@ class Partition(Record):
     transport: what NCCL has to take there, where the machine has a network that it doesn't take by itself.
     longest_jobs: what the queue allows, where that depends on a job's nodes.
     max_jobs: how many may run at once; two that measure disturb each other where they share a network.
-    time_limit: how long one training run may take there.
+    time_limit: how long one training run may take there; of a local one nights count it, and nothing ends it.
     """
 
     name: str = Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_-]*$")
@@ -118,6 +118,11 @@ class Partition(Record):
     longest_jobs: LongestJobs | None = None
     max_jobs: int = Field(default=1, gt=0)
     time_limit: TimeLimit
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether jobs are processes of this machine, which no queue ends (systems/schedulers.py)."""
+        return self.scheduler == "local"
 
 
 class System(Record):

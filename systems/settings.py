@@ -9,7 +9,7 @@ import shlex
 from typing import Any
 
 import systems
-from systems import Partition, System, launchers
+from systems import Partition, System, launchers, schedulers
 
 ENVIRONMENT = "engine"
 RESULTS = "results/reframe"
@@ -18,7 +18,7 @@ REPORT = {"report_file": f"{RESULTS}/run-report-{{sessionid}}.json"}
 OFTEN = {"poll_rate_min": 4}
 """How often ReFrame asks a scheduler of one's own: its usual rate falls, and sees a job of seconds much too late."""
 
-__all__ = ["launchers", "site_configuration"]  # importing launchers is what registers them
+__all__ = ["launchers", "schedulers", "site_configuration"]  # importing them is what registers what they have
 
 
 def account() -> str | None:
@@ -55,7 +55,7 @@ def _partition(system: System, partition: Partition) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": partition.name,
         "descr": system.title,
-        "scheduler": partition.scheduler,
+        "scheduler": schedulers.NAME if partition.is_local else partition.scheduler,
         "launcher": partition.launcher,
         "access": access(partition),
         "environs": [ENVIRONMENT],
@@ -79,7 +79,7 @@ def _partition(system: System, partition: Partition) -> dict[str, Any]:
         entry["resources"] = [{"name": "_rfm_gpu", "options": [asked.format(devices="{num_gpus_per_node}")]}]
     if system.node.devices and system.device.kind == "cuda":
         entry["devices"] = [{"type": "gpu", "num_devices": system.node.devices.value}]
-    if partition.scheduler == "local":  # said here, or ReFrame finds it out and keeps it in the home directory
+    if partition.is_local:  # said here, or ReFrame finds it out and keeps it in the home directory
         entry["processor"] = {"num_cpus": os.cpu_count() or 1}
     return entry
 

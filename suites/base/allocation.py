@@ -5,6 +5,7 @@ from reframe.core.builtins import loggable, run_after, run_before, variable
 from reframe.utility import typecheck as typ
 
 import systems
+from systems import schedulers
 
 LONGEST_COLLECTIVE_S, OF_LIMIT_TO_A_COLLECTIVE = 300, 0.25
 LONGEST_MEETING_S, OF_LIMIT_TO_MEET = 1200, 0.5
@@ -55,7 +56,7 @@ class Allocation(rfm.RegressionTestPlugin):
     @property
     def timeout_options(self) -> list[str]:
         """Time-outs for every command, so that one that hangs says why before its job's time is over."""
-        limit_s = self.time_limit_s
+        limit_s = schedulers.STANDSTILL_S if self.partition.is_local else self.time_limit_s
         collective_s = min(LONGEST_COLLECTIVE_S, int(limit_s * OF_LIMIT_TO_A_COLLECTIVE))
         meeting_s = min(LONGEST_MEETING_S, int(limit_s * OF_LIMIT_TO_MEET))
         return ["--timeout", str(collective_s), "--meeting-timeout", str(meeting_s)]

@@ -14,7 +14,7 @@ from suites.base.series import AUTO, Point, points, too_long
 from suites.base.training import Refused, Training
 
 SYSTEM = systems.load(runtime().system.name)
-ON_THIS_MACHINE = any(partition.scheduler == "local" for partition in SYSTEM.partitions)
+ON_THIS_MACHINE = any(partition.is_local for partition in SYSTEM.partitions)
 FEWEST_CORES = 2
 
 

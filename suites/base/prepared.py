@@ -22,7 +22,7 @@ class Prepared(Allocation, rfm.RunOnlyRegressionTest):
     python = variable(str, value=sys.executable)
     num_tasks = 1
     local = SYSTEM.device.kind == "cuda"
-    time_limit = "1m"
+    time_limit = None if local else "1m"
     into = made = ""
 
     def options(self) -> list[str]:
