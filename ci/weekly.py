@@ -1,72 +1,224 @@
-"""Do the libraries of ci/peers still train what the engine trains? Once a week, in some minutes.
+"""Does all of Par4D still work, on other machines, too? Once a week, in some hours, part by part.
 
-    ci/weekly
-    ci/weekly --minutes 110 --junit weekly.xml
+    ci/weekly                               # every part; --list names them
+    ci/weekly --resume                      # after a break: the parts that are not done on this commit
+    ci/weekly --part lowest --part python3.13
 
-It makes all environments of peers that aren't there, which takes the internet, and runs the tests of which ci/test
-leaves a part to the week: does every library train what the engine trains, in the memory that is said of it, every
-grid, flag and schedule what the serial model does, is each wrong collective noticed, and are the published times
-predicted as the model's page says? No GPU or job is needed: ranks are processes of this host, and networks are tiny.
+Parts are the files of tests of which ci/test runs a few cases and the week all (does every library of ci/peers train
+what the engine trains, every grid, flag and schedule what the serial model does, is each wrong collective noticed, are
+published times predicted?), training on 16 ranks with all four axes, and ci/test once more: with the instructions of an
+older processor, with the lowest and the newest versions of what Par4D needs, and with each other Python on PATH, in
+clones of the last commit. It takes the internet, no GPU and no job.
 
 exit code: 0 fine, 1 something is not as it has to be, 2 couldn't test all of it, as where a library can't be installed.
 """
 
 import argparse
+import json
 import os
+import platform
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from xml.etree import ElementTree
+
+from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
+from tabulate import tabulate
+
+from engine.files import write_text
+from engine.result.provenance import git_state, processor_name
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results" / "weekly"
 FINE, WRONG, UNKNOWN = 0, 1, 2
+OUTCOMES = {FINE: "fine", WRONG: "wrong", UNKNOWN: "unknown"}
 MARK = "mark.weekly"
 """Files with this leave some of their tests to the week, which runs all of theirs."""
+AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+PYTHONS = ("python3.11", "python3.12", "python3.13")
+ON_16_RANKS = ["-c", "suites/validation.py", "-n", "^Validation", "-S", "Validation.grid=2x2x2x2", "--system", "local"]
+SUMMARY = re.compile(r"^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*) in [\d.]+s", re.MULTILINE)
+COUNTED = ("passed", "failed", "skipped")
+SHOWN_LINES = 40
+MODIFIED, UNTOLD = ", modified", "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part of a week."""
+
+    name: str
+    words: Sequence[str]
+    """The command, to run in the project's folder."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to that of the week."""
+    cloned: bool = False
+    """Whether it runs in a clone of the last commit, with an environment of its own."""
+    of_peers: bool = False
+    """Whether no test may be skipped, as one is whose library couldn't be installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Outcome of a part."""
+
+    part: str
+    code: int = -1
+    """FINE, WRONG or UNKNOWN; -1 for a part that has not run."""
+    minutes: float = 0.0
+    tests: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of tests that passed, failed or were skipped."""
+    commit: str = ""
+    processor: str = ""
+
+    def is_done(self, commit: str) -> bool:
+        """Return whether running the part again would tell nothing new."""
+        return self.code in (FINE, WRONG) and self.commit == commit and not commit.endswith((MODIFIED, UNTOLD))
+
+
+def parts() -> Iterator[Part]:
+    """Yield the parts of a week on this machine."""
+    for file in sorted(ROOT.glob("tests/*/test_*.py")):
+        if MARK in file.read_text():
+            words = [sys.executable, "-m", "pytest", "-rs", str(file.relative_to(ROOT))]
+            yield Part(file.stem.removeprefix("test_"), words, of_peers=True)
+    yield Part("16-ranks", ["ci/bin/reframe", *ON_16_RANKS])
+    if platform.machine() == "x86_64":
+        yield Part("avx2", ["ci/test"], AVX2)
+    yield Part("lowest", ["ci/test", "tests"], {"PAR4D_VERSIONS": "lowest"}, cloned=True)
+    yield Part("newest", ["ci/test"], {"PAR4D_VERSIONS": "newest"}, cloned=True)
+    for name in PYTHONS:
+        there = subprocess.run([name, "--version"], capture_output=True, check=False) if shutil.which(name) else None
+        if there and not there.returncode and not sys.version.startswith(name.removeprefix("python") + "."):
+            yield Part(name, ["ci/test"], {"PAR4D_PYTHON": name}, cloned=True)
 
 
 def main() -> int:
+    every = {part.name: part for part in parts()}
     options = argparse.ArgumentParser(
         "ci/weekly", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--minutes", metavar="N", type=float, default=240, help="to take at most (default: 240)")
+    options.add_argument("--part", metavar="NAME", action="append", choices=every, help="this one; may be repeated")
+    options.add_argument("--resume", action="store_true", help="leave out the parts that are done on this commit")
+    options.add_argument("--list", action="store_true", help="show the parts and their last outcomes, and run nothing")
+    options.add_argument("--minutes", metavar="N", type=float, default=360, help="to take at most (default: 360)")
     options.add_argument("--junit", metavar="FILE", type=Path, default=ROOT / "results" / "weekly.xml",
-                         help="gets the outcome of every test (default: results/weekly.xml)")  # fmt: skip
+                         help="gets the outcome of every part (default: results/weekly.xml)")  # fmt: skip
     given = options.parse_args()
+    chosen = [every[name] for name in given.part or every]
+    if given.list:
+        _show([_last(part.name) or Outcome(part.name) for part in chosen])
+        return FINE
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that what was started ends, as by an interrupt
-    ends, junit = time.monotonic() + 60 * given.minutes, given.junit.resolve()
-    junit.parent.mkdir(parents=True, exist_ok=True)
+    ends, junit, commit = time.monotonic() + 60 * given.minutes, given.junit.resolve(), _commit()
     junit.unlink(missing_ok=True)  # nobody may take it for this week's
-    files = [str(path) for path in sorted(ROOT.glob("tests/*/test_*.py")) if MARK in path.read_text()]
-    _run([str(ROOT / "ci" / "peers"), "all"], ends)  # tests of what is missing skip
-    code = _run([sys.executable, "-m", "pytest", *files, "-rs", f"--junitxml={junit}"], ends)
-    suites = list(ElementTree.parse(junit).iter("testsuite")) if junit.exists() else []
-    if code == 1 and suites:
-        _say("A library, a grid or a schedule doesn't do what it has to, as the lines above say.")
-        return WRONG
-    if code != 0 or any(int(suite.get("skipped", "0")) or not int(suite.get("tests", "0")) for suite in suites):
-        _say("Not every library was tested in time, so the week's check can't be judged: the lines above say why.")
-        return UNKNOWN
-    _say("Every library trains what the engine trains.")
-    return FINE
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    last = {part.name: _last(part.name) for part in chosen if given.resume}
+    done = {name: outcome for name, outcome in last.items() if outcome and outcome.is_done(commit)}
+    if any(part.of_peers for part in chosen if part.name not in done):
+        _say("making the environments of peers")
+        _run([str(ROOT / "ci" / "peers"), "all"], ROOT, {}, RESULTS / "peers.log", ends)  # tests of others skip
+    for number, part in enumerate(chosen, 1):
+        if part.name not in done:
+            _say(f"part {number} of {len(chosen)}, {part.name}")
+            done[part.name] = found = _outcome(part, commit, ends)
+            write_text(RESULTS / f"{part.name}.json", json.dumps(asdict(found)))
+            _say(f"{part.name} is {OUTCOMES[found.code]} after {found.minutes:.1f} minutes{_end_of_log(found)}")
+    outcomes = [done[part.name] for part in chosen]
+    _write_junit(outcomes, junit)
+    _show(outcomes)
+    codes = {outcome.code for outcome in outcomes}
+    return WRONG if WRONG in codes else UNKNOWN if UNKNOWN in codes else FINE
 
 
-def _run(words: Sequence[str], ends: float) -> int:
+def _outcome(part: Part, commit: str, ends: float) -> Outcome:
+    began, log, root = time.monotonic(), RESULTS / f"{part.name}.log", ROOT
+    write_text(log, "")
+    if part.cloned:
+        root = RESULTS / f"{part.name}.clone"
+        shutil.rmtree(root, ignore_errors=True)
+        clone = _run(["git", "clone", "--quiet", str(ROOT), str(root)], ROOT, {}, log, ends)
+        ready = clone == 0 and _run(["ci/setup"], root, part.environment, log, ends) == 0
+        code = _run(part.words, root, part.environment, log, ends) if ready else UNKNOWN
+        shutil.rmtree(root, ignore_errors=True)
+    else:
+        code = _run(part.words, root, part.environment, log, ends)
+    tests = Counter[str]()
+    for line in SUMMARY.findall(log.read_text(errors="replace")):
+        tests.update({word: int(count) for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", line)})
+    if code not in OUTCOMES or (part.of_peers and (tests["skipped"] or not tests["passed"]) and not tests["failed"]):
+        code = UNKNOWN
+    return Outcome(part.name, code, (time.monotonic() - began) / 60, dict(tests), commit, processor_name())
+
+
+def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, ends: float) -> int:
     """Return a command's exit code, UNKNOWN if it doesn't end in time. All that it started ends with this function."""
-    running = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True)
-    try:
-        return running.wait(max(ends - time.monotonic(), 0.0))
-    except subprocess.TimeoutExpired:
-        _say(f"{Path(words[0]).name} took longer than --minutes and was ended.")
-        return UNKNOWN
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
+    with log.open("a") as out:
+        running = subprocess.Popen(
+            words, cwd=folder, env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            return running.wait(max(ends - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            out.write("ended by ci/weekly, as --minutes are over\n")
+            return UNKNOWN
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+
+
+def _commit() -> str:
+    commit, modified = git_state(ROOT)
+    return f"{commit or UNTOLD}{MODIFIED if modified else ''}"
+
+
+def _last(name: str) -> Outcome | None:
+    """Return how a part ended last; None where that isn't known."""
+    with suppress(OSError, ValueError, TypeError):
+        return Outcome(**json.loads((RESULTS / f"{name}.json").read_text()))
+    return None
+
+
+def _end_of_log(outcome: Outcome) -> str:
+    if outcome.code == FINE:
+        return ""
+    log = RESULTS / f"{outcome.part}.log"
+    lines = log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
+    return "\n".join([f"; the end of {log}:", *(f"    {line}" for line in lines)])
+
+
+def _show(outcomes: Sequence[Outcome]) -> None:
+    all_tests, minutes = Counter[str](), sum(outcome.minutes for outcome in outcomes)
+    for outcome in outcomes:
+        all_tests.update(outcome.tests)
+    rows = [(one.part, OUTCOMES.get(one.code, "not run"), one.minutes, one.tests) for one in outcomes]
+    cells = [(*row[:3], *(row[3].get(word, 0) for word in COUNTED)) for row in (*rows, ("all", "", minutes, all_tests))]
+    table = tabulate(cells, headers=("part", "outcome", "minutes", *COUNTED), floatfmt=".1f")
+    print(f"\n{table}\n{processor_name()}, {os.cpu_count()} cores")  # noqa: T201
+
+
+def _write_junit(outcomes: Sequence[Outcome], file: Path) -> None:
+    suite = TestSuite("weekly")
+    for outcome in outcomes:
+        case = TestCase(outcome.part, "weekly", 60 * outcome.minutes)
+        if outcome.code != FINE:
+            kind = Failure if outcome.code == WRONG else Error
+            case.result = [kind(f"{OUTCOMES[outcome.code]}{_end_of_log(outcome)}")]
+        suite.add_testcase(case)
+    xml = JUnitXml()
+    xml.add_testsuite(suite)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    xml.write(str(file))
 
 
 def _say(sentence: str) -> None:
@@ -77,7 +229,7 @@ def _say(sentence: str) -> None:
 if __name__ == "__main__":
     try:
         code = main()
-    except Exception:  # an exit code of 1 would blame a library
+    except Exception:  # an exit code of 1 would blame a part
         traceback.print_exc()
         code = UNKNOWN
     sys.exit(code)

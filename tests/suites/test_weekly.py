@@ -1,5 +1,6 @@
-"""ci/weekly: when a week is fine, and that nothing outlives it."""
+"""ci/weekly: when a part is fine, how a week is taken up again, and that nothing outlives it."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -7,69 +8,102 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import test_libraries
 
-from weekly import MARK, UNKNOWN
+from weekly import FINE, MARK, UNKNOWN, WRONG
 
 ROOT = Path(__file__).parents[2]
+LONG_S = 1800
 
 
 def week(folder: Path, peers: str, *words: str) -> "subprocess.Popen[str]":
-    """The week of a project that has this ci/peers."""
+    """The part `a` of the week of a project that has this ci/peers."""
     script = folder / "ci" / "peers"
-    script.parent.mkdir()
+    script.parent.mkdir(exist_ok=True)
     script.write_text(f"#!/bin/sh\n{peers}\n")
     script.chmod(0o755)
     own = shutil.copy(ROOT / "ci" / "weekly.py", script.parent)
-    env = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which takes longer than the rest
-    return subprocess.Popen([sys.executable, "-P", own, *words], env=env, stderr=subprocess.PIPE, text=True)
+    env = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}  # plugins load longest
+    command = [sys.executable, "-P", own, "--part", "a", *words]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def project(folder: Path, test: str) -> None:
+    """A project with two files of tests, of which the first leaves some to the week."""
+    for name, words in (("test_a.py", f"# pytest.{MARK}\n{test}"), ("test_b.py", "def test(): assert 0")):
+        file = folder / "tests" / "a" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(words)
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = -q\n")
 
 
 def test_the_jobs_of_an_ended_week_end_with_it(tmp_path: Path) -> None:
     child = tmp_path / "pid"
-    with week(tmp_path, "echo $$ > pid\nexec sleep 300") as running:
+    project(tmp_path, "")
+    with week(tmp_path, "echo $$ > pid\nexec sleep 36000") as running:
         assert soon(lambda: child.exists() and child.read_text().strip())
         pid = int(child.read_text())
         running.terminate()
-        assert running.wait(200) == UNKNOWN
+        assert running.wait(LONG_S) == UNKNOWN
         assert soon(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def soon(happened: Callable[[], object]) -> bool:
-    until = time.monotonic() + 200
+    until = time.monotonic() + LONG_S
     while not happened() and time.monotonic() < until:
         time.sleep(0.05)
     return bool(happened())
 
 
 WEEKS = [
-    ("exit 0", "def test(): pass", 0, "Every library trains what the engine trains."),
-    ("exit 0", "def test(): assert 1.0 == 1.03", 1, "A library, a grid or a schedule doesn't do what it has to"),
-    ("exit 1", "import pytest\ndef test(): pytest.skip('not installed')", 2, "Not every library was tested"),
-    ("exit 0", "import nothing_of_that_name", 2, "Not every library was tested"),
-    ("exit 0", "", 2, "Not every library was tested"),
-    ("exit 0", "import time\ndef test(): time.sleep(300)", 2, "Not every library was tested in time"),
+    ("exit 0", "def test(): pass", FINE, {"passed": 1}),
+    ("exit 0", "def test(): pass\ndef test_2(): assert 1.0 == 1.03", WRONG, {"passed": 1, "failed": 1}),
+    ("exit 1", "import pytest\ndef test(): pytest.skip('not installed')", UNKNOWN, {"skipped": 1}),
+    ("exit 0", "import nothing_of_that_name", UNKNOWN, {"error": 1}),
+    ("exit 0", "", UNKNOWN, {}),
+    ("exit 0", "import time\ndef test(): time.sleep(36000)", UNKNOWN, {}),
 ]
 
 
 @pytest.mark.parametrize(
-    ("peers", "test", "code", "said"), WEEKS, ids=["fine", "unequal", "missing", "broken", "empty", "slow"]
+    ("peers", "test", "code", "counts"), WEEKS, ids=["fine", "unequal", "missing", "broken", "empty", "slow"]
 )
-def test_a_week_is_fine_only_if_every_library_was_tested(
-    tmp_path: Path, peers: str, test: str, code: int, said: str
+def test_a_part_is_fine_only_if_all_of_it_was_tested(
+    tmp_path: Path, peers: str, test: str, code: int, counts: dict[str, int]
 ) -> None:
-    for name, words in (("test_a.py", f"# pytest.{MARK}\n{test}"), ("test_b.py", "def test(): assert 0")):
-        file = tmp_path / "tests" / "a" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(words)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    with week(tmp_path, peers, "--minutes", "0.05" if "sleep" in test else "2") as running:
-        _, err = running.communicate(timeout=200)
-    assert running.returncode == code
-    assert said in err
-    assert (tmp_path / "results" / "weekly.xml").exists() == ("sleep" not in test)
+    project(tmp_path, test)
+    with week(tmp_path, peers, "--minutes", "0.05" if "sleep" in test else "60") as running:
+        _, err = running.communicate(timeout=LONG_S)
+    assert running.returncode == code, err
+    kept = json.loads((tmp_path / "results" / "weekly" / "a.json").read_text())
+    assert (kept["part"], kept["code"], kept["tests"]) == ("a", code, counts)
+    (case,) = ElementTree.parse(tmp_path / "results" / "weekly.xml").iter("testcase")
+    assert [element.tag for element in case] == {FINE: [], WRONG: ["failure"], UNKNOWN: ["error"]}[code]
+
+
+def test_a_week_is_taken_up_again_where_its_commit_is_the_same(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+
+    def run(*words: str) -> int:
+        with week(tmp_path, "exit 0", *words) as running:
+            running.communicate(timeout=LONG_S)
+        return (tmp_path / "ran").read_text().count("x")
+
+    def commit() -> None:
+        for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
+            subprocess.run([*git, *words], check=True)
+
+    project(tmp_path, "def test():\n    with open('ran', 'a') as file: file.write('x')")
+    (tmp_path / ".gitignore").write_text("results\nran\nci\n__pycache__\n.pytest_cache\n")
+    commit()
+    assert [run(), run("--resume"), run(), run("--resume")] == [1, 1, 2, 2]
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -q -s\n")
+    assert [run("--resume"), run("--resume")] == [3, 4], "nobody knows which changes there were"
+    commit()
+    assert [run("--resume"), run("--resume")] == [5, 5]
 
 
 def test_the_week_tests_every_library_that_has_pins() -> None:
