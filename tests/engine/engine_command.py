@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from real_ranks import CONTEXT
+from waiting import LONG_S
 
-TIMEOUT_S = 300
 SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
 
 
@@ -127,7 +127,7 @@ def start(
 def finish(processes: Sequence[subprocess.Popen[str] | Forked]) -> tuple[list[int], list[str]]:
     """Exit codes, and what each said on stderr."""
     try:
-        said = [process.communicate(timeout=TIMEOUT_S)[1] for process in processes]
+        said = [process.communicate(timeout=LONG_S)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import LONG_S
 
 from engine.grid import Grid
 
-TIMEOUT_S = 120
 HERE = Path(__file__).parent
 
 
@@ -37,11 +37,11 @@ def environment() -> dict[str, str]:
     return os.environ | as_root | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
 
 
-def run_mpi(folder: Path, grid: Grid, work: Callable[..., Any], timeout_s: float = TIMEOUT_S) -> list[Any]:
+def run_mpi(folder: Path, grid: Grid, work: Callable[..., Any], timeout_s: float = LONG_S) -> list[Any]:
     """work(comm) on every rank, a function of a test file; what each returned, in rank order."""
     (folder / "work").write_bytes(pickle.dumps((grid, work, timeout_s)))
     command = [*mpirun(grid.size), sys.executable, __file__, str(folder)]
-    ended = subprocess.run(command, env=environment(), timeout=TIMEOUT_S, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, env=environment(), timeout=LONG_S, capture_output=True, text=True, check=False)
     kept = [folder / str(rank) for rank in range(grid.size)]
     assert all(one.exists() for one in kept), ended.stderr
     return [pickle.loads(one.read_bytes()) for one in kept]

@@ -13,9 +13,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from engine.grid import Grid
+from waiting import LONG_S
 
-TIMEOUT_S = 300
+from engine.grid import Grid
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -50,7 +50,7 @@ def _rank(
     from engine.measure.recorder import Recorder
 
     torch.set_num_threads(1)
-    limit = timedelta(seconds=TIMEOUT_S / 2)
+    limit = timedelta(seconds=LONG_S / 2)
     try:
         dist.init_process_group(
             "gloo", store=dist.FileStore(store, grid.size), rank=rank, world_size=grid.size, timeout=limit
@@ -76,7 +76,7 @@ def take_part_again(comm: Any, contests: Sequence[Any], case: Any) -> list[Any]:
 
 
 def run_processes(
-    grid: Grid, work: Callable[..., Any], *args: Any, shared: bool = True, timeout_s: float = TIMEOUT_S
+    grid: Grid, work: Callable[..., Any], *args: Any, shared: bool = True, timeout_s: float = LONG_S
 ) -> list[Any]:
     """work(comm, *args) in one process a rank, all picklable; what each returned, in rank order.
 

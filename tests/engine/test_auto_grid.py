@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from engine_command import SMALL, TIMEOUT_S, finish, start, train
+from engine_command import SMALL, finish, start, train
+from waiting import LONG_S
 
 import systems
 from engine.cli.main import main
@@ -106,7 +107,7 @@ def _die(*_: object, **__: object) -> NoReturn:
 
 
 def _hang(*_: object, **__: object) -> NoReturn:
-    time.sleep(TIMEOUT_S)
+    time.sleep(LONG_S)
     os._exit(9)
 
 
@@ -143,7 +144,7 @@ def test_all_ranks_say_why_rank_0_found_no_grid(command: str) -> None:
 def test_a_rank_to_which_rank_0_tells_no_grid_gives_up_in_time(before: Callable[[], None]) -> None:
     first, second = start(2, "train", *TRAIN, "--timeout", "2", before=before)
     try:
-        _, said = second.communicate(timeout=TIMEOUT_S / 2)
+        _, said = second.communicate(timeout=LONG_S / 2)
     finally:
         first.kill()
     assert second.returncode == 1

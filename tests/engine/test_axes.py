@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import LONG_S
 
 from engine.grid import Axis
 
@@ -88,5 +89,5 @@ def test_a_name_is_found_wherever_it_stands(line: str) -> None:
 def test_an_axis_that_is_added_to_the_grid_alone_trains_the_same_numbers() -> None:
     words = [sys.executable, str(Path(__file__).with_name("planted_axes.py"))]
     path = os.pathsep.join((str(PROJECT), str(Path(__file__).parent)))
-    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": path}, timeout=120, capture_output=True, text=True)
+    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": path}, timeout=LONG_S, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from cyclopts import Argument
 from cyclopts.annotations import resolve_optional
+from waiting import LONG_S
 
 from engine.batch import Batch
 from engine.cli.main import commands, main
@@ -290,7 +291,7 @@ def test_without_a_command_the_help_is_shown_and_nothing_has_worked(capsys: pyte
 def test_help_fits_the_terminal_and_a_pipe_gets_no_escape_codes() -> None:
     environment = os.environ | {"COLUMNS": "80", "TERM": "xterm-256color"}
     command = [sys.executable, "-m", "engine", "train", "--help"]
-    shown = subprocess.run(command, check=True, env=environment, capture_output=True, text=True, timeout=300)
+    shown = subprocess.run(command, check=True, env=environment, capture_output=True, text=True, timeout=LONG_S)
     assert "\x1b" not in shown.stdout + shown.stderr
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
@@ -309,7 +310,7 @@ def test_check_answers_without_loading_what_only_computing_needs() -> None:
     slow = "{'torch', 'numpy', 'pydantic', 'rich'}"
     code = f"import sys; from engine.cli.main import main; main(sys.argv[1:]); assert not {slow} & sys.modules.keys()"
     command = [sys.executable, "-c", code, "check", *SMALL, "--ranks", "8", "--grid", "2x2x2x1", "--json"]
-    output = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True).stdout
+    output = subprocess.run(command, check=True, timeout=LONG_S, capture_output=True, text=True).stdout
     assert json.loads(output)["sequences_per_rank"] == 4
 
 

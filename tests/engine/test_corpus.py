@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from text_files import ORDER, TEXTS, all_tokens, decoded
+from waiting import LONG_S
 
 from engine.data.corpus import KIND, prepare
 from engine.data.folder import replacing
@@ -101,7 +102,9 @@ def test_a_killed_prepare_leaves_the_former_corpus(tmp_path: Path) -> None:
     before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
     for number in range(400):
         (tmp_path / "in" / f"{number}.txt").write_text(f"line {number} of many\n" * 4000)
-    killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "in", tmp_path / "out"], timeout=300, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, tmp_path / "in", tmp_path / "out"], timeout=LONG_S, check=False
+    )
     assert killed.returncode == -signal.SIGKILL
     assert list(tmp_path.glob(".out.*/tokens-*.bin")), "it had begun"
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before

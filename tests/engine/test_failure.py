@@ -13,6 +13,7 @@ import pytest
 import torch
 from real_ranks import run_processes
 from torch import distributed as dist
+from waiting import LONG_S
 
 from engine.batch import Batch
 from engine.comm.contact import Line, LostContact
@@ -92,7 +93,7 @@ def test_a_result_is_there_before_anything_is_told_and_without_torch(run: Checke
     begun(run)
     assert told(run) == ("nothing", UNFINISHED)
     code = "import sys, engine.cli.train; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=LONG_S)
 
 
 def test_a_cause_takes_the_place_of_a_symptom_and_not_the_other_way_round(run: CheckedRun) -> None:

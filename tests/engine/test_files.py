@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import LONG_S
 
 from engine.files import write_text
 
@@ -43,7 +44,7 @@ def replace_in_child(path: Path, times: int, trouble: str, *launcher: str) -> su
     """A process that writes OLD and then, in trouble, NEW so many times; it prints what is there if that fails."""
     code = REPLACE.format(old=OLD, new=NEW, times=times, trouble=trouble)
     command = [*launcher, sys.executable, "-c", code, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=False)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_command import TIMEOUT_S, free_port
+from engine_command import free_port
 from forked_python import forked_python
 from real_ranks import CONTEXT
 from torch import distributed as dist
+from waiting import LONG_S
 
 from engine.comm import watchdog
 from engine.comm.launch import Launch, choose_device, first_of_nodelist, from_environment, init_process_group
@@ -221,7 +222,7 @@ def outputs(commands: Iterable[tuple[list[str], dict[str, str]]]) -> list[str]:
     ]
     lines = []
     for process in processes:
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=LONG_S)
         assert process.returncode == 0, err
         lines += out.splitlines()
     return sorted(lines)
@@ -278,7 +279,7 @@ def _meet_late(rank: int, port: int, told: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard))
     time.sleep(rank * (SHORT_S + 1))
     cpu, timeout = torch.device("cpu"), timedelta(seconds=SHORT_S)
-    init_process_group(Launch(rank, 2, rank, "test", "127.0.0.1", port), cpu, timeout, meeting_s=TIMEOUT_S)
+    init_process_group(Launch(rank, 2, rank, "test", "127.0.0.1", port), cpu, timeout, meeting_s=LONG_S)
     own = torch.full((1,), rank + 1.0)
     dist.all_reduce(own)
     told.send((own.item(), resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
@@ -298,7 +299,7 @@ def test_ranks_wait_longer_for_the_last_of_them_than_for_a_collective_and_may_th
     try:
         told = []
         for _ in ranks:
-            assert ears.poll(TIMEOUT_S)
+            assert ears.poll(LONG_S)
             told.append(ears.recv())
     finally:
         for rank in ranks:

@@ -17,6 +17,7 @@ from external_cases import CASE, GPT, LLAMA, hold
 from real_ranks import run_processes
 from test_micro_batches import CASE as IN_PARTS
 from test_micro_batches import check
+from waiting import LONG_S
 
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
@@ -142,6 +143,6 @@ def test_the_installed_library_takes_each_setting(library: str) -> None:
         script += f"for name, own in {given!r}.items(): known[name](**own)\n"
     done = subprocess.run(
         [environments.python_of(library), "-P", "-c", script],
-        capture_output=True, text=True, timeout=120, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=LONG_S, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

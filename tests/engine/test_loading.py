@@ -4,6 +4,8 @@ import gc
 import subprocess
 import sys
 
+from waiting import LONG_S
+
 from engine.loading import loading
 
 
@@ -30,6 +32,11 @@ assert gc.get_freeze_count() > 100_000
 assert all(collected)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr

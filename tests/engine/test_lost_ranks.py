@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from engine_command import SMALL, TIMEOUT_S, Forked, await_iteration, finish, start, train
+from engine_command import SMALL, Forked, await_iteration, finish, start, train
+from waiting import LONG_S
 
 from engine.batch import Batch
 from engine.comm.launch import Launch
@@ -40,7 +41,7 @@ def _fault(
     processes[victim].send_signal(number)
     if number is signal.SIGSTOP:
         for rank in {0, 1, 2, 3} - {victim}:
-            assert processes[rank].wait(TIMEOUT_S) == 1
+            assert processes[rank].wait(LONG_S) == 1
         processes[victim].kill()
     codes, said = finish(processes)
     result = read(out)

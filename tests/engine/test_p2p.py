@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from engine_command import finish, start
-from mpi_ranks import TIMEOUT_S, environment, mpirun
+from mpi_ranks import environment, mpirun
 from real_ranks import run_processes
+from waiting import LONG_S
 
 from engine.bench.p2p import P2P, parse_backends, parse_lengths
 from engine.bench.sampling import Sampler
@@ -128,7 +129,7 @@ def test_mpi_runs_beside_the_others_under_its_own_launcher(tmp_path: Path) -> No
     command = [*mpirun(2), sys.executable, "-m", "engine", "bench", "p2p", "--sizes", "4,1MiB", "--repeats", "3"]
     ended = subprocess.run(
         [*command, "--device", "cpu", "--out", str(out)],
-        env=environment(), timeout=TIMEOUT_S, capture_output=True, text=True, check=False,
+        env=environment(), timeout=LONG_S, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     result = schema.read(out)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from forked_python import forked_python
 from real_ranks import run_processes, take_part_again
+from waiting import LONG_S
 
 from engine.batch import Batch
 from engine.cli.main import main
@@ -153,7 +154,7 @@ def test_a_launched_command_tells_that_sides_came_one_after_the_other(tmp_path: 
     torchrun = [str(forked_python()), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     launcher = [*torchrun, "-m", "engine"]
     words = ["bench", "peers", "--peer", "ddp", *TINY, "--device-memory", f"{memory:.0f}", "--out", str(out)]
-    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=LONG_S, check=False)
     assert done.returncode == 0, done.stderr
     (contest,) = written(out).comparisons
     assert contest.apart

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from engine_command import TIMEOUT_S, finish, start
+from engine_command import finish, start
 from forked_python import forked_python
+from waiting import LONG_S
 
 from engine.batch import Batch
 from engine.cli.main import main
@@ -152,7 +153,7 @@ def _hang_in_a_round() -> None:
         nonlocal done
         done += 1
         if os.environ["RANK"] == "1" and done > CASE.warmup:
-            time.sleep(10 * TIMEOUT_S)
+            time.sleep(10 * LONG_S)
         return step(peer, *rows)
 
     DDP.step = stuck  # type: ignore[method-assign]
@@ -184,7 +185,7 @@ def test_a_rank_that_fails_under_a_launcher_leaves_its_own_reason(tmp_path: Path
     )
     torchrun = [str(forked_python()), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = ["bench", "peers", "--peer", "ddp", *TINY, "--label", "study=peers", "--out", str(out)]
-    done = subprocess.run([*torchrun, str(script), *words], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([*torchrun, str(script), *words], capture_output=True, text=True, timeout=LONG_S, check=False)
     assert done.returncode
     report = parse(json.loads(out.read_text()), "result.json")
     assert report.status == "failed"

@@ -6,6 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 import torch
+from waiting import LONG_S
 
 from engine.result import provenance
 from engine.result.provenance import collect, git_state, relevant
@@ -17,7 +18,7 @@ def commit_something(folder: Path) -> None:
         ["init", "-q"],
         ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "one"],
     ):
-        subprocess.run(["git", "-C", str(folder), *words], check=True, timeout=300)
+        subprocess.run(["git", "-C", str(folder), *words], check=True, timeout=LONG_S)
 
 
 def test_a_checkout_names_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
@@ -29,7 +30,7 @@ def test_a_checkout_names_its_commit_and_whether_it_was_changed(tmp_path: Path) 
     assert dirty is False
     (folder / "new.txt").write_text("untracked files don't count")
     assert git_state(folder) == (commit, False)
-    subprocess.run(["git", "-C", str(folder), "add", "new.txt"], check=True, timeout=300)
+    subprocess.run(["git", "-C", str(folder), "add", "new.txt"], check=True, timeout=LONG_S)
     assert git_state(folder) == (commit, True)
 
 

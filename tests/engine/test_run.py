@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_command import SMALL, TIMEOUT_S, train
+from engine_command import SMALL, train
 from forked_python import forked_python
 from test_clock_rate import frequency
+from waiting import LONG_S
 
 from engine.cli.main import main
 from engine.grid import Grid
@@ -81,7 +82,7 @@ def test_a_bare_python_is_one_rank_and_auto_finds_its_grid(tmp_path: Path) -> No
     out = tmp_path / "r.json"
     options = ["--iterations", "2", "--warmup", "1", "--overlap", "oar,oag", "--prefetch-depth", "7", "--out", str(out)]
     command = [str(forked_python()), "-m", "engine", "train", *SMALL, *options]
-    subprocess.run(command, check=True, timeout=TIMEOUT_S, env=environment, capture_output=True)
+    subprocess.run(command, check=True, timeout=LONG_S, env=environment, capture_output=True)
     assert read(out).grid == "1x1x1x1"
     assert read(out).collectives == ()
     asked = read(out).config
@@ -163,7 +164,7 @@ def test_a_device_that_is_not_there_is_told_by_the_result_too(tmp_path: Path) ->
 def test_a_terminal_gets_one_line_that_renews_itself(tmp_path: Path) -> None:
     here, there = os.openpty()
     command = [str(forked_python()), "-m", "engine", "train", *SMALL, "--iterations", "3", "--warmup", "1"]
-    done = subprocess.run([*command, "--out", str(tmp_path / "r.json")], stderr=there, timeout=TIMEOUT_S, check=True)
+    done = subprocess.run([*command, "--out", str(tmp_path / "r.json")], stderr=there, timeout=LONG_S, check=True)
     assert done.returncode == 0
     os.close(there)
     shown = os.read(here, 10000).decode()
@@ -178,7 +179,7 @@ def test_torchrun_starts_it_too(tmp_path: Path) -> None:
     train = ["-m", "engine", "train", *SMALL, "--iterations", "2", "--warmup", "1", "--grid", "1x1x1x2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [*torchrun, *train, "--out", str(out)]
-    subprocess.run(command, check=True, timeout=TIMEOUT_S, env=environment, capture_output=True)
+    subprocess.run(command, check=True, timeout=LONG_S, env=environment, capture_output=True)
     result = read(out)
     assert result.provenance.launcher == "torchrun"
     assert Grid.parse(result.grid or "").size == result.ranks == 2
@@ -194,7 +195,7 @@ def test_a_rank_starts_without_the_compiler_and_the_checkpoints_that_few_runs_ne
     """
     words = ["train", *SMALL, "--iterations", "2", "--warmup", "1", "--out", str(tmp_path / "r.json")]
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=LONG_S, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
 

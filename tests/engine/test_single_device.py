@@ -15,6 +15,7 @@ import torch
 from real_ranks import run_processes, take_part_again
 from torch._inductor import config
 from torch._inductor.exc import InductorError
+from waiting import LONG_S
 
 from engine.batch import Batch
 from engine.cli.main import main
@@ -139,7 +140,12 @@ def test_where_no_compiler_works_the_contest_is_not_held_and_the_next_one_is(tmp
     words = ["bench", "peers", "--peer", "compile", "--peer", "plain", "--jobs", "1", *TINY, "--out", str(out)]
     code = "import sys; from engine.cli.main import main; sys.exit(main(sys.argv[1:]) or 'torch' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", code, *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr or "what only starts the ranks has loaded torch"
     result = parse(json.loads(out.read_text()), "a.json")

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from engine_command import SMALL, TIMEOUT_S, start
+from engine_command import SMALL, start
 from external_cases import GPT
 from real_ranks import CONTEXT
 from trainers import trainer_of
+from waiting import LONG_S
 
 from engine.batch import Batch
 from engine.bench.party import Party
@@ -193,7 +194,7 @@ STANDS = 2
 def _never_raise() -> None:
     """A wait for another rank is one in C."""
     poll = Neighbour._await
-    Neighbour._await = lambda self, something, _: poll(self, something, time.monotonic() + 10 * TIMEOUT_S)  # type: ignore[method-assign]
+    Neighbour._await = lambda self, something, _: poll(self, something, time.monotonic() + 10 * LONG_S)  # type: ignore[method-assign]
     stall.AFTER_RAISING = 0.2
 
 
@@ -203,7 +204,7 @@ def _stand_still() -> None:
 
     def stuck(trainer: Trainer) -> object:
         if trainer.comm.rank == 1 and trainer.done == STANDS:
-            time.sleep(10 * TIMEOUT_S)
+            time.sleep(10 * LONG_S)
         return step(trainer)
 
     Trainer.step = stuck  # type: ignore[method-assign, assignment]
@@ -214,11 +215,11 @@ def _left_by_a_hang(out: Path, before: Callable[[], None], *words: str) -> Resul
     """The result of two ranks of which rank 1 hangs and rank 0 ends by itself, with the same words."""
     waiting, stuck = start(2, *words, "--timeout", "30", "--out", str(out), before=before)
     try:
-        _, said = waiting.communicate(timeout=TIMEOUT_S)
+        _, said = waiting.communicate(timeout=LONG_S)
         assert stuck.poll() is None
     finally:
         stuck.kill()
-        stuck.communicate(timeout=TIMEOUT_S)
+        stuck.communicate(timeout=LONG_S)
     assert waiting.returncode == 1, said
     result = read(out)
     assert str(result.reason) in said
@@ -238,7 +239,7 @@ def test_a_hang_that_no_back_end_ends_leaves_a_failed_result_before_the_time_out
 def _send_nothing() -> None:
     """Rank 1 takes no part in what groups of ranks, each with process groups of its own, are timed at."""
     if os.environ["RANK"] == "1":
-        Party.seconds = lambda *_: time.sleep(10 * TIMEOUT_S)  # type: ignore[method-assign, assignment]
+        Party.seconds = lambda *_: time.sleep(10 * LONG_S)  # type: ignore[method-assign, assignment]
     _never_raise()
 
 
@@ -272,12 +273,12 @@ def test_a_rank_of_several_groups_waits_for_those_of_its_own() -> None:
 def _fail_without_end() -> None:
     failure.REPORT_S = 0.1
     reporter = RunReporter(None, Launch(0, 1, 0, "test", "", 0))  # type: ignore[arg-type]
-    reporter.report = lambda _: time.sleep(10 * TIMEOUT_S)  # type: ignore[method-assign, assignment, return-value]
+    reporter.report = lambda _: time.sleep(10 * LONG_S)  # type: ignore[method-assign, assignment, return-value]
     reporter.fail(RunError("It can't be told."))
 
 
 def test_a_process_that_can_not_even_tell_ends_all_the_same() -> None:
     process = CONTEXT.Process(target=_fail_without_end, daemon=True)
     process.start()
-    process.join(TIMEOUT_S)
+    process.join(LONG_S)
     assert process.exitcode == 1

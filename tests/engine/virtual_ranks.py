@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from waiting import LONG_S
 
 from engine.comm.collective import POINT_TO_POINT, Kind, Lane
 from engine.comm.funnel import Comm
@@ -27,7 +28,6 @@ from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder
 
 T = TypeVar("T")
-TIMEOUT_S = 300
 
 
 class _Slot:
@@ -94,7 +94,7 @@ class Hub:
 
     def message(self, messages: Queue[Tensor]) -> Tensor:
         """The next of these, once it is there."""
-        for _ in range(TIMEOUT_S * 10):
+        for _ in range(LONG_S * 10):
             with suppress(Empty):
                 return self.yielding(lambda: messages.get(timeout=0.1))
             if self.failed.is_set():
@@ -102,7 +102,7 @@ class Hub:
         raise TimeoutError("a rank never sent its message")
 
     def take(self, slot: _Slot) -> Tensor:
-        for _ in range(TIMEOUT_S * 10):
+        for _ in range(LONG_S * 10):
             if slot.done.is_set() or self.yielding(lambda: slot.done.wait(0.1)):
                 assert slot.outcome is not None
                 return slot.outcome

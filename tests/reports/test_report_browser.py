@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import LONG_S
 
 from reports.study import all_studies
 
@@ -74,7 +75,7 @@ def dom(page: Path, profile: Path) -> str:
     """The page's elements after its scripts ran."""
     assert CHROMIUM is not None
     command = [CHROMIUM, *OPTIONS, f"--user-data-dir={profile}", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=True)
     return done.stdout
 
 

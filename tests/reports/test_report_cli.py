@@ -5,13 +5,14 @@ import sys
 from pathlib import Path
 
 from sample_results import save, series
+from waiting import LONG_S
 
 ROOT = Path(__file__).parents[2]
 
 
 def reports(*words: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "reports", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LONG_S, check=False)
 
 
 def test_build_reads_results_in_the_working_directory_and_prints_the_index(tmp_path: Path) -> None:

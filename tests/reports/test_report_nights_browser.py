@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from test_report_browser import CHROMIUM, LOOK, OPTIONS, ask_each
 from test_report_browser import pytestmark as pytestmark
+from waiting import LONG_S
 
 PAGES, WIDTHS = ("nights-frontier", "index"), (1400, 400)
 
@@ -15,7 +16,7 @@ def console(page: Path, profile: Path) -> list[str]:
     """What the page has said to the browser's console."""
     assert CHROMIUM is not None
     command = [CHROMIUM, *OPTIONS, "--enable-logging=stderr", f"--user-data-dir={profile}", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=True)
     return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 

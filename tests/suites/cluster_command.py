@@ -4,12 +4,12 @@ import subprocess
 from pathlib import Path
 
 from running import ROOT
+from waiting import LONG_S
 
 CLUSTER = ROOT / "ci" / "cluster"
-TIMEOUT_S = 300
 
 
-def run(*command: str | Path, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, timeout_s: float = LONG_S) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
     )

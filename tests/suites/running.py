@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 from forked_python import forked_python
+from waiting import LONG_S
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 600
 QUICK = ["-S", "Peak.time_budget_s=1", "-S", "most_bytes=400000"]
 """A small corpus and a short GEMM sweep."""
 ONCE = ["-S", "checkpoint_activations=no"]
@@ -76,7 +76,7 @@ def reframe(folder: Path, *arguments: str, root: Path = ROOT, **environment: str
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=LONG_S,
         check=False,
     )
     return Run(done.returncode, done.stdout, done.stderr, folder)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from prove_against import PLANTED, night
 from running import ROOT, project
+from waiting import LONG_S
 
 from engine.errors import UsageError
 from night import against
@@ -103,5 +104,5 @@ def committed(folder: Path, files: dict[str, str] | None = None) -> Path:
         (folder / name).write_text(content)
     git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "first"]):
-        subprocess.run([*git, *words], check=True, timeout=120)
+        subprocess.run([*git, *words], check=True, timeout=LONG_S)
     return folder

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from running import ROOT
+from waiting import LONG_S
 
 from suites.base.engine_test import CANARY_PROGRAM
 
@@ -24,7 +25,7 @@ def test_it_knows_nothing_of_the_engine_and_says_what_a_round_takes() -> None:
         cwd=ROOT.parent,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LONG_S,
         check=True,
     )
     assert re.fullmatch(r"canary \d+\.\d{9}\n", done.stdout)

@@ -11,6 +11,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from waiting import LONG_S
 
 import gpus
 import systems
@@ -42,7 +43,7 @@ def bash(command: str, folder: Path, **environment: str) -> subprocess.Completed
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LONG_S,
         check=False,
     )
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from cluster_command import CLUSTER, TIMEOUT_S, message, run
+from cluster_command import CLUSTER, message, run
 from running import QUICK, ROOT, project, reframe
+from waiting import LONG_S
 
 from reports.nights.history import history
 
@@ -339,7 +340,7 @@ def test_cron_runs_a_night_by_the_line_of_its_example_and_mails_what_is_not_fine
     done = subprocess.run(
         ["/bin/sh", "-c", line.split(maxsplit=5)[5]],
         env=usual | given | {"PAR4D": str(tmp_path), "SYSTEM": "vcluster"},
-        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONG_S, check=False,
     )  # fmt: skip
     assert "vcluster, night 20" in done.stdout, done
     assert "nothing could be judged" in done.stdout  # there are no references
@@ -356,7 +357,7 @@ def test_a_node_that_is_lost_fails_the_suite_with_the_reason(before: Machine, tm
     words = ["-c", str(suite), "--system", "vcluster", "-r"]
     with ThreadPoolExecutor() as pool:
         lost = pool.submit(reframe, tmp_path / "lost", *words)
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + LONG_S
         while Path(sys.executable).name not in commands_on("n2"):  # before that, srun may fail to launch there
             assert time.monotonic() < deadline
             time.sleep(0.2)
@@ -401,13 +402,13 @@ def lose(node: str) -> None:
 
 def test_down_ends_what_runs_and_leaves_nothing_behind(before: Machine) -> None:
     run("sbatch", "-N1", "-o", "/dev/null", "--wrap", "sleep 1000")
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + LONG_S
     while not run("squeue", "--noheader", "--states=RUNNING").stdout:
         assert time.monotonic() < deadline
         time.sleep(0.2)
     assert Machine.now() != before
     assert run(CLUSTER, "down").returncode == 0
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + LONG_S
     while (now := Machine.now()) != before and time.monotonic() < deadline:
         time.sleep(0.1)  # the parents of the nodes' first processes need a moment
     assert now == before

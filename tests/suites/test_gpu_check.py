@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from forked_python import BRIEFLY, FIRST, forked_python
+from waiting import LONG_S
 
 from engine.peers.compare import compared
 from engine.peers.comparison import TOLERANCES
@@ -41,7 +42,7 @@ def command(*words: str, ci: Path = ROOT / "ci", **environment: str) -> subproce
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=LONG_S,
         check=False,
     )
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import LONG_S
 
 from gpu_check import process
 
@@ -93,13 +94,13 @@ def test_what_a_check_is_told_to_ignore_does_not_end_it() -> None:
         "signal.signal(signal.SIGHUP, signal.SIG_IGN); end_by_signals(); signal.raise_signal(signal.SIGHUP)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ci")])}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=LONG_S, check=False).returncode == 0
 
 
 def test_a_check_that_is_ended_while_it_begins_a_part_ends_that_too(pipe: Path) -> None:
     (pipe.parent / "part.py").write_text("import time; time.sleep(100)\n")
     check = [sys.executable, "-c", AT_ONCE + CHECK, str(pipe)]
-    assert subprocess.run(check, cwd=pipe.parent, timeout=60).returncode == 128 + signal.SIGTERM
+    assert subprocess.run(check, cwd=pipe.parent, timeout=LONG_S).returncode == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(int(pipe.with_name("pid").read_text()), 0)
 

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from waiting import LONG_S
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("engine", "suites", "systems", "reports", "ci", "tests")
@@ -25,7 +26,9 @@ def test_no_file_is_longer_than_a_reader_takes_in() -> None:
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no clone of the repository")
 def test_no_file_is_larger_than_a_clone_should_carry() -> None:
     """Such as a checkpoint."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=LONG_S, check=True
+    )
     sizes = {name: (ROOT / name).stat().st_size for name in listed.stdout.split("\0") if (ROOT / name).is_file()}
     assert sizes
     assert {name: size for name, size in sizes.items() if size > LARGEST_BYTES} == {}

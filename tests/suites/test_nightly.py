@@ -15,6 +15,7 @@ import pytest
 import yaml
 from forked_python import forked_python
 from running import reframe
+from waiting import LONG_S
 
 from engine.errors import RunError
 from night.command import main
@@ -122,7 +123,7 @@ def test_a_file_system_without_locks_is_told_and_the_night_goes_on(tmp_path, cap
 @pytest.mark.slow
 def test_a_night_runs_is_judged_and_reported(tmp_path):
     words = ["--jobs", "2", "--time-limit", "20m", *ONE_TEST, "-S", f"python={forked_python()}"]
-    done = nightly(tmp_path, *words, timeout=900)
+    done = nightly(tmp_path, *words, timeout=LONG_S)
     assert done.returncode == 2, done.stdout + done.stderr  # there are no references
     assert "can't be judged" in done.stdout or "nothing could be judged" in done.stdout
     folder = tmp_path / "results" / "nights" / "local"

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from waiting import LONG_S
 
 import systems
 from suites.base.staging import ARCHIVE, NotStaged, command
@@ -78,7 +79,7 @@ def staged(folder: Path, archive: Path, sbcast: str) -> subprocess.CompletedProc
     own = {"PATH": f"{folder}/tools:{os.environ['PATH']}", "PYTHONPATH": "/a/view"}
     return subprocess.run(
         ["bash", "-c", JOB.format(archive=archive)], cwd=ROOT, env=os.environ | job | own, capture_output=True,
-        text=True, timeout=60, check=False,
+        text=True, timeout=LONG_S, check=False,
     )  # fmt: skip
 
 
@@ -86,7 +87,7 @@ def test_a_staged_job_finds_the_project_before_all_else_and_peers_where_they_are
     for folder in (".venv-peers", "engine"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "name").write_text(f"{folder}\n")
-    subprocess.run(["tar", "-cf", tmp_path / "packed", "-C", tmp_path, "engine"], check=True, timeout=60)
+    subprocess.run(["tar", "-cf", tmp_path / "packed", "-C", tmp_path, "engine"], check=True, timeout=LONG_S)
     done = staged(tmp_path, tmp_path / "packed", 'cp "$1" "$2"')
     own = tmp_path / "node" / "par4d-7"
     assert done.stdout.splitlines()[1:] == [".venv-peers", "engine", f"{own}:/a/view", "1"], done.stderr

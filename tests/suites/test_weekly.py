@@ -5,18 +5,16 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import test_libraries
+from waiting import LONG_S, until
 
 from weekly import FINE, MARK, UNKNOWN, WRONG
 
 ROOT = Path(__file__).parents[2]
-LONG_S = 1800
 
 
 def week(folder: Path, peers: str, *words: str) -> "subprocess.Popen[str]":
@@ -44,18 +42,11 @@ def test_the_jobs_of_an_ended_week_end_with_it(tmp_path: Path) -> None:
     child = tmp_path / "pid"
     project(tmp_path, "")
     with week(tmp_path, "echo $$ > pid\nexec sleep 36000") as running:
-        assert soon(lambda: child.exists() and child.read_text().strip())
+        until(lambda: child.exists() and child.read_text().strip())
         pid = int(child.read_text())
         running.terminate()
         assert running.wait(LONG_S) == UNKNOWN
-        assert soon(lambda: not Path(f"/proc/{pid}").exists())
-
-
-def soon(happened: Callable[[], object]) -> bool:
-    until = time.monotonic() + LONG_S
-    while not happened() and time.monotonic() < until:
-        time.sleep(0.05)
-    return bool(happened())
+        until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 WEEKS = [

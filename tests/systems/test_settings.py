@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from reframe.core.backends import getlauncher, getscheduler
 from reframe.core.config import load_config
+from waiting import LONG_S
 
 import systems
 from systems import settings
@@ -59,7 +60,9 @@ def test_the_network_is_asked_for_between_nodes_only_and_nothing_else_speaks_of_
     environ = {"NCCL_NET": "a module's", "NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL", "NCCL_DEBUG_FILE": "log"}
     script = "\n".join(["set -eu", *commands, "env"])
     had = environ | ({"SLURM_JOB_NUM_NODES": nodes} if nodes else {})
-    done = subprocess.run(["/bin/bash", "-c", script], env=had, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        ["/bin/bash", "-c", script], env=had, capture_output=True, text=True, timeout=LONG_S, check=True
+    )
     left = dict(line.split("=", 1) for line in done.stdout.splitlines())
     assert {key: value for key, value in left.items() if key.startswith("NCCL_")} == (
         {"NCCL_NET": partition.transport.nccl_net} if asked else {}
@@ -73,7 +76,7 @@ def test_the_networks_name_is_no_command() -> None:
     script = "\n".join(settings.prepared(partition.model_copy(update={"transport": odd})))
     had = {"SLURM_JOB_NUM_NODES": "2"}
     command = ["/bin/bash", "-c", f'{script}\nprintf %s "$NCCL_NET"']
-    done = subprocess.run(command, env=had, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, env=had, capture_output=True, text=True, timeout=LONG_S, check=True)
     assert done.stdout == "'; echo hurt; '"
 
 

@@ -1,0 +1,16 @@
+"""How long tests wait for what has to happen: until it has, on a slow machine with much else to do too."""
+
+import time
+from collections.abc import Callable
+
+LONG_S = 1800
+"""What has not happened by then never will."""
+
+
+def until(happened: Callable[[], object], pause_s: float = 0.01) -> None:
+    """Look until it has. Raises TimeoutError if it never does."""
+    ends = time.monotonic() + LONG_S
+    while not happened():
+        if time.monotonic() > ends:
+            raise TimeoutError(f"It has not happened within {LONG_S} s.")
+        time.sleep(pause_s)
