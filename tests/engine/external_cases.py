@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from waiting import LONG_S
+
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
@@ -16,7 +18,10 @@ from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=4, hidden=32, heads=4, vocabulary=64, sequence=16)
 LLAMA = LlamaConfig("tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
-CASE = Case(GPT, Batch(8), optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=2, timeout_s=120)
+CASE = Case(
+    GPT, Batch(8), optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=2,
+    timeout_s=LONG_S, meeting_timeout_s=LONG_S,
+)  # fmt: skip
 PYTHON_OF = external_side.python_of
 
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -28,6 +28,7 @@ from engine_command import free_port
 from fault_draw import BEFORE_THEY_MEET, SAVE_EVERY, Fault, Moment, draw
 from real_ranks import CONTEXT
 from trainers import trainer_of
+from waiting import LONG_S, until
 
 from engine.batch import Batch
 from engine.checkpoint.manifest import STEP
@@ -43,11 +44,10 @@ from engine.training.trainer import Trainer
 
 BLAMES_NOBODY = re.compile(FOLLOWS + "|did not meet the others|lost contact .* before iteration 0")
 ENDLESS, SHORT = 100_000, 6
-TIMEOUT_S = 30
-"""--timeout of the runs: what a stopped rank costs, and far more than ranks wait for each other on a loaded machine."""
-LIMIT_S = 150
-"""From the fault to the run's end: two time-outs to meet, and one of a collective."""
-START_LIMIT_S = 150
+STOPPED_S = {True: 30, False: 60}
+"""How long others wait for a rank that is stopped, before the ranks have met or later: far longer than they wait for
+each other on a loaded machine.
+"""
 POLL_S, OFTEN_S = 0.05, 0.003
 
 
@@ -70,18 +70,6 @@ class Told:
             f"{self.fault.number:3}  {self.fault!s:46}  exit {self.exit_code!s:4}  {self.seconds:5.1f} s  {status:6}  "
             f"{self.checkpoints:18}  {verdict}: {reason[:160]}"
         )
-
-
-class Waited(Exception):
-    """A condition did not come about in time."""
-
-
-def until(condition: Callable[[], bool], limit_s: float, poll_s: float = POLL_S) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise Waited
-        time.sleep(poll_s)
 
 
 class Ranks:
@@ -164,24 +152,24 @@ class Campaign:
         command = ["train", "--model", "gpt-test", "--batch-size", str(self.config.batch.sequences)]
         command += ["--data", "synthetic", "--device", "cpu"]
         command += ["--grid", str(grid), "--iterations", str(iterations)]
-        command += ["--timeout", str(TIMEOUT_S), "--meeting-timeout", str(TIMEOUT_S)]
+        command += _limits(fault)
         command += ["--save", str(save), "--save-every", str(SAVE_EVERY), "--out", str(out)]
         problems: list[str] = []
         log.touch()
         ranks = Ranks(grid.size, command, log)
         begin = time.monotonic()
         try:
-            until(lambda: self._has_come(fault, folder) or None not in ranks.codes(), START_LIMIT_S, OFTEN_S)
+            until(lambda: self._has_come(fault, folder) or None not in ranks.codes(), OFTEN_S)
             time.sleep(fault.after_s)  # not to wait for anything: to hit anywhere
             begin = time.monotonic()
             if any(ranks.codes()):
                 problems.append(f"it ended by itself: {log.read_text()[:300]!r}")
             ranks.send(fault.signal, fault.rank)
             if fault.signal is signal.SIGSTOP:
-                until(lambda: None not in ranks.codes()[: fault.rank] + ranks.codes()[fault.rank + 1 :], LIMIT_S)
+                until(lambda: None not in ranks.codes()[: fault.rank] + ranks.codes()[fault.rank + 1 :], POLL_S)
                 ranks.send(signal.SIGKILL, fault.rank)  # torchrun would do so after another half a minute
-            until(lambda: None not in ranks.codes(), LIMIT_S)
-        except Waited:
+            until(lambda: None not in ranks.codes(), POLL_S)
+        except TimeoutError:
             problems.append("it hung")
         finally:
             codes = ranks.codes()
@@ -231,6 +219,13 @@ class Campaign:
         while len(losses) <= step:
             losses.append(trainer.step().loss)
         return losses[step]
+
+
+def _limits(fault: Fault) -> list[str]:
+    """Short ones only where nothing else ends what waits for the rank."""
+    stopped, early = fault.signal is signal.SIGSTOP, fault.moment in BEFORE_THEY_MEET
+    collective_s, meeting_s = STOPPED_S[early] if stopped else LONG_S, STOPPED_S[early] if stopped and early else LONG_S
+    return ["--timeout", str(collective_s), "--meeting-timeout", str(meeting_s)]
 
 
 def _result(out: Path) -> Result | None:

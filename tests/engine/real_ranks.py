@@ -46,11 +46,13 @@ def _rank(
     import torch
     import torch.distributed as dist
 
+    from engine.comm import neighbours
     from engine.comm.funnel import Comm
     from engine.measure.recorder import Recorder
 
     torch.set_num_threads(1)
-    limit = timedelta(seconds=LONG_S / 2)
+    neighbours.MEETING_S = LONG_S
+    limit = timedelta(seconds=LONG_S)
     try:
         dist.init_process_group(
             "gloo", store=dist.FileStore(store, grid.size), rank=rank, world_size=grid.size, timeout=limit
@@ -75,9 +77,7 @@ def take_part_again(comm: Any, contests: Sequence[Any], case: Any) -> list[Any]:
     return list(take_part(launch, contests, case, store=dist.PrefixStore("again", store)))
 
 
-def run_processes(
-    grid: Grid, work: Callable[..., Any], *args: Any, shared: bool = True, timeout_s: float = LONG_S
-) -> list[Any]:
+def run_processes(grid: Grid, work: Callable[..., Any], *args: Any, shared: bool = True) -> list[Any]:
     """work(comm, *args) in one process a rank, all picklable; what each returned, in rank order.
 
     shared: whether they may share memory, or gloo does it all.
@@ -96,12 +96,12 @@ def run_processes(
         try:
             outcomes = []
             for rank, pipe in enumerate(pipes):
-                if not wait([pipe], timeout_s):
-                    raise TimeoutError(f"rank {rank} of grid {grid} did not finish in {timeout_s} s")
+                if not wait([pipe], 2 * LONG_S):  # a collective that stands still is told before
+                    raise TimeoutError(f"rank {rank} of grid {grid} did not finish in {2 * LONG_S} s")
                 try:
                     outcomes.append(pickle.loads(pipe.recv_bytes()))
                 except (EOFError, ConnectionResetError):
-                    processes[rank].join(5)
+                    processes[rank].join(LONG_S)
                     outcomes.append(("error", f"it died with exit code {processes[rank].exitcode}"))
         finally:
             for process in processes:

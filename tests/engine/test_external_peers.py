@@ -4,7 +4,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from multiprocessing.connection import Pipe
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from external_cases import CASE, GPT, LLAMA, hold
 from forked_python import forked_python
 from real_ranks import run_processes, take_part_again
+from waiting import LONG_S, until
 
 from engine.cli.main import main
 from engine.comm.funnel import Comm
@@ -200,10 +200,7 @@ def test_an_external_peer_ends_with_the_rank_beside_it(tmp_path: Path) -> None:
     other = int(rank.stdout.readline())
     rank.kill()
     rank.wait()
-    deadline = time.monotonic() + 30
-    while _runs(other) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _runs(other)
+    until(lambda: not _runs(other))
 
 
 def _runs(process: int) -> bool:
@@ -303,12 +300,12 @@ def test_another_commit_that_does_not_know_what_is_asked_says_so() -> None:
     try:
         there.close()
         here.send_bytes(sent)
-        assert here.poll(300), "it has loaded torch"
+        assert here.poll(LONG_S), "it has loaded torch"
         told = here.recv()
         assert isinstance(told, RunError)
         assert "doesn't know all that is asked, so take a later one: " in str(told)
         here.close()
-        assert process.wait(60) == 0
+        assert process.wait(LONG_S) == 0
     finally:
         process.kill()
         process.wait()

@@ -25,6 +25,7 @@ from engine.files import locked
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.result.schema import Result, read
+from engine.training import failure
 from engine.training.checks import CheckedRun, checked
 from engine.training.config import TrainConfig
 from engine.training.failure import UNFINISHED, RunReporter, Terminated
@@ -186,14 +187,15 @@ def test_memory_that_runs_out_is_a_cause_and_torchs_other_errors_may_be_symptoms
         raise torch.OutOfMemoryError
 
 
-def test_of_many_ranks_that_tell_at_once_a_cause_stays(run: CheckedRun) -> None:
+def test_of_many_ranks_that_tell_at_once_a_cause_stays(run: CheckedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reads the result, and writes it with its own reason: without a lock some cause would be lost."""
+    monkeypatch.setattr(failure, "LOCK_S", LONG_S)
     begun(run)
     start = threading.Barrier(16)
 
     def tell(rank: int) -> None:
         own = reporter(run, rank, Seen({}))
-        start.wait(60)
+        start.wait(LONG_S)
         own.report(RunError("The cause.") if rank == 7 else lost_contact(rank, 0))
 
     with ThreadPoolExecutor(16) as pool:
@@ -203,19 +205,19 @@ def test_of_many_ranks_that_tell_at_once_a_cause_stays(run: CheckedRun) -> None:
 
 def test_a_lock_keeps_others_out_and_is_given_up_in_the_end(tmp_path: Path) -> None:
     inside: list[str] = []
-    with locked(tmp_path, 60):
+    with locked(tmp_path, LONG_S):
         other = threading.Thread(target=_enter, args=(tmp_path, inside))
         other.start()
         with locked(tmp_path, 0.1):
             inside.append("in spite of it")
-    other.join(60)
+    other.join(LONG_S)
     assert inside == ["in spite of it", "after it"]
-    with locked(tmp_path / "nowhere", 60):
+    with locked(tmp_path / "nowhere", LONG_S):
         pass
 
 
 def _enter(folder: Path, inside: list[str]) -> None:
-    with locked(folder, 60):
+    with locked(folder, LONG_S):
         inside.append("after it")
 
 

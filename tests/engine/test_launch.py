@@ -184,7 +184,7 @@ import torch
 from torch import distributed as dist
 from engine.comm.launch import from_environment, init_process_group
 launch = from_environment(os.environ)
-init_process_group(launch, torch.device("cpu"), timedelta(seconds=60))
+init_process_group(launch, torch.device("cpu"), timedelta(hours=1))
 ranks = torch.zeros(launch.world_size)
 ranks[launch.rank] = launch.rank + 1
 dist.all_reduce(ranks)
@@ -286,7 +286,7 @@ def _meet_late(rank: int, port: int, told: Connection) -> None:
     dist.destroy_process_group()
 
 
-FEW_FILES, SHORT_S = 200, 4
+FEW_FILES, SHORT_S = 200, 10
 
 
 def test_ranks_wait_longer_for_the_last_of_them_than_for_a_collective_and_may_then_open_many_files() -> None:

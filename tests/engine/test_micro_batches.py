@@ -7,6 +7,7 @@ import pytest
 from external_cases import fork_externals
 from forked_python import forked_python
 from real_ranks import run_processes
+from waiting import LONG_S
 
 from engine.batch import Batch
 from engine.cli.main import main
@@ -24,7 +25,10 @@ from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
 LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
-CASE = Case(GPT, Batch(8), optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=1, steps=1, timeout_s=120)
+CASE = Case(
+    GPT, Batch(8), optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=1, steps=1,
+    timeout_s=LONG_S, meeting_timeout_s=LONG_S,
+)  # fmt: skip
 OURS, PEERS = 2, 1
 """Sequences that a rank of either side takes at once, which may differ."""
 

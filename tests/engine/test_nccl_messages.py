@@ -13,6 +13,7 @@ from test_pipeline import SCHEDULES, case_of, error
 from torch import Tensor
 from training import start, step_parallel
 from virtual_ranks import run_ranks
+from waiting import LONG_S
 
 from engine.comm import nccl_messages
 from engine.comm.collective import Kind
@@ -24,7 +25,7 @@ from engine.grid import Grid
 from engine.parallel import link, runner
 from engine.parallel.link import Link
 
-CPU, LIMIT_S = torch.device("cpu"), 20.0
+CPU = torch.device("cpu")
 
 
 class Torch:
@@ -48,7 +49,7 @@ class Torch:
             if known:
                 self.ways[pair].add(own if kind is Kind.SEND else peer)
         if not known:
-            meeting.wait(LIMIT_S)
+            meeting.wait(LONG_S)
         return SimpleNamespace(wait=lambda: None, is_completed=lambda: True)
 
 
@@ -57,7 +58,7 @@ def _on_every_rank(ranks: int, work: Callable[[int], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(2 * LIMIT_S)
+        thread.join(LONG_S)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])

@@ -8,6 +8,7 @@ import pytest
 from external_cases import fork_externals
 from forked_python import forked_python
 from real_ranks import run_processes
+from waiting import LONG_S
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
@@ -24,7 +25,7 @@ from engine.result.peers import Measured
 
 WIDE = GPTConfig("wide", layers=4, hidden=256, heads=4, vocabulary=1024, sequence=64)
 DEEP = GPTConfig("deep", layers=8, hidden=64, heads=4, vocabulary=256, sequence=128)
-CASE = Case(WIDE, Batch(8), warmup=3, rounds=1, steps=1, timeout_s=120)
+CASE = Case(WIDE, Batch(8), warmup=3, rounds=1, steps=1, timeout_s=LONG_S, meeting_timeout_s=LONG_S)
 CASES = {
     "weights": CASE,
     "activations": replace(CASE, model=DEEP, batch=Batch(16)),

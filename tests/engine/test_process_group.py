@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from waiting import LONG_S
 
 from engine.comm import process_group
 from engine.comm.funnel import Comm
@@ -31,9 +32,9 @@ SIZES = (1, 3, 4099)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int64)
 
 
-def _group(ranks: list[int] | None = None, timeout_s: float = 60) -> MemoryGroup:
+def _group(ranks: list[int] | None = None) -> MemoryGroup:
     register()
-    group = dist.new_group(ranks, backend=NAME, timeout=timedelta(seconds=timeout_s), use_local_synchronization=True)
+    group = dist.new_group(ranks, backend=NAME, timeout=timedelta(seconds=LONG_S), use_local_synchronization=True)
     assert isinstance(group, MemoryGroup)
     return group
 
@@ -224,7 +225,11 @@ def test_collectives_that_do_not_belong_together_are_told() -> None:
 
 
 def _silent(comm: Comm, asks: str) -> str:
-    group = _group(timeout_s=0.5)
+    group = _group()
+    assert group._exchange is not None
+    for neighbour in group._exchange._neighbours:
+        assert neighbour._timeout_s == LONG_S, "the group's"
+        neighbour._timeout_s = 0.5  # now that they have met
     told = ""
     if comm.rank == 0:
         work = dist.all_reduce(torch.ones(5), group=group, async_op=True)

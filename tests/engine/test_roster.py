@@ -6,18 +6,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import LONG_S, until
 
 from engine.comm import roster
 from engine.comm.roster import Loss, Roster, Row, own_row
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
 
-LIMIT_S = 60
 DIFFERENT = itertools.count(1)
 RANK = "import sys; from engine.comm.roster import own_row; print(*own_row(), flush=True); sys.stdin.read()"
 
@@ -30,7 +29,7 @@ def others() -> Iterator[list[subprocess.Popen[str]]]:
     yield made
     for process in made:
         process.kill()
-        process.communicate(timeout=LIMIT_S)
+        process.communicate(timeout=LONG_S)
 
 
 def rows(others: list[subprocess.Popen[str]]) -> list[Row]:
@@ -44,13 +43,6 @@ def rows(others: list[subprocess.Popen[str]]) -> list[Row]:
     return found
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_rank_that_is_killed_is_gone_and_one_that_is_stopped_is_stopped(others: list[subprocess.Popen[str]]) -> None:
     mine = Roster(0, rows(others))
     assert mine.whole
@@ -61,7 +53,7 @@ def test_a_rank_that_is_killed_is_gone_and_one_that_is_stopped_is_stopped(others
     others[1].kill()
     until(lambda: len(mine.lost()) == 2)  # not reaped yet
     assert mine.lost() == {1: Loss.STOPPED, 2: Loss.GONE}
-    others[1].wait(LIMIT_S)
+    others[1].wait(LONG_S)
     assert mine.watch() == {1: Loss.STOPPED, 2: Loss.GONE}
     assert f"rank 2 (process {others[1].pid} on " in mine.describe(mine.lost())
     others[0].send_signal(signal.SIGCONT)
@@ -100,7 +92,7 @@ def test_ranks_of_other_hosts_are_nobody_to_look_for(others: list[subprocess.Pop
     own, (host, number, started), last = rows(others)
     mine = Roster(0, [own, (host + 1, number, started), last])
     others[0].kill()
-    others[0].wait(LIMIT_S)
+    others[0].wait(LONG_S)
     assert not mine.whole
     assert mine.lost() == {}
 
@@ -124,7 +116,7 @@ def test_by_the_proc_of_other_processes_nobody_is_known_to_be_lost() -> None:
     if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no namespace of processes can be made here")
     command = [*unshare, sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=True)
     assert done.stdout == "False {}\n"
 
 

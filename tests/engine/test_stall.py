@@ -71,12 +71,12 @@ def test_on_cuda_a_rank_that_waits_for_its_device_tells_what_it_issued_last(ears
         told.append(stalled)
         os.write(mouth, b"\0")
 
+    comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
+    comm.issue(Kind.ALL_GATHER, Axis.Z, ONE, lane=Lane.GATHER).wait()
     with watched(comm, 0.2, end):
-        comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
-        comm.issue(Kind.ALL_GATHER, Axis.Z, ONE, lane=Lane.GATHER).wait()
         os.read(ears, 1)  # as a synchronisation that never ends: in C, without Python's lock
     assert re.fullmatch(
-        r"Rank 2 made no step for 0\.\d+ s, waiting for one of ranks 0, 4 on axis z \(the last that it issued is "
+        r"Rank 2 made no step for \d+(\.\d+)? s, waiting for one of ranks 0, 4 on axis z \(the last that it issued is "
         r"all_gather on lane z gather\)\.",
         str(told[0]),
     )
@@ -98,8 +98,9 @@ def test_a_host_that_waits_for_a_collective_itself_tells_that_one(ears_and_mouth
     assert "waiting for rank 3 on axis x (all_reduce on lane x)" in str(told[0])
 
 
-def test_a_watch_that_is_over_leaves_no_thread_behind() -> None:
+def test_a_watch_that_is_over_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would hold process groups, and to free them while the interpreter ends aborts the process."""
+    monkeypatch.setattr(stall, "LONGEST_PAUSE_S", LONG_S)
     for _ in range(20):
         with watched(Comm(GRID, backend=Channel()), 100, lambda _: None):
             assert any(thread.name == "stall" for thread in threading.enumerate())
@@ -191,29 +192,40 @@ def test_a_collective_that_fails_is_awaited_no_more() -> None:
 STANDS = 2
 
 
-def _never_raise() -> None:
-    """A wait for another rank is one in C."""
-    poll = Neighbour._await
+def _never_raise() -> Callable[[], None]:
+    """A wait for another rank is one in C. Returns what gives the rank seconds from now on, and not before."""
+    watches, allow, poll = list[Watch](), Watch.allow, Neighbour._await
+
+    def allowed(watch: Watch, timeout_s: float) -> None:
+        allow(watch, timeout_s)
+        watches.append(watch)
+
+    def hurry() -> None:
+        for watch in watches:
+            watch.limit_s = 3.0
+
+    Watch.allow = allowed  # type: ignore[method-assign]
     Neighbour._await = lambda self, something, _: poll(self, something, time.monotonic() + 10 * LONG_S)  # type: ignore[method-assign]
-    stall.AFTER_RAISING = 0.2
+    return hurry
 
 
 def _stand_still() -> None:
     """Rank 1 stops to step."""
-    step = Trainer.step
+    step, hurry = Trainer.step, _never_raise()
 
     def stuck(trainer: Trainer) -> object:
-        if trainer.comm.rank == 1 and trainer.done == STANDS:
-            time.sleep(10 * LONG_S)
+        if trainer.done == STANDS:
+            if trainer.comm.rank == 1:
+                time.sleep(10 * LONG_S)
+            hurry()
         return step(trainer)
 
     Trainer.step = stuck  # type: ignore[method-assign, assignment]
-    _never_raise()
 
 
 def _left_by_a_hang(out: Path, before: Callable[[], None], *words: str) -> Result:
     """The result of two ranks of which rank 1 hangs and rank 0 ends by itself, with the same words."""
-    waiting, stuck = start(2, *words, "--timeout", "30", "--out", str(out), before=before)
+    waiting, stuck = start(2, *words, "--timeout", str(LONG_S), "--out", str(out), before=before)
     try:
         _, said = waiting.communicate(timeout=LONG_S)
         assert stuck.poll() is None
@@ -238,9 +250,15 @@ def test_a_hang_that_no_back_end_ends_leaves_a_failed_result_before_the_time_out
 
 def _send_nothing() -> None:
     """Rank 1 takes no part in what groups of ranks, each with process groups of its own, are timed at."""
-    if os.environ["RANK"] == "1":
-        Party.seconds = lambda *_: time.sleep(10 * LONG_S)  # type: ignore[method-assign, assignment]
-    _never_raise()
+    seconds, hurry = Party.seconds, _never_raise()
+
+    def timed(*given: Any) -> float:
+        if os.environ["RANK"] == "1":
+            time.sleep(10 * LONG_S)
+        hurry()
+        return seconds(*given)
+
+    Party.seconds = timed  # type: ignore[method-assign, assignment]
 
 
 def test_so_does_a_hang_in_a_measurement(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_losses_of_real_tiles_fall_and_equal_one_ranks(tiles: Path) -> None:
         )  # fmt: skip
 
     grids = Grid(), Grid(1, 2, 2, 1)
-    losses = [run_processes(grid, _losses, config(grid), timeout_s=1200)[0] for grid in grids]
+    losses = [run_processes(grid, _losses, config(grid))[0] for grid in grids]
     assert losses[1] == pytest.approx(losses[0], rel=1e-6)
     last = losses[0][-max(3, steps // 10) :]
     assert sum(last) / len(last) < falls_to * losses[0][0]

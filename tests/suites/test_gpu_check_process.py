@@ -5,7 +5,9 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from waiting import LONG_S
@@ -16,9 +18,10 @@ ROOT = Path(__file__).parents[2]
 LEAVES = """
 import os, subprocess, sys
 held = os.open(sys.argv[1], os.O_WRONLY)
-subprocess.Popen(["sleep", "100"], pass_fds=[held])
+subprocess.Popen(["sleep", "3600"], pass_fds=[held])
+os.write(held, b".")
 """
-"""Starts a process that sleeps, and holds a pipe open as long as it lives."""
+"""Starts a process that sleeps, and holds a pipe open as long as it lives. Then the pipe says so."""
 CHECK = """
 import sys
 from pathlib import Path
@@ -26,7 +29,7 @@ from gpu_check import process
 from gpu_check.command import end_by_signals
 
 end_by_signals()
-process.run(["part", sys.argv[1]], log=Path("log"), timeout_s=100, environment={})
+process.run(["part", sys.argv[1]], log=Path("log"), timeout_s=3600, environment={})
 """
 
 AT_ONCE = """
@@ -50,40 +53,45 @@ def pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "pipe"
 
 
-def _is_held(reader: int) -> bool:
-    """Whether somebody still does after ten seconds, or else at once not."""
-    return not select.select([reader], [], [], 10)[0]
+def _next(reader: int) -> bytes:
+    """What the pipe says next; nothing once nobody holds it any more."""
+    assert select.select([reader], [], [], LONG_S)[0]
+    return os.read(reader, 1)
 
 
 @pytest.mark.parametrize(
-    ("end", "timeout_s", "code"),
-    [("os.abort()", 100, -signal.SIGABRT), ("", 100, 0), ("import time; time.sleep(100)", 3, None)],
+    ("end", "code"),
+    [("os.abort()", -signal.SIGABRT), ("", 0), ("import time; time.sleep(3600)", None)],
     ids=["crashes", "ends well", "hangs"],
 )
-def test_what_a_part_leaves_behind_is_killed(pipe: Path, end: str, timeout_s: float, code: int | None) -> None:
+def test_what_a_part_leaves_behind_is_killed(
+    pipe: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int | None
+) -> None:
+    """The time of the one that hangs is over when it has begun."""
     (pipe.parent / "part.py").write_text(f"{LEAVES}{end}\n")
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    ended = process.run(["part", str(pipe)], log=pipe.with_name("log"), timeout_s=timeout_s, environment={})
+    if code is None:
+        clock = SimpleNamespace(sleep=time.sleep, monotonic=lambda: LONG_S * len(select.select([reader], [], [], 0)[0]))
+        monkeypatch.setattr(process, "time", clock)
+    ended = process.run(["part", str(pipe)], log=pipe.with_name("log"), timeout_s=LONG_S, environment={})
     assert ended.code == code, ended.last
-    assert not _is_held(reader)
+    assert (_next(reader), _next(reader)) == (b".", b"")
     os.close(reader)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_check_that_is_ended_or_loses_its_terminal_ends_its_part(pipe: Path, number: signal.Signals) -> None:
-    (pipe.parent / "part.py").write_text(f"{LEAVES}os.write(held, b'.')\nimport time; time.sleep(100)\n")
+    (pipe.parent / "part.py").write_text(f"{LEAVES}import time; time.sleep(3600)\n")
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     check = subprocess.Popen([sys.executable, "-c", CHECK, str(pipe)], cwd=pipe.parent)
     try:
-        assert not _is_held(reader), "it has begun"
-        assert os.read(reader, 1) == b"."
+        assert _next(reader) == b".", "it has begun"
         check.send_signal(number)
         check.send_signal(number)  # as a shell repeats what the terminal has said
-        assert check.wait(20) == 128 + number
+        assert check.wait(LONG_S) == 128 + number
     finally:
         check.kill()
-    assert not _is_held(reader)
-    assert os.read(reader, 1) == b"", "the end of the pipe"
+    assert _next(reader) == b"", "the end of the pipe"
     os.close(reader)
 
 
@@ -98,7 +106,7 @@ def test_what_a_check_is_told_to_ignore_does_not_end_it() -> None:
 
 
 def test_a_check_that_is_ended_while_it_begins_a_part_ends_that_too(pipe: Path) -> None:
-    (pipe.parent / "part.py").write_text("import time; time.sleep(100)\n")
+    (pipe.parent / "part.py").write_text("import time; time.sleep(3600)\n")
     check = [sys.executable, "-c", AT_ONCE + CHECK, str(pipe)]
     assert subprocess.run(check, cwd=pipe.parent, timeout=LONG_S).returncode == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
@@ -107,5 +115,5 @@ def test_a_check_that_is_ended_while_it_begins_a_part_ends_that_too(pipe: Path) 
 
 def test_a_part_hears_signals(pipe: Path) -> None:
     (pipe.parent / "part.py").write_text("import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))\n")
-    ended = process.run(["part"], log=pipe.with_name("log"), timeout_s=100, environment={})
+    ended = process.run(["part"], log=pipe.with_name("log"), timeout_s=LONG_S, environment={})
     assert (ended.code, ended.last) == (0, "set()")
