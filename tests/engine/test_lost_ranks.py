@@ -22,6 +22,8 @@ from engine.training.config import TrainConfig
 from engine.training.failure import RunReporter
 
 SHAPE = "--layers 4 --hidden 32 --heads 4 --vocab 64 --seq 16 --batch-size 8"
+LIMITS = {signal.SIGKILL: str(LONG_S), signal.SIGSTOP: "40"}
+"""Whom a rank leaves waiting that is stopped waits for so long, and for a start on a loaded machine for less."""
 DEEP = [*SHAPE.split(), "--data", "synthetic", "--device", "cpu"]
 
 
@@ -66,7 +68,7 @@ def test_a_rank_killed_in_mid_run_ends_all_others_and_the_reason_names_it(tmp_pa
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_stage_that_is_killed_or_stopped_ends_the_others_and_is_named(tmp_path: Path, number: signal.Signals) -> None:
-    words = ["--schedule", "message-driven-zb", "--micro-batch", "1", "--timeout", "20"]
+    words = ["--schedule", "message-driven-zb", "--micro-batch", "1", "--timeout", LIMITS[number]]
     result = _fault(tmp_path / "r.json", 2, number, *words, grid="1x1x1x1p4", model=DEEP)
     assert result.told == "cause"
     assert re.match(
@@ -77,7 +79,7 @@ def test_a_stage_that_is_killed_or_stopped_ends_the_others_and_is_named(tmp_path
 
 
 def test_a_rank_that_is_stopped_is_named_once_the_others_have_waited_for_it(tmp_path: Path) -> None:
-    result = _fault(tmp_path / "r.json", 2, signal.SIGSTOP, "--timeout", "30")
+    result = _fault(tmp_path / "r.json", 2, signal.SIGSTOP, "--timeout", LIMITS[signal.SIGSTOP])
     assert result.told == "cause"
     assert re.match(
         r"Rank 2 \(process \d+ on \S+\) is stopped, .*, so rank [013] lost contact with rank [0-3] on axis [xz] in ",

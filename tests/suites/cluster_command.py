@@ -9,9 +9,9 @@ from waiting import LONG_S
 CLUSTER = ROOT / "ci" / "cluster"
 
 
-def run(*command: str | Path, timeout_s: float = LONG_S) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONG_S, check=False
     )
 
 

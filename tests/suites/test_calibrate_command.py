@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from running import Run, reframe
+from running import PATIENT, Run, reframe
+from waiting import LONG_S
 
 import systems
 from engine.errors import RunError, UsageError
@@ -19,7 +20,7 @@ from systems import Cores, Measured, Performance, Source, store
 
 SUITES = [word for suite in calibrate.SUITES for word in ("-c", f"suites/{suite}.py")]
 SHORT = ["-S", "time_budget_s=1e-3", "-S", "message_bytes=65536", "-S", "iterations=3", "-S", "array_bytes=8000000"]
-SHORT += ["-S", "Bandwidth.keep=no"]
+SHORT += ["-S", "Bandwidth.keep=no", *PATIENT]
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +106,9 @@ def test_what_is_missing_of_a_run_is_told_and_nothing_kept(run: Run, folder: Pat
     for file in (folder / "some").rglob("MemoryBandwidth*/result.json"):
         file.unlink()
     with pytest.raises(UsageError, match="lies no result of bench memory: run par4d calibrate --system local"):
-        calibrate.calibrated("local", timeout_s=60, results=folder / "some")
+        calibrate.calibrated("local", timeout_s=LONG_S, results=folder / "some")
     with pytest.raises(UsageError, match="run par4d calibrate --system vcluster"):
-        calibrate.calibrated("vcluster", timeout_s=60, results=run.folder)
+        calibrate.calibrated("vcluster", timeout_s=LONG_S, results=run.folder)
     assert not store.FOLDER.exists()
 
 
@@ -127,7 +128,7 @@ def test_tests_that_take_too_long_or_fail_end_the_command_and_keep_nothing(monke
         calibrate.calibrated("local", timeout_s=0.2)
     monkeypatch.setattr(calibrate, "CALIBRATION", "no-test-has-this-tag")
     with pytest.raises(RunError, match="A test failed"):
-        calibrate.calibrated("local", timeout_s=120)
+        calibrate.calibrated("local", timeout_s=LONG_S)
     assert not store.FOLDER.exists()
 
 

@@ -51,7 +51,7 @@ def command(*words: str, ci: Path = ROOT / "ci", **environment: str) -> subproce
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is visible")
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
-    done = command("--out", str(tmp_path / "gpu.json"))
+    done = command("--out", str(tmp_path / "gpu.json"), PAR4D_PYTHON=str(forked_python()))
     assert done.returncode == 2
     assert done.stderr.startswith("No GPU is visible to PyTorch")
     assert "rehearse with --device cpu" in done.stderr

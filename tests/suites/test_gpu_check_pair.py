@@ -98,9 +98,10 @@ def _faulty(pair: Pair) -> Iterator[Finding]:
             ):
                 for finding in (splits.splits if channel in FAULTY else messages.messages)(pair):
                     yield finding.model_copy(update={"name": f"{channel.__name__}: {finding.name}"})
+    dist.barrier()  # the first has told the last of it
     if dist.get_rank() == 1:
         os._exit(1)
-    threading.Event().wait(100)
+    threading.Event().wait(3600)
 
 
 @pytest.mark.slow
