@@ -23,7 +23,7 @@ from engine.training.failure import RunReporter
 
 SHAPE = "--layers 4 --hidden 32 --heads 4 --vocab 64 --seq 16 --batch-size 8"
 LIMITS = {signal.SIGKILL: str(LONG_S), signal.SIGSTOP: "40"}
-"""Whom a rank leaves waiting that is stopped waits for so long, and for a start on a loaded machine for less."""
+"""Others wait so long for a rank that is stopped, which is far longer than for each other on a loaded machine."""
 DEEP = [*SHAPE.split(), "--data", "synthetic", "--device", "cpu"]
 
 
