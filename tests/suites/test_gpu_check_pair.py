@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from real_ranks import start_server
 from torch import Tensor
+from waiting import LONG_S
 
 from engine.comm.collective import Kind
 from engine.errors import RunError
@@ -105,7 +107,10 @@ def _faulty(pair: Pair) -> Iterator[Finding]:
 
 
 @pytest.mark.slow
-def test_what_is_lost_or_changes_places_or_digits_between_two_ranks_fails_and_a_rank_that_dies_is_told() -> None:
+def test_what_is_lost_or_changes_places_or_digits_between_two_ranks_fails_and_a_rank_that_dies_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pair, "LIMIT", timedelta(seconds=LONG_S))
     found: dict[str, Status] = {}
     with pytest.raises(RunError, match="A rank failed"):
         found.update((finding.name, finding.status) for finding in found_by_all(_faulty, CPU))

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
 from real_ranks import start_server
+from waiting import LONG_S
 
 from engine.comm.collective import Kind
 from engine.errors import RunError
 from engine.result.gpu_check import Finding, Status
-from gpu_check import pipelines, scaled, staged
+from gpu_check import pair, pipelines, scaled, staged
 from gpu_check.pair import Pair, found_by_all
 from gpu_check.scaled import Scaled
 
@@ -77,7 +79,10 @@ def _faulty(pair: Pair) -> Iterator[Finding]:
                 yield finding.model_copy(update={"name": channel.__name__})
 
 
-def test_a_message_that_loses_numbers_on_its_way_fails_and_one_that_comes_in_anothers_place_is_told() -> None:
+def test_a_message_that_loses_numbers_on_its_way_fails_and_one_that_comes_in_anothers_place_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pair, "LIMIT", timedelta(seconds=LONG_S))
     found: dict[str, Status] = {}
     with pytest.raises(RunError, match="A rank failed"):
         found.update((finding.name, finding.status) for finding in found_by_all(_faulty, CPU))
