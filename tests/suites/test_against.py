@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from prove_against import PLANTED, night
-from running import PATIENT, ROOT, project
+from running import ROOT, project
 from waiting import LONG_S
 
 from engine.errors import UsageError
@@ -91,7 +91,7 @@ def test_a_slower_engine_is_found_in_one_night_of_real_jobs(tmp_path: Path):
     committed(root)
     trainer = root / "engine" / "training" / "trainer.py"
     trainer.write_text(f"import time\n{trainer.read_text()}{PLANTED.format(by=9.0)}")
-    quick = ("-S", "Against.model=gpt-test", "-S", "Against.rounds=10", *PATIENT, "--exclude", "local-2|local-4")
+    quick = ("-S", "Against.model=gpt-test", "-S", "Against.rounds=10", "--exclude", "local-2|local-4")
     done = night(root, ["--jobs", "3", "--", *quick])
     assert done.returncode == WORSE, done.stdout + done.stderr
     assert done.stdout.splitlines()[1].startswith("slower ")

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 import yaml
-from running import PATIENT, Run, figures, option, project, reframe, tells_a_hang_in_time
+from running import Run, figures, option, project, reframe, tells_a_hang_in_time
 
 from engine.comm.collective import Kind
 from engine.result.links import CollectiveTime, FittedLink, Rings
@@ -25,7 +25,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    short = ["-S", "message_bytes=65536", "-S", "time_budget_s=1e-3", *PATIENT]
+    short = ["-S", "message_bytes=65536", "-S", "time_budget_s=1e-3"]
     folder = tmp_path_factory.mktemp("run")
     return reframe(folder, "-c", "suites/bandwidth.py", "--system", "local", *short, "-r", root=root)
 

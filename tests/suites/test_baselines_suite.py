@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from running import PATIENT, figures, option, project, reframe
+from running import figures, option, project, reframe
 
 import systems
 from engine.batch import Batch
@@ -19,7 +19,7 @@ from reports.load import load
 from suites.base.matches import matches
 
 LOCAL = ["-c", "suites/baselines.py", "--system", "local", "-S", "model=gpt-test"]
-LOCAL += ["-S", "rounds=1", "-S", "steps_per_round=1", *PATIENT]
+LOCAL += ["-S", "rounds=1", "-S", "steps_per_round=1"]
 
 
 NOTHING_KNOWN = Room("cpu")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from running import PATIENT, Run, reframe
+from running import Run, reframe
 from waiting import LONG_S
 
 import systems
@@ -20,7 +20,7 @@ from systems import Cores, Measured, Performance, Source, store
 
 SUITES = [word for suite in calibrate.SUITES for word in ("-c", f"suites/{suite}.py")]
 SHORT = ["-S", "time_budget_s=1e-3", "-S", "message_bytes=65536", "-S", "iterations=3", "-S", "array_bytes=8000000"]
-SHORT += ["-S", "Bandwidth.keep=no", *PATIENT]
+SHORT += ["-S", "Bandwidth.keep=no"]
 
 
 @pytest.fixture(scope="module")

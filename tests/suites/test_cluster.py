@@ -25,13 +25,13 @@ STATE = Path("/run/par4d-cluster")
 CONFIGURATION = Path("/etc/slurm/slurm.conf")
 ONE_EACH = [
     "-S",
-    "Validation.num_tasks=4",
-    "-S",
     "Validation.grid=2x1x2x1",
     "-S",
     "ranks_per_node=1",
     "-S",
     "iterations=3",
+    "-S",
+    "time_limit=1h",  # which a queue needs, and a slow machine might exceed
     *QUICK,
 ]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from forked_python import BRIEFLY, FIRST
-from running import ONCE, PATIENT, Run, figures, option, options, ranks, reframe, tells_a_hang_in_time
+from running import ONCE, Run, figures, option, options, ranks, reframe, tells_a_hang_in_time
 
 import systems
 from engine.grid import Grid
@@ -14,7 +14,7 @@ from engine.models.catalogue import lookup
 from reports.load import load
 from suites.base.series import points
 
-LOCAL = ["-c", "suites/kernel_tuning.py", "--system", "local", "-S", "model=gpt-test", *ONCE, *PATIENT]
+LOCAL = ["-c", "suites/kernel_tuning.py", "--system", "local", "-S", "model=gpt-test", *ONCE]
 LOCAL += ["-r", "-n"]
 PRODUCTS, BOTH = "KernelTuning.*local-1-gpt-", "local-1-gpt-"
 

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 from forked_python import forked_python
-from running import PATIENT, reframe
+from running import reframe
 from waiting import LONG_S, until
 
 from engine.errors import RunError
@@ -180,7 +180,7 @@ def test_no_test_is_started_once_the_time_is_over(tmp_path):
 
 @pytest.mark.slow
 def test_reframe_alone_fails_what_is_far_off_its_reference_or_no_longer_measured(tmp_path, monkeypatch):
-    words = ("-c", "suites/peak.py", "--system", "local", "-n", "LaunchLatency", "-P", "ranks=1", *PATIENT, "-r")
+    words = ("-c", "suites/peak.py", "--system", "local", "-n", "LaunchLatency", "-P", "ranks=1", "-r")
     first = reframe(tmp_path, *words)
     assert first.code == 0, first.out
     (night,) = history(tmp_path / "results" / "reframe" / "results.db", "local").nights
@@ -210,7 +210,7 @@ def test_reframe_alone_fails_what_is_far_off_its_reference_or_no_longer_measured
 def test_the_examples_of_schedules_are_what_they_say():
     gitlab = yaml.safe_load((ROOT / "ci" / "schedules" / "gitlab-ci.yml").read_text())
     assert gitlab["nightly"]["script"] == ["ci/nightly --system perlmutter --node-hours 2"]
-    assert gitlab["weekly"]["script"] == ["ci/weekly --minutes 110"]
+    assert gitlab["weekly"]["script"] == ["ci/weekly --minutes 350 --resume"]
     for name in ("crontab", "scrontab"):
         lines = (ROOT / "ci" / "schedules" / name).read_text().splitlines()
         night, week = [one for one in lines if one[:1].isdigit()]

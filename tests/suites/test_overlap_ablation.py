@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 import yaml
 from forked_python import FIRST
-from running import ONCE, PATIENT, Run, figures, option, options, project, reframe
+from running import ONCE, Run, figures, option, options, project, reframe
 
 from engine.result import metrics
 from engine.result.schema import parse
 
 ABLATION = ["-c", "suites/overlap_ablation.py"]
 GRIDS = ["-c", "suites/overlap_grids.py"]
-LOCAL = ["--system", "local", "-n", "gpt.*1x1x2x1", "-S", "model=gpt-test", *ONCE, *PATIENT]
+LOCAL = ["--system", "local", "-n", "gpt.*1x1x2x1", "-S", "model=gpt-test", *ONCE]
 """One point of each study on this machine."""
 # Of each system the models and grids of its jobs, with the blocks that the cache keeps and the ranks of a node.
 SELECTED = {

@@ -1,7 +1,7 @@
 """`reframe -c suites/peak.py -c suites/p2p.py` here: memory, launches and messages, beside one short sweep."""
 
 import pytest
-from running import PATIENT, Run, figures, reframe
+from running import Run, figures, reframe
 
 from engine.result.schema import Result, parse
 
@@ -10,7 +10,7 @@ from engine.result.schema import Result, parse
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One rank alone, with the shortest time budget that measures anything."""
     ends = ["-n", "(MemoryBandwidth|LaunchLatency)%ranks=1$|Peak%ranks=1%dtype=fp64$|Transfers"]
-    short = ["-S", "time_budget_s=1", "-S", "array_bytes=8000000", "-S", "Transfers.sizes=1KiB", *PATIENT]
+    short = ["-S", "time_budget_s=1", "-S", "array_bytes=8000000", "-S", "Transfers.sizes=1KiB"]
     files = ["-c", "suites/peak.py", "-c", "suites/p2p.py"]
     return reframe(tmp_path_factory.mktemp("peak"), *files, "--system", "local", *ends, *short, "-r")
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 from reframe.core.exceptions import SanityError
-from running import PATIENT, figures, option, project, reframe
+from running import figures, option, project, reframe
 
 from reports.load import load
 from suites.base.comparison import check_one_comparison
 
 LOCAL = ["-c", "suites/peers.py", "--system", "local", "-S", "model=gpt-test"]
-LOCAL += ["-S", "rounds=1", "-S", "steps_per_round=1", *PATIENT]
+LOCAL += ["-S", "rounds=1", "-S", "steps_per_round=1"]
 
 
 def test_on_accelerators_the_device_is_the_systems_and_the_number_format_the_series(tmp_path: Path) -> None:

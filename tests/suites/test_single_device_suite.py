@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from running import PATIENT, figures, option, options, reframe, short
+from running import figures, option, options, reframe, short
 
 import systems
 from reports.load import load
 
 ONE = ["-c", "suites/single_device.py", "--system", "local", "-n", "gpt-test"]
-SHORT = ["-S", "peers=plain", "-S", "jobs=1", "-S", "rounds=1", "-S", "steps_per_round=1", *PATIENT]
+SHORT = ["-S", "peers=plain", "-S", "jobs=1", "-S", "rounds=1", "-S", "steps_per_round=1"]
 
 
 @pytest.mark.parametrize(
