@@ -44,7 +44,7 @@ from engine.training.trainer import Trainer
 
 BLAMES_NOBODY = re.compile(FOLLOWS + "|did not meet the others|lost contact .* before iteration 0")
 ENDLESS, SHORT = 100_000, 6
-STOPPED_S = {True: 30, False: 60}
+STOPPED_S = {True: 30, False: 45}
 """How long others wait for a rank that is stopped, before the ranks have met or later: far longer than they wait for
 each other on a loaded machine.
 """
