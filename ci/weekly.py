@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
@@ -48,6 +49,7 @@ ON_16_RANKS = ["-c", "suites/validation.py", "-n", "^Validation", "-S", "Validat
 SUMMARY = re.compile(r"^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*) in [\d.]+s", re.MULTILINE)
 COUNTED = ("passed", "failed", "skipped")
 SHOWN_LINES = 40
+ENDS = (signal.SIGTERM, signal.SIGINT)
 MODIFIED, UNTOLD = ", modified", "unknown"
 
 
@@ -162,11 +164,14 @@ def _outcome(part: Part, commit: str, ends: float) -> Outcome:
 def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, ends: float) -> int:
     """Return a command's exit code, UNKNOWN if it doesn't end in time. All that it started ends with this function."""
     with log.open("a") as out:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # until it is known what is to be ended
+        heard = partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
         running = subprocess.Popen(
             words, cwd=folder, env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-            start_new_session=True,
+            start_new_session=True, preexec_fn=heard,
         )  # fmt: skip
         try:
+            heard()
             return running.wait(max(ends - time.monotonic(), 0.0))
         except subprocess.TimeoutExpired:
             out.write("ended by ci/weekly, as --minutes are over\n")

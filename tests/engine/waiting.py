@@ -1,5 +1,7 @@
 """How long tests wait for what has to happen: until it has, on a slow machine with much else to do too."""
 
+import os
+import select
 import time
 from collections.abc import Callable
 
@@ -14,3 +16,10 @@ def until(happened: Callable[[], object], pause_s: float = 0.01) -> None:
         if time.monotonic() > ends:
             raise TimeoutError(f"It has not happened within {LONG_S} s.")
         time.sleep(pause_s)
+
+
+def heard(reader: int) -> bytes:
+    """The next letter of a pipe; nothing once no process holds its other end any more."""
+    if not select.select([reader], [], [], LONG_S)[0]:
+        raise TimeoutError(f"Nobody has written or closed the pipe within {LONG_S} s.")
+    return os.read(reader, 1)

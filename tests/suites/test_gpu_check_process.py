@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from waiting import LONG_S
+from waiting import LONG_S, heard
 
 from gpu_check import process
 
@@ -53,12 +53,6 @@ def pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "pipe"
 
 
-def _next(reader: int) -> bytes:
-    """What the pipe says next; nothing once nobody holds it any more."""
-    assert select.select([reader], [], [], LONG_S)[0]
-    return os.read(reader, 1)
-
-
 @pytest.mark.parametrize(
     ("end", "code"),
     [("os.abort()", -signal.SIGABRT), ("", 0), ("import time; time.sleep(3600)", None)],
@@ -75,7 +69,7 @@ def test_what_a_part_leaves_behind_is_killed(
         monkeypatch.setattr(process, "time", clock)
     ended = process.run(["part", str(pipe)], log=pipe.with_name("log"), timeout_s=LONG_S, environment={})
     assert ended.code == code, ended.last
-    assert (_next(reader), _next(reader)) == (b".", b"")
+    assert (heard(reader), heard(reader)) == (b".", b"")
     os.close(reader)
 
 
@@ -85,13 +79,13 @@ def test_a_check_that_is_ended_or_loses_its_terminal_ends_its_part(pipe: Path, n
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     check = subprocess.Popen([sys.executable, "-c", CHECK, str(pipe)], cwd=pipe.parent)
     try:
-        assert _next(reader) == b".", "it has begun"
+        assert heard(reader) == b".", "it has begun"
         check.send_signal(number)
         check.send_signal(number)  # as a shell repeats what the terminal has said
         assert check.wait(LONG_S) == 128 + number
     finally:
         check.kill()
-    assert _next(reader) == b"", "the end of the pipe"
+    assert heard(reader) == b"", "the end of the pipe"
     os.close(reader)
 
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 import test_libraries
-from waiting import LONG_S, until
+from waiting import LONG_S, heard
 
 from weekly import FINE, MARK, UNKNOWN, WRONG
 
@@ -39,14 +39,15 @@ def project(folder: Path, test: str) -> None:
 
 
 def test_the_jobs_of_an_ended_week_end_with_it(tmp_path: Path) -> None:
-    child = tmp_path / "pid"
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     project(tmp_path, "")
-    with week(tmp_path, "echo $$ > pid\nexec sleep 36000") as running:
-        until(lambda: child.exists() and child.read_text().strip())
-        pid = int(child.read_text())
+    with week(tmp_path, "exec 3>pipe\nprintf . >&3\nexec sleep 36000") as running:
+        assert heard(reader) == b".", "it has begun"
         running.terminate()
         assert running.wait(LONG_S) == UNKNOWN
-        until(lambda: not Path(f"/proc/{pid}").exists())
+        assert heard(reader) == b"", "nobody holds the pipe"
+    os.close(reader)
 
 
 WEEKS = [
