@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKED = "packed.json"
 """A copy by ci/pack has this file with what git_state said of the checkout."""
-GIT_TIMEOUT_S = 10
+GIT_TIMEOUT_S = 60
 PACKAGES = ("par4d", "torch", "numpy")
 VARIABLES = re.compile(
     r"(OMP|GOMP|KMP|MKL|OPENBLAS|NCCL|RCCL|GLOO|TORCH|PYTORCH|CUDA|CUBLAS|CUDNN|HIP|HSA|ROCR|ROCBLAS|MIOPEN|FI|UCX"

@@ -23,7 +23,7 @@ from systems import SystemFileError, references
 
 RESULT = "result.json"
 CANARY_PROGRAM, CANARY_OUT = Path(__file__).with_name("canary.py"), "canary.txt"
-LONGEST_CANARY_S = 120
+LONGEST_CANARY_S = 300
 ENDED_BY_THE_SCHEDULER = {"BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
 SCHEDULERS_WORDS = re.compile(
     r"^(?:srun|slurmstepd\S*): error: (.*(?:DUE TO |Node failure|launch .*failed|oom).*)$", re.MULTILINE
