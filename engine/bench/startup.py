@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 
 import torch
-import torch.distributed as dist
 
 from engine.checkpoint.contents import Contents, Entry, stored_names
+from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.measure.memory import peak_bytes
@@ -77,11 +77,10 @@ def connect(grid: Grid) -> Startup:
     """Connect the middle rank of the grid several times over, on torch's fake process group."""
     before, times = peak_bytes(CPU)[1], []
     for _ in range(CONNECTIONS):
-        dist.init_process_group("fake", rank=grid.size // 2, world_size=grid.size)
-        start = time.perf_counter()
-        Comm(Grid.parse(str(grid)))
-        times.append(time.perf_counter() - start)
-        dist.destroy_process_group()
+        with fake_group(grid, grid.size // 2):
+            start = time.perf_counter()
+            Comm(Grid.parse(str(grid)))
+            times.append(time.perf_counter() - start)
     return Startup(tuple(times), peak_bytes(CPU)[1] - before)
 
 

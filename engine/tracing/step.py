@@ -4,15 +4,14 @@ Nothing is computed and nothing is sent, but the layers, the schedule and the fu
 overlap changes the trace because the engine issues and waits at other times.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from itertools import pairwise
 
 import torch
-import torch.distributed as dist
 
 from engine.batch import Batch
+from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
 from engine.errors import UsageError
 from engine.footprint.memory import cached_blocks
@@ -27,17 +26,6 @@ from engine.training_record import Training
 
 MOST_PASSES = 3
 """So many are traced at most: the first micro-batch, one that stands for those between, and the last."""
-
-
-@contextmanager
-def _rank_alone(grid: Grid, rank: int) -> Iterator[None]:
-    if not 0 <= rank < grid.size:
-        raise UsageError(f"Grid {grid} has ranks 0 to {grid.size - 1}, but --rank {rank} was given.")
-    dist.init_process_group("fake", rank=rank, world_size=grid.size)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 def trace(
@@ -56,10 +44,12 @@ def trace(
     whether each micro-batch goes through the rank's stage before the next, whatever the schedule; else all of them are
     traced.
     """
+    if not 0 <= rank < grid.size:
+        raise UsageError(f"Grid {grid} has ranks 0 to {grid.size - 1}, but --rank {rank} was given.")
     log = Log()
     operators = Operators(log)
     way = traced(operators.one_kernel) if compiled else nullcontext()
-    with _rank_alone(grid, rank), operators, fused_attention(log), way:
+    with fake_group(grid, rank), operators, fused_attention(log), way:
         comm = Comm(grid, recorder=TracingRecorder(log), device="meta")
         assert comm.recorder is not None
         data = training.model.task.data.synthetic()

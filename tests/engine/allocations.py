@@ -5,11 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from fake_ranks import fake_group
 
 from engine.comm.backend import Channel
 from engine.comm.collective import Lane
 from engine.comm.contact import Line
+from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
 from engine.comm.gloo import GlooChannel
 from engine.comm.groups import ProcessGroups

@@ -9,13 +9,13 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
-from fake_ranks import Ticks, fake_group
 from real_ranks import run_processes
+from ticks import Ticks
 from torch.utils._python_dispatch import TorchDispatchMode
 from virtual_ranks import run_ranks
 
 from engine.comm.collective import POINT_TO_POINT, Kind, Lane
-from engine.comm.fake import FakeChannel
+from engine.comm.fake import FakeChannel, fake_group
 from engine.comm.funnel import Comm
 from engine.comm.handle import Handle
 from engine.errors import RunError

@@ -1,8 +1,8 @@
 """What the funnel tells the recorder of each collective, and when."""
 
 import torch
-from fake_ranks import Ticks
 from real_ranks import run_processes
+from ticks import Ticks
 from torch.utils._python_dispatch import TorchDispatchMode
 from virtual_ranks import run_ranks
 

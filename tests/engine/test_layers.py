@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from test_parity import SMALL
 from test_prefetch import TILE, Watched
@@ -14,6 +13,7 @@ from torch import nn
 from training import Case, grid_id, start
 from virtual_ranks import run_ranks
 
+from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 from engine.layers import embedding
@@ -208,14 +208,11 @@ def test_an_all_reduce_over_one_rank_is_nothing_at_all() -> None:
 
 def test_an_all_reduce_of_what_its_producer_needs_again_is_refused() -> None:
     """It is in place; a back end that tells autograd nothing of that would lead to wrong gradients."""
-    dist.init_process_group("fake", rank=0, world_size=2)
-    try:
+    with fake_group(Grid(x=2), 0):
         weight = torch.ones(3, requires_grad=True)
         total = all_reduce(weight.tanh(), Comm(Grid(x=2)), Axis.X)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             total.sum().backward()
-    finally:
-        dist.destroy_process_group()
 
 
 def test_a_dropout_mask_drops_the_asked_part_and_differs_by_all_it_depends_on() -> None:

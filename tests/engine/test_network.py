@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fake_ranks import fake_group
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.models.architecture import Architecture

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from fake_ranks import Ticks, fake_group
+from ticks import Ticks
 
 from engine.comm.collective import Kind
+from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from fake_ranks import fake_group
 from test_parity import SMALL
 from torch import nn
 from training import Case, start
 
+from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.layers.registry import LAYERS

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 from dry_plans import dry_plan
-from fake_ranks import fake_group
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import Case, grid_id, start, step_parallel
 from virtual_ranks import run_ranks
 
 from engine.batch import Batch
+from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.layers import embedding

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from fake_ranks import fake_group
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import Case, start, step_parallel
 from vector_clocks import NcclOnStreams, RaceDetector, Streams
 
 from engine.comm.collective import POINT_TO_POINT, Kind
+from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
 from engine.comm.handle import Handle
 from engine.comm.nccl import CudaStreams, group_options
