@@ -13,6 +13,7 @@ from engine.cli.main import main
 from engine.footprint.fit import parameters_per_rank
 from engine.footprint.memory import SPARE, Footprint, Needs, usable
 from engine.grid import Axis, Grid
+from engine.layers.attention import Backend, backend
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
 from engine.pipeline.options import PipelineOptions, ScheduleName
@@ -23,6 +24,7 @@ from engine.training.checks import checked
 from engine.training.config import TrainConfig
 from engine.training_record import CheckpointEvery, Training
 
+CPU = torch.device("cpu")
 WIDE_VOCABULARY = ModelChoice(layers=3, hidden=128, heads=4, vocab=2048, seq=64)
 DEEP = ModelChoice(layers=5, hidden=160, heads=4, vocab=256, seq=64)
 LLAMA = ModelChoice(architecture="llama", layers=3, hidden=128, heads=8, kv_heads=4, ffn=384, vocab=1024, seq=128)
@@ -204,6 +206,8 @@ def test_a_step_of_an_adapted_network_allocates_what_is_counted(name: str, check
     config = _config(LLAMA if name == "qwen3" else DEEP, "2x2x1x1", Batch(8, 4), "fp32", checkpoint, "oar")
     run = checked(config, 4)
     training = replace(run.training, model=EXTENDED[name])
+    if name == "qwen3" and backend(8, 4, 24, 128, torch.float32, CPU, causal=True) is Backend.MATH:
+        pytest.skip(f"PyTorch {torch.__version__} has no fused kernel for groups of heads on processors")
     peak = peak_of_steps(training, run.grid)
     assert Footprint(training, "cpu").on(run.grid).total == pytest.approx(peak, rel=0.05)
 
