@@ -3,6 +3,8 @@
 import importlib.util
 import sys
 
+import bounds
+
 NEEDED = ("torch", "numpy", "pydantic", "cyclopts", "yaml")
 
 
@@ -13,6 +15,9 @@ def main() -> int:
             f"gpu: {sys.executable} has no {', '.join(missing)}: name the wheels, and those that they depend on, on "
             "the command line, as in `ci/gpu wheels/*.whl`, or set PAR4D_PYTHON to a Python that has them.\n"
         )
+        return 2
+    if why := bounds.torch_lacking():
+        sys.stderr.write(f"gpu: {sys.executable} has {why}: set PAR4D_PYTHON to a Python with one.\n")
         return 2
     try:
         from gpu_check import command, inside

@@ -8,11 +8,13 @@ import sys
 import tomllib
 from dataclasses import dataclass
 from importlib.metadata import distributions
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from waiting import LONG_S
 
+import bounds
 import gpus
 import systems
 from engine.peers import environments
@@ -39,7 +41,7 @@ def bash(command: str, folder: Path, **environment: str) -> subprocess.Completed
     return subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
-        env=os.environ | environment,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PAR4D_")} | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -68,6 +70,18 @@ def test_without_a_new_enough_python_setup_says_what_to_install(clone: Path) -> 
     assert done.stderr.strip() == (
         "Par4D needs Python 3.11 or newer, which is not on PATH: install it, or set PAR4D_PYTHON to it."
     )
+
+
+def test_a_python_that_is_too_old_is_named_with_its_version(clone: Path) -> None:
+    old = clone / "old"
+    old.write_text("#!/bin/sh\necho 3.9.2\nexit 1\n")
+    old.chmod(0o755)
+    for script, code in (("ci/setup", 1), ("ci/gpu", 2)):
+        done = bash(script, clone, PAR4D_PYTHON=str(old))
+        assert done.returncode == code
+        assert done.stderr.strip() == (
+            f"Par4D needs Python 3.11 or newer, {old} is 3.9.2: install it, or set PAR4D_PYTHON to it."
+        )
 
 
 def test_setup_leaves_the_environment_of_another_copy_alone(
@@ -108,13 +122,25 @@ case "$*" in
         ;;
     *"-m pip "*)
         echo "$*" >>"$TOLD"
-        case "$*" in *"$REFUSED"*) echo "ERROR: No matching distribution found"; exit 1 ;; esac
+        case "$*" in
+            *"$REFUSED"*) echo "ERROR: No matching distribution found"; exit 1 ;;
+            *"-- torch"*)
+                version=${{*##*-- torch}}
+                version=${{version#==}}
+                rm -rf "$PYTHONPATH"/torch-*
+                mkdir -p "$PYTHONPATH/torch-${{version:=9.9}}.dist-info"
+                cd "$PYTHONPATH/torch-$version.dist-info"
+                printf 'Metadata-Version: 2.1\nName: torch\nVersion: %s\n' "$version" >METADATA
+                ;;
+        esac
         ;;
     *"-m compileall "*) ;;
     *) exec {Path(sys.base_prefix, "bin", "python3")} -S "$@" ;;
 esac
 """
-"""A Python with no packages but those on PYTHONPATH, that says what it was told to make and to install."""
+"""A Python with no packages but those on PYTHONPATH, that says what it was told to make and to install. Of that it
+installs PyTorch.
+"""
 
 
 @dataclass(frozen=True)
@@ -160,6 +186,8 @@ plain = pytest.mark.skipif([*gpus.systems_here()] != [] or gpus.gpus() == "rocm"
         (FRONTIER, "2.9.1+rocm6.4", None),
         ({**FRONTIER, "PAR4D_TORCH": f"torch==2.9.1 {ROCM}"}, None, f"--index-url {ROCM} -- torch==2.9.1"),
         ({**PERLMUTTER, "PAR4D_TORCH": "torch==2.13.0"}, "2.9.1", "-- torch==2.13.0"),
+        ({**PERLMUTTER, "PAR4D_VERSIONS": "newest"}, "2.9.1", "-- torch"),
+        ({**PERLMUTTER, "PAR4D_VERSIONS": "lowest"}, "2.9.1", f"-- torch=={bounds.bounds()['torch']}"),
     ],
 )
 def test_setup_keeps_the_torch_of_its_python_and_else_installs_what_is_right_or_asked_for(
@@ -172,6 +200,7 @@ def test_setup_keeps_the_torch_of_its_python_and_else_installs_what_is_right_or_
     assert kept == ([str(clone / "packages")] if installed is None else [])
     *first, last = told.pip
     assert last.startswith("--editable")
+    assert ("--constraint" in last) == (where.get("PAR4D_VERSIONS") == "lowest")
     assert [line.endswith(str(installed)) for line in first] == [True] * (installed is not None)
 
 
@@ -179,8 +208,8 @@ def test_setup_keeps_the_torch_of_its_python_and_else_installs_what_is_right_or_
     ("where", "torch", "expected"),
     [
         (FRONTIER, None, "set PAR4D_PYTHON to a Python that has one, or PAR4D_TORCH"),
-        (PERLMUTTER, None, "setup: this is perlmutter, and "),
-        (PERLMUTTER, "2.4.0", "has no PyTorch 2.6 or newer: load the module"),
+        (PERLMUTTER, None, "has no PyTorch, and Par4D needs 2.6 or newer: load the module"),
+        (PERLMUTTER, "2.4.0", "has PyTorch 2.4.0, and Par4D needs 2.6 or newer: load the module"),
     ],
 )
 def test_setup_installs_no_torch_by_a_guess_on_a_supercomputer(
@@ -192,6 +221,52 @@ def test_setup_installs_no_torch_by_a_guess_on_a_supercomputer(
     assert told.pip == []
     (line,) = told.done.stderr.splitlines()
     assert expected in line
+
+
+def test_setup_refuses_a_torch_that_was_asked_for_and_is_too_old(clone: Path) -> None:
+    told = with_python(clone, "ci/setup", torch=None, PAR4D_TORCH="torch==2.4.0")
+    assert told.done.returncode == 2
+    assert told.pip == ["-- torch==2.4.0"]
+    last = told.done.stderr.splitlines()[-1]
+    assert last.endswith(" installed is PyTorch 2.4.0, and Par4D needs 2.6 or newer: set PAR4D_TORCH to one.")
+
+
+def test_an_environment_of_other_versions_is_made_anew(clone: Path) -> None:
+    """Its PyTorch would be kept otherwise."""
+    told = with_python(
+        clone, "ci/setup; ci/setup; unset PAR4D_VERSIONS; ci/setup", torch="2.9.1", PAR4D_VERSIONS="lowest"
+    )
+    assert told.done.returncode == 0, told.done.stderr
+    assert told.done.stderr.count("setup: making ") == 2
+    assert (clone / ".venv" / "par4d-lowest.txt").read_text().splitlines()[0] == "numpy==1.26"
+
+
+def test_setup_knows_two_choices_of_versions(clone: Path) -> None:
+    done = bash("ci/setup", clone, PAR4D_VERSIONS="oldest")
+    assert done.returncode == 2
+    assert done.stderr == "setup: PAR4D_VERSIONS is lowest or newest, but 'oldest' was given.\n"
+
+
+def test_every_package_has_an_oldest_version() -> None:
+    project = bounds.project()
+    needed = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    assert [one for one in needed if ">=" not in one] == ["par4d[peers]"]
+    assert len(bounds.bounds()) == len(needed) - 1
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ("2.6.0a0+ecf3bae40a.nv25.1", None),
+        ("10.0", None),
+        ("2.5.1+cu124", "PyTorch 2.5.1+cu124, and Par4D needs 2.6 or newer"),
+    ],
+)
+def test_a_torch_is_judged_by_what_its_version_begins_with(
+    found: str, why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "version", lambda _: found)
+    assert bounds.torch_lacking() == why
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from engine.result.matmul import ModeTime, TunedShape, Tuning
 from engine.result.peers import Measured, Peaks, PeersResult, Side, Work
 from engine.result.schema import Memory
 from gpu_check import budget, process, session
+from gpu_check.__main__ import NEEDED
 from gpu_check.checks import Check, checks
 from gpu_check.command import EXIT_CODES, judge_of, table
 from gpu_check.judges import MOST_PROCESSES, STEP_BY, Judge
@@ -69,8 +70,22 @@ def test_a_python_that_lacks_something_is_told_what(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
+def test_a_torch_that_is_too_old_is_refused_with_its_version(tmp_path: Path) -> None:
+    for name in NEEDED:
+        (tmp_path / f"{name}.py").touch()
+    metadata = tmp_path / "torch-2.4.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.4.0\n")
+    done = command("--device", "cpu", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.endswith(
+        " has PyTorch 2.4.0, and Par4D needs 2.6 or newer: set PAR4D_PYTHON to a Python with one.\n"
+    )
+
+
 def test_wheels_are_told_from_options_and_installed_beside_ci_alone(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "ci", tmp_path / "ci")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/said\n')
     python.chmod(0o755)

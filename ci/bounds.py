@@ -1,0 +1,59 @@
+"""Prints the oldest versions that pyproject.toml allows, as constraints of pip. With `torch`, prints the version of
+PyTorch that this Python has, or what is wrong with it.
+
+No package is needed, so that ci/setup can ask before anything is installed.
+"""
+
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
+BOUNDED = re.compile(r"([\w-]+)>=([\d.]+)")
+
+
+def project() -> Mapping[str, Any]:
+    """Give what pyproject.toml says of Par4D."""
+    found: Mapping[str, Any] = tomllib.loads(PROJECT.read_text())["project"]
+    return found
+
+
+def bounds() -> dict[str, str]:
+    """Give the oldest version of each package that Par4D, its extras and its tests take."""
+    needed = chain(project()["dependencies"], *project()["optional-dependencies"].values())
+    return dict(found.group(1, 2) for one in needed if (found := BOUNDED.fullmatch(one)))
+
+
+def torch_lacking() -> str | None:
+    """Say which PyTorch this Python has where it has none, or one that is too old."""
+    oldest = bounds()["torch"]
+    try:
+        found = version("torch")
+    except PackageNotFoundError:
+        return f"no PyTorch, and Par4D needs {oldest} or newer"
+    if _numbers(found) >= _numbers(oldest):
+        return None
+    return f"PyTorch {found}, and Par4D needs {oldest} or newer"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Give what a version begins with: clusters have some such as 2.6.0a0+ecf3bae40a."""
+    return tuple(map(int, version.split(".")[:2]))
+
+
+def main() -> int:
+    if sys.argv[1:] == ["torch"]:
+        why = torch_lacking()
+        sys.stdout.write(f"{why or version('torch')}\n")
+        return int(why is not None)
+    sys.stdout.writelines(f"{name}=={oldest}\n" for name, oldest in bounds().items())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
