@@ -26,7 +26,7 @@ def project() -> Mapping[str, Any]:
 def bounds() -> dict[str, str]:
     """Give the oldest version of each package that Par4D, its extras and its tests take."""
     needed = chain(project()["dependencies"], *project()["optional-dependencies"].values())
-    return dict(found.group(1, 2) for one in needed if (found := BOUNDED.fullmatch(one)))
+    return {found[1]: found[2] for one in needed if (found := BOUNDED.fullmatch(one))}
 
 
 def torch_lacking() -> str | None:

@@ -40,6 +40,7 @@ from engine.training_record import OptimConfig
 MODEL = ModelChoice(layers=2, hidden=48, heads=24, vocab=96, seq=8, tied=True, dropout=0.1)
 LLAMA = ModelChoice(architecture="llama", layers=2, hidden=48, heads=12, kv_heads=6, ffn=48, vocab=96, seq=8)
 SAVED_ON = Grid(2, 2, 2, 1)
+TABLES = Path(__file__).with_name("tables")
 STEPS = 6
 
 
@@ -304,6 +305,15 @@ def test_a_table_of_contents_has_no_name_that_another_python_lacks(tmp_path: Pat
     table = _Modules(io.BytesIO((tmp_path / ".metadata").read_bytes()))
     assert table.load().state_dict_metadata["w"].size == torch.Size((6, 10))
     assert table.packages - {"builtins"} == {"torch"}
+
+
+@pytest.mark.parametrize("file", sorted(TABLES.iterdir()), ids=lambda file: file.stem)
+def test_tables_of_contents_that_other_versions_of_python_and_torch_wrote_are_read(file: Path) -> None:
+    """Each was written by what its name says, the one with a path before tables had none."""
+    table = store._Unpickler(io.BytesIO(file.read_bytes())).load()
+    found = {name: (one.size, one.properties.dtype, len(one.chunks)) for name, one in table.state_dict_metadata.items()}
+    assert found == {"w": (torch.Size((6, 10)), torch.float32, 2), "b": (torch.Size((10,)), torch.float64, 1)}
+    assert {index.fqn: one.relative_path for index, one in table.storage_data.items()}.keys() == {"w", "b"}
 
 
 @pytest.mark.parametrize("module", ["pathlib", "pathlib._local", "pathlib.of.a.later.version"])
