@@ -11,7 +11,7 @@ from virtual_cluster import network, node, slurm
 from virtual_cluster.messages import Problem
 from virtual_cluster.record import HEAD, STATE, Cluster, Shape, load, save
 
-START_TIMEOUT_S, END_TIMEOUT_S = 30, 20
+START_TIMEOUT_S, END_TIMEOUT_S = 300, 300
 
 
 def make(shape: Shape) -> None:

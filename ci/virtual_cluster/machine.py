@@ -10,7 +10,7 @@ from virtual_cluster.messages import Problem, say
 COMMANDS = ("unshare", "nsenter", "ip", "tc", "munged", "slurmctld", "slurmd", "scontrol", "sbatch", "srun", "sinfo")
 PACKAGES = ("slurm-wlm", "munge", "iproute2", "util-linux")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-COMMAND_TIMEOUT_S, INSTALL_TIMEOUT_S = 30, 300
+COMMAND_TIMEOUT_S, INSTALL_TIMEOUT_S = 300, 900
 
 
 def install() -> None:

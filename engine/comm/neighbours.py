@@ -19,7 +19,7 @@ from engine.comm.roster import hashed, link, own_row
 MOST_RANKS = 16
 """More ranks don't become neighbours: every two of them have two pipes."""
 LEAST_BLOCK = 4096
-MEETING_S = 10.0
+MEETING_S = 120.0
 MESSAGE = struct.Struct("=QQQQ")
 """It holds a collective's number and stage, how many collectives its sender has done with, where its input is, and of
 which sort it is.
