@@ -56,7 +56,7 @@ def complete_streams() -> None:
     """Give streams of processors, which do nothing, what fully_shard calls: those of PyTorch 2.6 lack it."""
     for name in ("record_event", "wait_event"):
         if not hasattr(torch.cpu.Stream, name):
-            setattr(torch.cpu.Stream, name, lambda *_: None)
+            setattr(torch.cpu.Stream, name, lambda *_: torch.cpu.Event())
 
 
 class FSDP2(TrainingStep):

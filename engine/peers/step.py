@@ -84,13 +84,13 @@ class TrainingStep:
 
     def _clip(self) -> Tensor | float:
         """Clip the masters' gradients; returns their norm before."""
-        most = self._case.optim.clip
-        if len(self._kinds) == 1:
-            return whole(nn.utils.clip_grad_norm_(self._kinds[0], most))
         norms = [nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in self._kinds]
-        norm = torch.linalg.vector_norm(torch.stack([whole(one) for one in norms]))
+        # Before it is clipped by: PyTorch 2.6 adds to each rank's part of a norm what is to be added once.
+        norm, *others = [whole(one) for one in norms]
+        if others:
+            norm = torch.linalg.vector_norm(torch.stack([norm, *others]))
         for kind in self._kinds:
-            nn.utils.clip_grads_with_norm_(kind, most, norm)
+            nn.utils.clip_grads_with_norm_(kind, self._case.optim.clip, norm)
         return norm
 
 

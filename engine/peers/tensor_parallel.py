@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -45,6 +45,14 @@ class TensorParallel(TrainingStep):
     def _backward(self, batch: Tensors) -> Tensor:
         with loss_parallel():
             return super()._backward(batch)
+
+    def _clip(self) -> Tensor | float:
+        """Sum what each rank has of a norm's gradient first: PyTorch 2.6 would take the parts for the whole."""
+        for parameter in self._masters.parameters:
+            grad = parameter.grad
+            if isinstance(parameter, DTensor) and isinstance(grad, DTensor):
+                parameter.grad = grad.redistribute(placements=parameter.placements)
+        return super()._clip()
 
 
 def parallelize_plan(
