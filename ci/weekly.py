@@ -28,14 +28,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 
 from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
 from tabulate import tabulate
 
+import bounds
 from engine.files import write_text
 from engine.result.provenance import git_state, processor_name
+from gpu_check import process
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "weekly"
@@ -44,12 +45,11 @@ OUTCOMES = {FINE: "fine", WRONG: "wrong", UNKNOWN: "unknown"}
 MARK = "mark.weekly"
 """Files with this leave some of their tests to the week, which runs all of theirs."""
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
-PYTHONS = ("python3.11", "python3.12", "python3.13")
+PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)")
 ON_16_RANKS = ["-c", "suites/validation.py", "-n", "^Validation", "-S", "Validation.grid=2x2x2x2", "--system", "local"]
 SUMMARY = re.compile(r"^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*) in [\d.]+s", re.MULTILINE)
 COUNTED = ("passed", "failed", "skipped")
 SHOWN_LINES = 40
-ENDS = (signal.SIGTERM, signal.SIGINT)
 MODIFIED, UNTOLD = ", modified", "unknown"
 
 
@@ -97,9 +97,10 @@ def parts() -> Iterator[Part]:
         yield Part("avx2", ["ci/test"], AVX2)
     yield Part("lowest", ["ci/test", "tests"], {"PAR4D_VERSIONS": "lowest"}, cloned=True)
     yield Part("newest", ["ci/test"], {"PAR4D_VERSIONS": "newest"}, cloned=True)
-    for name in PYTHONS:
+    for version in PYTHON.findall("\n".join(bounds.project()["classifiers"])):
+        name = f"python{version}"
         there = subprocess.run([name, "--version"], capture_output=True, check=False) if shutil.which(name) else None
-        if there and not there.returncode and not sys.version.startswith(name.removeprefix("python") + "."):
+        if there and not there.returncode and not sys.version.startswith(f"{version}."):
             yield Part(name, ["ci/test"], {"PAR4D_PYTHON": name}, cloned=True)
 
 
@@ -127,6 +128,7 @@ def main() -> int:
     done = {name: outcome for name, outcome in last.items() if outcome and outcome.is_done(commit)}
     if any(part.of_peers for part in chosen if part.name not in done):
         _say("making the environments of peers")
+        write_text(RESULTS / "peers.log", "")
         _run([str(ROOT / "ci" / "peers"), "all"], ROOT, {}, RESULTS / "peers.log", ends)  # tests of others skip
     for number, part in enumerate(chosen, 1):
         if part.name not in done:
@@ -163,23 +165,12 @@ def _outcome(part: Part, commit: str, ends: float) -> Outcome:
 
 def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, ends: float) -> int:
     """Return a command's exit code, UNKNOWN if it doesn't end in time. All that it started ends with this function."""
-    with log.open("a") as out:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # until it is known what is to be ended
-        heard = partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
-        running = subprocess.Popen(
-            words, cwd=folder, env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-            start_new_session=True, preexec_fn=heard,
-        )  # fmt: skip
-        try:
-            heard()
-            return running.wait(max(ends - time.monotonic(), 0.0))
-        except subprocess.TimeoutExpired:
-            out.write("ended by ci/weekly, as --minutes are over\n")
-            return UNKNOWN
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-            running.wait()
+    with log.open("ab") as out:
+        left_s = max(ends - time.monotonic(), 0.0)
+        code, _ = process.carry_out(words, out, timeout_s=left_s, environment=environment, folder=folder)
+        if code is None:
+            out.write(b"ended by ci/weekly, as --minutes are over\n")
+    return UNKNOWN if code is None else code
 
 
 def _commit() -> str:
@@ -203,11 +194,17 @@ def _end_of_log(outcome: Outcome) -> str:
 
 
 def _show(outcomes: Sequence[Outcome]) -> None:
-    all_tests, minutes = Counter[str](), sum(outcome.minutes for outcome in outcomes)
-    for outcome in outcomes:
-        all_tests.update(outcome.tests)
-    rows = [(one.part, OUTCOMES.get(one.code, "not run"), one.minutes, one.tests) for one in outcomes]
-    cells = [(*row[:3], *(row[3].get(word, 0) for word in COUNTED)) for row in (*rows, ("all", "", minutes, all_tests))]
+    tests = sum((Counter(outcome.tests) for outcome in outcomes), Counter[str]())
+    every = Outcome("all", minutes=sum(outcome.minutes for outcome in outcomes), tests=tests)
+    cells = [
+        (
+            one.part,
+            "" if one is every else OUTCOMES.get(one.code, "not run"),
+            one.minutes,
+            *(one.tests.get(word, 0) for word in COUNTED),
+        )
+        for one in (*outcomes, every)
+    ]
     table = tabulate(cells, headers=("part", "outcome", "minutes", *COUNTED), floatfmt=".1f")
     print(f"\n{table}\n{processor_name()}, {os.cpu_count()} cores")  # noqa: T201
 

@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 MOST_LETTERS = 300
 """A process's last words are cut to so many letters."""
@@ -55,13 +56,32 @@ def run(module: Sequence[str], *, log: Path, timeout_s: float, environment: Mapp
 
     However it ends, what it has started and left behind is killed: it would keep the GPU from the next one.
     """
+    with log.open("wb") as output:
+        words = [sys.executable, "-m", *module]
+        code, seconds = carry_out(words, output, timeout_s=timeout_s, environment=environment)
+    return Ended(code, seconds, last_words(log.read_text(errors="replace"), raised=code not in (None, 0)))
+
+
+def carry_out(
+    words: Sequence[str | Path],
+    output: IO[bytes],
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str],
+    folder: Path | None = None,
+) -> tuple[int | None, float]:
+    """Run a command, and end it when its time is over; returns its exit code, or None, and the seconds that it took.
+
+    However it ends, and also where this process is ended, all that it has started is killed.
+    """
     start = time.monotonic()
-    with log.open("wb") as output, ExitStack() as deaf:
+    with ExitStack() as deaf:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         heard = partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
         deaf.callback(heard)  # to no signal, until there is something to kill
         process = subprocess.Popen(
-            [sys.executable, "-m", *module],
+            words,
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -75,10 +95,7 @@ def run(module: Sequence[str], *, log: Path, timeout_s: float, environment: Mapp
             in_time = _ends(process.pid, start + timeout_s)
         finally:  # also where the check itself has to end
             _kill(process)
-    code = process.returncode if in_time else None
-    return Ended(
-        code, time.monotonic() - start, last_words(log.read_text(errors="replace"), raised=code not in (None, 0))
-    )
+    return process.returncode if in_time else None, time.monotonic() - start
 
 
 def _ends(pid: int, until: float) -> bool:
