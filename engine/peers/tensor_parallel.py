@@ -50,7 +50,9 @@ class TensorParallel(TrainingStep):
         """Sum what each rank has of a norm's gradient first: PyTorch 2.6 would take the parts for the whole."""
         for parameter in self._masters.parameters:
             grad = parameter.grad
-            if isinstance(parameter, DTensor) and isinstance(grad, DTensor):
+            if not isinstance(parameter, DTensor) or not isinstance(grad, DTensor):
+                continue
+            if grad.placements != parameter.placements:
                 parameter.grad = grad.redistribute(placements=parameter.placements)
         return super()._clip()
 
