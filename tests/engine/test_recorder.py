@@ -5,27 +5,11 @@ from typing import ClassVar
 
 import pytest
 import torch
+from ticks import Hands
 
 from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder
 from engine.measure.recording import Tally, TraceEvent
-
-
-class Hands:
-    """A clock that shows what it is set to."""
-
-    now = 0.0
-
-    def stamp(self) -> float:
-        return self.now
-
-    stamp_end = stamp
-
-    def seconds(self, start: float, end: float) -> float:
-        return end - start
-
-    def forget(self) -> None:
-        pass
 
 
 class Step:
