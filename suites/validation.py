@@ -6,8 +6,8 @@ Fig. 8): 2x2x2x2 on GPUs, and on processors 2x1x2x2, whose eight ranks two cores
     reframe -c suites/validation.py --system perlmutter -S model=unet-250m    another network that fits one device
 
 Both runs start from the same weights and see the same samples, so their loss curves must be the same but for rounding.
-The U-Net's first losses and its gradients
-are held to those of PyTorch's DDP, too, from weights none of which begins as 0.
+The U-Net's first losses and its gradients are held to those of PyTorch's DDP, too, from weights none of which begins as
+0.
 """
 
 from dataclasses import dataclass
