@@ -42,7 +42,7 @@ def torch_lacking() -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Give what a version begins with: clusters have some such as 2.6.0a0+ecf3bae40a."""
+    """Give what a version begins with: clusters have some such as 2.9.0a0+50eac811a6."""
     return tuple(map(int, version.split(".")[:2]))
 
 

@@ -32,7 +32,7 @@ class MemoryGroup(GroupWithMemory):
 
     def _all_reduced(self, name: str, tensors: list[Tensor], opts: Any) -> dist.Work:
         op = operation(opts)
-        if not self._can(*tensors, op=op, together=len(tensors)):
+        if not self._can(*tensors, op=op):
             return self._leave(name, tensors, opts)
 
         def read(inputs: Inputs) -> None:
@@ -86,7 +86,7 @@ class MemoryGroup(GroupWithMemory):
     def _gather_all(
         self, name: str, outputs: list[Tensor], tensors: list[Tensor], called: tuple[Any, Any], opts: Any
     ) -> dist.Work:
-        if not self._can(*tensors, *outputs, together=len(tensors)):
+        if not self._can(*tensors, *outputs):
             return self._leave(name, *called, opts)
 
         def read(inputs: Inputs) -> None:
@@ -121,7 +121,7 @@ class MemoryGroup(GroupWithMemory):
         self, name: str, outputs: list[Tensor], tensors: list[Tensor], called: tuple[Any, Any], opts: Any
     ) -> dist.Work:
         op = operation(opts)
-        if not self._can(*outputs, *tensors, op=op, together=len(tensors)):
+        if not self._can(*outputs, *tensors, op=op):
             return self._leave(name, *called, opts)
 
         def read(inputs: Inputs) -> None:

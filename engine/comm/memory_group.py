@@ -21,10 +21,6 @@ COMBINE: dict[Any, Callable[..., Tensor]] = {
     _OP.MIN: torch.minimum,
     _OP.PRODUCT: torch.mul,
 }
-HOLDS_WORK = torch.__version__ >= "2.7"
-"""Functional collectives hand what waits to C++, which waits once for each tensor. Before 2.7 it holds no object of
-Python meanwhile.
-"""
 SORTS = (
     "allreduce", "allgather", "reduce_scatter", "broadcast", "alltoall", "gather", "scatter", "reduce", "barrier",
 )  # fmt: skip
@@ -44,7 +40,6 @@ class GroupWithMemory(dist.ProcessGroup):
             group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
         self._gloo, self._exchange, self._own, self._ranks = gloo, exchange, own, ranks
         self._completer = Completer()
-        self._unwaited: set[MemoryWork] = set()
         self.carried = {"memory": 0, "gloo": 0}
 
     def shutdown(self) -> None:
@@ -60,7 +55,7 @@ class GroupWithMemory(dist.ProcessGroup):
         assert self._exchange is not None
         self.carried["memory"] += 1
         begun = self._exchange.begin(SORTS.index(sort) + len(SORTS) * size, pieces, read)
-        work = MemoryWork(self._completer, begun, results, self._unwaited)
+        work = MemoryWork(self._completer, begun, results)
         if not getattr(options, "asyncOp", True):
             work.wait()
         return work
@@ -71,13 +66,10 @@ class GroupWithMemory(dist.ProcessGroup):
         by = self._plain if name.endswith("_tensor_coalesced") else self._gloo  # Python reaches those of a group only
         return getattr(by, name)(*(one for one in arguments if one is not None))
 
-    def _can(self, *tensors: Tensor, op: Any = None, together: int = 1) -> bool:
-        """Say whether memory carries these: tensors of processors, dense, and with a sum that it knows. together: so
-        many collectives in one call.
-        """
+    def _can(self, *tensors: Tensor, op: Any = None) -> bool:
+        """Say whether memory carries these: tensors of processors, dense, and with a sum that it knows."""
         return (
             self._exchange is not None
-            and (together == 1 or HOLDS_WORK)
             and (op is None or _kind(op) in COMBINE)
             and all(t.device.type == "cpu" and t.layout is torch.strided and t.is_contiguous() for t in tensors)
         )

@@ -40,19 +40,15 @@ def _obey(orders: "SimpleQueue[Callable[[], None] | None]") -> None:
 
 
 class MemoryWork(dist.Work):
-    """It is a collective in flight. completer: completes a future. results: what the future holds. unwaited: has it
-    until somebody waits, as C++ may not hold it.
-    """
+    """It is a collective in flight. completer: completes a future. results: what the future holds."""
 
-    def __init__(self, completer: Completer, begun: Exchanged, results: Any, unwaited: "set[MemoryWork]") -> None:
+    def __init__(self, completer: Completer, begun: Exchanged, results: Any) -> None:
         super().__init__()
-        self._completer, self._begun, self._results, self._unwaited = completer, begun, results, unwaited
+        self._completer, self._begun, self._results = completer, begun, results
         self._future: Future[Any] | None = None
-        unwaited.add(self)
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         """Carry it out here. The group's own time-out holds."""
-        self._unwaited.discard(self)
         self._begun.exchange.finish(self._begun)
         return True
 

@@ -91,16 +91,7 @@ def _allow_forms() -> None:
     if not hasattr(_threads, "allowed"):
         from torch._dynamo import config
 
-        name = forms_setting()
-        _threads.allowed = max(getattr(config, name), FORMS)
-        setattr(config, name, _threads.allowed)
-
-
-def forms_setting() -> str:
-    """Name PyTorch's setting of how many forms a function may have, which 2.7 has renamed."""
-    from torch._dynamo import config
-
-    return "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+        _threads.allowed = config.recompile_limit = max(config.recompile_limit, FORMS)
 
 
 _traced: Callable[..., Any] | None = None

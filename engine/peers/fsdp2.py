@@ -52,13 +52,6 @@ def fill(model: SerialModel, case: Case) -> None:
             local.copy_(initial_rows(placements[name], range(first, first + len(local)), case.seed, local.device))
 
 
-def complete_streams() -> None:
-    """Give streams of processors, which do nothing, what fully_shard calls: those of PyTorch 2.6 lack it."""
-    for name in ("record_event", "wait_event"):
-        if not hasattr(torch.cpu.Stream, name):
-            setattr(torch.cpu.Stream, name, lambda *_: torch.cpu.Event())
-
-
 class FSDP2(TrainingStep):
     """Gathered weights live from forward to backward, as the engine keeps them without activation checkpointing."""
 
@@ -70,7 +63,6 @@ class FSDP2(TrainingStep):
         model.to(Precision.named(case.precision).master)
         mesh, mixed, blocks = self.mesh(comm), policy(case), list(model.blocks)
         how = self.how(case, comm)
-        complete_streams()
         warnings.filterwarnings("ignore", HANDED_ON)
         for block in blocks:
             fully_shard(block, mesh=mesh, mp_policy=mixed, **how)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from waiting import LONG_S
 
 from engine.batch import Batch
@@ -13,6 +14,7 @@ from engine.models.llama.config import LlamaConfig
 from engine.peers import external_side
 from engine.peers.alternate import measure
 from engine.peers.comparison import Case, Comparison, Unavailable
+from engine.peers.external.pipelining import check_works
 from engine.result.peers import Measured
 from engine.training_record import OptimConfig
 
@@ -23,6 +25,15 @@ CASE = Case(
     timeout_s=LONG_S, meeting_timeout_s=LONG_S,
 )  # fmt: skip
 PYTHON_OF = external_side.python_of
+
+
+def skip_without_pipelines(contest: Comparison) -> None:
+    """Skip the test that calls it where this is a pipeline, and PyTorch's don't work here."""
+    if "pipeline" in contest.splits:
+        try:
+            check_works("cpu")
+        except Unavailable as lacking:
+            pytest.skip(str(lacking))
 
 
 def fork_externals(python: Path) -> None:

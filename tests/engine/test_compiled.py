@@ -43,10 +43,9 @@ class Seen(NamedTuple):
 def compiled(_: Comm, cache: str, names: Collection[str]) -> dict[str, Seen]:
     """Those functions, by name. cache: a folder for what the compiler makes."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-    from torch._inductor import compile_fx, config, metrics
+    torch._logging.set_logs(inductor_metrics=True)  # without which it counts no bytes
+    from torch._inductor import config, metrics
 
-    if hasattr(compile_fx, "inductor_metrics_log"):  # without which it counts no bytes; PyTorch 2.6 always does
-        torch._logging.set_logs(inductor_metrics=True)
     config.cpp.simdlen = 1  # vectors take a C++ compiler three times as long, and change neither sums nor passes
     found = {}
     for name in names:
@@ -115,7 +114,7 @@ def test_in_steps_of_both_families_no_function_takes_more_forms_than_it_may(monk
     for module in (layers_compiled, fused, norm):
         monkeypatch.setattr(module, "fuses", lambda tensor: tensor.dtype != torch.float64)
     layers_compiled._allow_forms()  # it would undo the patch
-    with torch._dynamo.config.patch({layers_compiled.forms_setting(): FORMS // 2}):
+    with torch._dynamo.config.patch(recompile_limit=FORMS // 2):
         assert [found.name for found in steps(CPU, "bf16") if found.status == "fail"] == []
     assert len(kept) > 6
 
@@ -192,9 +191,7 @@ def lacking(_: Comm, cache: str, compiler: str) -> tuple[str | None, list[str]]:
 
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     config.cpp.cxx = (None, compiler)
-    config.cpp.simdlen = 1  # vectors take a compiler many seconds, and so do headers, which PyTorch 2.6 doesn't prepare
-    if hasattr(config, "cpp_cache_precompile_headers"):
-        config.cpp_cache_precompile_headers = False
+    config.cpp.simdlen, config.cpp_cache_precompile_headers = 1, False  # both take a compiler many seconds
     heard: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]

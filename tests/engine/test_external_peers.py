@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from multiprocessing.connection import Pipe
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from external_cases import CASE, GPT, LLAMA, hold
+from external_cases import CASE, GPT, LLAMA, hold, skip_without_pipelines
 from forked_python import forked_python
 from real_ranks import run_processes, take_part_again
+from torch.torch_version import TorchVersion
 from waiting import LONG_S, until
 
 from engine.cli.main import main
@@ -30,6 +32,7 @@ from engine.peers.compare import compare
 from engine.peers.comparison import TOLERANCES, Case, Comparison, Unavailable
 from engine.peers.external import torchtitan
 from engine.peers.external.__main__ import external_step, of_all
+from engine.peers.external.pipelining import check_works
 from engine.peers.layout import Layout
 from engine.peers.ours import Ours
 from engine.peers.peer import StepMetrics
@@ -100,6 +103,7 @@ def test_an_external_peer_of_pytorch_alone_trains_what_the_engine_trains(
 ) -> None:
     """The first rank of a pipeline knows no loss: it is told."""
     contest = COMPARISONS[name].laid_out(Layout.parse(layout), Grid(data=2))
+    skip_without_pipelines(contest)
     for found in run_processes(Grid(data=2), in_each, contest, model, precisions):
         assert set(found) == set(precisions)
         for precision, (ours, theirs) in found.items():
@@ -145,6 +149,17 @@ def test_an_external_peer_takes_no_log_of_nccls_over_from_us_and_its_death_betwe
         beside._process.wait()
         with pytest.raises(RunError, match="A rank of external died: is memory short for two models"):
             beside.take(1)
+
+
+@pytest.mark.parametrize(
+    ("version", "device", "lacks"), [("2.9.1+cu128", "cpu", True), ("2.9.1", "cuda", False), ("2.10.0", "cpu", False)]
+)
+def test_no_pipeline_of_pytorchs_is_held_where_it_does_not_work(
+    monkeypatch: pytest.MonkeyPatch, version: str, device: str, lacks: bool
+) -> None:
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    with pytest.raises(Unavailable, match=r"2\.9\.1") if lacks else nullcontext():
+        check_works(device)
 
 
 class LacksHere:

@@ -26,7 +26,6 @@ from engine.comm.memory_collectives import MemoryGroup
 from engine.comm.process_group import NAME, carried, register
 from engine.errors import ContactError
 from engine.grid import Grid
-from engine.peers.fsdp2 import complete_streams
 from engine.result.peers import UNEQUAL, Measured, Side, is_equal, road
 
 SIZES = (1, 3, 4099)
@@ -61,8 +60,7 @@ def _each(group: dist.ProcessGroup, count: int, dtype: torch.dtype) -> list[Tens
     dist.all_gather_into_tensor(gathered := torch.empty_like(whole), one, group=group)
     dist.reduce_scatter_tensor(share := torch.empty_like(one), whole, group=group)
     given(gathered, share)
-    if isinstance(group, MemoryGroup):  # the same, for which gloo has no call in PyTorch 2.6
-        dist.reduce_scatter(share := torch.empty_like(one), list(whole.chunk(ranks)), group=group)
+    dist.reduce_scatter(share := torch.empty_like(one), list(whole.chunk(ranks)), group=group)
     dist.all_to_all_single(turned := torch.empty_like(whole), whole, group=group)
     given(share, turned)
     splits = [(own + to) % 3 for to in range(ranks)]
@@ -280,7 +278,6 @@ def _ddp(network: nn.Module) -> nn.Module:
 
 
 def _fsdp2(network: nn.Module) -> nn.Module:
-    complete_streams()
     fully_shard(network, mesh=DeviceMesh.from_group(_group(), "cpu"))
     return network
 

@@ -13,8 +13,8 @@ from typing import NoReturn
 import pytest
 import torch
 from real_ranks import run_processes, take_part_again
-from torch._dynamo.exc import BackendCompilerFailed
-from torch._inductor import config, exc
+from torch._inductor import config
+from torch._inductor.exc import InductorError
 from waiting import LONG_S
 
 from engine.batch import Batch
@@ -162,13 +162,9 @@ def test_where_no_compiler_works_the_contest_is_not_held_and_the_next_one_is(tmp
 NO_C = RuntimeError(
     "Failed to find C compiler. Please specify via CC environment variable or set triton.knobs.build.impl"
 )
-WHILE_COMPILING = (
-    exc.InductorError(NO_C, None) if hasattr(exc, "InductorError") else BackendCompilerFailed(torch.compile, NO_C)
-)
-"""PyTorch 2.6 has but one error for all back ends of its compiler."""
 
 
-@pytest.mark.parametrize("error", [WHILE_COMPILING, NO_C])
+@pytest.mark.parametrize("error", [InductorError(NO_C, None), NO_C])
 def test_tritons_missing_compiler_is_none_as_well_and_another_error_is_a_failure(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -208,8 +208,8 @@ def test_setup_keeps_the_torch_of_its_python_and_else_installs_what_is_right_or_
     ("where", "torch", "expected"),
     [
         (FRONTIER, None, "set PAR4D_PYTHON to a Python that has one, or PAR4D_TORCH"),
-        (PERLMUTTER, None, "has no PyTorch, and Par4D needs 2.6 or newer: load the module"),
-        (PERLMUTTER, "2.4.0", "has PyTorch 2.4.0, and Par4D needs 2.6 or newer: load the module"),
+        (PERLMUTTER, None, "has no PyTorch, and Par4D needs 2.9 or newer: load the module"),
+        (PERLMUTTER, "2.4.0", "has PyTorch 2.4.0, and Par4D needs 2.9 or newer: load the module"),
     ],
 )
 def test_setup_installs_no_torch_by_a_guess_on_a_supercomputer(
@@ -228,7 +228,7 @@ def test_setup_refuses_a_torch_that_was_asked_for_and_is_too_old(clone: Path) ->
     assert told.done.returncode == 2
     assert told.pip == ["-- torch==2.4.0"]
     last = told.done.stderr.splitlines()[-1]
-    assert last.endswith(" installed is PyTorch 2.4.0, and Par4D needs 2.6 or newer: set PAR4D_TORCH to one.")
+    assert last.endswith(" installed is PyTorch 2.4.0, and Par4D needs 2.9 or newer: set PAR4D_TORCH to one.")
 
 
 def test_an_environment_keeps_to_its_versions_until_others_are_asked_for(clone: Path) -> None:
@@ -238,7 +238,7 @@ def test_an_environment_keeps_to_its_versions_until_others_are_asked_for(clone: 
     assert told.done.returncode == 0, told.done.stderr
     assert told.done.stderr.count("setup: making ") == 2
     torches = [words.removeprefix("-- ") for words in told.pip if words.startswith("-- ")]
-    assert list(dict.fromkeys(torches)) == ["torch==2.6", "torch"]
+    assert list(dict.fromkeys(torches)) == ["torch==2.9", "torch"]
 
 
 def test_setup_knows_two_choices_of_versions(clone: Path) -> None:
@@ -257,9 +257,9 @@ def test_every_package_has_an_oldest_version() -> None:
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        ("2.6.0a0+ecf3bae40a.nv25.1", None),
+        ("2.9.0a0+50eac811a6.nv25.09", None),
         ("10.0", None),
-        ("2.5.1+cu124", "PyTorch 2.5.1+cu124, and Par4D needs 2.6 or newer"),
+        ("2.8.0+cu128", "PyTorch 2.8.0+cu128, and Par4D needs 2.9 or newer"),
     ],
 )
 def test_a_torch_is_judged_by_what_its_version_begins_with(

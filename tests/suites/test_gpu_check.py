@@ -79,7 +79,7 @@ def test_a_torch_that_is_too_old_is_refused_with_its_version(tmp_path: Path) -> 
     done = command("--device", "cpu", PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
     assert done.stderr.endswith(
-        " has PyTorch 2.4.0, and Par4D needs 2.6 or newer: set PAR4D_PYTHON to a Python with one.\n"
+        " has PyTorch 2.4.0, and Par4D needs 2.9 or newer: set PAR4D_PYTHON to a Python with one.\n"
     )
 
 
