@@ -11,7 +11,7 @@ from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.models.serial import SerialModel
 from engine.parallel.initial import initialise_serial
-from engine.peers.comparison import Case
+from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
 from engine.precision import Precision, at_least_fp32
 from engine.training_record import OptimConfig
@@ -48,6 +48,12 @@ class ExternalPeer(Protocol):
 
     def step(self, batch: Tensors) -> StepMetrics:
         """Step as a Peer does. The loss is the mean over this rank's rows; nan on a rank that doesn't know it."""
+
+
+def check_torch(what: str, oldest: str) -> None:
+    """Raise Unavailable where PyTorch is older than this needs, though the engine doesn't."""
+    if torch.__version__ < oldest:
+        raise Unavailable(f"{what} needs PyTorch {oldest} or newer, but this is {torch.__version__}.")
 
 
 def serial_model(case: Case, device: torch.device | str) -> SerialModel:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from external_cases import CASE, GPT, LLAMA, hold, skip_without_pipelines
+from external_cases import CASE, GPT, LLAMA, hold, skip_with_older_torch
 from forked_python import forked_python
 from real_ranks import run_processes, take_part_again
 from torch.torch_version import TorchVersion
@@ -32,10 +32,9 @@ from engine.peers.compare import compare
 from engine.peers.comparison import TOLERANCES, Case, Comparison, Unavailable
 from engine.peers.external import torchtitan
 from engine.peers.external.__main__ import external_step, of_all
-from engine.peers.external.pipelining import check_works
 from engine.peers.layout import Layout
 from engine.peers.ours import Ours
-from engine.peers.peer import StepMetrics
+from engine.peers.peer import StepMetrics, check_torch
 from engine.peers.pickled import _made, dumps
 from engine.peers.registry import COMPARISONS, another_commit
 from engine.result.peers import Measured
@@ -103,7 +102,7 @@ def test_an_external_peer_of_pytorch_alone_trains_what_the_engine_trains(
 ) -> None:
     """The first rank of a pipeline knows no loss: it is told."""
     contest = COMPARISONS[name].laid_out(Layout.parse(layout), Grid(data=2))
-    skip_without_pipelines(contest)
+    skip_with_older_torch(contest)
     for found in run_processes(Grid(data=2), in_each, contest, model, precisions):
         assert set(found) == set(precisions)
         for precision, (ours, theirs) in found.items():
@@ -151,15 +150,13 @@ def test_an_external_peer_takes_no_log_of_nccls_over_from_us_and_its_death_betwe
             beside.take(1)
 
 
-@pytest.mark.parametrize(
-    ("version", "device", "lacks"), [("2.9.1+cu128", "cpu", True), ("2.9.1", "cuda", False), ("2.10.0", "cpu", False)]
-)
-def test_no_pipeline_of_pytorchs_is_held_where_it_does_not_work(
-    monkeypatch: pytest.MonkeyPatch, version: str, device: str, lacks: bool
+@pytest.mark.parametrize(("version", "lacks"), [("2.9.1+cu128", True), ("2.10.0", False), ("2.13.0+cpu", False)])
+def test_what_needs_a_newer_torch_than_the_engine_is_not_held(
+    monkeypatch: pytest.MonkeyPatch, version: str, lacks: bool
 ) -> None:
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
-    with pytest.raises(Unavailable, match=r"2\.9\.1") if lacks else nullcontext():
-        check_works(device)
+    with pytest.raises(Unavailable, match=r"2\.10 .* 2\.9\.1") if lacks else nullcontext():
+        check_torch("a peer", "2.10")
 
 
 class LacksHere:

@@ -1,6 +1,7 @@
 """Every launcher's variables give the right rank, and real processes meet by them."""
 
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -209,7 +210,7 @@ def clean_environment() -> dict[str, str]:
 
 
 def outputs(commands: Iterable[tuple[list[str], dict[str, str]]]) -> list[str]:
-    """Start all, wait for all, and return their sorted lines."""
+    """Start all, wait for all, and return the programs' sorted lines. Gloo of PyTorch 2.9 writes some, too."""
     processes = [
         subprocess.Popen(
             command,
@@ -224,7 +225,7 @@ def outputs(commands: Iterable[tuple[list[str], dict[str, str]]]) -> list[str]:
     for process in processes:
         out, err = process.communicate(timeout=LONG_S)
         assert process.returncode == 0, err
-        lines += out.splitlines()
+        lines += [line for line in out.splitlines() if re.fullmatch(r"\w+ \d \d \[.*\]", line)]
     return sorted(lines)
 
 

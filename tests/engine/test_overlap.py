@@ -212,12 +212,15 @@ def _interrupted(comm: Comm, case: Case) -> tuple[float, float]:
     def interrupt(gradient: torch.Tensor) -> None:
         raise Interrupted
 
+    def plant(block: torch.nn.Module, inputs: object, output: torch.Tensor) -> None:
+        output.register_hook(interrupt)
+
     losses = []
     for fails in (False, True):
         model = start(case, comm)
         step_parallel(case, model, 0)
         if fails:
-            hook = model.module.blocks[1].norm1.weight.register_hook(interrupt)
+            hook = model.module.blocks[0].register_forward_hook(plant)
             with pytest.raises(Interrupted):
                 step_parallel(case, model, 1)
             hook.remove()

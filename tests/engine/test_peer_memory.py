@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from external_cases import fork_externals, skip_without_pipelines
+from external_cases import fork_externals, skip_with_older_torch
 from forked_python import forked_python
 from real_ranks import run_processes
 from waiting import LONG_S
@@ -59,7 +59,7 @@ def took(comm: Comm, contest: Comparison, cases: Sequence[str], python: Path) ->
 def test_a_peer_takes_about_what_is_said(name: str, layout: str | None, cases: list[str]) -> None:
     contest = COMPARISONS[name]
     contest = contest.laid_out(Layout.parse(layout), contest.grid) if layout else contest
-    skip_without_pipelines(contest)
+    skip_with_older_torch(contest)
     by_rank = run_processes(contest.grid, took, contest, cases, forked_python())
     for what in cases:
         case = CASES[what]

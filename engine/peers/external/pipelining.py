@@ -9,30 +9,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from engine.peers.comparison import Case, Unavailable
+from engine.peers.comparison import Case
 from engine.peers.layout import Layout
-from engine.peers.peer import Tensors, autocast, serial_model
+from engine.peers.peer import Tensors, autocast, check_torch, serial_model
 from engine.peers.stages import cut, mean_cross_entropy
 from engine.peers.step import TrainingStep
 
-WORKS_ON_PROCESSORS = "2.10"
-"""Before, what a stage tells the next one of shapes is taken for another message by gloo, and ranks die."""
-
-
-def check_works(device: str) -> None:
-    """Raise Unavailable where this PyTorch's pipelines don't work."""
-    if device == "cpu" and torch.__version__ < WORKS_ON_PROCESSORS:
-        raise Unavailable(
-            f"torch.distributed.pipelining on processors needs PyTorch {WORKS_ON_PROCESSORS} or newer, but this is "
-            f"{torch.__version__}."
-        )
-
 
 class Pipelining(TrainingStep):
-    """schedule: the name of its class. chunks: stages of each rank. Raises Unavailable where pipelines don't work."""
+    """schedule: the name of its class. chunks: stages of each rank."""
 
     def __init__(self, case: Case, layout: Layout, device: torch.device, *, schedule: str, chunks: int) -> None:
-        check_works(device.type)
+        if device.type == "cpu":  # what a stage tells the next one of shapes gloo took for another message
+            check_torch("torch.distributed.pipelining on processors", "2.10")
         self.data_rank = 0
         rank, ranks = dist.get_rank(), layout.pipeline
         count = ranks * chunks

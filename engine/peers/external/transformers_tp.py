@@ -25,6 +25,7 @@ from engine.peers.hugging_face import TransformersStep, build, check_precision
 from engine.peers.layout import Layout
 from engine.peers.masters import Masters, is_pure
 from engine.peers.names import renamed
+from engine.peers.peer import check_torch
 from engine.peers.settings import chosen
 from engine.peers.transformers_networks import to_train
 from engine.precision import Precision
@@ -51,6 +52,7 @@ class TransformersTP(TransformersStep):
     """Ranks are in its order: tensor ranks are neighbours, then data."""
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
+        check_torch("The parallelism of transformers", "2.10")  # before, DTensor fails in its split table
         check_precision(case)
         self.data_rank = dist.get_rank() // layout.tensor
         shape = case.model
