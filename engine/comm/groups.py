@@ -4,6 +4,7 @@ names.
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -64,7 +65,7 @@ class ProcessGroups:
         line = Line(own, f"on axis {axis}", [rank for rank in in_the_job if rank != own], name)
         count = groups_of(len(members)) if name == "nccl" and lane in OF_MESSAGES else 1
         with line.held():
-            group, *others = (
+            made: list[Any] = [  # as for PyTorch 2.14 a rank might be no member of what it makes
                 dist.new_group(
                     in_the_job,
                     backend=name,
@@ -74,8 +75,8 @@ class ProcessGroups:
                     group_desc=f"{axis} {lane}",
                 )
                 for _ in range(count)
-            )
-        assert group is not None
+            ]
+        group, *others = made
         if name == "nccl":
             if lane in OF_MESSAGES:
                 return NcclMessages([group, *others], self._device, line)
