@@ -5,14 +5,15 @@ Its jobs lie apart from those of other nights. Each gives a ratio of step times;
 """
 
 import json
+import os
 import subprocess
 import sys
-import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from junitparser import Failure, Skipped, TestCase
 from tabulate import tabulate
@@ -109,10 +110,9 @@ def checked_out(name: str, folder: Path) -> Path:
     there = folder / name
     if not there.exists():
         with TemporaryDirectory(dir=folder) as made:
-            packed, whole = Path(made, "packed.tar"), Path(made, "whole")
-            _git("archive", "--output", str(packed), name)
-            with tarfile.open(packed) as files:
-                files.extractall(whole, filter="data")
+            index, whole = {"GIT_INDEX_FILE": f"{made}/index"}, Path(made, "whole")
+            _git("read-tree", name, environment=index)
+            _git("checkout-index", "--all", f"--prefix={whole}/", environment=index)
             (whole / PACKED).write_text(json.dumps([name, False]))
             try:
                 whole.rename(there)
@@ -174,12 +174,20 @@ def _verdict(point: Point) -> str:
     return "failed" if point.failed else SAID[point.outcome]
 
 
-def _git(*words: str) -> str:
-    """Ask git about this checkout. Raises UsageError with its own last words."""
+def _git(*words: str, environment: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Ask git about this checkout. environment: what is added to this process's. Raises UsageError with git's last
+    words.
+    """
     command = ["git", "-C", str(ROOT), *words]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=GIT_TIMEOUT_S,
+            check=False,
+            env=os.environ | environment,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"--against asks git about {ROOT}, which fails: {error}.") from None
