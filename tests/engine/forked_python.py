@@ -8,6 +8,7 @@ what the job asks for, with its words, its environment and its folder, by the en
 import atexit
 import gc
 import json
+import logging
 import multiprocessing.process
 import os
 import runpy
@@ -130,6 +131,8 @@ def _life(files: _Files, order: Mapping[str, object]) -> None:
     if module != "suites.launcher" or "local" in words:  # jobs of other systems run elsewhere
         sys.executable = str(order["python"])
     exec(os.environ.get(FIRST, ""), {})
+    atexit.unregister(logging.shutdown)  # once: from Python 3.13 on a forked process has none of its parent's
+    atexit.register(logging.shutdown)
     try:
         if module:
             runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -75,14 +75,16 @@ def test_a_size_beyond_the_memory_is_skipped_without_touching_it() -> None:
     assert "GB are free" in large.skipped
 
 
-def test_a_size_beyond_the_time_budget_is_skipped_by_prediction() -> None:
+def test_a_size_beyond_the_time_budget_is_skipped_by_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "lack", lambda *_: None)  # however little memory is free
     small, large = Gemm("fp64", (256, 16384), 20.0).points(world())
     assert small.flops_per_s
     assert large.skipped is not None
     assert "time budget" in large.skipped
 
 
-def test_even_the_only_size_is_predicted() -> None:
+def test_even_the_only_size_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "lack", lambda *_: None)
     (point,) = Gemm("fp64", (16384,), 0.5).points(world())
     assert point.skipped is not None
     assert "time budget" in point.skipped
