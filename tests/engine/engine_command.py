@@ -6,12 +6,14 @@ What happens while it is loaded is for tests that start a Python of their own, a
 
 import gc
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -22,9 +24,12 @@ SMALL = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic"]
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Draw a port where nobody listens, below those that Linux gives to any connection in the meantime."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_768)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Forked:
