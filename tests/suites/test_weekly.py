@@ -24,10 +24,8 @@ def week(folder: Path, peers: str, *words: str) -> "subprocess.Popen[str]":
     script.write_text(f"#!/bin/sh\n{peers}\n")
     script.chmod(0o755)
     own = shutil.copy(ROOT / "ci" / "weekly.py", script.parent)
-    env = os.environ | {
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'ci'}",
-    }  # plugins load longest
+    env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'ci'}"}
+    env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # plugins load longest
     command = [sys.executable, "-P", own, "--part", "a", *words]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
