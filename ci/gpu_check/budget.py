@@ -16,6 +16,8 @@ LATE_S = 30.0
 """It gets so much besides, for libraries that come from a file system over a network."""
 COLD = 2.0
 """The first process of a check may take so many times as long where Inductor has compiled nothing yet."""
+RANKS_WAIT = {"cuda": 1.0, "cpu": 6.0}
+"""Ranks wait so many times as long for each other as they do on GPUs, which is less than a check may take."""
 PATIENCE = 1.25
 """A check isn't begun once more with less time left than so many times what it took before."""
 

@@ -14,10 +14,12 @@ from engine.comm.launch import Launch, init_process_group
 from engine.comm.transport import Heard, backend_of, listen
 from engine.errors import RunError
 from engine.result.gpu_check import Finding
+from gpu_check.budget import RANKS_WAIT
 from gpu_check.findings import passes_if
 from gpu_check.pair import received
 
-LIMIT = timedelta(seconds=30)
+LIMIT_S = 30.0
+"""On GPUs all that follows the start of the other rank takes less."""
 UNKNOWN = "unknown"
 
 
@@ -60,7 +62,11 @@ def _heard(device_type: str, ranks: int) -> list[Heard]:
             there.close()
             others.append((here, process))
         own = _rank(0, *how)
-        return [own, *(Heard.from_text(received(pipe, [process], LIMIT)) for pipe, process in others)]
+        return [own, *(Heard.from_text(received(pipe, [process], _limit(device_type))) for pipe, process in others)]
+
+
+def _limit(device_type: str) -> timedelta:
+    return timedelta(seconds=LIMIT_S * RANKS_WAIT[device_type])
 
 
 def _other(pipe: Connection, rank: int, ranks: int, store: str, device_type: str) -> None:
@@ -74,7 +80,7 @@ def _rank(rank: int, ranks: int, store: str, device_type: str) -> Heard:
         del os.environ[name]  # a site's would keep the network from being named
     heard = listen(backend_of(device), os.environ)
     launch = Launch(rank, ranks, rank, "ci/gpu", "127.0.0.1", 0)
-    init_process_group(launch, device, LIMIT, dist.FileStore(store, ranks))
+    init_process_group(launch, device, _limit(device_type), dist.FileStore(store, ranks))
     total = torch.ones(1, device=device)
     dist.all_reduce(total)
     if total.item() != ranks:

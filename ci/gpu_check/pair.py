@@ -20,11 +20,12 @@ from engine.comm.launch import Launch, init_process_group
 from engine.errors import RunError
 from engine.grid import Grid
 from engine.result.gpu_check import Finding
+from gpu_check.budget import RANKS_WAIT
 from gpu_check.staged import Staged
 
-LIMIT = timedelta(seconds=100)
-"""Each finding may take so long, and the first may have to compile. Together with what comes before it is less than the
-check may take, so that a rank that hangs is reported as such.
+LIMIT_S = 100.0
+"""Each finding may take so long on GPUs, and the first may have to compile. Together with what comes before it is less
+than the check may take, so that a rank that hangs is reported as such.
 """
 BUSY = "busy or unavailable"
 """CUDA says so of a card that only one process may use at a time, if another one does."""
@@ -44,8 +45,9 @@ class Pair:
 
     def comm(self, grid: Grid) -> Comm:
         """Return a Comm of all of them. Collective."""
-        backend = None if self.own_card else Staged(grid, self.device, LIMIT)
-        return Comm(grid, timeout=LIMIT, device=self.device, backend=backend)
+        timeout = limit(self.device)
+        backend = None if self.own_card else Staged(grid, self.device, timeout)
+        return Comm(grid, timeout=timeout, device=self.device, backend=backend)
 
     @property
     def words(self) -> str:
@@ -55,6 +57,11 @@ class Pair:
 
 
 Work = Callable[[Pair], Iterator[Finding]]
+
+
+def limit(device: torch.device) -> timedelta:
+    """Return how long a finding may take."""
+    return timedelta(seconds=LIMIT_S * RANKS_WAIT[device.type])
 
 
 def found_by_all(work: Work, device: torch.device, ranks: int = 2) -> Iterator[Finding]:
@@ -74,21 +81,21 @@ def found_by_all(work: Work, device: torch.device, ranks: int = 2) -> Iterator[F
             for process in processes:
                 process.start()
             there.close()
-            while (finding := received(here, processes, LIMIT)) is not None:
+            while (finding := received(here, processes, limit(device))) is not None:
                 yield finding
                 if finding.status == "not run":  # the other rank may wait for this one
                     return
             for process in processes:
-                process.join(LIMIT.total_seconds())
+                process.join(limit(device).total_seconds())
         finally:
             for process in processes:
                 process.kill()  # one whose other has failed may wait for it
 
 
-def received(pipe: Connection, processes: Sequence[BaseProcess], limit: timedelta) -> Any:
+def received(pipe: Connection, processes: Sequence[BaseProcess], within: timedelta) -> Any:
     """Say what these processes send next. Raises RunError where one of them has ended, or nothing comes in time."""
     with suppress(EOFError):
-        if pipe in wait([pipe, *(process.sentinel for process in processes)], limit.total_seconds()):
+        if pipe in wait([pipe, *(process.sentinel for process in processes)], within.total_seconds()):
             return pipe.recv()
     raise RunError("A rank failed, or did not answer in time; what it said is in the log.")
 
@@ -113,9 +120,9 @@ def _rank(rank: int, ranks: int, pipe: Connection, store: str, device_type: str,
         return
     meeting = dist.FileStore(store, ranks)
     if own_card:
-        init_process_group(Launch(rank, ranks, rank, "ci/gpu", "127.0.0.1", 0), device, LIMIT, meeting)
+        init_process_group(Launch(rank, ranks, rank, "ci/gpu", "127.0.0.1", 0), device, limit(device), meeting)
     else:
-        dist.init_process_group("gloo", store=meeting, rank=rank, world_size=ranks, timeout=LIMIT)
+        dist.init_process_group("gloo", store=meeting, rank=rank, world_size=ranks, timeout=limit(device))
     if device.type == "cuda":
         torch.cuda.set_device(device)
     for finding in work(Pair(rank, device, own_card)):

@@ -17,7 +17,7 @@ from engine.measure.pending import Pending
 from engine.result.gpu_check import Finding
 from gpu_check.findings import passes_if
 from gpu_check.messages import messages
-from gpu_check.pair import LIMIT, Pair, found_by_all
+from gpu_check.pair import Pair, found_by_all, limit
 from gpu_check.splits import splits
 from gpu_check.staged import LATE_CYCLES, keep_busy, streams_of
 
@@ -36,8 +36,8 @@ def lanes(device: torch.device) -> Finding:
     They are issued one upon the other while the computing stream is busy, and waited for at the end: each has to wait
     for what it sends, and for the one before it on its lane. Besides, the computing stream has to go on meanwhile.
     """
-    init_process_group(Launch(0, 1, 0, "ci/gpu", "127.0.0.1", 0), device, LIMIT, dist.HashStore())
-    groups = ProcessGroups(Grid(), device, LIMIT)
+    init_process_group(Launch(0, 1, 0, "ci/gpu", "127.0.0.1", 0), device, limit(device), dist.HashStore())
+    groups = ProcessGroups(Grid(), device, limit(device))
     ordered = dist.get_backend() == "nccl"
     wrong = issued = 0
     for axis in Axis:

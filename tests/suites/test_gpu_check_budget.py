@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -14,7 +14,7 @@ from engine.result import provenance
 from engine.result.gpu_check import Finding
 from engine.result.interval import NOTHING_KNOWN, over_rounds
 from gpu_check import lost, network, pair, session
-from gpu_check.budget import LOOK_S, MINUTES, RESERVE_S, late_s
+from gpu_check.budget import LOOK_S, MINUTES, RANKS_WAIT, RESERVE_S, late_s
 from gpu_check.checks import Check, checks
 from gpu_check.command import judge_of
 from gpu_check.process import Ended
@@ -48,8 +48,10 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return kept
 
 
-def _every(devices: int, *, card: str = CARDS[0], gib: float = 79.1) -> list[Check]:
-    return checks(judge_of(card, "cuda", None), gib * 2**30, Path("x"), devices=devices, tf32=True)
+def _every(
+    devices: int, device: Literal["cuda", "cpu"] = "cuda", *, card: str = CARDS[0], gib: float = 79.1
+) -> list[Check]:
+    return checks(judge_of(card, device, None), gib * 2**30, Path("x"), devices=devices, tf32=True)
 
 
 @pytest.mark.parametrize("card", CARDS)
@@ -189,13 +191,14 @@ def test_the_whole_network_has_two_processes_before_the_next_check(
     assert slow[WHOLE].status == "undecided", "what the first of them has found stays"
 
 
-def test_parts_that_wait_for_a_rank_give_up_before_they_are_ended() -> None:
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_parts_that_wait_for_a_rank_give_up_before_they_are_ended(device: Literal["cuda", "cpu"]) -> None:
     """So that they say who did not answer."""
-    for check in _every(2):
+    for check in _every(2, device):
         waits_s = {
-            "streams": pair.LIMIT.total_seconds(),
-            "pipelines": pair.LIMIT.total_seconds(),
-            "network": network.LIMIT.total_seconds(),
+            "streams": pair.LIMIT_S,
+            "pipelines": pair.LIMIT_S,
+            "network": network.LIMIT_S,
             "lost": lost.BEGIN_S + lost.TIMEOUT_S + 2 * lost.LEAVE_S,
         }.get(check.name, 0.0)
-        assert check.least_s + waits_s < late_s(check.least_s, "cuda")
+        assert check.least_s + RANKS_WAIT[device] * waits_s < late_s(check.least_s, device)

@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -110,7 +109,7 @@ def _faulty(pair: Pair) -> Iterator[Finding]:
 def test_what_is_lost_or_changes_places_or_digits_between_two_ranks_fails_and_a_rank_that_dies_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pair, "LIMIT", timedelta(seconds=LONG_S))
+    monkeypatch.setattr(pair, "LIMIT_S", LONG_S)
     found: dict[str, Status] = {}
     with pytest.raises(RunError, match="A rank failed"):
         found.update((finding.name, finding.status) for finding in found_by_all(_faulty, CPU))

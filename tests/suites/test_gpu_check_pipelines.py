@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -82,7 +81,7 @@ def _faulty(pair: Pair) -> Iterator[Finding]:
 def test_a_message_that_loses_numbers_on_its_way_fails_and_one_that_comes_in_anothers_place_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pair, "LIMIT", timedelta(seconds=LONG_S))
+    monkeypatch.setattr(pair, "LIMIT_S", LONG_S)
     found: dict[str, Status] = {}
     with pytest.raises(RunError, match="A rank failed"):
         found.update((finding.name, finding.status) for finding in found_by_all(_faulty, CPU))
