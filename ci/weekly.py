@@ -46,10 +46,16 @@ MARK = "mark.weekly"
 """Files with this leave some of their tests to the week, which runs all of theirs."""
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)")
+OF_ITS_OWN = {"PYTHONPATH": "", "PAR4D_TORCH": "", "PAR4D_VERSIONS": ""}
+"""What would bring this tree, or other versions, into a clone."""
 ON_16_RANKS = ["-c", "suites/validation.py", "-n", "^Validation", "-S", "Validation.grid=2x2x2x2", "--system", "local"]
 SUMMARY = re.compile(r"^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*) in [\d.]+s", re.MULTILINE)
-COUNTED = ("passed", "failed", "skipped")
+COUNTED = ("passed", "failed", "error", "skipped")
 SHOWN_LINES = 40
+LONG_S = 60
+"""A command that only tells its version has ended by then."""
+NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Letters that XML can't hold, such as those that color a terminal."""
 MODIFIED, UNTOLD = ", modified", "unknown"
 
 
@@ -77,7 +83,7 @@ class Outcome:
     """FINE, WRONG or UNKNOWN; -1 for a part that has not run."""
     minutes: float = 0.0
     tests: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of tests that passed, failed or were skipped."""
+    """Numbers of tests that passed, failed, were skipped or met an error."""
     commit: str = ""
     processor: str = ""
 
@@ -97,11 +103,22 @@ def parts() -> Iterator[Part]:
         yield Part("avx2", ["ci/test"], AVX2)
     yield Part("lowest", ["ci/test"], {"PAR4D_VERSIONS": "lowest"}, cloned=True)
     yield Part("newest", ["ci/test"], {"PAR4D_VERSIONS": "newest"}, cloned=True)
-    for version in PYTHON.findall("\n".join(bounds.project()["classifiers"])):
-        name = f"python{version}"
-        there = subprocess.run([name, "--version"], capture_output=True, check=False) if shutil.which(name) else None
-        if there and not there.returncode and not sys.version.startswith(f"{version}."):
+    for name, there in other_pythons().items():
+        if there:
             yield Part(name, ["ci/test"], {"PAR4D_PYTHON": name}, cloned=True)
+
+
+def other_pythons() -> dict[str, bool]:
+    """Return the names of the Pythons that Par4D is for, but not of this one, and whether each is on PATH."""
+    versions = PYTHON.findall("\n".join(bounds.project()["classifiers"]))
+    return {f"python{one}": _runs(f"python{one}") for one in versions if not sys.version.startswith(f"{one}.")}
+
+
+def _runs(python: str) -> bool:
+    """Return whether that Python is here. One of pyenv's names may be there without its Python."""
+    with suppress(subprocess.TimeoutExpired, OSError):
+        return subprocess.run([python, "--version"], capture_output=True, timeout=LONG_S, check=False).returncode == 0
+    return False
 
 
 def main() -> int:
@@ -120,7 +137,9 @@ def main() -> int:
     if given.list:
         _show([_last(part.name) or Outcome(part.name) for part in chosen])
         return FINE
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that what was started ends, as by an interrupt
+    for ending in process.ENDING:  # so that what was started ends, too
+        if signal.getsignal(ending) != signal.SIG_IGN:
+            signal.signal(ending, lambda *_: sys.exit(UNKNOWN))
     ends, junit, commit = time.monotonic() + 60 * given.minutes, given.junit.resolve(), _commit()
     junit.unlink(missing_ok=True)  # nobody may take it for this week's
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -137,24 +156,26 @@ def main() -> int:
             write_text(RESULTS / f"{part.name}.json", json.dumps(asdict(found)))
             _say(f"{part.name} is {OUTCOMES[found.code]} after {found.minutes:.1f} minutes{_end_of_log(found)}")
     outcomes = [done[part.name] for part in chosen]
-    _write_junit(outcomes, junit)
     _show(outcomes)
+    _write_junit(outcomes, junit)
     codes = {outcome.code for outcome in outcomes}
     return WRONG if WRONG in codes else UNKNOWN if UNKNOWN in codes else FINE
 
 
 def _outcome(part: Part, commit: str, ends: float) -> Outcome:
     began, log, root = time.monotonic(), RESULTS / f"{part.name}.log", ROOT
+    environment = part.environment
     write_text(log, "")
     if part.cloned:
+        environment = OF_ITS_OWN | dict(part.environment)
         root = RESULTS / f"{part.name}.clone"
         shutil.rmtree(root, ignore_errors=True)
         clone = _run(["git", "clone", "--quiet", str(ROOT), str(root)], ROOT, {}, log, ends)
-        ready = clone == 0 and _run(["ci/setup"], root, part.environment, log, ends) == 0
-        code = _run(part.words, root, part.environment, log, ends) if ready else UNKNOWN
+        ready = clone == 0 and _run(["ci/setup"], root, environment, log, ends) == 0
+        code = _run(part.words, root, environment, log, ends) if ready else UNKNOWN
         shutil.rmtree(root, ignore_errors=True)
     else:
-        code = _run(part.words, root, part.environment, log, ends)
+        code = _run(part.words, root, environment, log, ends)
     tests = Counter[str]()
     for line in SUMMARY.findall(log.read_text(errors="replace")):
         tests.update({word: int(count) for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", line)})
@@ -206,7 +227,11 @@ def _show(outcomes: Sequence[Outcome]) -> None:
         for one in (*outcomes, every)
     ]
     table = tabulate(cells, headers=("part", "outcome", "minutes", *COUNTED), floatfmt=".1f")
-    print(f"\n{table}\n{processor_name()}, {os.cpu_count()} cores")  # noqa: T201
+    processors = {outcome.processor for outcome in outcomes if outcome.processor} or {processor_name()}
+    print(f"\n{table}\n{', '.join(sorted(processors))}; {os.cpu_count()} cores here")  # noqa: T201
+    missing = [name for name, there in other_pythons().items() if not there]
+    if missing:
+        print(f"not tried, as not on PATH: {', '.join(missing)}")  # noqa: T201
 
 
 def _write_junit(outcomes: Sequence[Outcome], file: Path) -> None:
@@ -215,7 +240,7 @@ def _write_junit(outcomes: Sequence[Outcome], file: Path) -> None:
         case = TestCase(outcome.part, "weekly", 60 * outcome.minutes)
         if outcome.code != FINE:
             kind = Failure if outcome.code == WRONG else Error
-            case.result = [kind(f"{OUTCOMES[outcome.code]}{_end_of_log(outcome)}")]
+            case.result = [kind(NOT_XML.sub("?", f"{OUTCOMES[outcome.code]}{_end_of_log(outcome)}"))]
         suite.add_testcase(case)
     xml = JUnitXml()
     xml.add_testsuite(suite)

@@ -6,24 +6,15 @@ from importlib import metadata
 from pathlib import Path
 
 import torch
+from git_folder import committed
 from waiting import LONG_S
 
 from engine.result import provenance
 from engine.result.provenance import collect, git_state, relevant
 
 
-def commit_something(folder: Path) -> None:
-    folder.mkdir()
-    for words in (
-        ["init", "-q"],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "one"],
-    ):
-        subprocess.run(["git", "-C", str(folder), *words], check=True, timeout=LONG_S)
-
-
 def test_a_checkout_names_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
-    folder = tmp_path / "repo"
-    commit_something(folder)
+    folder = committed(tmp_path / "repo")
     commit, dirty = git_state(folder)
     assert commit is not None
     assert len(commit) == 40
@@ -35,7 +26,7 @@ def test_a_checkout_names_its_commit_and_whether_it_was_changed(tmp_path: Path) 
 
 
 def test_an_installation_inside_another_repository_has_no_commit(tmp_path: Path) -> None:
-    commit_something(tmp_path / "repo")
+    committed(tmp_path / "repo")
     inner = tmp_path / "repo" / "venv"
     inner.mkdir()
     assert git_state(inner) == (None, None)
@@ -50,7 +41,7 @@ def test_a_packed_copy_is_of_the_commit_that_it_was_packed_of(tmp_path: Path) ->
 
 
 def test_a_machine_without_git_is_no_error(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    commit_something(tmp_path / "repo")
+    committed(tmp_path / "repo")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_state(tmp_path / "repo") == (None, None)
 

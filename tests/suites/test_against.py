@@ -1,13 +1,12 @@
 """A night against a commit: what it makes of its jobs, and one for real in which every step got slower."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from git_folder import committed
 from prove_against import PLANTED, night
 from running import ROOT, project
-from waiting import LONG_S
 
 from engine.errors import UsageError
 from night import against
@@ -69,11 +68,13 @@ def job(point: str, *, ratio: float | None = None, failed: bool = False, reason:
 
 
 def test_a_commit_is_checked_out_once_and_what_is_none_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "of").mkdir()
-    monkeypatch.setattr(against, "ROOT", committed(tmp_path / "of", {"a.txt": "first"}))
+    folder = tmp_path / "of"
+    folder.mkdir()
+    (folder / "a.txt").write_text("first")
+    monkeypatch.setattr(against, "ROOT", committed(folder))
     name = full_name("HEAD")
     assert len(name) == 40
-    (tmp_path / "of" / "a.txt").write_text("later")
+    (folder / "a.txt").write_text("later")
     for _ in range(2):
         assert (checked_out(name, tmp_path) / "a.txt").read_text() == "first"
     for word in ("no-such", "--help"):
@@ -96,13 +97,3 @@ def test_a_slower_engine_is_found_in_one_night_of_real_jobs(tmp_path: Path):
     assert done.returncode == WORSE, done.stdout + done.stderr
     assert done.stdout.splitlines()[1].startswith("slower ")
     assert 'failures="1"' in (root / "results" / "nights" / "local" / "against.xml").read_text()
-
-
-def committed(folder: Path, files: dict[str, str] | None = None) -> Path:
-    """Make what is in the folder, and these files, the first commit of a repository."""
-    for name, content in (files or {}).items():
-        (folder / name).write_text(content)
-    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "first"]):
-        subprocess.run([*git, *words], check=True, timeout=LONG_S)
-    return folder

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 import test_libraries
+from git_folder import committed
 from waiting import LONG_S, heard
 
 from weekly import FINE, MARK, UNKNOWN, WRONG
@@ -17,16 +19,16 @@ from weekly import FINE, MARK, UNKNOWN, WRONG
 ROOT = Path(__file__).parents[2]
 
 
-def week(folder: Path, peers: str, *words: str) -> "subprocess.Popen[str]":
-    """The part `a` of the week of a project that has this ci/peers."""
+def week(folder: Path, peers: str, *words: str, part: str = "a", **more: str) -> "subprocess.Popen[str]":
+    """A part of the week of a project that has this ci/peers."""
     script = folder / "ci" / "peers"
     script.parent.mkdir(exist_ok=True)
     script.write_text(f"#!/bin/sh\n{peers}\n")
     script.chmod(0o755)
     own = shutil.copy(ROOT / "ci" / "weekly.py", script.parent)
-    env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'ci'}"}
+    env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'ci'}"} | more
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # plugins load longest
-    command = [sys.executable, "-P", own, "--part", "a", *words]
+    command = [sys.executable, "-P", own, "--part", part, *words]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -39,13 +41,14 @@ def project(folder: Path, test: str) -> None:
     (folder / "pytest.ini").write_text("[pytest]\naddopts = -q\n")
 
 
-def test_the_jobs_of_an_ended_week_end_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_jobs_of_an_ended_week_end_with_it(tmp_path: Path, number: signal.Signals) -> None:
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     project(tmp_path, "")
     with week(tmp_path, "exec 3>pipe\nprintf . >&3\nexec sleep 36000") as running:
         assert heard(reader) == b".", "it has begun"
-        running.terminate()
+        running.send_signal(number)
         assert running.wait(LONG_S) == UNKNOWN
         assert heard(reader) == b"", "nobody holds the pipe"
     os.close(reader)
@@ -54,6 +57,7 @@ def test_the_jobs_of_an_ended_week_end_with_it(tmp_path: Path) -> None:
 WEEKS = [
     ("exit 0", "def test(): pass", FINE, {"passed": 1}),
     ("exit 0", "def test(): pass\ndef test_2(): assert 1.0 == 1.03", WRONG, {"passed": 1, "failed": 1}),
+    ("exit 0", "def test():\n    print('\\x1b[31m red \\x00')\n    assert 0", WRONG, {"failed": 1}),
     ("exit 1", "import pytest\ndef test(): pytest.skip('not installed')", UNKNOWN, {"skipped": 1}),
     ("exit 0", "import nothing_of_that_name", UNKNOWN, {"error": 1}),
     ("exit 0", "", UNKNOWN, {}),
@@ -62,7 +66,7 @@ WEEKS = [
 
 
 @pytest.mark.parametrize(
-    ("peers", "test", "code", "counts"), WEEKS, ids=["fine", "unequal", "missing", "broken", "empty", "slow"]
+    ("peers", "test", "code", "counts"), WEEKS, ids=["fine", "unequal", "colored", "missing", "broken", "empty", "slow"]
 )
 def test_a_part_is_fine_only_if_all_of_it_was_tested(
     tmp_path: Path, peers: str, test: str, code: int, counts: dict[str, int]
@@ -77,25 +81,34 @@ def test_a_part_is_fine_only_if_all_of_it_was_tested(
     assert [element.tag for element in case] == {FINE: [], WRONG: ["failure"], UNKNOWN: ["error"]}[code]
 
 
-def test_a_week_is_taken_up_again_where_its_commit_is_the_same(tmp_path: Path) -> None:
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+def test_a_part_in_a_clone_has_the_clones_code_and_the_versions_that_it_is_for(tmp_path: Path) -> None:
+    names = ("PYTHONPATH", "PAR4D_TORCH", "PAR4D_VERSIONS")
+    for script in ("setup", "test"):
+        file = tmp_path / "ci" / script
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"#!/bin/sh\necho {' '.join(f'${{{name}-unset}},' for name in names)}\n")
+        file.chmod(0o755)
+    committed(tmp_path)
+    with week(tmp_path, "exit 1", part="lowest", PAR4D_TORCH="torch==0", PAR4D_VERSIONS="newest") as running:
+        running.communicate(timeout=LONG_S)
+    assert running.returncode == FINE
+    log = (tmp_path / "results" / "weekly" / "lowest.log").read_text()
+    assert log.splitlines() == [", , lowest,"] * 2
 
+
+def test_a_week_is_taken_up_again_where_its_commit_is_the_same(tmp_path: Path) -> None:
     def run(*words: str) -> int:
         with week(tmp_path, "exit 0", *words) as running:
             running.communicate(timeout=LONG_S)
         return (tmp_path / "ran").read_text().count("x")
 
-    def commit() -> None:
-        for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
-            subprocess.run([*git, *words], check=True)
-
     project(tmp_path, "def test():\n    with open('ran', 'a') as file: file.write('x')")
     (tmp_path / ".gitignore").write_text("results\nran\nci\n__pycache__\n.pytest_cache\n")
-    commit()
+    committed(tmp_path)
     assert [run(), run("--resume"), run(), run("--resume")] == [1, 1, 2, 2]
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -q -s\n")
     assert [run("--resume"), run("--resume")] == [3, 4], "nobody knows which changes there were"
-    commit()
+    committed(tmp_path)
     assert [run("--resume"), run("--resume")] == [5, 5]
 
 
