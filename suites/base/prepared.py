@@ -10,7 +10,7 @@ from reframe.core.builtins import run_before, sanity_function, variable
 
 from engine.models.catalogue import lookup
 from suites.base.allocation import Allocation
-from suites.base.point_training import SYSTEM
+from suites.base.point_training import ON_THIS_MACHINE, SYSTEM
 
 
 class Prepared(Allocation, rfm.RunOnlyRegressionTest):
@@ -21,7 +21,7 @@ class Prepared(Allocation, rfm.RunOnlyRegressionTest):
 
     python = variable(str, value=sys.executable)
     num_tasks = 1
-    local = SYSTEM.device.kind == "cuda"
+    local = SYSTEM.device.kind == "cuda" and not ON_THIS_MACHINE
     time_limit = None if local else "1m"
     into = made = ""
 
