@@ -4,6 +4,8 @@ GPU is to make of the same source.
 
 import logging
 import os
+import shutil
+import sysconfig
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +29,11 @@ from gpu_check.kernels import cases, given_as, worst_error
 from gpu_check.steps import steps
 
 CPU = torch.device("cpu")
+COMPILER = os.environ.get("CXX", "g++")
+needs_a_compiler = pytest.mark.skipif(
+    shutil.which(COMPILER) is None or not Path(sysconfig.get_path("include"), "Python.h").exists(),
+    reason=f"Inductor takes {COMPILER} and Python's headers, such as python3-dev's",
+)
 
 
 OVERWRITTEN = {"AdamW": 2.0}
@@ -71,6 +78,7 @@ HALF = [pytest.param(name, marks=pytest.mark.weekly if place % 2 else ()) for pl
 """Every other function is compiled every time, and all weekly."""
 
 
+@needs_a_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HALF)
 def test_a_compiled_function_has_the_same_numbers_in_few_passes(name: str, seen: dict[str, Seen]) -> None:
@@ -205,18 +213,18 @@ def lacking(_: Comm, cache: str, compiler: str) -> tuple[str | None, list[str]]:
     return why, heard
 
 
+@needs_a_compiler
 @pytest.mark.slow
 def test_without_a_compiler_layers_run_as_they_are_written_and_say_so_whatever_another_machine_has_kept(
     tmp_path: Path,
 ) -> None:
     """The same cache, and a compiler of the same name, which then only tells its version."""
     compiler = tmp_path / "compiler"
-    works = os.environ.get("CXX", "g++")
     given = str(tmp_path / "cache"), str(compiler)
-    compiler.write_text(f'#!/bin/sh\nexec {works} "$@"\n')
+    compiler.write_text(f'#!/bin/sh\nexec {COMPILER} "$@"\n')
     compiler.chmod(0o755)
     assert run_processes(Grid(), lacking, *given) == [(None, [])]
-    compiler.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {works} --version\nexit 1\n')
+    compiler.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {COMPILER} --version\nexit 1\n')
     ((why, heard),) = run_processes(Grid(), lacking, *given)
     assert why is not None
     assert [line for line in heard if "Install a C compiler" in line and why in line] == heard != []

@@ -161,12 +161,12 @@ def _hang_in_a_round() -> None:
 
 def test_a_peer_that_hangs_under_a_launcher_is_named_and_all_ranks_end(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
-    words = ["bench", "peers", "--peer", "ddp", *TINY, "--device", "cpu", "--timeout", "4", "--out", str(out)]
+    words = ["bench", "peers", "--peer", "ddp", *TINY, "--device", "cpu", "--timeout", "20", "--out", str(out)]
     codes, said = finish(start(2, *words, before=_hang_in_a_round))
     assert codes == [1, 1], said
     reason = written(out).reason
     assert re.fullmatch(
-        r"In the comparison with ddp rank [01] has been at ddp's round 1 of 3 for 4 s, which is all that --timeout "
+        r"In the comparison with ddp rank [01] has been at ddp's round 1 of 3 for 20 s, which is all that --timeout "
         r"allows\.",
         reason or "",
     )

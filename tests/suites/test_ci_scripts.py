@@ -135,7 +135,7 @@ case "$*" in
         esac
         ;;
     *"-m compileall "*) ;;
-    *) exec {Path(sys.base_prefix, "bin", "python3")} -S "$@" ;;
+    *) exec {sys._base_executable} -S "$@" ;;
 esac
 """
 """A Python with no packages but those on PYTHONPATH, that says what it was told to make and to install. Of that it

@@ -1,10 +1,13 @@
 """Jobs of a machine without a scheduler: a slow one ends by itself, one that stands still is ended."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from waiting import LONG_S
 
 RUN = """
 import json, sys
@@ -36,10 +39,11 @@ def _ended(folder: Path, script: str, standstill_s: float) -> dict[str, Any]:
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
     command = [sys.executable, "-c", RUN, str(standstill_s)]
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=True, start_new_session=True
-    )
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=True, start_new_session=True,
+        timeout=LONG_S,
+    )  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
