@@ -34,7 +34,7 @@ class FakeChannel:
     def start(
         self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
-        if not source.is_meta:  # for whose tensors older versions of PyTorch have no collectives
+        if not source.is_meta:  # for whose tensors PyTorch 2.9 has no collectives
             launch(kind, self._group, source, target, peer, async_op=True)
         if pending is not None:
             pending.end()

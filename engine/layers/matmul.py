@@ -151,7 +151,7 @@ def widening(narrow: torch.dtype, wide: torch.dtype, device: torch.device) -> Wi
 def first_that_widens(narrow: torch.dtype, wide: torch.dtype, device: torch.device) -> Widening | None:
     """Find the first way that works, tried on the device itself. What it makes is checked, not trusted.
 
-    PyTorch 2.8 took no wide sum in addmm, only a narrow one; later ones take either.
+    A library may take no wide sum in addmm, only a wide product.
     """
     a, b = torch.arange(256.0).view(16, 16), torch.eye(16) / 256
     factors = a.to(device, narrow), b.to(device, narrow)

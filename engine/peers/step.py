@@ -85,7 +85,7 @@ class TrainingStep:
     def _clip(self) -> Tensor | float:
         """Clip the masters' gradients; returns their norm before."""
         norms = [nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in self._kinds]
-        # Before it is clipped by: older versions of PyTorch add to each rank's part of a norm what is to be added once.
+        # Before it is clipped by: PyTorch 2.9 adds to each rank's part of a norm what is to be added once.
         norm, *others = [whole(one) for one in norms]
         if others:
             norm = torch.linalg.vector_norm(torch.stack([norm, *others]))

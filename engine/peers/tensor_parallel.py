@@ -47,7 +47,7 @@ class TensorParallel(TrainingStep):
             return super()._backward(batch)
 
     def _clip(self) -> Tensor | float:
-        """Sum what each rank has of a norm's gradient first, as older versions of PyTorch take parts for the whole."""
+        """Sum what each rank has of a norm's gradient first, as PyTorch 2.9 takes parts for the whole."""
         for parameter in self._masters.parameters:
             grad = parameter.grad
             if not isinstance(parameter, DTensor) or not isinstance(grad, DTensor):
