@@ -19,7 +19,6 @@ import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 
 from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
@@ -52,7 +52,7 @@ ON_16_RANKS = ["-c", "suites/validation.py", "-n", "^Validation", "-S", "Validat
 SUMMARY = re.compile(r"^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*) in [\d.]+s", re.MULTILINE)
 COUNTED = ("passed", "failed", "error", "skipped")
 SHOWN_LINES = 40
-LONG_S = 60
+ANSWER_S = 60
 """A command that only tells its version has ended by then."""
 NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Letters that XML can't hold, such as those that color a terminal."""
@@ -101,13 +101,14 @@ def parts() -> Iterator[Part]:
     yield Part("16-ranks", ["ci/bin/reframe", *ON_16_RANKS])
     if platform.machine() == "x86_64":
         yield Part("avx2", ["ci/test"], AVX2)
-    yield Part("lowest", ["ci/test"], {"PAR4D_VERSIONS": "lowest"}, cloned=True)
-    yield Part("newest", ["ci/test"], {"PAR4D_VERSIONS": "newest"}, cloned=True)
+    for versions in ("lowest", "newest"):
+        yield Part(versions, ["ci/test"], OF_ITS_OWN | {"PAR4D_VERSIONS": versions}, cloned=True)
     for name, there in other_pythons().items():
         if there:
-            yield Part(name, ["ci/test"], {"PAR4D_PYTHON": name}, cloned=True)
+            yield Part(name, ["ci/test"], OF_ITS_OWN | {"PAR4D_PYTHON": name}, cloned=True)
 
 
+@cache
 def other_pythons() -> dict[str, bool]:
     """Return the names of the Pythons that Par4D is for, but not of this one, and whether each is on PATH."""
     versions = PYTHON.findall("\n".join(bounds.project()["classifiers"]))
@@ -117,7 +118,7 @@ def other_pythons() -> dict[str, bool]:
 def _runs(python: str) -> bool:
     """Return whether that Python is here. One of pyenv's names may be there without its Python."""
     with suppress(subprocess.TimeoutExpired, OSError):
-        return subprocess.run([python, "--version"], capture_output=True, timeout=LONG_S, check=False).returncode == 0
+        return subprocess.run([python, "--version"], capture_output=True, timeout=ANSWER_S, check=False).returncode == 0
     return False
 
 
@@ -137,9 +138,7 @@ def main() -> int:
     if given.list:
         _show([_last(part.name) or Outcome(part.name) for part in chosen])
         return FINE
-    for ending in process.ENDING:  # so that what was started ends, too
-        if signal.getsignal(ending) != signal.SIG_IGN:
-            signal.signal(ending, lambda *_: sys.exit(UNKNOWN))
+    process.end_by_signals(UNKNOWN)
     ends, junit, commit = time.monotonic() + 60 * given.minutes, given.junit.resolve(), _commit()
     junit.unlink(missing_ok=True)  # nobody may take it for this week's
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -164,18 +163,16 @@ def main() -> int:
 
 def _outcome(part: Part, commit: str, ends: float) -> Outcome:
     began, log, root = time.monotonic(), RESULTS / f"{part.name}.log", ROOT
-    environment = part.environment
     write_text(log, "")
     if part.cloned:
-        environment = OF_ITS_OWN | dict(part.environment)
         root = RESULTS / f"{part.name}.clone"
         shutil.rmtree(root, ignore_errors=True)
         clone = _run(["git", "clone", "--quiet", str(ROOT), str(root)], ROOT, {}, log, ends)
-        ready = clone == 0 and _run(["ci/setup"], root, environment, log, ends) == 0
-        code = _run(part.words, root, environment, log, ends) if ready else UNKNOWN
+        ready = clone == 0 and _run(["ci/setup"], root, part.environment, log, ends) == 0
+        code = _run(part.words, root, part.environment, log, ends) if ready else UNKNOWN
         shutil.rmtree(root, ignore_errors=True)
     else:
-        code = _run(part.words, root, environment, log, ends)
+        code = _run(part.words, root, part.environment, log, ends)
     tests = Counter[str]()
     for line in SUMMARY.findall(log.read_text(errors="replace")):
         tests.update({word: int(count) for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", line)})

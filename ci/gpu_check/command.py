@@ -1,9 +1,7 @@
 """One command for a GPU: is everything right on this one, and is it fast?"""
 
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -71,7 +69,7 @@ def gpu(
     check_file("--out", out)
     if not minutes > 0:
         raise UsageError(f"--minutes is a positive number, but {minutes:g} was given.")
-    end_by_signals()
+    process.end_by_signals()
     session = Session(device, out, minutes)
     there = session.look()
     judge = judge_of(there.name, device, peak_flops)
@@ -109,20 +107,6 @@ def table(result: GpuCheck) -> str:
 def _without_figure(finding: Finding) -> bool:
     """Say whether a finding has a sentence in place of a figure, and no verdict."""
     return finding.status == "told" and finding.figure is None
-
-
-def end_by_signals() -> None:
-    """Let each ENDING signal end the check and the process that is running, unless it is ignored, as under nohup."""
-    for number in process.ENDING:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _end)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    """Raise an exception, so that the process that is running is ended first; no other signal may come between."""
-    for other in process.ENDING:
-        signal.signal(other, signal.SIG_IGN)
-    raise SystemExit(128 + number)
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 MOST_LETTERS = 300
@@ -112,6 +113,23 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
     os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
         process.wait(KILLED_S)
+
+
+def end_by_signals(code: int | None = None) -> None:
+    """Let each ENDING signal end the check and the process that is running, unless it is ignored, as under nohup.
+
+    code: to end with; by default as a shell tells the signal.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        """Raise an exception, so that the process that is running is ended first; no other signal may come between."""
+        for other in ENDING:
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(128 + number if code is None else code)
+
+    for number in ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, end)
 
 
 def last_words(said: str, *, raised: bool) -> str:

@@ -26,7 +26,7 @@ CHECK = """
 import sys
 from pathlib import Path
 from gpu_check import process
-from gpu_check.command import end_by_signals
+from gpu_check.process import end_by_signals
 
 end_by_signals()
 process.run(["part", sys.argv[1]], log=Path("log"), timeout_s=3600, environment={})
@@ -92,7 +92,7 @@ def test_a_check_that_is_ended_or_loses_its_terminal_ends_its_part(pipe: Path, n
 def test_what_a_check_is_told_to_ignore_does_not_end_it() -> None:
     """As by nohup."""
     code = (
-        "import signal; from gpu_check.command import end_by_signals\n"
+        "import signal; from gpu_check.process import end_by_signals\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN); end_by_signals(); signal.raise_signal(signal.SIGHUP)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ci")])}
