@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.errors import WriteError
+from engine.errors import UsageError, WriteError
 
 PAUSE_S = 0.01
 
@@ -20,6 +20,16 @@ def cache_folder() -> Path | None:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "par4d"
     except RuntimeError:
         return None
+
+
+def check_utf8(option: str, path: Path) -> None:
+    """Raise UsageError for a path that no JSON can hold, as its bytes are not UTF-8. option: what names it."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"{option} {os.fsencode(path)!r} has a name that is not UTF-8, as no result can hold: rename it."
+        ) from None
 
 
 def write_text(path: Path, text: str) -> None:

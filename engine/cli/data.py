@@ -16,14 +16,20 @@ def prepare(
     out: Annotated[Folder, Parameter(help="where the corpus goes")],
     vocab_size: Annotated[int, Parameter(help="tokens to learn")] = 8192,
     max_bytes: Annotated[int | None, Parameter(metavar="BYTES", help="use only so much text (default: all)")] = None,
+    text_key: Annotated[str, Parameter(metavar="KEY", help="of JSON Lines: its value is a document")] = "text",
     json: Json = False,
 ) -> int:
-    """Turn a folder of text into token shards."""
+    """Turn a folder of text into token shards.
+
+    A file is a document, or each line of a file of JSON Lines (.jsonl). Documents follow one another in a row, with a
+    token between them, so sequences and their attention go across the boundaries of documents. What is left out is
+    named, and left-out.txt in the corpus lists it.
+    """
     from engine.data.corpus import prepare as prepare_corpus
     from engine.data.manifest import HEADER
 
     log_to_stderr(0)
-    header = prepare_corpus(source, out, vocab_size, max_bytes=max_bytes)
+    header = prepare_corpus(source, out, vocab_size, max_bytes=max_bytes, text_key=text_key)
     write(f"{out}: {header.tokens:,} tokens, vocabulary {header.vocabulary}", out / HEADER, as_json=json)
     return 0
 

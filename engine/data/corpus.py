@@ -1,22 +1,23 @@
 """`engine data prepare` is carried out here: any folder of text -> byte-level BPE -> token shards (the format is in
 tokens.py).
 
-Files are taken recursively in sorted order, a folder's own before those of its subfolders; hidden ones, and links to
-folders, are left out. A file is text if it is UTF-8 without a zero byte. The vocabulary is learnt on at most
+Files are taken recursively in sorted order, a folder's own before those of its subfolders; what is left out, as hidden
+files and links to folders are, is named (documents.py has what is text). The vocabulary is learnt on at most
 SAMPLE_BYTES, taken evenly from the whole corpus. Everything is written to a temporary folder beside the target and
 renamed at the end.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from engine.data.folder import check_folders, files, replacing
+from engine.data.documents import NotText, units
+from engine.data.folder import LeftOut, check_folders, files, replacing
 from engine.data.manifest import HEADER, KINDS
 from engine.data.tokens import FORMAT, Header, Origin, Shard, stored_as
 from engine.errors import UsageError
@@ -31,17 +32,31 @@ END_OF_TEXT = "<|endoftext|>"
 SMALLEST_VOCABULARY = 256 + 1
 SAMPLE_BYTES = 16_000_000
 SHARD_TOKENS = 1 << 28
-PIECE_CHARACTERS = 1 << 15
 PIECES_AT_ONCE = 256
 TOKENIZER = "tokenizer.json"
+TEXT_KEY = "text"
 
 
 @dataclass(frozen=True, slots=True)
-class _Document:
-    """It is a file of text, of which the first `size` bytes are used."""
+class _File:
+    """File of text."""
 
     path: Path
     size: int
+    """Bytes of text that are used, from its beginning."""
+    key: str
+
+    def units(self) -> Iterator[str | None]:
+        """Yield its text in pieces, and None after each document. Raises UsageError if it has changed since."""
+        left = self.size
+        try:
+            for unit in _limited(units(self.path, self.key, lambda path, cause: None), left):
+                left -= 0 if unit is None else len(unit.encode())
+                yield unit
+        except (OSError, NotText):
+            left = -1
+        if left:
+            raise UsageError(f"{self.path} was changed while it was read: prepare again once it stays as it is.")
 
 
 def prepare(
@@ -50,26 +65,28 @@ def prepare(
     vocab_size: int,
     *,
     max_bytes: int | None = None,
+    text_key: str = TEXT_KEY,
     shard_tokens: int = SHARD_TOKENS,
 ) -> Header:
     """Turn the text under `source` into a corpus at `out`, replacing a corpus that is there already.
 
     vocab_size: tokens to learn, the 256 bytes and the end of text included; text too small for that many
     gives fewer, and the header says how many there are. max_bytes: use only so much text, from the first file
-    on. Raises UsageError if there is no text, if `out` is something other than a corpus, or if it can't be
-    written.
+    on. text_key: under which an object of JSON Lines has its text. Raises UsageError if there is no text, if `out`
+    is something other than a corpus, or if it can't be written.
     """
     out = out.resolve()
     _check(source, out, vocab_size, max_bytes)
-    documents, skipped = _survey(source, out, max_bytes)
-    size = sum(document.size for document in documents)
-    log.info("%d text files, %d bytes; %d files skipped because they are not text", len(documents), size, skipped)
+    left_out = LeftOut()
+    texts = _survey(source, out, max_bytes, text_key, left_out)
+    size = sum(text.size for text in texts)
+    log.info("%d text files, %d bytes; %d left out", len(texts), size, left_out.files)
     if not size:
         raise UsageError(
-            f"The folder {source} holds no text ({skipped} of its files are not UTF-8, all others empty): "
-            "--source needs a folder with text files."
+            f"The folder {source} holds no text ({left_out.files} left out, all others empty): --source needs a folder "
+            "with text files."
         )
-    tokenizer = _train(_sample(documents, size), vocab_size)
+    tokenizer = _train(_sample(texts, size), vocab_size)
     vocabulary = tokenizer.get_vocab_size()
     if vocabulary < vocab_size:
         log.warning("the text is too small for %d tokens: the vocabulary has %d", vocab_size, vocabulary)
@@ -77,15 +94,16 @@ def prepare(
     dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary <= 1 << 16 else "uint32"
     with replacing(out, KIND) as folder:
         (folder / TOKENIZER).write_text(tokenizer.to_str(pretty=True))
-        shards = _write(folder, _encode(tokenizer, documents, end), stored_as(dtype), shard_tokens)
+        shards = _write(folder, _encode(tokenizer, texts, end), stored_as(dtype), shard_tokens)
         header = Header(
             dtype=dtype,
             vocabulary=vocabulary,
             end_of_text=end,
             shards=shards,
             tokenizer=TOKENIZER,
-            source=Origin(folder=str(source.resolve()), files=len(documents), bytes=size, skipped=skipped),
+            source=Origin(folder=str(source.resolve()), files=len(texts), bytes=size, skipped=left_out.files),
         )
+        left_out.write(folder)
         (folder / HEADER).write_text(header.model_dump_json(indent=1) + "\n")
     return header
 
@@ -101,47 +119,50 @@ def _check(source: Path, out: Path, vocab_size: int, max_bytes: int | None) -> N
         raise UsageError(f"--max-bytes must be at least 1, but {max_bytes} was given.")
 
 
-def _survey(source: Path, out: Path, max_bytes: int | None) -> tuple[list[_Document], int]:
-    """Find the text files to use, and count the files that were skipped."""
-    documents: list[_Document] = []
-    skipped = 0
+def _survey(source: Path, out: Path, max_bytes: int | None, key: str, left_out: LeftOut) -> list[_File]:
+    """Find the text files to use."""
+    texts: list[_File] = []
     left = max_bytes
-    for path in files(source, out):
+    for path in files(source, out, left_out):
         try:
-            size = sum(len(piece.encode()) for piece in _pieces(path, left))
-        except (OSError, ValueError):
-            skipped += 1
+            pieces = _limited(units(path, key, left_out.add), left)
+            size = sum(len(piece.encode()) for piece in pieces if piece is not None)
+        except NotText as error:
+            left_out.add(path, str(error))
             continue
-        documents.append(_Document(path, size))
+        except OSError as error:
+            left_out.add(path, f"it can't be read ({error.strerror})")
+            continue
+        texts.append(_File(path, size, key))
         if left is not None and (left := left - size) <= 0:
             break
-    return documents, skipped
+    return texts
 
 
-def _pieces(path: Path, limit: int | None) -> Iterator[str]:
-    """Yield a file's text in pieces that end at a line where one is near. Raises ValueError if it is not text.
-
-    limit: stop after so many bytes of text.
-    """
-    with path.open(encoding="utf-8", newline="") as file:
-        while piece := file.read(PIECE_CHARACTERS):
-            piece += file.readline(PIECE_CHARACTERS)
-            if "\0" in piece:
-                raise ValueError(f"{path} holds a zero byte")
-            if limit is not None:
-                piece = piece.encode()[:limit].decode(errors="ignore")
-                limit -= len(piece.encode())
-            if not piece:
-                return
-            yield piece
+def _limited(text: Iterator[str | None], limit: int | None) -> Iterator[str | None]:
+    """Yield units up to so many bytes of text."""
+    for unit in text:
+        if unit is None or limit is None:
+            yield unit
+            continue
+        size = len(unit.encode())
+        if size < limit:
+            limit -= size
+            yield unit
+            continue
+        yield unit.encode()[:limit].decode(errors="ignore")
+        yield None
+        return
 
 
-def _sample(documents: Iterable[_Document], size: int) -> Iterator[str]:
+def _sample(texts: Sequence[_File], size: int) -> Iterator[str]:
     """Yield pieces spread evenly over the corpus, SAMPLE_BYTES of it in all."""
     share = min(1.0, SAMPLE_BYTES / size)
     seen = taken = 0
-    for document in documents:
-        for piece in _pieces(document.path, document.size):
+    for text in texts:
+        for piece in text.units():
+            if piece is None:
+                continue
             seen += len(piece)
             if taken + len(piece) / 2 <= seen * share:
                 taken += len(piece)
@@ -165,15 +186,9 @@ def _train(text: Iterator[str], vocab_size: int) -> "Tokenizer":
     return tokenizer
 
 
-def _encode(tokenizer: "Tokenizer", documents: Iterable[_Document], end: int) -> Iterator[np.ndarray]:
+def _encode(tokenizer: "Tokenizer", texts: Iterable[_File], end: int) -> Iterator[np.ndarray]:
     """Yield the tokens of the corpus in order, `end` after each document."""
-
-    def units() -> Iterator[str | None]:
-        for document in documents:
-            yield from _pieces(document.path, document.size)
-            yield None
-
-    stream = units()
+    stream = chain.from_iterable(text.units() for text in texts)
     while chunk := list(islice(stream, PIECES_AT_ONCE)):
         encoded = iter(tokenizer.encode_batch_fast([piece for piece in chunk if piece is not None]))
         ids = [[end] if piece is None else next(encoded).ids for piece in chunk]

@@ -1,5 +1,6 @@
 """List the files of a source folder, and put what is made of them in its place, whole or not at all."""
 
+import logging
 import os
 import shutil
 import socket
@@ -9,10 +10,50 @@ from pathlib import Path
 
 from engine.data.manifest import HEADER, Kind
 from engine.errors import UsageError
+from engine.files import check_utf8
+
+log = logging.getLogger(__name__)
+
+LEFT_OUT = "left-out.txt"
+"""Prepared data have this file where anything of their source was left out."""
+NAMED = 20
+"""So much of what is left out is named while it is found; the file names all."""
+
+
+class LeftOut:
+    """What of a source folder is left out, and why."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[Path, str]] = []
+        self._paths: set[Path] = set()
+
+    @property
+    def files(self) -> int:
+        """Number of the files, folders and links of which something is left out."""
+        return len(self._paths)
+
+    def add(self, path: Path, cause: str) -> None:
+        """Take note of a file, a folder or a link; cause follows a colon."""
+        if (path, cause) in self._found[-1:]:
+            return
+        self._found.append((path, cause))
+        self._paths.add(path)
+        if len(self._found) <= NAMED:
+            log.warning("%s is left out: %s", path, cause)
+        elif len(self._found) == NAMED + 1:
+            log.warning("more is left out, all of which %s will name", LEFT_OUT)
+
+    def write(self, folder: Path) -> None:
+        """Write the list of all beside what is made of the others."""
+        if self._found:
+            lines = [os.fsencode(path) + b"\t" + cause.encode() + b"\n" for path, cause in self._found]
+            (folder / LEFT_OUT).write_bytes(b"".join(lines))
 
 
 def check_folders(source: Path, out: Path, kind: Kind) -> None:
     """Raise UsageError unless the source is a folder, and `out` is free, or holds prepared data to be replaced."""
+    for option, folder in (("--source", source), ("--out", out)):
+        check_utf8(option, folder)
     if not source.is_dir():
         raise UsageError(
             f"The {kind.folder} folder {source} doesn't exist or is not a folder: give --source a folder of "
@@ -28,16 +69,43 @@ def check_folders(source: Path, out: Path, kind: Kind) -> None:
         raise UsageError(f"{out} exists and is not a folder: give another --out.")
 
 
-def files(source: Path, leave_out: Path) -> Iterator[Path]:
-    """List all files below a folder in sorted order, its own before those of subfolders, but none that is hidden."""
-    for folder, folders, names in os.walk(source):
-        here = Path(folder)
-        folders[:] = sorted(
-            name for name in folders if not name.startswith(".") and (here / name).resolve() != leave_out
-        )
+def files(source: Path, out: Path, left_out: LeftOut) -> Iterator[Path]:
+    """List all files below a folder in sorted order, its own before those of subfolders.
+
+    left_out: takes note of what is hidden, no file, a link to a folder, or a folder that can't be listed. The folder
+    `out` is passed over.
+    """
+
+    def unlisted(error: OSError) -> None:
+        left_out.add(Path(os.fsdecode(error.filename)), f"it can't be listed ({error.strerror})")
+
+    for folder, folders, names in os.walk(source, onerror=unlisted):
+        here, entered = Path(folder), []
+        for name in sorted(folders):
+            if (cause := _why_not_entered(here / name)) is not None:
+                left_out.add(here / name, cause)
+            elif (here / name).resolve() != out:
+                entered.append(name)
+        folders[:] = entered
         for name in sorted(names):
-            if not name.startswith(".") and (here / name).is_file():
+            if (cause := _why_not_read(here / name)) is not None:
+                left_out.add(here / name, cause)
+            else:
                 yield here / name
+
+
+def _why_not_entered(folder: Path) -> str | None:
+    if folder.name.startswith("."):
+        return "it is hidden"
+    return "it is a link to a folder" if folder.is_symlink() else None
+
+
+def _why_not_read(file: Path) -> str | None:
+    if file.name.startswith("."):
+        return "it is hidden"
+    if file.is_file():
+        return None
+    return "it is a link to nothing" if file.is_symlink() else "it is no file"
 
 
 @contextmanager

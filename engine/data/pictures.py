@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from engine.data import cifar
-from engine.data.folder import check_folders, files, replacing
+from engine.data.folder import LeftOut, check_folders, files, replacing
 from engine.data.image_set import FORMAT, LABEL, LABELS, PIXELS, Header, Origin
 from engine.data.manifest import HEADER, KINDS
-from engine.errors import UsageError
+from engine.errors import UsageError, first_line
+from engine.files import check_utf8
 from engine.progress import RENEWED
 
 log = logging.getLogger(__name__)
@@ -27,8 +28,12 @@ log = logging.getLogger(__name__)
 KIND = KINDS[FORMAT]
 SIDE, LARGEST = 224, 4096
 PROGRESS_EVERY = 100
-UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError)
-"""Pillow raises these for files that are no pictures, or are damaged."""
+UNREADABLE = (Exception,)
+"""Pillow raises whatever a file that is damaged, or no picture, leads its readers to."""
+SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
+"""Parts of a data set that hold the same classes, by the names that they usually have."""
+SIXTEEN_BITS = ("PNG", "PPM")
+"""Pillow makes integers of 16 bits of these formats' deep greys."""
 
 
 def prepare(source: Path, out: Path, size: int | None = None, *, unlabelled: bool = False) -> Header:
@@ -41,7 +46,7 @@ def prepare(source: Path, out: Path, size: int | None = None, *, unlabelled: boo
     out = out.resolve()
     check_folders(source, out, KIND)
     labels: list[int] = []
-    batches, skipped = cifar.batches(source), 0
+    batches, left_out = cifar.batches(source), LeftOut()
     names: tuple[str, ...] = ()
     if size is None:
         size = cifar.SIDE if batches else SIDE
@@ -51,7 +56,9 @@ def prepare(source: Path, out: Path, size: int | None = None, *, unlabelled: boo
         raise UsageError(
             f"Images of CIFAR-10 have {cifar.SIDE} pixels a side, but --size {size} was given: leave it out."
         )
-    named = {} if batches else {"": list(files(source, out))} if unlabelled else _classes(source, out)
+    named: dict[str, list[Path]] = {}
+    if not batches:
+        named = {"": list(files(source, out, left_out))} if unlabelled else _classes(source, out, left_out)
     with replacing(out, KIND) as folder:
         with (folder / PIXELS).open("wb") as file:
             for batch in batches:
@@ -59,7 +66,7 @@ def prepare(source: Path, out: Path, size: int | None = None, *, unlabelled: boo
                 file.write(pixels.tobytes())
                 labels += numbers.tolist()
             if named:
-                labels, skipped = _write(file, source, named, size)
+                labels = _write(file, source, named, size, left_out)
         if not unlabelled:
             names = cifar.classes(source) if batches else tuple(named)
             np.array(labels, LABEL).tofile(folder / LABELS)
@@ -67,47 +74,52 @@ def prepare(source: Path, out: Path, size: int | None = None, *, unlabelled: boo
             size=size,
             images=len(labels),
             classes=names,
-            source=Origin(folder=str(source.resolve()), files=len(batches) or len(labels), skipped=skipped),
+            source=Origin(folder=str(source.resolve()), files=len(batches) or len(labels), skipped=left_out.files),
         )
+        left_out.write(folder)
         (folder / HEADER).write_text(header.model_dump_json(indent=1) + "\n")
     return header
 
 
-def _write(file: BinaryIO, source: Path, named: Mapping[str, Sequence[Path]], size: int) -> tuple[list[int], int]:
-    """Write the pixels of all pictures; return the number of each one's class, and how many files were left out."""
+def _write(
+    file: BinaryIO, source: Path, named: Mapping[str, Sequence[Path]], size: int, left_out: LeftOut
+) -> list[int]:
+    """Write the pixels of all pictures; return the number of each one's class."""
     labels: list[int] = []
-    skipped, total = 0, sum(map(len, named.values()))
+    done, total = 0, sum(map(len, named.values()))
     for label, (name, paths) in enumerate(named.items()):
         before = len(labels)
         for path in paths:
             try:
                 pixels = read(path, size)
             except UNREADABLE as error:
-                skipped += 1
-                log.warning("%s is left out, as it can't be read as a picture: %s", path, error)
+                left_out.add(path, f"it can't be read as a picture ({type(error).__name__}: {first_line(error)})")
             else:
                 file.write(pixels.tobytes())
                 labels.append(label)
-            if (done := len(labels) + skipped) % PROGRESS_EVERY == 0 or done == total:
+            done += 1
+            if done % PROGRESS_EVERY == 0 or done == total:
                 log.info("%d of %d pictures", done, total, extra=RENEWED)
         if len(labels) == before:
             raise UsageError(f"No file of {source / name} is a picture that can be read.")
-    return labels, skipped
+    return labels
 
 
 def read(path: Path, size: int) -> NDArray[np.uint8]:
     """Read a picture's middle square: [3, size, size]. Raises one of UNREADABLE."""
     with Image.open(path) as opened:
         upright = ImageOps.exif_transpose(opened)
-        square = ImageOps.fit(_coloured(upright), (size, size), Image.Resampling.BICUBIC)
+        square = ImageOps.fit(_coloured(upright, opened.format), (size, size), Image.Resampling.BICUBIC)
     return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
 
 
-def _coloured(image: Image.Image) -> Image.Image:
-    """Convert a picture to red, green and blue."""
-    if image.mode.startswith("I;16"):  # Pillow would clip all that is brighter than 255
+def _coloured(image: Image.Image, opened_as: str | None) -> Image.Image:
+    """Convert a picture to red, green and blue. opened_as: its format. Raises ValueError for one that has no white."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and opened_as in SIXTEEN_BITS):
         deep: NDArray[Any] = np.asarray(image)
-        image = Image.fromarray((deep >> 8).astype(np.uint8))
+        image = Image.fromarray((deep >> 8).astype(np.uint8))  # Pillow would clip all that is brighter than 255
+    elif image.mode in ("I", "F"):
+        raise ValueError("it has numbers of 32 bits, and says of none that it is white")
     if image.has_transparency_data:
         shown = image.convert("RGBA")
         white = Image.new("RGBA", shown.size, "white")
@@ -115,17 +127,27 @@ def _coloured(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _classes(source: Path, out: Path) -> dict[str, list[Path]]:
+def _classes(source: Path, out: Path, left_out: LeftOut) -> dict[str, list[Path]]:
     """List the files of each class, by its name. Raises UsageError unless there are two, none of which is empty."""
-    folders = sorted(
-        path for path in source.iterdir() if path.is_dir() and not path.name.startswith(".") and path.resolve() != out
-    )
+    folders: list[Path] = []
+    for path in sorted(source.iterdir()):
+        if not path.is_dir() or path.name.startswith("."):
+            left_out.add(path, "it is no class's folder" if not path.is_dir() else "it is hidden")
+        elif path.resolve() != out:
+            folders.append(path)
     if len(folders) < 2:
         raise UsageError(
             f"The folder {source} has {len(folders)} subfolder{'s' * (len(folders) != 1)}, but each is a class, of "
             "which at least two are to be told apart: sort its pictures into subfolders, or give --unlabelled."
         )
-    found = {folder.name: list(files(folder, out)) for folder in folders}
+    if all(folder.name.lower() in SPLITS for folder in folders):
+        raise UsageError(
+            f"The folders {' and '.join(folder.name for folder in folders)} of {source} are parts of a data set, no "
+            f"classes: give one as --source, such as {folders[-1]}."
+        )
+    for folder in folders:
+        check_utf8("A class's folder", folder)
+    found = {folder.name: list(files(folder, out, left_out)) for folder in folders}
     for name, paths in found.items():
         if not paths:
             raise UsageError(f"The folder {source / name} of a class is empty: fill it with pictures, or remove it.")

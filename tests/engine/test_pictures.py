@@ -1,14 +1,17 @@
 """A folder of pictures becomes an image set, whatever its pictures are like; what can't is refused in a sentence."""
 
 import logging
+import os
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
-from engine.data import cifar
+from engine.data import cifar, pictures
 from engine.data.dataset import open_dataset
+from engine.data.folder import LEFT_OUT
 from engine.data.image_set import PIXELS
 from engine.data.images import Images
 from engine.data.manifest import HEADER
@@ -68,6 +71,74 @@ def test_grey_is_three_channels_and_transparent_is_white(
 ) -> None:
     Image.new(mode, (6, 6), colour).save(tmp_path / "one.png")
     assert read(tmp_path / "one.png", 3)[:, 1, 1].tolist() == expected
+
+
+RAMP = np.arange(64 * 64).reshape(64, 64) % 64 * 4
+DEEP = (RAMP * 257).astype(np.uint16)
+
+
+@pytest.mark.parametrize("maxval", [65535, 4095, 1023])
+def test_deep_greys_keep_their_brightness(maxval: int, tmp_path: Path) -> None:
+    raw = (RAMP * maxval // 255).astype(">u2").tobytes()
+    (tmp_path / "a.pgm").write_bytes(b"P5 64 64 %d\n" % maxval + raw)
+    Image.fromarray(DEEP).save(tmp_path / "a.png")
+    Image.fromarray(DEEP).save(tmp_path / "a.tif")
+    for name in ("a.pgm", "a.png", "a.tif"):
+        off = np.abs(read(tmp_path / name, 64).astype(int) - RAMP).max()
+        assert off <= 1 + 255 / maxval, name
+
+
+@pytest.mark.parametrize("numbers", [RAMP.astype(np.float32), (RAMP / 255).astype(np.float32), DEEP.astype(np.int32)])
+def test_pictures_that_say_of_no_number_that_it_is_white_are_left_out(
+    numbers: np.ndarray, source: Path, tmp_path: Path
+) -> None:
+    Image.fromarray(numbers).save(source / "red" / "deep.tif")
+    assert prepare(source, tmp_path / "out", 4).source.skipped == 1
+    assert b"deep.tif" in (tmp_path / "out" / LEFT_OUT).read_bytes()
+
+
+def test_a_damaged_exif_leaves_out_no_more_than_its_picture(source: Path, tmp_path: Path) -> None:
+    """Its fields are of types that Pillow's reader of them does not expect."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "base.jpg")
+    jpeg = (tmp_path / "base.jpg").read_bytes()
+    entries = [(0x0100, 7, 3, 0x414141), (0x011B, 1, 2, 5), (0x0112, 2, 2, 0x36), (0x9204, 10, 1, 8)]
+    for number in range(1, len(entries) + 1):
+        fields = b"".join(struct.pack("<HHII", *entry) for entry in entries[:number])
+        exif = b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", number) + fields + b"\0\0\0\0"
+        app1 = b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif
+        (source / "red" / f"{number}.jpg").write_bytes(jpeg[:2] + app1 + jpeg[2:])
+    header = prepare(source, tmp_path / "out", 4)
+    assert header.images + header.source.skipped == 6 + len(entries)
+
+
+def test_whatever_a_reader_raises_leaves_out_its_picture_alone(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def transpose(image: Image.Image) -> Image.Image:
+        if image.size == (12, 9):
+            raise struct.error("unpack requires a buffer")
+        return image
+
+    monkeypatch.setattr(ImageOps, "exif_transpose", transpose)
+    header = prepare(source, tmp_path / "out", 4)
+    assert (header.images, header.source.skipped) == (4, 2)
+
+
+def test_a_class_whose_name_no_json_can_hold_is_refused_before_any_picture_is_read(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "red").rename(source / os.fsdecode(b"caf\xe9"))
+    monkeypatch.setattr(pictures, "read", None)
+    with pytest.raises(UsageError, match=r"caf\\xe9"):
+        prepare(source, tmp_path / "out", 4)
+
+
+def test_the_parts_of_a_data_set_are_no_classes(source: Path, tmp_path: Path) -> None:
+    (source / "red").rename(source / "train")
+    assert prepare(source, tmp_path / "out", 4).classes == ("blue", "train")
+    (source / "blue").rename(source / "Test")
+    with pytest.raises(UsageError, match="no classes"):
+        prepare(source, tmp_path / "out", 4)
 
 
 def test_what_makes_no_image_set_is_refused(source: Path, tmp_path: Path) -> None:
