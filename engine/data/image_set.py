@@ -15,7 +15,9 @@ from pydantic import Field
 
 from engine.data.colours import CHANNELS
 from engine.data.manifest import check_sizes, read_manifest
+from engine.data.record_file import RecordFile
 from engine.data.shuffle import Arrays, Ints, shuffled
+from engine.errors import RunError
 from engine.schema import Record
 
 FORMAT: Final = "par4d.images"
@@ -45,7 +47,7 @@ class Header(Record):
 
 
 class ImageSet:
-    """It holds prepared images, memory-mapped, which each epoch shuffles anew."""
+    """Prepared images, which each epoch shuffles anew."""
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path, self.header = path, header
@@ -60,16 +62,24 @@ class ImageSet:
         return cls(path, header)
 
     def read(self, seed: int, positions: Ints) -> Arrays:
-        """Read pixels [B, 3, size, size], and labels [B] where images have classes."""
+        """Read pixels [B, 3, size, size], and labels [B] where images have classes.
+
+        Raises RunError for what isn't as the header says.
+        """
         numbers = shuffled(seed, positions, self.header.images)
-        pixels = {"pixels": self._pixels[numbers]}
+        pixels = {"pixels": np.concatenate([self._pixels.read(number, number + 1) for number in numbers.tolist()])}
         return pixels | {"labels": self._labels[numbers].astype(np.int64)} if self.header.classes else pixels
 
     @cached_property
-    def _pixels(self) -> NDArray[np.uint8]:
-        shape = (self.header.images, CHANNELS, self.header.size, self.header.size)
-        return np.asarray(np.memmap(self.path / PIXELS, np.uint8, "r", shape=shape))
+    def _pixels(self) -> RecordFile:
+        return RecordFile(self.path / PIXELS, np.dtype(np.uint8), (CHANNELS, self.header.size, self.header.size))
 
     @cached_property
     def _labels(self) -> NDArray[Any]:
-        return np.fromfile(self.path / LABELS, LABEL)
+        labels, classes = RecordFile(self.path / LABELS, LABEL).read(0, self.header.images), len(self.header.classes)
+        if (largest := int(labels.max())) >= classes:
+            raise RunError(
+                f"{self.path / LABELS} has {largest} as the label of image {int(labels.argmax())}, but labels of "
+                f"{classes} classes are below that: prepare the image set again."
+            )
+        return labels

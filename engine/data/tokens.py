@@ -7,15 +7,16 @@ before a job starts.
 
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from engine.data.manifest import check_sizes, read_manifest
+from engine.data.record_file import RecordFile
 from engine.data.shuffle import Arrays, Ints, shuffled
-from engine.errors import UsageError
+from engine.errors import RunError, UsageError
 from engine.schema import Record
 
 FORMAT: Final = "par4d.tokens"
@@ -51,6 +52,16 @@ class Header(Record):
     tokenizer: FileName
     source: Origin
 
+    @model_validator(mode="after")
+    def fits(self) -> "Header":
+        """Check what only several keys tell."""
+        largest = 1 << 8 * self.storage.itemsize
+        if self.vocabulary > largest:
+            raise ValueError(f"{self.dtype} holds no token of a vocabulary of {self.vocabulary}")
+        if not 0 <= self.end_of_text < self.vocabulary:
+            raise ValueError(f"end_of_text {self.end_of_text} is no token of a vocabulary of {self.vocabulary}")
+        return self
+
     @property
     def tokens(self) -> int:
         """Count the tokens of all shards together."""
@@ -68,7 +79,7 @@ def stored_as(dtype: Literal["uint16", "uint32"]) -> np.dtype:
 
 
 class Tokens:
-    """It holds a prepared corpus, memory-mapped: it is cut into sequences, which each epoch shuffles anew."""
+    """Prepared corpus, cut into sequences, which each epoch shuffles anew."""
 
     def __init__(self, path: Path, header: Header, sequence: int) -> None:
         """Raise UsageError if it is too short for a sequence."""
@@ -89,7 +100,7 @@ class Tokens:
         return cls(path, header, sequence)
 
     def read(self, seed: int, positions: Ints) -> Arrays:
-        """Read tokens [B, sequence + 1]."""
+        """Read tokens [B, sequence + 1]. Raises RunError for what isn't as the header says."""
         window = np.empty((len(positions), self.sequence + 1), np.int64)
         numbers = shuffled(seed, positions, self.sequences)
         for row, start in zip(window, (numbers * self.sequence).tolist(), strict=True):
@@ -102,22 +113,29 @@ class Tokens:
         done = 0
         while done < len(out):
             here = start + done - int(self._starts[shard])
-            part = self._shards[shard][here : here + len(out) - done]
+            stop = min(here + len(out) - done, self.header.shards[shard].tokens)
+            part = self._shards[shard].read(here, stop)
+            self._check(part, shard, here)
             out[done : done + len(part)] = part
             done += len(part)
             shard += 1
+
+    def _check(self, part: NDArray[Any], shard: int, start: int) -> None:
+        """Raise RunError for a token that the vocabulary doesn't have."""
+        if int(part.max()) >= self.header.vocabulary:
+            place = int(np.argmax(part >= self.header.vocabulary))
+            raise RunError(
+                f"{self._shards[shard].path} has {part[place]} as its token {start + place}, but the tokens of its "
+                f"vocabulary are below {self.header.vocabulary}: prepare the corpus again."
+            )
 
     @cached_property
     def _starts(self) -> Ints:
         return np.cumsum([0, *(shard.tokens for shard in self.header.shards)], dtype=np.int64)
 
     @cached_property
-    def _shards(self) -> list[NDArray[np.unsignedinteger]]:
-        storage = self.header.storage
-        return [
-            np.asarray(np.memmap(self.path / shard.file, storage, "r", shape=(shard.tokens,)))
-            for shard in self.header.shards
-        ]
+    def _shards(self) -> list[RecordFile]:
+        return [RecordFile(self.path / shard.file, self.header.storage) for shard in self.header.shards]
 
 
 def read_header(path: Path) -> Header:

@@ -19,7 +19,7 @@ from engine.data.dataset import Dataset, open_dataset
 from engine.data.shuffle import key, permute, shuffled
 from engine.data.text import Text
 from engine.data.tokens import Tokens, read_header
-from engine.errors import UsageError
+from engine.errors import RunError, UsageError
 from engine.grid import Axis, Grid
 from engine.models.next_token import NextToken
 
@@ -65,6 +65,8 @@ def test_a_truncated_or_missing_shard_is_named(corpus: Path, tmp_path: Path) -> 
         (lambda text: json.dumps(json.loads(text) | {"format": "other"}), "'format'"),
         (lambda text: json.dumps(json.loads(text) | {"dtype": "float32"}), "at dtype"),
         (lambda text: text.replace("tokens-00000.bin", "../tokens.bin"), "at shards.0.file"),
+        (lambda text: json.dumps(json.loads(text) | {"vocabulary": 70_000}), "holds no token"),
+        (lambda text: json.dumps(json.loads(text) | {"end_of_text": 300}), "end_of_text 300"),
     ],
 )
 def test_a_bad_header_is_explained(corpus: Path, tmp_path: Path, change: Callable[[str], str], says: str) -> None:
@@ -72,6 +74,30 @@ def test_a_bad_header_is_explained(corpus: Path, tmp_path: Path, change: Callabl
     (copy / "header.json").write_text(change((copy / "header.json").read_text()))
     with pytest.raises(UsageError, match=says):
         Tokens.open(copy, 1)
+
+
+def test_a_token_beyond_the_vocabulary_is_named_with_its_file(corpus: Path, tmp_path: Path) -> None:
+    copy = damaged(corpus, tmp_path / "copy")
+    shard = copy / "tokens-00001.bin"
+    tokens = np.fromfile(shard, np.uint16)
+    tokens[7] = 65_535
+    tokens.tofile(shard)
+    dataset = Tokens.open(copy, 8)
+    with pytest.raises(RunError, match=r"tokens-00001.bin has 65535 as its token 7,"):
+        dataset.read(0, np.arange(dataset.sequences))
+
+
+def test_a_shard_that_is_cut_short_or_gone_while_it_is_read_is_named(corpus: Path, tmp_path: Path) -> None:
+    """Where a shard is mapped, the reader dies of SIGBUS."""
+    copy = damaged(corpus, tmp_path / "copy")
+    dataset, later = Tokens.open(copy, 8), Tokens.open(copy, 8)
+    dataset.read(0, np.arange(dataset.sequences))
+    os.truncate(copy / "tokens-00001.bin", 10)
+    with pytest.raises(RunError, match=r"tokens-00001.bin ends at byte \d+"):
+        dataset.read(0, np.arange(dataset.sequences))
+    (copy / "tokens-00001.bin").unlink()
+    with pytest.raises(RunError, match=r"tokens-00001.bin can't be read"):
+        later.read(0, np.arange(dataset.sequences))
 
 
 def test_data_of_another_kind_are_refused(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

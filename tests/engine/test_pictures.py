@@ -12,11 +12,11 @@ from PIL import Image, ImageOps
 from engine.data import cifar, pictures
 from engine.data.dataset import open_dataset
 from engine.data.folder import LEFT_OUT
-from engine.data.image_set import PIXELS
+from engine.data.image_set import LABEL, LABELS, PIXELS
 from engine.data.images import Images
 from engine.data.manifest import HEADER
 from engine.data.pictures import prepare, read
-from engine.errors import UsageError
+from engine.errors import RunError, UsageError
 
 RED, WHITE = [255, 0, 0], [255, 255, 255]
 
@@ -131,6 +131,15 @@ def test_a_class_whose_name_no_json_can_hold_is_refused_before_any_picture_is_re
     monkeypatch.setattr(pictures, "read", None)
     with pytest.raises(UsageError, match=r"caf\\xe9"):
         prepare(source, tmp_path / "out", 4)
+
+
+def test_a_label_beyond_the_classes_is_named_with_its_file(source: Path, tmp_path: Path) -> None:
+    prepare(source, tmp_path / "out", 4)
+    labels = np.fromfile(tmp_path / "out" / LABELS, LABEL)
+    labels[4] = 2
+    labels.tofile(tmp_path / "out" / LABELS)
+    with pytest.raises(RunError, match=r"labels.bin has 2 as the label of image 4,"):
+        open_dataset(str(tmp_path / "out"), Images(4, 2)).read(3, np.arange(6))
 
 
 def test_the_parts_of_a_data_set_are_no_classes(source: Path, tmp_path: Path) -> None:
