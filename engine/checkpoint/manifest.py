@@ -17,13 +17,14 @@ from engine.models.catalogue import FAMILIES
 from engine.schema import Record
 
 MANIFEST = "manifest.json"
-VERSION = 3
+VERSION = 4
 STEP = re.compile(r"\.?step-(\d+)(\.old)?")
 
 
 class Manifest(Record):
     """step counts the optimizer steps done, which is also the position in the data. files: name -> bytes. loss_scale:
     the fields of LossScale, in fp16; version 1 had none. family, name: of the network, which version 2 didn't tell.
+    data: the identity of what it was trained on, which version 3 didn't tell.
     """
 
     version: int = VERSION
@@ -36,6 +37,7 @@ class Manifest(Record):
     model: dict[str, int | float | bool | str | tuple[int, ...] | None]
     files: dict[str, int]
     loss_scale: dict[str, Any] | None = None
+    data: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ def check(
     overlap = config.overlap.at(pace)
     config, said = with_grid(replace(config, overlap=overlap), overlap, ranks)
     run = checked(config, ranks)
+    if config.verify:
+        run.dataset.verify()
     training = run.training
     for notice in [*said, *notices(run)]:
         sys.stderr.write(f"{notice}\n")

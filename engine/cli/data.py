@@ -1,5 +1,6 @@
 """`data prepare` makes token shards of a folder of text, and `data prepare-images` an image set of one of pictures."""
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -14,7 +15,13 @@ def prepare(
     *,
     source: Annotated[Folder, Parameter(help="folder with text files, any depth")],
     out: Annotated[Folder, Parameter(help="where the corpus goes")],
-    vocab_size: Annotated[int, Parameter(help="tokens to learn")] = 8192,
+    vocab_size: Annotated[int | None, Parameter(help="tokens to learn (default: 8192)")] = None,
+    tokenizer: Annotated[
+        Path | None, Parameter(metavar="DIR|FILE", help="a network's folder, or a tokenizer.json, to take instead")
+    ] = None,
+    end_of_text: Annotated[
+        str | None, Parameter(metavar="TOKEN", help="its token for that, where the folder doesn't tell")
+    ] = None,
     max_bytes: Annotated[int | None, Parameter(metavar="BYTES", help="use only so much text (default: all)")] = None,
     text_key: Annotated[str, Parameter(metavar="KEY", help="of JSON Lines: its value is a document")] = "text",
     json: Json = False,
@@ -29,7 +36,9 @@ def prepare(
     from engine.data.manifest import HEADER
 
     log_to_stderr(0)
-    header = prepare_corpus(source, out, vocab_size, max_bytes=max_bytes, text_key=text_key)
+    header = prepare_corpus(
+        source, out, vocab_size, tokenizer=tokenizer, end_of_text=end_of_text, max_bytes=max_bytes, text_key=text_key
+    )
     write(f"{out}: {header.tokens:,} tokens, vocabulary {header.vocabulary}", out / HEADER, as_json=json)
     return 0
 

@@ -56,6 +56,8 @@ def carry_out(run: CheckedRun, launch: Launch, notices: Sequence[str], *, as_jso
     reporter = RunReporter(run, launch)
     try:
         reporter.begin()
+        if run.config.verify and launch.local_rank == 0:
+            run.dataset.verify()
         with loading():
             from engine.training.run import train
 

@@ -1,5 +1,5 @@
-"""`engine data prepare` is carried out here: any folder of text -> byte-level BPE -> token shards (the format is in
-tokens.py).
+"""`engine data prepare` is carried out here: any folder of text -> byte-level BPE, or a given tokenizer -> token shards
+(the format is in tokens.py).
 
 Files are taken recursively in sorted order, a folder's own before those of its subfolders; what is left out, as hidden
 files and links to folders are, is named (documents.py has what is text). The vocabulary is learnt on at most
@@ -10,15 +10,17 @@ renamed at the end.
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from engine.data.documents import NotText, units
 from engine.data.folder import LeftOut, check_folders, files, replacing
 from engine.data.manifest import HEADER, KINDS
+from engine.data.tokenizer import END_OF_TEXT, TOKENIZER, given
 from engine.data.tokens import FORMAT, Header, Origin, Shard, stored_as
 from engine.errors import UsageError
 
@@ -28,12 +30,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KIND = KINDS[FORMAT]
-END_OF_TEXT = "<|endoftext|>"
+VOCABULARY = 8192
 SMALLEST_VOCABULARY = 256 + 1
 SAMPLE_BYTES = 16_000_000
 SHARD_TOKENS = 1 << 28
 PIECES_AT_ONCE = 256
-TOKENIZER = "tokenizer.json"
 TEXT_KEY = "text"
 
 
@@ -59,24 +60,40 @@ class _File:
             raise UsageError(f"{self.path} was changed while it was read: prepare again once it stays as it is.")
 
 
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """What makes tokens of text."""
+
+    tokenizer: "Tokenizer"
+    end: int
+    content: bytes
+    """The tokenizer's file."""
+    whole: bool
+    """Whether documents are given to it whole: another than ours may put something before each piece."""
+
+
 def prepare(
     source: Path,
     out: Path,
-    vocab_size: int,
+    vocab_size: int | None = None,
     *,
+    tokenizer: Path | None = None,
+    end_of_text: str | None = None,
     max_bytes: int | None = None,
     text_key: str = TEXT_KEY,
     shard_tokens: int = SHARD_TOKENS,
 ) -> Header:
     """Turn the text under `source` into a corpus at `out`, replacing a corpus that is there already.
 
-    vocab_size: tokens to learn, the 256 bytes and the end of text included; text too small for that many
-    gives fewer, and the header says how many there are. max_bytes: use only so much text, from the first file
-    on. text_key: under which an object of JSON Lines has its text. Raises UsageError if there is no text, if `out`
-    is something other than a corpus, or if it can't be written.
+    vocab_size: tokens to learn, the 256 bytes and the end of text included (default: VOCABULARY); text too small for
+    that many gives fewer, and the header says how many there are. tokenizer: a network's folder, or a tokenizer.json,
+    to take instead; end_of_text: its token for that, where the folder doesn't tell. max_bytes: use only so much text,
+    from the first file on. text_key: under which an object of JSON Lines has its text. Raises UsageError if there is no
+    text, if `out` is something other than a corpus, or if it can't be written.
     """
     out = out.resolve()
-    _check(source, out, vocab_size, max_bytes)
+    _check(source, out, vocab_size, tokenizer, end_of_text, max_bytes)
+    ready = None if tokenizer is None else _given(tokenizer, end_of_text)
     left_out = LeftOut()
     texts = _survey(source, out, max_bytes, text_key, left_out)
     size = sum(text.size for text in texts)
@@ -86,21 +103,19 @@ def prepare(
             f"The folder {source} holds no text ({left_out.files} left out, all others empty): --source needs a folder "
             "with text files."
         )
-    tokenizer = _train(_sample(texts, size), vocab_size)
-    vocabulary = tokenizer.get_vocab_size()
-    if vocabulary < vocab_size:
-        log.warning("the text is too small for %d tokens: the vocabulary has %d", vocab_size, vocabulary)
-    end = tokenizer.get_vocab()[END_OF_TEXT]
+    tokens = ready or _learnt(_sample(texts, size), vocab_size or VOCABULARY)
+    vocabulary = max(tokens.tokenizer.get_vocab().values()) + 1
     dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary <= 1 << 16 else "uint32"
     with replacing(out, KIND) as folder:
-        (folder / TOKENIZER).write_text(tokenizer.to_str(pretty=True))
-        shards = _write(folder, _encode(tokenizer, texts, end), stored_as(dtype), shard_tokens)
+        (folder / TOKENIZER).write_bytes(tokens.content)
+        shards = _write(folder, _encode(tokens, texts), stored_as(dtype), shard_tokens)
         header = Header(
             dtype=dtype,
             vocabulary=vocabulary,
-            end_of_text=end,
+            end_of_text=tokens.end,
             shards=shards,
             tokenizer=TOKENIZER,
+            tokenizer_sha256=sha256(tokens.content).hexdigest(),
             source=Origin(folder=str(source.resolve()), files=len(texts), bytes=size, skipped=left_out.files),
         )
         left_out.write(folder)
@@ -108,9 +123,32 @@ def prepare(
     return header
 
 
-def _check(source: Path, out: Path, vocab_size: int, max_bytes: int | None) -> None:
+def _given(path: Path, end: str | None) -> _Tokens:
+    file, tokenizer, number = given(path, end)
+    return _Tokens(tokenizer, number, file.read_bytes(), whole=True)
+
+
+def _learnt(text: Iterator[str], vocab_size: int) -> _Tokens:
+    tokenizer = _train(text, vocab_size)
+    if (found := tokenizer.get_vocab_size()) < vocab_size:
+        log.warning("the text is too small for %d tokens: the vocabulary has %d", vocab_size, found)
+    return _Tokens(tokenizer, tokenizer.get_vocab()[END_OF_TEXT], tokenizer.to_str(pretty=True).encode(), whole=False)
+
+
+def _check(
+    source: Path,
+    out: Path,
+    vocab_size: int | None,
+    tokenizer: Path | None,
+    end_of_text: str | None,
+    max_bytes: int | None,
+) -> None:
     check_folders(source, out, KIND)
-    if vocab_size < SMALLEST_VOCABULARY:
+    if tokenizer is not None and vocab_size is not None:
+        raise UsageError("--vocab-size is of a tokenizer to learn, and --tokenizer names one: give one of them.")
+    if tokenizer is None and end_of_text is not None:
+        raise UsageError("--end-of-text is of the tokenizer that --tokenizer names: give both, or none.")
+    if vocab_size is not None and vocab_size < SMALLEST_VOCABULARY:
         raise UsageError(
             f"A byte-level vocabulary needs at least {SMALLEST_VOCABULARY} tokens (256 bytes and the end of "
             f"text), but --vocab-size {vocab_size} was given."
@@ -186,28 +224,49 @@ def _train(text: Iterator[str], vocab_size: int) -> "Tokenizer":
     return tokenizer
 
 
-def _encode(tokenizer: "Tokenizer", texts: Iterable[_File], end: int) -> Iterator[np.ndarray]:
-    """Yield the tokens of the corpus in order, `end` after each document."""
-    stream = chain.from_iterable(text.units() for text in texts)
+def _encode(tokens: _Tokens, texts: Iterable[_File]) -> Iterator[np.ndarray]:
+    """Yield the tokens of the corpus in order, that of the end after each document."""
+    stream: Iterator[str | None] = chain.from_iterable(text.units() for text in texts)
+    if tokens.whole:
+        stream = _joined(stream)
     while chunk := list(islice(stream, PIECES_AT_ONCE)):
-        encoded = iter(tokenizer.encode_batch_fast([piece for piece in chunk if piece is not None]))
-        ids = [[end] if piece is None else next(encoded).ids for piece in chunk]
+        pieces = [piece for piece in chunk if piece is not None]
+        encoded = iter(tokens.tokenizer.encode_batch_fast(pieces, add_special_tokens=False))
+        ids = [[tokens.end] if piece is None else next(encoded).ids for piece in chunk]
         yield np.concatenate([np.array(part, np.uint32) for part in ids])
+
+
+def _joined(text: Iterable[str | None]) -> Iterator[str | None]:
+    """Join the pieces of each document."""
+    pieces: list[str] = []
+    for unit in text:
+        if unit is not None:
+            pieces.append(unit)
+            continue
+        yield "".join(pieces)
+        yield None
+        pieces.clear()
 
 
 def _write(folder: Path, stream: Iterable[np.ndarray], storage: np.dtype, shard_tokens: int) -> tuple[Shard, ...]:
     """Write the tokens to shards of `shard_tokens` each, the last one shorter."""
     counts: list[int] = []
+    digests: list[Any] = []
     for tokens in stream:
         rest = tokens.astype(storage)
         while len(rest):
             if not counts or counts[-1] == shard_tokens:
                 counts.append(0)
+                digests.append(sha256())
             part, rest = np.split(rest, [shard_tokens - counts[-1]])
             with (folder / _shard_name(len(counts) - 1)).open("ab") as file:
                 part.tofile(file)
             counts[-1] += len(part)
-    return tuple(Shard(file=_shard_name(number), tokens=count) for number, count in enumerate(counts))
+            digests[-1].update(part.data)
+    return tuple(
+        Shard(file=_shard_name(number), tokens=count, sha256=digest.hexdigest())
+        for number, (count, digest) in enumerate(zip(counts, digests, strict=True))
+    )
 
 
 def _shard_name(number: int) -> str:

@@ -12,13 +12,36 @@ if TYPE_CHECKING:
 
 
 Samples = Literal["sequences", "images"]
+SYNTHETIC = "synthetic"
+"""This names samples of a formula, both as --data and as their identity."""
 
 
 class Dataset(Protocol):
     """A dataset is anything that a training run can read samples from."""
 
+    @property
+    def identity(self) -> str | None:
+        """Digest that tells these samples from any others; None if it isn't known."""
+
+    @property
+    def tokenizer(self) -> Path | None:
+        """File of the tokenizer that made the samples; None where none did."""
+
+    def verify(self) -> None:
+        """Read all of it, and raise UsageError for what isn't as it was prepared."""
+
     def read(self, seed: int, positions: "Ints") -> "Arrays":
         """Read the samples at these positions, one a row of each array, as the seed orders them."""
+
+
+class Synthetic:
+    """What all samples that a formula makes have in common."""
+
+    identity = SYNTHETIC
+    tokenizer: None = None
+
+    def verify(self) -> None:
+        """Do nothing, as a formula is always as it was."""
 
 
 class DataSpec(Protocol):
@@ -36,4 +59,4 @@ class DataSpec(Protocol):
 
 def open_dataset(data: str, spec: DataSpec) -> Dataset:
     """Open the dataset that `--data` names: "synthetic" or a folder. Raises UsageError as DataSpec.open does."""
-    return spec.synthetic() if data == "synthetic" else spec.open(Path(data))
+    return spec.synthetic() if data == SYNTHETIC else spec.open(Path(data))

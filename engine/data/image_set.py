@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from engine.data.colours import CHANNELS
-from engine.data.manifest import check_sizes, read_manifest
+from engine.data.manifest import Digest, check_sizes, identity_of, read_manifest, verify
 from engine.data.record_file import RecordFile
 from engine.data.shuffle import Arrays, Ints, shuffled
 from engine.errors import RunError
@@ -35,15 +35,22 @@ class Origin(Record):
 
 class Header(Record):
     """This is header.json of a prepared image set. A label is the place of its class among these names, of which there
-    are none where images have no classes.
+    are none where images have no classes. Version 1 had no digests.
     """
 
     format: Literal["par4d.images"] = FORMAT
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
     size: int = Field(gt=0)
     images: int = Field(gt=0)
     classes: tuple[str, ...]
+    pixels_sha256: Digest | None = None
+    labels_sha256: Digest | None = None
     source: Origin
+
+    @property
+    def digests(self) -> dict[str, str | None]:
+        """Digests of the files, by name."""
+        return {PIXELS: self.pixels_sha256} | ({LABELS: self.labels_sha256} if self.classes else {})
 
 
 class ImageSet:
@@ -51,6 +58,7 @@ class ImageSet:
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path, self.header = path, header
+        self.tokenizer = None
 
     @classmethod
     def open(cls, path: Path) -> "ImageSet":
@@ -60,6 +68,16 @@ class ImageSet:
         labels = {LABELS: header.images * LABEL.itemsize} if header.classes else {}
         check_sizes(path, FORMAT, {PIXELS: pixels, **labels})
         return cls(path, header)
+
+    @property
+    def identity(self) -> str | None:
+        """Digest of all images, and of what their labels stand for."""
+        known = {"size": self.header.size, "classes": self.header.classes}
+        return identity_of(known, self.header.digests.values())
+
+    def verify(self) -> None:
+        """Read all files, and raise UsageError for one that isn't what was prepared."""
+        verify(self.path, FORMAT, self.header.digests)
 
     def read(self, seed: int, positions: Ints) -> Arrays:
         """Read pixels [B, 3, size, size], and labels [B] where images have classes.

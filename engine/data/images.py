@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from engine.data.colours import CHANNELS
-from engine.data.dataset import Dataset, Samples
+from engine.data.dataset import Dataset, Samples, Synthetic
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True)
-class SyntheticImages:
+class SyntheticImages(Synthetic):
     """It makes uniform random bytes, and labels that have nothing to do with them."""
 
     spec: Images

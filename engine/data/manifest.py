@@ -1,19 +1,26 @@
 """Read the manifest of a prepared folder, header.json, whose format says of which kind its data are, and check that
-the files that it names are whole.
+the files that it names are whole: by their sizes at each start, by their digests where that is asked for.
 """
 
+import hashlib
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from engine.errors import UsageError
+from engine.errors import UsageError, first_line
+from engine.progress import RENEWED
 from engine.schema import Record, first_problem
 
+log = logging.getLogger(__name__)
+
 HEADER = "header.json"
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 of a file."""
 
 Of = TypeVar("Of", bound=Record)
 
@@ -75,3 +82,41 @@ def check_sizes(path: Path, form: str, sizes: Mapping[str, int]) -> None:
             raise UsageError(f"{file} can't be read ({error.strerror}): {again}") from None
         if size != expected:
             raise UsageError(f"{file} has {size} bytes, but its header says {expected}: {again}")
+
+
+def digest_of(file: Path) -> str:
+    """Read a file whole, and return its digest. Raises OSError."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def identity_of(known: Mapping[str, Any], digests: Iterable[str | None]) -> str | None:
+    """Return the digest of prepared data: of what their header says of them, and of their files' digests.
+
+    None where a file has no digest, as in data that an older Par4D prepared.
+    """
+    files = list(digests)
+    if None in files:
+        return None
+    text = json.dumps([dict(known), files], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def verify(path: Path, form: str, digests: Mapping[str, str | None]) -> None:
+    """Read all files of a prepared folder. Raises UsageError for one that isn't what was prepared.
+
+    digests: by the files' names.
+    """
+    again = f"prepare the {KINDS[form].folder} again."
+    for number, (name, expected) in enumerate(digests.items(), 1):
+        if expected is None:
+            raise UsageError(f"{path / HEADER} has no digests, as an older Par4D wrote it: to verify, {again}")
+        try:
+            found = digest_of(path / name)
+        except OSError as error:
+            raise UsageError(f"{path / name} can't be read ({first_line(error)}): {again}") from None
+        if found != expected:
+            raise UsageError(
+                f"{path / name} is not what was prepared: its SHA-256 is {found}, but {HEADER} says {expected}; {again}"
+            )
+        log.info("%d of %d files of %s verified", number, len(digests), path, extra=RENEWED)

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from engine.data import cifar
 from engine.data.folder import LeftOut, check_folders, files, replacing
 from engine.data.image_set import FORMAT, LABEL, LABELS, PIXELS, Header, Origin
-from engine.data.manifest import HEADER, KINDS
+from engine.data.manifest import HEADER, KINDS, digest_of
 from engine.errors import UsageError, first_line
 from engine.files import check_utf8
 from engine.progress import RENEWED
@@ -74,6 +74,8 @@ def prepare(source: Path, out: Path, size: int | None = None, *, unlabelled: boo
             size=size,
             images=len(labels),
             classes=names,
+            pixels_sha256=digest_of(folder / PIXELS),
+            labels_sha256=None if unlabelled else digest_of(folder / LABELS),
             source=Origin(folder=str(source.resolve()), files=len(batches) or len(labels), skipped=left_out.files),
         )
         left_out.write(folder)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from engine.data.dataset import Dataset, Samples
+from engine.data.dataset import Dataset, Samples, Synthetic
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class SyntheticText:
+class SyntheticText(Synthetic):
     """It makes uniform random tokens."""
 
     spec: Text

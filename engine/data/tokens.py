@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from engine.data.manifest import check_sizes, read_manifest
+from engine.data.manifest import Digest, check_sizes, identity_of, read_manifest, verify
 from engine.data.record_file import RecordFile
 from engine.data.shuffle import Arrays, Ints, shuffled
 from engine.errors import RunError, UsageError
@@ -29,6 +29,7 @@ class Shard(Record):
 
     file: FileName
     tokens: int = Field(gt=0)
+    sha256: Digest | None = None
 
 
 class Origin(Record):
@@ -41,15 +42,19 @@ class Origin(Record):
 
 
 class Header(Record):
-    """This is header.json of a prepared corpus. Every token is below `vocabulary`; end_of_text ends each document."""
+    """This is header.json of a prepared corpus. Every token is below `vocabulary`; end_of_text ends each document.
+
+    Version 1 had no digests.
+    """
 
     format: Literal["par4d.tokens"] = FORMAT
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
     dtype: Literal["uint16", "uint32"]
     vocabulary: int = Field(gt=1)
     end_of_text: int
     shards: tuple[Shard, ...] = Field(min_length=1)
     tokenizer: FileName
+    tokenizer_sha256: Digest | None = None
     source: Origin
 
     @model_validator(mode="after")
@@ -66,6 +71,11 @@ class Header(Record):
     def tokens(self) -> int:
         """Count the tokens of all shards together."""
         return sum(shard.tokens for shard in self.shards)
+
+    @property
+    def digests(self) -> dict[str, str | None]:
+        """Digests of the files, by name."""
+        return {self.tokenizer: self.tokenizer_sha256} | {shard.file: shard.sha256 for shard in self.shards}
 
     @property
     def storage(self) -> np.dtype:
@@ -98,6 +108,22 @@ class Tokens:
         header = read_header(path)
         check_sizes(path, FORMAT, {shard.file: shard.tokens * header.storage.itemsize for shard in header.shards})
         return cls(path, header, sequence)
+
+    @property
+    def identity(self) -> str | None:
+        """Digest of all tokens, and of what they stand for."""
+        header = self.header
+        known = {"dtype": header.dtype, "vocabulary": header.vocabulary, "end_of_text": header.end_of_text}
+        return identity_of(known, header.digests.values())
+
+    @property
+    def tokenizer(self) -> Path:
+        """File that made the tokens."""
+        return self.path / self.header.tokenizer
+
+    def verify(self) -> None:
+        """Read all files, and raise UsageError for one that isn't what was prepared."""
+        verify(self.path, FORMAT, self.header.digests)
 
     def read(self, seed: int, positions: Ints) -> Arrays:
         """Read tokens [B, sequence + 1]. Raises RunError for what isn't as the header says."""

@@ -62,6 +62,7 @@ class CheckedRun:
         options["pipeline"] = None if self.grid.stages == 1 else self._pipeline()
         options["checkpoint_activations"] = training.checkpoint_activations
         options["checkpoint_every"] = training.checkpoint_group(self.grid)
+        options["data_sha256"] = self.dataset.identity
         options["batch"]["micro"] = training.batch.at_once(self.grid)
         options["reduce_dtype"] = training.reduce_dtypes(self.grid)
         del options["overlap"]
@@ -116,7 +117,9 @@ def checked(config: TrainConfig, ranks: int) -> CheckedRun:
         check_memory(training, grid, config.device_memory, device)
     training.staged(grid)
     dataset = open_dataset(config.data, model.task.data)
-    saved = _saved(config, model)
+    saved = _saved(config, model, dataset)
+    if pretrained is not None:
+        _check_tokenizer(pretrained, dataset)
     training = training.with_bucket(grid, config.link_bytes_per_s, config.devices_per_node)
     return CheckedRun(config, training, grid, dataset, saved, pretrained)
 
@@ -167,9 +170,25 @@ def check_offload(precision: str, *, offload: bool) -> None:
         )
 
 
-def _saved(config: TrainConfig, model: Architecture) -> "Saved | None":
+def _check_tokenizer(pretrained: "Pretrained", dataset: Dataset) -> None:
+    """Raise UsageError for text whose tokens are others than those that the network knows."""
+    own = pretrained.tokenizer
+    if own is None or dataset.tokenizer is None:
+        return
+    from engine.data.tokenizer import same
+
+    if not same(own, dataset.tokenizer):
+        raise UsageError(
+            f"The tokens of {dataset.tokenizer.parent} are of another tokenizer than {own}, so the network would learn "
+            f"them anew: prepare the text with `data prepare --tokenizer {pretrained.folder}`."
+        )
+
+
+def _saved(config: TrainConfig, model: Architecture, dataset: Dataset) -> "Saved | None":
     """Find the checkpoint to resume. Raises UsageError if it is not of this run."""
     if config.resume is None:
+        if config.other_data:
+            raise UsageError("--other-data is of a checkpoint that is resumed: add --resume DIR.")
         return None
     from engine.checkpoint.manifest import Saved, find, read_manifest
 
@@ -179,6 +198,12 @@ def _saved(config: TrainConfig, model: Architecture) -> "Saved | None":
         raise UsageError(
             f"The checkpoint {folder} was trained with --batch-size {manifest.batch_size} --seed {manifest.seed}: "
             f"resume it with the same, or its place in the data is lost."
+        )
+    known = manifest.data is not None and dataset.identity is not None
+    if known and manifest.data != dataset.identity and not config.other_data:
+        raise UsageError(
+            f"The checkpoint {folder} was trained on other data than --data {config.data}: give what it was trained "
+            "on, or --other-data to go on with these."
         )
     return Saved(folder, manifest)
 
@@ -193,6 +218,16 @@ def notices(run: CheckedRun) -> list[str]:
         found.append(
             f"Grid {grid} lays planes of x and y, {grid.plane} ranks each, across the border of nodes of "
             f"{config.devices_per_node} devices: their sums leave the node where grids of --grid auto don't."
+        )
+    if run.saved is not None and None in (run.saved.manifest.data, run.dataset.identity):
+        found.append(
+            f"Whether --data {config.data} is what {run.saved.folder} was trained on isn't known, as one of them is of "
+            "an older Par4D, which kept no digests."
+        )
+    if run.pretrained is not None and run.pretrained.tokenizer is None and run.dataset.tokenizer is not None:
+        found.append(
+            f"Whether the tokens of --data {config.data} are those of {run.pretrained.folder} isn't known, as that has "
+            "no tokenizer.json: --export writes the tokenizer of the data."
         )
     passes = run.training.passes(grid)
     if passes < grid.stages:

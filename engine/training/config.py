@@ -121,6 +121,8 @@ class RunConfig(Timeouts):
     offload: Offload = False
     data: Annotated[str, Parameter(metavar="PATH|synthetic")]
     """a corpus of `data prepare`, or synthetic"""
+    verify: bool = False
+    """read all of --data first, on each node, and compare it with the digests that `data prepare` wrote"""
     seed: int = 0
     """of initial values, dropout and the order of the data"""
     device: Device = "auto"
@@ -171,6 +173,8 @@ class TrainConfig(RunConfig):
     """after every N-th step"""
     resume: Annotated[Folder | None, Parameter(group=CHECKPOINTS)] = None
     """go on from the latest checkpoint below DIR"""
+    other_data: Annotated[bool, Parameter(group=CHECKPOINTS)] = False
+    """go on with other --data than the checkpoint was trained on"""
     export: Annotated[Folder | None, Parameter(group=CHECKPOINTS)] = None
     """after the last step write the weights of --model hf:... into DIR, in the format that they came in"""
 

@@ -149,7 +149,7 @@ def _train(
             profiling = Profiling(request, comm, trainer.model, recorder)
         run_iterations(trainer, config, measurements, energy.meter, profiling)
         if config.export is not None and run.pretrained is not None:
-            export(run.pretrained, comm, trainer.model.own_parameters(), config.export)
+            export(run.pretrained, comm, trainer.model.own_parameters(), config.export, run.dataset.tokenizer)
             log.info("wrote %s", config.export)
         if profiling is not None:
             profiling.write(overlap=str(training.overlap))

@@ -237,6 +237,7 @@ class Trainer:
             model=training.model.shape,
             files={},
             loss_scale=None if self.loss_scale is None else asdict(self.loss_scale),
+            data=self.dataset.identity,
         )
         path = store.save(folder, manifest, self.model, self.optimizer.state)
         log.info("saved %s", path)

@@ -29,16 +29,16 @@ STAGES = ["check", *SMALL, "--ranks", "2", "--grid", "1x1x1x1", "--pipe", "2"]
 OF_TRAIN = """
     model architecture layers hidden heads kv-heads ffn vocab seq base image patch classes norm no-bias tied dropout
     grid batch-size micro-batch iterations warmup precision reduce-dtype checkpoint-activations checkpoint-every offload
-    data seed
+    data verify seed
     device timeout meeting-timeout devices-per-node device-memory peak-flops empirical-peak-flops energy measure-peak
     link-bytes-per-s intra-node-bytes-per-s breakdown tune-matmul label out overlap prefetch-depth reduce-window
     bucket-bytes cache-bytes
     timeline learning-rate profile profile-iterations profile-ranks weight-decay clip lr-warmup-steps lr-decay-steps
-    save save-every export resume pipe schedule pipeline-limit weight-limit chunks stages
+    save save-every export resume other-data pipe schedule pipeline-limit weight-limit chunks stages
     messages system
 """
 OF_NO_ABLATION = """
-    iterations peak-flops empirical-peak-flops measure-peak energy timeline save save-every export resume
+    iterations peak-flops empirical-peak-flops measure-peak energy timeline save save-every export resume other-data
     profile profile-iterations profile-ranks
 """
 OF_TURNS = "variant rounds steps-per-round end-within"
@@ -48,6 +48,7 @@ OF_BENCH_PIPELINE = [
     *("schedules", "timeline", "slow-stage", "slow-by", "delays"),
 ]
 OF_BENCH_GRIDS = [*(set(OF_BENCH_OVERLAP) - {"variant"}), "candidate", "first"]
+OF_PREPARE = "source out vocab-size tokenizer end-of-text max-bytes text-key json"
 OF_SAMPLE = "resume images micro-batch sampler sampler-steps seed grid precision device"
 OF_BENCH_MATMUL = """
     model architecture layers hidden heads kv-heads ffn vocab seq
@@ -148,7 +149,7 @@ def test_every_field_has_an_option_of_its_own() -> None:
         (["train"], [*OF_TRAIN.split(), "json"]),
         (["check"], [*OF_TRAIN.split(), "ranks", "json"]),
         (["plan"], OF_PLAN.split()),
-        (["data", "prepare"], ["source", "out", "vocab-size", "max-bytes", "json"]),
+        (["data", "prepare"], OF_PREPARE.split()),
         (["data", "prepare-images"], ["source", "out", "size", "unlabelled", "json"]),
         (["sample"], [*OF_SAMPLE.split(), *TIMEOUTS, "label", "json", "out"]),
         (["bench", "gemm"], ["dtype", "sizes", "device", "time-budget", *TIMEOUTS, "label", "json", "out"]),

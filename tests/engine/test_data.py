@@ -61,7 +61,7 @@ def test_a_truncated_or_missing_shard_is_named(corpus: Path, tmp_path: Path) -> 
     ("change", "says"),
     [
         (lambda text: text[:100], "cut short"),
-        (lambda text: json.dumps(json.loads(text) | {"version": 2}), "format version 2"),
+        (lambda text: json.dumps(json.loads(text) | {"version": 3}), "format version 3"),
         (lambda text: json.dumps(json.loads(text) | {"format": "other"}), "'format'"),
         (lambda text: json.dumps(json.loads(text) | {"dtype": "float32"}), "at dtype"),
         (lambda text: text.replace("tokens-00000.bin", "../tokens.bin"), "at shards.0.file"),

@@ -1,5 +1,6 @@
 """Each rank reads from safetensors, and writes into them, only what it stores: no tensor is whole on any rank."""
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.comm.funnel import Comm
+from engine.data.tokenizer import TOKENIZER
 from engine.errors import RunError
 from engine.grid import CUTTING_STAGES, Axis
 from engine.models.adapters.folder import Pretrained
@@ -21,9 +23,13 @@ from engine.models.adapters.safetensors import BYTES, LENGTH_BYTES, StoredTensor
 from engine.models.adapters.weights import WeightLoader, weight_loader
 from engine.placement import Placement
 
+log = logging.getLogger(__name__)
+
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 BESIDE = ("*.json", "tokenizer*", "vocab*", "merges.txt", "*.model", "*.jinja", "*.md", "LICENSE*")
 """These files of the folder are copied as they are."""
+OF_TOKENIZERS = ("tokenizer*", "vocab*", "merges.txt", "*.model", "added_tokens.json", "special_tokens_map.json")
+"""Of these, those that say what a text's tokens are."""
 
 
 @contextmanager
@@ -48,16 +54,23 @@ def weights_of(pretrained: Pretrained) -> Iterator[WeightLoader]:
         yield weight_loader(pretrained.stored, fetch)
 
 
-def export(pretrained: Pretrained, comm: Comm, parameters: Mapping[str, Tensor], folder: Path) -> None:
+def export(
+    pretrained: Pretrained,
+    comm: Comm,
+    parameters: Mapping[str, Tensor],
+    folder: Path,
+    tokenizer: Path | None = None,
+) -> None:
     """Write the weights as they came: the same files, tensors and dtypes. All ranks together, on one file system.
 
-    parameters: of this rank, by their serial names; it writes its own part. The folder is there once it is whole.
+    parameters: of this rank, by their serial names; it writes its own part. tokenizer: that trained them, which is
+    written where the network came without one that is known to be the same. The folder is there once it is whole.
     Raises RunError if it can't be written.
     """
     placements, temporary = pretrained.architecture.placements(), folder.with_name(f".{folder.name}.part")
     try:
         if comm.rank == 0:
-            _prepare(pretrained, temporary)
+            _prepare(pretrained, temporary, tokenizer)
         comm.barrier()
         with _Files(temporary) as files:
             for name, parameter in parameters.items():
@@ -122,12 +135,18 @@ def _holds_first(placement: Placement, comm: Comm) -> bool:
     return all(axis in placement.axes or comm.coords[axis] == 0 for axis in others)
 
 
-def _prepare(pretrained: Pretrained, folder: Path) -> None:
+def _prepare(pretrained: Pretrained, folder: Path, tokenizer: Path | None) -> None:
     """Prepare all files, with their headers and what isn't trained; weights are holes."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    replaced = tokenizer is not None and pretrained.tokenizer is None
     for file in (file for pattern in BESIDE for file in pretrained.folder.glob(pattern) if file.is_file()):
-        shutil.copyfile(file, folder / file.name)
+        if replaced and any(file.match(pattern) for pattern in OF_TOKENIZERS):
+            log.warning("%s is not exported, as it may be of another tokenizer than that which trained", file)
+        else:
+            shutil.copyfile(file, folder / file.name)
+    if replaced and tokenizer is not None:
+        shutil.copyfile(tokenizer, folder / TOKENIZER)
     for source in {tensor.file for tensor in pretrained.tensors.values()}:
         with source.open("rb") as old, (folder / source.name).open("wb") as new:
             length = old.read(LENGTH_BYTES)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engine.data.tokenizer import TOKENIZER
 from engine.errors import UsageError
 from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.known import IN_FILES
@@ -27,6 +28,12 @@ class Pretrained:
     stored: Stored
     tensors: Mapping[str, StoredTensor]
     others: tuple[StoredTensor, ...]
+
+    @property
+    def tokenizer(self) -> Path | None:
+        """File of the network's tokenizer; None where the folder has none of a kind that can be compared."""
+        file = self.folder / TOKENIZER
+        return file if file.is_file() else None
 
     def copies(self, tensor: str) -> list[StoredTensor]:
         """Find a tensor's places in the files: two where a tied tensor was written under both of its names."""
