@@ -1,6 +1,7 @@
 """Write files that are whole or not there: beside their name, then renamed over it."""
 
 import fcntl
+import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -30,6 +31,12 @@ def check_utf8(option: str, path: Path) -> None:
         raise UsageError(
             f"{option} {os.fsencode(path)!r} has a name that is not UTF-8, as no result can hold: rename it."
         ) from None
+
+
+def digest_of(file: Path) -> str:
+    """Read a file whole, and return its SHA-256. Raises OSError."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:

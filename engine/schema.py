@@ -1,6 +1,11 @@
 """This is the base of every file format: typed, frozen, no unknown keys, and errors that name the key."""
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 of a file, or of a text."""
 
 
 class Record(BaseModel):

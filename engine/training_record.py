@@ -22,6 +22,10 @@ from engine.pipeline.staged import Staged, staged, times_by_flops
 from engine.reduce_dtype import gradient_dtype, reduce_dtype
 
 PrecisionName = Literal["fp32", "fp64", "bf16", "fp16"]
+LEAST_LOSS_SCALE, MOST_LOSS_SCALE = 1.0, 2.0**127
+"""Of fp16: where gradients overflow even at the least, no scale mends it (Megatron-LM's --min-loss-scale), and beyond
+the most a scale is no number in fp32.
+"""
 ReduceDtype = PrecisionName | Literal["compute"]
 CheckpointEvery = int | Literal["auto"]
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}

@@ -134,7 +134,7 @@ class File:
     """A file is what a rank writes, one rectangle after another."""
 
     def __init__(self, rank: int) -> None:
-        self.name, self.num_bytes = f"{file_prefix(rank)}0{DEFAULT_SUFFIX}", 0
+        self.name, self.num_bytes = file_name(rank), 0
 
     def add(self, entry: Entry, chunk: ChunkStorageMetadata) -> WriteResult:
         """Add a rectangle; returns where it stands."""
@@ -146,6 +146,11 @@ class File:
 def file_prefix(rank: int) -> str:
     """Begin the names of a rank's files as torch.distributed.checkpoint does."""
     return f"__{rank}_"
+
+
+def file_name(rank: int) -> str:
+    """Name the file of a rank."""
+    return f"{file_prefix(rank)}0{DEFAULT_SUFFIX}"
 
 
 def _writers(entries: Sequence[Entry], grid: Grid, shape: Sequence[int]) -> list[tuple[slice, ...]]:

@@ -2,42 +2,74 @@
 starts.
 """
 
+import hashlib
 import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, model_validator
 
-from engine.errors import UsageError
-from engine.files import write_text
+from engine.errors import RunError, UsageError
+from engine.files import digest_of, write_text
 from engine.models.architecture import Architecture
 from engine.models.catalogue import FAMILIES
-from engine.schema import Record
+from engine.schema import Digest, Record, first_problem
+from engine.training_record import LEAST_LOSS_SCALE, MOST_LOSS_SCALE, PrecisionName
 
 MANIFEST = "manifest.json"
 VERSION = 4
+DIGESTS_SINCE = 4
+OWN = "own_sha256"
+TABLE = ".metadata"
+"""The table of contents of torch.distributed.checkpoint."""
 STEP = re.compile(r"\.?step-(\d+)(\.old)?")
 
 
-class Manifest(Record):
-    """step counts the optimizer steps done, which is also the position in the data. files: name -> bytes. loss_scale:
-    the fields of LossScale, in fp16; version 1 had none. family, name: of the network, which version 2 didn't tell.
-    data: the identity of what it was trained on, which version 3 didn't tell.
-    """
+Count = Annotated[int, Field(ge=0, lt=1 << 48)]
 
-    version: int = VERSION
-    step: int
+
+class Scale(Record):
+    """Fields of LossScale."""
+
+    value: float
+    good_steps: Count
+    skipped: Count
+    interval: Annotated[Count, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def is_one(self) -> "Scale":
+        """Check that a run can have come to it."""
+        if not LEAST_LOSS_SCALE <= self.value <= MOST_LOSS_SCALE:
+            raise ValueError(f"a loss scale is from {LEAST_LOSS_SCALE:g} to {MOST_LOSS_SCALE:g}")
+        return self
+
+
+class Manifest(Record):
+    """What a checkpoint holds."""
+
+    version: int = Field(default=VERSION, ge=1)
+    step: Count
+    """Optimizer steps done, which is also the position in the data."""
     seed: int
-    batch_size: int
-    dtype: str
+    batch_size: Annotated[Count, Field(gt=0)]
+    dtype: PrecisionName
     family: str | None = None
+    """Of the network, which version 2 didn't tell, nor its name."""
     name: str | None = None
     model: dict[str, int | float | bool | str | tuple[int, ...] | None]
-    files: dict[str, int]
-    loss_scale: dict[str, Any] | None = None
+    files: dict[str, Count]
+    """Bytes of each file, by its name."""
+    sha256: dict[str, Digest] = {}
+    """Digest of each file, by its name. Version 3 had none of the following."""
+    loss_scale: Scale | None = None
+    """Of fp16, which version 1 hadn't."""
     data: str | None = None
+    """Identity of what it was trained on."""
+    own_sha256: Digest | None = None
+    """Digest of all the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +82,14 @@ class Saved:
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Write the last file that a checkpoint gets."""
-    write_text(folder / MANIFEST, manifest.model_dump_json(indent=1))
+    data = manifest.model_dump(mode="json", exclude={OWN})
+    write_text(folder / MANIFEST, json.dumps(data | {OWN: _digest(data)}, indent=1))
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    """Return the digest of a manifest's other entries."""
+    others = {name: value for name, value in data.items() if name != OWN}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
 
 def find(path: Path) -> Path:
@@ -91,21 +130,28 @@ def network(saved: Saved) -> Architecture:
         )
     try:
         return FAMILIES[family](name=name, **shape)
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError):
         raise UsageError(f"The checkpoint {saved.folder} is of a {family} that this Par4D doesn't know.") from None
 
 
 def read_any(folder: Path) -> Manifest:
-    """Read it, whichever network's it is. Raises UsageError if the checkpoint is cut short, or newer than this code."""
+    """Read it, whichever network's it is.
+
+    Raises UsageError if the checkpoint is cut short, damaged, or newer than this code. Of the files only the sizes are
+    looked at: check_files() reads them.
+    """
     try:
         data = json.loads((folder / MANIFEST).read_text())
         if isinstance(data, dict) and isinstance(data.get("version"), int) and data["version"] > VERSION:
             raise UsageError(f"The checkpoint {folder} was written by a newer Par4D: update to read it.")
         manifest = Manifest.model_validate(data)
-    except (OSError, ValueError, ValidationError):
+    except ValidationError as error:
+        raise UsageError(f"The checkpoint {folder} is damaged: its {MANIFEST}, {first_problem(error)}") from None
+    except (OSError, ValueError, RecursionError):
         raise UsageError(
             f"The checkpoint {folder} is cut short: its {MANIFEST} can't be read; resume another."
         ) from None
+    _check(folder, manifest, data)
     for name, size in manifest.files.items():
         file = folder / name
         actual = file.stat().st_size if file.is_file() else 0
@@ -114,3 +160,31 @@ def read_any(folder: Path) -> Manifest:
                 f"The checkpoint {folder} is cut short: {name} has {actual} of {size} bytes; resume another one."
             )
     return manifest
+
+
+def _check(folder: Path, manifest: Manifest, data: Mapping[str, Any]) -> None:
+    """Raise UsageError for a manifest whose entries contradict each other, or the folder's name."""
+    named = STEP.fullmatch(folder.absolute().name)
+    strange = next((name for name in manifest.files if Path(name).name != name), None)
+    why = None
+    if manifest.version >= DIGESTS_SINCE and manifest.own_sha256 != _digest(data):
+        why = f"its {MANIFEST} is not as it was written"
+    elif TABLE not in manifest.files:
+        why = f"its {MANIFEST} names no {TABLE}"
+    elif strange is not None:
+        why = f"its {MANIFEST} names {strange!r}, which is no file of it"
+    elif manifest.version >= DIGESTS_SINCE and manifest.sha256.keys() != manifest.files.keys():
+        why = f"its {MANIFEST} has not a digest of each file"
+    elif named and int(named[1]) != manifest.step:
+        why = f"its {MANIFEST} is of step {manifest.step}"
+    elif manifest.loss_scale is not None and manifest.loss_scale.skipped > manifest.step:
+        why = f"its {MANIFEST} tells more skipped steps than steps"
+    if why is not None:
+        raise UsageError(f"The checkpoint {folder} is damaged: {why}; resume another one.")
+
+
+def check_files(saved: Saved, names: Iterable[str]) -> None:
+    """Read these files of a checkpoint whole. Raises RunError for one that isn't as it was written."""
+    for name in names:
+        if name in saved.manifest.sha256 and digest_of(saved.folder / name) != saved.manifest.sha256[name]:
+            raise RunError(f"{name} is not as it was written, by its SHA-256: resume another one.")

@@ -6,17 +6,20 @@ not used: see contents.py. A checkpoint is a folder step-N, written under a temp
 manifest.json in it says what it holds and how long each file is.
 """
 
+import hashlib
 import pickle
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path, PurePath
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint.filesystem import _StorageInfo, _StoragePrefix
+from torch.distributed.checkpoint.filesystem import FileSystem, _StorageInfo, _StoragePrefix
 from torch.distributed.checkpoint.metadata import (
     _MEM_FORMAT_ENCODING,
     ChunkStorageMetadata,
@@ -29,13 +32,15 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from engine.checkpoint.contents import Contents, Entry, chunks_of, file_prefix, stored_names
-from engine.checkpoint.manifest import Manifest, Saved, write_manifest
+from engine.checkpoint.contents import Contents, Entry, chunks_of, file_name, file_prefix, stored_names
+from engine.checkpoint.manifest import TABLE, Manifest, Saved, check_files, write_manifest
 from engine.comm.agreement import together
 from engine.errors import RunError
+from engine.files import digest_of
 from engine.parallel.model import ParallelModel
 from engine.placement import Placement, Rectangle
 
+DIGEST_BYTES = hashlib.sha256().digest_size
 State = Mapping[nn.Parameter, Mapping[str, Tensor]]
 """A state holds what an optimizer keeps of each parameter, by name."""
 
@@ -52,6 +57,35 @@ class _Held:
         """View the local elements from an offset of the serial tensor on."""
         found = next(r for r in self.rectangles if torch.Size(r.offsets) == index.offset)
         return found.of(self.local.detach())
+
+
+class _Hashed:
+    """File that keeps the digest of what is written to it."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+
+    def write(self, content: Any) -> int:
+        self.digest.update(content)
+        return self._stream.write(content)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _HashedFiles(FileSystem):
+    """File system that keeps the digests of what is written, by the files' names."""
+
+    def __init__(self) -> None:
+        self.digests: dict[str, str] = {}
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        with super().create_stream(path, mode) as stream:
+            hashed = _Hashed(cast("IO[bytes]", stream))
+            yield hashed
+        self.digests[Path(path).name] = hashed.digest.hexdigest()
 
 
 class _SavePlanner(dcp.DefaultSavePlanner):
@@ -73,7 +107,12 @@ class _LoadPlanner(dcp.DefaultLoadPlanner):
         for name, held in self.state_dict.items():
             table = self.metadata.state_dict_metadata[name]
             assert isinstance(table, TensorStorageMetadata)
-            items += create_read_items_for_chunk_list(name, table, chunks_of(held.rectangles))
+            if tuple(table.size) != tuple(held.placement.shape):
+                raise RunError(f"its {name} is {list(table.size)}, but the network's is {list(held.placement.shape)}.")
+            found = create_read_items_for_chunk_list(name, table, chunks_of(held.rectangles))
+            if sum(prod(item.lengths) for item in found) != sum(prod(r.sizes) for r in held.rectangles):
+                raise RunError(f"its table of contents has not all of {name}: resume another one.")
+            items += found
         return LoadPlan(items)
 
     def resolve_tensor(self, read_item: ReadItem) -> Tensor:
@@ -162,40 +201,54 @@ def save(folder: Path, manifest: Manifest, model: ParallelModel, state: State) -
         if first:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
+    digest = b""
     with together(comm, failed):
-        _write(contents, held, temporary, comm.rank)
+        digest = _write(contents, held, temporary, comm.rank)
         sizes = contents.write_table(temporary) if first else {}
+    digests = comm.everyone(torch.frombuffer(bytearray(digest or bytes(DIGEST_BYTES)), dtype=torch.uint8))
     with together(comm, failed):
         if first:
-            _finish(manifest, sizes, temporary, final)
+            written = {file_name(rank): bytes(row).hex() for rank, row in enumerate(digests.tolist())}
+            _finish(manifest, sizes, {name: written[name] for name in sizes}, temporary, final)
     return final
 
 
-def _write(contents: Contents, held: Mapping[str, _Held], folder: Path, rank: int) -> None:
-    """Write this rank's file. Raises RunError if anything stands elsewhere in it than the table of contents says."""
+def _write(contents: Contents, held: Mapping[str, _Held], folder: Path, rank: int) -> bytes:
+    """Write this rank's file; returns its digest, or nothing where it has no file.
+
+    Raises RunError if anything stands elsewhere in it than the table of contents says.
+    """
     items, results = contents.of(rank)
     if not items:
-        return
+        return b""
     planner = _SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(held))
     writer = dcp.FileSystemWriter(folder)
+    writer.fs = files = _HashedFiles()
     plan = SavePlan(items, storage_data=_StoragePrefix(file_prefix(rank)))
     written = writer.write_data(plan, planner)
     written.wait()
     if written.value() != results:
         raise RunError("torch.save wrote other lengths than those that it gives for the same sizes.")
+    return bytes.fromhex(files.digests[file_name(rank)])
 
 
-def _finish(manifest: Manifest, sizes: Mapping[str, int], temporary: Path, final: Path) -> None:
-    """Give the checkpoint its manifest and its name. Raises RunError unless the files of all ranks are there."""
+def _finish(
+    manifest: Manifest, sizes: Mapping[str, int], digests: Mapping[str, str], temporary: Path, final: Path
+) -> None:
+    """Give the checkpoint its manifest and its name. Raises RunError unless the files of all ranks are there.
+
+    sizes, digests: of the ranks' files, by name.
+    """
     # Each is asked for by its name: what a network file system lists may be older.
-    files = {name: _num_bytes(temporary / name) for name in (".metadata", *sizes)}
+    files = {name: _num_bytes(temporary / name) for name in (TABLE, *sizes)}
     for name, size in sizes.items():
         if files[name] != size:
             raise RunError(
                 f"{name} has {files[name]} of {size} bytes where rank 0 looks: save to a folder that all ranks share."
             )
-    write_manifest(manifest.model_copy(update={"files": files}), temporary)
+    known = {"files": files, "sha256": {TABLE: digest_of(temporary / TABLE), **digests}}
+    write_manifest(manifest.model_copy(update=known), temporary)
     older = final.with_name(f".{final.name}.old")
     if final.exists():
         shutil.rmtree(older, ignore_errors=True)
@@ -210,8 +263,11 @@ def _num_bytes(file: Path) -> int:
 
 def load(saved: Saved, model: ParallelModel, state: State) -> None:
     """Read weights and optimizer state into this rank's part of the model and of its state, on whatever grid. All ranks
-    together. Raises RunError on all of them if one could not read its part.
+    together; each also reads some files whole, for their digests. Raises RunError on all of them if one could not read
+    its part, or found something else than what was written.
     """
+    with together(model.comm, f"The checkpoint {saved.folder} could not be read"):
+        check_files(saved, sorted(saved.manifest.files)[model.comm.rank :: model.comm.grid.size])
     with together(model.comm, f"The checkpoint {saved.folder} could not be read"):
         reader, planner = _Reader(saved.folder), _LoadPlanner()
         table, held = reader.read_metadata(), _held(model, state)
@@ -220,3 +276,6 @@ def load(saved: Saved, model: ParallelModel, state: State) -> None:
         planner.set_up_planner(dict(held), table)
         reader.set_up_storage_reader(table, is_coordinator=False)
         reader.read_data(planner.create_local_plan(), planner).wait()
+        for name, one in held.items():
+            if not torch.isfinite(one.local).all():
+                raise RunError(f"its {name} is not finite: resume another one.")

@@ -8,19 +8,18 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from engine.errors import UsageError, first_line
+from engine.files import digest_of
 from engine.progress import RENEWED
 from engine.schema import Record, first_problem
 
 log = logging.getLogger(__name__)
 
 HEADER = "header.json"
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-"""SHA-256 of a file."""
 
 Of = TypeVar("Of", bound=Record)
 
@@ -82,12 +81,6 @@ def check_sizes(path: Path, form: str, sizes: Mapping[str, int]) -> None:
             raise UsageError(f"{file} can't be read ({error.strerror}): {again}") from None
         if size != expected:
             raise UsageError(f"{file} has {size} bytes, but its header says {expected}: {again}")
-
-
-def digest_of(file: Path) -> str:
-    """Read a file whole, and return its digest. Raises OSError."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def identity_of(known: Mapping[str, Any], digests: Iterable[str | None]) -> str | None:

@@ -18,9 +18,9 @@ from PIL import Image, ImageOps
 from engine.data import cifar
 from engine.data.folder import LeftOut, check_folders, files, replacing
 from engine.data.image_set import FORMAT, LABEL, LABELS, PIXELS, Header, Origin
-from engine.data.manifest import HEADER, KINDS, digest_of
+from engine.data.manifest import HEADER, KINDS
 from engine.errors import UsageError, first_line
-from engine.files import check_utf8
+from engine.files import check_utf8, digest_of
 from engine.progress import RENEWED
 
 log = logging.getLogger(__name__)

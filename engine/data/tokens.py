@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from engine.data.manifest import Digest, check_sizes, identity_of, read_manifest, verify
+from engine.data.manifest import check_sizes, identity_of, read_manifest, verify
 from engine.data.record_file import RecordFile
 from engine.data.shuffle import Arrays, Ints, shuffled
 from engine.errors import RunError, UsageError
-from engine.schema import Record
+from engine.schema import Digest, Record
 
 FORMAT: Final = "par4d.tokens"
 

@@ -16,8 +16,8 @@ from engine.result.profile import Profile
 from engine.result.schema import Iteration
 from engine.result.step import Breakdown
 from engine.training.config import TrainConfig
-from engine.training.loss_scale import LEAST
 from engine.training.trainer import Trainer
+from engine.training_record import LEAST_LOSS_SCALE
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def take_iteration(trainer: Trainer, index: int, *, warmup: bool, profiled: bool
             f"The loss became {step.loss} and the gradient norm {step.gradient_norm} in step {trainer.done} "
             f"(iteration {index}): lower the learning rate or check the data."
         )
-    if step.skipped and step.loss_scale is not None and step.loss_scale <= LEAST:
+    if step.skipped and step.loss_scale is not None and step.loss_scale <= LEAST_LOSS_SCALE:
         raise Diverged(
             f"Gradients overflow fp16 even at a loss scale of {step.loss_scale:g} in step {trainer.done} (iteration "
             f"{index}): lower the learning rate, check the data or train in bf16 or fp32."

@@ -11,8 +11,6 @@ FIRST = 2.0**16
 """The scale starts so, with GradScaler's init_scale."""
 INTERVAL = 2000
 """After so many good steps in a row it doubles: GradScaler's growth_interval."""
-LEAST = 1.0
-"""Where gradients overflow even at this scale, no scale mends it: Megatron-LM's --min-loss-scale."""
 
 
 @dataclass(frozen=True, slots=True)

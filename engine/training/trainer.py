@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from engine.checkpoint.manifest import Manifest
+from engine.checkpoint.manifest import Manifest, Scale
 from engine.comm.funnel import Comm
 from engine.data import sampler
 from engine.data.dataset import Dataset
@@ -109,7 +109,7 @@ class Trainer:
 
             self.done = saved.manifest.step
             if self.loss_scale is not None and saved.manifest.loss_scale is not None:
-                self.loss_scale = LossScale(**saved.manifest.loss_scale)
+                self.loss_scale = LossScale(**saved.manifest.loss_scale.model_dump())
             store.load(saved, self.model, self.optimizer.state)
 
     def step(self) -> Step:
@@ -236,7 +236,7 @@ class Trainer:
             name=training.model.name,
             model=training.model.shape,
             files={},
-            loss_scale=None if self.loss_scale is None else asdict(self.loss_scale),
+            loss_scale=None if self.loss_scale is None else Scale(**asdict(self.loss_scale)),
             data=self.dataset.identity,
         )
         path = store.save(folder, manifest, self.model, self.optimizer.state)

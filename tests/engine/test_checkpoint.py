@@ -1,6 +1,8 @@
 """Checkpoints: saved on one grid and resumed on another, whole or not there, and refused when they don't fit."""
 
 import io
+import json
+import math
 import pickle
 import re
 import resource
@@ -14,17 +16,19 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from manifests import as_saved
 from real_ranks import run_processes
 from torch import Tensor
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
-from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 from training import grid_id
 
 from engine.batch import Batch
 from engine.checkpoint import contents, store
+from engine.checkpoint import manifest as manifest_module
 from engine.checkpoint.contents import Contents, Entry
-from engine.checkpoint.manifest import Manifest, Saved, find, network, read_any, read_manifest, write_manifest
+from engine.checkpoint.manifest import OWN, Manifest, Saved, find, network, read_any, read_manifest
 from engine.comm.funnel import Comm
 from engine.errors import RunError, UsageError
 from engine.grid import Grid
@@ -142,6 +146,142 @@ def test_a_checkpoint_cut_short_is_refused(saved: tuple[Path, list[float]], tmp_
     (step / "manifest.json").write_text('{"version": 1')
     with pytest.raises(UsageError, match=r"cut short: its manifest\.json"):
         read_manifest(step, MODEL.resolve())
+
+
+def copied(saved: tuple[Path, list[float]], folder: Path, step: int = 4) -> Path:
+    return Path(shutil.copytree(saved[0] / f"step-{step}", folder / f"step-{step}"))
+
+
+def _flip(step: Path, of: Path) -> None:
+    file = sorted(step.glob("*.distcp"))[2]
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 16
+    file.write_bytes(content)
+
+
+def _swap(step: Path, of: Path) -> None:
+    one, other = sorted(step.glob("*.distcp"))[2:4]
+    one.rename(step / "between")
+    other.rename(one)
+    (step / "between").rename(other)
+
+
+def _take_an_older_one(step: Path, of: Path) -> None:
+    name = sorted(step.glob("*.distcp"))[2].name
+    shutil.copy(of / "step-2" / name, step / name)
+
+
+def _take_an_older_table(step: Path, of: Path) -> None:
+    shutil.copy(of / "step-2" / ".metadata", step)
+
+
+FAULTS = [_flip, _swap, _take_an_older_one, _take_an_older_table]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_files_that_are_not_as_they_were_written_are_named(
+    fault: Callable[[Path, Path], None], saved: tuple[Path, list[float]], tmp_path: Path
+) -> None:
+    """Also on more ranks, of which each reads some."""
+    step = copied(saved, tmp_path)
+    lengths = {file.name: file.stat().st_size for file in step.iterdir()}
+    fault(step, saved[0])
+    before = saved[0] / step.name
+    changed = [file.name for file in step.iterdir() if file.read_bytes() != (before / file.name).read_bytes()]
+    if fault is not _swap:
+        assert {file.name: file.stat().st_size for file in step.iterdir()} == lengths, "its size does not tell"
+    for grid in (Grid(), Grid(1, 1, 1, 4)):
+        with pytest.raises((AssertionError, UsageError), match="|".join(map(re.escape, changed))):
+            run_processes(grid, _losses, _config(tmp_path, grid, resume=step, iterations=1))
+
+
+def _edited(folder: Path, /, *, sealed: bool = True, **changed: object) -> None:
+    """Change entries of the manifest, and its digest with them, as who edits it by hand may do."""
+    file = folder / "manifest.json"
+    data = json.loads(file.read_text()) | changed
+    file.write_text(json.dumps(data | {OWN: manifest_module._digest(data)} if sealed else data))
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"step": 5}, {"step": -4}, {"step": 2**80}, {"step": "x"}, {"step": None}, {"files": {}},
+        {"files": {"../x": 3}}, {"sha256": {}}, {"batch_size": 0}, {"dtype": "fp8"}, {"seed": 0.5},
+        {"strange": 1}, {"version": 0},
+        *(
+            {"loss_scale": {"value": value, "good_steps": 0, "skipped": 0, "interval": 2000}}
+            for value in (-1, 0, 1e-30, 1e300, "x", None, 2**80 * 2**80)
+        ),
+        {"loss_scale": {"value": 2.0, "good_steps": 0, "skipped": 5, "interval": 2000}},
+        {"loss_scale": {"value": 2.0, "good_steps": -1, "skipped": 0, "interval": 2000}},
+        {"loss_scale": {"value": 2.0, "good_steps": 0, "skipped": 0, "interval": 0}}, {"loss_scale": 3},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_manifest_that_no_save_writes_is_refused(
+    changed: dict[str, object], sealed: bool, saved: tuple[Path, list[float]], tmp_path: Path
+) -> None:
+    step = copied(saved, tmp_path)
+    _edited(step, sealed=sealed, **changed)
+    with pytest.raises(UsageError, match=r"manifest\.json"):
+        read_manifest(step, MODEL.resolve())
+
+
+def test_any_other_change_of_a_manifest_is_found_by_its_digest(saved: tuple[Path, list[float]], tmp_path: Path) -> None:
+    step = copied(saved, tmp_path)
+    _edited(step, seed=0)
+    assert read_manifest(step, MODEL.resolve()).seed == 0
+    _edited(step, sealed=False, seed=1)
+    with pytest.raises(UsageError, match="not as it was written"):
+        read_manifest(step, MODEL.resolve())
+
+
+def test_a_checkpoint_of_before_digests_is_read(saved: tuple[Path, list[float]], tmp_path: Path) -> None:
+    step = copied(saved, tmp_path)
+    data = json.loads((step / "manifest.json").read_text())
+    older = {key: value for key, value in data.items() if key not in (OWN, "sha256", "data")} | {"version": 3}
+    (step / "manifest.json").write_text(json.dumps(older))
+    losses = run_processes(Grid(), _losses, _config(tmp_path, Grid(), resume=step, iterations=2))[0]
+    assert losses == pytest.approx(saved[1][4:], rel=1e-10)
+
+
+def _with_one_value(comm: Comm, config: TrainConfig, number: float) -> str:
+    """What is said of a checkpoint in which one value of a moment is another."""
+    from trainers import trainer_of
+
+    assert comm.recorder is not None
+    assert config.save is not None
+    trainer = trainer_of(config, comm)
+    trainer.step()
+    parameter = next(iter(trainer.model.local_parameters().values()))
+    next(iter(trainer.optimizer.state[parameter].values())).view(-1)[0] = number
+    folder = trainer.save(config.save)
+    saved = Saved(folder, read_manifest(folder, trainer.training.model))
+    return _refused(lambda: store.load(saved, trainer.model, trainer.optimizer.state))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_state_that_is_not_finite_is_named(number: float, tmp_path: Path) -> None:
+    told = run_processes(Grid(), _with_one_value, _config(tmp_path, Grid(), save=tmp_path, save_every=1), number)[0]
+    assert re.search(r"step-1 could not be read: rank 0: its optimizer/\S+ is not finite", told)
+
+
+def test_a_table_of_contents_without_all_of_a_tensor_is_refused(tmp_path: Path) -> None:
+    """Else what it lacks would stay as it was."""
+    entry = Entry("w", Placement("w", (6, 10), (None, None), sharded=True, init=Constant(0)), torch.float32)
+    Contents([entry], Grid()).write_table(tmp_path)
+    table = store._Reader(tmp_path).read_metadata()
+    for rows, says in ((6, "has not all of w"), (7, r"its w is \[6, 10\]")):
+        placement = Placement("w", (rows, 10), (None, None), sharded=True, init=Constant(0))
+        held = store._Held(placement, torch.zeros(rows * 10), placement.rectangles(Grid(), Grid().coords(0)))
+        planner = store._LoadPlanner()
+        stored = table.state_dict_metadata["w"]
+        assert isinstance(stored, TensorStorageMetadata)
+        lacking = replace(stored, chunks=stored.chunks[:-1]) if rows == 6 else stored
+        planner.set_up_planner({"w": held}, replace(table, state_dict_metadata={"w": lacking}))
+        with pytest.raises(RunError, match=says):
+            planner.create_local_plan()
 
 
 def test_a_checkpoint_of_another_model_or_run_is_refused(saved: tuple[Path, list[float]]) -> None:
@@ -345,7 +485,7 @@ def test_a_step_can_be_saved_again_even_after_a_save_that_was_killed_between_its
 def test_a_manifest_of_before_a_field_was_there_fits_what_has_its_usual_value(tmp_path: Path) -> None:
     model = LLAMA.resolve()
     before = {key: value for key, value in model.shape.items() if key not in ("norm_eps", "qk_norm", "head_features")}
-    write_manifest(Manifest(step=1, seed=0, batch_size=8, dtype="fp32", model=before, files={}), tmp_path)
+    as_saved(tmp_path, Manifest(step=1, seed=0, batch_size=8, dtype="fp32", model=before, files={}))
     assert read_manifest(tmp_path, model).step == 1
     with pytest.raises(UsageError, match="its qk_norm is False, the model asked for has True"):
         read_manifest(tmp_path, replace(model, qk_norm=True))  # type: ignore[type-var]
@@ -357,8 +497,8 @@ def test_a_manifest_tells_its_network(name: str, tmp_path: Path) -> None:
     manifest = Manifest(
         step=1, seed=0, batch_size=8, dtype="fp32", family=model.family, name=name, model=model.shape, files={}
     )
-    write_manifest(manifest, tmp_path)
-    assert read_manifest(tmp_path, model) == manifest
+    whole = as_saved(tmp_path, manifest)
+    assert read_manifest(tmp_path, model).model_copy(update={OWN: None}) == whole
     found = network(Saved(tmp_path, read_any(tmp_path)))
     assert (found.name, found.family, found.shape) == (name, model.family, model.shape)
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from manifests import as_saved
 from pretrained_folders import LLAMA, write
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from virtual_ranks import run_ranks
 
 from engine.batch import Batch
-from engine.checkpoint.manifest import Manifest, write_manifest
+from engine.checkpoint.manifest import Manifest
 from engine.cli.main import main
 from engine.data.corpus import prepare
 from engine.data.folder import LEFT_OUT
@@ -49,7 +50,7 @@ def saved(folder: Path, data: str | None) -> Path:
     """A checkpoint as far as a check reads it."""
     folder.mkdir()
     shape = SHAPE.resolve().shape
-    write_manifest(Manifest(step=1, seed=0, batch_size=2, dtype="fp32", model=shape, files={}, data=data), folder)
+    as_saved(folder, Manifest(step=1, seed=0, batch_size=2, dtype="fp32", model=shape, files={}, data=data))
     return folder
 
 

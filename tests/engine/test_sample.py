@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from engine_command import finish, start
+from manifests import as_saved
 from PIL import Image
 from torch import Tensor
 from virtual_ranks import run_ranks
 
-from engine.checkpoint.manifest import Manifest, write_manifest
+from engine.checkpoint.manifest import Manifest
 from engine.cli.main import main
 from engine.cli.trained import trained as words_of
 from engine.comm.funnel import Comm
@@ -234,10 +235,10 @@ def test_a_checkpoint_of_a_network_that_makes_no_images_is_refused(
     known = Manifest(
         step=1, seed=0, batch_size=8, dtype="fp32", family="gpt", name="gpt-test", model=model.shape, files={}
     )
-    write_manifest(known, tmp_path)
+    as_saved(tmp_path, known)
     assert main(["sample", "--resume", str(tmp_path)]) == 2
     assert "is of gpt-test, which makes no images: give that of a U-Net." in capsys.readouterr().err
-    write_manifest(known.model_copy(update={"files": {"__0_0.distcp": 10}}), tmp_path)
+    as_saved(tmp_path, known.model_copy(update={"files": {"__0_0.distcp": 10}}))
     assert main(["sample", "--resume", str(tmp_path)]) == 2
     assert "is cut short: __0_0.distcp has 0 of 10 bytes" in capsys.readouterr().err
 
