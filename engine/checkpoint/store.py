@@ -7,6 +7,7 @@ manifest.json in it says what it holds and how long each file is.
 """
 
 import hashlib
+import os
 import pickle
 import shutil
 from collections.abc import Iterator, Mapping
@@ -34,12 +35,16 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 
 from engine.checkpoint.contents import Contents, Entry, chunks_of, file_name, file_prefix, stored_names
 from engine.checkpoint.manifest import TABLE, Manifest, Saved, check_files, write_manifest
-from engine.comm.agreement import together
-from engine.errors import RunError
+from engine.checkpoint.owner import Owned, own
+from engine.comm.agreement import REASON_BYTES, texts, together
+from engine.comm.funnel import Comm
+from engine.comm.launch import job_of
+from engine.errors import RunError, UsageError, WriteError
 from engine.files import digest_of
 from engine.parallel.model import ParallelModel
 from engine.placement import Placement, Rectangle
 
+CLAIMED = "claimed by "
 DIGEST_BYTES = hashlib.sha256().digest_size
 State = Mapping[nn.Parameter, Mapping[str, Tensor]]
 """A state holds what an optimizer keeps of each parameter, by name."""
@@ -62,13 +67,18 @@ class _Held:
 class _Hashed:
     """File that keeps the digest of what is written to it."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
+    def __init__(self, stream: IO[bytes], failed: list[OSError]) -> None:
+        """Have errors noted in `failed`: what torch.save makes of a disk that is full says nothing of it."""
+        self._stream, self._failed = stream, failed
         self.digest = hashlib.sha256()
 
     def write(self, content: Any) -> int:
         self.digest.update(content)
-        return self._stream.write(content)
+        try:
+            return self._stream.write(content)
+        except OSError as error:
+            self._failed.append(error)
+            raise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -79,11 +89,12 @@ class _HashedFiles(FileSystem):
 
     def __init__(self) -> None:
         self.digests: dict[str, str] = {}
+        self.failed: list[OSError] = []
 
     @contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
         with super().create_stream(path, mode) as stream:
-            hashed = _Hashed(cast("IO[bytes]", stream))
+            hashed = _Hashed(cast("IO[bytes]", stream), self.failed)
             yield hashed
         self.digests[Path(path).name] = hashed.digest.hexdigest()
 
@@ -184,33 +195,79 @@ def _entries(model: ParallelModel, state: State) -> Iterator[Entry]:
             yield Entry(stored_as, placement, held.dtype, model.parts.owners[name])
 
 
-def save(folder: Path, manifest: Manifest, model: ParallelModel, state: State) -> Path:
-    """Write the checkpoint folder/step-N, all ranks together; returns its path once it is whole.
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Folder of this run's own, in which its checkpoints go."""
 
-    manifest.files is filled in here. A save that is killed leaves only a hidden folder, which the next save of that
-    step removes. Raises RunError on all ranks if one could not do its part.
+    folder: Path
+    token: str
+    """Of its owner, which all ranks know."""
+    owned: Owned | None
+    """On rank 0."""
+
+    @classmethod
+    def claimed(cls, folder: Path, comm: Comm) -> "Destination":
+        """Make a folder this run's. Collective. Raises UsageError on all ranks if it is another run's."""
+        owned, words = None, ""
+        if comm.rank == 0:
+            try:
+                owned = own(folder, job_of(os.environ))
+                words = CLAIMED + owned.owner.token
+            except UsageError as error:
+                words = str(error)
+        said = texts(comm, words, REASON_BYTES)[0]
+        if not said.startswith(CLAIMED):
+            raise UsageError(said)
+        return cls(folder, said.removeprefix(CLAIMED), owned)
+
+    def release(self) -> None:
+        """Let other runs have it."""
+        if self.owned is not None:
+            self.owned.release()
+
+
+def save(to: Destination, manifest: Manifest, model: ParallelModel, state: State) -> Path:
+    """Write the checkpoint step-N, all ranks together; returns its path once it is whole.
+
+    manifest.files is filled in here. A save that is killed leaves only a hidden folder, which the next run that owns
+    the folder removes. Raises RunError on all ranks if one could not do its part, or if the folder is no longer the
+    run's own.
     """
-    final = folder / f"step-{manifest.step}"
-    temporary = folder / f".step-{manifest.step}.part"
+    final = to.folder / f"step-{manifest.step}"
+    temporary = to.folder / f".step-{manifest.step}.{to.token}.part"
+    try:
+        _save(to, manifest, model, state, temporary, final)
+    except RunError:
+        if to.owned is not None:
+            shutil.rmtree(temporary, ignore_errors=True)  # on a disk that may be full
+        raise
+    return final
+
+
+def _save(
+    to: Destination, manifest: Manifest, model: ParallelModel, state: State, temporary: Path, final: Path
+) -> None:
     comm = model.comm
     first = comm.rank == 0
     held = _held(model, state)
     contents = Contents(_entries(model, state), comm.grid)
     failed = f"The checkpoint {final} could not be written"
     with together(comm, failed):
+        if to.owned is not None:
+            to.owned.check()
         if first:
-            shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
-    digest = b""
+    digest, sizes = b"", dict[str, int]()
     with together(comm, failed):
         digest = _write(contents, held, temporary, comm.rank)
         sizes = contents.write_table(temporary) if first else {}
     digests = comm.everyone(torch.frombuffer(bytearray(digest or bytes(DIGEST_BYTES)), dtype=torch.uint8))
     with together(comm, failed):
+        if to.owned is not None:
+            to.owned.check()
         if first:
             written = {file_name(rank): bytes(row).hex() for rank, row in enumerate(digests.tolist())}
             _finish(manifest, sizes, {name: written[name] for name in sizes}, temporary, final)
-    return final
 
 
 def _write(contents: Contents, held: Mapping[str, _Held], folder: Path, rank: int) -> bytes:
@@ -221,13 +278,21 @@ def _write(contents: Contents, held: Mapping[str, _Held], folder: Path, rank: in
     items, results = contents.of(rank)
     if not items:
         return b""
+    if not folder.is_dir():
+        raise RunError(f"{folder} isn't there where this rank looks: save to a folder that all ranks share.")
     planner = _SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(held))
     writer = dcp.FileSystemWriter(folder)
     writer.fs = files = _HashedFiles()
     plan = SavePlan(items, storage_data=_StoragePrefix(file_prefix(rank)))
-    written = writer.write_data(plan, planner)
-    written.wait()
+    try:
+        written = writer.write_data(plan, planner)
+        written.wait()
+    except Exception as error:
+        if not files.failed:
+            raise
+        first = files.failed[0]
+        raise WriteError(first.errno, first.strerror, str(folder / file_name(rank))) from error
     if written.value() != results:
         raise RunError("torch.save wrote other lengths than those that it gives for the same sizes.")
     return bytes.fromhex(files.digests[file_name(rank)])

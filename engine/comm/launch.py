@@ -181,6 +181,11 @@ def _port(environ: Mapping[str, str], launcher: str) -> int:
     return FIRST_PORT + zlib.crc32(identity.encode()) % PORTS
 
 
+def job_of(environ: Mapping[str, str]) -> str:
+    """Return the scheduler's name of the job; nothing where there is none."""
+    return next((environ[name] for name in JOB_IDS if environ.get(name)), "")
+
+
 def choose_device(name: str, local_rank: int) -> "torch.device":
     """Choose the device for --device auto, cpu or cuda; one of several GPUs by local rank. Raises UsageError.
 

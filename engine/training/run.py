@@ -127,6 +127,8 @@ def _train(
         )  # fmt: skip
 
     trainer = made(training)
+    if config.save is not None:
+        trainer.claim(config.save)
     precision = Precision.named(training.precision, training.reduce_dtype, offload=training.offload)
     reporter.resolved["widened_by"] = widened_by(precision.compute, precision.gradient, device, shards=run.grid.shards)
     reporter.resolved["attention"] = _attention(training, run.grid, device)
@@ -148,6 +150,7 @@ def _train(
             request = Request(config.profile, config.profiled_iterations, config.profile_ranks)
             profiling = Profiling(request, comm, trainer.model, recorder)
         run_iterations(trainer, config, measurements, energy.meter, profiling)
+        trainer.release()
         if config.export is not None and run.pretrained is not None:
             export(run.pretrained, comm, trainer.model.own_parameters(), config.export, run.dataset.tokenizer)
             log.info("wrote %s", config.export)

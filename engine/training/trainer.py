@@ -35,6 +35,7 @@ from engine.training_record import Training
 
 if TYPE_CHECKING:
     from engine.checkpoint.manifest import Saved
+    from engine.checkpoint.store import Destination
     from engine.models.adapters.folder import Pretrained
 
 log = logging.getLogger(__name__)
@@ -104,6 +105,7 @@ class Trainer:
         self.reads_ahead = comm.device.type == "cuda"
         """If set, the next batch is read while the device is still busy with this one, as a processor never is."""
         self._ahead: tuple[int, Training, list[MicroBatch]] | None = None
+        self._destination: Destination | None = None
         if saved is not None:
             from engine.checkpoint import store  # takes long to load, and few runs need it
 
@@ -222,10 +224,26 @@ class Trainer:
             found.append((rows, to_device(comm.device, read)))
         return found
 
-    def save(self, folder: Path) -> Path:
-        """Write a checkpoint of the present state below this folder; returns its own."""
+    def claim(self, folder: Path) -> None:
+        """Make a folder this run's, for its checkpoints. Collective. Raises UsageError on all ranks."""
         from engine.checkpoint import store
 
+        self._destination = store.Destination.claimed(folder, self.comm)
+
+    def release(self) -> None:
+        """Let other runs have the folder of checkpoints."""
+        if self._destination is not None:
+            self._destination.release()
+        self._destination = None
+
+    def save(self, folder: Path) -> Path:
+        """Write a checkpoint of the present state below this folder, claimed if need be; returns its own."""
+        from engine.checkpoint import store
+
+        if self._destination is None or self._destination.folder != folder:
+            self.release()
+            self.claim(folder)
+        assert self._destination is not None
         training = self.training
         manifest = Manifest(
             step=self.done,
@@ -239,6 +257,6 @@ class Trainer:
             loss_scale=None if self.loss_scale is None else Scale(**asdict(self.loss_scale)),
             data=self.dataset.identity,
         )
-        path = store.save(folder, manifest, self.model, self.optimizer.state)
+        path = store.save(self._destination, manifest, self.model, self.optimizer.state)
         log.info("saved %s", path)
         return path

@@ -1,8 +1,10 @@
 """Checkpoints: saved on one grid and resumed on another, whole or not there, and refused when they don't fit."""
 
+import errno
 import io
 import json
 import math
+import os
 import pickle
 import re
 import resource
@@ -29,6 +31,7 @@ from engine.checkpoint import contents, store
 from engine.checkpoint import manifest as manifest_module
 from engine.checkpoint.contents import Contents, Entry
 from engine.checkpoint.manifest import OWN, Manifest, Saved, find, network, read_any, read_manifest
+from engine.checkpoint.owner import FILE
 from engine.comm.funnel import Comm
 from engine.errors import RunError, UsageError
 from engine.grid import Grid
@@ -350,7 +353,7 @@ def _faults_of_rank_1(comm: Comm, config: TrainConfig) -> list[str]:
 
     assert comm.recorder is not None
     own = config.out.parent / f"of rank {comm.rank}"
-    (own / ".step-1.part").mkdir(parents=True)
+    own.mkdir()
     trainer = trainer_of(config, comm)
     trainer.step()
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -373,14 +376,41 @@ def test_what_one_rank_can_not_write_or_read_all_ranks_tell_in_its_words(tmp_pat
     full, apart, missing = told[0]
     assert re.fullmatch(r"The checkpoint \S*saved/step-1 could not be written: rank 1: .*File too large.*", full)
     assert re.search(
-        r"could not be written: rank 0: __1_0\.distcp has 0 of \d+ bytes where rank 0 looks: save to a folder that all "
+        r"could not be written: rank 1: \S+of rank 1/\S+ isn't there where this rank looks: save to a folder that all "
         r"ranks share\.$",
         apart,
     )
     assert re.search(r"could not be read: rank 1: FileNotFoundError: .*of rank 1/\.metadata", missing)
     assert [words.partition(": ")[2] for words in told[1]] == [words.partition(": ")[2] for words in told[0]]
-    assert [path.name for path in (tmp_path / "saved").iterdir()] == ["step-1"], "the save after the one that failed"
+    saved = [path.name for path in (tmp_path / "saved").iterdir() if path.name != FILE]
+    assert saved == ["step-1"], "the save after the one that failed"
     assert not (tmp_path / "of rank 0" / "step-1").exists()
+
+
+def test_a_disk_that_is_full_is_told_as_such_and_nothing_is_left_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a part of a tensor is written, where torch.save's own error is of a position."""
+    from trainers import trainer_of
+
+    write = store._Hashed.write
+
+    def full(self: store._Hashed, content: Any) -> int:
+        if self._stream.tell() > 300:
+            self._stream = _Full()
+        return write(self, content)
+
+    trainer = trainer_of(_config(tmp_path, Grid(), save=tmp_path, save_every=1), Comm(Grid(), recorder=Recorder()))
+    trainer.step()
+    monkeypatch.setattr(store._Hashed, "write", full)
+    with pytest.raises(RunError, match=r"__0_0\.distcp can't be written: No space left on device"):
+        trainer.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path.name != FILE] == []
+
+
+class _Full(io.BytesIO):
+    def write(self, content: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_rank_whose_file_is_not_as_the_table_of_contents_says_refuses_it(
@@ -478,7 +508,7 @@ def test_a_step_can_be_saved_again_even_after_a_save_that_was_killed_between_its
     (leftover / "manifest.json").write_text("{}")
     assert find(tmp_path) == leftover
     run_processes(Grid(), _save_twice, _config(tmp_path, Grid(), save=tmp_path, save_every=1))
-    assert [folder.name for folder in tmp_path.iterdir()] == ["step-1"]
+    assert [folder.name for folder in tmp_path.iterdir() if folder.name != FILE] == ["step-1"]
     assert find(tmp_path) == tmp_path / "step-1"
 
 

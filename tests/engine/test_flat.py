@@ -151,7 +151,8 @@ def test_a_copy_that_is_not_the_parameters_is_never_used(change: Callable[[Paral
 def test_a_checkpoint_that_is_read_into_a_trained_model_is_what_it_goes_on_from(tmp_path: Path) -> None:
     model, optimizer = trained(Comm(Grid()))
     manifest = Manifest(step=1, seed=0, batch_size=8, dtype="bf16", model={}, files={})
-    saved = Saved(store.save(tmp_path, manifest, model, optimizer.state), manifest)
+    to = store.Destination.claimed(tmp_path, model.comm)
+    saved = Saved(store.save(to, manifest, model, optimizer.state), manifest)
     losses = []
     for _ in range(2):
         for step in (1, 2):

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine.comm.agreement import texts
 from engine.comm.funnel import Comm
 from engine.data.tokenizer import TOKENIZER
 from engine.errors import RunError
@@ -67,7 +69,8 @@ def export(
     written where the network came without one that is known to be the same. The folder is there once it is whole.
     Raises RunError if it can't be written.
     """
-    placements, temporary = pretrained.architecture.placements(), folder.with_name(f".{folder.name}.part")
+    token = texts(comm, secrets.token_hex(8))[0]  # of rank 0: another run may be writing beside this one
+    placements, temporary = pretrained.architecture.placements(), folder.with_name(f".{folder.name}.{token}.part")
     try:
         if comm.rank == 0:
             _prepare(pretrained, temporary, tokenizer)
@@ -137,7 +140,6 @@ def _holds_first(placement: Placement, comm: Comm) -> bool:
 
 def _prepare(pretrained: Pretrained, folder: Path, tokenizer: Path | None) -> None:
     """Prepare all files, with their headers and what isn't trained; weights are holes."""
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     replaced = tokenizer is not None and pretrained.tokenizer is None
     for file in (file for pattern in BESIDE for file in pretrained.folder.glob(pattern) if file.is_file()):
