@@ -23,6 +23,7 @@ from engine.cli.plan import plan
 from engine.cli.sample import sample
 from engine.cli.startup import startup
 from engine.cli.train import train
+from engine.comm.identity import COMMAND
 from engine.errors import EngineError, UsageError
 from engine.options import DEFAULTS
 
@@ -68,6 +69,7 @@ def run(app: App, argv: Sequence[str] | None = None) -> int:
     """Carry out one command; return the exit code: 2 if it can't work as asked, 1 if it failed."""
     words = sys.argv[1:] if argv is None else list(argv)
     fill_paragraphs(app)
+    COMMAND.set(tuple(words))
     try:
         code: int | None = app(words)
     except CycloptsError as error:

@@ -8,15 +8,17 @@ MASTER_ADDR and MASTER_PORT win where they are set.
 import os
 import re
 import resource
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from engine.comm import watchdog
+from engine.comm.identity import Identity, difference, other_job
 from engine.errors import ContactError, UsageError, first_line
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ MEETING_S = 1200.0
 """All ranks have so long to come: thousands of them load torch from one file system."""
 FIRST_PORT, PORTS = 20000, 12000  # below 32768, where Linux begins to hand out ports by itself
 SPECIAL_STEPS = 0xFFFFFFF0  # from here on Slurm numbers the steps of batch scripts and interactive shells
+ALL_HERE, REFUSAL = "all are here", "refusal"
+FAREWELL_S, PAUSE_S = 10.0, 0.05
+"""Rank 0 waits so long for others to hear why they don't go on, and looks so often."""
 JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID", "PALS_APID", "PMIX_NAMESPACE")
 
 
@@ -271,10 +276,53 @@ def meet(launch: Launch, limit_s: float) -> "dist.Store":
     with _not_met(launch, limit_s):
         found, *_ = next(rendezvous(f"tcp://{_place(launch)}", launch.rank, launch.world_size, timeout=limit))
         store = dist.PrefixStore("par4d", found)
+        _introduce(launch, store, limit)
         if store.add("ranks that are here", 1) == launch.world_size:
-            store.set("all are here", "")
-        store.wait(["all are here"], limit)
+            store.set(ALL_HERE, "")
+        store.wait([ALL_HERE], limit)
+        if store.check([REFUSAL]):
+            _refuse(launch, store)
     return store
+
+
+def _introduce(launch: Launch, store: "dist.Store", limit: timedelta) -> None:
+    """Compare this rank with rank 0. Raises NotMet where they are of two jobs, UsageError where of two runs."""
+    job = {name: os.environ[name] for name in JOB_IDS if os.environ.get(name)}
+    own = Identity.own(job, reads_code=launch.local_rank == 0)
+    if launch.rank == 0:
+        store.set("identity", own.to_text())
+        return
+    store.wait(["identity"], limit)
+    first = Identity.from_text(store.get("identity").decode())
+    if (stray := other_job(own, first)) is not None:
+        raise NotMet(
+            f"rank {launch.rank} of {launch.world_size} came to {_place(launch)}, where another job meets (here "
+            f"{stray}): set MASTER_PORT for each of them, to a port of its own"
+        )
+    if store.add(f"rank {launch.rank}", 1) > 1:
+        raise NotMet(
+            f"rank {launch.rank} of {launch.world_size} came to {_place(launch)} and is there already, so two runs "
+            "meet at one port: set MASTER_PORT for each of them, to a port of its own"
+        )
+    differs = difference(own, first)
+    if differs is not None:
+        store.set(
+            REFUSAL,
+            f"Rank {launch.rank} has {differs}: start all ranks alike, or, if they are of two runs that met at port "
+            f"{launch.master_port}, set MASTER_PORT for each of them.",
+        )
+        store.set(ALL_HERE, "")
+
+
+def _refuse(launch: Launch, store: "dist.Store") -> NoReturn:
+    """Raise UsageError, on rank 0 once the others know why, as the store may end with it."""
+    words = store.get(REFUSAL).decode()
+    told = store.add("ranks that know", 1)
+    ends = time.monotonic() + FAREWELL_S
+    while launch.rank == 0 and told < store.add("ranks that are here", 0) and time.monotonic() < ends:
+        time.sleep(PAUSE_S)
+        told = store.add("ranks that know", 0)
+    raise UsageError(words)
 
 
 @contextmanager

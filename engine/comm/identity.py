@@ -1,0 +1,115 @@
+"""Ranks that meet ask each other who they are: a port that two jobs derive alike, or a node with other code, would
+otherwise give numbers that no run has.
+
+Each rank asks rank 0's store once, for some hundred bytes, where it asks for the meeting's place anyway.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engine.errors import first_line
+
+COMMAND: ContextVar[tuple[str, ...]] = ContextVar("COMMAND", default=())
+"""Words of the command that this process carries out."""
+MAY_DIFFER = frozenset({"--out", "--device", "--label", "--json", "--timeout", "--meeting-timeout", "--timeline"})
+"""Options that ranks may be given differently, as no number depends on them; of all others it does, or a file that
+ranks write together.
+"""
+DECIDING = ("torch", "numpy")
+"""Packages whose versions decide numbers."""
+ENGINE = Path(__file__).parents[1]
+
+
+class Identity(NamedTuple):
+    """Who a rank is, as far as all of a job's ranks are alike."""
+
+    job: Mapping[str, str]
+    """Names of the job and of its user, by who gave them: a rank may lack some that others have."""
+    options: Mapping[str, Sequence[str]]
+    versions: Mapping[str, str]
+    code: str | None
+    """Digest of the engine's source; None on ranks that leave reading it to the first of their node."""
+
+    @classmethod
+    def own(cls, job: Mapping[str, str], *, reads_code: bool) -> "Identity":
+        """Return that of this process."""
+        code = source_digest() if reads_code else None
+        return cls({**job, "user": str(os.getuid())}, options(COMMAND.get()), _versions(), code)
+
+    def to_text(self) -> str:
+        return json.dumps(self._asdict(), sort_keys=True)
+
+    @classmethod
+    def from_text(cls, text: str) -> "Identity":
+        return cls(**json.loads(text))
+
+
+def options(words: Iterable[str]) -> dict[str, list[str]]:
+    """Sort a command's words by option, without those that may differ by rank; what isn't one is under ''."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, sign, value = word.partition("=")
+            found.setdefault(name, []).extend([value] if sign else [])
+            name = "" if sign else name
+        else:
+            found.setdefault(name, []).append(word)
+    return {name: values for name, values in found.items() if name not in MAY_DIFFER}
+
+
+def other_job(own: Identity, first: Identity) -> str | None:
+    """Say by which name a rank is of another job than rank 0: "SLURM_JOB_ID 7, and there it is 8"; None if it isn't."""
+    for name in own.job.keys() & first.job.keys():
+        if own.job[name] != first.job[name]:
+            return f"{name} {own.job[name]}, and there it is {first.job[name]}"
+    return None
+
+
+def difference(own: Identity, first: Identity) -> str | None:
+    """Say in which of a run's traits a rank differs from rank 0: "--seed 2, but rank 0 --seed 1"; None in none."""
+    for name in sorted({*own.options, *first.options}):
+        mine, theirs = own.options.get(name), first.options.get(name)
+        if mine != theirs:
+            return f"{_written(name, mine)}, but rank 0 {_written(name, theirs)}"
+    for name in sorted({*own.versions, *first.versions}):
+        mine_is, theirs_is = own.versions.get(name, "none"), first.versions.get(name, "none")
+        if mine_is != theirs_is:
+            return f"{name} {mine_is}, but rank 0 {theirs_is}"
+    if None not in (own.code, first.code) and own.code != first.code:
+        return f"an engine in {ENGINE} whose source is {str(own.code)[:12]}, but rank 0 one of {str(first.code)[:12]}"
+    return None
+
+
+def _written(name: str, values: Sequence[str] | None) -> str:
+    if values is None:
+        return f"no {name}" if name else "no word"
+    return " ".join([*([name] if name else []), *values])
+
+
+def source_digest() -> str:
+    """Return the digest of the engine's source."""
+    digest = sha256()
+    for file in sorted(ENGINE.rglob("*.py")):
+        digest.update(f"{file.relative_to(ENGINE)}\0".encode())
+        try:
+            digest.update(file.read_bytes())
+        except OSError as error:
+            digest.update(first_line(error).encode())
+    return digest.hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    found: dict[str, Any] = {}
+    for name in DECIDING:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # of a centre's own, which has no metadata
+            found[name] = "unknown"
+    return found
