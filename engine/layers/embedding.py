@@ -41,10 +41,13 @@ class _Lookup(torch.autograd.Function):
             # Zeros for any row do; were all of them for one, a GPU would add them one after the other.
             rows = rows.remainder(table_VH.shape[0])
             O_MH = table_VH.index_select(0, rows).mul_(held.unsqueeze(1))
-            ctx.save_for_backward(rows, held)
         else:
+            held = None
             O_MH = table_VH.index_select(0, rows)
-            ctx.save_for_backward(rows, None)
+        if layer.padding is not None:
+            taught = tokens.flatten() != layer.padding
+            held = taught if held is None else held & taught
+        ctx.save_for_backward(rows, held)
         ctx.layer = layer
         return O_MH
 
@@ -66,11 +69,16 @@ class _Lookup(torch.autograd.Function):
 
 
 class TokenEmbedding(nn.Module):
-    """It maps tokens [B, S] to features [B, S, h / Gy], the same on all of x."""
+    """Table of tokens [B, S] to features [B, S, h / Gy], the same on all of x.
 
-    def __init__(self, comm: Comm, schedule: WeightSchedule, sharded: ShardedWeight) -> None:
+    padding: the token from whose places its row learns nothing, as torch.nn.Embedding's padding_idx.
+    """
+
+    def __init__(
+        self, comm: Comm, schedule: WeightSchedule, sharded: ShardedWeight, padding: int | None = None
+    ) -> None:
         super().__init__()
-        self.comm, self.schedule, self.sharded = comm, schedule, sharded
+        self.comm, self.schedule, self.sharded, self.padding = comm, schedule, sharded, padding
         self.weight = sharded.shard
         self.split_vocabulary = comm.grid.x > 1
         self.first_token = comm.coords.x * sharded.tile_shape[0]

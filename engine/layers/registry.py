@@ -45,9 +45,9 @@ class Local:
     kernels: Kernels
 
 
-def _embedding(_: nn.Embedding, local: Local) -> nn.Module:
+def _embedding(serial: nn.Embedding, local: Local) -> nn.Module:
     if "weight" in local.sharded:
-        return TokenEmbedding(local.comm, local.schedule, local.sharded["weight"])
+        return TokenEmbedding(local.comm, local.schedule, local.sharded["weight"], serial.padding_idx)
     return PositionEmbedding(local.parameters["weight"], local.schedule.compute_dtype)
 
 

@@ -128,9 +128,9 @@ def check_even_heads(shape: EvenHeads) -> None:
 
 
 def check_positive(shape: Architecture) -> None:
-    """Raise UsageError for a size below 1."""
+    """Raise UsageError for a size below 1. padding is none, but a token, which count from 0."""
     for key, size in shape.options.items():
-        if type(size) is int and size < 1:
+        if type(size) is int and size < (key != "padding"):
             raise UsageError(f"A model's {key} must be at least 1, but {size} was given.")
 
 

@@ -29,6 +29,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"activation_function": "gelu", "layer_norm_epsilon": 1e-3, "tie_word_embeddings": False},
     ),
     "qwen2": ("Qwen2", GROUPED),
+    "llama-padded": ("Llama", GROUPED | {"pad_token_id": 3}),
+    "qwen3-padded": ("Qwen3", GROUPED | {"head_dim": 6, "pad_token_id": -1, "tie_word_embeddings": True}),
     "qwen3": ("Qwen3", GROUPED | {"head_dim": 6}),
     "neox": ("GPTNeoX", WIDTHS | {"num_attention_heads": 8, "max_position_embeddings": SEQUENCE, "rotary_pct": 0.5}),
     "neox-serial": (
@@ -39,6 +41,11 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": (
         "Bert",
         WIDTHS | {"max_position_embeddings": SEQUENCE + 2, "layer_norm_eps": 1e-3}
+        | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    ),
+    "bert-padded": (
+        "Bert",
+        WIDTHS | {"max_position_embeddings": SEQUENCE, "pad_token_id": 3}
         | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
     ),
     "vit": (
@@ -148,7 +155,7 @@ def loss_and_gradients(model: nn.Module, task: Task) -> tuple[float, dict[str, T
     (first, *_) = task.inputs(batch)
     with WideAlone():
         found = model(first.double() if first.is_floating_point() else first, **options)
-        logits = found if isinstance(found, Tensor) else found.logits
+        logits = found if isinstance(found, Tensor) else found[0]
         targets = batch["labels"] if "labels" in batch else batch["targets"]
         loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
         loss.backward()

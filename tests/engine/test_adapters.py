@@ -25,6 +25,7 @@ from engine.data.sampler import batch
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.adapters.library import adapt, understand
+from engine.models.adapters.options import NO_MATTER, Options
 from engine.models.adapters.stored import Stored
 from engine.models.adapters.weights import WeightLoader, weight_loader
 from engine.models.architecture import Architecture
@@ -186,6 +187,63 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "causal": (lambda: build("bert", is_decoder=True), "is_decoder=True, which can't be trained here: only False"),
     "new option": (lambda: build("llama", logit_scale=2.0), "logit_scale=2.0, an option that no adapter knows"),
 }
+
+
+OTHER_VALUES: dict[str, object] = {
+    "_name_or_path": "elsewhere", "architectures": ["Other"], "auto_map": {"AutoModel": "other.Other"},
+    "bos_token_id": 3, "eos_token_id": 3, "sep_token_id": 3, "decoder_start_token_id": 3, "pad_token_id": 3,
+    "chunk_size_feed_forward": 2, "classifier_dropout": 0.5, "dtype": "bfloat16", "encoder_stride": 8,
+    "gradient_checkpointing": True, "id2label": {0: "a", 1: "b", 2: "c"}, "initializer_range": 0.5,
+    "is_decoder": True, "is_llama_config": True, "label2id": {"a": 0, "b": 1, "c": 2}, "max_window_layers": 0,
+    "n_ctx": 99, "model_type": "other", "num_labels": 3, "output_attentions": True, "output_hidden_states": True,
+    "pooler_act": "relu", "pooler_output_size": 3, "pretraining_tp": 2, "problem_type": "regression",
+    "pruned_heads": {0: [0]}, "sliding_window": 2, "summary_first_dropout": 0.5,
+    "summary_activation": "tanh", "summary_proj_to_labels": False, "summary_type": "mean", "summary_use_proj": False,
+    "task_specific_params": {"a": 1}, "tokenizer_class": "Other", "torch_dtype": "bfloat16", "torchscript": True,
+    "transformers.js_config": {"a": 1}, "transformers_version": "0", "use_bfloat16": True, "use_cache": False,
+}  # fmt: skip
+"""For every option that is said to change nothing."""
+THEIR_CLASSES = ("id2label", "label2id", "num_labels")
+"""These are of an image's classes, which ViT counts."""
+
+
+def forgotten(name: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Options that an adapter forgets of a network."""
+    found: set[str] = set()
+    forget = Options.forget
+
+    def heard(self: Options, *names: str) -> None:
+        found.update(names)
+        forget(self, *names)
+
+    monkeypatch.setattr(Options, "forget", heard)
+    understand(build(name))
+    return found
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2", "qwen3", "neox", "bert", "vit"])
+def test_options_that_are_said_to_change_nothing_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the library's own loss and gradients, by its own network."""
+    known = {*NO_MATTER, *forgotten(name, monkeypatch)} - set(THEIR_CLASSES if name == "vit" else ())
+    assert known - RUNS_NOT <= OTHER_VALUES.keys()
+    usual = reference(name)
+    for option in sorted(known - RUNS_NOT):
+        how = {"attn_implementation": "eager"} if option == "output_attentions" else {}
+        model = build(name, **how)
+        for config in {id(one.config): one.config for one in model.modules() if hasattr(one, "config")}.values():
+            setattr(config, option, OTHER_VALUES[option])
+        built_with = {} if option in NOT_BUILT_WITH else {option: OTHER_VALUES[option]}
+        for one in (model, build(name, **how, **built_with)):
+            loss, gradients = loss_and_gradients(one, usual.architecture.task)
+            assert loss == pytest.approx(usual.loss, rel=1e-12), option
+            for tensor, gradient in gradients.items():
+                assert torch.allclose(gradient, usual.gradients[tensor], rtol=1e-9, atol=1e-14), (option, tensor)
+
+
+RUNS_NOT = {"return_dict"}
+"""With these at another value networks of transformers don't run."""
+NOT_BUILT_WITH = ("model_type", "dtype", "torch_dtype", "architectures")
+"""A network isn't built with these."""
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -80,6 +80,10 @@ SCHEDULERS: dict[str, tuple[dict[str, Any], str]] = {
     "end": ({"beta_end": 0.012}, "beta_end=0.012, which can't be trained here: only 0.02 can"),
     "steps": ({"num_train_timesteps": 250}, "beta_start=0.0001, which can't be trained here: only 0.0004 can"),
     "few": ({"num_train_timesteps": 20, "beta_start": 5e-3, "beta_end": 1.0}, "In 20 diffusion steps a linear"),
+    "flow": ({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0}, "_class_name='FlowMatchEuler"),
+    "sigmas": ({"_class_name": "EDMEulerScheduler", "sigma_data": 0.5}, "_class_name='EDMEulerScheduler', which can't"),
+    "flow sigmas": ({"use_flow_sigmas": True}, "use_flow_sigmas=True, which can't be trained here: only False can"),
+    "unknown": ({"_class_name": "DDIMScheduler", "noise_offset": 0.1}, "noise_offset=0.1, an option that no adapter"),
     "signal": ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr=True, .*: only False can"),
 }
 

@@ -21,6 +21,7 @@ from engine.comm.identity import COMMAND, MAY_DIFFER, Identity, difference, opti
 from engine.comm.launch import JOB_IDS, Launch, init_process_group
 from engine.errors import EngineError
 
+TINY = ["--layers=1", "--hidden=32", "--heads=4", "--vocab=64", "--seq=8", "--batch-size=8"]
 TRAIN = ("train", "--model", "gpt-test", "--grid", "1x1x1x2", "--seed", "1")
 
 
@@ -141,7 +142,7 @@ def test_every_command_that_meets_compares_its_options(command: list[str], tmp_p
     words = {
         "train": ["--grid", "1x1x1x2", *SMALL, "--iterations", "3", "--warmup", "1"],
         "gemm": ["--sizes", "64", "--dtype", "fp32"],
-        "peers": "--layers 1 --hidden 32 --heads 4 --vocab 64 --seq 8 --batch-size 8 --rounds 3".split(),
+        "peers": [*TINY, "--rounds", "3"],
     }[command[1] if command[0] == "bench" else command[0]]
     out = tmp_path / "result.json"
     codes, said = finish(start(2, *command, *words, "--device", "cpu", "--out", str(out), before=_seen_otherwise))

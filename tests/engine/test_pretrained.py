@@ -3,6 +3,8 @@ be trained is refused before anything starts.
 """
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +131,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "shape": (lambda f: with_tensors(f, {NORM: torch.ones(31)}), r"shape \[31\], but its configuration asks \w+ \[32"),
     "unknown": (lambda f: with_tensors(f, {"lora": torch.ones(2)}), "has lora, which no adapter knows"),
     "second copy": (lambda f: with_tensors(f, {"lm_head.weight": torch.ones(3, 32)}), "has lm_head.weight, which no"),
+    "padding": (lambda f: altered(f, pad_token_id=24), "pad_token_id=24, which can't be trained here: only tokens"),
     "integers": (lambda f: with_tensors(f, {NORM: torch.ones(32).int()}), "model.norm.weight in I32, but only F64, F"),
 }  # fmt: skip
 
@@ -141,6 +144,27 @@ def test_a_folder_that_can_not_be_trained_says_why(what: str, tmp_path: Path) ->
     spoil(folder)
     with pytest.raises(UsageError, match=said):
         ModelChoice(model=f"hf:{folder}").resolve()
+
+
+HEAD = "lm_head.weight"
+UNSOUND: dict[str, tuple[Any, str]] = {
+    "nan": (lambda f: with_tensors(f, {NORM: torch.ones(32).index_fill(0, torch.tensor(5), math.nan)}), NORM),
+    "inf": (lambda f: with_tensors(f, {NORM: torch.ones(32).index_fill(0, torch.tensor(5), math.inf)}), NORM),
+    "a head of its own": (lambda f: with_tensors(f, {HEAD: torch.ones(24, 32)}), "twice, with different numbers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNSOUND)
+def test_numbers_that_can_not_be_meant_are_named_before_the_first_step(what: str, tmp_path: Path) -> None:
+    spoil, said = UNSOUND[what]
+    folder = write(tmp_path / "in", LLAMA)
+    pretrained = open_pretrained(folder)
+    run_ranks(Grid(), lambda comm: read(pretrained, comm))
+    spoil(folder)
+    pretrained = open_pretrained(folder)
+    for grid in (Grid(), Grid(2, 1, 2, 1)):
+        with pytest.raises(RunError, match=f"{re.escape(str(folder))} has .*{said}"):
+            run_ranks(grid, lambda comm: read(pretrained, comm))
 
 
 def test_an_index_whose_files_are_not_all_there_says_which(tmp_path: Path) -> None:

@@ -34,6 +34,20 @@ FIXED: dict[str, object] = {
     "mid_block_type": "UNetMidBlock2D", "mid_block_scale_factor": 1,
     "norm_num_groups": GROUPS, "add_attention": True, "class_embed_type": None, "num_class_embeds": None,
 }  # fmt: skip
+OF_DDPM = (
+    *("DDPMScheduler", "DDPMParallelScheduler", "DDIMScheduler", "DDIMParallelScheduler", "PNDMScheduler"),
+    *("DEISMultistepScheduler", "DPMSolverMultistepScheduler", "DPMSolverSinglestepScheduler"),
+    "UniPCMultistepScheduler",
+)
+"""By these images become noise as by DDPM, whatever each samples by."""
+OF_SAMPLING = (
+    *("_diffusers_version", "_use_default_values", "clip_sample", "clip_sample_range", "variance_type", "eta"),
+    *("thresholding", "dynamic_thresholding_ratio", "sample_max_value", "timestep_spacing", "steps_offset"),
+    *("set_alpha_to_one", "skip_prk_steps", "solver_order", "algorithm_type", "solver_type", "lower_order_final"),
+    *("euler_at_final", "use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "use_lu_lambdas"),
+    *("final_sigmas_type", "lambda_min_clipped", "predict_x0", "disable_corrector", "solver_p", "flow_shift"),
+    *("time_shift_type", "sigma_min", "sigma_max"),
+)
 DEFAULT_CHANNELS = (224, 448, 672, 896)
 DEFAULT_BLOCKS = {
     DOWN: ("DownBlock2D", "AttnDownBlock2D", "AttnDownBlock2D", "AttnDownBlock2D"),
@@ -116,8 +130,11 @@ def _blocks(options: Options, levels: int) -> tuple[list[bool], str]:
 
 
 def _noise(options: Options) -> tuple[str, int]:
-    """Read the schedule of noise and its steps. What a scheduler says besides is about sampling."""
+    """Read the schedule of noise and its steps. What is forgotten of a scheduler is about sampling."""
     _, scheduler = options.within("scheduler")
+    scheduler.known("_class_name", OF_DDPM, "DDPMScheduler")
+    scheduler.forget(*OF_SAMPLING)
+    scheduler.require_off("use_flow_sigmas", "use_dynamic_shifting")
     scheduler.require("prediction_type", "epsilon", default="epsilon")
     scheduler.require("trained_betas", None, default=None)
     scheduler.require_off("rescale_betas_zero_snr")
@@ -126,6 +143,8 @@ def _noise(options: Options) -> tuple[str, int]:
     if schedule == "linear":
         for option, of_1000 in (("beta_start", 1e-4), ("beta_end", 0.02)):
             scheduler.require(option, of_1000 * 1000 / steps, default=of_1000)
+    scheduler.forget("beta_start", "beta_end")  # which another schedule doesn't ask for
+    scheduler.finish()
     return schedule, steps
 
 

@@ -43,7 +43,17 @@ def weights_of(pretrained: Pretrained) -> Iterator[WeightLoader]:
         opened: dict[Path, Any] = {}
 
         def fetch(name: str, region: tuple[slice, ...]) -> Tensor:
-            tensor = pretrained.tensors[name]
+            first, *others = [read(name, tensor, region) for tensor in pretrained.copies(name)]
+            if not torch.isfinite(first).all():
+                raise RunError(f"{pretrained.folder} has a number in {name} that is not finite: copy it again.")
+            if any(not torch.equal(first, other) for other in others):
+                raise RunError(
+                    f"{pretrained.folder} has {name} twice, with different numbers, though its configuration says that "
+                    "they are one: correct tie_word_embeddings there."
+                )
+            return first
+
+        def read(name: str, tensor: StoredTensor, region: tuple[slice, ...]) -> Tensor:
             if tensor.file not in opened:
                 opened[tensor.file] = stack.enter_context(safe_open(tensor.file, framework="pt"))
             part: Tensor

@@ -10,7 +10,7 @@ T = TypeVar("T", int, float, bool, str)
 NO_MATTER = frozenset(
     {
         *("model_type", "architectures", "transformers_version", "_name_or_path", "dtype", "torch_dtype", "auto_map"),
-        *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "tokenizer_class"),
+        *("bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id", "tokenizer_class"),
         *("id2label", "label2id", "num_labels", "problem_type", "classifier_dropout", "task_specific_params"),
         *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "torchscript", "pretraining_tp"),
         *("initializer_range", "chunk_size_feed_forward", "pruned_heads", "use_bfloat16"),

@@ -1,11 +1,11 @@
-"""Adapt BERT of transformers, with the head that finds masked tokens. Padding is a token here like any other."""
+"""Adapt BERT of transformers, with the head that finds masked tokens."""
 
 import numpy as np
 
 from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.options import Options
 from engine.models.adapters.stored import Names, Stored, stored
-from engine.models.adapters.transformers_options import ACTIVATION_MODULES, encoder
+from engine.models.adapters.transformers_options import ACTIVATION_MODULES, encoder, padding
 from engine.models.architecture import Architecture
 from engine.models.bert.config import BertConfig
 from engine.models.masked_token import SEGMENTS
@@ -18,9 +18,11 @@ def bert(options: Options, name: str, sequence: int | None, dropout: float | Non
     options.require_off("add_cross_attention", "is_decoder")  # a decoder would be causal
     options.require("type_vocab_size", SEGMENTS, default=SEGMENTS)
     positions: int = options.take("max_position_embeddings", 512)
+    vocabulary: int = options.take("vocab_size")
     network = BertConfig(
         name,
-        vocabulary=options.take("vocab_size"),
+        vocabulary=vocabulary,
+        padding=padding(options, vocabulary, default=0),
         sequence=sequence or positions,
         positions=positions,
         **encoder(options, dropout, default_dropout=0.1),

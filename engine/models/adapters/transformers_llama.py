@@ -8,7 +8,7 @@ from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.options import Options
 from engine.models.adapters.rope import rope
 from engine.models.adapters.stored import Names, Stored, halves, stored
-from engine.models.adapters.transformers_options import sizes
+from engine.models.adapters.transformers_options import padding, sizes
 from engine.models.architecture import Architecture
 from engine.models.llama.config import LlamaConfig
 
@@ -27,11 +27,13 @@ def llama(
         raise options.refusal(f"dropout {dropout}", "none")
     longest: int = options.take("max_position_embeddings", 2048)
     angles = rope(options)
+    vocabulary: int = options.take("vocab_size")
     network = LlamaConfig(
         name,
         **blocks,
         kv_heads=options.take("num_key_value_heads", blocks["heads"]),
-        vocabulary=options.take("vocab_size"),
+        vocabulary=vocabulary,
+        padding=padding(options, vocabulary),
         sequence=sequence or longest,
         tied=options.take("tie_word_embeddings", False),
         rope_theta=angles.theta,

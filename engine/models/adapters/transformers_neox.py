@@ -12,7 +12,7 @@ from engine.models.gpt.config import GPTConfig
 def neox(options: Options, name: str, sequence: int | None, dropout: float | None) -> GPTConfig:
     """Read a GPTNeoXConfig."""
     options.require("attention_bias", True, default=True)
-    options.forget("is_decoder")
+    options.forget("is_decoder", "pad_token_id")
     blocks = sizes(options)
     longest: int = options.take("max_position_embeddings", 2048)
     angles = rope(options, theta="rotary_emb_base", share="rotary_pct", default_share=0.25)

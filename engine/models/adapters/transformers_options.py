@@ -21,6 +21,17 @@ def sizes(options: Options) -> dict[str, Any]:
     return found
 
 
+def padding(options: Options, vocabulary: int, default: int | None = None) -> int | None:
+    """Read the token whose row of the table learns nothing where it stands: nn.Embedding's padding_idx."""
+    if options.says_none("pad_token_id"):
+        return None
+    token = options.given("pad_token_id", 0)
+    token = default if token is None else token
+    if token is not None and not -vocabulary <= token < vocabulary:
+        raise options.refusal(f"pad_token_id={token}", f"tokens of its vocabulary of {vocabulary}")
+    return None if token is None else token % vocabulary
+
+
 def encoder(options: Options, dropout: float | None, *, default_dropout: float) -> dict[str, Any]:
     """Read what BERT and ViT say of their blocks, by the engine's names. dropout: what to take instead of theirs."""
     options.forget("gradient_checkpointing")

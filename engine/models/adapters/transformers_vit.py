@@ -18,7 +18,7 @@ def vit(options: Options, name: str, sequence: int | None, dropout: float | None
         raise UsageError(f"{name} takes images, whose patches are its sequence: leave --seq out.")
     options.require("qkv_bias", True, default=True)
     options.require("num_channels", CHANNELS, default=CHANNELS)
-    options.forget("is_decoder", "encoder_stride", "pooler_output_size", "pooler_act")
+    options.forget("is_decoder", "encoder_stride", "pooler_output_size", "pooler_act", "pad_token_id")
     network = ViTConfig(
         name,
         image=options.take("image_size", 224),

@@ -16,7 +16,8 @@ class BertConfig(EvenHeads):
     """It splits attention heads, the feed-forward's width and the vocabulary over x.
 
     hidden must be a multiple of heads. ffn: the width of the feed-forward (default 4 * hidden). positions: rows of the
-    table of positions, where there are more than a sequence has.
+    table of positions, where there are more than a sequence has. padding: the token from whose places its row of the
+    table learns nothing.
     """
 
     family: ClassVar[str] = "bert"
@@ -31,6 +32,7 @@ class BertConfig(EvenHeads):
     dropout: float = 0.0
     norm_eps: float = 1e-12
     activation: str = "gelu"
+    padding: int | None = None
     nominal: float | None = None
     source: str = "given by the user"
 

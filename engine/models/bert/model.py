@@ -39,7 +39,7 @@ class Bert(SerialModel):
 
     def __init__(self, shape: BertConfig, *, checkpoint_every: int = 0) -> None:
         super().__init__(shape.task, checkpoint_every=checkpoint_every)
-        self.tokens = nn.Embedding(shape.vocabulary, shape.hidden)
+        self.tokens = nn.Embedding(shape.vocabulary, shape.hidden, padding_idx=shape.padding)
         self.positions = nn.Embedding(shape.rows_of_positions, shape.hidden)
         self.segments = nn.Embedding(SEGMENTS, shape.hidden)
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)

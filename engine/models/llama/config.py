@@ -24,7 +24,8 @@ class LlamaConfig(Architecture):
     Each key and value head serves heads / kv_heads query heads. ffn: the width of the feed-forward. rope_theta: base of
     the rotary frequencies. rope_scaling: by how much the low ones are slowed for sequences beyond 8192 tokens; 1 leaves
     them. qkv_bias: of query, key and value (Qwen2). qk_norm: RMSNorm of each head's query and key before they are
-    turned (Qwen3). head_features: of a head; without it hidden / heads, which must be whole.
+    turned (Qwen3). head_features: of a head; without it hidden / heads, which must be whole. padding: the token from
+    whose places its row of the table learns nothing.
     """
 
     family: ClassVar[str] = "llama"
@@ -43,6 +44,7 @@ class LlamaConfig(Architecture):
     qkv_bias: bool = False
     qk_norm: bool = False
     head_features: int | None = None
+    padding: int | None = None
     nominal: float | None = None
     source: str = "given by the user"
 

@@ -79,7 +79,7 @@ class Llama(SerialModel):
     def __init__(self, shape: LlamaConfig, *, checkpoint_every: int = 0) -> None:
         super().__init__(shape.task, checkpoint_every=checkpoint_every)
         self.shape = shape
-        self.tokens = nn.Embedding(shape.vocabulary, shape.hidden)
+        self.tokens = nn.Embedding(shape.vocabulary, shape.hidden, padding_idx=shape.padding)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False)
