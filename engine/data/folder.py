@@ -39,7 +39,7 @@ class LeftOut:
         self._found.append((path, cause))
         self._paths.add(path)
         if len(self._found) <= NAMED:
-            log.warning("%s is left out: %s", path, cause)
+            log.warning("%s is left out: %s", os.fsencode(path).decode(errors="backslashreplace"), cause)
         elif len(self._found) == NAMED + 1:
             log.warning("more is left out, all of which %s will name", LEFT_OUT)
 

@@ -97,7 +97,7 @@ class ImageSet:
         labels, classes = RecordFile(self.path / LABELS, LABEL).read(0, self.header.images), len(self.header.classes)
         if (largest := int(labels.max())) >= classes:
             raise RunError(
-                f"{self.path / LABELS} has {largest} as the label of image {int(labels.argmax())}, but labels of "
+                f"{self.path / LABELS} has {largest} as the label of image {int(np.argmax(labels))}, but labels of "
                 f"{classes} classes are below that: prepare the image set again."
             )
         return labels
