@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from engine.comm.launch import MEETING_S
+from engine.comm.meeting import MEETING_S
 from engine.errors import UsageError
 from engine.options import Seconds
 

@@ -10,7 +10,8 @@ from multiprocessing.connection import Connection
 import torch
 import torch.distributed as dist
 
-from engine.comm.launch import Launch, init_process_group
+from engine.comm.launch import Launch
+from engine.comm.meeting import init_process_group
 from engine.comm.transport import Heard, backend_of, listen
 from engine.errors import RunError
 from engine.result.gpu_check import Finding

@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 
 from engine.comm.funnel import Comm
-from engine.comm.launch import Launch, init_process_group
+from engine.comm.launch import Launch
+from engine.comm.meeting import init_process_group
 from engine.errors import RunError
 from engine.grid import Grid
 from engine.result.gpu_check import Finding

@@ -10,7 +10,8 @@ from torch import Tensor
 from engine.comm.collective import IN_PLACE, LANES, OF_MESSAGES, POINT_TO_POINT, Kind, Lane
 from engine.comm.contact import Line
 from engine.comm.groups import ProcessGroups
-from engine.comm.launch import Launch, init_process_group
+from engine.comm.launch import Launch
+from engine.comm.meeting import init_process_group
 from engine.comm.nccl import NcclChannel
 from engine.grid import Axis, Grid
 from engine.measure.pending import Pending

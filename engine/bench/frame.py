@@ -14,7 +14,8 @@ from engine.bench.benchmark import Benchmark
 from engine.bench.record import Begun
 from engine.bench.world import LOST, Unmeasurable, World, first_line
 from engine.comm.funnel import Comm
-from engine.comm.launch import Launch, choose_device, init_process_group
+from engine.comm.launch import Launch, choose_device
+from engine.comm.meeting import init_process_group
 from engine.comm.transport import backend_of, listen
 from engine.grid import Grid
 from engine.result.schema import Result

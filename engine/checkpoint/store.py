@@ -8,41 +8,27 @@ manifest.json in it says what it holds and how long each file is.
 
 import hashlib
 import os
-import pickle
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
-from pathlib import Path, PurePath
-from typing import IO, Any, cast
+from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint.filesystem import FileSystem, _StorageInfo, _StoragePrefix
-from torch.distributed.checkpoint.metadata import (
-    _MEM_FORMAT_ENCODING,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
-from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.distributed.checkpoint.filesystem import _StoragePrefix
+from torch.distributed.checkpoint.planner import SavePlan
 
-from engine.checkpoint.contents import Contents, Entry, chunks_of, file_name, file_prefix, stored_names
+from engine.checkpoint.contents import Contents, Entry, file_name, file_prefix, stored_names
 from engine.checkpoint.manifest import TABLE, Manifest, Saved, check_files, write_manifest
 from engine.checkpoint.owner import Owned, own
+from engine.checkpoint.torch_files import HashedFiles, Held, LoadPlanner, Reader, SavePlanner
 from engine.comm.agreement import REASON_BYTES, texts, together
 from engine.comm.funnel import Comm
 from engine.comm.launch import job_of
 from engine.errors import RunError, UsageError, WriteError
 from engine.files import digest_of
 from engine.parallel.model import ParallelModel
-from engine.placement import Placement, Rectangle
 
 CLAIMED = "claimed by "
 DIGEST_BYTES = hashlib.sha256().digest_size
@@ -50,137 +36,15 @@ State = Mapping[nn.Parameter, Mapping[str, Tensor]]
 """A state holds what an optimizer keeps of each parameter, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """It is a serial tensor of a checkpoint and the elements of it that this rank holds."""
-
-    placement: Placement
-    local: Tensor
-    rectangles: list[Rectangle]
-
-    def region(self, index: MetadataIndex) -> Tensor:
-        """View the local elements from an offset of the serial tensor on."""
-        found = next(r for r in self.rectangles if torch.Size(r.offsets) == index.offset)
-        return found.of(self.local.detach())
-
-
-class _Hashed:
-    """File that keeps the digest of what is written to it."""
-
-    def __init__(self, stream: IO[bytes], failed: list[OSError]) -> None:
-        """Have errors noted in `failed`: what torch.save makes of a disk that is full says nothing of it."""
-        self._stream, self._failed = stream, failed
-        self.digest = hashlib.sha256()
-
-    def write(self, content: Any) -> int:
-        self.digest.update(content)
-        try:
-            return self._stream.write(content)
-        except OSError as error:
-            self._failed.append(error)
-            raise
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-class _HashedFiles(FileSystem):
-    """File system that keeps the digests of what is written, by the files' names."""
-
-    def __init__(self) -> None:
-        self.digests: dict[str, str] = {}
-        self.failed: list[OSError] = []
-
-    @contextmanager
-    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
-        with super().create_stream(path, mode) as stream:
-            hashed = _Hashed(cast("IO[bytes]", stream), self.failed)
-            yield hashed
-        self.digests[Path(path).name] = hashed.digest.hexdigest()
-
-
-class _SavePlanner(dcp.DefaultSavePlanner):
-    def resolve_data(self, write_item: WriteItem) -> Tensor:
-        region: Tensor = self.state_dict[write_item.index.fqn].region(write_item.index)
-        return region.reshape(-1).view(region.shape)  # the strides that its sizes give, which are written too
-
-
-class _LoadPlanner(dcp.DefaultLoadPlanner):
-    def set_up_planner(
-        self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
-    ) -> None:
-        # The default would rebuild state_dict, which holds more than tensors.
-        self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator
-
-    def create_local_plan(self) -> LoadPlan:
-        assert self.metadata is not None
-        items: list[ReadItem] = []
-        for name, held in self.state_dict.items():
-            table = self.metadata.state_dict_metadata[name]
-            assert isinstance(table, TensorStorageMetadata)
-            if tuple(table.size) != tuple(held.placement.shape):
-                raise RunError(f"its {name} is {list(table.size)}, but the network's is {list(held.placement.shape)}.")
-            found = create_read_items_for_chunk_list(name, table, chunks_of(held.rectangles))
-            if sum(prod(item.lengths) for item in found) != sum(prod(r.sizes) for r in held.rectangles):
-                raise RunError(f"its table of contents has not all of {name}: resume another one.")
-            items += found
-        return LoadPlan(items)
-
-    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
-        region = self.state_dict[read_item.dest_index.fqn].region(read_item.dest_index)
-        for dim, (start, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths, strict=True)):
-            region = region.narrow(dim, start, length)
-        return region
-
-
-class _Unpickler(pickle.Unpickler):
-    """Reader of the library's table of contents, a pickle: only what such a table holds may come out.
-
-    It is told by its own name. The module beside it is where the writer's Python or PyTorch kept it, and has no say:
-    Python 3.13 names `pathlib._local` where 3.11 and 3.14 name `pathlib`.
-    """
-
-    HOLDS: Mapping[str, Any] = {
-        **{own.__name__: own for own in (Metadata, MetadataIndex, TensorStorageMetadata, ChunkStorageMetadata)},
-        **{own.__name__: own for own in (TensorProperties, StorageMeta, _MEM_FORMAT_ENCODING, _StorageInfo)},
-        **{"Size": torch.Size, "float32": torch.float32, "float64": torch.float64},
-        **{"_get_layout": torch.serialization._get_layout},
-        **dict.fromkeys(("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"), PurePath),
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("builtins", "getattr"):  # how Python 3.11.0 to 3.11.3 pickle a member of an enum
-            return _memory_format
-        if name not in self.HOLDS:
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint")
-        return self.HOLDS[name]
-
-
-def _memory_format(owner: object, name: str) -> _MEM_FORMAT_ENCODING:
-    if owner is not _MEM_FORMAT_ENCODING:
-        raise pickle.UnpicklingError(f"getattr of {owner!r} has no place in a checkpoint")
-    return _MEM_FORMAT_ENCODING[name]
-
-
-class _Reader(dcp.FileSystemReader):
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with Path(self.path, ".metadata").open("rb") as file:
-            metadata = _Unpickler(file).load()
-        assert isinstance(metadata, Metadata)
-        metadata.storage_meta = metadata.storage_meta or StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
-
-
-def _held(model: ParallelModel, state: State) -> dict[str, _Held]:
+def _held(model: ParallelModel, state: State) -> dict[str, Held]:
     """Give every parameter, and what the optimizer keeps of it."""
-    found: dict[str, _Held] = {}
+    found: dict[str, Held] = {}
     for name, parameter in model.local_parameters().items():
         placement = model.placements[name]
         rectangles = placement.rectangles(model.comm.grid, model.comm.coords)
         kept = state[parameter]
         for stored_as, local in zip(stored_names(name, kept), (parameter, *kept.values()), strict=True):
-            found[stored_as] = _Held(placement, local, rectangles)
+            found[stored_as] = Held(placement, local, rectangles)
     return found
 
 
@@ -270,7 +134,7 @@ def _save(
             _finish(manifest, sizes, {name: written[name] for name in sizes}, temporary, final)
 
 
-def _write(contents: Contents, held: Mapping[str, _Held], folder: Path, rank: int) -> bytes:
+def _write(contents: Contents, held: Mapping[str, Held], folder: Path, rank: int) -> bytes:
     """Write this rank's file; returns its digest, or nothing where it has no file.
 
     Raises RunError if anything stands elsewhere in it than the table of contents says.
@@ -280,10 +144,10 @@ def _write(contents: Contents, held: Mapping[str, _Held], folder: Path, rank: in
         return b""
     if not folder.is_dir():
         raise RunError(f"{folder} isn't there where this rank looks: save to a folder that all ranks share.")
-    planner = _SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner = SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(held))
     writer = dcp.FileSystemWriter(folder)
-    writer.fs = files = _HashedFiles()
+    writer.fs = files = HashedFiles()
     plan = SavePlan(items, storage_data=_StoragePrefix(file_prefix(rank)))
     try:
         written = writer.write_data(plan, planner)
@@ -334,7 +198,7 @@ def load(saved: Saved, model: ParallelModel, state: State) -> None:
     with together(model.comm, f"The checkpoint {saved.folder} could not be read"):
         check_files(saved, sorted(saved.manifest.files)[model.comm.rank :: model.comm.grid.size])
     with together(model.comm, f"The checkpoint {saved.folder} could not be read"):
-        reader, planner = _Reader(saved.folder), _LoadPlanner()
+        reader, planner = Reader(saved.folder), LoadPlanner()
         table, held = reader.read_metadata(), _held(model, state)
         if missing := sorted(held.keys() - table.state_dict_metadata.keys()):
             raise RunError(f"it has no {missing[0]}: resume with the optimizer that the checkpoint was saved with.")

@@ -13,8 +13,9 @@ from engine.footprint.fit import parameters_per_rank
 from engine.footprint.memory import Footprint
 from engine.models.image_operations import norms_that_share
 from engine.overlap.flags import Pace
-from engine.training.checks import checked, notices
+from engine.training.checks import checked
 from engine.training.config import RUN, TrainConfig
+from engine.training.notices import notices
 
 
 def check(

@@ -15,8 +15,9 @@ from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.loading import loading
 from engine.overlap.flags import Pace
-from engine.training.checks import CheckedRun, checked, notices
+from engine.training.checks import CheckedRun, checked
 from engine.training.config import OVERLAP, TrainConfig
+from engine.training.notices import notices
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ from torch import distributed as dist
 
 from engine.comm.contact import Line
 from engine.comm.funnel import Comm
-from engine.comm.launch import Launch, meet
+from engine.comm.launch import Launch
+from engine.comm.meeting import meet
 from engine.errors import ContactError, EngineError, RunError, UsageError
 
 NAME_BYTES, REASON_BYTES = 256, 600

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from cyclopts import Parameter
 
 from engine.batch import Batch
-from engine.comm.launch import MEETING_S
+from engine.comm.meeting import MEETING_S
 from engine.errors import EngineError, UsageError
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture

@@ -79,7 +79,8 @@ def take_part(
         import torch
         import torch.distributed as dist
 
-        from engine.comm.launch import choose_device, init_process_group
+        from engine.comm.launch import choose_device
+        from engine.comm.meeting import init_process_group
         from engine.comm.transport import backend_of, listen
         from engine.measure.clock import stamp_promptly
         from engine.measure.memory import forget_peak, give_memory_back, keep_freed_memory

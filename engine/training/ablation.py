@@ -10,8 +10,9 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
 from engine.overlap.variants import alone, effective, flags, ladder, why_useless
-from engine.training.checks import CheckedRun, Kind, check_cache, checked, why_late
+from engine.training.checks import CheckedRun, Kind, check_cache, checked
 from engine.training.config import RunConfig, TrainConfig
+from engine.training.notices import why_late
 
 TURNS = Group("turns: each side takes its steps in every round", sort_key=2)
 OF_TRAIN_ALONE = {field.name for field in fields(TrainConfig)} - {field.name for field in fields(RunConfig)}

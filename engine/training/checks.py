@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from engine.data.dataset import Dataset, open_dataset
 from engine.errors import UsageError, check_installed
 from engine.footprint.allowed import settled
-from engine.footprint.fit import check_grid, check_memory, fits_nodes
+from engine.footprint.fit import check_grid, check_memory
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.options import check_file, check_folder
-from engine.overlap.flags import ALL, AUTO, Overlap, Pace
+from engine.overlap.flags import AUTO, Overlap, Pace
 from engine.planning.choose import choose_grid
 from engine.simulator.bandwidth import Bandwidths
 from engine.training.config import TrainConfig
@@ -21,10 +21,6 @@ from engine.training_record import CheckpointEvery, Training
 if TYPE_CHECKING:
     from engine.checkpoint.manifest import Saved
     from engine.models.adapters.folder import Pretrained
-
-WAITS = "--overlap data sums gradients early, but the optimizer waits for all of them: "
-CLIPPED = WAITS + "clipping needs the norm of the whole gradient (--clip 0 steps each bucket as it is summed)."
-SCALED = WAITS + "in fp16 a step is skipped where any gradient overflows."
 
 HALF = ("bf16", "fp16")
 
@@ -206,50 +202,6 @@ def _saved(config: TrainConfig, model: Architecture, dataset: Dataset) -> "Saved
             "on, or --other-data to go on with these."
         )
     return Saved(folder, manifest)
-
-
-def notices(run: CheckedRun) -> list[str]:
-    """Say what of the run is likely not meant, a sentence each: a grid that ill suits the nodes, an overlap that was
-    asked for by name and does nothing.
-    """
-    config, overlap, grid = run.config, run.training.overlap, run.grid
-    found: list[str] = []
-    if config.devices_per_node > 1 and not fits_nodes(grid, config.devices_per_node):
-        found.append(
-            f"Grid {grid} lays planes of x and y, {grid.plane} ranks each, across the border of nodes of "
-            f"{config.devices_per_node} devices: their sums leave the node where grids of --grid auto don't."
-        )
-    if run.saved is not None and None in (run.saved.manifest.data, run.dataset.identity):
-        found.append(
-            f"Whether --data {config.data} is what {run.saved.folder} was trained on isn't known, as one of them is of "
-            "an older Par4D, which kept no digests."
-        )
-    if run.pretrained is not None and run.pretrained.tokenizer is None and run.dataset.tokenizer is not None:
-        found.append(
-            f"Whether the tokens of --data {config.data} are those of {run.pretrained.folder} isn't known, as that has "
-            "no tokenizer.json: --export writes the tokenizer of the data."
-        )
-    passes = run.training.passes(grid)
-    if passes < grid.stages:
-        found.append(
-            f"{grid.stages} stages take turns with {passes} micro-batch{'es' if passes > 1 else ''} a step, so that "
-            "most stand still: use a smaller --micro-batch or a larger --batch-size."
-        )
-    if str(overlap) == str(ALL):
-        return found
-    if overlap.cache and not run.training.checkpoint_activations:
-        found.append(
-            f"--overlap cache={overlap.cache} does nothing here: without --checkpoint-activations each weight is "
-            "gathered only once."
-        )
-    if overlap.data and run.grid.model_replicas > 1:
-        found += why_late(run.training)
-    return found
-
-
-def why_late(training: Training) -> list[str]:
-    """Say why the optimizer steps no bucket of gradients before all are summed, if it doesn't."""
-    return [SCALED] if training.precision == "fp16" else [CLIPPED] if training.optim.clip else []
 
 
 def _check_numbers(config: TrainConfig) -> None:

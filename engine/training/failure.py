@@ -17,7 +17,8 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from engine.comm.launch import Launch, NotMet
+from engine.comm.launch import Launch
+from engine.comm.meeting import NotMet
 from engine.comm.roster import Roster
 from engine.errors import OUT_OF_MEMORY, ContactError, EngineError, UsageError, is_out_of_memory, sentence
 from engine.files import locked

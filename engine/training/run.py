@@ -17,7 +17,8 @@ from engine.comm import mpi
 from engine.comm.backend import Backend
 from engine.comm.funnel import Comm
 from engine.comm.groups import ProcessGroups
-from engine.comm.launch import Launch, choose_device, init_process_group
+from engine.comm.launch import Launch, choose_device
+from engine.comm.meeting import init_process_group
 from engine.comm.transport import Heard, backend_of, listen
 from engine.errors import UsageError
 from engine.footprint.fit import check_host_memory

@@ -188,7 +188,7 @@ class Campaign:
             return (folder / "result.json").exists()
         if fault.moment is Moment.SAVING:
             begun = (folder / "saved").glob(".step-*.part")  # a save may be over before anybody looks: then a later one
-            return any(int(path.stem.removeprefix(".step-")) >= fault.step for path in begun)
+            return any(int(path.name.split(".")[1].removeprefix("step-")) >= fault.step for path in begun)
         iteration = SHORT if fault.moment is Moment.END else fault.iteration
         return f"iteration {iteration}/" in (folder / "stderr").read_text()
 

@@ -5,41 +5,33 @@ import io
 import json
 import math
 import os
-import pickle
 import re
 import resource
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from manifests import as_saved
 from real_ranks import run_processes
 from torch import Tensor
-from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
-from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 from training import grid_id
 
 from engine.batch import Batch
-from engine.checkpoint import contents, store
+from engine.checkpoint import contents, store, torch_files
 from engine.checkpoint import manifest as manifest_module
-from engine.checkpoint.contents import Contents, Entry
-from engine.checkpoint.manifest import OWN, Manifest, Saved, find, network, read_any, read_manifest
+from engine.checkpoint.manifest import OWN, Manifest, Saved, find, read_manifest
 from engine.checkpoint.owner import FILE
 from engine.comm.funnel import Comm
 from engine.errors import RunError, UsageError
 from engine.grid import Grid
 from engine.measure.recorder import Recorder
-from engine.models.catalogue import lookup
 from engine.models.choice import ModelChoice
 from engine.parallel.serial_state import full_state_dict
-from engine.placement import Constant, Placement
 from engine.training.checks import checked
 from engine.training.config import TrainConfig
 from engine.training_record import OptimConfig
@@ -47,7 +39,6 @@ from engine.training_record import OptimConfig
 MODEL = ModelChoice(layers=2, hidden=48, heads=24, vocab=96, seq=8, tied=True, dropout=0.1)
 LLAMA = ModelChoice(architecture="llama", layers=2, hidden=48, heads=12, kv_heads=6, ffn=48, vocab=96, seq=8)
 SAVED_ON = Grid(2, 2, 2, 1)
-TABLES = Path(__file__).with_name("tables")
 STEPS = 6
 
 
@@ -270,23 +261,6 @@ def test_a_state_that_is_not_finite_is_named(number: float, tmp_path: Path) -> N
     assert re.search(r"step-1 could not be read: rank 0: its optimizer/\S+ is not finite", told)
 
 
-def test_a_table_of_contents_without_all_of_a_tensor_is_refused(tmp_path: Path) -> None:
-    """Else what it lacks would stay as it was."""
-    entry = Entry("w", Placement("w", (6, 10), (None, None), sharded=True, init=Constant(0)), torch.float32)
-    Contents([entry], Grid()).write_table(tmp_path)
-    table = store._Reader(tmp_path).read_metadata()
-    for rows, says in ((6, "has not all of w"), (7, r"its w is \[6, 10\]")):
-        placement = Placement("w", (rows, 10), (None, None), sharded=True, init=Constant(0))
-        held = store._Held(placement, torch.zeros(rows * 10), placement.rectangles(Grid(), Grid().coords(0)))
-        planner = store._LoadPlanner()
-        stored = table.state_dict_metadata["w"]
-        assert isinstance(stored, TensorStorageMetadata)
-        lacking = replace(stored, chunks=stored.chunks[:-1]) if rows == 6 else stored
-        planner.set_up_planner({"w": held}, replace(table, state_dict_metadata={"w": lacking}))
-        with pytest.raises(RunError, match=says):
-            planner.create_local_plan()
-
-
 def test_a_checkpoint_of_another_model_or_run_is_refused(saved: tuple[Path, list[float]]) -> None:
     folder = saved[0]
     other = replace(MODEL, layers=3)
@@ -393,16 +367,16 @@ def test_a_disk_that_is_full_is_told_as_such_and_nothing_is_left_on_it(
     """After a part of a tensor is written, where torch.save's own error is of a position."""
     from trainers import trainer_of
 
-    write = store._Hashed.write
+    write = torch_files.Hashed.write
 
-    def full(self: store._Hashed, content: Any) -> int:
+    def full(self: torch_files.Hashed, content: Any) -> int:
         if self._stream.tell() > 300:
             self._stream = _Full()
         return write(self, content)
 
     trainer = trainer_of(_config(tmp_path, Grid(), save=tmp_path, save_every=1), Comm(Grid(), recorder=Recorder()))
     trainer.step()
-    monkeypatch.setattr(store._Hashed, "write", full)
+    monkeypatch.setattr(torch_files.Hashed, "write", full)
     with pytest.raises(RunError, match=r"__0_0\.distcp can't be written: No space left on device"):
         trainer.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.name != FILE] == []
@@ -426,72 +400,6 @@ def test_a_rank_whose_file_is_not_as_the_table_of_contents_says_refuses_it(
     assert not (tmp_path / "step-1").exists()
 
 
-@pytest.mark.parametrize("column_major", [False, True])
-def test_a_rectangle_is_written_with_the_strides_that_its_sizes_give(column_major: bool) -> None:
-    grid = Grid(1, 1, 4, 1)
-    placement = Placement("w", (6, 10), (None, None), sharded=True, init=Constant(0), column_major=column_major)
-    local = torch.arange(placement.local_numel(grid))
-    held = store._Held(placement, local, placement.rectangles(grid, grid.coords(1)))
-    planner = store._SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    planner.set_up_planner({"w": held})
-    assert len(held.rectangles) > 1
-    for rectangle in held.rectangles:
-        index = MetadataIndex("w", rectangle.offsets)
-        written = planner.resolve_data(WriteItem(index, WriteItemType.SHARD))
-        assert torch.equal(written, rectangle.of(local))
-        assert written.stride() == torch.empty(rectangle.sizes).stride()
-
-
-class _Hostile:
-    def __init__(self, call: Callable[..., object], *arguments: object) -> None:
-        self._call, self._arguments = call, arguments
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return self._call, self._arguments
-
-
-@pytest.mark.parametrize("call", [print, getattr, torch_save_to_dcp, dcp.load], ids=lambda c: c.__name__)
-def test_a_table_of_contents_can_not_run_code(tmp_path: Path, call: Callable[..., object]) -> None:
-    file = tmp_path / "metadata"
-    file.write_bytes(pickle.dumps(_Hostile(call, "never", "upper")))
-    with file.open("rb") as stream, pytest.raises(pickle.UnpicklingError, match="has no place in a checkpoint"):
-        store._Unpickler(stream).load()
-
-
-class _Modules(pickle.Unpickler):
-    """Records from which packages a pickle takes what it names."""
-
-    packages: set[str] = set()
-
-    def find_class(self, module: str, name: str) -> Any:
-        self.packages |= {module.partition(".")[0]}
-        return super().find_class(module, name)
-
-
-def test_a_table_of_contents_has_no_name_that_another_python_lacks(tmp_path: Path) -> None:
-    """And no path, which has such a name and is another one when the checkpoint is whole."""
-    entry = Entry("w", Placement("w", (6, 10), (None, None), sharded=True, init=Constant(0)), torch.float32)
-    Contents([entry], Grid()).write_table(tmp_path)
-    table = _Modules(io.BytesIO((tmp_path / ".metadata").read_bytes()))
-    assert table.load().state_dict_metadata["w"].size == torch.Size((6, 10))
-    assert table.packages - {"builtins"} == {"torch"}
-
-
-@pytest.mark.parametrize("file", sorted(TABLES.iterdir()), ids=lambda file: file.stem)
-def test_tables_of_contents_that_other_versions_of_python_and_torch_wrote_are_read(file: Path) -> None:
-    """Each was written by what its name says, the one with a path before tables had none."""
-    table = store._Unpickler(io.BytesIO(file.read_bytes())).load()
-    found = {name: (one.size, one.properties.dtype, len(one.chunks)) for name, one in table.state_dict_metadata.items()}
-    assert found == {"w": (torch.Size((6, 10)), torch.float32, 2), "b": (torch.Size((10,)), torch.float64, 1)}
-    assert {index.fqn: one.relative_path for index, one in table.storage_data.items()}.keys() == {"w", "b"}
-
-
-@pytest.mark.parametrize("module", ["pathlib", "pathlib._local", "pathlib.of.a.later.version"])
-def test_the_path_in_an_older_table_of_contents_is_read_whatever_python_wrote_it(module: str) -> None:
-    content = f"c{module}\nPosixPath\n(V/\nVsaved\ntR.".encode()
-    assert store._Unpickler(io.BytesIO(content)).load() == PurePath("/saved")
-
-
 def _save_twice(comm: Comm, config: TrainConfig) -> None:
     from trainers import trainer_of
 
@@ -510,39 +418,3 @@ def test_a_step_can_be_saved_again_even_after_a_save_that_was_killed_between_its
     run_processes(Grid(), _save_twice, _config(tmp_path, Grid(), save=tmp_path, save_every=1))
     assert [folder.name for folder in tmp_path.iterdir() if folder.name != FILE] == ["step-1"]
     assert find(tmp_path) == tmp_path / "step-1"
-
-
-def test_a_manifest_of_before_a_field_was_there_fits_what_has_its_usual_value(tmp_path: Path) -> None:
-    model = LLAMA.resolve()
-    before = {key: value for key, value in model.shape.items() if key not in ("norm_eps", "qk_norm", "head_features")}
-    as_saved(tmp_path, Manifest(step=1, seed=0, batch_size=8, dtype="fp32", model=before, files={}))
-    assert read_manifest(tmp_path, model).step == 1
-    with pytest.raises(UsageError, match="its qk_norm is False, the model asked for has True"):
-        read_manifest(tmp_path, replace(model, qk_norm=True))  # type: ignore[type-var]
-
-
-@pytest.mark.parametrize("name", ["unet-test", "improved-50m", "gpt-test"])
-def test_a_manifest_tells_its_network(name: str, tmp_path: Path) -> None:
-    model = lookup(name)
-    manifest = Manifest(
-        step=1, seed=0, batch_size=8, dtype="fp32", family=model.family, name=name, model=model.shape, files={}
-    )
-    whole = as_saved(tmp_path, manifest)
-    assert read_manifest(tmp_path, model).model_copy(update={OWN: None}) == whole
-    found = network(Saved(tmp_path, read_any(tmp_path)))
-    assert (found.name, found.family, found.shape) == (name, model.family, model.shape)
-
-
-@pytest.mark.parametrize(
-    ("told", "says"),
-    [
-        ({}, "doesn't tell its network's family"),
-        ({"family": "rnn"}, "is of a rnn that this Par4D doesn't know"),
-        ({"family": "unet", "name": "odd", "model": {"base": 64, "width": 3}}, "is of a unet that this Par4D"),
-    ],
-)
-def test_a_manifest_that_tells_no_known_network_is_refused(told: dict[str, Any], says: str, tmp_path: Path) -> None:
-    known: dict[str, Any] = {"step": 1, "seed": 0, "batch_size": 8, "dtype": "fp32", "model": {}, "files": {}}
-    manifest = Manifest(**known | told)
-    with pytest.raises(UsageError, match=says):
-        network(Saved(tmp_path, manifest))

@@ -18,7 +18,8 @@ from waiting import LONG_S
 from engine.batch import Batch
 from engine.comm.contact import Line, LostContact
 from engine.comm.funnel import Comm
-from engine.comm.launch import Launch, NotMet
+from engine.comm.launch import Launch
+from engine.comm.meeting import NotMet
 from engine.comm.roster import Loss, Roster, own_row
 from engine.errors import RunError
 from engine.files import locked

@@ -18,7 +18,8 @@ from waiting import LONG_S
 from engine.cli.main import commands
 from engine.comm import identity
 from engine.comm.identity import COMMAND, MAY_DIFFER, Identity, difference, options, source_digest
-from engine.comm.launch import JOB_IDS, Launch, init_process_group
+from engine.comm.launch import JOB_IDS, Launch
+from engine.comm.meeting import init_process_group
 from engine.errors import EngineError
 
 TINY = ["--layers=1", "--hidden=32", "--heads=4", "--vocab=64", "--seq=8", "--batch-size=8"]

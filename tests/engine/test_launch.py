@@ -20,7 +20,8 @@ from torch import distributed as dist
 from waiting import LONG_S
 
 from engine.comm import watchdog
-from engine.comm.launch import Launch, choose_device, first_of_nodelist, from_environment, init_process_group
+from engine.comm.launch import Launch, choose_device, first_of_nodelist, from_environment
+from engine.comm.meeting import init_process_group
 from engine.errors import RunError, UsageError
 
 SRUN = {
@@ -182,7 +183,8 @@ import os
 from datetime import timedelta
 import torch
 from torch import distributed as dist
-from engine.comm.launch import from_environment, init_process_group
+from engine.comm.launch import from_environment
+from engine.comm.meeting import init_process_group
 launch = from_environment(os.environ)
 init_process_group(launch, torch.device("cpu"), timedelta(hours=1))
 ranks = torch.zeros(launch.world_size)

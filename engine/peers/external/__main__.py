@@ -26,7 +26,8 @@ with loading():
     import torch
     import torch.distributed as dist
 
-    from engine.comm.launch import choose_device, init_process_group
+    from engine.comm.launch import choose_device
+    from engine.comm.meeting import init_process_group
     from engine.comm.process_group import carried
     from engine.measure.clock import stamp_promptly
     from engine.measure.memory import keep_freed_memory

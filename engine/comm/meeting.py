@@ -1,0 +1,167 @@
+"""The ranks of a launch meet at its master, say who they are, and make torch.distributed's default group."""
+
+import os
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, NoReturn
+
+from engine.comm import watchdog
+from engine.comm.identity import Identity, difference, other_job
+from engine.comm.launch import JOB_IDS, Launch
+from engine.errors import ContactError, UsageError, first_line
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+
+MEETING_S = 1200.0
+"""All ranks have so long to come: thousands of them load torch from one file system."""
+ALL_HERE, REFUSAL = "all are here", "refusal"
+FAREWELL_S, PAUSE_S = 10.0, 0.05
+"""Rank 0 waits so long for others to hear why they don't go on, and looks so often."""
+
+
+class NotMet(ContactError):
+    """It is raised where ranks did not find each other."""
+
+
+def init_process_group(
+    launch: Launch,
+    device: "torch.device",
+    timeout: timedelta,
+    store: "dist.Store | None" = None,
+    *,
+    memory: bool = False,
+    meeting_s: float = MEETING_S,
+) -> None:
+    """Make torch.distributed's default group: gloo on CPUs, NCCL (or RCCL) on GPUs. memory: on CPUs the back end of
+    process_group.py instead, so that ranks of one host exchange through memory that they share.
+
+    The group is not bound to a device: NCCL would then split it for each axis, by a hash of 31 bits that collides
+    among the thousands of groups of a large grid.
+
+    One rank alone gets a group without any network. store: where to meet instead of at the master. meeting_s: how long
+    ranks wait for the last of them; timeout holds for every collective. Raises NotMet if the ranks don't find each
+    other in time.
+    """
+    import torch
+    from torch import distributed as dist
+
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if launch.world_size > 1:
+        open_many_files()
+        if backend == "nccl":
+            watchdog.configure(os.environ, launch.world_size)
+    if memory and backend == "gloo" and launch.world_size > 1:
+        from engine.comm.process_group import NAME, register
+
+        register()
+        backend = NAME
+    if store is not None:
+        dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world_size, timeout=timeout)
+        return
+    if launch.world_size == 1:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+        return
+    store = meet(launch, meeting_s)
+    store.set_timeout(timeout)
+    with _not_met(launch, timeout.total_seconds()):
+        dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world_size, timeout=timeout)
+
+
+@lru_cache(maxsize=1)
+def meet(launch: Launch, limit_s: float) -> "dist.Store":
+    """Give the store at the master, once every rank of the launch has come to it: torch's own rank 0 waits for all
+    others, but they don't wait for each other, and where torchrun holds the store nobody does.
+
+    A process meets the others once, and its groups are made where they have met. Raises NotMet.
+    """
+    from torch import distributed as dist
+    from torch.distributed.rendezvous import rendezvous
+
+    open_many_files()
+    limit = timedelta(seconds=limit_s)
+    with _not_met(launch, limit_s):
+        found, *_ = next(rendezvous(f"tcp://{_place(launch)}", launch.rank, launch.world_size, timeout=limit))
+        store = dist.PrefixStore("par4d", found)
+        _introduce(launch, store, limit)
+        if store.add("ranks that are here", 1) == launch.world_size:
+            store.set(ALL_HERE, "")
+        store.wait([ALL_HERE], limit)
+        if store.check([REFUSAL]):
+            _refuse(launch, store)
+    return store
+
+
+def _introduce(launch: Launch, store: "dist.Store", limit: timedelta) -> None:
+    """Compare this rank with rank 0. Raises NotMet where they are of two jobs, UsageError where of two runs."""
+    job = {name: os.environ[name] for name in JOB_IDS if os.environ.get(name)}
+    own = Identity.own(job, reads_code=launch.local_rank == 0)
+    if launch.rank == 0:
+        store.set("identity", own.to_text())
+        return
+    store.wait(["identity"], limit)
+    first = Identity.from_text(store.get("identity").decode())
+    if (stray := other_job(own, first)) is not None:
+        raise NotMet(
+            f"rank {launch.rank} of {launch.world_size} came to {_place(launch)}, where another job meets (here "
+            f"{stray}): set MASTER_PORT for each of them, to a port of its own"
+        )
+    if store.add(f"rank {launch.rank}", 1) > 1:
+        raise NotMet(
+            f"rank {launch.rank} of {launch.world_size} came to {_place(launch)} and is there already, so two runs "
+            "meet at one port: set MASTER_PORT for each of them, to a port of its own"
+        )
+    differs = difference(own, first)
+    if differs is not None:
+        store.set(
+            REFUSAL,
+            f"Rank {launch.rank} has {differs}: start all ranks alike, or, if they are of two runs that met at port "
+            f"{launch.master_port}, set MASTER_PORT for each of them.",
+        )
+        store.set(ALL_HERE, "")
+
+
+def _refuse(launch: Launch, store: "dist.Store") -> NoReturn:
+    """Raise UsageError, on rank 0 once the others know why, as the store may end with it."""
+    words = store.get(REFUSAL).decode()
+    told = store.add("ranks that know", 1)
+    ends = time.monotonic() + FAREWELL_S
+    while launch.rank == 0 and told < store.add("ranks that are here", 0) and time.monotonic() < ends:
+        time.sleep(PAUSE_S)
+        told = store.add("ranks that know", 0)
+    raise UsageError(words)
+
+
+@contextmanager
+def _not_met(launch: Launch, limit_s: float) -> Iterator[None]:
+    """Turn torch's RuntimeError into NotMet."""
+    try:
+        yield
+    except RuntimeError as error:  # torch's own are of that kind, gloo's have no other
+        raise NotMet(
+            f"rank {launch.rank} of {launch.world_size} did not meet the others at {_place(launch)} within "
+            f"{limit_s:g} s: see what the others say, or set MASTER_ADDR and MASTER_PORT if that place "
+            "is wrong",
+            first_line(error),
+        ) from None
+
+
+def _place(launch: Launch) -> str:
+    host = f"[{launch.master_addr}]" if ":" in launch.master_addr else launch.master_addr
+    return f"{host}:{launch.master_port}"
+
+
+def open_many_files() -> None:
+    """Let this process open as many files as its hard limit says, where the soft one is often 1024: rank 0's store
+    holds a connection of every rank, and gloo one of each rank to each.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # a system may allow less than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
