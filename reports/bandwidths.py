@@ -12,18 +12,13 @@ from reports.derived import by_row
 from reports.frame import Frames
 from reports.jobs import measured_by
 from reports.page import Column, Figure, KeyFact, Table
+from reports.peaks import TIMES_THE_CACHE, advertised_bandwidth
 from reports.plots.rows import Bars, Row, stacked
 
-TIMES_THE_CACHE = 4
 NOTE = (
     "Arrays of less than four times the last-level cache, as the memory was too small or a size was asked for: part of "
     "what they reach is the cache's."
 )
-
-
-def advertised(system: str) -> systems.Fact | None:
-    """Read what a system's file says; None for a system without one."""
-    return systems.load(system).device.memory_bytes_per_s if system in systems.names() else None
 
 
 def by_kernel(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
@@ -35,7 +30,7 @@ def by_kernel(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
         array_bytes=("array_bytes", "min"), cache_bytes=("cache_bytes", "max"), repeats=("repeats", "min"),
         jobs=("best_bytes_per_s", "count"),
     )  # fmt: skip
-    known = advertised(runs.iloc[0]["system"]) if len(runs) else None
+    known = advertised_bandwidth(runs.iloc[0]["system"]) if len(runs) else None
     peak = known.value if known else math.nan
     table["advertised"] = peak
     table["of_advertised"] = by_row(metrics.of_advertised_bandwidth, table["bytes_per_s"], peak)

@@ -9,6 +9,7 @@ from engine.result import metrics
 from reports import text
 from reports.derived import by_row
 from reports.page import Figure
+from reports.peaks import ABOVE
 from reports.plots.heat import Cell, Group, heat
 from reports.plots.rows import Dot, around_one
 
@@ -75,7 +76,11 @@ def _scale(run: "pd.Series[Any]", ways: pd.DataFrame) -> tuple[str, str, str]:
     """Return the column that cells are coloured by, its unit, and the caption's sentence on it."""
     if ways["of_empirical"].notna().any():
         peak = f"{text.flops(float(run['empirical']))} ({run['empirical_from']})"
-        return "of_empirical", "% of the empirical peak", f"Empirical peak: {peak}."
+        return (
+            "of_empirical",
+            "% of the empirical peak",
+            f"Empirical peak: {peak}.{ABOVE if (ways['of_empirical'] > 1).any() else ''}",
+        )
     if ways["of_advertised"].notna().any():
         peak = text.flops(float(run["advertised"]))
         return "of_advertised", "% of the advertised peak", f"Advertised peak: {peak}; no empirical one is known."

@@ -23,6 +23,7 @@ from engine.validation.document import SCHEMA as VALIDATION
 from engine.validation.document import Validation
 from reports import run_reports
 from reports.nights.history import History, histories
+from reports.plausible import impossible, impossible_contest, impossible_plan, not_positive
 from reports.run_reports import StoredResult
 from reports.text import clean
 
@@ -188,12 +189,20 @@ def _parse(data: dict[str, Any], source: str) -> Result:
     result = parse(data, source)
     if not 0 < result.ranks < MOST_RANKS:
         raise ResultError(f"{source} is not a valid result: its ranks are {result.ranks}, not 1 or more.")
+    _refuse(impossible(result), source)
+    return result
+
+
+def _contests(data: dict[str, Any], source: str) -> peers.PeersResult:
+    result = peers.parse(data, source)
+    _refuse(impossible_contest(result), source)
     return result
 
 
 def _plan(data: dict[str, Any], source: str) -> GridPlan:
     plan = checked(GridPlan, "plan", data, source)
     _check_devices(plan.devices, f"{source} is not a valid plan")
+    _refuse(impossible_plan(plan), source)
     return plan
 
 
@@ -201,7 +210,14 @@ def _validation(data: dict[str, Any], source: str) -> Validation:
     found = checked(Validation, "validation of the performance model", data, source)
     for row in found.published:
         _check_devices(row.devices, f"{source} is not a valid validation")
+    _refuse(not_positive(found), source)
     return found
+
+
+def _refuse(wrong: str | None, source: str) -> None:
+    """Leave out what no machine can have done, which wrong says as a clause."""
+    if wrong is not None:
+        raise ResultError(f"{source} can't be: {wrong}.")
 
 
 def _check_devices(devices: int, what: str) -> None:
@@ -211,7 +227,7 @@ def _check_devices(devices: int, what: str) -> None:
 
 READERS: dict[str, Callable[[dict[str, Any], str], Any]] = {
     SCHEMA: _parse,
-    peers.SCHEMA: peers.parse,
+    peers.SCHEMA: _contests,
     gpu_check.SCHEMA: gpu_check.parse,
     PLAN: _plan,
     VALIDATION: _validation,

@@ -82,7 +82,9 @@ PEAKS = (
     "what the job's own ranks reached all at once before they trained, else the one given to the job, else that of the "
     "system's file, else that of a job that measured matrix products on as many ranks at once with as many threads "
     "each, or on one accelerator; of several such jobs the highest, which makes the share smaller. Each page says "
-    "which it is. More than 100 % says that the peak was measured too low, not that the machine exceeded it.",
+    "which it is. More than all of an empirical peak, which is marked 'above', says that the peak was measured too "
+    "low, on another night or clock. More than all of an advertised peak can't be: such results are left out and named "
+    "on the index page.",
 )
 PUBLISHED = (
     "Published figures are those that the papers print, each with its table or section; they are in reports/published. "

@@ -21,6 +21,9 @@ Run = Mapping[Any, Any]
 """A run is a row of the frame of runs."""
 OWN = "measured by the job's ranks at once"
 GIVEN = "given to the job"
+TIMES_THE_CACHE = 4
+"""Arrays of STREAM are as much greater than the last-level cache, or part of what they reach is the cache's."""
+ABOVE = " More than 100 % (above): that peak was measured too low, on another night or clock."
 
 
 class Peaks(NamedTuple):
@@ -57,6 +60,11 @@ def facts(system: str, dtype: str) -> Peaks:
     device = systems.load(system).device
     stated = (device.peak_flops, device.empirical_peak_flops)
     return Peaks(*(next((fact for name, fact in known.items() if name == dtype), None) for known in stated))
+
+
+def advertised_bandwidth(system: str) -> Fact | None:
+    """Return the bandwidth of a device's memory in a system's file; None for a system without one."""
+    return systems.load(system).device.memory_bytes_per_s if system in systems.names() else None
 
 
 def measured(runs: pd.DataFrame) -> dict[tuple[str, str], list[Run]]:

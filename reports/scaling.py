@@ -10,6 +10,7 @@ from reports import text
 from reports.frame import Frames
 from reports.jobs import each_once
 from reports.page import Figure
+from reports.peaks import ABOVE
 from reports.plots.canvas import Scale, plain
 from reports.plots.lines import Line, lines
 from reports.points import fastest
@@ -75,8 +76,8 @@ def _empirical(series: MeasuredSeries) -> str:
     """Return the part of a caption that says which empirical peak it is, and whether it can be right."""
     known = each_once(series.line["empirical_from"])
     said = f" Empirical: {known}." if known else ""
-    if (series.line[["of_empirical", "hfu"]] > 1).any(axis=None):
-        said += " More than 100 %: the peak was measured or stated too low, not exceeded."
+    if (series.line["of_empirical"] > 1).any():
+        said += ABOVE
     return said
 
 

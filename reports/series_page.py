@@ -143,7 +143,8 @@ def of_efficiency(series: MeasuredSeries) -> KeyFact:
 
 def _share(series: MeasuredSeries, key: str) -> str | None:
     value = series.line.iloc[-1][key]
-    return text.percent(value) if value == value else None
+    write = text.of_empirical if key == "of_empirical" else text.percent
+    return write(value) if value == value else None
 
 
 def details(table: pd.DataFrame, frames: Frames) -> Section:

@@ -127,6 +127,11 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
+def of_empirical(value: float) -> str:
+    """Write a share of an empirical peak, and mark one that is more than all of it."""
+    return f"{percent(value)}, above" if value > 1 else percent(value)
+
+
 def gain(value: float) -> str:
     """Write a part saved as a percentage, with a minus sign where it is a loss."""
     return percent(value).replace("-", "\u2212")

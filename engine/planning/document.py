@@ -12,7 +12,7 @@ from engine.models.flops import hardware_flops, model_flops
 from engine.planning.origin import Origin
 from engine.planning.rank import Candidate, Workload
 from engine.result import metrics
-from engine.result.schema import GridText
+from engine.result.grid_text import GridText
 from engine.result.step import Timeline
 from engine.schema import Document, Record
 from engine.training_record import CheckpointEvery

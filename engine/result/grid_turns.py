@@ -1,5 +1,6 @@
 """This part of the schema of result.json says how grids compare that took turns in one job."""
 
+from engine.result.grid_text import GridText
 from engine.result.ratio import Ratio
 from engine.schema import Record
 
@@ -12,7 +13,7 @@ class GridTurns(Record):
     by axis, what a rank waits for in a step, the mean of all. predicted_s: of a step, where the plan chose the grids.
     """
 
-    grid: str
+    grid: GridText
     micro_batch: int
     schedule: str | None = None
     rounds_s: tuple[tuple[float, ...], ...]

@@ -13,10 +13,11 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field
 
 from engine.result import gate, metrics
+from engine.result.grid_text import GridText
 from engine.result.interval import Interval
 from engine.result.matmul import Tuning
 from engine.result.ratio import Ratio
-from engine.result.schema import GridText, Memory, Provenance, checked
+from engine.result.schema import Memory, Provenance, checked
 from engine.result.transport import Transport
 from engine.schema import Document, Record
 

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from engine.result.gate import Outcome
+from engine.result.grid_text import GridText
 from engine.result.step import AxisTime, LaneTime
 from engine.schema import Document, Record
 
@@ -48,7 +49,7 @@ class Profiled(Document):
     version: Literal[1] = 1
     rank: int
     ranks: int
-    grid: str
+    grid: GridText
     overlap: str
     device: Literal["cpu", "cuda"]
     lanes_in_memory: tuple[str, ...] | None = None
@@ -105,7 +106,7 @@ class TraceBreakdown(Document):
     trace: str
     rank: int
     ranks: int
-    grid: str
+    grid: GridText
     overlap: str
     device: Literal["cpu", "cuda"]
     iteration: int

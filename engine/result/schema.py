@@ -6,15 +6,15 @@ seconds, memory in bytes, rates per second, utilisations as fractions of one.
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from engine.errors import UsageError
 from engine.files import write_text
-from engine.grid import Grid
 from engine.result.device import GemmPoint, LaunchTime, Stream
 from engine.result.energy import Energy
+from engine.result.grid_text import GridText
 from engine.result.grid_turns import GridTurns
 from engine.result.image_sheet import ImageSheet
 from engine.result.links import Links
@@ -31,14 +31,6 @@ SCHEMA: Literal["par4d.result"] = "par4d.result"
 VERSION: Literal[5] = 5
 
 _Kind = TypeVar("_Kind", bound=Record)
-
-
-def _grid(text: str) -> str:
-    Grid.parse(text)
-    return text
-
-
-GridText = Annotated[str, AfterValidator(_grid)]
 
 
 class Model(Record):

@@ -14,7 +14,7 @@ from engine.errors import UsageError
 from engine.models.catalogue import lookup
 from engine.overlap.flags import Overlap
 from engine.result import metrics
-from engine.result.schema import GridText
+from engine.result.grid_text import GridText
 from engine.schema import Document, Record, first_problem
 from engine.training_record import Training
 from engine.validation.orders import Order

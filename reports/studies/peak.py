@@ -85,7 +85,7 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> Section
         tables.append(gemm_modes.table(name, modes))
     if len(kernels):
         facts.append(bandwidths.fact(kernels))
-        figures.append(bandwidths.figure(f"{name}-memory", kernels, bandwidths.advertised(system)))
+        figures.append(bandwidths.figure(f"{name}-memory", kernels, peaks.advertised_bandwidth(system)))
         tables.append(bandwidths.table(name, kernels))
     if len(ways):
         facts.append(launches.fact(ways))

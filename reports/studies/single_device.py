@@ -102,7 +102,7 @@ def _facts(held: pd.DataFrame) -> Facts:
 def _share(side: "dict[str, Any]") -> str:
     if not pd.isna(side["mfu"]):
         return f"MFU {text.percent(side['mfu'])}"
-    return "" if pd.isna(side["of_empirical"]) else f"{text.percent(side['of_empirical'])} of the empirical peak"
+    return "" if pd.isna(side["of_empirical"]) else f"{text.of_empirical(side['of_empirical'])} of the empirical peak"
 
 
 def _engine(rows: pd.DataFrame) -> dict[str, Any]:

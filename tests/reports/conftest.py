@@ -107,7 +107,7 @@ def hostile_lanes(variant: Variant, name: str) -> Variant:
     phases = (breakdown.phases[0].model_copy(update={"name": name, "exposed_s": 1e308}), *breakdown.phases[1:])
     if timeline:
         first, second, *others = timeline.spans
-        odd = (first.model_copy(update={"lane": name, "name": name}), second.model_copy(update={"end_s": -1e308}))
+        odd = (first.model_copy(update={"lane": name, "name": name}), second.model_copy(update={"end_s": 0.0}))
         timeline = timeline.model_copy(update={"spans": (*odd, *others)})
     bound = breakdown.bound.model_copy(update={"by": name})
     changed = breakdown.model_copy(update={"axes": axes, "phases": phases, "bound": bound})
@@ -122,7 +122,7 @@ def hostile_contests(
     known = {"system": name, "series": name, "model": name, "failure": name, "environment": environment}
     found = contests(peers, job=job, ratios=RATIOS | ONE_DEVICE, missing=name, **known)
     first, second = found.comparisons
-    odd = second.measured[0].ours.model_copy(update={"wall_s": ((1e308, 1e308), (-1.0, 1e308), (0.0, 0.0))})
+    odd = second.measured[0].ours.model_copy(update={"wall_s": ((1e308, 1e308), (5e-324, 1e308))})
     measured = (second.measured[0].model_copy(update={"ours": odd}), *second.measured[1:])
     first = first.model_copy(update={"peer": name, "peer_is": name})
     asked = tuple(asked.model_copy(update={"peer": name, "peer_is": name}) for asked in found.contests)

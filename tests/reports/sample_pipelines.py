@@ -122,8 +122,8 @@ def hostile(run: Result, name: str) -> Result:
     first, second, *others = run.schedules
     stage = first.stages[0]
     tasks = (("F" + "9" * 5000, 0.0, 1e-3), (name, 0.0, 1e-3), ("B0", -1e308, 1e308), *stage.tasks)
-    times = {"idle_s": ((1e308,), ()), "work_s": ((), (-1.0,), (0.0,))}
+    times = {"idle_s": ((1e308,), ()), "work_s": ((), (0.0,))}
     odd = stage.model_copy(update={"tasks": tasks, "idle_share": 1e308, "most_held": -1} | times)
-    first = first.model_copy(update={"schedule": name, "stages": (odd, *first.stages[1:]), "simulated_s": -1.0})
+    first = first.model_copy(update={"schedule": name, "stages": (odd, *first.stages[1:]), "simulated_s": 1e-308})
     second = second.model_copy(update={"rounds_s": ((), (1e308,)), "drawn_s": 1e308, "idle_share": -1e308})
     return run.model_copy(update={"schedules": (first, second, *others)})

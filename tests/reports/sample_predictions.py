@@ -1,5 +1,6 @@
 """Plans and validations for tests of the report, made up but consistent: orders follow from times."""
 
+import math
 import os
 import random
 from collections.abc import Sequence
@@ -22,8 +23,17 @@ SMALL = tuple(f"{x}x{y}x{z}x{data}" for x in (1, 2, 4, 8) for y in (1, 2, 4, 8) 
               for data in (1, 2, 4, 8) if x * y * z * data == 8)  # fmt: skip
 
 
+def grids_of(devices: int) -> list[str]:
+    """Those of 8,192 devices with the data axis, and where need be z, cut to fewer."""
+    found = []
+    for x, y, z, _ in (map(int, grid.split("x")) for grid in GRIDS):
+        shared = math.gcd(z, devices // (x * y))
+        found.append(f"{x}x{y}x{shared}x{devices // (x * y * shared)}")
+    return found
+
+
 def plan(
-    *, simulated: bool = True, drawn: bool = True, grids: Sequence[str] = GRIDS, time_s: float = 14.4, **changes: Any
+    *, simulated: bool = True, drawn: bool = True, grids: Sequence[str] = (), time_s: float = 14.4, **changes: Any
 ) -> GridPlan:
     """What `par4d plan` writes. drawn: its first grid has a timeline."""
     known: dict[str, Any] = {
@@ -32,9 +42,12 @@ def plan(
         "tokens": 8192 * 2048, "precision": "bf16", "checkpoint_activations": True, "overlap": "oar,ors",
         "token_budget": 1.6e12, "placement_aware": True, "ordered_by": "simulated" if simulated else "equations",
         "valid": 439, "fit": 404,
-    }  # fmt: skip
-    rows = [_row(place, grid, time_s, simulated, drawn and place == 1) for place, grid in enumerate(grids, 1)]
-    return GridPlan(**(known | changes), rows=tuple(rows))
+    } | changes  # fmt: skip
+    rows = [
+        _row(place, grid, time_s, simulated, drawn and place == 1)
+        for place, grid in enumerate(grids or grids_of(known["devices"]), 1)
+    ]
+    return GridPlan(**known, rows=tuple(rows))
 
 
 def _row(place: int, grid: str, time_s: float, simulated: bool, drawn: bool) -> Row:
@@ -164,10 +177,10 @@ def hostile_predictions(name: str) -> list[GridPlan | Validation]:
     first, second, *others = odd.rows
     assert first.timeline
     spans = first.timeline.spans
-    spans = (spans[0].model_copy(update={"lane": name, "name": name, "end_s": -1e308}), *spans[1:])
+    spans = (spans[0].model_copy(update={"lane": name, "name": name, "end_s": 0.0}), *spans[1:])
     first = first.model_copy(update={"timeline": first.timeline.model_copy(update={"spans": spans})})
     second = second.model_copy(
-        update={"micro_batch": 10**400, "time_s": 0.0, "interval_s": (1e308, -1e308), "days": 1e308}
+        update={"micro_batch": 10**400, "time_s": 0.0, "interval_s": (1e308, 0.0), "days": 1e308}
     )
     rows = (*published(name, source=name, model=name), *published(name, devices=2**30, predicted_s=1e308))
     job = measured(name, name, model=name, source=name)

@@ -53,7 +53,7 @@ def train(
     *,
     ranks: int = 512,
     model: str = "gpt-5b",
-    grid: str = "8x1x8x8",
+    grid: str | None = None,
     time_s: float = 18.0,
     job: int = 0,
     sequences: int = 8192,
@@ -77,6 +77,7 @@ def train(
     step: what ran when in an iteration, else it is told by compute and collectives only. version 1: without overlap.
     empirical: what the ranks reached at once. energy: as energy() makes it.
     """
+    grid = grid or (f"8x1x8x{ranks // 64}" if ranks % 64 == 0 else f"{ranks}x1x1x1")
     noise = random.Random(f"{ranks}{grid}{job}")
     labels = {"study": "weak_scaling", "system": "frontier", "partition": "gpu"} | labels
     config = lookup(model)

@@ -259,7 +259,10 @@ def test_the_page_shows_every_contest_with_its_interval_and_the_failed_one_with_
 
 
 def test_many_contests_are_all_in_the_table_and_the_first_ones_drawn(tmp_path: Path) -> None:
-    every = [held("ddp", jobs=1, rounds=1).model_copy(update={"ranks": ranks}) for ranks in range(2, 62)]
+    every = [
+        held("ddp", jobs=1, rounds=1).model_copy(update={"ranks": ranks, "grid": f"1x1x1x{ranks}"})
+        for ranks in range(2, 62)
+    ]
     result = contests(("ddp",)).model_copy(update={"comparisons": tuple(every), "contests": ()})
     others = [contests(("ddp",), system=f"s{n}", job=n, jobs=1, rounds=1) for n in range(1, 15)]
     save_contests([result, *others], tmp_path / "r")

@@ -6,7 +6,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from sample_predictions import GRIDS, plan, save_predictions, validation
+from sample_predictions import GRIDS, grids_of, plan, save_predictions, validation
 
 from engine.planning.document import GridPlan
 from reports.load import load
@@ -93,7 +93,9 @@ def test_compute_is_what_exposed_communication_leaves_where_a_plan_does_not_tell
 
 
 def test_plans_are_shown_newest_first_and_those_beyond_the_twelfth_in_a_table(tmp_path: Path) -> None:
-    html = page([plan(devices=64 * count, drawn=False, grids=GRIDS[:1]) for count in range(1, 15)], tmp_path)
+    html = page(
+        [plan(devices=64 * count, drawn=False, grids=grids_of(64 * count)[:1]) for count in range(1, 15)], tmp_path
+    )
     sections = re.findall(r"<h2>([^<]*)</h2>", html)
     assert sections[0] == "gpt-80b on 896 devices of frontier"
     assert sections[-2:] == ["gpt-80b on 192 devices of frontier", "Older plans"]
@@ -113,7 +115,7 @@ def test_a_plan_without_a_grid_and_one_of_markup_are_pages_too(tmp_path: Path) -
 
 
 def test_predictions_that_cannot_be_read_are_listed_and_copies_count_once(tmp_path: Path) -> None:
-    first, *_ = save_predictions([plan(), plan(), validation(), plan(devices=0)], tmp_path)
+    first, *_ = save_predictions([plan(), plan(), validation(), plan(devices=0, grids=GRIDS)], tmp_path)
     data = json.loads(first.read_text())
     (tmp_path / "newer.json").write_text(json.dumps(data | {"version": 2}))
     (tmp_path / "cut.json").write_text(first.read_text()[:99])
