@@ -2,7 +2,11 @@
 
 import sys
 
-from engine.cli.main import main
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from engine.cli.main import main
+
+        sys.exit(main())
+    except KeyboardInterrupt:  # while modules are imported, or after the command
+        sys.stderr.write("Interrupted.\n")
+        sys.exit(130)

@@ -66,6 +66,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and OUT_OF_MEMORY in str(error).lower()
 
 
+def of_a_file(error: BaseException) -> bool:
+    """Say whether an error is the system's, of a file that it names: a disk is full, or a folder read-only."""
+    return isinstance(error, OSError) and error.filename is not None
+
+
 def check_installed(module: str, package: str, clause: str) -> None:
     """Raise UsageError unless a module is there. package: what has it, by its name in pip. clause: what needs it."""
     if find_spec(module) is None:

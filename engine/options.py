@@ -19,10 +19,12 @@ from engine.grid import Grid
 
 
 def word(parse: Callable[[str], Any], metavar: str) -> Parameter:
-    """Declare an option whose value is one word that `parse` reads. A UsageError of parse reaches the user as is."""
+    """Declare an option whose value is one word that `parse` reads. A UsageError of parse reaches the
+    user, after the option's name if it hasn't got it.
+    """
 
     def converted(_: object, tokens: Sequence[Token]) -> Any:
-        return parse(tokens[0].value)
+        return _named(parse, tokens[0])
 
     return Parameter(converter=converted, metavar=metavar, n_tokens=1, accepts_keys=False)
 
@@ -31,9 +33,20 @@ def words(parse: Callable[[str], Any], metavar: str) -> Parameter:
     """Declare an option that is given once for each of its values."""
 
     def converted(_: object, tokens: Sequence[Token]) -> tuple[Any, ...]:
-        return tuple(parse(token.value) for token in tokens)
+        return tuple(_named(parse, token) for token in tokens)
 
     return Parameter(converter=converted, metavar=metavar, n_tokens=1, accepts_keys=False)
+
+
+def _named(parse: Callable[[str], Any], token: Token) -> Any:
+    """Read an option's word; a refusal that doesn't name the option gets its name. Raises UsageError."""
+    try:
+        return parse(token.value)
+    except UsageError as error:
+        words, name = str(error), token.keyword
+        if name is None or name in words:
+            raise
+        raise UsageError(f"{name}: {words[:1].lower()}{words[1:]}") from None
 
 
 def numbers(text: str) -> tuple[int, ...]:

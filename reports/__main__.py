@@ -2,6 +2,10 @@
 
 import sys
 
-from reports.cli import main
+try:
+    from reports.cli import main
 
-sys.exit(main())
+    sys.exit(main())
+except KeyboardInterrupt:
+    sys.stderr.write("Interrupted.\n")
+    sys.exit(130)

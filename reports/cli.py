@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import RunError, UsageError
+from engine.output import say
 
 log = logging.getLogger("reports")
 
@@ -75,5 +76,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         len(loaded.skipped),
         loaded.duplicates,
     )
-    sys.stdout.write(f"{first_page.resolve()}\n")
+    say(f"{first_page.resolve()}\n", kept=True)
     return 0

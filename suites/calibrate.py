@@ -41,7 +41,7 @@ def calibrated(name: str | None, *, timeout_s: float, results: Path | None = Non
     results: a folder with what was measured before. Raises UsageError where that isn't enough, or where nothing can be
     measured from here; RunError where a test failed, or took longer than timeout_s with its time in a queue.
     """
-    system = systems.load(name) if name else systems.here()
+    system = systems.named(name)
     if results is None:
         check_here(system, "calibrated")
         results = Path("results", f"{CALIBRATION}-{system.name}-{datetime.now():%Y%m%dT%H%M%S}").absolute()

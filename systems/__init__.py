@@ -179,6 +179,11 @@ def here() -> System:
     return min(mine, key=lambda system: ".*" in system.here.hostnames)
 
 
+def named(name: str | None) -> System:
+    """Return the system of that name, or that of this machine where none is named. Raises as load() and here()."""
+    return here() if name is None else load(name)
+
+
 @cache
 def _load(name: str) -> System:
     return read(FOLDER / f"{name}.yaml")

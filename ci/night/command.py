@@ -48,7 +48,7 @@ def main(words: Sequence[str]) -> int:
         parser().error(f"{', '.join(selecting)} behind -- would run other tests: leave some out by --exclude.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that jobs are cancelled, as by an interrupt
     try:
-        system = systems.load(options.system) if options.system else systems.here()
+        system = systems.named(options.system)
         check_here(system, "measured")
         limit_s = seconds(options.time_limit)
         node_hours, jobs = (2.0, 3) if options.against is None else (4.0, JOBS)

@@ -1,12 +1,12 @@
 """`breakdown` says where the time of a profiled step went. No torch."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from engine.cli.written import Json
 from engine.options import File
+from engine.output import say
 
 if TYPE_CHECKING:
     from engine.result.profile import TraceBreakdown
@@ -42,7 +42,7 @@ def breakdown(
     from engine.profiling.breakdown import break_down
 
     found = break_down(trace, iteration)
-    sys.stdout.write(found.to_json() if json else f"{described(found)}\n")
+    say(found.to_json() if json else f"{described(found)}\n")
     return EXIT_CODES[found.outcome]
 
 

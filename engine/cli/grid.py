@@ -61,7 +61,9 @@ def with_grid(config: Config, overlap: Overlap, ranks: int, launch: Launch | Non
 
     The options stay as they are where a grid is given, or --pipe 1 rules stages out, and on a machine that can't be
     simulated, unless it is named. launch: rank 0 plans for all of its ranks, which have to meet for that.
+    Raises UsageError for a system that there isn't, also where it isn't needed.
     """
+    check_system(config)
     if config.grid is not None or config.pipe == 1 or ranks == 1:
         return config, []
     try:
@@ -82,6 +84,14 @@ def with_grid(config: Config, overlap: Overlap, ranks: int, launch: Launch | Non
         f"--grid auto takes {' '.join(words)}, the fastest on {best.system} by simulation: {best.time_s:.3g} s a step "
         f"({best.low_s:.3g} to {best.high_s:.3g} s)."
     ]
+
+
+def check_system(config: RunConfig) -> None:
+    """Raise UsageError for a system that there isn't, whether or not it is needed."""
+    if config.system is not None:
+        import systems
+
+        systems.load(config.system)
 
 
 def fastest(
@@ -111,7 +121,7 @@ def _plan(config: RunConfig, overlap: Overlap, ranks: int, shown: int) -> Callab
     from engine.planning.plan import planned
     from engine.simulator.machine import MachineModel
 
-    system = systems.load(config.system) if config.system else systems.here()
+    system = systems.named(config.system)
     training = TrainConfig.of(config, overlap=overlap).training(config.model.resolve())
     batch = training.batch
     space = SearchSpace(training.model, batch.sequences, exact=True, micro=batch.micro, stages=config.pipe)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from engine.cli.grid import fastest
+from engine.cli.grid import check_system, fastest
 from engine.cli.place import take_place
 from engine.cli.train import PaceOptions, carry_out
 from engine.cli.written import Json
@@ -43,6 +43,7 @@ def grids(
           --data synthetic --candidate 1x1x1x2 --candidate 1x1x2x1 --candidate 1x1x1x1p2,1,zero-bubble
     """
     launch, full = take_place(), overlap.at(pace)
+    check_system(run)
     if run.grid is not None:
         raise UsageError(f"bench grids compares several grids: give --candidate {run.grid} among others, not --grid.")
     choices: dict[GridChoice, float | None] = dict.fromkeys(candidate)

@@ -4,6 +4,7 @@ A command is a function whose parameters are its options; it loads what computes
 need no torch.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from inspect import cleandoc
@@ -24,8 +25,11 @@ from engine.cli.sample import sample
 from engine.cli.startup import startup
 from engine.cli.train import train
 from engine.comm.identity import COMMAND
-from engine.errors import EngineError, UsageError
+from engine.errors import EngineError, UsageError, of_a_file
 from engine.options import DEFAULTS
+from engine.output import complain, no_output, open_streams, say
+
+INTERRUPTED, INTERRUPT = "Interrupted.", 130
 
 
 def program(name: str, words: str | None = None) -> App:
@@ -68,26 +72,48 @@ def commands(name: str) -> App:
 def run(app: App, argv: Sequence[str] | None = None) -> int:
     """Carry out one command; return the exit code: 2 if it can't work as asked, 1 if it failed."""
     words = sys.argv[1:] if argv is None else list(argv)
+    open_streams()
     fill_paragraphs(app)
     COMMAND.set(tuple(words))
     try:
+        _check_utf8(words)
         code: int | None = app(words)
+        if code is None:  # help was printed: as asked, or for want of a command
+            say("", kept=True)
+            if {"--help", "-h"} & set(words):
+                return 0
+            raise UsageError("Name a command: they are listed above.")
     except CycloptsError as error:
         command = " ".join([*app.name, *(error.command_chain or ())])
-        sys.stderr.write(f"{_sentence(error)} See {command} --help.\n")
+        complain(f"{_sentence(error)} See {command} --help.")
         return 2
     except UsageError as error:
-        sys.stderr.write(f"{error}\n")
+        complain(str(error))
         return 2
     except EngineError as error:
-        sys.stderr.write(f"{error}\n")
+        complain(str(error))
         return 1
-    if code is None:  # help was printed: as asked, or for want of a command
-        if {"--help", "-h"} & set(words):
-            return 0
-        sys.stderr.write("Name a command: they are listed above.\n")
-        return 2
+    except KeyboardInterrupt:
+        complain(INTERRUPTED)
+        return INTERRUPT
+    except OSError as error:
+        asked_for_help = {"--help", "-h"} & set(words)
+        if not asked_for_help and not of_a_file(error):
+            raise
+        complain(no_output(error) if asked_for_help else f"{error.filename}: {error.strerror}.")
+        return 1
     return code
+
+
+def _check_utf8(words: Sequence[str]) -> None:
+    """Raise UsageError for a word that no result can hold, as its bytes are not UTF-8."""
+    for before, word in zip(["", *words], words, strict=False):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            name, _, value = word.partition("=") if word.startswith("--") else (before, "", word)
+            option = name if name.startswith("--") else "The word"
+            raise UsageError(f"{option} {os.fsencode(value)!r} is not UTF-8, as results are: rename it.") from None
 
 
 def fill_paragraphs(app: App) -> None:

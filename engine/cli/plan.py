@@ -1,7 +1,6 @@
 """`plan` says which grid to train on, before anything is spent. No torch."""
 
 import re
-import sys
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -19,6 +18,7 @@ from engine.files import write_text
 from engine.models.architecture import Architecture
 from engine.models.choice import ModelChoice
 from engine.options import Bytes, File, check_file, word
+from engine.output import say
 from engine.overlap.flags import ALL, Pace
 from engine.planning.grids import SearchSpace
 from engine.progress import log_to_stderr
@@ -143,12 +143,12 @@ def plan(
     if out is not None:
         write_text(out, found.to_json())
     if json:
-        sys.stdout.write(found.to_json())
+        say(found.to_json(), kept=out is not None)
         return 0
-    sys.stdout.write(f"{head(found)}\n{table(found.rows)}")
+    say(f"{head(found)}\n{table(found.rows)}", kept=out is not None)
     if explain is not None:
         after = rows[explain] if explain < len(rows) else None
-        sys.stdout.write(f"\n{explained(found, rows[explain - 1], after, links)}")
+        say(f"\n{explained(found, rows[explain - 1], after, links)}")
     return 0
 
 
@@ -161,7 +161,7 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     model = config.model.resolve()
     check_cache(config.overlap, model)
     check_every(config.checkpoint_every, model)
-    system = systems.load(config.system) if config.system else systems.here()
+    system = systems.named(config.system)
     system.check_size(devices)
     space = _search_space(config, model)
     precision = config.precision or ("fp32" if system.device.kind == "cpu" else "bf16")

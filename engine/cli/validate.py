@@ -1,10 +1,10 @@
 """`plan --validate` says how well the model predicts what was published and measured. No torch until it runs."""
 
-import sys
 from pathlib import Path
 
 from engine.files import write_text
 from engine.loading import loading
+from engine.output import complain, say
 
 
 def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | None) -> int:
@@ -19,10 +19,10 @@ def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | Non
     found, fits, rows = run(campaigns() if measured is None else [rows_in(measured, refit=refit)], refit=refit)
     if out is not None:
         write_text(out, found.to_json())
-    sys.stdout.write(found.to_json() if json else as_text(found))
-    others_out = sys.stderr if json else sys.stdout
+    say(found.to_json() if json else as_text(found), kept=out is not None)
+    tell = complain if json else say
     for fit in fits if refit else ():
-        others_out.write(f"\n# systems/{fit.machine.name}.yaml\n{fit.as_yaml()}")
+        tell(f"\n# systems/{fit.machine.name}.yaml\n{fit.as_yaml()}")
     for one in rows if refit or measured is not None else ():
-        others_out.write(f"\n# a file of {MEASURED}\n{as_yaml(one)}")
+        tell(f"\n# a file of {MEASURED}\n{as_yaml(one)}")
     return 0

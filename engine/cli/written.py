@@ -1,24 +1,26 @@
 """A command writes a table or sentences for a person, or with --json a document for a program. No torch."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.output import say
+
 Json = Annotated[bool, Parameter(help="print a document for programs instead of words", negative=())]
 
 
 def write(words: str, document: object, *, as_json: bool) -> None:
     """Write the words or the document to stdout. document: in JSON's types, or the path of a file that holds it."""
+    kept = isinstance(document, Path)
     if not as_json:
-        sys.stdout.write(f"{words}\n")
+        say(f"{words}\n", kept=kept)
     elif isinstance(document, Path):
-        sys.stdout.write(f"{document.read_text().rstrip()}\n")
+        say(f"{document.read_text().rstrip()}\n", kept=kept)
     else:
-        sys.stdout.write(json.dumps(document) + "\n")
+        say(json.dumps(document) + "\n")
 
 
 def facts(rows: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ is said of one. Not counted are:
 
     statistics of norms, of attention and of the loss, biases: some hundred bytes a token, some thousand a block
     messages that gloo has sent, which stay to a step's end
-    masks of dropout: a byte an element of the residual stream, twice a block
+    masks of dropout: a byte an element of what is dropped, twice a block of a transformer
     what a product takes for itself: with bf16 on a processor up to 1.7 MB (9 % of a step of 2.4); cuBLAS's workspace
     attention in a format without a fused kernel, such as fp64 on a GPU, which keeps all scores
     gloo's copy of a gather that is on its way, of which there are two at most

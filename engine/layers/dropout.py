@@ -54,3 +54,12 @@ class Dropout(nn.Module):
         columns = range(self.part * width, (self.part + 1) * width)
         keep_BSH = keep_mask(rows, self.site, x_BSH.shape[1], columns, self.p)
         return (x_BSH * keep_BSH).div_(1 - self.p)
+
+
+class PixelDropout(Dropout):
+    """Dropout of channels of pixels, [B, C, Y, X]; the part of them is of C."""
+
+    def forward(self, x_BCYX: Tensor, rows: BatchRows | None) -> Tensor:
+        """Scale what is kept by 1 / (1 - p). Raises ValueError if it trains without knowing its rows."""
+        rows_BPC = super().forward(x_BCYX.flatten(2).transpose(1, 2), rows)
+        return rows_BPC.transpose(1, 2).reshape_as(x_BCYX)

@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 
 from engine.comm.funnel import Comm
-from engine.grid import STREAM
+from engine.grid import INNER, STREAM
 from engine.layers.conv2d import Conv2d
-from engine.layers.dropout import Dropout
+from engine.layers.dropout import Dropout, PixelDropout
 from engine.layers.elementwise import GELU, AddNorm, Rotate, SwiGLU
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
 from engine.layers.fused import FusedAddNorm, FusedGELU, FusedRotate, FusedSwiGLU
@@ -116,6 +116,7 @@ LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     nn.GroupNorm: _group_norm,
     nn.Dropout: _dropout,
     Dropout: lambda serial, local: Dropout(serial.p, serial.site, part=local.comm.coords[STREAM]),
+    PixelDropout: lambda serial, local: PixelDropout(serial.p, serial.site, part=local.comm.coords[INNER]),
     SerialCrossEntropy: lambda serial, local: CrossEntropy(local.comm, ignores=serial.ignores),
     Rotate: lambda _, __: FusedRotate(),
     SwiGLU: lambda _, __: FusedSwiGLU(),

@@ -123,8 +123,13 @@ def check_even_heads(shape: EvenHeads) -> None:
     """
     check_positive(shape)
     check_multiple_of_heads(shape.hidden, shape.heads)
-    if not 0 <= shape.dropout < 1:
-        raise UsageError(f"Dropout is a probability from 0 to below 1, but {shape.dropout} was given.")
+    check_dropout(shape.dropout)
+
+
+def check_dropout(dropout: float) -> None:
+    """Raise UsageError for what is no probability, or would drop everything."""
+    if not 0 <= dropout < 1:
+        raise UsageError(f"--dropout is a probability from 0 to below 1, but {dropout} was given.")
 
 
 def check_positive(shape: Architecture) -> None:

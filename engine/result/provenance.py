@@ -66,7 +66,7 @@ def collect(
         hosts=tuple(dict.fromkeys(hosts)) or (socket.gethostname(),),
         devices=tuple(dict.fromkeys(devices)),
         environment=relevant(environ),
-        modules=tuple(filter(None, environ.get(MODULES, "").split(":"))),
+        modules=tuple(filter(None, readable(environ.get(MODULES, "")).split(":"))),
         clocks_hz=least(clocks),
         launcher=launcher,
         start=start,
@@ -109,10 +109,11 @@ def versions() -> dict[str, str]:
             continue
     if driver := _driver():
         found["driver"] = driver
-    if torch := sys.modules.get("torch"):
-        found |= {name: str(version) for name in ("cuda", "hip") if (version := getattr(torch.version, name, None))}
-        if torch.cuda.is_available() and torch.distributed.is_nccl_available():
-            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    with suppress(AttributeError, ImportError):  # a run may fail while torch is imported by half
+        if torch := sys.modules.get("torch"):
+            found |= {name: str(version) for name in ("cuda", "hip") if (version := getattr(torch.version, name, None))}
+            if torch.cuda.is_available() and torch.distributed.is_nccl_available():
+                found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return found
 
 
@@ -130,7 +131,13 @@ def _driver() -> str | None:
 
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
     """Give the variables that can change a measurement, by name in order; never a secret."""
-    return {name: environ[name] for name in sorted(environ) if VARIABLES.fullmatch(name) and not SECRET.search(name)}
+    names = [name for name in sorted(environ) if VARIABLES.fullmatch(name) and not SECRET.search(name)]
+    return {name: readable(environ[name]) for name in names}
+
+
+def readable(text: str) -> str:
+    """Write bytes that are not UTF-8, which no result can hold, as their numbers."""
+    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def least(clocks: Iterable[tuple[str, float]]) -> dict[str, float]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from engine.comm.launch import Launch
 from engine.comm.meeting import NotMet
 from engine.comm.roster import Roster
-from engine.errors import OUT_OF_MEMORY, ContactError, EngineError, UsageError, is_out_of_memory, sentence
+from engine.errors import OUT_OF_MEMORY, ContactError, EngineError, UsageError, is_out_of_memory, of_a_file, sentence
 from engine.files import locked
 from engine.result import provenance
 from engine.result.schema import Iteration, Result, ResultError, read, write
@@ -58,9 +58,11 @@ def end_after(report: Callable[[], object]) -> NoReturn:
     late = threading.Timer(REPORT_S, os._exit, [1])
     late.daemon = True
     late.start()
-    report()
-    logging.shutdown()
-    os._exit(1)
+    try:
+        report()
+        logging.shutdown()
+    finally:
+        os._exit(1)  # also if that fails, as nobody else would end this process
 
 
 class RunReporter:
@@ -144,7 +146,7 @@ class RunReporter:
                 return
             self._over = True
             reason, reported = self._judge(error)
-            if not isinstance(error, EngineError):
+            if not isinstance(error, EngineError) and not of_a_file(error):
                 log.error("", exc_info=error)
             if not isinstance(error, UsageError):  # which the command says at its end
                 log.error("%s", reason)

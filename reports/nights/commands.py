@@ -1,6 +1,5 @@
 """`par4d reference make` makes references, and `par4d verdict` judges nights by them."""
 
-import sys
 import traceback
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from cyclopts import App, Parameter
 
 import systems
 from engine.errors import EngineError, RunError, UsageError
+from engine.output import complain, say
 from reports import text
 from reports.nights.history import DATABASE
 from systems import references
@@ -51,11 +51,11 @@ def make(*, system: System = None, since: Since = None, database: Database = DAT
         raise RunError(f"The references can't be written: {error.strerror or error}.") from None
     kept = {one.key for one in old.series} - new.keys() if old else set()
     figures = sum(len(one.figures) for one in new.values())
-    sys.stdout.write(f"New references: {text.plural(len(new), 'test')}, {text.plural(figures, 'figure')}.")
-    sys.stdout.write(f" Kept: {text.plural(len(kept), 'other test')}.\n" if kept else "\n")
+    told = f"New references: {text.plural(len(new), 'test')}, {text.plural(figures, 'figure')}."
+    told += f" Kept: {text.plural(len(kept), 'other test')}.\n" if kept else "\n"
     if few := [test for key, test in named(found).items() if key not in new]:
-        sys.stdout.write(f"Too few jobs: {', '.join(few)}.\n")
-    sys.stdout.write(f"{references.path_of(name)}\n")
+        told += f"Too few jobs: {', '.join(few)}.\n"
+    say(f"{told}{references.path_of(name)}\n", kept=True)
     return 0
 
 
@@ -82,7 +82,7 @@ def verdict(
     try:
         found = history(database, name)
         nights = night_reports(found, references.references(name), last=last)
-        sys.stdout.write("\n".join(map(as_text, nights)))
+        say("\n".join(map(as_text, nights)))
     except EngineError:
         raise
     except Exception:  # an exit code of 1 would blame the machine
@@ -102,8 +102,9 @@ def reference() -> App:
 
 
 def _name(system: str | None) -> str:
-    return (systems.load(system) if system else systems.here()).name
+    return systems.named(system).name
 
 
 def _say(*lines: str) -> None:
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    for line in lines:
+        complain(line)

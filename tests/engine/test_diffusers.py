@@ -118,10 +118,8 @@ def test_diffusers_makes_the_same_noisy_images(given: dict[str, Any]) -> None:
     assert (task.diffusion.noisy(images, noise, steps - 1)[2:4] - expected[2:4]).abs().max() > 1e-3
 
 
-def test_dropout_and_sequences_are_refused_but_for_dropout_that_is_off() -> None:
-    options = Options("config.json", UNET | {"dropout": 0.1})
-    with pytest.raises(UsageError, match=r"dropout=0.1, which can't be trained here: only none can"):
-        unet(options, "test", None, None)
+def test_dropout_is_read_and_a_sequence_is_refused() -> None:
+    assert unet(Options("config.json", UNET | {"dropout": 0.1}), "test", None, None).dropout == 0.1
     assert read(dropout=0.1) == read()
     with pytest.raises(UsageError, match="test takes images, whose pixels are its sequence: leave --seq out"):
         unet(Options("config.json", UNET), "test", 64, None)

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.layers.dropout import BatchRows
+from engine.layers.dropout import BatchRows, PixelDropout
 from engine.layers.noise import normal, time_steps
 from engine.layers.waves import waves
 from engine.models.catalogue import lookup
@@ -111,6 +111,38 @@ def test_an_improved_network_gives_the_channels_of_a_learned_variance_too() -> N
         assert UNet(improved(128))(noisy, steps).shape == (2, 6, 32, 32)
 
 
+def test_improved_networks_are_trained_as_their_authors_do() -> None:
+    """README of improved-diffusion: --dropout 0.3 for CIFAR-10; script_util.py: rescale_timesteps=True."""
+    shape = lookup("improved-50m")
+    assert (shape.dropout, shape.steps_scale, lookup("unet-50m").steps_scale) == (0.3, 1000 / 4000, 1)
+    rescaled, whole = (TimeEmbedding(64, sines_first=False, scale=scale).double() for scale in (0.25, 1))
+    whole.load_state_dict(rescaled.state_dict())
+    steps = torch.tensor([1, 2, 1235, 4000])
+    torch.testing.assert_close(rescaled(steps), whole((steps - 1) / 4 + 1), rtol=1e-12, atol=0)
+
+
+def test_channels_of_pixels_are_dropped_before_the_last_convolution_and_in_training_alone() -> None:
+    x = torch.ones(2, 64, 16, 16, dtype=torch.float64)
+    dropout = PixelDropout(0.3, site=5)
+    rows = BatchRows(0, 7, torch.arange(2))
+    dropped = dropout(x, rows)
+    assert set(dropped.unique().tolist()) == {0.0, 1 / 0.7}
+    assert (dropped == 0).double().mean().item() == pytest.approx(0.3, abs=0.01)
+    halves = [PixelDropout(0.3, site=5, part=part)(half, rows) for part, half in enumerate(x.chunk(2, dim=1))]
+    assert torch.equal(torch.cat(halves, dim=1), dropped)
+    assert dropout.eval()(x, None) is not None
+    shape = small(dropout=0.3, last_std=0.02)
+    network = initialise_serial(shape, 0, dtype=torch.float64)
+    noisy, steps = torch.randn(2, 3, 8, 8, dtype=torch.float64), torch.tensor([3, 900])
+    network.eval()
+    whole = network(noisy, steps)
+    network.train()
+    first, again, later = (network(noisy, steps, rows=BatchRows(0, step, torch.arange(2))) for step in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, later)
+    assert not torch.equal(first, whole)
+
+
 def small(**other: object) -> UNetConfig:
     return UNetConfig("small", 64, **{"multipliers": (1, 2), "depth": 1, "attention": (4,), "image": 8} | other)  # type: ignore[arg-type]
 
@@ -160,7 +192,7 @@ def randomly(layer: torch.nn.Module) -> None:
 @pytest.mark.parametrize("resample", [same, half, double])
 def test_a_residual_block_is_that_of_dhariwal_and_nichol(resample: Resample) -> None:
     torch.manual_seed(0)
-    block = ResidualBlock(UNetConfig("a block", 32), 64, 96, resample).double()
+    block = ResidualBlock(UNetConfig("a block", 32), 64, 96, resample, 0).double()
     randomly(block)
     x, embedding = torch.randn(2, 64, 4, 4).double(), torch.randn(2, 128).double()
     resampled = {
@@ -177,7 +209,7 @@ def test_a_residual_block_is_that_of_dhariwal_and_nichol(resample: Resample) -> 
 
 def test_a_time_step_may_shift_without_scaling_before_a_norm_of_another_eps() -> None:
     torch.manual_seed(0)
-    block = ResidualBlock(UNetConfig("a block", 32, scales=False, norm_eps=0.5), 64, 96).double()
+    block = ResidualBlock(UNetConfig("a block", 32, scales=False, norm_eps=0.5), 64, 96, same, 0).double()
     randomly(block)
     x, embedding = torch.randn(2, 64, 4, 4).double(), torch.randn(2, 128).double()
     h = block.conv1(silu(normed(x, block.norm1, eps=0.5)))
@@ -228,7 +260,7 @@ def test_a_convolution_that_pads_after_sees_no_zeros_before() -> None:
 
 def test_the_first_step_has_the_waves_of_zero() -> None:
     torch.manual_seed(0)
-    embedding = TimeEmbedding(64, sines_first=False).double()
+    embedding = TimeEmbedding(64, sines_first=False, scale=1).double()
     by_hand = torch.nn.functional.silu(embedding.fc1.weight[:, :32].sum(1) + embedding.fc1.bias)
     expected = torch.nn.functional.silu(embedding.fc2(by_hand))
     torch.testing.assert_close(embedding(torch.tensor([1]))[0], expected, rtol=1e-10, atol=1e-10)
@@ -312,7 +344,7 @@ def test_flops_of_the_tables_networks_are_those_that_torch_counts(name: str) -> 
         "noise": torch.empty(1, dtype=torch.int64, device="meta"),
     }
     with FlopCounterMode(display=False) as counter:
-        without_values(shape, checkpoint_every=0).loss(batch).backward()
+        without_values(shape, checkpoint_every=0).eval().loss(batch).backward()
     assert counter.get_total_flops() == model_flops(shape, 1)
 
 

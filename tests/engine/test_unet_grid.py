@@ -24,7 +24,10 @@ from engine.overlap.flags import ALL, Overlap
 # Groups of three channels, which two, four and eight ranks of an axis leave whole, and three don't. A smaller base has
 # groups of one, in which the biases before a norm change nothing.
 GUIDED = UNetConfig("guided", 96, (1, 2), 1, (2,), head_channels=8, image=4, last_std=0.02)
-IMPROVED = replace(GUIDED, name="improved", resampling="convolution", level_heads=24, channels_out=6, schedule="cosine")
+IMPROVED = replace(
+    GUIDED, name="improved", resampling="convolution", level_heads=24, channels_out=6, schedule="cosine",
+    diffusion_steps=4000, rescales_steps=True, dropout=0.3,
+)  # fmt: skip
 PLAIN = Case(GUIDED, overlap=Overlap())
 EVERYTHING = Case(GUIDED, sequences=16, micro_batches=2, checkpoint=1, overlap=EAGER)
 CASES = {

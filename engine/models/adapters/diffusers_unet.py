@@ -66,8 +66,6 @@ def unet(options: Options, name: str, sequence: int | None, dropout: float | Non
             options.refuse_none(option, value)
         options.require(option, value, default=value)
     options.require("act_fn", "silu", "swish", default="silu")
-    if rate := options.dropout(["dropout"], [], 0.0, dropout):
-        raise options.refusal(f"dropout={rate:g}", "none")
     scales = CONDITIONS[options.known("resnet_time_scale_shift", CONDITIONS, "default")]
     # a middle without a norm before its attention is what scale_shift alone makes
     options.require("attn_norm_num_groups", GROUPS, *(() if scales else (None,)), default=None)
@@ -100,6 +98,7 @@ def unet(options: Options, name: str, sequence: int | None, dropout: float | Non
         channels_out=options.take("out_channels", CHANNELS),
         schedule=schedule,  # type: ignore[arg-type]
         diffusion_steps=steps,
+        dropout=options.dropout(["dropout"], [], 0.0, dropout),
     )
     options.finish()
     return network

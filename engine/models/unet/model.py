@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.data.colours import CHANNELS
-from engine.layers.dropout import BatchRows
+from engine.layers.dropout import BatchRows, PixelDropout
 from engine.layers.group_norm import ScaledGroupNorm
 from engine.layers.redistribute import Redistribute
 from engine.layers.skip import Joining, Skip
@@ -48,9 +48,9 @@ class UNet(SerialModel):
 
     def __init__(self, shape: UNetConfig, *, checkpoint_every: int = 0) -> None:
         super().__init__(shape.task, checkpoint_every=checkpoint_every)
-        self.time = TimeEmbedding(shape.base, sines_first=shape.sines_first)
+        self.time = TimeEmbedding(shape.base, sines_first=shape.sines_first, scale=shape.steps_scale)
         self.conv_in = nn.Conv2d(CHANNELS, shape.base, 3, padding=1)
-        self.blocks = nn.ModuleList(StepBlock(shape, step) for step in shape.steps)
+        self.blocks = nn.ModuleList(StepBlock(shape, step, number) for number, step in enumerate(shape.steps))
         self.norm = nn.GroupNorm(GROUPS, shape.steps[-1].channels, shape.norm_eps)
         self.conv_out = nn.Conv2d(shape.steps[-1].channels, shape.channels_out, 3, padding=1)
 
@@ -66,14 +66,14 @@ class UNet(SerialModel):
 class StepBlock(nn.Module):
     """It is a step: a residual block, or a convolution that resamples; then attention, if pixels attend."""
 
-    def __init__(self, shape: UNetConfig, step: Step) -> None:
+    def __init__(self, shape: UNetConfig, step: Step, number: int) -> None:
         super().__init__()
         self.takes, self.leaves = step.takes > 0, step.leaves
         self.residual = self.resampling = self.attention = None
         if step.convolves:
             self.resampling = Convolved(step.channels, step.resampling, pads_after=shape.padding == "after")
         else:
-            self.residual = ResidualBlock(shape, step.joined, step.channels, RESAMPLE[step.resampling])
+            self.residual = ResidualBlock(shape, step.joined, step.channels, RESAMPLE[step.resampling], number)
         if step.attends:
             self.attention = PixelAttention(step.channels, shape.head_size(step.channels), shape.norm_eps)
 
@@ -85,7 +85,7 @@ class StepBlock(nn.Module):
         if self.takes:
             x = torch.cat([x, left.pop()], dim=1)
         if self.residual is not None:
-            x = self.residual(x, embedding_BE)
+            x = self.residual(x, embedding_BE, rows)
         if self.resampling is not None:
             x = self.resampling(x)
         if self.attention is not None:
@@ -97,10 +97,11 @@ class ResidualBlock(nn.Module):
     """It adds two convolutions to the stream; the time step scales and shifts what is between them, normed, or shifts
     it before the norm.
 
-    resample: half, double or same, of the images before the first convolution, and of the stream.
+    resample: half, double or same, of the images before the first convolution, and of the stream. number: of the
+    network's step that it is.
     """
 
-    def __init__(self, shape: UNetConfig, channels_in: int, channels: int, resample: Resample = same) -> None:
+    def __init__(self, shape: UNetConfig, channels_in: int, channels: int, resample: Resample, number: int) -> None:
         super().__init__()
         self.resample, self.scales = resample, shape.scales
         self.norm1 = nn.GroupNorm(GROUPS, channels_in, shape.norm_eps)
@@ -108,14 +109,15 @@ class ResidualBlock(nn.Module):
         self.embedding = nn.Linear(4 * shape.base, (2 if shape.scales else 1) * channels)
         self.norm2 = (ScaledGroupNorm if shape.scales else nn.GroupNorm)(GROUPS, channels, shape.norm_eps)
         self.skip = None if channels_in == channels else Skip(channels_in, channels, 1)
+        self.dropout = PixelDropout(shape.dropout, number)
         self.conv2 = Joining(channels, channels, 3, padding=1)
 
-    def forward(self, x_BCHW: Tensor, embedding_BE: Tensor) -> Tensor:
+    def forward(self, x_BCHW: Tensor, embedding_BE: Tensor, rows: BatchRows | None = None) -> Tensor:
         x = self.resample(x_BCHW)
         h = self.conv1(self.resample(F.silu(self.norm1(x_BCHW))))
         of_step = self.embedding(embedding_BE)
         h = self.norm2(h, *of_step.chunk(2, dim=1)) if self.scales else self.norm2(h + of_step[:, :, None, None])
-        h = F.silu(h)
+        h = self.dropout(F.silu(h), rows)
         return x + self.conv2(h) if self.skip is None else self.conv2(h, self.skip(x))
 
 
@@ -153,15 +155,17 @@ class Convolved(nn.Module):
 class TimeEmbedding(nn.Module):
     """It maps time steps [B] to [B, 4 base]: waves of them, and two linear layers with a SiLU behind each, where other
     code has the second one in every block. Waves number the steps 1 .. T from 0, as all published code does.
+    scale: of these numbers.
     """
 
-    def __init__(self, base: int, *, sines_first: bool) -> None:
+    def __init__(self, base: int, *, sines_first: bool, scale: float) -> None:
         super().__init__()
+        self.scale = scale
         self.fc1 = WaveLinear(base, 4 * base, sines_first=sines_first)
         self.fc2 = nn.Linear(4 * base, 4 * base)
 
     def forward(self, steps_B: Tensor) -> Tensor:
-        return F.silu(self.fc2(F.silu(self.fc1(steps_B - 1))))
+        return F.silu(self.fc2(F.silu(self.fc1((steps_B - 1) * self.scale))))
 
 
 SERIAL = UNet

@@ -1,0 +1,57 @@
+"""What a command says to standard output, which may be a full disk, a pipe that nobody reads, or closed."""
+
+import io
+import os
+import sys
+from contextlib import suppress
+
+from engine.errors import RunError
+
+
+def open_streams() -> None:
+    """Have standard streams that take every text: a letter that their encoding lacks is written as its number.
+
+    One that the process was started without goes nowhere, instead of into the next file that is opened.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: PTH123, SIM115 - for as long as the process lives
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
+            with suppress(OSError):  # where another program has put something else behind its number
+                stream.reconfigure(errors="backslashreplace")
+
+
+def say(text: str, *, kept: bool = False) -> None:
+    """Write to standard output. kept: a file has it too, so that it is only mentioned where that can't be written.
+
+    Raises RunError where it can't, and nothing has it.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        words = no_output(error)
+        if not kept:
+            raise RunError(words) from error
+        complain(words)
+
+
+def complain(sentence: str) -> None:
+    """Write a line to standard error, or nowhere if that can't be written either."""
+    with suppress(OSError):
+        sys.stderr.write(f"{sentence}\n")
+        sys.stderr.flush()
+
+
+def no_output(error: OSError) -> str:
+    """Say why standard output can't be written, and throw away what Python would write once more at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with suppress(OSError, ValueError):
+        os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    return f"Standard output can't be written: {error.strerror}."
