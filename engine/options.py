@@ -102,6 +102,8 @@ def _converted(hint: Any, tokens: Sequence[Token]) -> Any:
         for token in tokens:
             if token.value not in words and not (whole and re.fullmatch(r"[+-]?\d+", token.value)):
                 raise UsageError(f"{token.keyword} is {allowed}, but {token.value!r} was given.")
+    if Path in kinds and not tokens[0].value:
+        raise UsageError(f"{tokens[0].keyword} is the name of a file or folder, but none was given.")
     return convert(hint, tokens)
 
 

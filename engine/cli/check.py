@@ -1,6 +1,5 @@
 """`check` says what a training run would come to, without starting it. No torch."""
 
-import sys
 from dataclasses import asdict, replace
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from engine.cli.written import Json, facts, size, write
 from engine.footprint.fit import parameters_per_rank
 from engine.footprint.memory import Footprint
 from engine.models.image_operations import norms_that_share
+from engine.output import complain
 from engine.overlap.flags import Pace
 from engine.training.checks import checked
 from engine.training.config import RUN, TrainConfig
@@ -33,12 +33,12 @@ def check(
     """
     overlap = config.overlap.at(pace)
     config, said = with_grid(replace(config, overlap=overlap), overlap, ranks)
-    run = checked(config, ranks)
+    run = checked(config, ranks, needs_weights=False)
     if config.verify:
         run.dataset.verify()
     training = run.training
     for notice in [*said, *notices(run)]:
-        sys.stderr.write(f"{notice}\n")
+        complain(notice)
     sharing, norms = norms_that_share(training.model.network(), run.grid)
     samples = training.model.task.data.samples
     needs = Footprint(training, config.device_kind).on(run.grid)

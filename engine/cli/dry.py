@@ -1,6 +1,5 @@
 """`bench dry` runs one rank of a job of any size, alone."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -12,6 +11,7 @@ from engine.errors import RunError, UsageError
 from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import Bytes, File, GridOrAuto, check_file
+from engine.output import complain
 from engine.overlap.flags import ALL, Pace
 from engine.pipeline.options import DEFAULT
 from engine.training.checks import checked
@@ -88,9 +88,14 @@ def dry(
         device_memory=None if grid else device_memory,
     )
     config, said = with_grid(config, config.overlap, ranks)
-    sys.stderr.writelines(f"{notice}\n" for notice in said)
+    for notice in said:
+        complain(notice)
     job = checked(config, ranks)
     training, grid = job.training, job.grid
+    if not 0 <= agree <= grid.size:
+        raise UsageError(
+            f"--agree is a number of groups from 0 to the {grid.size} ranks of the grid, but {agree} was given."
+        )
     with loading():
         from engine.simulator import events
         from engine.tracing.agree import corners, disagreements, some_groups
@@ -108,7 +113,7 @@ def dry(
         found = disagreements(grid, asked, lambda other: of(other)[1])
         if found:
             raise RunError(found[0])
-        sys.stderr.write(f"{len(asked)} ranks agree with those of their groups that were asked.\n")
+        complain(f"{len(asked)} ranks agree with those of their groups that were asked.")
     return 0
 
 

@@ -21,6 +21,9 @@ from engine.placement import Placement
 if TYPE_CHECKING:
     from engine.models.serial import SerialModel
 
+MOST, MOST_LAYERS = 2**31, 2**16
+"""No network has sizes, or blocks, beyond these, and some take for ever to be listed."""
+
 
 class Architecture(Protocol):
     """It says what a network is. Who inherits from it is a frozen dataclass.
@@ -133,10 +136,15 @@ def check_dropout(dropout: float) -> None:
 
 
 def check_positive(shape: Architecture) -> None:
-    """Raise UsageError for a size below 1. padding is none, but a token, which count from 0."""
+    """Raise UsageError for a size below 1, or beyond what any machine holds. padding is none, but a token,
+    which count from 0.
+    """
     for key, size in shape.options.items():
         if type(size) is int and size < (key != "padding"):
             raise UsageError(f"A model's {key} must be at least 1, but {size} was given.")
+        most = MOST_LAYERS if key == "layers" else MOST
+        if type(size) is int and size > most and key != "nominal":
+            raise UsageError(f"A model's {key} must be at most {most}, but {size} was given.")
 
 
 def check_multiple_of_heads(hidden: int, heads: int) -> None:

@@ -60,21 +60,44 @@ class ModelChoice:
     dropout: float | None = None
     """probability of dropping an activation (not llama; default 0, of improved-* their authors' 0.3)"""
 
+    @property
+    def folder(self) -> Path | None:
+        """Folder of a network, if hf:DIR names one."""
+        named = self.model is not None and self.model.startswith(FOLDER)
+        return Path(self.model.removeprefix(FOLDER)) if self.model is not None and named else None
+
     def pretrained(self) -> "Pretrained | None":
-        """Find the folder that hf:DIR names, if one is named. Raises UsageError for one that can't be trained."""
-        if self.model is None or not self.model.startswith(FOLDER):
+        """Open the folder that hf:DIR names, if one is named. Raises UsageError for one that can't be trained."""
+        if self.folder is None:
             return None
+        from engine.models.adapters.folder import open_pretrained  # loads numpy
+
+        return open_pretrained(self.folder, **self._of_folder())
+
+    def _of_folder(self) -> dict[str, Any]:
+        """Give what may be other than a folder says. Raises UsageError for anything else."""
         given = self._given()
         if self.architecture is not None or given.keys() - {"sequence", "dropout"}:
             raise UsageError(f"The network of {self.model} is as its config.json says: give only --seq and --dropout.")
-        from engine.models.adapters.folder import open_pretrained  # loads numpy
+        return {"sequence": given.get("sequence"), "dropout": given.get("dropout")}
 
-        folder = Path(self.model.removeprefix(FOLDER))
-        return open_pretrained(folder, sequence=given.get("sequence"), dropout=given.get("dropout"))
+    def has_weights(self) -> bool:
+        """Say whether the folder that is named has them. Raises UsageError for one that can't be trained."""
+        from engine.models.adapters.folder import has_weights
+
+        return self.folder is not None and has_weights(self.folder)
 
     def resolve(self) -> Architecture:
-        """Make the network. Raises UsageError for an unknown name, and for a shape that is not whole or can't be."""
-        if (pretrained := self.pretrained()) is not None:
+        """Make the network, of a folder by its config.json alone where its weights are still to come. Raises UsageError
+        for an unknown name, and for a shape that is not whole or can't be.
+        """
+        if self.folder is not None:
+            from engine.models.adapters.folder import read_network
+
+            if not self.has_weights():
+                return read_network(self.folder, **self._of_folder())[1]
+            pretrained = self.pretrained()
+            assert pretrained is not None
             return pretrained.architecture
         if self.architecture is not None and self.architecture not in FAMILIES:
             raise UsageError(f"No architecture is called {self.architecture!r}: {nearest(self.architecture, FAMILIES)}")

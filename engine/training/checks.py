@@ -74,8 +74,13 @@ class CheckedRun:
         return {**asdict(staged.choice), "schedule": staged.choice.name, "blocks": blocks}
 
 
-def checked(config: TrainConfig, ranks: int) -> CheckedRun:
-    """Check what the run comes to on so many ranks, as far as that needs no process. Raises UsageError."""
+def checked(config: TrainConfig, ranks: int, *, needs_weights: bool = True) -> CheckedRun:
+    """Check what the run comes to on so many ranks, as far as that needs no process. Raises UsageError.
+
+    needs_weights: whether those of --model hf:DIR have to be there already.
+    """
+    if ranks < 1:
+        raise UsageError(f"--ranks is a number of processes from 1 up, but {ranks} was given.")
     if config.iterations < 1 or not 0 <= config.warmup < config.iterations:
         raise UsageError(
             f"A run needs at least one iteration after its warm-up, but {config.iterations} iterations with a warm-up "
@@ -84,7 +89,7 @@ def checked(config: TrainConfig, ranks: int) -> CheckedRun:
     _check_numbers(config)
     _check_places(config)
     _check_profile(config, ranks)
-    pretrained = config.model.pretrained()
+    pretrained = config.model.pretrained() if needs_weights or config.model.has_weights() else None
     model = pretrained.architecture if pretrained is not None else config.model.resolve()
     _check_pretrained(config, pretrained)
     check_cache(config.overlap, model)
@@ -208,6 +213,8 @@ def _check_numbers(config: TrainConfig) -> None:
     """Raise UsageError for an option that is out of its range."""
     optim = config.optim
     positive: dict[str, float | None] = {
+        "--batch-size": config.batch.sequences,
+        "--micro-batch": config.batch.micro,
         "--learning-rate": optim.learning_rate,
         "--devices-per-node": config.devices_per_node,
         "--device-memory": config.device_memory,
@@ -263,7 +270,7 @@ def _check_pretrained(config: TrainConfig, pretrained: "Pretrained | None") -> N
         check_installed("safetensors", "safetensors", "The weights of --model hf:DIR are read by safetensors")
     if config.export is None:
         return
-    if pretrained is None:
+    if config.model.folder is None:
         raise UsageError("--export DIR writes the network of --model hf:DIR in its format: give that, or --save DIR.")
     check_folder("--export", config.export.absolute().parent)
     if config.export.exists() and (not config.export.is_dir() or any(config.export.iterdir())):

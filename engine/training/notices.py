@@ -1,6 +1,7 @@
 """What of a run is likely not meant, though nothing forbids it. No torch."""
 
 from engine.footprint.fit import fits_nodes
+from engine.models.adapters.beside import unread as names_unread
 from engine.overlap.flags import ALL
 from engine.training.checks import CheckedRun
 from engine.training_record import Training
@@ -31,6 +32,10 @@ def notices(run: CheckedRun) -> list[str]:
             f"Whether the tokens of --data {config.data} are those of {run.pretrained.folder} isn't known, as that has "
             "no tokenizer.json: --export writes the tokenizer of the data."
         )
+    if config.model.folder is not None and run.pretrained is None:
+        found.append(f"{config.model.folder} has no weights in safetensors yet, which train needs.")
+    if config.export is not None and run.pretrained is not None and (unread := names_unread(run.pretrained.folder)):
+        found.append(f"--export copies {', '.join(unread)} as they are, which nothing here reads.")
     passes = run.training.passes(grid)
     if passes < grid.stages:
         found.append(

@@ -190,6 +190,8 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 OTHER_VALUES: dict[str, object] = {
+    **{"unsloth_version": "2024.9", "max_length": 3, "max_sequence_length": 2, "_commit_hash": "0"},
+    "_attn_implementation_autoset": True,
     "_name_or_path": "elsewhere", "architectures": ["Other"], "auto_map": {"AutoModel": "other.Other"},
     "bos_token_id": 3, "eos_token_id": 3, "sep_token_id": 3, "decoder_start_token_id": 3, "pad_token_id": 3,
     "chunk_size_feed_forward": 2, "classifier_dropout": 0.5, "dtype": "bfloat16", "encoder_stride": 8,

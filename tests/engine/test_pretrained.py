@@ -140,10 +140,10 @@ WRONG: dict[str, tuple[Any, str]] = {
 def test_a_folder_that_can_not_be_trained_says_why(what: str, tmp_path: Path) -> None:
     spoil, said = WRONG[what]
     folder = write(tmp_path / "in", LLAMA)
-    ModelChoice(model=f"hf:{folder}").resolve()
+    ModelChoice(model=f"hf:{folder}").pretrained()
     spoil(folder)
     with pytest.raises(UsageError, match=said):
-        ModelChoice(model=f"hf:{folder}").resolve()
+        ModelChoice(model=f"hf:{folder}").pretrained()
 
 
 HEAD = "lm_head.weight"

@@ -93,7 +93,7 @@ def unet(options: Options, name: str, sequence: int | None, dropout: float | Non
         padding="around" if options.take("downsample_padding", 1) else "after",
         sines_first=sines_first,
         scales=scales,
-        norm_eps=options.take("norm_eps", 1e-5),
+        norm_eps=options.positive("norm_eps", 1e-5),
         image=image,
         channels_out=options.take("out_channels", CHANNELS),
         schedule=schedule,  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from engine.comm.funnel import Comm
 from engine.data.tokenizer import TOKENIZER
 from engine.errors import RunError
 from engine.grid import CUTTING_STAGES, Axis
+from engine.models.adapters.beside import OF_TOKENIZERS, copied
 from engine.models.adapters.folder import Pretrained
 from engine.models.adapters.safetensors import BYTES, LENGTH_BYTES, StoredTensor
 from engine.models.adapters.weights import WeightLoader, weight_loader
@@ -28,10 +29,6 @@ from engine.placement import Placement
 log = logging.getLogger(__name__)
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-BESIDE = ("*.json", "tokenizer*", "vocab*", "merges.txt", "*.model", "*.jinja", "*.md", "LICENSE*")
-"""These files of the folder are copied as they are."""
-OF_TOKENIZERS = ("tokenizer*", "vocab*", "merges.txt", "*.model", "added_tokens.json", "special_tokens_map.json")
-"""Of these, those that say what a text's tokens are."""
 
 
 @contextmanager
@@ -152,7 +149,7 @@ def _prepare(pretrained: Pretrained, folder: Path, tokenizer: Path | None) -> No
     """Prepare all files, with their headers and what isn't trained; weights are holes."""
     folder.mkdir(parents=True)
     replaced = tokenizer is not None and pretrained.tokenizer is None
-    for file in (file for pattern in BESIDE for file in pretrained.folder.glob(pattern) if file.is_file()):
+    for file in copied(pretrained.folder):
         if replaced and any(file.match(pattern) for pattern in OF_TOKENIZERS):
             log.warning("%s is not exported, as it may be of another tokenizer than that which trained", file)
         else:

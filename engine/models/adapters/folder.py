@@ -9,9 +9,10 @@ from pathlib import Path
 from engine.data.tokenizer import TOKENIZER
 from engine.errors import UsageError
 from engine.models.adapters.adapter import Adapter
+from engine.models.adapters.beside import check_preprocessor
 from engine.models.adapters.known import IN_FILES
 from engine.models.adapters.options import Options
-from engine.models.adapters.safetensors import BYTES, StoredTensor, read_folder, read_json
+from engine.models.adapters.safetensors import BYTES, INDEX, StoredTensor, read_folder, read_json
 from engine.models.adapters.stored import Stored
 from engine.models.architecture import Architecture
 
@@ -41,23 +42,47 @@ class Pretrained:
         return [self.tensors[name] for name in names if name in self.tensors]
 
 
-def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float | None = None) -> Pretrained:
-    """Open a folder. Raises UsageError, naming it, for whatever no adapter knows, is missing or of another shape.
+def read_network(
+    folder: Path, *, sequence: int | None = None, dropout: float | None = None
+) -> tuple[Adapter, Architecture]:
+    """Read what network a folder has, and who knows it, by its config.json alone. Raises UsageError, naming it, for
+    whatever no adapter knows, or is out of its range.
 
     sequence, dropout: other than configured.
     """
-    config = read_json(folder / "config.json")
+    file = folder / "config.json"
+    config = read_json(file)
     adapter = _adapter(config, folder)
     networks = config.get("architectures") or [adapter.network]
     if networks != [adapter.network]:
         raise UsageError(f"{folder} is a {networks[0]}, but only {adapter.network} of {adapter.package} is known.")
     scheduler = next((folder / file for file in adapter.scheduler if (folder / file).is_file()), None)
     config |= {} if scheduler is None else {"scheduler": read_json(scheduler)}
-    options = Options(str(folder / "config.json"), config)
     try:
-        architecture = adapter.read(options, folder.absolute().name, sequence, dropout)
-    except (ValueError, TypeError, ZeroDivisionError) as error:
-        raise UsageError(f"{folder / 'config.json'} describes no network ({error}): copy it again.") from error
+        network = adapter.read(Options(str(file), config), folder.absolute().name, sequence, dropout)
+    except UsageError as error:
+        if str(folder) in str(error):
+            raise
+        raise UsageError(f"{file} describes no network that can be: {error}") from None
+    except (ValueError, TypeError, ZeroDivisionError, OverflowError) as error:
+        raise UsageError(f"{file} describes no network ({error}): copy it again.") from error
+    check_preprocessor(folder, network)
+    return adapter, network
+
+
+def has_weights(folder: Path) -> bool:
+    """Say whether a folder has the weights of its network, or they are still to come."""
+    config = read_json(folder / "config.json")
+    name = _adapter(config, folder).files
+    return any((folder / f"{name}.safetensors{end}").is_file() for end in ("", INDEX))
+
+
+def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float | None = None) -> Pretrained:
+    """Open a folder with its weights. Raises UsageError as read_network, and for what is missing or of another shape.
+
+    sequence, dropout: other than configured.
+    """
+    adapter, architecture = read_network(folder, sequence=sequence, dropout=dropout)
     stored = adapter.stored(architecture)
     tensors: dict[str, StoredTensor] = {}
     others: list[StoredTensor] = []

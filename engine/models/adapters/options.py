@@ -1,5 +1,6 @@
 """Read a library's configuration option by option: what no adapter asks for is refused by name. No torch."""
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
@@ -14,7 +15,8 @@ NO_MATTER = frozenset(
         *("id2label", "label2id", "num_labels", "problem_type", "classifier_dropout", "task_specific_params"),
         *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "torchscript", "pretraining_tp"),
         *("initializer_range", "chunk_size_feed_forward", "pruned_heads", "use_bfloat16"),
-        *("is_llama_config", "transformers.js_config"),
+        *("is_llama_config", "transformers.js_config", "unsloth_version", "max_length", "max_sequence_length"),
+        *("_commit_hash", "_attn_implementation_autoset"),
     }
 )
 """These options of transformers change nothing of a training step's numbers."""
@@ -41,6 +43,15 @@ class Options:
         kind = int if default is None else type(default)
         if not _is(value, kind):
             raise UsageError(f"{self._of} has {name}={value!r}, but that is to be of type {kind.__name__}: correct it.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{self._of} has {name}={value}, but that is to be finite: correct it.")
+        return value
+
+    def positive(self, name: str, default: float) -> float:
+        """Take a number above 0. Raises UsageError for another."""
+        value = self.take(name, default)
+        if value <= 0:
+            raise UsageError(f"{self._of} has {name}={value:g}, but that is to be above 0: correct it.")
         return value
 
     def count(self, name: str, default: int) -> int:
@@ -77,6 +88,10 @@ class Options:
     def given(self, name: str, like: T) -> T | None:
         """Take a value, of the type of like, or None where it isn't given."""
         return self.take(name, like) if name in self._left else None
+
+    def given_positive(self, name: str) -> float | None:
+        """Take a number above 0, or None where it isn't given. Raises UsageError for another."""
+        return self.positive(name, 1.0) if name in self._left else None
 
     def same(self, values: Mapping[str, T | None], default: T) -> T:
         """Give the one value that places have, by name; None where they have none. Raises UsageError if they differ."""
@@ -135,6 +150,9 @@ class Options:
         override: what to take instead, whatever is configured.
         """
         rates = {name: self.take(name, default) for name in (*names, *inside)}
+        for name, rate in rates.items():
+            if not 0 <= rate < 1:
+                raise UsageError(f"{self._of} has {name}={rate:g}, but that is to be from 0 to below 1: correct it.")
         if override is not None:
             return override
         within = {name: rate for name, rate in rates.items() if name in inside and rate}

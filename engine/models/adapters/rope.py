@@ -36,10 +36,10 @@ def rope(options: Options, *, theta: str = THETA, share: str = "", default_share
     UsageError for a kind of positions that isn't known, and where two places contradict each other.
     """
     place, inner = options.within("rope_parameters", "rope_scaling")
-    thetas = {theta: options.given(theta, DEFAULT_THETA), f"{place}.{THETA}": inner.given(THETA, DEFAULT_THETA)}
-    shares = {f"{place}.{SHARE}": inner.given(SHARE, default_share)}
+    thetas = {theta: options.given_positive(theta), f"{place}.{THETA}": inner.given_positive(THETA)}
+    shares = {f"{place}.{SHARE}": inner.given_positive(SHARE)}
     if share:
-        shares[share] = options.given(share, default_share)
+        shares[share] = options.given_positive(share)
     found = Rope(options.same(thetas, DEFAULT_THETA), _scaling(inner), options.same(shares, default_share))
     inner.finish()
     return found
@@ -56,7 +56,7 @@ def llama3(options: Options, known: Mapping[str, float]) -> float:
     """Read Llama 3.1's scaling, whose factor may be any. known: what the others have to be, by their names."""
     for name, value in known.items():
         options.require(name, value, default=None)
-    factor = options.given("factor", 1.0)
+    factor = options.given_positive("factor")
     if factor is None:
         raise options.refusal("factor=None", "a number")
     return factor

@@ -14,6 +14,7 @@ from typing import Any
 from engine.errors import UsageError
 
 LENGTH_BYTES = 8
+INDEX = ".index.json"
 LONGEST_HEADER = 100_000_000
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
@@ -37,7 +38,7 @@ def read_folder(folder: Path, name: str) -> dict[str, StoredTensor]:
 
     name: of its files, but for .safetensors.
     """
-    single, several = folder / f"{name}.safetensors", folder / f"{name}.safetensors.index.json"
+    single, several = folder / f"{name}.safetensors", folder / f"{name}.safetensors{INDEX}"
     if single.is_file():
         return read_header(single)
     if not several.is_file():

@@ -32,7 +32,7 @@ def gpt2(options: Options, name: str, sequence: int | None, dropout: float | Non
         positions=positions,
         ffn=options.given("n_inner", 1),
         tied=options.take("tie_word_embeddings", True),
-        norm_eps=options.take("layer_norm_epsilon", 1e-5),
+        norm_eps=options.positive("layer_norm_epsilon", 1e-5),
         activation=options.one_of("activation_function", ACTIVATIONS, "gelu_new"),
         dropout=options.dropout(["embd_pdrop", "resid_pdrop"], ["attn_pdrop"], 0.1, dropout),
     )

@@ -38,7 +38,7 @@ def llama(
         tied=options.take("tie_word_embeddings", False),
         rope_theta=angles.theta,
         rope_scaling=angles.scaling,
-        norm_eps=options.take("rms_norm_eps", 1e-6),
+        norm_eps=options.positive("rms_norm_eps", 1e-6),
         qkv_bias=model_type == "qwen2",
         qk_norm=model_type == "qwen3",
         head_features=options.take("head_dim", 128) if model_type == "qwen3" else options.given("head_dim", 1),

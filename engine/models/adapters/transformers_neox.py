@@ -26,7 +26,7 @@ def neox(options: Options, name: str, sequence: int | None, dropout: float | Non
         vocabulary=options.take("vocab_size"),
         sequence=sequence or longest,
         tied=options.take("tie_word_embeddings", False),
-        norm_eps=options.take("layer_norm_eps", 1e-5),
+        norm_eps=options.positive("layer_norm_eps", 1e-5),
         activation=options.one_of("hidden_act", ACTIVATIONS, "gelu"),
         rotary=int(blocks["hidden"] // blocks["heads"] * angles.share),
         rope_theta=angles.theta,

@@ -36,7 +36,7 @@ def encoder(options: Options, dropout: float | None, *, default_dropout: float) 
     """Read what BERT and ViT say of their blocks, by the engine's names. dropout: what to take instead of theirs."""
     options.forget("gradient_checkpointing")
     return sizes(options) | {
-        "norm_eps": options.take("layer_norm_eps", 1e-12),
+        "norm_eps": options.positive("layer_norm_eps", 1e-12),
         "activation": options.one_of("hidden_act", ACTIVATIONS, "gelu"),
         "dropout": options.dropout(["hidden_dropout_prob"], ["attention_probs_dropout_prob"], default_dropout, dropout),
     }
