@@ -69,12 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RunError as error:
         log.error("%s", error)
         return 1
-    log.info(
-        "%s read from %s, %s skipped, %s found twice",
-        text.plural(len(loaded.statuses), "result"),
-        text.plural(loaded.files, "file"),
-        len(loaded.skipped),
-        loaded.duplicates,
-    )
-    say(f"{first_page.resolve()}\n", kept=True)
+    read = f"{text.plural(len(loaded.statuses), 'result')} read from {text.plural(loaded.files, 'file')}"
+    summary = f"{read}, {len(loaded.skipped)} skipped, {loaded.duplicates} found twice"
+    say(f"{summary}\n{first_page.resolve()}\n", kept=True)
     return 0

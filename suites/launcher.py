@@ -10,6 +10,7 @@ ci/bin/reframe starts it, and ci/env.sh puts that before ReFrame's own script on
 """
 
 import inspect
+import logging
 import os
 import re
 import socket
@@ -22,6 +23,7 @@ from typing import Any
 
 import systems
 from engine.errors import UsageError
+from engine.output import complain
 
 SETTINGS = Path(systems.__file__).with_name("settings.py")
 CONFIGURATION = ("RFM_CONFIG_FILES", "RFM_CONFIG_PATH", "RFM_CONFIG_FILE")
@@ -47,6 +49,7 @@ def main() -> None:
     _refuse_no_tests(cli)
     _show_allocations(cli)
     _skip_unseen_warnings()
+    _tell_of_logs()
     cli.main()
 
 
@@ -193,6 +196,34 @@ def _skip_unseen_warnings() -> None:
         return [] if warnings.filters[0][:3] == off else inspect.stack()[1:]
 
     deprecations.inspect = SimpleNamespace(stack=stack, getmodule=inspect.getmodule)
+
+
+def _tell_of_logs() -> None:
+    """Make a log that can't be written a sentence, once for each, where Python prints its stack at every message."""
+    told: set[str] = set()
+    usual, close = logging.Handler.handleError, logging.FileHandler.close
+
+    def tell(handler: logging.Handler, error: OSError) -> None:
+        name = str(getattr(handler, "baseFilename", "standard error"))
+        if name not in told:
+            told.add(name)
+            complain(f"{name} can't be written: {error.strerror}. Start ReFrame in a folder that has room.")
+
+    def handle_error(handler: logging.Handler, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            tell(handler, error)
+        else:
+            usual(handler, record)
+
+    def close_all_the_same(handler: logging.FileHandler) -> None:
+        try:
+            close(handler)
+        except OSError as error:
+            tell(handler, error)
+
+    logging.Handler.handleError = handle_error  # type: ignore[assignment, method-assign]
+    logging.FileHandler.close = close_all_the_same  # type: ignore[assignment, method-assign]
 
 
 if __name__ == "__main__":

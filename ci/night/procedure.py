@@ -133,8 +133,10 @@ def report(night: NightRun) -> None:
     """Build the report of all results. If that fails it is said, and changes no verdict."""
     command = [sys.executable, "-P", "-m", "reports", "build", "--results", "results", "--out", "site"]
     try:
-        subprocess.run(command, cwd=night.folder, stdout=subprocess.DEVNULL, timeout=REPORT_TIMEOUT_S, check=True)
-        say(f"The report is {night.folder / 'site' / 'index.html'}.")
+        built = subprocess.run(
+            command, cwd=night.folder, stdout=subprocess.PIPE, text=True, timeout=REPORT_TIMEOUT_S, check=True
+        )
+        say(f"The report is {night.folder / 'site' / 'index.html'}: {built.stdout.splitlines()[0]}.")
     except subprocess.SubprocessError as error:
         say(f"The report could not be built: {error}")
 

@@ -231,7 +231,7 @@ SAYS = [
     (["--peer", "ddp", "--layout", "2x1x1x1"], "ddp is no match for grid 2x1x1x1: only data may be larger than 1"),
     (["--peer", "pipeline-1f1b", "--layout", "1x1x1x2"], "is some of pipeline, but 1x1x1x2 was given."),
     (["--peer", "ddp", "--layout", "1x1x1x2", "--grid", "1x1x1x1"], "has 2 ranks, but the grid 1x1x1x1 has 1"),
-    (["--peer", "all", "--layout", "tensor=two"], "A layout names some of tensor, pipeline, data, micro_batches with"),
+    (["--peer", "all", "--layout", "tensor=two"], "layout names some of tensor, pipeline, data, micro_batches with"),
 ]
 
 

@@ -22,7 +22,7 @@ def test_a_layout_is_read_and_written() -> None:
     "text", ["", "tensor", "tensor=0", "tensor=2,tensor=2", "expert=2", "tensor=2;data=2", "data=-1"]
 )
 def test_what_is_no_layout_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="A layout names some of tensor, pipeline, data, micro_batches"):
+    with pytest.raises(UsageError, match="layout names some of tensor, pipeline, data, micro_batches"):
         Layout.parse(text)
 
 

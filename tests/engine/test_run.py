@@ -111,7 +111,7 @@ def test_a_bare_python_is_one_rank_and_auto_finds_its_grid(tmp_path: Path) -> No
         (["--cache-bytes", "inf"], "--cache-bytes is a number from 1 up, but inf was given."),
         (["--timeout", "1e30"], "--timeout is at most 31536000 seconds, but 1e+30 was given."),
         (["--meeting-timeout", "0"], "--meeting-timeout is a positive number, but 0.0 was given."),
-        (["--label", "nothing"], "A label is written KEY=VALUE"),
+        (["--label", "nothing"], "--label: "),
         (["--dropout", "1.5"], "probability from 0 to below 1"),
         (["--nonsense"], "Unknown option: --nonsense."),
         (["--overlap", "oar,org"], "'org' is among 'oar,org'"),

@@ -116,6 +116,15 @@ def test_a_selection_that_matches_no_test_is_an_error(tmp_path: Path, action: li
     assert "no test matches the selection" in run.out + run.err
 
 
+def test_a_log_that_can_not_be_written_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "reframe.log").symlink_to("/dev/full")
+    run = reframe(tmp_path, "-c", "suites/weak_scaling.py", "--system", "frontier", "-t", "nightly", "-l")
+    said = run.out + run.err
+    assert "night-32-gpt-5b" in said
+    assert said.count(f"{tmp_path / 'reframe.log'} can't be written: No space left on device") == 1
+    assert "Traceback" not in said
+
+
 def test_listing_lists_and_runs_nothing(tmp_path: Path) -> None:
     run = reframe(tmp_path, "-c", "suites/weak_scaling.py", "--system", "frontier", "-t", "nightly", "-l")
     assert run.code == 0
