@@ -10,7 +10,7 @@ from engine.errors import UsageError, check_installed
 from engine.footprint.allowed import settled
 from engine.footprint.fit import check_grid, check_memory
 from engine.grid import Grid
-from engine.models.architecture import Architecture
+from engine.models.architecture import MOST, Architecture
 from engine.options import check_file, check_folder
 from engine.overlap.flags import AUTO, Overlap, Pace
 from engine.planning.choose import choose_grid
@@ -235,6 +235,8 @@ def _check_numbers(config: TrainConfig) -> None:
     for option, value in not_negative.items():
         if not (math.isfinite(value) and value >= 0):
             raise UsageError(f"{option} is a number from 0 up, but {value} was given.")
+    if config.batch.sequences > MOST:
+        raise UsageError(f"--batch-size is at most {MOST}, but {config.batch.sequences} was given.")
     half = config.precision in HALF
     if config.reduce_dtype not in (None, config.precision, *(("fp32",) if half else ())):
         raise UsageError(
