@@ -2,11 +2,14 @@
 
 import sys
 
-if __name__ == "__main__":
-    try:
-        from engine.cli.main import main
+from engine.output import unless_interrupted
 
-        sys.exit(main())
-    except KeyboardInterrupt:  # while modules are imported, or after the command
-        sys.stderr.write("Interrupted.\n")
-        sys.exit(130)
+
+def _command() -> int:
+    from engine.cli.main import main
+
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(unless_interrupted(_command))

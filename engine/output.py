@@ -3,9 +3,22 @@
 import io
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 from engine.errors import RunError
+
+INTERRUPTED = 130
+"""Exit code of a shell for who ends a command by SIGINT."""
+
+
+def unless_interrupted(command: Callable[[], int]) -> int:
+    """Carry out a command, which imports what it needs itself; return its exit code, or INTERRUPTED in one sentence."""
+    try:
+        return command()
+    except KeyboardInterrupt:
+        complain("Interrupted.")
+        return INTERRUPTED
 
 
 def open_streams() -> None:

@@ -1,11 +1,26 @@
-"""`python -m reports build`."""
+"""`python -m reports build`, and where the program `par4d` begins."""
 
 import sys
 
-try:
+from engine.output import unless_interrupted
+
+
+def _command() -> int:
     from reports.cli import main
 
-    sys.exit(main())
-except KeyboardInterrupt:
-    sys.stderr.write("Interrupted.\n")
-    sys.exit(130)
+    return main()
+
+
+def _par4d() -> int:
+    from reports.par4d import main
+
+    return main()
+
+
+def par4d() -> int:
+    """Run the program `par4d`."""
+    return unless_interrupted(_par4d)
+
+
+if __name__ == "__main__":
+    sys.exit(unless_interrupted(_command))

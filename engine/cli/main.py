@@ -29,8 +29,6 @@ from engine.errors import EngineError, UsageError, of_a_file
 from engine.options import DEFAULTS
 from engine.output import complain, no_output, open_streams, say
 
-INTERRUPTED, INTERRUPT = "Interrupted.", 130
-
 
 def program(name: str, words: str | None = None) -> App:
     """Make a command line for run(). words: its help, where no function's docstring is that."""
@@ -93,9 +91,6 @@ def run(app: App, argv: Sequence[str] | None = None) -> int:
     except EngineError as error:
         complain(str(error))
         return 1
-    except KeyboardInterrupt:
-        complain(INTERRUPTED)
-        return INTERRUPT
     except OSError as error:
         asked_for_help = {"--help", "-h"} & set(words)
         if not asked_for_help and not of_a_file(error):
