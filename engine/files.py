@@ -2,11 +2,13 @@
 
 import fcntl
 import hashlib
+import json
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from engine.errors import UsageError, WriteError
 
@@ -31,6 +33,14 @@ def check_utf8(option: str, path: Path) -> None:
         raise UsageError(
             f"{option} {os.fsencode(path)!r} has a name that is not UTF-8, as no result can hold: rename it."
         ) from None
+
+
+def json_of(text: str | bytes) -> Any:
+    """Read JSON. Raises ValueError if it is none, also where it is nested deeper than Python's stack."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def digest_of(file: Path) -> str:

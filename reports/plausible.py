@@ -25,6 +25,8 @@ POSITIVE = frozenset((
     "peak_flops_per_device", "empirical_peak_flops_per_device",
 ))  # fmt: skip
 """These are greater than 0. Other times and rates, such as those of a wait, may be 0."""
+MEASURED = ("_s", "_per_device", "bytes", "_bytes_per_rank", "cores", "iterations")
+"""Names of times, rates and counts end so."""
 SAID_OF_PLACE = frozenset({"config", "labels", "provenance", "versions"})
 """Whatever their keys are called, there are no measurements in these."""
 
@@ -67,10 +69,10 @@ def impossible_plan(plan: GridPlan) -> str | None:
 
 
 def not_positive(record: BaseModel) -> str | None:
-    """Say which time or rate of a record, or of one within it, isn't one; None where all are."""
+    """Say which time, rate or count of a record, or of one within it, isn't one; None where all are."""
     for name, value in _figures(record):
         if not math.isfinite(value) or value < 0 or (value == 0 and name in POSITIVE):
-            return f"its {name} is {value:g}, which no {'rate' if '_per_' in name else 'time'} can be"
+            return f"its {name} is {value:g}, which can't be"
     return None
 
 
@@ -147,5 +149,5 @@ def _figures(found: object, name: str = "") -> Iterator[tuple[str, float]]:
     elif isinstance(found, tuple | list):
         for value in found:
             yield from _figures(value, name)
-    elif isinstance(found, float | int) and not isinstance(found, bool) and name.endswith(("_s", "_per_device")):
+    elif isinstance(found, float | int) and not isinstance(found, bool) and name.endswith(MEASURED):
         yield name, found

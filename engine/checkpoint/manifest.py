@@ -50,7 +50,7 @@ class Scale(Record):
 class Manifest(Record):
     """What a checkpoint holds."""
 
-    version: int = Field(default=VERSION, ge=1)
+    version: Annotated[int, Field(strict=True, ge=1)] = VERSION
     step: Count
     """Optimizer steps done, which is also the position in the data."""
     seed: int
@@ -167,13 +167,16 @@ def _check(folder: Path, manifest: Manifest, data: Mapping[str, Any]) -> None:
     named = STEP.fullmatch(folder.absolute().name)
     strange = next((name for name in manifest.files if Path(name).name != name), None)
     why = None
-    if manifest.version >= DIGESTS_SINCE and manifest.own_sha256 != _digest(data):
+    has_digests = manifest.version >= DIGESTS_SINCE
+    if not has_digests and (OWN in data or manifest.sha256 or manifest.data is not None):
+        why = f"its {MANIFEST} is of version {manifest.version}, which had no digests"
+    elif has_digests and manifest.own_sha256 != _digest(data):
         why = f"its {MANIFEST} is not as it was written"
     elif TABLE not in manifest.files:
         why = f"its {MANIFEST} names no {TABLE}"
     elif strange is not None:
         why = f"its {MANIFEST} names {strange!r}, which is no file of it"
-    elif manifest.version >= DIGESTS_SINCE and manifest.sha256.keys() != manifest.files.keys():
+    elif has_digests and manifest.sha256.keys() != manifest.files.keys():
         why = f"its {MANIFEST} has not a digest of each file"
     elif named and int(named[1]) != manifest.step:
         why = f"its {MANIFEST} is of step {manifest.step}"

@@ -6,7 +6,7 @@ wherever it ran, and no two clocks are compared. No torch.
 """
 
 import atexit
-import json
+import logging
 import os
 import secrets
 import shutil
@@ -20,15 +20,17 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engine.errors import RunError, UsageError, WriteError
-from engine.files import write_text
+from engine.files import json_of, write_text
 from engine.schema import Record
+
+log = logging.getLogger(__name__)
 
 FILE = ".owner.json"
 BEAT_S = 10.0
 """A run counts so often."""
 LEASE_S = 60.0
 """A run that has not counted for so long is over."""
-POLL_S = 0.5
+POLL_S, TELL_AFTER_S = 0.5, 3.0
 UNFINISHED = ".step-*.part"
 """Checkpoints that are being written have such names."""
 
@@ -132,17 +134,21 @@ def _create(folder: Path, mine: Owner) -> bool:
         descriptor = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:
         return False
-    with os.fdopen(descriptor, "w") as file:
-        file.write(mine.model_dump_json())
-        file.flush()
-        os.fsync(descriptor)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(mine.model_dump_json())
+            file.flush()
+            os.fsync(descriptor)
+    except OSError:  # a disk that is full
+        (folder / FILE).unlink()
+        raise
     return True
 
 
 def _wait_for_the_end(folder: Path) -> None:
     """Return once the owner is known to be over. Raises UsageError as soon as it is known to live."""
     first, ends = _text(folder), time.monotonic() + LEASE_S
-    owner = _read(folder)
+    owner, told = _read(folder), False
     while owner is None or not owner.has_ended:
         if (now := _text(folder)) != first:
             if first and now:
@@ -153,6 +159,9 @@ def _wait_for_the_end(folder: Path) -> None:
             return  # it was released, or is being written
         if time.monotonic() > ends:
             return
+        if not told and time.monotonic() > ends - LEASE_S + TELL_AFTER_S:
+            told = True
+            log.info("Waiting up to %.0f s to see whether %s still writes to %s.", LEASE_S, owner or "a run", folder)
         time.sleep(POLL_S)
 
 
@@ -181,7 +190,7 @@ def _text(folder: Path) -> str:
 def _read(folder: Path) -> Owner | None:
     """Return whose a folder is; None where nobody's, or where that isn't written yet."""
     try:
-        return Owner.model_validate(json.loads(_text(folder)))
+        return Owner.model_validate(json_of(_text(folder)))
     except (ValueError, ValidationError):
         return None
 

@@ -39,9 +39,15 @@ def together(comm: Comm, failed: str) -> Iterator[None]:
         error = own
     failures = comm.everyone(torch.tensor([error is not None])).flatten().tolist()
     if any(failures):
-        words = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        words = _said(error)
         rank = failures.index(True)
         raise RunError(f"{failed}: rank {rank}: {texts(comm, words, REASON_BYTES)[rank]}") from error
+
+
+def _said(error: Exception | None) -> str:
+    if isinstance(error, OSError) and not isinstance(error, EngineError) and error.strerror:
+        return ": ".join(map(str, filter(None, (error.filename, error.strerror)))) + "."
+    return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
 
 
 def said_by_first(launch: Launch, say: Callable[[], str], doing: str, *, meeting_s: float, limit_s: float) -> str:

@@ -260,7 +260,7 @@ def _write(folder: Path, stream: Iterable[np.ndarray], storage: np.dtype, shard_
                 digests.append(sha256())
             part, rest = np.split(rest, [shard_tokens - counts[-1]])
             with (folder / _shard_name(len(counts) - 1)).open("ab") as file:
-                part.tofile(file)
+                file.write(part.data)
             counts[-1] += len(part)
             digests[-1].update(part.data)
     return tuple(

@@ -27,6 +27,10 @@ class Dataset(Protocol):
     def tokenizer(self) -> Path | None:
         """File of the tokenizer that made the samples; None where none did."""
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of what labels stand for, in their order; none where samples have no labels, or these no names."""
+
     def verify(self) -> None:
         """Read all of it, and raise UsageError for what isn't as it was prepared."""
 
@@ -39,6 +43,7 @@ class Synthetic:
 
     identity = SYNTHETIC
     tokenizer: None = None
+    classes: tuple[str, ...] = ()
 
     def verify(self) -> None:
         """Do nothing, as a formula is always as it was."""

@@ -126,7 +126,7 @@ def replacing(out: Path, kind: Kind) -> Iterator[Path]:
                 old.rename(out)
             raise
     except OSError as error:
-        raise UsageError(f"The {kind.folder} can't be written to {out}: {error}.") from None
+        raise UsageError(f"The {kind.folder} can't be written to {out}: {error.strerror or error}.") from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)

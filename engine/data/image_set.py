@@ -11,10 +11,10 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from engine.data.colours import CHANNELS
-from engine.data.manifest import check_sizes, identity_of, read_manifest, verify
+from engine.data.manifest import check_digests, check_sizes, identity_of, read_manifest, verify
 from engine.data.record_file import RecordFile
 from engine.data.shuffle import Arrays, Ints, shuffled
 from engine.errors import RunError
@@ -47,6 +47,14 @@ class Header(Record):
     labels_sha256: Digest | None = None
     source: Origin
 
+    @model_validator(mode="after")
+    def fits(self) -> "Header":
+        """Check what only several keys tell."""
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("a class is named twice")
+        check_digests(self.version, self.digests)
+        return self
+
     @property
     def digests(self) -> dict[str, str | None]:
         """Digests of the files, by name."""
@@ -58,7 +66,7 @@ class ImageSet:
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path, self.header = path, header
-        self.tokenizer = None
+        self.tokenizer, self.classes = None, header.classes
 
     @classmethod
     def open(cls, path: Path) -> "ImageSet":

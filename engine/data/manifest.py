@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from engine.errors import UsageError, first_line
-from engine.files import digest_of
+from engine.files import digest_of, json_of
 from engine.progress import RENEWED
 from engine.schema import Record, first_problem
 
@@ -45,7 +45,7 @@ def read_manifest(path: Path, form: str, record: type[Of]) -> Of:
     """Read and check the manifest of a folder. form: the format that it has to be. Raises UsageError."""
     file, kind = path / HEADER, KINDS[form]
     try:
-        data = json.loads(file.read_text())
+        data = json_of(file.read_text())
     except OSError:
         raise UsageError(
             f"{path} holds no prepared {kind.folder}: make one with "
@@ -69,6 +69,15 @@ def read_manifest(path: Path, form: str, record: type[Of]) -> Of:
         return record.model_validate(data)
     except ValidationError as error:
         raise UsageError(f"{file} is not a valid header: {first_problem(error)}") from None
+
+
+def check_digests(version: int, digests: Mapping[str, str | None]) -> None:
+    """Raise ValueError where a file of a prepared folder has no digest, but for version 1, which had none at all."""
+    given = [name for name, digest in digests.items() if digest is not None]
+    if version == 1 and given:
+        raise ValueError(f"version 1 has no digests, but {given[0]} has one")
+    if version > 1 and len(given) < len(digests):
+        raise ValueError(f"{next(name for name in digests if name not in given)} has no digest")
 
 
 def check_sizes(path: Path, form: str, sizes: Mapping[str, int]) -> None:

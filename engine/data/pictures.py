@@ -7,6 +7,7 @@ to a temporary folder beside the target and renamed at the end.
 """
 
 import logging
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -69,7 +70,7 @@ def prepare(source: Path, out: Path, size: int | None = None, *, unlabelled: boo
                 labels = _write(file, source, named, size, left_out)
         if not unlabelled:
             names = cifar.classes(source) if batches else tuple(named)
-            np.array(labels, LABEL).tofile(folder / LABELS)
+            (folder / LABELS).write_bytes(np.array(labels, LABEL).tobytes())
         header = Header(
             size=size,
             images=len(labels),
@@ -109,9 +110,12 @@ def _write(
 
 def read(path: Path, size: int) -> NDArray[np.uint8]:
     """Read a picture's middle square: [3, size, size]. Raises one of UNREADABLE."""
-    with Image.open(path) as opened:
+    with warnings.catch_warnings(record=True) as doubts, Image.open(path) as opened:
+        warnings.simplefilter("always")
         upright = ImageOps.exif_transpose(opened)
         square = ImageOps.fit(_coloured(upright, opened.format), (size, size), Image.Resampling.BICUBIC)
+    for doubt in doubts[:1]:
+        log.warning("%s: %s", path, " ".join(str(doubt.message).split()))
     return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
 
 

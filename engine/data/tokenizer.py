@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import UsageError
+from engine.files import json_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -68,7 +69,7 @@ def _ends(folder: Path) -> list[str | int]:
     found: list[str | int] = []
     for name, key in (("config.json", "eos_token_id"), ("tokenizer_config.json", "eos_token")):
         try:
-            value = json.loads((folder / name).read_text()).get(key)
+            value = json_of((folder / name).read_text()).get(key)
         except (OSError, ValueError, AttributeError):
             continue
         value = value[0] if isinstance(value, list) and value else value

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from engine.data.manifest import check_sizes, identity_of, read_manifest, verify
+from engine.data.manifest import check_digests, check_sizes, identity_of, read_manifest, verify
 from engine.data.record_file import RecordFile
 from engine.data.shuffle import Arrays, Ints, shuffled
 from engine.errors import RunError, UsageError
@@ -65,6 +65,9 @@ class Header(Record):
             raise ValueError(f"{self.dtype} holds no token of a vocabulary of {self.vocabulary}")
         if not 0 <= self.end_of_text < self.vocabulary:
             raise ValueError(f"end_of_text {self.end_of_text} is no token of a vocabulary of {self.vocabulary}")
+        if len({shard.file for shard in self.shards}) < len(self.shards):
+            raise ValueError("a file of tokens is named twice")
+        check_digests(self.version, self.digests)
         return self
 
     @property
@@ -94,6 +97,7 @@ class Tokens:
     def __init__(self, path: Path, header: Header, sequence: int) -> None:
         """Raise UsageError if it is too short for a sequence."""
         self.path, self.header, self.sequence = path, header, sequence
+        self.classes: tuple[str, ...] = ()
         self.sequences = (header.tokens - 1) // sequence
         """An epoch has so many."""
         if self.sequences < 1:

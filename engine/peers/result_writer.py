@@ -4,7 +4,6 @@ Rank 0 writes a failed one before the ranks meet, which has the comparisons that
 command that is killed has said so.
 """
 
-import json
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from typing import Any, Literal, NoReturn
 
 from engine.comm.launch import Launch
 from engine.errors import ContactError, EngineError, is_out_of_memory
-from engine.files import write_text
+from engine.files import json_of, write_text
 from engine.models.flops import hardware_flops, model_flops
 from engine.peers import settings
 from engine.peers.comparison import Case, Comparison
@@ -80,7 +79,7 @@ class ResultWriter:
             if not self._met:
                 self._write(self._result("failed", reason))
                 return
-            present = parse(json.loads(self._out.read_text()), str(self._out))
+            present = parse(json_of(self._out.read_text()), str(self._out))
             lost_contact = isinstance(error, ContactError | RuntimeError) and not is_out_of_memory(error)
             if present.status == "failed" and (present.reason == UNFINISHED or not lost_contact):
                 self._write(present.model_copy(update={"reason": reason}))

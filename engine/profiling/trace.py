@@ -1,7 +1,7 @@
 """Read a profile's trace file: what ran on which thread and stream, and what the run recorded. No torch."""
 
 import gzip
-import json
+import math
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.errors import UsageError
+from engine.files import json_of
 from engine.profiling.names import Region, parsed
 from engine.result.profile import KEY, Profiled, RecordedStep
 from engine.result.schema import ResultError, checked
 
 MICRO = 1e-6
+LONGEST_US = 1e12
+"""No step takes eleven days."""
 HOW = "par4d train --profile DIR writes one"
 
 
@@ -87,7 +90,7 @@ def _step(path: Path, about: Profiled, recorded: RecordedStep, events: tuple[Eve
 def _document(path: Path) -> object:
     try:
         content = path.read_bytes()
-        return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+        return json_of(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
     except (gzip.BadGzipFile, EOFError, zlib.error, ValueError):
         raise TraceError(f"{path} is cut short or is not a trace: {HOW}.") from None
     except OSError as error:
@@ -101,7 +104,10 @@ def _events(raw: list[dict[str, Any]]) -> tuple[Event, ...]:
 
     def lasted(event: dict[str, Any]) -> Event:
         start = float(event["ts"]) - origin
-        end, row = start + float(event.get("dur", 0.0)), (event["pid"], event["tid"])
+        took_us, row = float(event.get("dur", 0.0)), (event["pid"], event["tid"])
+        if not (math.isfinite(start) and 0 <= took_us < LONGEST_US):
+            raise ValueError(f"an event lasts {took_us} us from {start} us on")
+        end = start + took_us
         args: dict[str, Any] = dict(event.get("args") or {})
         return Event(str(event["name"]), str(event["cat"]), row, start * MICRO, end * MICRO, args)
 

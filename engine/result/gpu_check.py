@@ -3,13 +3,12 @@
 Version 1 had no outcome "undecided": what varied was judged by the favourable end of its interval in one process.
 """
 
-import json
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from engine.files import write_text
+from engine.files import json_of, write_text
 from engine.result.schema import Provenance, checked
 from engine.schema import Document, Record
 
@@ -75,7 +74,7 @@ def write(result: GpuCheck, path: Path) -> None:
 
 def read_findings(path: Path) -> list[Finding]:
     """Read what a part of the check has written so far; nothing where there is no file, or one of another kind."""
-    data = json.loads(path.read_text()) if path.exists() else None
+    data = json_of(path.read_text()) if path.exists() else None
     return [Finding.model_validate(one) for one in data] if isinstance(data, list) else []
 
 

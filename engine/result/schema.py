@@ -4,14 +4,13 @@ Read and written only here. A file is replaced in one step, so a reader never se
 seconds, memory in bytes, rates per second, utilisations as fractions of one.
 """
 
-import json
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
 from engine.errors import UsageError
-from engine.files import write_text
+from engine.files import json_of, write_text
 from engine.result.device import GemmPoint, LaunchTime, Stream
 from engine.result.energy import Energy
 from engine.result.grid_text import GridText
@@ -240,7 +239,7 @@ def checked(kind: type[_Kind], what: str, data: object, where: str) -> _Kind:
 def read(path: Path) -> Result:
     """Read and check one file. Raises ResultError if it is cut short, newer than this code or not a result."""
     try:
-        data = json.loads(path.read_text())
+        data = json_of(path.read_text())
     except OSError as error:
         raise ResultError(f"{path} can't be read: {error.strerror}.") from None
     except ValueError:

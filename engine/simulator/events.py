@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from engine.errors import UsageError
-from engine.files import write_text
+from engine.files import json_of, write_text
 from engine.result.schema import ResultError, checked
 from engine.schema import Record
 
@@ -227,7 +227,7 @@ def as_json(trace: Trace) -> dict[str, Any]:
 def read(path: Path) -> Trace:
     """Read a trace. Raises UsageError if it is cut short, newer than this code or no trace."""
     try:
-        data = json.loads(path.read_text())
+        data = json_of(path.read_text())
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}.") from None
     except ValueError:

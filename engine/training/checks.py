@@ -121,6 +121,7 @@ def checked(config: TrainConfig, ranks: int, *, needs_weights: bool = True) -> C
     saved = _saved(config, model, dataset)
     if pretrained is not None:
         _check_tokenizer(pretrained, dataset)
+        _check_classes(pretrained, dataset)
     training = training.with_bucket(grid, config.link_bytes_per_s, config.devices_per_node)
     return CheckedRun(config, training, grid, dataset, saved, pretrained)
 
@@ -182,6 +183,16 @@ def _check_tokenizer(pretrained: "Pretrained", dataset: Dataset) -> None:
         raise UsageError(
             f"The tokens of {dataset.tokenizer.parent} are of another tokenizer than {own}, so the network would learn "
             f"them anew: prepare the text with `data prepare --tokenizer {pretrained.folder}`."
+        )
+
+
+def _check_classes(pretrained: "Pretrained", dataset: Dataset) -> None:
+    """Raise UsageError for images whose classes are the network's in another order."""
+    theirs, own = pretrained.classes, dataset.classes
+    if own and own != theirs and sorted(own) == sorted(theirs):
+        raise UsageError(
+            f"The images' classes are {', '.join(own)}, but {pretrained.folder} has {', '.join(theirs)}: "
+            "put its id2label, or the folders that were prepared, in the other's order."
         )
 
 

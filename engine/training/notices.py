@@ -6,6 +6,7 @@ from engine.overlap.flags import ALL
 from engine.training.checks import CheckedRun
 from engine.training_record import Training
 
+MOST_NAMED = 5
 WAITS = "--overlap data sums gradients early, but the optimizer waits for all of them: "
 CLIPPED = WAITS + "clipping needs the norm of the whole gradient (--clip 0 steps each bucket as it is summed)."
 SCALED = WAITS + "in fp16 a step is skipped where any gradient overflows."
@@ -36,6 +37,16 @@ def notices(run: CheckedRun) -> list[str]:
         found.append(f"{config.model.folder} has no weights in safetensors yet, which train needs.")
     if config.export is not None and run.pretrained is not None and (unread := names_unread(run.pretrained.folder)):
         found.append(f"--export copies {', '.join(unread)} as they are, which nothing here reads.")
+    if run.pretrained is not None and run.dataset.classes not in ((), run.pretrained.classes):
+        found.append(
+            f"The labels of --data {config.data} stand for {', '.join(run.dataset.classes[:MOST_NAMED])}, but those of "
+            f"{run.pretrained.folder} for {', '.join(run.pretrained.classes[:MOST_NAMED]) or 'nothing that it names'}: "
+            "an export keeps its id2label."
+        )
+    if run.saved is not None and not run.saved.manifest.sha256:
+        found.append(
+            f"Whether {run.saved.folder} is as it was written isn't known: it is of before there were digests."
+        )
     passes = run.training.passes(grid)
     if passes < grid.stages:
         found.append(

@@ -202,7 +202,7 @@ def _edited(folder: Path, /, *, sealed: bool = True, **changed: object) -> None:
     [
         {"step": 5}, {"step": -4}, {"step": 2**80}, {"step": "x"}, {"step": None}, {"files": {}},
         {"files": {"../x": 3}}, {"sha256": {}}, {"batch_size": 0}, {"dtype": "fp8"}, {"seed": 0.5},
-        {"strange": 1}, {"version": 0},
+        {"strange": 1}, {"version": 0}, {"version": 3}, {"version": 3.0}, {"version": "3"}, {"version": True},
         *(
             {"loss_scale": {"value": value, "good_steps": 0, "skipped": 0, "interval": 2000}}
             for value in (-1, 0, 1e-30, 1e300, "x", None, 2**80 * 2**80)
@@ -354,7 +354,7 @@ def test_what_one_rank_can_not_write_or_read_all_ranks_tell_in_its_words(tmp_pat
         r"ranks share\.$",
         apart,
     )
-    assert re.search(r"could not be read: rank 1: FileNotFoundError: .*of rank 1/\.metadata", missing)
+    assert re.search(r"could not be read: rank 1: .*of rank 1/\.metadata: No such file", missing)
     assert [words.partition(": ")[2] for words in told[1]] == [words.partition(": ")[2] for words in told[0]]
     saved = [path.name for path in (tmp_path / "saved").iterdir() if path.name != FILE]
     assert saved == ["step-1"], "the save after the one that failed"

@@ -33,6 +33,13 @@ def unread(folder: Path) -> list[str]:
     return [file.name for file in copied(folder) if not any(file.match(pattern) for pattern in (*READ, *OF_TOKENIZERS))]
 
 
+def check_json(folder: Path) -> None:
+    """Raise UsageError for a file of JSON that an export would copy and nobody could read."""
+    for file in copied(folder):
+        if file.suffix == ".json":
+            read_json(file)
+
+
 def check_preprocessor(folder: Path, architecture: Architecture) -> None:
     """Raise UsageError where a folder's network has learnt from other colours, or other sizes, than those that it is
     given here.
@@ -42,14 +49,14 @@ def check_preprocessor(folder: Path, architecture: Architecture) -> None:
         return
     given = read_json(file)
     size = given.get("size", data.side)
-    sides = set(size.values()) if isinstance(size, dict) else {size}
+    sides = list(size.values()) if isinstance(size, dict) else [size]
     here: dict[str, tuple[object, bool]] = {
         "do_rescale": (True, given.get("do_rescale", True) is True),
         "rescale_factor": (1 / 255, _is_near(given.get("rescale_factor", 1 / 255), 1 / 255)),
         "do_normalize": (True, given.get("do_normalize", True) is True),
         "image_mean": (MIDDLE, _is_everywhere(given.get("image_mean", MIDDLE))),
         "image_std": (MIDDLE, _is_everywhere(given.get("image_std", MIDDLE))),
-        "size": (data.side, sides == {data.side}),
+        "size": (data.side, bool(sides) and all(side == data.side for side in sides)),
     }
     for name, (known, fits) in here.items():
         if not fits:

@@ -92,7 +92,9 @@ def export(
                 folder.rmdir()  # an empty one: another is refused before the run
             temporary.rename(folder)
     except OSError as error:
-        raise RunError(f"The weights could not be written to {folder}: {error}.") from error
+        if comm.rank == 0:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise RunError(f"The weights could not be written to {folder}: {error.strerror or error}.") from error
     comm.barrier()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.data.tokenizer import TOKENIZER
 from engine.errors import UsageError
 from engine.models.adapters.adapter import Adapter
-from engine.models.adapters.beside import check_preprocessor
+from engine.models.adapters.beside import check_json, check_preprocessor
 from engine.models.adapters.known import IN_FILES
 from engine.models.adapters.options import Options
 from engine.models.adapters.safetensors import BYTES, INDEX, StoredTensor, read_folder, read_json
@@ -36,6 +36,15 @@ class Pretrained:
         file = self.folder / TOKENIZER
         return file if file.is_file() else None
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes that the network tells apart, in their order; none where it says nothing of them."""
+        named = read_json(self.folder / "config.json").get("id2label")
+        try:
+            return tuple(str(named[number]) for number in sorted(named, key=int)) if isinstance(named, dict) else ()
+        except ValueError:
+            raise UsageError(f"{self.folder / 'config.json'} has an id2label whose keys are no numbers.") from None
+
     def copies(self, tensor: str) -> list[StoredTensor]:
         """Find a tensor's places in the files: two where a tied tensor was written under both of its names."""
         names = [tensor, *(second for second, first in self.stored.aliases.items() if first == tensor)]
@@ -55,7 +64,8 @@ def read_network(
     adapter = _adapter(config, folder)
     networks = config.get("architectures") or [adapter.network]
     if networks != [adapter.network]:
-        raise UsageError(f"{folder} is a {networks[0]}, but only {adapter.network} of {adapter.package} is known.")
+        named = networks[0] if isinstance(networks, list) else repr(networks)
+        raise UsageError(f"{folder} is a {named}, but only {adapter.network} of {adapter.package} is known.")
     scheduler = next((folder / file for file in adapter.scheduler if (folder / file).is_file()), None)
     config |= {} if scheduler is None else {"scheduler": read_json(scheduler)}
     try:
@@ -83,6 +93,7 @@ def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float
     sequence, dropout: other than configured.
     """
     adapter, architecture = read_network(folder, sequence=sequence, dropout=dropout)
+    check_json(folder)
     stored = adapter.stored(architecture)
     tensors: dict[str, StoredTensor] = {}
     others: list[StoredTensor] = []
@@ -108,6 +119,7 @@ def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float
 def _adapter(config: Mapping[str, object], folder: Path) -> Adapter:
     known = {adapter.model_type: adapter for adapter in IN_FILES}
     key = next((key for key in KEYS if key in config), KEYS[0])
-    if (kind := config.get(key)) not in known:
+    kind = config.get(key)
+    if not isinstance(kind, str) or kind not in known:
         raise UsageError(f"No adapter knows the {key} {kind!r} of {folder}: known are {', '.join(known)}.")
-    return known[str(kind)]
+    return known[kind]

@@ -4,7 +4,6 @@ A file is eight bytes with the length of a header, the header, which is JSON, an
 (https://huggingface.co/docs/safetensors). Of several files an index says which tensor is where.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError
+from engine.files import json_of
 
 LENGTH_BYTES = 8
 INDEX = ".index.json"
@@ -64,10 +64,12 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
         text = opened.read(length) if length <= min(size, LONGEST_HEADER) else b""
     first, found = LENGTH_BYTES + length, dict[str, StoredTensor]()
     try:
-        entries: dict[str, Any] = json.loads(text)
+        entries: dict[str, Any] = json_of(text)
         entries.pop("__metadata__", None)
         for name, entry in entries.items():
-            shape, (start, stop) = tuple(map(int, entry["shape"])), entry["data_offsets"]
+            shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
+            if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
+                raise ValueError(name)
             tensor = StoredTensor(name, file, str(entry["dtype"]), shape, first + start, first + stop)
             if size < tensor.stop:
                 raise UsageError(
@@ -76,7 +78,11 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
             if tensor.dtype in BYTES and prod(shape) * BYTES[tensor.dtype] != stop - start:
                 raise ValueError(name)
             found[name] = tensor
-        last = max((tensor.stop for tensor in found.values()), default=first)
+        last = first
+        for tensor in sorted(found.values(), key=lambda one: (one.start, one.stop)):
+            if tensor.start != last:
+                raise UsageError(f"{file} has its {tensor.name} at {tensor.start}, not at {last}: copy it again.")
+            last = tensor.stop
         if last < size:
             raise UsageError(f"{file} has {size} bytes, but its last tensor ends at {last}: copy it again.")
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -87,7 +93,7 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
 def read_json(file: Path) -> dict[str, Any]:
     """Read a JSON object. Raises UsageError if the file isn't one."""
     try:
-        found = json.loads(file.read_text())
+        found = json_of(file.read_text())
     except FileNotFoundError:
         raise UsageError(f"{file} isn't there: give the folder of a network that save_pretrained() wrote.") from None
     except (OSError, ValueError):
