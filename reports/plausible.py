@@ -72,8 +72,12 @@ def not_positive(record: BaseModel) -> str | None:
     """Say which time, rate or count of a record, or of one within it, isn't one; None where all are."""
     for name, value in _figures(record):
         if not math.isfinite(value) or value < 0 or (value == 0 and name in POSITIVE):
-            return f"its {name} is {value:g}, which can't be"
+            return f"its {name} is {_written(value)}, which can't be"
     return None
+
+
+def _written(value: float) -> str:
+    return f"{value:g}" if math.isfinite(value) else "not a number" if math.isnan(value) else "infinite"
 
 
 def _grids(result: Result) -> list[str]:

@@ -83,9 +83,11 @@ class ModelChoice:
 
     def has_weights(self) -> bool:
         """Say whether the folder that is named has them. Raises UsageError for one that can't be trained."""
-        from engine.models.adapters.folder import has_weights
+        if self.folder is None:
+            return False
+        from engine.models.adapters.folder import has_weights  # loads numpy
 
-        return self.folder is not None and has_weights(self.folder)
+        return has_weights(self.folder)
 
     def resolve(self) -> Architecture:
         """Make the network, of a folder by its config.json alone where its weights are still to come. Raises UsageError

@@ -1,7 +1,6 @@
 """What of a run is likely not meant, though nothing forbids it. No torch."""
 
 from engine.footprint.fit import fits_nodes
-from engine.models.adapters.beside import unread as names_unread
 from engine.overlap.flags import ALL
 from engine.training.checks import CheckedRun
 from engine.training_record import Training
@@ -35,8 +34,11 @@ def notices(run: CheckedRun) -> list[str]:
         )
     if config.model.folder is not None and run.pretrained is None:
         found.append(f"{config.model.folder} has no weights in safetensors yet, which train needs.")
-    if config.export is not None and run.pretrained is not None and (unread := names_unread(run.pretrained.folder)):
-        found.append(f"--export copies {', '.join(unread)} as they are, which nothing here reads.")
+    if config.export is not None and run.pretrained is not None:
+        from engine.models.adapters.beside import unread  # loads numpy
+
+        if names := unread(run.pretrained.folder):
+            found.append(f"--export copies {', '.join(names)} as they are, which nothing here reads.")
     if run.pretrained is not None and run.dataset.classes not in ((), run.pretrained.classes):
         found.append(
             f"The labels of --data {config.data} stand for {', '.join(run.dataset.classes[:MOST_NAMED])}, but those of "

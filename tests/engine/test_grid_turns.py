@@ -40,7 +40,7 @@ def test_a_grid_is_compared_once_and_schedules_of_a_grid_share_a_model() -> None
         (("1x1x1x2",), {}, "compares two or more, but was given 1x1x1x2,4"),
         (("1x1x1x2", "1x1x1x4"), {}, "has 4 ranks, but 2 were started"),
         (("1x1x1x2", "1x1x2x1,3"), {}, "micro-batches of 3 don't divide"),
-        (("1x1x1x2", "1x1x2x1,0"), {}, "micro-batches of 0 don't divide"),
+        (("1x1x1x2", "1x1x2x1,0"), {}, "--micro-batch is a positive number"),
         (("1x1x1x2", "1x1x1x1p2,1,gpip"), {}, "There is no schedule 'gpip'"),
         (("1x1x1x2", "1x1x1x1p2,some"), {}, "is written GRID"),
         (("1x1x1x2", "1x1x1x1p2,1,message-driven, limit"), {}, "is written GRID"),
