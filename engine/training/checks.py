@@ -188,8 +188,9 @@ def _check_tokenizer(pretrained: "Pretrained", dataset: Dataset) -> None:
 
 def _check_classes(pretrained: "Pretrained", dataset: Dataset) -> None:
     """Raise UsageError for images whose classes are the network's in another order."""
-    theirs, own = pretrained.classes, dataset.classes
-    if own and own != theirs and sorted(own) == sorted(theirs):
+    own = dataset.classes
+    theirs = pretrained.classes if own else ()
+    if own != theirs and sorted(own) == sorted(theirs):
         raise UsageError(
             f"The images' classes are {', '.join(own)}, but {pretrained.folder} has {', '.join(theirs)}: "
             "put its id2label, or the folders that were prepared, in the other's order."

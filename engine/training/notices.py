@@ -39,7 +39,7 @@ def notices(run: CheckedRun) -> list[str]:
 
         if names := unread(run.pretrained.folder):
             found.append(f"--export copies {', '.join(names)} as they are, which nothing here reads.")
-    if run.pretrained is not None and run.dataset.classes not in ((), run.pretrained.classes):
+    if run.pretrained is not None and run.dataset.classes and run.dataset.classes != run.pretrained.classes:
         found.append(
             f"The labels of --data {config.data} stand for {', '.join(run.dataset.classes[:MOST_NAMED])}, but those of "
             f"{run.pretrained.folder} for {', '.join(run.pretrained.classes[:MOST_NAMED]) or 'nothing that it names'}: "
