@@ -5,10 +5,11 @@ job's own shell under sbatch or salloc is no launcher, although Slurm sets a ran
 MASTER_ADDR and MASTER_PORT win where they are set.
 """
 
+import os
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
@@ -33,6 +34,8 @@ class Launch:
     launcher: str
     master_addr: str
     master_port: int
+    parent: int = field(default=0, compare=False)
+    """Process that started this one, where it has to outlive it: torchrun's, which holds the store; else 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +112,9 @@ def from_environment(environ: Mapping[str, str]) -> Launch:
     launcher = "environment" if by_hand else names.launcher
     local_rank = _number(environ, names.local_rank)
     return Launch(
-        rank, size, rank if local_rank is None else local_rank, launcher, host, _port(environ, names.launcher)
-    )
+        rank, size, rank if local_rank is None else local_rank, launcher, host, _port(environ, names.launcher),
+        parent=os.getppid() if launcher == "torchrun" else 0,
+    )  # fmt: skip
 
 
 def _started_by(names: _Variables, environ: Mapping[str, str]) -> bool:

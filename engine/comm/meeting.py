@@ -86,12 +86,17 @@ def meet(launch: Launch, limit_s: float) -> "dist.Store":
     from torch.distributed.rendezvous import rendezvous
 
     open_many_files()
+    if launch.parent and os.getppid() != launch.parent:  # else it would wait for a store that nobody holds
+        raise NotMet(f"rank {launch.rank} of {launch.world_size} met nobody, as {launch.launcher} has ended")
     limit = timedelta(seconds=limit_s)
     with _not_met(launch, limit_s):
         found, *_ = next(rendezvous(f"tcp://{_place(launch)}", launch.rank, launch.world_size, timeout=limit))
         store = dist.PrefixStore("par4d", found)
-        _introduce(launch, store, limit)
-        if store.add("ranks that are here", 1) == launch.world_size:
+        refusal = _introduce(launch, store, limit)
+        here = store.add("ranks that are here", 1)  # before a refusal, for which rank 0 waits until all here know it
+        if refusal is not None:
+            store.set(REFUSAL, refusal)
+        if refusal is not None or here == launch.world_size:
             store.set(ALL_HERE, "")
         store.wait([ALL_HERE], limit)
         if store.check([REFUSAL]):
@@ -99,13 +104,15 @@ def meet(launch: Launch, limit_s: float) -> "dist.Store":
     return store
 
 
-def _introduce(launch: Launch, store: "dist.Store", limit: timedelta) -> None:
-    """Compare this rank with rank 0. Raises NotMet where they are of two jobs, UsageError where of two runs."""
+def _introduce(launch: Launch, store: "dist.Store", limit: timedelta) -> str | None:
+    """Compare this rank with rank 0; return why all have to end where they are of two runs. Raises NotMet where they
+    are of two jobs.
+    """
     job = {name: os.environ[name] for name in JOB_IDS if os.environ.get(name)}
     own = Identity.own(job, reads_code=launch.local_rank == 0)
     if launch.rank == 0:
         store.set("identity", own.to_text())
-        return
+        return None
     store.wait(["identity"], limit)
     first = Identity.from_text(store.get("identity").decode())
     if (stray := other_job(own, first)) is not None:
@@ -119,13 +126,10 @@ def _introduce(launch: Launch, store: "dist.Store", limit: timedelta) -> None:
             "meet at one port: set MASTER_PORT for each of them, to a port of its own"
         )
     differs = difference(own, first)
-    if differs is not None:
-        store.set(
-            REFUSAL,
-            f"Rank {launch.rank} has {differs}: start all ranks alike, or, if they are of two runs that met at port "
-            f"{launch.master_port}, set MASTER_PORT for each of them.",
-        )
-        store.set(ALL_HERE, "")
+    return differs and (
+        f"Rank {launch.rank} has {differs}: start all ranks alike, or, if they are of two runs that met at port "
+        f"{launch.master_port}, set MASTER_PORT for each of them."
+    )
 
 
 def _refuse(launch: Launch, store: "dist.Store") -> NoReturn:

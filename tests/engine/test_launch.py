@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,7 +22,7 @@ from waiting import LONG_S
 
 from engine.comm import watchdog
 from engine.comm.launch import Launch, choose_device, first_of_nodelist, from_environment
-from engine.comm.meeting import init_process_group
+from engine.comm.meeting import NotMet, init_process_group, meet
 from engine.errors import RunError, UsageError
 
 SRUN = {
@@ -344,3 +345,11 @@ def test_it_is_configured_before_ranks_on_gpus_meet(monkeypatch: pytest.MonkeyPa
     with pytest.raises(RunError, match="did not meet"):
         init_process_group(alone, torch.device("cuda"), timedelta(seconds=60), meeting_s=0.5)
     assert os.environ[watchdog.LOOK_EVERY] == "4096"
+
+
+def test_a_rank_whose_torchrun_has_ended_waits_for_nobody() -> None:
+    launch = from_environment({"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "127.0.0.1"})
+    assert launch.parent == os.getppid()
+    assert from_environment({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}).parent == 0
+    with pytest.raises(NotMet, match="torchrun has ended"):
+        meet(replace(launch, parent=launch.parent + 1), 600.0)
