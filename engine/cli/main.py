@@ -70,6 +70,7 @@ def commands(name: str) -> App:
 def run(app: App, argv: Sequence[str] | None = None) -> int:
     """Carry out one command; return the exit code: 2 if it can't work as asked, 1 if it failed."""
     words = sys.argv[1:] if argv is None else list(argv)
+    asks_for_help = bool({"--help", "-h"} & set(words))
     open_streams()
     fill_paragraphs(app)
     COMMAND.set(tuple(words))
@@ -78,7 +79,7 @@ def run(app: App, argv: Sequence[str] | None = None) -> int:
         code: int | None = app(words)
         if code is None:  # help was printed: as asked, or for want of a command
             say("", kept=True)
-            if {"--help", "-h"} & set(words):
+            if asks_for_help:
                 return 0
             raise UsageError("Name a command: they are listed above.")
     except CycloptsError as error:
@@ -92,10 +93,9 @@ def run(app: App, argv: Sequence[str] | None = None) -> int:
         complain(str(error))
         return 1
     except OSError as error:
-        asked_for_help = {"--help", "-h"} & set(words)
-        if not asked_for_help and not of_a_file(error):
+        if not asks_for_help and not of_a_file(error):
             raise
-        complain(no_output(error) if asked_for_help else f"{error.filename}: {error.strerror}.")
+        complain(no_output(error) if asks_for_help else f"{error.filename}: {error.strerror}.")
         return 1
     return code
 

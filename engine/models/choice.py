@@ -63,8 +63,9 @@ class ModelChoice:
     @property
     def folder(self) -> Path | None:
         """Folder of a network, if hf:DIR names one."""
-        named = self.model is not None and self.model.startswith(FOLDER)
-        return Path(self.model.removeprefix(FOLDER)) if self.model is not None and named else None
+        if self.model is None or not self.model.startswith(FOLDER):
+            return None
+        return Path(self.model.removeprefix(FOLDER))
 
     def pretrained(self) -> "Pretrained | None":
         """Open the folder that hf:DIR names, if one is named. Raises UsageError for one that can't be trained."""
