@@ -28,6 +28,7 @@ from engine.comm.collective import Kind, Lane, lane_name
 from engine.comm.funnel import Comm
 from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch
+from engine.comm.launchers import has_mpi
 from engine.errors import UsageError
 from engine.result.schema import Result
 from engine.result.transfers import Backend, Operation, Transfer
@@ -108,7 +109,7 @@ class P2P(Benchmark):
         """Give those that were asked for, or all; MPI where it could have started these ranks."""
         if self.backends is not None:
             return self.backends
-        started = bool(set(mpi.LAUNCHED) & os.environ.keys()) and importlib.util.find_spec("mpi4py") is not None
+        started = has_mpi(os.environ) and importlib.util.find_spec("mpi4py") is not None
         return tuple(name for name in BACKENDS[device.type] if name != "mpi" or started)
 
     def _buffers(self, world: World) -> tuple[torch.Tensor, torch.Tensor]:

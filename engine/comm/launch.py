@@ -1,138 +1,120 @@
-"""This process learns its rank from the environment of whichever launcher started it.
+"""This process learns its rank from the environment of whichever launcher started it (launchers.py), or is one rank.
 
-torchrun, flux, jsrun, Open MPI's mpirun, MPICH's and PALS's mpiexec, srun, or none of them (one rank). A
-job's own shell under sbatch or salloc is no launcher, although Slurm sets a rank and a size there too.
 MASTER_ADDR and MASTER_PORT win where they are set.
 """
 
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.comm.launchers import AGENTS, ELASTIC, HAND, LAUNCHERS, SRUN, STRANGERS, Place, number
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
 
 FIRST_PORT, PORTS = 20000, 12000  # below 32768, where Linux begins to hand out ports by itself
-SPECIAL_STEPS = 0xFFFFFFF0  # from here on Slurm numbers the steps of batch scripts and interactive shells
+MOST_PORT = 65535
 JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID", "PALS_APID", "PMIX_NAMESPACE")
+HOST_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE", "COBALT_NODEFILE", "OAR_NODEFILE", "LOADL_HOSTFILE")
+"""Variables of schedulers that name a file with a line for each node, or for each of its processors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch is this process's place among all. local_rank counts within the node; the master is where rank 0
-    listens.
-    """
+    """Place of this process among all."""
 
     rank: int
     world_size: int
     local_rank: int
+    """Rank within the node."""
     launcher: str
     master_addr: str
+    """Node where rank 0 listens."""
     master_port: int
     parent: int = field(default=0, compare=False)
     """Process that started this one, where it has to outlive it: torchrun's, which holds the store; else 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Variables:
-    """A launcher uses these names; of several the first that is set counts."""
-
-    launcher: str
-    rank: tuple[str, ...]
-    size: tuple[str, ...]
-    local_rank: tuple[str, ...]
-    local_size: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
-
-
-# MPI launchers start their daemons by srun, so Slurm's own variables come last.
-LAUNCHERS = (
-    _Variables("torchrun", ("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",)),
-    _Variables("flux", ("FLUX_TASK_RANK",), ("FLUX_JOB_SIZE",), ("FLUX_TASK_LOCAL_ID",), nodes=("FLUX_JOB_NNODES",)),
-    _Variables(
-        "jsrun",
-        ("JSM_NAMESPACE_RANK",),
-        ("JSM_NAMESPACE_SIZE",),
-        ("JSM_NAMESPACE_LOCAL_RANK",),
-        ("JSM_NAMESPACE_LOCAL_SIZE",),
-    ),
-    _Variables(
-        "mpirun",
-        ("OMPI_COMM_WORLD_RANK",),
-        ("OMPI_COMM_WORLD_SIZE",),
-        ("OMPI_COMM_WORLD_LOCAL_RANK",),
-        ("OMPI_COMM_WORLD_LOCAL_SIZE",),
-    ),
-    _Variables(
-        "mpiexec",
-        ("PMI_RANK", "PALS_RANKID"),
-        ("PMI_SIZE",),
-        ("PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "MPI_LOCALRANKID"),
-        ("PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE", "MPI_LOCALNRANKS"),
-    ),
-    _Variables(
-        "srun",
-        ("SLURM_PROCID",),
-        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-        ("SLURM_LOCALID",),
-        nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
-    ),
-)
+    master_by_list: bool = field(default=False, compare=False)
+    """Whether the node of rank 0 is the first of the scheduler's list, and not what MASTER_ADDR says."""
 
 
 def from_environment(environ: Mapping[str, str]) -> Launch:
     """Read this process's place from the launcher's variables. Nothing is contacted.
 
-    Raises UsageError if they contradict each other, or if the ranks span nodes and rank 0's address can't be
-    known.
+    Raises UsageError if they contradict each other or leave something out, and if the ranks span nodes and rank 0's
+    address can't be known.
     """
-    names = next((names for names in LAUNCHERS if _started_by(names, environ)), None)
-    if names is None:
-        return Launch(0, 1, 0, "none", "127.0.0.1", _port(environ, "none"))
-    rank, size = _number(environ, names.rank), _number(environ, names.size)
-    if rank is None or size is None:
-        missing = " or ".join(names.rank if rank is None else names.size)
+    given = {name: value for name, value in environ.items() if value}  # an empty one says as much as none
+    places = [Place.told_by(launcher, given) for launcher in LAUNCHERS if launcher.has_started(given)]
+    own = next((place for place in places if place.is_whole), None)
+    if own is None:
+        _refuse_what_is_not_whole(places, given)
+        return Launch(0, 1, 0, "none", "127.0.0.1", _port(given, "none"))
+    for other in places:
+        _refuse_contradiction(own, other, given)
+    alike = [place for place in places if place.is_like(own)]
+    starter = [place for place in alike if place.is_whole][-1]
+    launcher = "torchrun" if own.launcher is HAND and ELASTIC in given else starter.launcher.name
+    rank, size = own.rank or 0, own.size or 0
+    if rank >= size:
+        raise UsageError(f"{own.said(given)} can't be, as ranks go from 0 to {size - 1}: check what {launcher} sets.")
+    local_size = next((place.local_size for place in alike if place.local_size is not None), None)
+    one_node = size in (1, local_size) or any(place.nodes == 1 for place in alike)
+    if (local_rank := next((place.local_rank for place in alike if place.local_rank is not None), None)) is None:
+        if not one_node and own.launcher is not HAND:
+            raise UsageError(f"{own.said(given)} don't say which rank of its node this is: set LOCAL_RANK for each.")
+        local_rank = rank
+    elif local_rank >= (most := size if local_size is None else local_size):
         raise UsageError(
-            f"The launcher {names.launcher} left {missing} unset, so the number of ranks is unknown: set "
-            "RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR for each process."
+            f"Local rank {local_rank} can't be one of {most} of a node ({own.said(given)}): check what {launcher} sets."
         )
-    if not 0 <= rank < size:
+    by_list = not given.get("MASTER_ADDR") and not one_node
+    host = given.get("MASTER_ADDR") or (_first_host(environ, launcher) if by_list else "127.0.0.1")
+    parent = os.getppid() if launcher == "torchrun" else 0
+    return Launch(rank, size, local_rank, launcher, host, _port(given, launcher), parent, by_list)
+
+
+def _refuse_what_is_not_whole(places: Sequence[Place], environ: Mapping[str, str]) -> None:
+    """Raise UsageError if something has started this process that doesn't say its rank and the number of ranks."""
+    for place in places:
+        names = (place.launcher.rank if place.rank is None else (), place.launcher.size if place.size is None else ())
+        missing = " and ".join(several[0] for several in names if several)
         raise UsageError(
-            f"The launcher {names.launcher} gave rank {rank} of {size}, but ranks go from 0 to {size - 1}: "
-            f"check the variables {names.rank[0]} and {names.size[0]}."
+            f"{place.said(environ)} is set and {missing} is not, so the place of this process is unknown: set RANK, "
+            "WORLD_SIZE, LOCAL_RANK and MASTER_ADDR for each process, or unset what is left from something else."
         )
-    one_node = size == 1 or _number(environ, names.local_size) == size or _number(environ, names.nodes) == 1
-    host = environ.get("MASTER_ADDR") or ("127.0.0.1" if one_node else _first_host(environ, names.launcher))
-    by_hand = names.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" not in environ
-    launcher = "environment" if by_hand else names.launcher
-    local_rank = _number(environ, names.local_rank)
-    return Launch(
-        rank, size, rank if local_rank is None else local_rank, launcher, host, _port(environ, names.launcher),
-        parent=os.getppid() if launcher == "torchrun" else 0,
-    )  # fmt: skip
-
-
-def _started_by(names: _Variables, environ: Mapping[str, str]) -> bool:
-    if names.launcher == "torchrun":
-        return "RANK" in environ and "WORLD_SIZE" in environ
-    if names.launcher == "srun":
-        step = environ.get("SLURM_STEP_ID", "")
-        return step.isdecimal() and int(step) < SPECIAL_STEPS and "SLURM_PROCID" in environ
-    return any(name in environ for name in names.rank)
-
-
-def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    for name in names:
+    for name, launcher in STRANGERS.items():
         if name in environ:
-            if not environ[name].isdecimal():
-                raise UsageError(f"The variable {name} must be a whole number, but it is {environ[name]!r}: unset it.")
-            return int(environ[name])
-    return None
+            raise UsageError(
+                f"{name}={environ[name]} is of {launcher}, which doesn't say how many ranks there are: set RANK, "
+                "WORLD_SIZE, LOCAL_RANK and MASTER_ADDR for each process."
+            )
+
+
+def _refuse_contradiction(own: Place, other: Place, environ: Mapping[str, str]) -> None:
+    """Raise UsageError unless both say the same, or the other one started this one's launcher."""
+    if own.is_like(other):
+        return
+    if own.launcher is HAND and ELASTIC in environ:
+        if environ.get(AGENTS) == "1" and (other.size or 1) > 1:
+            raise UsageError(
+                f"{other.said(environ)}: each of these tasks has started a torchrun of its own, so that as many runs "
+                "would write one result: start one task a node with torchrun --nnodes, or leave torchrun out."
+            )
+        return
+    if other.launcher is not HAND:
+        step_is_known = other.launcher is not SRUN or own.launcher is HAND or SRUN.size[0] in environ
+        nested = not step_is_known or other.size is None or (own.size or 0) > other.size
+        if nested:
+            return
+    raise UsageError(
+        f"{own.said(environ)} and {other.said(environ)} contradict each other: unset those that are left from "
+        "something else."
+    )
 
 
 def _first_host(environ: Mapping[str, str], launcher: str) -> str:
@@ -141,13 +123,29 @@ def _first_host(environ: Mapping[str, str], launcher: str) -> str:
         return first_of_nodelist(environ["SLURM_STEP_NODELIST"])
     if "SLURM_JOB_NODELIST" in environ:
         return first_of_nodelist(environ["SLURM_JOB_NODELIST"])
-    if hosts := environ.get("LSB_MCPU_HOSTS", "").split()[::2]:
+    hosts = environ.get("LSB_MCPU_HOSTS", "").split()[::2]
+    if not hosts and (name := next((name for name in HOST_FILES if environ.get(name)), None)):
+        hosts = _hosts_in(name, Path(environ[name]))
+    if hosts:
         return hosts[1] if launcher == "jsrun" and len(hosts) > 1 else hosts[0]  # jsrun's first is the launch node
     hint = "$(flux hostlist --nth=0 local)" if launcher == "flux" else "the node of rank 0"
     raise UsageError(
         f"The ranks that {launcher} started span nodes and nothing says where rank 0 is: set "
         f"MASTER_ADDR={hint} for all of them."
     )
+
+
+def _hosts_in(name: str, path: Path) -> list[str]:
+    """Read a scheduler's list of nodes, each once. name: the variable that names the file. Raises UsageError."""
+    remedy = f'write export MASTER_ADDR=$(head -n 1 "${name}") into the job script, or set it to the node of rank 0'
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError as error:
+        raise UsageError(f"{name}={path} can't be read on this node ({error.strerror}): {remedy}.") from None
+    hosts = list(dict.fromkeys(words[0] for line in lines if (words := line.split()) and not words[0].startswith("#")))
+    if not hosts:
+        raise UsageError(f"{name}={path} names no node: {remedy}.")
+    return hosts
 
 
 def first_of_nodelist(nodelist: str) -> str:
@@ -163,9 +161,11 @@ def first_of_nodelist(nodelist: str) -> str:
 
 
 def _port(environ: Mapping[str, str], launcher: str) -> int:
-    """Give MASTER_PORT, or a port that every rank of this launch derives alike and another job hardly does."""
-    given = _number(environ, ("MASTER_PORT",))
+    """Return MASTER_PORT, or a port that every rank of this launch derives alike and another job hardly does."""
+    given = number(environ, "MASTER_PORT")
     if given is not None:
+        if not 1 <= given <= MOST_PORT:
+            raise UsageError(f"MASTER_PORT={given} is no port: set it to a free one, from 1024 to {MOST_PORT}.")
         return given
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID") if launcher == "srun" else JOB_IDS
     identity = "/".join(environ.get(name, "") for name in names)

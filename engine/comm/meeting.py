@@ -2,12 +2,13 @@
 
 import os
 import resource
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from engine.comm import watchdog
 from engine.comm.identity import Identity, difference, other_job
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 MEETING_S = 1200.0
 """All ranks have so long to come: thousands of them load torch from one file system."""
+NO_PORT = ("EADDRINUSE", "EACCES")
+"""Names of the system's errors for a port that another program has, and for one that isn't for everyone."""
 ALL_HERE, REFUSAL = "all are here", "refusal"
+RESOLVE_S, RESOLVE_PAUSE_S = 10.0, 1.0
+"""A name server that doesn't answer is asked for so long, and so often: thousands of ranks ask it at once."""
 FAREWELL_S, PAUSE_S = 10.0, 0.05
 """Rank 0 waits so long for others to hear why they don't go on, and looks so often."""
 
@@ -88,6 +93,7 @@ def meet(launch: Launch, limit_s: float) -> "dist.Store":
     open_many_files()
     if launch.parent and os.getppid() != launch.parent:  # else it would wait for a store that nobody holds
         raise NotMet(f"rank {launch.rank} of {launch.world_size} met nobody, as {launch.launcher} has ended")
+    _find_master(launch)
     limit = timedelta(seconds=limit_s)
     with _not_met(launch, limit_s):
         found, *_ = next(rendezvous(f"tcp://{_place(launch)}", launch.rank, launch.world_size, timeout=limit))
@@ -102,6 +108,39 @@ def meet(launch: Launch, limit_s: float) -> "dist.Store":
         if store.check([REFUSAL]):
             _refuse(launch, store)
     return store
+
+
+def _find_master(launch: Launch) -> None:
+    """Raise NotMet if nobody knows the node of rank 0, or rank 0 runs on another one than the scheduler's list says."""
+    ends = time.monotonic() + RESOLVE_S
+    while True:
+        try:
+            found = socket.getaddrinfo(launch.master_addr, launch.master_port, type=socket.SOCK_STREAM)
+            break
+        except (OSError, UnicodeError) as error:
+            asks_again = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
+            if not asks_again or time.monotonic() > ends:
+                raise NotMet(
+                    f"rank {launch.rank} of {launch.world_size} can't resolve {launch.master_addr}, the node of rank "
+                    f"0: set MASTER_ADDR to a name or an address that every rank knows",
+                    first_line(error),
+                ) from None
+        time.sleep(RESOLVE_PAUSE_S)
+    if launch.rank == 0 and launch.master_by_list and not any(map(_is_own, found)):
+        own = socket.gethostname()
+        raise NotMet(
+            f"rank 0 of {launch.world_size} runs on {own}, but the others look for it on {launch.master_addr}, the "
+            f"first node of the job's list: set MASTER_ADDR={own} for all of them"
+        )
+
+
+def _is_own(found: tuple[Any, ...]) -> bool:
+    """Return whether an address that was resolved is one of this machine's."""
+    family, *_, (host, _, *rest) = found
+    with socket.socket(family, socket.SOCK_DGRAM) as trial, suppress(OSError):
+        trial.bind((host, 0, *rest))
+        return True
+    return False
 
 
 def _introduce(launch: Launch, store: "dist.Store", limit: timedelta) -> str | None:
@@ -149,6 +188,12 @@ def _not_met(launch: Launch, limit_s: float) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # torch's own are of that kind, gloo's have no other
+        if launch.rank == 0 and any(why in str(error) for why in NO_PORT):
+            raise NotMet(
+                f"rank 0 of {launch.world_size} can't listen at MASTER_PORT={launch.master_port}: set it to a free "
+                "port from 1024 on, for all ranks",
+                first_line(error),
+            ) from None
         raise NotMet(
             f"rank {launch.rank} of {launch.world_size} did not meet the others at {_place(launch)} within "
             f"{limit_s:g} s: see what the others say, or set MASTER_ADDR and MASTER_PORT if that place "

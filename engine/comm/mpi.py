@@ -24,12 +24,11 @@ from engine.comm.collective import OF_MESSAGES, Kind, Lane
 from engine.comm.contact import Line, LostContact
 from engine.comm.handle import Arriving
 from engine.comm.launch import Launch
+from engine.comm.launchers import has_mpi
 from engine.errors import RunError, UsageError, first_line
 from engine.grid import Axis, Grid
 from engine.measure.pending import Pending
 
-LAUNCHED = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_CONTROL_PORT", "PALS_RANKID")
-"""One of these is set by whoever starts ranks of MPI: mpirun, mpiexec, jsrun, flux, or srun with --mpi."""
 READS_DEVICES = "PAR4D_MPI_CUDA"
 """With 1 or 0 this environment variable says whether MPI reads device memory, instead of MPI itself."""
 SPIN_S, PAUSE_S = 0.01, 5e-5
@@ -84,7 +83,7 @@ class Library:
 @lru_cache(maxsize=1)
 def library() -> Library:
     """Load MPI. Raises UsageError, in one sentence, where it isn't there or its launcher hasn't started this rank."""
-    if not set(LAUNCHED) & os.environ.keys():
+    if not has_mpi(os.environ):
         raise UsageError(
             "MPI carries messages between ranks that its own launcher has started: pip install 'mpi4py>=4' where an "
             "MPI library is, and take mpirun or srun --mpi=pmix instead of torchrun."

@@ -3,7 +3,7 @@
     python suites/base/canary.py cpu
 
 Beside the engine in the same job it tells the machine's mood. Each rank writes the median seconds of a round. A test
-knows the digest of this file: whoever changes it gives the figure another name, as no older night is like it then.
+knows the digest of what is timed: whoever changes that gives the figure another name, as no older night is like it.
 """
 
 import os
@@ -13,7 +13,14 @@ import time
 
 import torch
 
-LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "JSM_NAMESPACE_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+LOCAL_RANKS = (
+    *("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MVP_COMM_WORLD_LOCAL_RANK"),
+    *("PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "MPI_LOCALRANKID", "JSM_NAMESPACE_LOCAL_RANK", "FLUX_TASK_LOCAL_ID"),
+    "SLURM_LOCALID",
+)
+"""Variables of launchers, as the engine knows them (engine/comm/launchers.py); the first that is set counts, as srun
+starts the daemons of others.
+"""
 SIZE = {"cpu": 512, "cuda": 4096}
 COPIED = {"cpu": 1 << 22, "cuda": 1 << 27}
 SMALL, PRODUCTS, COPIES = 1000, 8, 4
@@ -21,10 +28,15 @@ WARM_UP, ROUNDS = 2, 15
 
 
 def main(device: str) -> None:
-    """Warm up and time all rounds; the seconds of a round are those until the device has done all of it."""
+    """Time the rounds on this rank's device."""
     if device == "cuda":
-        local_rank = next((int(os.environ[name]) for name in LOCAL_RANKS if name in os.environ), 0)
+        local_rank = next((int(os.environ[name]) for name in LOCAL_RANKS if os.environ.get(name)), 0)
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    sys.stdout.write(f"canary {statistics.median(rounds(device)[WARM_UP:]):.9f}\n")
+
+
+def rounds(device: str) -> list[float]:
+    """Warm up and time all rounds; the seconds of a round are those until the device has done all of it."""
     factor = torch.ones(SIZE[device], SIZE[device], device=device)
     product = torch.empty_like(factor)
     source = torch.ones(COPIED[device], device=device)
@@ -41,7 +53,7 @@ def main(device: str) -> None:
         if device == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
-    sys.stdout.write(f"canary {statistics.median(seconds[WARM_UP:]):.9f}\n")
+    return seconds
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import os
 import re
 import resource
+import socket
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from torch import distributed as dist
 from waiting import LONG_S
 
 from engine.comm import watchdog
-from engine.comm.launch import Launch, choose_device, first_of_nodelist, from_environment
+from engine.comm.launch import HOST_FILES, Launch, choose_device, first_of_nodelist, from_environment
 from engine.comm.meeting import NotMet, init_process_group, meet
 from engine.errors import RunError, UsageError
 
@@ -48,6 +49,15 @@ OPEN_MPI = {
 }
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
 PALS = {"PALS_RANKID": "13", "PMI_RANK": "13", "PMI_SIZE": "24", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "12"}
+PMI2 = {"PMI_FD": "12", "PMI_JOBID": "4711.2", "PMI_RANK": "5", "PMI_SIZE": "8", "PMI2_SUN_PATH": "/x"}
+MVAPICH = {
+    "MV2_COMM_WORLD_RANK": "1",
+    "MV2_COMM_WORLD_SIZE": "2",
+    "MV2_COMM_WORLD_LOCAL_RANK": "1",
+    "MV2_COMM_WORLD_LOCAL_SIZE": "2",
+    "MPIRUN_RANK": "1",
+    "MPIRUN_NPROCS": "2",
+}
 JSRUN = {
     "JSM_NAMESPACE_RANK": "7",
     "JSM_NAMESPACE_SIZE": "12",
@@ -86,7 +96,17 @@ TORCHRUN = {
         (HYDRA, 1, 2, 1, "mpiexec", "127.0.0.1"),
         (PALS | {"MASTER_ADDR": "x4"}, 13, 24, 1, "mpiexec", "x4"),
         (JSRUN, 7, 12, 1, "jsrun", "h41n08"),
+        (JSRUN | {"OMPI_COMM_WORLD_SIZE": "12"}, 7, 12, 1, "jsrun", "h41n08"),
         (FLUX, 2, 4, 0, "flux", "127.0.0.1"),
+        (FLUX | {"PMI_RANK": "2", "PMI_SIZE": "4"}, 2, 4, 0, "flux", "127.0.0.1"),
+        (SRUN | PMI2, 5, 8, 1, "srun", "nid002"),
+        (SRUN | PMI2 | {"PALS_RANKID": "5", "PALS_LOCAL_RANKID": "1"}, 5, 8, 1, "srun", "nid002"),
+        (MVAPICH, 1, 2, 1, "mpirun_rsh", "127.0.0.1"),
+        (SRUN | {"RANK": "5", "WORLD_SIZE": "8"}, 5, 8, 1, "srun", "nid002"),
+        (SRUN | {"RANK": "", "WORLD_SIZE": ""}, 5, 8, 1, "srun", "nid002"),
+        (SRUN | {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "MASTER_ADDR": "a"}, 9, 16, 3, "environment", "a"),
+        (SRUN | FLUX | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, 2, 4, 0, "flux", "127.0.0.1"),
+        (SRUN | HYDRA | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, 1, 2, 1, "mpiexec", "127.0.0.1"),
         ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, 1, 2, 1, "environment", "a"),
     ],
 )
@@ -111,6 +131,70 @@ def test_a_launcher_inside_a_job_wins_over_the_jobs_own_variables() -> None:
     assert (launch.rank, launch.world_size, launch.launcher, launch.master_addr) == (3, 4, "mpirun", "nid001")
     assert from_environment(SRUN | OPEN_MPI).rank == 3
     assert from_environment(SRUN | TORCHRUN).rank == 9
+
+
+def test_a_cray_steps_master_is_the_steps_first_node() -> None:
+    cray = PMI2 | {"PALS_APID": "77.0", "PALS_RANKID": "5", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4"}
+    launch = from_environment(SRUN | cray | {"SLURM_STEP_NUM_TASKS": "8"})
+    assert (launch.launcher, launch.local_rank, launch.master_addr) == ("srun", 1, "nid002")
+    assert launch.master_port == from_environment(SRUN).master_port
+
+
+STEP = {"SLURM_STEP_NUM_TASKS": "8"}
+LEFT = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "names"),
+    [
+        *(
+            (started | LEFT, ("WORLD_SIZE=1", name))
+            for started, name in (
+                (SRUN | STEP, "SLURM_STEP_NUM_TASKS=8"), (OPEN_MPI, "OMPI_COMM_WORLD_SIZE=4"),
+                (PALS, "PMI_SIZE=24"), (JSRUN, "JSM_NAMESPACE_SIZE=12"), (FLUX, "FLUX_JOB_SIZE=4"),
+                (MVAPICH, "MV2_COMM_WORLD_SIZE=2"),
+            )
+        ),
+        (SRUN | LEFT, ("WORLD_SIZE=1", "SLURM_NTASKS=8")),
+        (SRUN | {"WORLD_SIZE": "1"}, ("WORLD_SIZE=1", "SLURM_NTASKS=8")),
+        (SRUN | {"LOCAL_RANK": "0"}, ("LOCAL_RANK=0", "SLURM_LOCALID=1")),
+        (SRUN | STEP | {"PMI_RANK": "0", "PMI_SIZE": "1"}, ("PMI_RANK=0", "SLURM_PROCID=5")),
+        (SRUN | STEP | OPEN_MPI, ("OMPI_COMM_WORLD_SIZE=4", "SLURM_STEP_NUM_TASKS=8")),
+        (PALS | {"PALS_RANKID": "12"}, ("PMI_RANK=13", "PALS_RANKID=12")),
+        (SRUN | TORCHRUN | {"GROUP_WORLD_SIZE": "1"}, ("torchrun", "SLURM_NTASKS=8")),
+        ({"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, ("WORLD_SIZE=2", "RANK")),
+        ({"RANK": "1"}, ("RANK=1", "WORLD_SIZE")),
+        ({"LOCAL_RANK": "1"}, ("RANK", "WORLD_SIZE")),
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "2"}, ("LOCAL_RANK=2",)),
+        ({"PMIX_RANK": "1"}, ("PMIX_RANK=1",)),
+        ({"ALPS_APP_PE": "3"}, ("ALPS_APP_PE=3", "aprun")),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4", "MASTER_ADDR": "a"}, ("PMI_RANK=1", "LOCAL_RANK")),
+        *((SRUN | {"MASTER_PORT": port}, ("MASTER_PORT",)) for port in ("0", "65536", "99999", "-1", "1.5", "ssh")),
+    ],
+)  # fmt: skip
+def test_what_contradicts_or_is_left_out_is_refused_by_its_name(
+    environ: dict[str, str], names: tuple[str, ...]
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        from_environment(environ)
+    assert all(name in str(refused.value) for name in names)
+
+
+@pytest.mark.parametrize("name", HOST_FILES)
+def test_a_schedulers_file_of_nodes_says_where_rank_0_is(name: str, tmp_path: Path) -> None:
+    nodes = tmp_path / "nodes"
+    nodes.write_text("# nodes\n\nx3001 4 gpu@x3001\nx3001\nx3002\n")
+    launch = from_environment(PALS | {name: str(nodes)})
+    assert (launch.master_addr, launch.master_by_list) == ("x3001", True)
+    lsf = {word: value for word, value in JSRUN.items() if word != "LSB_MCPU_HOSTS"}
+    assert from_environment(lsf | {name: str(nodes)}).master_addr == "x3002"
+    assert not from_environment(PALS | {name: str(nodes), "MASTER_ADDR": "x4"}).master_by_list
+    for unread in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(UsageError, match=f"{name}={unread}"):
+            from_environment(PALS | {name: str(unread)})
+    nodes.write_text("\n")
+    with pytest.raises(UsageError, match=f"{name}="):
+        from_environment(PALS | {name: str(nodes)})
 
 
 def test_a_step_smaller_than_its_job_counts_its_own_tasks() -> None:
@@ -154,12 +238,15 @@ def test_the_first_host_of_a_list_is_found(nodelist: str, first: str) -> None:
 @pytest.mark.parametrize(
     ("environ", "says"),
     [
-        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, "set MASTER_ADDR=the node of rank 0"),
+        (
+            OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
+            "set MASTER_ADDR=the node of rank 0",
+        ),
         (FLUX | {"FLUX_JOB_NNODES": "2"}, "flux hostlist"),
         (PALS, "set MASTER_ADDR"),
-        (SRUN | {"SLURM_PROCID": "8"}, "rank 8 of 8"),
+        (SRUN | {"SLURM_PROCID": "8"}, "SLURM_PROCID=8"),
         (SRUN | {"SLURM_PROCID": "five"}, "SLURM_PROCID must be a whole number, but it is 'five'"),
-        ({"PALS_RANKID": "1"}, "left PMI_SIZE unset"),
+        ({"PALS_RANKID": "1"}, "PMI_SIZE is not"),
         (HYDRA | {"MASTER_PORT": "http"}, "MASTER_PORT must be"),
         (SRUN | {"SLURM_STEP_NODELIST": ""}, "names no node"),
     ],
@@ -345,6 +432,33 @@ def test_it_is_configured_before_ranks_on_gpus_meet(monkeypatch: pytest.MonkeyPa
     with pytest.raises(RunError, match="did not meet"):
         init_process_group(alone, torch.device("cuda"), timedelta(seconds=60), meeting_s=0.5)
     assert os.environ[watchdog.LOOK_EVERY] == "4096"
+
+
+@pytest.mark.parametrize("host", ["no-such-node-17", "node1:29500", "x" * 80 + ".org", "a b"])
+def test_a_master_that_nobody_knows_is_told_at_once(host: str) -> None:
+    for rank in range(2):
+        with pytest.raises(NotMet) as told:
+            meet(Launch(rank, 2, rank, "environment", host, free_port()), 3600.0)
+        assert host in str(told.value)
+        assert "MASTER_ADDR" in str(told.value)
+
+
+def test_rank_0_elsewhere_than_on_the_lists_first_node_says_so_at_once() -> None:
+    listed = Launch(0, 2, 0, "mpirun", "192.0.2.1", free_port(), master_by_list=True)
+    with pytest.raises(NotMet) as told:
+        meet(listed, 3600.0)
+    assert "192.0.2.1" in str(told.value)
+    assert f"MASTER_ADDR={socket.gethostname()}" in str(told.value)
+
+
+def test_a_port_that_another_program_has_is_told_by_rank_0_at_once() -> None:
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(NotMet) as told:
+            meet(Launch(0, 2, 0, "environment", "127.0.0.1", port), 3600.0)
+    assert f"MASTER_PORT={port}" in str(told.value)
 
 
 def test_a_rank_whose_torchrun_has_ended_waits_for_nobody() -> None:

@@ -20,6 +20,7 @@ from engine.comm.collective import OF_MESSAGES, Kind, Lane
 from engine.comm.contact import LostContact
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
+from engine.comm.launchers import PREPARES_MPI
 from engine.errors import RunError, UsageError
 from engine.grid import Axis, Grid
 
@@ -29,7 +30,7 @@ TWO = Launch(0, 2, 0, "mpirun", "127.0.0.1", 20000)
 
 @pytest.fixture
 def nobody_launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in mpi.LAUNCHED:
+    for name in PREPARES_MPI:
         monkeypatch.delenv(name, raising=False)
     mpi.library.cache_clear()
     yield

@@ -62,7 +62,7 @@ def test_back_ends_are_named_once_by_commas() -> None:
 def test_bad_options_are_refused_before_anything_starts(
     launch: Launch, backends, repeats: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("engine.comm.mpi.LAUNCHED", ())
+    monkeypatch.setattr("engine.comm.launchers.PREPARES_MPI", ())
     with pytest.raises(UsageError) as refused:
         P2P(backends, (4,), repeats, 1.0).check(launch, torch.device("cpu"))
     assert str(refused.value).startswith(said)
