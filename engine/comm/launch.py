@@ -73,7 +73,7 @@ def from_environment(environ: Mapping[str, str]) -> Launch:
             f"Local rank {local_rank} can't be one of {most} of a node ({own.said(given)}): check what {launcher} sets."
         )
     by_list = not given.get("MASTER_ADDR") and not one_node
-    host = given.get("MASTER_ADDR") or (_first_host(environ, launcher) if by_list else "127.0.0.1")
+    host = given.get("MASTER_ADDR", "").strip("[]") or (_first_host(environ, launcher) if by_list else "127.0.0.1")
     parent = os.getppid() if launcher == "torchrun" else 0
     return Launch(rank, size, local_rank, launcher, host, _port(given, launcher), parent, by_list)
 
@@ -123,7 +123,7 @@ def _first_host(environ: Mapping[str, str], launcher: str) -> str:
         return first_of_nodelist(environ["SLURM_STEP_NODELIST"])
     if "SLURM_JOB_NODELIST" in environ:
         return first_of_nodelist(environ["SLURM_JOB_NODELIST"])
-    hosts = environ.get("LSB_MCPU_HOSTS", "").split()[::2]
+    hosts = environ.get("LSB_MCPU_HOSTS", "").split()[::2] or environ.get("LSB_HOSTS", "").split()
     if not hosts and (name := next((name for name in HOST_FILES if environ.get(name)), None)):
         hosts = _hosts_in(name, Path(environ[name]))
     if hosts:
@@ -154,7 +154,7 @@ def first_of_nodelist(nodelist: str) -> str:
     >>> first_of_nodelist("nid[001-003,007],login1")
     'nid001'
     """
-    first = re.match(r"(?:\[[^\]]*\]|[^,\[])+", nodelist)
+    first = re.match(r"(?:\[[^\]]*\]|[^,\[\s])+", nodelist.lstrip(", "))
     if not first:
         raise UsageError(f"The list of nodes {nodelist!r} names no node: set MASTER_ADDR to the node of rank 0.")
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first[0])

@@ -27,12 +27,14 @@ class Launcher:
     mpi: tuple[str, ...] = ()
     """Variables of which one is set where the launcher has prepared MPI."""
 
+    marks: tuple[str, ...] = ()
+    """Variables of which one is set in each process that it starts; those of the place unless given."""
+
     def has_started(self, environ: Mapping[str, str]) -> bool:
         """Return whether the launcher has started this process. The shell of a Slurm job has a rank and a size, too."""
-        if self is not SRUN:
-            return any(name in environ for name in (*self.rank, *(self.size + self.local_rank if self is HAND else ())))
-        step = environ.get("SLURM_STEP_ID", "")
-        return "SLURM_PROCID" in environ and step.isdecimal() and int(step) < SPECIAL_STEPS
+        if self is SRUN and (not (step := environ.get("SLURM_STEP_ID", "")).isdecimal() or int(step) >= SPECIAL_STEPS):
+            return False
+        return any(name in environ for name in self.marks or (*self.rank, *self.size, *self.local_rank))
 
 
 HAND = Launcher("environment", ("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",))
@@ -43,6 +45,7 @@ SRUN = Launcher(
     ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
     ("SLURM_LOCALID",),
     nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
+    marks=("SLURM_PROCID",),
     mpi=("PMIX_RANK", "PMI_RANK", "PMI_CONTROL_PORT"),
 )
 LAUNCHERS = (
@@ -85,6 +88,7 @@ LAUNCHERS = (
         ("FLUX_JOB_SIZE",),
         ("FLUX_TASK_LOCAL_ID",),
         nodes=("FLUX_JOB_NNODES",),
+        marks=("FLUX_TASK_RANK",),
         mpi=("PMIX_RANK", "PMI_RANK"),
     ),
     SRUN,

@@ -167,6 +167,7 @@ LEFT = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
         ({"LOCAL_RANK": "1"}, ("RANK", "WORLD_SIZE")),
         ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "2"}, ("LOCAL_RANK=2",)),
         ({"PMIX_RANK": "1"}, ("PMIX_RANK=1",)),
+        *(({name: "2"}, (f"{name}=2",)) for name in ("OMPI_COMM_WORLD_SIZE", "PMI_LOCAL_RANK", "MPI_LOCALRANKID")),
         ({"ALPS_APP_PE": "3"}, ("ALPS_APP_PE=3", "aprun")),
         ({"PMI_RANK": "1", "PMI_SIZE": "4", "MASTER_ADDR": "a"}, ("PMI_RANK=1", "LOCAL_RANK")),
         *((SRUN | {"MASTER_PORT": port}, ("MASTER_PORT",)) for port in ("0", "65536", "99999", "-1", "1.5", "ssh")),
@@ -203,6 +204,7 @@ def test_a_step_smaller_than_its_job_counts_its_own_tasks() -> None:
 
 
 def test_a_given_master_wins_everywhere() -> None:
+    assert from_environment(SRUN | {"MASTER_ADDR": "[::1]"}).master_addr == "::1"
     given = {"MASTER_ADDR": "elsewhere", "MASTER_PORT": "1234"}
     for environ in (SRUN, OPEN_MPI, HYDRA, JSRUN, FLUX):
         launch = from_environment(environ | given)
