@@ -3,6 +3,7 @@
 import os
 import resource
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from engine.comm import watchdog
 from engine.comm.identity import Identity, difference, other_job
 from engine.comm.launch import JOB_IDS, Launch
 from engine.errors import ContactError, UsageError, first_line
+from engine.output import complain
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +28,7 @@ NO_PORT = ("EADDRINUSE", "EACCES")
 ALL_HERE, REFUSAL = "all are here", "refusal"
 RESOLVE_S, RESOLVE_PAUSE_S = 10.0, 1.0
 """A name server that doesn't answer is asked for so long, and so often: thousands of ranks ask it at once."""
+PARENT_PAUSE_S = 1.0
 FAREWELL_S, PAUSE_S = 10.0, 0.05
 """Rank 0 waits so long for others to hear why they don't go on, and looks so often."""
 
@@ -95,7 +98,7 @@ def meet(launch: Launch, limit_s: float) -> "dist.Store":
         raise NotMet(f"rank {launch.rank} of {launch.world_size} met nobody, as {launch.launcher} has ended")
     _find_master(launch)
     limit = timedelta(seconds=limit_s)
-    with _not_met(launch, limit_s):
+    with _not_met(launch, limit_s), _ending_with_parent(launch):
         found, *_ = next(rendezvous(f"tcp://{_place(launch)}", launch.rank, launch.world_size, timeout=limit))
         store = dist.PrefixStore("par4d", found)
         refusal = _introduce(launch, store, limit)
@@ -180,6 +183,27 @@ def _refuse(launch: Launch, store: "dist.Store") -> NoReturn:
         time.sleep(PAUSE_S)
         told = store.add("ranks that know", 0)
     raise UsageError(words)
+
+
+@contextmanager
+def _ending_with_parent(launch: Launch) -> Iterator[None]:
+    """End this process with its torchrun: torch would look for the store of one that has ended until its time is
+    over, and hear no signal meanwhile.
+    """
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(PARENT_PAUSE_S):
+            if os.getppid() != launch.parent:
+                complain(f"Rank {launch.rank} of {launch.world_size} met nobody, as {launch.launcher} has ended.")
+                os._exit(1)
+
+    if launch.parent:
+        threading.Thread(target=look, name="parent", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 @contextmanager

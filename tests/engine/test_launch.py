@@ -463,6 +463,29 @@ def test_a_port_that_another_program_has_is_told_by_rank_0_at_once() -> None:
     assert f"MASTER_PORT={port}" in str(told.value)
 
 
+def test_a_rank_that_looks_for_the_store_ends_with_its_torchrun() -> None:
+    """Its parent, which is taken for torchrun, ends once the rank has begun to look."""
+    rank = "import os; parent = os.getppid(); print('looks', flush=True); from engine.comm.launch import Launch; "
+    rank += "from engine.comm.meeting import meet; "
+    rank += f"meet(Launch(1, 2, 1, 'torchrun', '127.0.0.1', {free_port()}, parent), 3600.0)"
+    parent = "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); print(child.pid)"
+    parent += "; sys.stdout.flush(); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", parent, rank], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as started:
+        assert started.stdin
+        assert started.stdout
+        assert started.stderr
+        assert {started.stdout.readline().split()[0] for _ in range(2)} > {b"looks"}
+        time.sleep(LOOKS_S)
+        started.stdin.close()
+        assert b"1 of 2 met nobody" in started.stderr.read()  # all that have its standard error have ended
+
+
+LOOKS_S = 3.0
+"""By then it looks for the store on most machines; the others tell of the parent's end before they look."""
+
+
 def test_a_rank_whose_torchrun_has_ended_waits_for_nobody() -> None:
     launch = from_environment({"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "127.0.0.1"})
     assert launch.parent == os.getppid()
