@@ -4,9 +4,9 @@ from typing import Any
 
 import yaml
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def parse(text: str) -> Any:
     """Read the text. Raises yaml.YAMLError."""
-    return yaml.load(text, Loader=_Loader)
+    return yaml.load(text, Loader=Loader)

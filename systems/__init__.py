@@ -10,38 +10,28 @@ import re
 import socket
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from engine.errors import UsageError, nearest
 from engine.schema import Record
+from systems.container import Container
 from systems.device import Device, completed, device_called
-from systems.files import SystemFileError, as_record, read_data
-from systems.performance import Cores, Count, Dtype, Fact, Performance, Sourced
+from systems.files import SystemFileError, as_record, check_given_once, read_data
+from systems.partition import NAME, LongestJobs, Partition, TimeLimit, Transport, seconds
+from systems.performance import Cores, Count, Dtype, Fact, Performance
+from systems.placeholders import RANKS_PER_NODE, speaks_of
 from systems.store import Between, Measured, OfProcessor, Source, measured
 
 __all__ = [
-    "Between", "Cores", "Device", "Dtype", "Fact", "Measured", "OfProcessor", "Performance", "Source",
-    "SystemFileError", "device_called", "measured",
+    "Between", "Container", "Cores", "Device", "Dtype", "Fact", "LongestJobs", "Measured", "OfProcessor", "Partition",
+    "Performance", "Source", "SystemFileError", "TimeLimit", "Transport", "device_called", "measured", "seconds",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent
-
-
-class Transport(Record):
-    """The network that NCCL (or RCCL) has to take between nodes there.
-
-    networks: its names, as NCCL's log prints them. provider: the provider of libfabric, where there are several.
-    nccl_net: the value of NCCL_NET between nodes, so that NCCL takes no other one; a job of one node may have none at
-    all. env_vars: tune it. remedy: says what to do where NCCL took another one, as the end of a sentence.
-    """
-
-    networks: Sourced[Annotated[tuple[str, ...], Field(min_length=1)]]
-    provider: str | None = Field(default=None, min_length=1)
-    nccl_net: str = Field(min_length=1)
-    env_vars: Sourced[dict[str, str]]
-    remedy: str = Field(min_length=1)
+ANY = ".*"
+"""The pattern of a system that any machine is."""
 
 
 class Node(Record):
@@ -63,6 +53,8 @@ def _pattern(text: str) -> str:
         re.compile(text)
     except re.error as error:
         raise ValueError(f"should be a regular expression, but {error}") from None
+    if text != ANY and re.search(text, ""):
+        raise ValueError(f"matches every host: say {ANY!r} for that")
     return text
 
 
@@ -72,70 +64,57 @@ class Here(Record):
     hostnames: tuple[Annotated[str, AfterValidator(_pattern)], ...] = ()
     environment: dict[str, str] = {}
 
-
-TimeLimit = Annotated[str, Field(pattern=r"^(\d+h)?(\d+m)?$", min_length=2)]
-
-
-def seconds(time_limit: str) -> int:
-    hours, minutes = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?", time_limit).groups(default="0")  # type: ignore[union-attr]
-    return 3600 * int(hours) + 60 * int(minutes)
-
-
-class LongestJobs(Sourced[Annotated[dict[Annotated[int, Field(gt=0)], TimeLimit], Field(min_length=1)]]):
-    """A queue's time limits: nodes -> the longest job on so many nodes at most, in the order of the nodes."""
-
-    def on(self, nodes: int) -> str | None:
-        """Return the limit of a job on so many nodes; None for more than the queue takes."""
-        return next((limit for most, limit in sorted(self.value.items()) if nodes <= most), None)
+    def matches(self) -> bool:
+        """Return whether this process runs on such a machine."""
+        hosts = {socket.gethostname(), socket.getfqdn()}
+        return any(re.search(pattern, host) for pattern in self.hostnames for host in hosts) or any(
+            os.environ.get(name) == value for name, value in self.environment.items()
+        )
 
 
-class Partition(Record):
-    """A ReFrame partition, in ReFrame's words where it has them.
-
-    access: an option that speaks of {account} is left out where the environment names no account.
-    devices_option: how a job asks for {devices} GPUs of each node; on Slurm this has a default.
-    launcher_options: stand in the launch line. full_node_options: are added for jobs whose ranks fill their nodes.
-    cancel_reasons: reasons (up to a comma) for which Slurm lets a job wait, and which no waiting mends.
-    transport: what NCCL has to take there, where the machine has a network that it doesn't take by itself.
-    longest_jobs: what the queue allows, where that depends on a job's nodes.
-    max_jobs: how many may run at once; two that measure disturb each other where they share a network.
-    time_limit: how long one training run may take there; of a local one nights count it, and nothing ends it.
-    """
-
-    name: str = Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_-]*$")
-    scheduler: str
-    launcher: str
-    access: tuple[str, ...] = ()
-    devices_option: str | None = None
-    launcher_options: tuple[str, ...] = ()
-    full_node_options: tuple[str, ...] = ()
-    cpus_per_task: int | None = Field(default=None, gt=0)
-    features: tuple[str, ...] = ()
-    env_vars: dict[str, str] = {}
-    prepare_cmds: tuple[str, ...] = ()
-    cancel_reasons: tuple[str, ...] = ()
-    transport: Transport | None = None
-    longest_jobs: LongestJobs | None = None
-    max_jobs: int = Field(default=1, gt=0)
-    time_limit: TimeLimit
-
-    @property
-    def is_local(self) -> bool:
-        """Return whether jobs are processes of this machine, which no queue ends (systems/schedulers.py)."""
-        return self.scheduler == "local"
+def _named_once(partitions: tuple[Partition, ...]) -> tuple[Partition, ...]:
+    every = [partition.name for partition in partitions]
+    if twice := next((name for name in every if every.count(name) > 1), None):
+        raise ValueError(f"two partitions are called {twice!r}")
+    return partitions
 
 
 class System(Record):
-    """A machine: how to know it, its hardware, and its partitions. nodes: how many it has of these."""
+    """A machine: how to know it, its hardware, and its partitions."""
 
-    name: str
+    name: str = Field(pattern=NAME)
+    """That of its file."""
     title: str = Field(min_length=1)
-    here: Here
+    here: Here = Here()
     device: Annotated[Device, BeforeValidator(completed)]
     nodes: Count | None = None
+    """How many it has of these."""
     node: Node
     performance: Performance | None = None
-    partitions: tuple[Partition, ...] = Field(min_length=1)
+    partitions: Annotated[tuple[Partition, ...], AfterValidator(_named_once)] = ()
+    """None where it is only planned with."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.partitions and "here" not in self.model_fields_set:
+            raise ValueError("a machine with partitions says by `here` how it is known")
+        for partition in self.partitions:
+            options = (*partition.launcher_options, *partition.full_node_options)
+            if not self.node.devices and any(speaks_of(RANKS_PER_NODE, option) for option in options):
+                raise ValueError(f"{{{RANKS_PER_NODE}}} in partition {partition.name} takes node.devices")
+        return self
+
+    def no_jobs(self) -> str | None:
+        """Say why no job of the system can be written, in a sentence; None if jobs can be."""
+        file = FOLDER / f"{self.name}.yaml"
+        if not self.partitions:
+            return f"{file} has no partitions, so {self.name} can be planned with, but runs nothing: add partitions."
+        if any(partition.scheduler == "flux" for partition in self.partitions):
+            return (
+                f"{file} has the scheduler flux, which ReFrame asks for one core of one node, whatever a test needs: "
+                f"plan with {self.name}, or start ranks there by `flux run`."
+            )
+        return None
 
     def check_size(self, devices: int) -> None:
         """Raise UsageError if a job asks for more devices than there are, as far as the file says how many."""
@@ -147,10 +126,7 @@ class System(Record):
 
     def is_here(self) -> bool:
         """Say whether this process runs on a login or compute node of the system."""
-        hosts = {socket.gethostname(), socket.getfqdn()}
-        return any(re.search(pattern, host) for pattern in self.here.hostnames for host in hosts) or any(
-            os.environ.get(name) == value for name, value in self.here.environment.items()
-        )
+        return self.here.matches()
 
     def may_be_here(self) -> bool:
         """Say whether this machine is the system, or can be made into it, as into one that no host is by itself."""
@@ -159,24 +135,39 @@ class System(Record):
 
 def names() -> tuple[str, ...]:
     """Return the names of all systems in alphabetical order; each has a file."""
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
+    return tuple(file.stem for file in files(FOLDER))
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the systems' files of a folder in alphabetical order, without those that editors hide there."""
+    return sorted(path for path in folder.glob("*.yaml") if not path.name.startswith("."))
 
 
 def load(name: str) -> System:
     """Return the system of that name. Raises UsageError with the nearest names, SystemFileError for a bad file."""
     if name not in names():
+        if (FOLDER / f"{name}.yml").exists():
+            raise UsageError(f"{FOLDER / name}.yml is read by nobody: call it {name}.yaml.")
         raise UsageError(f"No system is called {name!r}: {nearest(name, names())}")
     return _load(name)
 
 
 def here() -> System:
-    """This machine is that system. Of several it is the first by name, but one that any machine is comes last."""
-    mine = [system for system in map(load, names()) if system.is_here()]
-    if not mine:
-        raise UsageError(
-            f"This machine, {socket.gethostname()}, is none of {', '.join(names())}: name one by --system."
-        )
-    return min(mine, key=lambda system: ".*" in system.here.hostnames)
+    """Return the system that this machine is, or else the one that any machine is.
+
+    Of one that is like another and shares its signs, it is the other. Raises UsageError for none or several.
+    """
+    every = [system for system in map(load, names()) if system.is_here()]
+    mine = [system for system in every if ANY not in system.here.hostnames] or every
+    if len(mine) > 1:
+        known = {system.name for system in mine}
+        mine = [system for system in mine if _keys(FOLDER / f"{system.name}.yaml").get("like") not in known]
+    if len(mine) == 1:
+        return mine[0]
+    which = f"none of {', '.join(names())}"
+    if mine:
+        which = f"{' and '.join(system.name for system in mine)} by `here` of their files in {FOLDER}"
+    raise UsageError(f"This machine, {socket.gethostname()}, is {which}: name one by --system.")
 
 
 def named(name: str | None) -> System:
@@ -194,23 +185,41 @@ def read(path: Path) -> System:
 
     A file that says `like: OTHER` gives what differs from that system, in place of whole keys of it.
     """
+    return as_record(System, _merged(path), path, what="a system")
+
+
+def is_bad_here(path: Path) -> bool:
+    """Return whether a file that can't be read as a system still tells by its `here` that it is this machine's."""
+    try:
+        here = Here.model_validate(_merged(path).get("here", {}))
+    except (SystemFileError, ValidationError):
+        return False
+    return ANY not in here.hostnames and here.matches()
+
+
+def _merged(path: Path) -> dict[str, Any]:
+    """Return all keys of a file, with those of the system that it is like."""
     data = _keys(path)
-    if (like := data.pop("like", None)) is not None:
-        other = path.with_name(f"{like}.yaml")
-        if not other.exists() or "like" in (base := _keys(other)):
-            raise SystemFileError(f"{path} is like {like!r}, which should be a file there that is like no other.")
-        read(other)
-        data = _over(base, data)
-    return as_record(System, {"name": path.stem} | data, path, what="a system")
+    if data.setdefault("name", path.stem) != path.stem:
+        raise SystemFileError(f"{path} should be called {data['name']}.yaml, as a system is named as its file.")
+    if (like := data.pop("like", None)) is None:
+        return data
+    other = path.with_name(f"{like}.yaml") if re.fullmatch(NAME, str(like)) else path
+    if not other.exists() or "like" in (base := _keys(other)):
+        raise SystemFileError(f"{path} is like {like!r}, which should be a file there that is like no other.")
+    read(other)
+    return _over(base, data)
 
 
 def _keys(path: Path) -> dict[str, Any]:
-    return read_data(path, what="a system", holds="title, device and partitions")
+    data = read_data(path, what="a system", holds="title, device and partitions")
+    check_given_once(path)
+    return data
 
 
 def _over(other: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Put own keys in place of the other's; so it is with the keys of each partition, by name."""
-    partitions = {one["name"]: one for one in other["partitions"]}
+    partitions = {one["name"]: one for one in other.get("partitions", ())}
     match own.get("partitions"):
         case [*given] if all(isinstance(one, dict) for one in given):
             own = own | {"partitions": [partitions.get(one.get("name"), {}) | one for one in given]}

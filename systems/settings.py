@@ -9,10 +9,15 @@ import shlex
 from typing import Any
 
 import systems
+from engine.errors import UsageError
 from systems import Partition, System, launchers, schedulers
+from systems.placeholders import ACCOUNT, DEVICES, replace, speaks_of
 
 ENVIRONMENT = "engine"
 RESULTS = "results/reframe"
+NOWHERE = "(?!)"
+UNKNOWN = "this-machine"
+HOLE = "\0"
 SLURM_DEVICES = "--gpus-per-node={devices}"
 REPORT = {"report_file": f"{RESULTS}/run-report-{{sessionid}}.json"}
 OFTEN = {"poll_rate_min": 4}
@@ -27,12 +32,19 @@ def account() -> str | None:
 
 def access(partition: Partition) -> list[str]:
     charged = account()
-    return [option.format(account=charged) for option in partition.access if charged or "{account}" not in option]
+    return [
+        replace(option, ACCOUNT, charged) for option in partition.access if charged or not speaks_of(ACCOUNT, option)
+    ]
 
 
 def variables(partition: Partition) -> dict[str, str]:
     """Return the environment variables of every job there, with those of its network."""
     return partition.env_vars | (partition.transport.env_vars.value if partition.transport else {})
+
+
+def exported(partition: Partition) -> list[str]:
+    """Return the commands that set the variables. ReFrame's own way runs here what a value has of commands."""
+    return [f"export {name}={shlex.quote(value)}" for name, value in variables(partition).items()]
 
 
 def prepared(partition: Partition) -> list[str]:
@@ -55,28 +67,23 @@ def _partition(system: System, partition: Partition) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": partition.name,
         "descr": system.title,
-        "scheduler": schedulers.NAME if partition.is_local else partition.scheduler,
+        "scheduler": schedulers.OURS.get(partition.scheduler, partition.scheduler),
         "launcher": partition.launcher,
         "access": access(partition),
         "environs": [ENVIRONMENT],
         "features": list(partition.features),
-        "env_vars": [[name, shlex.quote(value)] for name, value in variables(partition).items()],
-        "prepare_cmds": prepared(partition),
+        "prepare_cmds": [*prepared(partition), *exported(partition)],
         "max_jobs": partition.max_jobs,
         "time_limit": partition.time_limit,
-        "extras": {
-            "launcher_options": list(partition.launcher_options),
-            "full_node_options": list(partition.full_node_options),
-            "cpus_per_task": partition.cpus_per_task,
-        },
         "sched_options": {"use_nodes_option": True},
     }
     if partition.cancel_reasons:
         entry["sched_options"]["slurm_job_cancel_reasons"] = list(partition.cancel_reasons)
-    asked = partition.devices_option or (SLURM_DEVICES if partition.scheduler == "slurm" else None)
+    asked = SLURM_DEVICES if partition.devices_option is None and partition.is_slurm else partition.devices_option
     if asked and system.device.kind == "cuda":
-        # _rfm_gpu is ReFrame's own name for what a test's num_gpus_per_node asks for.
-        entry["resources"] = [{"name": "_rfm_gpu", "options": [asked.format(devices="{num_gpus_per_node}")]}]
+        # _rfm_gpu is ReFrame's own name for what a test's num_gpus_per_node asks for. It would fill all other braces.
+        literal = replace(asked, DEVICES, HOLE).replace("{", "{{").replace("}", "}}")
+        entry["resources"] = [{"name": "_rfm_gpu", "options": [literal.replace(HOLE, "{num_gpus_per_node}")]}]
     if system.node.devices and system.device.kind == "cuda":
         entry["devices"] = [{"type": "gpu", "num_devices": system.node.devices.value}]
     if partition.is_local:  # said here, or ReFrame finds it out and keeps it in the home directory
@@ -84,19 +91,36 @@ def _partition(system: System, partition: Partition) -> dict[str, Any]:
     return entry
 
 
-def _system(system: System, here: System) -> dict[str, Any]:
+def _system(system: System, here: System | None) -> dict[str, Any]:
+    if why := system.no_jobs():
+        return _without_jobs(system.name, system.title, system == here, why)
     return {
         "name": system.name,
         "descr": system.title,
-        "hostnames": [".*" if system == here else "(?!)"],
+        "hostnames": [systems.ANY if system == here else NOWHERE],
         "max_local_jobs": 1,
         "partitions": [_partition(system, partition) for partition in system.partitions],
     }
 
 
+def _without_jobs(name: str, title: str, is_here: bool, why: str) -> dict[str, Any]:
+    """Return a system that ReFrame lists, and whose choice it ends with that sentence."""
+    partition = {"name": "none", "scheduler": schedulers.refused(name, why), "launcher": "local", "environs": []}
+    return {"name": name, "descr": title, "hostnames": [systems.ANY if is_here else NOWHERE], "partitions": [partition]}
+
+
+def _systems() -> list[dict[str, Any]]:
+    """Return all systems, and one for this machine where none of them is it, or several are."""
+    try:
+        return [_system(system, systems.here()) for system in SYSTEMS]
+    except UsageError as error:
+        unknown = _without_jobs(UNKNOWN, "this machine", True, str(error))
+        return [*(_system(system, None) for system in SYSTEMS), unknown]
+
+
 SYSTEMS = [systems.load(name) for name in systems.names()]
 site_configuration = {
-    "systems": [_system(system, systems.here()) for system in SYSTEMS],
+    "systems": _systems(),
     "environments": [{"name": ENVIRONMENT}],
     "general": [
         REPORT,

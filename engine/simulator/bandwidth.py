@@ -167,4 +167,4 @@ def lacking(system: "System", measured: "Measured | None") -> list[str]:
 
 
 def _is_one_node(system: "System") -> bool:
-    return all(partition.is_local for partition in system.partitions)
+    return bool(system.partitions) and all(partition.is_local for partition in system.partitions)

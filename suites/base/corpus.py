@@ -12,8 +12,8 @@ class Corpus(Prepared):
 
     vocabulary = variable(int, value=2048)
     most_bytes = variable(int, value=8_000_000)
-    into, made = "corpus", "tokens"
+    into, made, source = "corpus", "tokens", sysconfig.get_path("stdlib")
 
     def options(self) -> list[str]:
-        words = ["prepare", "--source", sysconfig.get_path("stdlib"), "--vocab-size", str(self.vocabulary)]
+        words = ["prepare", "--source", self.source, "--vocab-size", str(self.vocabulary)]
         return [*words, "--max-bytes", str(self.most_bytes)]

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from reframe.utility.sanity import make_performance_function
 from suites.base import staging
 from suites.base.allocation import Allocation
 from suites.base.figures import Figures
+from suites.base.launch import Launched
 from suites.base.night import Worth
 from suites.base.transport import mismatch
 from systems import SystemFileError, references
@@ -46,7 +46,7 @@ def scheduler_says(state: str | None, stderr: str) -> str | None:
     return state if state in ENDED_BY_THE_SCHEDULER else None
 
 
-class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
+class EngineTest(Launched, Allocation, rfm.RunOnlyRegressionTest):
     """Runs `python -m engine ...` with one rank a device. A subclass gives the study's name and the options.
 
     device: cpu or cuda; by default what the system's devices are. ranks_per_node: the most that a node gets. staged:
@@ -57,7 +57,6 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
 
     valid_systems = ["*"]
     valid_prog_environs = ["*"]
-    python = variable(str, value=sys.executable)
     device = variable(str, value="")
     ranks_per_node = variable(int, type(None), value=None)
     staged = variable(typ.Bool, value=False)
@@ -122,14 +121,11 @@ class EngineTest(Allocation, rfm.RunOnlyRegressionTest):
     @run_before("run")
     def write_launch_line(self) -> None:
         """The engine's command line, with every option spelled out."""
-        extras = self.current_partition.extras
-        self.num_cpus_per_task = extras.get("cpus_per_task")
-        full = extras.get("full_node_options", []) if self.fills_its_nodes else []
-        self.job.launcher.options = [*extras.get("launcher_options", []), *full]
+        self.write_launcher(full=self.fills_its_nodes)
         words = [*self.options(), *self.timeout_options]
         for name, value in self.labels().items():
             words += ["--label", f"{name}={value}"]
-        self.executable = shlex.quote(self.python)
+        self.executable = self.in_container(words)
         self.executable_opts = ["-m", "engine", *map(shlex.quote, words), "--out", self.out]
 
     @run_before("run")

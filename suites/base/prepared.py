@@ -1,29 +1,31 @@
 """What is trained on is prepared by a job, once for all tests that read it."""
 
 import shlex
-import sys
 from pathlib import Path
 
 import reframe as rfm
 import reframe.utility.sanity as sn
-from reframe.core.builtins import run_before, sanity_function, variable
+from reframe.core.builtins import run_before, sanity_function
 
 from engine.models.catalogue import lookup
 from suites.base.allocation import Allocation
+from suites.base.launch import Launched
 from suites.base.point_training import ON_THIS_MACHINE, SYSTEM
 
+SOURCE = "/par4d-source"
 
-class Prepared(Allocation, rfm.RunOnlyRegressionTest):
+
+class Prepared(Launched, Allocation, rfm.RunOnlyRegressionTest):
     """A fixture that runs `engine data ...` in a job; beside ReFrame where a job would take a node of GPUs.
 
-    into: the name of its folder. made: what the command says that it has made, such as tokens.
+    into: the name of its folder. made: what the command says that it has made, such as tokens. source: the folder of
+    this machine that it is made of, if any, which in a container has another place: it may be a Python's own.
     """
 
-    python = variable(str, value=sys.executable)
     num_tasks = 1
     local = SYSTEM.device.kind == "cuda" and not ON_THIS_MACHINE
     time_limit = None if local else "1m"
-    into = made = ""
+    into = made = source = ""
 
     def options(self) -> list[str]:
         """Return the words of the command behind `data`, without --out."""
@@ -35,8 +37,12 @@ class Prepared(Allocation, rfm.RunOnlyRegressionTest):
 
     @run_before("run")
     def write_command(self) -> None:
-        self.executable = shlex.quote(self.python)
-        self.executable_opts = ["-m", "engine", "data", *map(shlex.quote, self.options()), "--out", self.into]
+        words, elsewhere = self.options(), dict[str, str]()
+        if self.container and self.source in words:
+            words[words.index(self.source)], elsewhere = SOURCE, {self.source: SOURCE}
+        self.write_launcher()
+        self.executable = self.in_container([], elsewhere)
+        self.executable_opts = ["-m", "engine", "data", *map(shlex.quote, words), "--out", self.into]
 
     @sanity_function
     def it_was_written(self) -> bool:

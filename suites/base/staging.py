@@ -19,7 +19,6 @@ ROOT = Path(systems.__file__).parents[1]
 ARCHIVE = ".packed.tar"
 PYTHON = '"$PAR4D_STAGED"/.venv/bin/python'
 """A job script that has staged writes the Python so."""
-SCHEDULERS = {"slurm", "squeue"}
 
 
 class NotStaged(ReframeError):
@@ -29,9 +28,15 @@ class NotStaged(ReframeError):
 def command(partition: Partition, *, dry: bool, root: Path = ROOT) -> str:
     """Return the line of a job script that stages. A dry run needs nothing packed.
 
-    Raises NotStaged where the scheduler copies to no nodes, or what is packed isn't as new as what it was packed of.
+    Raises NotStaged where ranks have a container, the scheduler copies to no nodes, or what is packed isn't as new as
+    what it was packed of.
     """
-    if partition.scheduler not in SCHEDULERS:
+    if partition.container:
+        raise NotStaged(
+            f"staged=yes copies .venv, and ranks of {partition.name} run in the container {partition.container.image}, "
+            "which is one file already: leave it out"
+        )
+    if not partition.is_slurm:
         raise NotStaged(f"staged=yes takes Slurm's sbcast, which {partition.scheduler} doesn't have: leave it out")
     archive = root / ARCHIVE
     if not dry:

@@ -6,13 +6,15 @@ import socket
 from engine.errors import UsageError
 from systems import System
 
-SUBMITS = {"slurm": "sbatch", "squeue": "sbatch", "lsf": "bsub"}
+SUBMITS = {"slurm": "sbatch", "squeue": "sbatch", "lsf": "bsub", "pbs": "qsub", "pbspro": "qsub", "torque": "qsub"}
 
 
 def check_here(system: System, done: str) -> None:
     """Raise UsageError if no job of the system can be submitted. done: what a job does to it: "calibrated"."""
     if not system.may_be_here():
         raise UsageError(f"{system.name} is {done} on {system.name}, and this machine, {socket.gethostname()}, isn't.")
+    if why := system.no_jobs():
+        raise UsageError(why)
     for partition in system.partitions:
         program = SUBMITS.get(partition.scheduler)
         if program and shutil.which(program) is None:

@@ -2,13 +2,18 @@
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from reframe.core.backends import getlauncher, getscheduler
 from reframe.core.config import load_config
+from reframe.core.exceptions import ConfigError
 from waiting import LONG_S
 
 import systems
+from engine.errors import UsageError
+from engine.simulator.bandwidth import lacking
+from suites.base.submission import check_here
 from systems import settings
 
 EVERY_PARTITION = [(name, partition) for name in systems.names() for partition in systems.load(name).partitions]
@@ -86,3 +91,76 @@ def test_a_partition_may_name_what_no_waiting_mends_and_otherwise_reframe_decide
     }
     assert "Nodes required for job are DOWN" in options["vcluster"]["slurm_job_cancel_reasons"]
     assert "slurm_job_cancel_reasons" not in options["frontier"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of systems in place of the project's own: two with partitions, and one that is only planned with."""
+    start = "title: a machine\ndevice: {name: a device, kind: cpu}\nnode: {}\n"
+    partitions = "partitions: [{name: cpu, scheduler: slurm, launcher: srun, time_limit: 10m}]\n"
+    for name in ("one", "other"):
+        (tmp_path / f"{name}.yaml").write_text(f"{start}here: {{hostnames: [^{name}$]}}\n{partitions}")
+    (tmp_path / "plan.yaml").write_text(start)
+    (tmp_path / ".#one.yaml").write_text("an editor's")
+    monkeypatch.setattr(systems, "FOLDER", tmp_path)
+    systems._load.cache_clear()
+    return tmp_path
+
+
+def configured(host: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """Return ReFrame's systems on that host."""
+    monkeypatch.setattr("socket.gethostname", lambda: host)
+    monkeypatch.setattr("socket.getfqdn", lambda: host)
+    monkeypatch.setattr(settings, "SYSTEMS", [systems.load(name) for name in systems.names()])
+    found = {system["name"]: system for system in settings._systems()}
+    systems._load.cache_clear()
+    return found
+
+
+def here(found: dict[str, dict[str, Any]]) -> list[str]:
+    return [name for name, system in found.items() if system["hostnames"] == [".*"]]
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_is_only_planned_with_is_planned_on_several_nodes_and_runs_nothing_here() -> None:
+    plan = systems.load("plan")
+    assert {"node.devices", "node.nics", "node.nic_bytes_per_s"} <= {*lacking(plan, None)}
+    with pytest.raises(UsageError, match=r"plan\.yaml has no partitions"):
+        check_here(plan, "calibrated")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_system_that_runs_no_jobs_ends_in_a_sentence_when_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = configured("one", monkeypatch)
+    assert here(found) == ["one"]
+    (none,) = found["plan"]["partitions"]
+    with pytest.raises(ConfigError, match=r"plan\.yaml has no partitions"):
+        getscheduler(none["scheduler"])
+
+
+def test_a_host_that_is_no_system_or_several_is_told_so_by_reframe(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = configured("nowhere", monkeypatch)
+    assert here(found) == [settings.UNKNOWN]
+    with pytest.raises(ConfigError, match="none of one, other, plan: name one by --system"):
+        getscheduler(found[settings.UNKNOWN]["partitions"][0]["scheduler"])
+    other = folder / "other.yaml"
+    other.write_text(other.read_text().replace("^other$", "^one"))
+    found = configured("one", monkeypatch)
+    assert here(found) == [settings.UNKNOWN]
+    with pytest.raises(ConfigError, match=r"one and other .*: name one by --system"):
+        getscheduler(found[settings.UNKNOWN]["partitions"][0]["scheduler"])
+
+
+def test_a_system_like_another_shares_its_host_and_the_other_is_chosen(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "one2.yaml").write_text("like: one\ntitle: other nodes\n")
+    assert here(configured("one", monkeypatch)) == ["one"]
+
+
+def test_a_file_with_another_ending_is_told_how_to_be_called(folder: Path) -> None:
+    (folder / "third.yml").write_text("title: a machine")
+    with pytest.raises(UsageError, match=r"third\.yml.* third\.yaml"):
+        systems.load("third")
