@@ -25,20 +25,21 @@ pytestmark = pytest.mark.slow
 WEAK_SCALING = ["-c", "suites/weak_scaling.py", "--system", "local", *QUICK]
 STRONG_SCALING = ["-c", "suites/strong_scaling.py"]
 VALIDATION = ["-c", "suites/validation.py", "-S", "Validation.grid=1x1x2x1"]
+ODD = "it's a Prüfung & $5"
 THREE = ["-S", "iterations=3"]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Weak scaling on one and two ranks, and validation on two, three iterations each, with their fixtures. Only four
-    ranks have a target, which no machine reaches.
+    """Weak scaling on one and two ranks, and validation on two, three iterations each, with their fixtures, all of it
+    in folders whose names a shell would read otherwise. Only four ranks have a target, which no machine reaches.
     """
     both = [*WEAK_SCALING, *VALIDATION, *THREE, "-n", "local-[12]-|^Validation", "-S", "WeakScaling.canary=yes"]
     counters = tmp_path_factory.mktemp("sys")
-    root = short(tmp_path_factory.mktemp("root"), peaks=["fp32", "fp64"])
+    root = short(tmp_path_factory.mktemp(ODD), peaks=["fp32", "fp64"])
     aim(root, ranks=4)
     with used_up(counters):
-        return reframe(tmp_path_factory.mktemp("local"), *both, root=root, PAR4D_SYSFS=str(counters))
+        return reframe(tmp_path_factory.mktemp(ODD), *both, root=root, PAR4D_SYSFS=str(counters))
 
 
 @pytest.fixture(scope="module")
