@@ -1,39 +1,45 @@
 """Prints whose GPUs this machine has, `cuda`, `rocm` or `none`, and which system it is, or `unknown`.
 
-ci/setup and ci/peers ask before anything is installed: no package is needed, and of a system's file two lines are read.
-A login node has no GPU of its own, but its name tells.
+ci/setup and ci/peers ask before PyTorch is chosen, with PyYAML and pydantic alone: systems' files are read as all else
+reads them. A login node has no GPU of its own, but its name tells. Of a file that can't be used a sentence tells; the
+exit code is 2 where it is this machine's.
 """
 
-import os
-import re
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-HERE = re.compile(r"^here:\n  hostnames: \[(.*)\]\n(?:  environment: \{(.*)\}\n)?", re.MULTILINE)
-GPUS = re.compile(r"^    features: \[.*\b(cuda|rocm)\b.*\]", re.MULTILINE)
+sys.path.insert(0, str(ROOT))
+
+import systems  # noqa: E402, after its place is known
+from systems.files import SystemFileError  # noqa: E402
 
 
-def signs(text: str) -> tuple[list[str], dict[str, str]]:
-    """By these host names (regular expressions) and variables a system's file tells that this machine is it."""
-    found = HERE.search(text)
-    if found is None:
-        return [], {}
-    return re.findall("'([^']*)'", found[1]), dict(re.findall(r"(\w+): (\w+)", found[2] or ""))
+def gpus_of(system: systems.System) -> str | None:
+    """Return whose GPUs a system has, by the features of its partitions or else by the maker's name; None if none."""
+    features = {feature for partition in system.partitions for feature in partition.features}
+    if system.device.kind != "cuda":
+        return None
+    return "rocm" if "rocm" in features or ("AMD" in system.device.name and "cuda" not in features) else "cuda"
 
 
 def systems_here(folder: Path = ROOT / "systems") -> Iterator[tuple[str, str]]:
-    """Give each system with GPUs that this machine is: whose GPUs they are, and its name."""
-    hosts = {socket.gethostname(), socket.getfqdn()}
-    for file in sorted(folder.glob("*.yaml")):
-        text = file.read_text()
-        names, variables = signs(text)
-        here = any(re.search(name, host) for name in names for host in hosts)
-        here = here or any(os.environ.get(name) == value for name, value in variables.items())
-        if here and (whose := GPUS.search(text)):
-            yield whose[1], file.stem
+    """Give each system with GPUs that this machine is: whose GPUs they are, and its name.
+
+    A file that can't be used is told on standard error. Raises SystemFileError where its `here` says that it is this
+    machine's.
+    """
+    for file in systems.files(folder):
+        try:
+            system = systems.read(file)
+        except SystemFileError as error:
+            if systems.is_bad_here(file):
+                raise
+            sys.stderr.write(f"{error}\n")
+            continue
+        if system.is_here() and (whose := gpus_of(system)):
+            yield whose, system.name
 
 
 def gpus(devices: Path = Path("/dev")) -> str:
@@ -43,5 +49,18 @@ def gpus(devices: Path = Path("/dev")) -> str:
     return "cuda" if (devices / "nvidiactl").exists() else "none"
 
 
+def main() -> int:
+    try:
+        found = [*systems_here()] or [(gpus(), "unknown")]
+    except SystemFileError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    if len({whose for whose, _ in found}) > 1:
+        sys.stderr.write(f"This machine is {' and '.join(name for _, name in found)} by `here` of systems' files.\n")
+        return 2
+    sys.stdout.write(" ".join(found[0]) + "\n")
+    return 0
+
+
 if __name__ == "__main__":
-    sys.stdout.write(" ".join(next(systems_here(), (gpus(), "unknown"))) + "\n")
+    sys.exit(main())

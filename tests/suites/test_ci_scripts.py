@@ -1,7 +1,6 @@
 """The scripts in ci/: they parse, and say kindly what is missing."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -12,11 +11,11 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import yaml
 from waiting import LONG_S
 
 import bounds
 import gpus
-import systems
 from engine.peers import environments
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +54,9 @@ def clone(tmp_path: Path) -> Path:
     """A project that was never set up."""
     shutil.copytree(ROOT / "ci", tmp_path / "ci")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "readers").mkdir()
+    for name in READERS:
+        (tmp_path / "readers" / name).symlink_to(Path(yaml.__file__).parents[1] / name)
     return tmp_path
 
 
@@ -62,6 +64,14 @@ def clone(tmp_path: Path) -> Path:
 def test_every_script_parses_and_is_executable_unless_it_is_sourced(script: str) -> None:
     assert bash(f"bash -n {script}", ROOT).returncode == 0
     assert os.access(ROOT / script, os.X_OK) == (script not in ("ci/env.sh", "ci/stage"))
+
+
+@pytest.mark.parametrize("name", ["$5", 'a"b', "a:b"])
+def test_setup_refuses_a_folder_that_its_tools_would_read_otherwise(clone: Path, name: str) -> None:
+    shutil.copytree(clone / "ci", clone / name / "ci")
+    done = subprocess.run([clone / name / "ci" / "setup"], capture_output=True, text=True, timeout=LONG_S, check=False)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, str(clone / name) in line) == (2, True)
 
 
 def test_without_a_new_enough_python_setup_says_what_to_install(clone: Path) -> None:
@@ -132,6 +142,7 @@ case "$*" in
                 cd "$PYTHONPATH/torch-$version.dist-info"
                 printf 'Metadata-Version: 2.1\nName: torch\nVersion: %s\n' "$version" >METADATA
                 ;;
+            *"-- pyyaml pydantic"*) mkdir -p "$PYTHONPATH" && ln -s "$READERS"/* "$PYTHONPATH" ;;
         esac
         ;;
     *"-m compileall "*) ;;
@@ -139,8 +150,9 @@ case "$*" in
 esac
 """
 """A Python with no packages but those on PYTHONPATH, that says what it was told to make and to install. Of that it
-installs PyTorch.
+installs PyTorch, and what reads systems' files.
 """
+READERS = ("yaml", "pydantic", "pydantic_core", "annotated_types", "typing_extensions.py", "typing_inspection")
 
 
 @dataclass(frozen=True)
@@ -152,13 +164,20 @@ class Told:
     pip: list[str]
 
 
-def with_python(clone: Path, script: str, *, torch: str | None, refused: str = "nothing", **environment: str) -> Told:
-    """A script, where a Python has this torch or none."""
+def with_python(
+    clone: Path, script: str, *, torch: str | None, refused: str = "nothing", ready: bool = False, **environment: str
+) -> Told:
+    """A script, where a Python has this torch or none. ready: whether it has what reads systems' files."""
     python, told, packages = clone / "python", clone / "told", clone / "packages"
     python.write_text(PYTHON)
     python.chmod(0o755)
     told.touch()
-    shutil.copytree(ROOT / "systems", clone / "systems", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    shutil.copytree(ROOT / "systems", clone / "systems", dirs_exist_ok=True)
+    (clone / "engine").mkdir(exist_ok=True)
+    for file in (ROOT / "engine").glob("*.py"):
+        shutil.copy(file, clone / "engine")
+    if ready:
+        shutil.copytree(clone / "readers", packages, symlinks=True)
     if torch is not None:
         (packages / "torch").mkdir(parents=True)
         (packages / "torch" / "__init__.py").touch()
@@ -166,6 +185,7 @@ def with_python(clone: Path, script: str, *, torch: str | None, refused: str = "
         metadata.parent.mkdir()
         metadata.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {torch}\n")
     own = {"TOLD": str(told), "REFUSED": refused, "PYTHONPATH": str(packages), "PAR4D_PYTHON": str(python)}
+    own["READERS"] = str(clone / "readers")
     done = bash(script, clone, **own, **environment)
     lines = told.read_text().splitlines()
     installed = [line.split(" --no-compile ")[1] for line in lines if " pip " in line]
@@ -174,34 +194,35 @@ def with_python(clone: Path, script: str, *, torch: str | None, refused: str = "
 
 PERLMUTTER, FRONTIER = {"NERSC_HOST": "perlmutter"}, {"LMOD_SYSTEM_NAME": "frontier"}
 ROCM = "https://download.pytorch.org/whl/rocm6.4"
+ASKED = "-- pyyaml pydantic"
 plain = pytest.mark.skipif([*gpus.systems_here()] != [] or gpus.gpus() == "rocm", reason="this is no plain machine")
 
 
 @pytest.mark.parametrize(
     ("where", "torch", "installed"),
     [
-        pytest.param({}, None, "torch==2.13.0", marks=plain),
-        pytest.param({}, "2.4.0", "torch==2.13.0", marks=plain),
-        (PERLMUTTER, "2.9.1", None),
-        (FRONTIER, "2.9.1+rocm6.4", None),
-        ({**FRONTIER, "PAR4D_TORCH": f"torch==2.9.1 {ROCM}"}, None, f"--index-url {ROCM} -- torch==2.9.1"),
-        ({**PERLMUTTER, "PAR4D_TORCH": "torch==2.13.0"}, "2.9.1", "-- torch==2.13.0"),
-        ({**PERLMUTTER, "PAR4D_VERSIONS": "newest"}, "2.9.1", "-- torch"),
-        ({**PERLMUTTER, "PAR4D_VERSIONS": "lowest"}, "2.9.1", f"-- torch=={bounds.bounds()['torch']}"),
+        pytest.param({}, None, [ASKED, "-- torch==2.13.0"], marks=plain),
+        pytest.param({}, "2.4.0", [ASKED, "-- torch==2.13.0"], marks=plain),
+        (PERLMUTTER, "2.9.1", []),
+        (FRONTIER, "2.9.1+rocm6.4", []),
+        ({**FRONTIER, "PAR4D_TORCH": f"torch==2.9.1 {ROCM}"}, None, [f"--index-url {ROCM} -- torch==2.9.1"]),
+        ({**PERLMUTTER, "PAR4D_TORCH": "torch==2.13.0"}, "2.9.1", ["-- torch==2.13.0"]),
+        ({**PERLMUTTER, "PAR4D_VERSIONS": "newest"}, "2.9.1", ["-- torch"]),
+        ({**PERLMUTTER, "PAR4D_VERSIONS": "lowest"}, "2.9.1", [f"-- torch=={bounds.bounds()['torch']}"]),
     ],
 )
 def test_setup_keeps_the_torch_of_its_python_and_else_installs_what_is_right_or_asked_for(
-    clone: Path, where: dict[str, str], torch: str | None, installed: str | None
+    clone: Path, where: dict[str, str], torch: str | None, installed: list[str]
 ) -> None:
     told = with_python(clone, "ci/setup", torch=torch, **where)
     assert told.done.returncode == 0, told.done.stderr
-    assert ("--system-site-packages" in told.venv) == (installed is None)
+    assert ("--system-site-packages" in told.venv) == (not installed)
     kept = [file.read_text().strip() for file in clone.glob(".venv/lib/python3.*/site-packages/*.pth")]
-    assert kept == ([str(clone / "packages")] if installed is None else [])
+    assert kept == ([] if installed else [str(clone / "packages")])
     *first, last = told.pip
     assert last.startswith("--editable")
     assert ("--constraint" in last) == (where.get("PAR4D_VERSIONS") == "lowest")
-    assert [line.endswith(str(installed)) for line in first] == [True] * (installed is not None)
+    assert first == installed
 
 
 @pytest.mark.parametrize(
@@ -217,10 +238,9 @@ def test_setup_installs_no_torch_by_a_guess_on_a_supercomputer(
 ) -> None:
     told = with_python(clone, "ci/setup", torch=torch, **where)
     assert told.done.returncode == 2
-    assert told.venv == ""
-    assert told.pip == []
-    (line,) = told.done.stderr.splitlines()
-    assert expected in line
+    assert told.pip == [ASKED]
+    assert not (clone / ".venv" / "par4d-installed").exists()
+    assert expected in told.done.stderr.splitlines()[-1]
 
 
 def test_setup_refuses_a_torch_that_was_asked_for_and_is_too_old(clone: Path) -> None:
@@ -281,13 +301,13 @@ def externals(clone: Path) -> Path:
 
 
 def test_a_peer_s_torch_is_of_the_index_of_ours_on_rocm_and_pypi_s_on_cuda(externals: Path) -> None:
-    rocm = with_python(externals, "ci/peers litgpt", torch="2.13.0+rocm6.4", **FRONTIER)
+    rocm = with_python(externals, "ci/peers litgpt", torch="2.13.0+rocm6.4", ready=True, **FRONTIER)
     assert rocm.done.returncode == 0, rocm.done.stderr
     assert rocm.pip[:2] == [f"--index-url {ROCM} torch==2.13.0", "torch==2.13.0"]
     shutil.rmtree(externals / "systems")
     shutil.rmtree(externals / "packages")
     (externals / "told").unlink()
-    cuda = with_python(externals, "ci/peers litgpt", torch="2.13.0", **PERLMUTTER)
+    cuda = with_python(externals, "ci/peers litgpt", torch="2.13.0", ready=True, **PERLMUTTER)
     assert cuda.done.returncode == 0, cuda.done.stderr
     assert cuda.pip[0] == "torch==2.13.0"
     assert "--index-url" not in "".join(cuda.pip)
@@ -303,30 +323,11 @@ def test_a_peer_s_torch_is_of_the_index_of_ours_on_rocm_and_pypi_s_on_cuda(exter
 def test_a_peer_whose_torch_can_t_be_had_for_these_gpus_is_told_as_unavailable_with_the_reason(
     externals: Path, monkeypatch: pytest.MonkeyPatch, torch: str, expected: str
 ) -> None:
-    told = with_python(externals, "ci/peers litgpt", torch=torch, refused="--index-url", **FRONTIER)
+    told = with_python(externals, "ci/peers litgpt", torch=torch, ready=True, refused="--index-url", **FRONTIER)
     assert told.done.returncode == 1
     assert not any(line.startswith("torch") for line in told.pip)
     monkeypatch.setattr(environments, "FOLDER", externals / ".venv-peers")
     assert expected in str(environments.lacking("litgpt"))
-
-
-@pytest.mark.parametrize("name", systems.names())
-def test_a_system_is_known_by_its_file_before_anything_is_installed(name: str) -> None:
-    text = (ROOT / "systems" / f"{name}.yaml").read_text()
-    names, variables = gpus.signs(text)
-    if like := re.search(r"^like: (\w+)", text, re.MULTILINE):  # of one machine with that, whose file tells
-        assert systems.load(name).here == systems.load(like[1]).here
-        return
-    here = systems.load(name).here
-    assert (tuple(names), variables) == (here.hostnames, here.environment)
-
-
-def test_a_driver_tells_whose_gpus_there_are(tmp_path: Path) -> None:
-    assert gpus.gpus(tmp_path) == "none"
-    (tmp_path / "nvidiactl").touch()
-    assert gpus.gpus(tmp_path) == "cuda"
-    (tmp_path / "kfd").touch()
-    assert gpus.gpus(tmp_path) == "rocm"
 
 
 TOOL = """#!/bin/sh
