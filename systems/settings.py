@@ -12,6 +12,7 @@ import systems
 from engine.errors import UsageError
 from systems import Partition, System, launchers, schedulers
 from systems.placeholders import ACCOUNT, DEVICES, replace, speaks_of
+from systems.placement import PBS
 
 ENVIRONMENT = "engine"
 RESULTS = "results/reframe"
@@ -19,6 +20,8 @@ NOWHERE = "(?!)"
 UNKNOWN = "this-machine"
 HOLE = "\0"
 SLURM_DEVICES = "--gpus-per-node={devices}"
+FIRST_NODE = 'export MASTER_ADDR="${MASTER_ADDR:-$(head -n 1 "$PBS_NODEFILE")}"'
+"""Only the first node of a job of PBS can read the list of nodes."""
 REPORT = {"report_file": f"{RESULTS}/run-report-{{sessionid}}.json"}
 OFTEN = {"poll_rate_min": 4}
 """How often ReFrame asks a scheduler of one's own: its usual rate falls, and sees a job of seconds much too late."""
@@ -54,6 +57,8 @@ def prepared(partition: Partition) -> list[str]:
     network was taken. NCCL_NET may be a module's too.
     """
     commands = list(partition.prepare_cmds)
+    if partition.scheduler in PBS:
+        commands.append(FIRST_NODE)
     if partition.transport:
         network = shlex.quote(partition.transport.nccl_net)
         commands.append("unset NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_DEBUG_FILE")

@@ -78,6 +78,7 @@ SCRIPTS = {
         [
             *("module use /soft/modulefiles", "module load conda"),
             'export MASTER_ADDR=$(head -n 1 "$PBS_NODEFILE")',
+            'export MASTER_ADDR="${MASTER_ADDR:-$(head -n 1 "$PBS_NODEFILE")}"',
         ],
         "mpiexec -n 16 --ppn 4 --depth=8 --cpu-bind depth",
     ),
