@@ -4,33 +4,28 @@
     reframe -c suites/bandwidth.py --system vcluster -S nodes=2 -r
 
 A run that ends well fills systems/measured/SYSTEM.yaml, from which a planner takes the machine's bandwidths. It takes
-four nodes, as rings of two nodes and of four part the latency of a step from what small messages lose.
+four nodes, as rings of two nodes and of four part the latency of a step from what small messages lose; where the
+partition has fewer it takes all of them.
 """
 
-import os
-
 import reframe as rfm
-from reframe.core.builtins import run_after, run_before, variable
+from reframe.core.builtins import run_before, variable
 from reframe.core.logging import getlogger
 from reframe.utility import typecheck as typ
 
 import systems
 from engine.result.links import Links
 from engine.result.schema import Result, parse
-from suites.base.engine_test import EngineTest
 from suites.base.figures import Figures
 from suites.base.kept import links_of, superseded
 from suites.base.night import NIGHTLY, Worth
-from suites.base.point_training import FEWEST_CORES, ON_THIS_MACHINE
 from suites.base.series import CALIBRATION
+from suites.base.whole_nodes import WholeNodes
 from systems import store
-
-MOST_RANKS_HERE = 8
-"""A machine that isn't a cluster has so many at most, as a rank takes a core."""
 
 
 @rfm.simple_test
-class Bandwidth(EngineTest):
+class Bandwidth(WholeNodes):
     """`engine bench collectives` on all devices of some nodes.
 
     message_bytes: the size of the largest message; 0 takes the engine's default. keep: whether the system's file is
@@ -41,17 +36,11 @@ class Bandwidth(EngineTest):
     study = "bandwidth"
     worth = Worth.LINKS
     tags = {"bandwidth", NIGHTLY, CALIBRATION}
-    nodes = 1 if ON_THIS_MACHINE else 4
+    usual_nodes, most_ranks_here = 4, 8
     message_bytes = variable(int, value=0)
     time_budget_s = variable(float, value=90.0)
     keep = variable(typ.Bool, value=True)
     time_limit = "3m"
-
-    @run_after("init")
-    def take_whole_nodes(self) -> None:
-        devices = self.system.node.devices
-        here = min(MOST_RANKS_HERE, max(FEWEST_CORES, os.cpu_count() or 1))
-        self.num_tasks = self.nodes * (devices.value if devices else here)
 
     def options(self) -> list[str]:
         words = ["bench", "collectives", "--device", self.device, "--time-budget", f"{self.time_budget_s:g}"]

@@ -27,7 +27,7 @@ from engine.pipeline.registry import ScheduleChoice
 from suites.base.comparison import PeerComparison
 from suites.base.matches import case_of, matches, our_micro_batch, room
 from suites.base.night import Worth
-from suites.base.point_training import ON_THIS_MACHINE, SYSTEM, PointTraining
+from suites.base.point_training import SYSTEM, PointTraining
 from suites.base.series import AUTO, Point
 from suites.base.training import PlannedGrid, planned_grid
 
@@ -56,7 +56,7 @@ class Baseline(PeerComparison, PointTraining):
 
     def plan_options(self, data: str) -> list[str]:
         """A machine without a scheduler is one node with all ranks, by which the engine chooses a grid."""
-        here = ON_THIS_MACHINE and not self.ranks_of_a_node
+        here = self.partition.is_local and not self.ranks_of_a_node
         return [*super().plan_options(data), *(["--devices-per-node", str(self.num_tasks)] if here else [])]
 
     @run_after("init")

@@ -73,6 +73,10 @@ class KernelTuning(OfOneRank):
     descr = "matrix products of a rank in all modes"
     point = points_of("kernel_tuning")
 
+    @property
+    def started_ranks(self) -> int | None:
+        return self.num_tasks if self.device == "cpu" else 1
+
     @run_after("setup")
     def take_one_accelerator(self) -> None:
         if self.device != "cpu":
@@ -140,12 +144,17 @@ class TunedStep(OfOneRank):
     rounds = variable(int, value=6)  # of fewer one job has no interval
     steps_per_round = variable(int, value=2)
     always = variable(typ.Bool, value=SYSTEM.device.kind == "cpu")
+    plane: Grid | None = None
 
     @run_after("init")
     def follow_the_products(self) -> None:
         (same,) = KernelTuning.get_variant_nums(point=lambda point: point == self.point)
         self.products = KernelTuning.variant_name(same)
         self.depends_on(self.products)
+
+    @property
+    def started_ranks(self) -> int | None:
+        return None if self.plane is None else self.plane.size
 
     @run_after("setup")
     def take_a_plane(self) -> None:

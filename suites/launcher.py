@@ -3,8 +3,8 @@
     reframe -c suites/weak_scaling.py --system frontier
 
 runs there; on any other machine it says so and makes a dry run. All options are ReFrame's own, and an action that is
-given (-r, -l, --dry-run ...) is respected. A selection that matches no test is an error, which ReFrame calls a pass.
-A list (-l, -L) ends with what its tests cost at most.
+given (-r, -l, --dry-run ...) is respected. What is mistyped, and a selection of which no test runs, are errors
+(base/refusals.py), which ReFrame calls a pass. A list (-l, -L) ends with what its tests cost at most (base/costs.py).
 
 ci/bin/reframe starts it, and ci/env.sh puts that before ReFrame's own script on PATH.
 """
@@ -19,10 +19,10 @@ import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import NoReturn
 
 import systems
-from engine.errors import UsageError
+from engine.errors import UsageError, nearest
 from engine.output import complain
 
 SETTINGS = Path(systems.__file__).with_name("settings.py")
@@ -32,7 +32,6 @@ ACTIONS = (
     *("--list-stored-sessions", "--list-stored-testcases", "--describe-stored-sessions", "--describe-stored-testcases"),
     *("--delete-stored-sessions", "--performance-compare", "--detect-host-topology", "--version", "--help"),
 )
-SHOWN_OF_A_FIXTURE = ("unique_name", "nodes", "time_limit_s", "node_hours")
 SHORT_ACTION = re.compile(r"-[Rvq]*[hlLrV]")
 
 
@@ -41,16 +40,26 @@ def main() -> None:
     try:
         arguments = complete(sys.argv[1:])
     except UsageError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(2)
+        _end(error)
     sys.argv[1:] = arguments
     from reframe.frontend import cli  # after the configuration is chosen, and not for a mistyped system
 
-    _refuse_no_tests(cli)
-    _show_allocations(cli)
+    from suites.base.costs import show_allocations
+    from suites.base.refusals import refuse_all
+
+    refuse_all(cli)
+    show_allocations(cli)
     _skip_unseen_warnings()
     _tell_of_logs()
-    cli.main()
+    try:
+        cli.main()
+    except UsageError as error:
+        _end(error)
+
+
+def _end(error: UsageError) -> NoReturn:
+    sys.stderr.write(f"{error}\n")
+    sys.exit(2)
 
 
 def complete(arguments: Sequence[str]) -> list[str]:
@@ -59,15 +68,18 @@ def complete(arguments: Sequence[str]) -> list[str]:
     Says on standard error when it makes the run a dry one. Raises UsageError for an unknown system or a bad file.
     """
     ours = _configure(arguments)
+    wanted = _value(arguments, "--system") or os.environ.get("RFM_SYSTEM") or ""
+    name, _, partition = wanted.partition(":")
     if ours:
-        for name in systems.names():
-            systems.load(name)  # a bad file gives one sentence here, and a stack trace in ReFrame
+        for known in systems.names():
+            systems.load(known)  # a bad file gives one sentence here, and a stack trace in ReFrame
+        if partition and name in systems.names():
+            _check_partition(systems.load(name), partition)
     if not arguments or has_action(arguments):
         return list(arguments)
-    wanted = _value(arguments, "--system") or os.environ.get("RFM_SYSTEM")
-    if not ours or wanted is None:
+    if not ours or not wanted:
         return [*arguments, "--run"]
-    system = systems.load(wanted.partition(":")[0])
+    system = systems.load(name)
     if system.is_here():
         return [*arguments, "--run"]
     sys.stderr.write(
@@ -75,6 +87,13 @@ def complete(arguments: Sequence[str]) -> list[str]:
         "nothing is submitted (-r submits all the same).\n"
     )
     return [*arguments, "--dry-run"]
+
+
+def _check_partition(system: systems.System, name: str) -> None:
+    """Raise UsageError for a partition that the system doesn't have."""
+    known = [partition.name for partition in system.partitions]
+    if name not in known:
+        raise UsageError(f"{system.name} has no partition {name!r}: {nearest(name, known)}")
 
 
 def _configure(arguments: Sequence[str]) -> bool:
@@ -111,75 +130,6 @@ def _value(arguments: Sequence[str], *names: str) -> str | None:
         elif word in names and position + 1 < len(arguments):
             found = arguments[position + 1]
     return found
-
-
-def _refuse_no_tests(cli: Any) -> None:
-    """Make ReFrame's command line fail where it would list or run no test at all."""
-    from reframe.core.exceptions import ReframeError
-
-    def require(tests: Sequence[Any]) -> None:
-        if not tests:
-            raise ReframeError(
-                "no test matches the selection: check -c, -n, -t and --system, or list all tests with -c suites -R -l"
-            )
-
-    class Runner(cli.Runner):
-        def runall(self, testcases: Sequence[Any], restored_cases: Sequence[Any] | None = None) -> None:
-            super().runall(testcases, restored_cases)
-            require([*testcases, *(restored_cases or ())])
-
-    list_checks = cli.list_checks
-
-    def list_some(testcases: Sequence[Any], *arguments: Any) -> None:
-        require(testcases)
-        list_checks(testcases, *arguments)
-
-    cli.Runner, cli.list_checks = Runner, list_some
-
-
-def _show_allocations(cli: Any) -> None:
-    """Make ReFrame's lists end with what their tests cost at most, and tests described name the jobs of their fixtures,
-    which ReFrame leaves out.
-    """
-    list_checks, describe_checks = cli.list_checks, cli.describe_checks
-
-    def list_all(testcases: Sequence[Any], printer: Any, *arguments: Any) -> None:
-        list_checks(testcases, printer, *arguments)
-        if sentence := allocation([case.check for case in testcases]):
-            printer.info(f"{sentence}\n")
-
-    def describe_all(testcases: Sequence[Any], printer: Any) -> None:
-        for case in testcases:
-            for check in _ours([case.check]):
-                needed = sorted(_ours(_needed(case)), key=lambda one: str(one.unique_name))
-                fixtures = [one for one in needed if one.is_fixture()]
-                check.fixture_jobs = [{name: getattr(one, name) for name in SHOWN_OF_A_FIXTURE} for one in fixtures]
-        describe_checks(testcases, printer)
-
-    cli.list_checks, cli.describe_checks = list_all, describe_all
-
-
-def allocation(checks: Iterable[Any]) -> str | None:
-    """Say what these tests and fixtures take together, in a sentence; None if none of them is ours."""
-    jobs = [check for check in _ours(checks) if check.nodes]
-    if not jobs:
-        return None
-    tests, nodes = sum(not job.is_fixture() for job in jobs), max(job.nodes for job in jobs)
-    hours, minutes = sum(job.node_hours for job in jobs), sum(job.time_limit_s for job in jobs) / 60
-    return (
-        f"{tests} test{'s' * (tests != 1)}, at most {hours:.1f} node-hours: up to {nodes} node{'s' * (nodes != 1)}, "
-        f"{minutes:.0f} minutes one after the other"
-    )
-
-
-def _ours(checks: Iterable[Any]) -> list[Any]:
-    """Return the tests that say what they take of an allocation (suites/base/allocation.py)."""
-    return [check for check in checks if hasattr(check, "node_hours")]
-
-
-def _needed(case: Any) -> set[Any]:
-    """Return all tests and fixtures that come before a test case."""
-    return {check for other in case.deps for check in (other.check, *_needed(other))}
 
 
 def _skip_unseen_warnings() -> None:

@@ -3,21 +3,19 @@
     reframe -c suites/p2p.py --system perlmutter
     reframe -c suites/p2p.py --system vcluster -S backends=gloo,memory,mpi -r
 
-One job measures within a node and between two, the back ends in turns. MPI takes mpi4py, and a launcher of MPI's own.
+One job measures within a node and, where there are two, between them, the back ends in turns. MPI takes mpi4py, and a
+launcher of MPI's own.
 """
 
-import os
-
 import reframe as rfm
-from reframe.core.builtins import run_after, variable
+from reframe.core.builtins import variable
 
-from suites.base.engine_test import EngineTest
 from suites.base.figures import Figures
-from suites.base.point_training import FEWEST_CORES, ON_THIS_MACHINE
+from suites.base.whole_nodes import WholeNodes
 
 
 @rfm.simple_test
-class Transfers(EngineTest):
+class Transfers(WholeNodes):
     """`engine bench p2p` on all devices of some nodes.
 
     backends, sizes: as the command has them; "" takes its defaults.
@@ -26,16 +24,11 @@ class Transfers(EngineTest):
     descr = "messages and all-reduces by back end"
     study = "peak"
     tags = {"p2p"}
-    nodes = 1 if ON_THIS_MACHINE else 2
+    usual_nodes, most_ranks_here = 2, 4
     backends = variable(str, value="")
     sizes = variable(str, value="")
     time_budget_s = variable(float, value=120.0)
     time_limit = "5m"
-
-    @run_after("init")
-    def take_whole_nodes(self) -> None:
-        devices = self.system.node.devices
-        self.num_tasks = self.nodes * (devices.value if devices else min(4, max(FEWEST_CORES, os.cpu_count() or 1)))
 
     def options(self) -> list[str]:
         words = ["bench", "p2p", "--device", self.device, "--time-budget", f"{self.time_budget_s:g}"]

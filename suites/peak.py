@@ -8,13 +8,12 @@ as a point of the system's weak scaling has.
 """
 
 import reframe as rfm
-from reframe.core.builtins import parameter, run_after, run_before, variable
-from reframe.utility import typecheck as typ
+from reframe.core.builtins import parameter, run_after, variable
 
 from suites.base.engine_test import EngineTest
 from suites.base.figures import Figures
 from suites.base.night import NIGHTLY, Worth
-from suites.base.point_training import SYSTEM, too_many_ranks
+from suites.base.point_training import SYSTEM
 from suites.base.series import CALIBRATION, points
 
 SIZES = {"cuda": "1024..65536", "cpu": "256..4096"}
@@ -41,7 +40,6 @@ class DeviceTest(EngineTest):
     tags = {"peak"}
     tags_of_the_usual = {NIGHTLY, CALIBRATION}
     ranks = parameter(RANKS, type=int, loggable=True)
-    oversubscribe = variable(typ.Bool, value=False)
     time_budget_s = variable(float, type(None), value=None)
     time_limit = SHORT[SYSTEM.device.kind]
 
@@ -54,11 +52,6 @@ class DeviceTest(EngineTest):
     def is_usual(self) -> bool:
         """Say whether the trainings whose figures the performance model takes have as many ranks."""
         return self.device == "cuda" or self.ranks == CALIBRATED.devices
-
-    @run_before("setup")
-    def leave_out_what_oversubscribes(self) -> None:
-        if not self.oversubscribe and (reason := too_many_ranks(self.num_tasks)):
-            self.skip(reason)
 
     def budget(self) -> list[str]:
         budget_s = TIME_BUDGET_S[self.device] if self.time_budget_s is None else self.time_budget_s
@@ -76,6 +69,10 @@ class Peak(DeviceTest):
     time_limit = {"cuda": "3m", "cpu": "2m"}[SYSTEM.device.kind]
     dtype = parameter(DTYPES, type=str, loggable=True)
     sizes = variable(str, value="")
+
+    @property
+    def number_format(self) -> str:
+        return str(self.dtype)
 
     def is_usual(self) -> bool:
         return super().is_usual() and self.dtype == CALIBRATED.series.precision

@@ -89,6 +89,7 @@ class OneCurve(Training):
 
     study = "validation"
     variant = ""
+    oversubscribe = True  # two cores may be late, but not wrong
 
     def labels(self) -> dict[str, str]:
         return super().labels() | {"variant": self.variant}
@@ -193,13 +194,15 @@ class UNetAgainstDDP(OfItsData, PeerComparison, EngineTest):
     tags = {"validation"}
     model = variable(str, value=UNET.model, loggable=True)
     reads = "images"
+    precision = UNET.precision
     num_tasks = Grid.parse(GRID).size
+    oversubscribe = True
     time_limit = UNET.limit
 
     def options(self) -> list[str]:
         words = ["bench", "peers", "--peer", "ddp", "--layout", f"1x1x1x{self.num_tasks}", "--grid", GRID]
         words += ["--model", self.model, "--batch-size", str(max(UNET.sequences, self.num_tasks))]
-        words += ["--precision", UNET.precision, "--device", self.device, *self.device_memory_options]
+        words += ["--precision", self.precision, "--device", self.device, *self.device_memory_options]
         return [*words, "--rounds", "2", "--steps-per-round", "1"]
 
     def figures(self) -> Figures:

@@ -77,11 +77,12 @@ def against(commit: str, night: NightRun, node_hours: float, jobs: int) -> int:
     out.unlink(missing_ok=True)  # nobody may take it for this night's
     name, folder = full_name(commit), night.folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    words = ("--setvar", f"Against.checkout={checked_out(name, folder)}", "--setvar", "canary=no", *night.reframe)
-    night = replace(night, folder=folder, reframe=words, select=("--checkpath", str(ROOT / "suites" / "against.py")))
+    select = ("--checkpath", str(ROOT / "suites" / "against.py"))
+    settings = ("--setvar", f"Against.checkout={checked_out(name, folder)}")
+    night = replace(night, folder=folder, select=select, settings=settings)
     every = nightly_tests(night.describe(), history(night.database, night.system))
     chosen = choose(night, every, node_hours, jobs)
-    in_time = replace(night, reframe=(*words, "--repeat", str(jobs))).run(chosen)
+    in_time = replace(night, reframe=(*night.reframe, "--repeat", str(jobs))).run(chosen)
     if not in_time:
         say(OUT_OF_TIME)
     tonight = history(night.database, night.system).of(night.name)

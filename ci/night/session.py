@@ -41,7 +41,7 @@ class NightRun:
     """One night.
 
     folder: where ReFrame runs, and keeps its database. ends: the night's end by time.monotonic(). reframe: more options
-    for ReFrame. select: its options that select tests.
+    for ReFrame. select: its options that select tests. settings: those that set variables of these.
     """
 
     name: str
@@ -50,6 +50,7 @@ class NightRun:
     ends: float
     reframe: tuple[str, ...] = ()
     select: tuple[str, ...] = ("--checkpath", str(ROOT / "suites"), "--recursive", "--tag", NIGHTLY)
+    settings: tuple[str, ...] = OF_A_NIGHT
 
     @property
     def database(self) -> Path:
@@ -65,7 +66,7 @@ class NightRun:
         return self.ends - time.monotonic()
 
     def _words(self, *words: str) -> list[str]:
-        return ["--nocolor", "--system", self.system, *self.select, *OF_A_NIGHT, *self.reframe, *words]
+        return ["--nocolor", "--system", self.system, *self.select, *self.settings, *self.reframe, *words]
 
     def describe(self) -> list[dict[str, Any]]:
         """ReFrame's descriptions of all tests that the night may run. Raises RunError."""

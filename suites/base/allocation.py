@@ -2,9 +2,11 @@
 
 import reframe as rfm
 from reframe.core.builtins import loggable, run_after, run_before, variable
+from reframe.core.runtime import valid_sysenv_comb
 from reframe.utility import typecheck as typ
 
 import systems
+from suites.base import feasible
 from systems import schedulers
 
 LONGEST_COLLECTIVE_S, OF_LIMIT_TO_A_COLLECTIVE = 300, 0.25
@@ -12,19 +14,26 @@ LONGEST_MEETING_S, OF_LIMIT_TO_MEET = 1200, 0.5
 """Ranks, and sides of a contest, are waited for so many seconds at most, and for such a part of their job's time: NCCL
 takes another minute to give up.
 """
+LIMIT_BY_HAND = "limit_by_hand"
 
 
 class Allocation(rfm.RegressionTestPlugin):
     """A test whose job is one of a system.
 
     nodes: as many as its ranks fill, and none for what runs beside ReFrame; a test may set it to fill so many.
-    fixture_jobs: what its fixtures take, which --describe fills in (launcher.py). canary: whether jobs of the engine
-    also run the frozen program (canary.py), behind it.
+    cases, fixture_jobs: what it takes of each partition, and what its fixtures take, which --describe fills in
+    (costs.py). canary: whether jobs of the engine also run the frozen program (canary.py), behind it. limit_by_hand:
+    whether -S gives the time limit, which is the user's own affair then. oversubscribe: whether ranks may share a core
+    of a machine that isn't a cluster.
     """
 
+    valid_systems: list[str]
     nodes = variable(int, value=0, loggable=True)
+    cases = variable(typ.List[dict], value=[], loggable=False)
     fixture_jobs = variable(typ.List[dict], value=[], loggable=False)
     canary = variable(typ.Bool, value=False)
+    limit_by_hand = variable(typ.Bool, value=False)
+    oversubscribe = variable(typ.Bool, value=False)
 
     @property
     def system(self) -> systems.System:
@@ -32,20 +41,82 @@ class Allocation(rfm.RegressionTestPlugin):
 
     @property
     def partition(self) -> systems.Partition:
-        """Return the part of the machine that the test runs on; the first one until its setup."""
-        every, current = self.system.partitions, self.current_partition
-        return next(own for own in every if current is None or own.name == current.name)
+        """Return the part of the machine that the test case runs on; of a test that isn't a case yet, the first."""
+        case = self._case() if self._case else None
+        part = self.current_partition or (case and case.partition)
+        names = [part.name] if part else [one.rpartition(":")[2] for one in self.valid_systems]
+        every = self.system.partitions
+        return next((own for own in every if own.name in names), every[0])
+
+    @property
+    def wanted_device(self) -> str:
+        """Return the kind of device that the job computes on."""
+        return self.system.device.kind
+
+    @property
+    def number_format(self) -> str | None:
+        """Return the number format that the job computes in; None for none in particular."""
+        return None
+
+    @property
+    def started_ranks(self) -> int | None:
+        """Count the ranks that the job starts; None where only the test's setup tells."""
+        return int(self.num_tasks)
+
+    def per_node(self, ranks: int) -> int | None:
+        """Say how many of so many ranks a node gets; None for all of them."""
+        return None
 
     @property
     def ranks_of_a_node(self) -> int | None:
         """Say how many ranks a node has; None for all of them."""
-        return None
+        return self.per_node(self.num_tasks)
+
+    @run_after("init", always_last=True)
+    def leave_out_other_partitions(self) -> None:
+        """Make no test case for a partition whose devices are of another kind than the system's."""
+        by_name = {f"{self.system.name}:{own.name}": own for own in self.system.partitions}
+        names = [part.fullname for part in valid_sysenv_comb(self.valid_systems, ["*"])]
+        self.valid_systems = [
+            name for name in names if not feasible.other_kind(self.system, by_name[name], self.wanted_device)
+        ]
 
     @run_after("init", always_last=True)
     @run_before("run")
     def count_nodes(self) -> None:
         """The run counts again, as a test's setup may have asked for fewer ranks."""
-        self.nodes = 0 if self.local else -(-self.num_tasks // (self.ranks_of_a_node or self.num_tasks))
+        ranks = self.num_tasks if self.started_ranks is None else self.started_ranks
+        self.nodes = 0 if self.local else -(-ranks // (self.per_node(ranks) or ranks))
+
+    def fit_partition(self) -> None:
+        """Ask for as many ranks as the partition of the test case has room for, where that is open."""
+
+    def cannot_run(self) -> str | None:
+        """Say why the partition can't run the job; None if it can. What runs beside ReFrame takes nothing of it."""
+        if self.local or self.started_ranks is None:
+            return None
+        job = feasible.Job(
+            ranks=self.started_ranks,
+            ranks_of_a_node=self.per_node(self.started_ranks),
+            device=self.wanted_device,
+            number_format=self.number_format,
+            time_limit_s=None if self.limit_by_hand else self.time_limit_s,
+            oversubscribe=self.oversubscribe,
+        )
+        return feasible.obstacle(self.system, self.partition, job)
+
+    @run_before("setup")
+    def take_partition(self) -> None:
+        """Fit what is open to the partition that is known now."""
+        self.fit_partition()
+        self.count_nodes()
+
+    @run_before("setup")
+    @run_before("run")
+    def skip_what_cannot_run(self) -> None:
+        """Ask before setup, and again before the run, as a setup may change the ranks."""
+        if reason := self.cannot_run():
+            self.skip(reason)
 
     @loggable  # type: ignore[prop-decorator]
     @property
@@ -64,5 +135,7 @@ class Allocation(rfm.RegressionTestPlugin):
     @loggable  # type: ignore[prop-decorator]
     @property
     def node_hours(self) -> float:
-        """Return the most that the job can take."""
+        """Return the most that the job can take; of a test that is described, the jobs on all of its partitions."""
+        if self.cases:
+            return float(sum(case["node_hours"] for case in self.cases))
         return self.nodes * self.time_limit_s / 3600

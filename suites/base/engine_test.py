@@ -13,7 +13,7 @@ from reframe.core.logging import getlogger
 from reframe.utility import typecheck as typ
 from reframe.utility.sanity import make_performance_function
 
-from suites.base import staging
+from suites.base import feasible, staging
 from suites.base.allocation import Allocation
 from suites.base.figures import Figures
 from suites.base.launch import Launched
@@ -98,13 +98,15 @@ class EngineTest(Launched, Allocation, rfm.RunOnlyRegressionTest):
         return ["--device-memory", f"{memory.value:.0f}"] if memory else []
 
     @property
-    def ranks_of_a_node(self) -> int | None:
-        """As many ranks as a node may have, or fewer that divide all ranks; None for an unknown node."""
-        devices = self.system.node.devices
-        if devices is None:
-            return None
-        most = min(devices.value, self.ranks_per_node or devices.value)
-        return max(number for number in range(1, most + 1) if self.num_tasks % number == 0)
+    def wanted_device(self) -> str:
+        return self.device or super().wanted_device
+
+    @property
+    def number_format(self) -> str | None:
+        return getattr(self, "precision", None)
+
+    def per_node(self, ranks: int) -> int | None:
+        return feasible.per_node(self.system, ranks, self.ranks_per_node)
 
     @property
     def fills_its_nodes(self) -> bool:

@@ -1,29 +1,17 @@
 """A test may be one point of a series, as series.yaml says, and its training."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import reframe as rfm
-from reframe.core.builtins import parameter, run_after, run_before, variable
+from reframe.core.builtins import parameter, run_after, variable
 from reframe.core.runtime import runtime
-from reframe.utility import typecheck as typ
 
 import systems
-from suites.base.series import AUTO, Point, points, too_long
-from suites.base.training import Refused, Training
+from suites.base.series import AUTO, Point, points
+from suites.base.training import Training
 
 SYSTEM = systems.load(runtime().system.name)
-ON_THIS_MACHINE = any(partition.is_local for partition in SYSTEM.partitions)
-FEWEST_CORES = 2
-
-
-def too_many_ranks(ranks: int) -> str | None:
-    """Say why so many measure little here, or None: on a machine that isn't a cluster a rank takes a core."""
-    cores = os.cpu_count() or 1
-    if SYSTEM.device.kind == "cpu" and ON_THIS_MACHINE and ranks > max(cores, FEWEST_CORES):
-        return f"{ranks} ranks on {cores} cores measure little: -S oversubscribe=yes runs them all the same"
-    return None
 
 
 def points_of(study: str, which: Callable[[Point], bool] = lambda _: True) -> Any:
@@ -38,17 +26,16 @@ class OfSeries(rfm.RegressionTestPlugin):
     model: str
     time_limit: str | None
     point: Point
+    precision: str
     series = variable(str, value="", loggable=True)
-    limited_by_series = True
 
     @run_after("init")
     def take_point(self) -> None:
         point, series = self.point, self.point.series
-        self.num_tasks = point.devices
+        self.num_tasks, self.precision = point.devices, series.precision
         other = self.model not in ("", point.model)  # then these are no points of the series as it is published
         self.series = f"{series.name} with {self.model}" if other else series.name
         self.model = self.model or point.model
-        self.limited_by_series = self.time_limit is None
         self.time_limit = self.time_limit or series.time_limit
         self.tags = {self.study, series.name, *series.tags}
 
@@ -59,13 +46,12 @@ class OfSeries(rfm.RegressionTestPlugin):
 class PointTraining(OfSeries, Training):
     """The training of a point."""
 
-    oversubscribe = variable(typ.Bool, value=False)
     iterations = 0  # as many as the series says
 
     @run_after("init")
     def take_training(self) -> None:
         point, series = self.point, self.point.series
-        self.sequences, self.micro_batch, self.precision = point.sequences, point.micro_batch, series.precision
+        self.sequences, self.micro_batch = point.sequences, point.micro_batch
         self.checkpoint_every = series.checkpoint_every
         self.checkpoint_activations = self.checkpoint_activations and series.checkpoint_every != 0
         self.offload, self.reduce_dtype = series.offload, series.reduce_dtype
@@ -73,15 +59,3 @@ class PointTraining(OfSeries, Training):
         self.schedule = point.schedule if self.schedule == AUTO else self.schedule
         self.iterations = self.iterations or series.iterations
         self.ranks_per_node = self.ranks_per_node or series.ranks_per_node
-
-    @run_before("setup")
-    def refuse_to_oversubscribe(self) -> None:
-        if not self.oversubscribe and (reason := too_many_ranks(self.num_tasks)):
-            self.skip(reason)
-
-    @run_after("setup")
-    def refuse_what_the_queue_would_end(self) -> None:
-        """A time limit that -S gives is the user's own affair. Raises Refused."""
-        refusal = too_long(self.point, self.system, self.partition)
-        if refusal and self.limited_by_series:
-            raise Refused(refusal)

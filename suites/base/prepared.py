@@ -10,20 +10,20 @@ from reframe.core.builtins import run_before, sanity_function
 from engine.models.catalogue import lookup
 from suites.base.allocation import Allocation
 from suites.base.launch import Launched
-from suites.base.point_training import ON_THIS_MACHINE, SYSTEM
+from suites.base.point_training import SYSTEM
 
 SOURCE = "/par4d-source"
 
 
 class Prepared(Launched, Allocation, rfm.RunOnlyRegressionTest):
-    """A fixture that runs `engine data ...` in a job; beside ReFrame where a job would take a node of GPUs.
+    """A fixture that runs `engine data ...` in a job; beside ReFrame where a job would take GPUs.
 
     into: the name of its folder. made: what the command says that it has made, such as tokens. source: the folder of
     this machine that it is made of, if any, which in a container has another place: it may be a Python's own.
     """
 
     num_tasks = 1
-    local = SYSTEM.device.kind == "cuda" and not ON_THIS_MACHINE
+    local = SYSTEM.device.kind == "cuda"
     time_limit = None if local else "1m"
     into = made = source = ""
 

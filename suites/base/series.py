@@ -19,7 +19,7 @@ from engine.planning.grids import SearchSpace
 from engine.planning.rank import Workload
 from engine.schema import Record, first_problem
 from engine.training_record import Training
-from systems import Partition, System, TimeLimit, load, seconds
+from systems import TimeLimit, load
 
 FILE = Path(__file__).parents[1] / "series.yaml"
 ANY_OTHER = "*"
@@ -164,19 +164,3 @@ Given = TypeVar("Given")
 def _on(given: Given | Mapping[int, Given], devices: int) -> Given:
     """Return the value for so many devices."""
     return given[devices] if isinstance(given, Mapping) else given
-
-
-def too_long(point: Point, system: System, partition: Partition) -> str | None:
-    """Say why the partition's queue would end the point's job before its time limit; None if it wouldn't."""
-    limit, queue, per_node = point.series.time_limit, partition.longest_jobs, system.node.devices
-    if limit is None or queue is None or per_node is None:
-        return None
-    nodes = -(-point.devices // per_node.value)
-    longest = queue.on(nodes)
-    if longest is not None and seconds(limit) <= seconds(longest):
-        return None
-    most = f"runs no job on {nodes} nodes" if longest is None else f"ends jobs on {nodes} nodes after {longest}"
-    return (
-        f"The series {point.series.name} asks for {limit}, but {system.name} {most}: leave the point out of it, or set "
-        "another limit by -S time_limit=..."
-    )

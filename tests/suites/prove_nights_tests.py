@@ -7,7 +7,7 @@ collective that takes what the link takes.
 import os
 
 import reframe as rfm
-from reframe.core.builtins import parameter, run_after, run_before
+from reframe.core.builtins import parameter, run_before
 
 from suites import bandwidth, peak
 from suites.base.figures import Figures
@@ -21,8 +21,7 @@ class Bandwidth(bandwidth.Bandwidth):
     ranks_per_node, keep = 1, False
     message_bytes, time_budget_s = 8_000_000, 1.0
 
-    @run_after("init")
-    def take_whole_nodes(self) -> None:
+    def fit_partition(self) -> None:
         self.num_tasks = 2
 
     def figures(self) -> Figures:

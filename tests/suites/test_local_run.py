@@ -54,7 +54,7 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Run:
     python.chmod(0o755)
     suites = [*WEAK_SCALING, *VALIDATION, *STRONG_SCALING, "-c", "suites/peak.py"]
     faults = ["-S", "Validation.learning_rate=0.00300001", "-S", "StrongScaling.learning_rate=1e30"]
-    faults += ["-S", f"Peak.python={python}"]
+    faults += ["-S", f"Peak.python={python}", "-S", "Peak.time_budget_s=1"]
     names = "WeakScaling.*local-1-|^Validation|StrongScaling.*local-1-|Peak%ranks=1%dtype=fp32$"
     return reframe(tmp_path_factory.mktemp("wrong"), *suites, *THREE, *ONCE, *faults, "-n", names, root=root)
 

@@ -1,7 +1,6 @@
 """The series of all studies: what is in the file, and what a bad one is told."""
 
 import csv
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -126,23 +125,6 @@ def test_strong_scaling_counts_eight_iterations_or_more() -> None:
     warmup = TrainConfig(batch=Batch(1), data="").warmup
     points = [point for name in systems.names() for point in series.points("strong_scaling", name)]
     assert min(point.series.iterations for point in points) - warmup >= 8
-
-
-@pytest.mark.parametrize("study", STUDIES)
-@pytest.mark.parametrize("name", systems.names())
-def test_no_queue_ends_a_job_before_its_time_limit(study: str, name: str) -> None:
-    system = systems.load(name)
-    for point in series.points(study, name):
-        assert [series.too_long(point, system, partition) for partition in system.partitions] == [None]
-
-
-def test_a_job_that_a_queue_would_end_is_told_the_limit_on_its_nodes() -> None:
-    frontier = systems.load("frontier")
-    slow = next(point for point in series.points("strong_scaling", "frontier") if point.model == "gpt-640b")
-    told = [series.too_long(replace(slow, devices=8 * n), frontier, frontier.partitions[0]) for n in (91, 92, 9473)]
-    assert "asks for 6h, but frontier ends jobs on 91 nodes after 2h" in str(told[0])
-    assert told[1] is None
-    assert "frontier runs no job on 9473 nodes" in str(told[2])
 
 
 @pytest.mark.parametrize("model", ["gpt-5b", "gpt-10b", "gpt-20b", "gpt-40b", "gpt-80b"])

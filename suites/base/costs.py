@@ -1,0 +1,94 @@
+"""Lists and descriptions of tests say what their jobs take of each partition at most."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+SHOWN_OF_A_CASE = ("nodes", "time_limit_s", "node_hours")
+
+
+def show_allocations(cli: Any) -> None:
+    """Make ReFrame's lists end with what their tests cost at most, and tests described name what they take of each
+    partition, and the jobs of their fixtures, which ReFrame leaves out.
+    """
+    list_checks, describe_checks = cli.list_checks, cli.describe_checks
+
+    def list_all(testcases: Sequence[Any], printer: Any, *arguments: Any) -> None:
+        _of_their_partitions(testcases)
+        list_checks(testcases, printer, *arguments)
+        for sentence in filter(None, (allocation([case.check for case in testcases]), left_out(testcases))):
+            printer.info(f"{sentence}\n")
+
+    def describe_all(testcases: Sequence[Any], printer: Any) -> None:
+        _of_their_partitions(testcases)
+        ours = [(case, _as_data(case)) for case in testcases if _ours([case.check])]
+        for case, _ in ours:
+            check = case.check
+            alike = [(one, data) for one, data in ours if one.check.unique_name == check.unique_name]
+            check.cases = [data for _, data in alike]
+            needed = {fixture for one, data in alike if not data["skipped"] for fixture in _ours(_needed(one))}
+            fixtures = sorted((one for one in needed if one.is_fixture()), key=lambda one: str(one.unique_name))
+            check.fixture_jobs = [{"unique_name": one.unique_name} | _costs(one) for one in fixtures]
+        describe_checks(testcases, printer)
+
+    cli.list_checks, cli.describe_checks = list_all, describe_all
+
+
+def allocation(checks: Iterable[Any]) -> str | None:
+    """Say what the test cases and fixtures that can run take together, in a sentence; None if none of them is ours.
+
+    checks: one for each test case.
+    """
+    jobs = [check for check in _ours(checks) if check.nodes and not cannot_run(check)]
+    if not jobs:
+        return None
+    tests = len({job.unique_name for job in jobs if not job.is_fixture()})
+    nodes, hours = max(job.nodes for job in jobs), sum(job.node_hours for job in jobs)
+    minutes = sum(job.time_limit_s for job in jobs) / 60
+    return (
+        f"{tests} test{'s' * (tests != 1)}, at most {hours:.1f} node-hours: up to {nodes} node{'s' * (nodes != 1)}, "
+        f"{minutes:.0f} minutes one after the other"
+    )
+
+
+def left_out(testcases: Sequence[Any]) -> str | None:
+    """Say how many test cases would be skipped, and why the first of them; None if none would."""
+    found = [(check, reason) for check in _ours(case.check for case in testcases) if (reason := cannot_run(check))]
+    if not found:
+        return None
+    check, reason = found[0]
+    return f"{len(found)} will be skipped: {check.display_name}: {reason}"
+
+
+def _of_their_partitions(testcases: Sequence[Any]) -> None:
+    """Give each test case a test of its own, as a run does, which knows its partition."""
+    for case in testcases:
+        case.prepare()
+        for check in _ours([case.check]):
+            check.fit_partition()
+            check.count_nodes()
+
+
+def _as_data(case: Any) -> dict[str, Any]:
+    """Say what a test case takes of its partition: nothing where it can't run."""
+    skipped = cannot_run(case.check)
+    costs = _costs(case.check) | ({"node_hours": 0.0} if skipped else {})
+    return {"partition": case.partition.name, "skipped": skipped or ""} | costs
+
+
+def _costs(check: Any) -> dict[str, Any]:
+    return {name: getattr(check, name) for name in SHOWN_OF_A_CASE}
+
+
+def cannot_run(check: Any) -> str | None:
+    """Say why the partition of a test can't run it; None if it can, as also what isn't ours may."""
+    return str(reason) if _ours([check]) and (reason := check.cannot_run()) else None
+
+
+def _ours(checks: Iterable[Any]) -> list[Any]:
+    """Return the tests that say what they take of an allocation (allocation.py)."""
+    return [check for check in checks if hasattr(check, "node_hours")]
+
+
+def _needed(case: Any) -> set[Any]:
+    """Return all tests and fixtures that come before a test case."""
+    return {check for other in case.deps for check in (other.check, *_needed(other))}
