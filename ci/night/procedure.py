@@ -54,15 +54,23 @@ def run(night: NightRun, node_hours: float, jobs: int) -> NightReport:
 
 def nightly_tests(described: Iterable[Mapping[str, Any]], history: History) -> list[NightlyTest]:
     """Return the tests that ReFrame describes, with their costs by earlier runs where there are any."""
-    earlier, found = defaultdict[tuple[str, str], list[float]](list), []
+    earlier, found = defaultdict[tuple[tuple[str, str], str], list[float]](list), []
     for job in history.jobs:
         if job.figures:
-            earlier[job.key.name].append(job.node_seconds / HOUR_S)
+            earlier[job.key.name, job.key.partition].append(job.node_seconds / HOUR_S)
     for test in described:
-        name, hours, by = str(test["display_name"]), float(test["node_hours"]), "by its time limit"
+        name, runs, hours = str(test["display_name"]), 0, 0.0
+        if all(case["skipped"] for case in test["cases"]):
+            say(f"Skipped: {name}: {test['cases'][0]['skipped']}")
+            continue
+        for case in test["cases"]:
+            before = earlier.get((name_of(name), case["partition"]), [])
+            runs += len(before)
+            hours += MARGIN * median(before) if before and not case["skipped"] else float(case["node_hours"])
         first = sum(one["node_hours"] for one in test["fixture_jobs"])
-        if runs := earlier.get(name_of(name)):
-            hours, by = MARGIN * median(runs), f"by {text.plural(len(runs), 'earlier job')}"
+        by = "by its time limit"
+        if runs:
+            by = f"by {text.plural(runs, 'earlier job')}"
             by += ", and by the time limits of what it needs first" if first else ""
         found.append(NightlyTest(name, str(test["hashcode"]), hours + first, by, int(test["worth"])))
     return found
@@ -83,6 +91,8 @@ def choose(night: NightRun, every: Sequence[NightlyTest], node_hours: float, job
     UsageError for a budget without room.
     """
     chosen, system = select(every, node_hours / jobs), night.system
+    if not every:
+        raise UsageError(f"No nightly test of {system} can run there, for the reasons above.")
     if not chosen:
         least = min(every, key=lambda test: test.node_hours)
         takes = f"the smallest, {least.name}, takes {jobs * least.node_hours:.2g} {least.by}"

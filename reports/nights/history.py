@@ -34,6 +34,8 @@ STARTING_S = 30.0
 """A launcher may take this long to start the ranks of a job."""
 NIGHT, CHOSEN = "par4d_night", "par4d_chosen"
 """ci/nightly adds to the information of its sessions the night's name, and the tests that they have to run (said)."""
+SKIPPED = "it was skipped"
+"""The reason of a job that a test never had, as its partition can't run it, or something else is missing there."""
 OF_A_JOB = ("SLURM_JOB_", "SLURM_STEP_", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID")
 """Environment variables whose names begin so are other ones in every job."""
 
@@ -150,7 +152,7 @@ def histories(databases: Sequence[Iterable[Session]], *systems: str) -> list[His
 def _job(case: Mapping[str, Any]) -> NightJob:
     outcome, (failed_as, stage) = str(case.get("result")), failure(case)
     good = outcome == "pass" or (failed_as is not None and stage in AFTER_SANITY)
-    known = {"fail": failed_as, "skip": "it was skipped", "fail_deps": "a test that it needs failed"}
+    known = {"fail": failed_as, "skip": SKIPPED, "fail_deps": "a test that it needs failed"}
     reason = "" if good else known.get(outcome) or "it was ended before it had a result"
     record, told = case[RECORD] if isinstance(case[RECORD], dict) else {}, None
     stored = (case.get("perfvalues") or {}).items() if good and record.get("status") == "ok" else ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from reports import text
 from reports.nights.culprit import culprit, what_changed
 from reports.nights.detector import FALSE_ALARMS_A_YEAR
-from reports.nights.history import History, Night, NightJob
+from reports.nights.history import SKIPPED, History, Night, NightJob
 from reports.nights.judge import FigureHistory, Verdict, Word, judged
 from systems.references import CANARY, FEWEST_JOBS, Key, References, worse_by
 
@@ -83,10 +83,13 @@ def _without_result(night: Night) -> tuple[list[Verdict], list[str]]:
     verdicts, remarks, by_test = list[Verdict](), list[str](), defaultdict[object, list[NightJob]](list)
     for job in night.jobs:
         by_test[job.key.partition, job.key.name].append(job)  # of a key this is what a job without a result has
+    measured = {job.key.name for job in night.jobs if job.figures}
     for jobs in by_test.values():
         failed, odd = [job for job in jobs if job.failed], [job for job in jobs if job.reason and not job.failed]
         if odd and any(job.figures for job in jobs):
             remarks.append(f"{len(odd)} of {len(jobs)} jobs of {plainly(jobs[0].key)}: {odd[0].reason}.")
+        elif odd and jobs[0].key.name in measured and all(job.reason == SKIPPED for job in jobs):
+            remarks.append(f"{plainly(jobs[0].key)} on {jobs[0].key.partition}: {SKIPPED}.")  # another has room for it
         elif odd and not failed:
             verdicts.append(Verdict(odd[0].key, "", "", "unknown", 0, reason=odd[0].reason))
         if failed:

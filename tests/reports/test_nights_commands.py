@@ -72,6 +72,16 @@ def test_a_job_without_a_result_beside_good_ones_is_told(tmp_path, capsys):
     assert "Chance: with 2 figures judged every night" in out
 
 
+def test_a_partition_without_room_for_a_test_that_another_runs_makes_nothing_unknown(tmp_path, capsys):
+    sessions = slowed(40)
+    small = case(STEADY, {}, {}) | {"result": "skip", "partition": "debug"}
+    sessions[-1]["runs"][0]["testcases"].append(small)
+    database = store(tmp_path / "results.db", sessions)
+    make(database)
+    assert verdict(database) == 0
+    assert "Steady n=512 on debug: it was skipped." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("result", "why"),
     [

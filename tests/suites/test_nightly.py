@@ -58,12 +58,18 @@ def test_the_most_valuable_tests_fill_the_budget():
 def test_without_earlier_runs_a_test_costs_its_nodes_for_its_time_limit():
     described = [
         {
-            "display_name": "A %n=1", "hashcode": "1", "nodes": 4, "node_hours": 0.4, "worth": 3,
+            "display_name": "A %n=1", "hashcode": "1", "worth": 3,
+            "cases": [
+                {"partition": "long", "node_hours": 0.3, "skipped": ""},
+                {"partition": "short", "node_hours": 0.1, "skipped": ""},
+            ],
             "fixture_jobs": [{"unique_name": "text", "node_hours": 0.1}],
         }
     ]  # fmt: skip
     (one,) = nightly_tests(described, History("local", ()))
     assert (one.node_hours, one.by) == (pytest.approx(0.5), "by its time limit")
+    none = [{**case, "node_hours": 0.0, "skipped": "one node"} for case in described[0]["cases"]]
+    assert nightly_tests([described[0] | {"cases": none}], History("local", ())) == [], "it takes no budget"
 
 
 def test_a_budget_that_fits_no_test_is_told_with_the_smallest(tmp_path):
