@@ -23,6 +23,7 @@ from engine.result.schema import Result, read
 from engine.simulator.machine import Fitted, MachineModel
 from engine.validation.calibrate import as_data
 from engine.validation.measured import measured_in, row_name
+from suites.base import feasible, series
 from suites.base.kept import links_of, short
 from suites.base.running import run_reframe
 from suites.base.series import CALIBRATION
@@ -44,6 +45,7 @@ def calibrated(name: str | None, *, timeout_s: float, results: Path | None = Non
     system = systems.named(name)
     if results is None:
         check_here(system, "calibrated")
+        check_trainings(system)
         results = Path("results", f"{CALIBRATION}-{system.name}-{datetime.now():%Y%m%dT%H%M%S}").absolute()
         with _writing(results):
             results.mkdir(parents=True)
@@ -51,6 +53,20 @@ def calibrated(name: str | None, *, timeout_s: float, results: Path | None = Non
     found = calibration(system, results)
     with _writing(store.FOLDER):
         return store.keep(system.name, found), found
+
+
+def check_trainings(system: System) -> None:
+    """Raise UsageError if no partition can run one of the trainings that the numbers are fitted to."""
+    for point in series.points(series.CALIBRATION, system.name):
+        job = feasible.Job(
+            ranks=point.devices,
+            ranks_of_a_node=feasible.per_node(system, point.devices),
+            device=system.device.kind,
+            number_format=point.series.precision,
+        )
+        reasons = [feasible.obstacle(system, partition, job) for partition in system.partitions]
+        if all(reasons):
+            raise UsageError(f"{system.name} can't be calibrated by the training {point}: {reasons[0]}.")
 
 
 def numbers(measured: Measured) -> dict[str, str]:

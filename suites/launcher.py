@@ -44,11 +44,13 @@ def main() -> None:
     sys.argv[1:] = arguments
     from reframe.frontend import cli  # after the configuration is chosen, and not for a mistyped system
 
+    from suites.base.child_pipeline import carry_options
     from suites.base.costs import show_allocations
     from suites.base.refusals import refuse_all
 
     refuse_all(cli)
     show_allocations(cli)
+    carry_options(cli)
     _skip_unseen_warnings()
     _tell_of_logs()
     try:

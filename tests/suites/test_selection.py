@@ -1,17 +1,22 @@
 """What a command selects: partitions that can run it, options that exist, and at least one test that ran."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import reframe as rfm
+import yaml
 from reframe.core.builtins import fixture, parameter, variable
 from reframe.utility import typecheck as typ
 from running import Run, options, project, ranks, reframe
 
+import systems
+from engine.errors import UsageError
 from suites.base import refusals
+from suites.calibrate import check_trainings
 
 WEAK = ["-c", "suites/weak_scaling.py"]
 GPUS = "features: [gpu, cuda, nccl]"
@@ -215,3 +220,32 @@ def test_a_variable_that_some_loaded_test_or_fixture_has_is_fine(tmp_path: Path)
     words = [word for form in forms for word in ("-S", form)]
     done = reframe(tmp_path, *WEAK, "-c", "suites/peak.py", "-S", "array_bytes=8", "--system", "local", *words, "-l")
     assert done.code == 0, done.out
+
+
+def test_a_generated_pipeline_runs_what_this_command_would(run: Callable[..., Run], tmp_path: Path) -> None:
+    file = tmp_path / "child.yml"
+    given = ["-S", "data=/a b;c", "-S", "Validation.iterations=3", "-J=--qos=x"]
+    words = ["-c", "suites/validation.py", "-n", "^Validation", *given, "--ci-generate", str(file)]
+    done = run(*words, "--system", "uni:long")
+    assert done.code == 0, done.out
+    jobs = {name: job["script"] for name, job in yaml.safe_load(file.read_text()).items() if "script" in job}
+    assert jobs.keys() == {"Validation"}, "a fixture has no command of its own"
+    asked = shlex.split(jobs["Validation"][0])
+    for option in ("--system=uni:long", "--setvar=data=/a b;c", "--setvar=Validation.iterations=3"):
+        assert option in asked
+    assert "--job-option=--qos=x" in asked
+    again = run(*[word for word in asked[1:] if word != "-r" and not word.startswith(("--prefix", "--report"))], "-l")
+    assert again.code == 0, again.out + again.err
+    assert "Found 1 check(s)" in again.out
+    refused = run(*words, "--system", "uni:long", "--repeat", "2")
+    assert refused.code == 2
+    assert "--repeat" in refused.err
+    file.unlink()
+    assert run(*words, "--system", "uni:here").code == 1
+    assert not file.exists()
+
+
+def test_a_machine_that_has_no_room_for_a_calibration_says_so_before_it_measures(root: Path) -> None:
+    desk = systems.read(root / "systems" / "desk.yaml")
+    with pytest.raises(UsageError, match=r"any can't be calibrated .* 8 ranks"):
+        check_trainings(desk.model_copy(update={"name": "any"}))
