@@ -99,8 +99,11 @@ class System(Record):
         if self.partitions and "here" not in self.model_fields_set:
             raise ValueError("a machine with partitions says by `here` how it is known")
         for partition in self.partitions:
-            options = (*partition.launcher_options, *partition.full_node_options)
-            if not self.node.devices and any(speaks_of(RANKS_PER_NODE, option) for option in options):
+            if self.node.devices:
+                continue
+            if partition.full_node_options:
+                raise ValueError(f"full_node_options of partition {partition.name} take node.devices")
+            if any(speaks_of(RANKS_PER_NODE, option) for option in partition.launcher_options):
                 raise ValueError(f"{{{RANKS_PER_NODE}}} in partition {partition.name} takes node.devices")
         return self
 

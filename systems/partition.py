@@ -15,13 +15,12 @@ from systems.placement import places_ranks
 SCHEDULERS = ("local", "slurm", "squeue", "pbs", "pbspro", "torque", "lsf", "flux")
 """Of ReFrame's others, SGE asks for neither tasks nor what `access` says, OAR for no processors, ssh for nothing."""
 LAUNCHERS = (
-    *("srun", "srunalloc", "ibrun", "alps", "mpiexec", "mpirun", "mpirun-openmpi", "mpirun-intelmpi"),
+    *("srun", "ibrun", "alps", "mpiexec", "mpirun", "mpirun-openmpi", "mpirun-intelmpi"),
     *("lrun", "lrun-gpu", "jsrun", "torchrun-one-node"),
 )
-"""Those that start a job's ranks: ReFrame's, and launchers.py's own."""
+"""Those that start a job's ranks: ReFrame's, and launchers.py's own. srunalloc asks for neither GPUs nor `access`."""
 SLURM = ("slurm", "squeue")
 """squeue is Slurm without its accounting."""
-OF_SRUN = ("srun", "srunalloc")
 
 NAME = r"^[a-zA-Z_][a-zA-Z0-9_-]*$"
 """What ReFrame takes as the name of a system, a partition or a feature."""
@@ -121,14 +120,29 @@ class Partition(Record):
     def is_slurm(self) -> bool:
         return self.scheduler in SLURM
 
+    def _read_keys(self) -> dict[str, bool]:
+        """Return the keys that only some schedulers and launchers read, and whether these do."""
+        return {
+            "access": not self.is_local,
+            "devices_option": not self.is_local,
+            "cpus_per_task": not self.is_local or self.launcher in ("srun", "alps", "jsrun"),
+            "cancel_reasons": self.is_slurm,
+            "transport": self.scheduler != "lsf",
+        }
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if {"cuda", "rocm"} <= {*self.features}:
             raise ValueError("features should have cuda or rocm, not both")
-        if self.container and self.container.is_of_srun and self.launcher not in OF_SRUN:
+        if self.container and self.container.is_of_srun and self.launcher != "srun":
             raise ValueError(
                 f"a container of {self.container.kind} is options of srun, and the launcher is {self.launcher!r}"
             )
+        for key, is_read in self._read_keys().items():
+            if getattr(self, key) and not is_read:
+                raise ValueError(
+                    f"{key} is read by nothing where the scheduler is {self.scheduler} and the launcher {self.launcher}"
+                )
         counts_cores = self.scheduler == "torque" and (self.cpus_per_task or 1) > 1
         if counts_cores and self.launcher == "mpirun" and not places_ranks(self.launcher_options):
             raise ValueError(

@@ -11,6 +11,7 @@ from typing import Any
 import systems
 from engine.errors import UsageError
 from systems import Partition, System, launchers, schedulers
+from systems.partition import SLURM
 from systems.placeholders import ACCOUNT, DEVICES, replace, speaks_of
 from systems.placement import PBS
 
@@ -19,6 +20,9 @@ RESULTS = "results/reframe"
 NOWHERE = "(?!)"
 UNKNOWN = "this-machine"
 HOLE = "\0"
+NODES = dict.fromkeys(SLURM, "${SLURM_JOB_NUM_NODES:-1}")
+NODES |= dict.fromkeys(PBS, '$(sort -u "${PBS_NODEFILE:-/dev/null}" | wc -l)')
+"""How a job's script knows how many nodes it has."""
 SLURM_DEVICES = "--gpus-per-node={devices}"
 FIRST_NODE = 'export MASTER_ADDR="${MASTER_ADDR:-$(head -n 1 "$PBS_NODEFILE")}"'
 """Only the first node of a job of PBS can read the list of nodes."""
@@ -60,11 +64,9 @@ def prepared(partition: Partition) -> list[str]:
     if partition.scheduler in PBS:
         commands.append(FIRST_NODE)
     if partition.transport:
-        network = shlex.quote(partition.transport.nccl_net)
+        network, nodes = shlex.quote(partition.transport.nccl_net), NODES.get(partition.scheduler, "1")
         commands.append("unset NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_DEBUG_FILE")
-        commands.append(
-            f'if [ "${{SLURM_JOB_NUM_NODES:-1}}" -gt 1 ]; then export NCCL_NET={network}; else unset NCCL_NET; fi'
-        )
+        commands.append(f'if [ "{nodes}" -gt 1 ]; then export NCCL_NET={network}; else unset NCCL_NET; fi')
     return commands
 
 

@@ -96,7 +96,7 @@ def test_a_bad_system_file_is_told_in_one_sentence_whatever_system_is_asked_for(
     run = reframe(tmp_path / "a", "-c", "suites/peak.py", "--system", "local", root=copy)
     assert run.code == 2
     assert run.err.count("\n") == 1
-    assert f"{copy}/systems/broken.yaml is not a valid system file: at here: field required" in run.err
+    assert f"{copy}/systems/broken.yaml is not a valid system file: at device: field required" in run.err
 
 
 def test_every_action_of_reframe_is_known(tmp_path: Path) -> None:

@@ -64,6 +64,10 @@ def read(folder: Path, *changes: tuple[str, str], more: str = "", name: str = "m
         ("container: {kind: apptainer}", ["partitions.0.container.image", "required"]),
         ("container: {kind: apptainer, image: ''}", ["partitions.0.container.image", "not empty"]),
         ("container: {kind: pyxis, image: a}, launcher: mpirun", ["partitions.0", "pyxis", "'mpirun'"]),
+        ("scheduler: local, launcher: torchrun-one-node, access: [-A]", ["partitions.0", "access", "local"]),
+        ("scheduler: local, launcher: srun, devices_option: -G", ["partitions.0", "devices_option", "srun"]),
+        ("scheduler: local, launcher: mpirun, cpus_per_task: 2", ["partitions.0", "cpus_per_task", "mpirun"]),
+        ("scheduler: pbs, cancel_reasons: [Down]", ["partitions.0", "cancel_reasons", "pbs"]),
         ("scheduler: torque, launcher: mpirun, cpus_per_task: 2", ["partitions.0", "{ranks_per_node}"]),
     ],
 )
@@ -100,6 +104,10 @@ def test_what_a_partition_cant_have_is_refused_by_file_key_and_value(
                 ("10m}", "10m, launcher_options: ['-N {ranks_per_node}']}"),
             ],
             ["ranks_per_node", "gpu", "node.devices"],
+        ),
+        (
+            [("{devices: {value: 4, source: its maker}}", "{}"), ("10m}", "10m, full_node_options: [--exclusive]}")],
+            ["full_node_options", "gpu", "node.devices"],
         ),
     ],
 )

@@ -1,5 +1,6 @@
 """ReFrame's configuration, made of the system files."""
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,18 @@ def test_the_network_is_asked_for_between_nodes_only_and_nothing_else_speaks_of_
     assert {key: value for key, value in left.items() if key.startswith("NCCL_")} == (
         {"NCCL_NET": partition.transport.nccl_net} if asked else {}
     )
+
+
+@pytest.mark.parametrize(("nodes", "asked"), [("a\na\nb\nb\n", True), ("a\na\n", False)])
+def test_under_pbs_the_network_is_asked_for_by_the_list_of_nodes(tmp_path: Path, nodes: str, asked: bool) -> None:
+    (partition,) = systems.load("perlmutter").partitions
+    of_pbs = partition.model_copy(update={"scheduler": "pbs", "prepare_cmds": ()})
+    (tmp_path / "nodes").write_text(nodes)
+    script = "\n".join(["set -eu", *settings.prepared(of_pbs), "env"])
+    had = {"PATH": os.environ["PATH"], "PBS_NODEFILE": str(tmp_path / "nodes")}
+    command = ["/bin/bash", "-c", script]
+    done = subprocess.run(command, env=had, capture_output=True, text=True, timeout=LONG_S, check=True)
+    assert ("NCCL_NET=AWS Libfabric" in done.stdout.splitlines()) is asked
 
 
 def test_the_networks_name_is_no_command() -> None:
