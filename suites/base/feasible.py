@@ -15,8 +15,8 @@ Kind = Literal["cpu", "cuda"]
 GPU_FEATURES = frozenset({"gpu", "cuda", "rocm", "nccl"})
 VENDORS = {"AMD": "rocm", "NVIDIA": "cuda", "Tesla": "cuda"}
 """The first word of a device's name, and the feature of partitions that have it."""
-ONE_NODE_LAUNCHERS = frozenset({"torchrun-one-node", "local"})
-"""These start processes on the node where the job's script runs alone."""
+ONE_NODE_LAUNCHER = "torchrun-one-node"
+"""It starts processes on the node where the job's script runs alone."""
 FEWEST_CORES = 2
 NOT_EVERYWHERE = frozenset({"bf16", "fp16", "tf32"})
 """Number formats that some devices lack; every device computes in the others, whether its peak is known or not."""
@@ -66,7 +66,7 @@ def other_kind(system: System, partition: Partition, device: str) -> str | None:
 
 def is_one_node(partition: Partition) -> bool:
     """Say whether no job has ranks on several nodes."""
-    return partition.is_local or partition.launcher in ONE_NODE_LAUNCHERS
+    return partition.is_local or partition.launcher == ONE_NODE_LAUNCHER
 
 
 def most_nodes(system: System, partition: Partition) -> int | None:
@@ -117,8 +117,6 @@ def _lacks_devices(system: System, partition: Partition, job: Job) -> str | None
     if job.ranks <= 1 or not is_one_node(partition):
         return None
     place, starts = _place(system, partition), f"{job.ranks} ranks"
-    if partition.launcher == "local":
-        return f"{place} starts one process, as its launcher is local, but the job has {starts}"
     devices = devices_of_a_node(system, partition, job.device)
     if job.device == "cpu":
         if devices is None or job.oversubscribe or job.ranks <= devices:

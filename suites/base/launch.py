@@ -15,7 +15,6 @@ from systems.placeholders import RANKS_PER_NODE, replace
 from systems.placement import places_ranks, placing
 
 ROOT = Path(systems.__file__).parents[1]
-ONE_NODE = "torchrun-one-node"
 
 
 class NotLaunched(ReframeError):
@@ -37,15 +36,9 @@ class Launched(rfm.RegressionTestPlugin):
     def write_launcher(self, *, full: bool = False) -> None:
         """Give the job's launcher its options, and all that it asks the job for. full: whether ranks fill their nodes.
 
-        ReFrame tells the job of it later, and a canary's launch line is written before. Raises NotLaunched.
+        ReFrame tells the job of it later, and a canary's launch line is written before.
         """
         partition, per_node = self.partition, self.num_tasks_per_node or 1
-        several = self.num_tasks > (self.num_tasks_per_node or self.num_tasks)
-        if partition.launcher == ONE_NODE and not self.local and several:
-            raise NotLaunched(
-                f"{ONE_NODE} starts all ranks on one node, and this job of {self.num_tasks} has {per_node} a node: "
-                f"name another launcher for {partition.name} in systems/{self.current_system.name}.yaml"
-            )
         self.num_cpus_per_task = partition.cpus_per_task
         self.job.num_tasks, self.job.num_tasks_per_node = self.num_tasks, self.num_tasks_per_node
         self.job.num_cpus_per_task = self.num_cpus_per_task

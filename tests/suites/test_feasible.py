@@ -69,12 +69,6 @@ def test_of_gpus_that_the_file_does_not_count_there_are_those_that_pytorch_sees(
     assert "node: devices" in str(why(at, 2))
 
 
-def test_a_launcher_that_starts_one_process_gets_one_rank() -> None:
-    at = machine(launcher="local")
-    assert why(at, 1) is None
-    assert "launcher is local" in str(why(at, 2))
-
-
 def test_a_rank_takes_a_core_where_none_may_be_shared() -> None:
     here = systems.load("local")
     cores = max(os.cpu_count() or 1, feasible.FEWEST_CORES)

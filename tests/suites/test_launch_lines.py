@@ -87,7 +87,7 @@ def test_apptainer_stands_between_launcher_and_python_and_mounts_checkout_and_jo
 
 
 def test_singularity_shows_amd_s_gpus_and_takes_an_image_below_the_checkout() -> None:
-    found = before(words("singularity"), *INSIDE, "python3", "-m", "engine")
+    found = before(words("singularity", system="amd"), *INSIDE, "python3", "-m", "engine")
     assert found[1:5] == ["--ntasks-per-node=4", "singularity", "exec", "--rocm"]
     assert found[-1] == str(ROOT / "images" / "torch.sif")
 
@@ -117,7 +117,7 @@ def test_pyxis_is_options_of_srun() -> None:
 
 @pytest.mark.parametrize("partition", ["apptainer", "singularity", "sarus", "pyxis"])
 def test_the_canary_runs_in_the_same_container(partition: str) -> None:
-    engine, canary = scripts("mixed", *NIGHT)[partition][-2:]
+    engine, canary = scripts("amd" if partition == "singularity" else "mixed", *NIGHT)[partition][-2:]
     start = engine.split(" -m engine ")[0]
     assert canary.startswith(f"timeout 300 {start} {ROOT}/suites/base/canary.py cuda ")
 

@@ -39,7 +39,7 @@ SCRIPTS = {
         "srun --cpus-per-task=12 --export=ALL --cpu-bind=none",
     ),
     "lassen:pbatch": (
-        ["-nnodes 4", "-W 4", "-q pbatch", "-G abc123"],
+        ["-nnodes 4", "-W 3", "-q pbatch", "-G abc123"],
         [],
         "jsrun --nrs=16 --rs_per_host=4 --tasks_per_rs=1 --gpu_per_rs=1 --cpu_per_rs=10 --bind=packed:10",
     ),
@@ -101,6 +101,9 @@ SCRIPTS = {
     "vista:gh": (["--ntasks=16", "--ntasks-per-node=1", "--nodes=16", "-p gh", "-A abc123"], [], "ibrun"),
 }
 """What a script asks its scheduler for, which commands come before its ranks, and what starts these."""
+WITHOUT_BF16 = {"lassen"}
+"""On these machines the trainings of a night are skipped, and its links are measured."""
+LINKS = ("-c", "suites/bandwidth.py", "-S", "canary=yes")
 OF_ANY_JOB = re.compile(r"(--job-name|--output|--error|--time|-[JNoe] )")
 
 
@@ -108,7 +111,9 @@ OF_ANY_JOB = re.compile(r"(--job-name|--output|--error|--time|-[JNoe] )")
 def test_a_machine_s_job_asks_for_prepares_and_starts_what_its_documentation_says(partition: str) -> None:
     system, _, part = partition.partition(":")
     asked, prepared, start = SCRIPTS[partition]
-    lines = scripts(system, *NIGHT)[part]
+    of_links = system in WITHOUT_BF16
+    command = "bench collectives" if of_links else "train"
+    lines = scripts(system, *(LINKS if of_links else NIGHT), command=command)[part]
     *before, engine, canary = lines[1:]
     directives = [line.split(maxsplit=1)[1] for line in before if line.startswith(("#SBATCH ", "#PBS ", "#BSUB "))]
     assert [line for line in directives if not OF_ANY_JOB.match(line)] == asked
@@ -118,10 +123,11 @@ def test_a_machine_s_job_asks_for_prepares_and_starts_what_its_documentation_say
     )
     assert [line for line in before if not line.startswith(("#", "cd "))] == prepared
     assert all(line.startswith("#") for line in before[: len(directives)]), "a scheduler reads no further"
-    assert engine.startswith(f"{start} {engine.split(' -m engine')[0].split()[-1]} -m engine train ")
+    assert engine.startswith(f"{start} {engine.split(' -m engine')[0].split()[-1]} -m engine {command} ")
     assert canary.startswith(f"timeout 300 {start} "), "the canary runs on the same ranks"
     assert shlex.quote(str(CANARY_PROGRAM)) in canary
-    assert option(engine, "--devices-per-node") == str(systems.read(MACHINES / f"{system}.yaml").node.devices.value)  # type: ignore[union-attr]
+    if not of_links:
+        assert option(engine, "--devices-per-node") == str(systems.read(MACHINES / f"{system}.yaml").node.devices.value)  # type: ignore[union-attr]
 
 
 def test_two_cards_under_a_desk_are_two_ranks_of_torchrun() -> None:
