@@ -3,13 +3,18 @@
 import os
 from pathlib import Path
 
+from engine import openmp
 from engine.comm.launch import Launch, from_environment
 from engine.options import check_file
 from engine.progress import log_to_stderr
 
 
 def take_place(out: Path | None = None) -> Launch:
-    """Find this process among all, and send its messages to stderr. Raises UsageError if out can't be written."""
+    """Find this process among all, and send its messages to stderr.
+
+    Raises UsageError if out can't be written, or the environment tells OpenMP what it can't follow.
+    """
+    openmp.check(os.environ)
     if out is not None:
         check_file("--out", out)
     launch = from_environment(os.environ)

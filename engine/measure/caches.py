@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 
-from engine.measure.machine import cores, read_or_nothing
+from engine.measure.machine import read_or_nothing
+from engine.openmp import cores
 
 PROCESSORS = Path("/sys/devices/system/cpu")
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}

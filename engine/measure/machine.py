@@ -57,16 +57,9 @@ def sysfs() -> Path:
 def read_or_nothing(file: Path) -> str:
     """Read a text of the kernel; it is empty where there is no such file."""
     try:
-        return file.read_text()
+        return file.read_text(errors="replace")
     except OSError:
         return ""
-
-
-def cores() -> frozenset[int]:
-    """Return the numbers of the processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
 
 
 def processor_s() -> float:

@@ -15,9 +15,10 @@ from engine.comm.transport import Heard, backend_of
 from engine.grid import Grid
 from engine.measure.clock_rate import clock_hz
 from engine.measure.gemm import JOINT_SIZES, joint
-from engine.measure.machine import core_limit, cores, machine_name
+from engine.measure.machine import core_limit, machine_name
 from engine.measure.memory import peak_bytes
 from engine.measure.recording import AxisSeconds, PhaseSeconds, Recording
+from engine.openmp import cores
 from engine.profiling.session import Profiling
 from engine.result import metrics, provenance
 from engine.result.profile import Profile, ProfileTrace

@@ -7,7 +7,8 @@ import torch
 
 from engine.measure import clock_rate
 from engine.measure.clock_rate import clock_hz, core_hz
-from engine.measure.machine import SYSFS, cores
+from engine.measure.machine import SYSFS
+from engine.openmp import cores
 
 TWO_CORES = """processor\t: {0}
 model name\t: A Processor

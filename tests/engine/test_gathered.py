@@ -15,8 +15,9 @@ from engine.comm.collective import AXIS_OF_LANE, Kind
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
 from engine.measure import machine
-from engine.measure.machine import cores, counted, link_bytes
+from engine.measure.machine import counted, link_bytes
 from engine.measure.recording import Recording
+from engine.openmp import cores
 from engine.result.step import Breakdown, LaneTime, MachineUsage
 from engine.training.gathered import _bound, _busiest, _by_host, breakdown, joint_peak
 
