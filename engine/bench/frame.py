@@ -13,10 +13,12 @@ import torch.distributed as dist
 from engine.bench.benchmark import Benchmark
 from engine.bench.record import Begun
 from engine.bench.world import LOST, Unmeasurable, World, first_line
+from engine.comm.binding import exchange, warn
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device
 from engine.comm.meeting import init_process_group
 from engine.comm.transport import backend_of, listen
+from engine.errors import UsageError
 from engine.grid import Grid
 from engine.result.schema import Result
 from engine.timeouts import Timeouts
@@ -41,6 +43,9 @@ def run(
             except Unmeasurable as error:
                 reason = f"{benchmark.unmeasured}: {error}."
             everyone = everyones(world.comm, heard)
+    except UsageError as error:
+        begun.end(str(error), None, found)
+        raise
     except LOST as error:
         reason = f"{benchmark.lost}: {first_line(error)}."
     return begun.end(reason, everyone, found)
@@ -54,7 +59,10 @@ def _meeting(grid: Grid, launch: Launch, device: torch.device, timeouts: Timeout
     """
     timeout = timedelta(seconds=timeouts.timeout_s)
     if launch.world_size > 1:
-        init_process_group(launch, device, timeout, meeting_s=timeouts.meeting_timeout_s)
+        begun.bindings = init_process_group(launch, device, timeout, meeting_s=timeouts.meeting_timeout_s)
+    else:
+        begun.bindings = exchange(launch, device, None, timeout)
+    warn(begun.bindings)
     comm = Comm(grid, timeout=timeout, device=device)
     with watched(comm, timeouts.timeout_s, begun.fail):
         yield World(comm)

@@ -13,6 +13,7 @@ from engine.comm.launch import Launch
 from engine.errors import EngineError
 from engine.files import locked
 from engine.result import provenance
+from engine.result.binding import Bindings
 from engine.result.schema import Result, read, write
 from engine.training.failure import LOCK_S, UNFINISHED, end_after
 from engine.training.gathered import Ranks
@@ -30,6 +31,8 @@ class Begun:
         self, benchmark: Benchmark, launch: Launch, device: torch.device, labels: dict[str, str], out: Path
     ) -> None:
         self._rank, self._out = launch.rank, out
+        self.bindings: Bindings | None = None
+        """Of all ranks; known to rank 0, once the ranks have met."""
         self._result = Result(
             kind=benchmark.kind,
             status="failed",
@@ -67,7 +70,7 @@ class Begun:
 
         reason: why it has failed. ranks: what they say of themselves, if they could. found: fields that were measured.
         """
-        origin: dict[str, Any] = {"end": provenance.now()}
+        origin: dict[str, Any] = {"end": provenance.now(), "bindings": self.bindings}
         if ranks is not None:
             origin |= {"hosts": tuple(dict.fromkeys(ranks.hosts)), "devices": tuple(dict.fromkeys(ranks.devices))}
             origin |= {"clocks_hz": provenance.least(ranks.clocks)}

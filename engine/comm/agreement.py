@@ -1,6 +1,5 @@
 """Ranks tell each other short texts here, and why one of them could not do its part."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -8,11 +7,11 @@ from datetime import timedelta
 import torch
 from torch import distributed as dist
 
-from engine.comm.contact import Line
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.comm.meeting import meet
-from engine.errors import ContactError, EngineError, RunError, UsageError
+from engine.comm.told import told_by_first
+from engine.errors import ContactError, EngineError, RunError
 
 NAME_BYTES, REASON_BYTES = 256, 600
 
@@ -56,19 +55,5 @@ def said_by_first(launch: Launch, say: Callable[[], str], doing: str, *, meeting
     doing: ends the sentence "rank 1 lost contact with rank 0". Raises its UsageError on all of them, NotMet, or
     LostContact where rank 0 says nothing in time.
     """
-    limit, ranks = timedelta(seconds=limit_s), range(launch.world_size)
     store = dist.PrefixStore("said by rank 0", meet(launch, meeting_s))
-    if launch.rank == 0:
-        try:
-            store.set("words", json.dumps({"text": say()}))
-        except UsageError as error:
-            store.set("words", json.dumps({"refusal": str(error)}))
-    with Line(launch.rank, doing, ranks[1:] if launch.rank == 0 else ranks[:1], "store").held():
-        store.wait(["words"], limit)
-        words: dict[str, str] = json.loads(store.get("words"))
-        if "refusal" in words:
-            store.set(f"read by {launch.rank}", "")
-            if launch.rank == 0:  # the store may end with it
-                store.wait([f"read by {rank}" for rank in ranks], limit)
-            raise UsageError(words["refusal"])
-    return words["text"]
+    return told_by_first(launch, store, say, doing, timedelta(seconds=limit_s))

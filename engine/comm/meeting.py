@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,6 +20,8 @@ from engine.output import complain
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
+
+    from engine.result.binding import Bindings
 
 MEETING_S = 1200.0
 """All ranks have so long to come: thousands of them load torch from one file system."""
@@ -45,19 +47,23 @@ def init_process_group(
     *,
     memory: bool = False,
     meeting_s: float = MEETING_S,
-) -> None:
+) -> "Bindings | None":
     """Make torch.distributed's default group: gloo on CPUs, NCCL (or RCCL) on GPUs. memory: on CPUs the back end of
     process_group.py instead, so that ranks of one host exchange through memory that they share.
+
+    Returns how the ranks are bound, on rank 0 and None on others.
 
     The group is not bound to a device: NCCL would then split it for each axis, by a hash of 31 bits that collides
     among the thousands of groups of a large grid.
 
     One rank alone gets a group without any network. store: where to meet instead of at the master. meeting_s: how long
     ranks wait for the last of them; timeout holds for every collective. Raises NotMet if the ranks don't find each
-    other in time.
+    other in time, and UsageError on all of them where two have one GPU, which NCCL would say less plainly.
     """
     import torch
     from torch import distributed as dist
+
+    from engine.comm.binding import exchange
 
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -71,16 +77,17 @@ def init_process_group(
 
         register()
         backend = NAME
-    if store is not None:
-        dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world_size, timeout=timeout)
-        return
-    if launch.world_size == 1:
+    given = store is not None
+    if store is None and launch.world_size > 1:
+        store = meet(launch, meeting_s)
+        store.set_timeout(timeout)
+    bindings = exchange(launch, device, store, timeout)
+    if store is None:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
-        return
-    store = meet(launch, meeting_s)
-    store.set_timeout(timeout)
-    with _not_met(launch, timeout.total_seconds()):
+        return bindings
+    with nullcontext() if given else _not_met(launch, timeout.total_seconds()):
         dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world_size, timeout=timeout)
+    return bindings
 
 
 @lru_cache(maxsize=1)

@@ -23,6 +23,7 @@ from engine.peers.fit import bytes_of_gpu, settled
 from engine.peers.memory import Room
 from engine.peers.watchdog import At, Fail, Turn, nobody, start
 from engine.progress import log_to_stderr
+from engine.result.binding import Bindings
 from engine.result.peers import SIDES, Measured, SideName
 from engine.result.schema import Memory
 from engine.result.transport import Transport
@@ -56,6 +57,8 @@ class HeldJob:
     peak_flops_per_s: float | None = None
     clocks: tuple[tuple[str, float], ...] = ()
     apart: bool = False
+    bindings: Bindings | None = None
+    """Where the ranks were bound."""
 
 
 def take_part(
@@ -79,6 +82,7 @@ def take_part(
         import torch
         import torch.distributed as dist
 
+        from engine.comm.binding import warn
         from engine.comm.launch import choose_device
         from engine.comm.meeting import init_process_group
         from engine.comm.transport import backend_of, listen
@@ -95,7 +99,7 @@ def take_part(
         stamp_promptly()
     torch.set_num_threads(case.threads)
     heard = listen(backend_of(device), os.environ) if launch.world_size > 1 else None
-    init_process_group(
+    bindings = init_process_group(
         launch,
         device,
         case.collective_timeout,
@@ -104,6 +108,8 @@ def take_part(
         meeting_s=case.meeting_timeout_s,
     )
     met()
+    if launch.launcher != OWN:  # whose many jobs would each say so
+        warn(bindings)
 
     def room(comm: "Comm") -> Room:
         """Give all ranks that of the smallest of their GPUs, where nothing else is said."""
@@ -129,7 +135,7 @@ def take_part(
             return lacking
         ranks = everyones(comm, heard)
         hosts, devices, clocks = tuple(ranks.hosts), tuple(ranks.devices), tuple(ranks.clocks)
-        return HeldJob(measured, ranks.memory, hosts, devices, ranks.transport, peak, clocks, bool(one.apart))
+        return HeldJob(measured, ranks.memory, hosts, devices, ranks.transport, peak, clocks, bool(one.apart), bindings)
 
     for comparison in comparisons:
         recorder = Recorder.on(device, breakdown=False, alone=comparison.grid.size == 1)

@@ -20,6 +20,7 @@ from engine.peers.comparison import Case, Comparison
 from engine.peers.memory import SideBytes, side_bytes
 from engine.peers.ranks import OWN, HeldJob, failure
 from engine.result import provenance
+from engine.result.binding import BindingFault, Bindings
 from engine.result.peers import Asked, Compared, Peaks, PeersResult, Work, parse
 from engine.training.failure import end_after
 
@@ -54,8 +55,26 @@ class ResultWriter:
     def held(self, compared: Compared, jobs: Sequence[HeldJob]) -> PeersResult:
         """Add one comparison and write all so far: they are whole when every one that was asked for is among them."""
         self._held.append(compared)
+        known = {fault.kind for fault in self._faults()}
         self._jobs += jobs
+        if self._launch.world_size == 1:  # else the ranks have said so
+            for fault in self._faults():
+                if fault.kind not in known:
+                    log.warning("%s", fault.said)
         return self._as_far_as_it_is()
+
+    def _faults(self) -> tuple[BindingFault, ...]:
+        """List what is wrong with how ranks are bound, each kind once: jobs may be of other numbers of ranks."""
+        kinds: dict[str, BindingFault] = {}
+        for job in self._jobs:
+            for fault in job.bindings.faults if job.bindings else ():
+                kinds.setdefault(fault.kind, fault)
+        return tuple(kinds.values())
+
+    def _bindings(self) -> Bindings | None:
+        """Give those of the last job, with what is wrong in any."""
+        known = [job.bindings for job in self._jobs if job.bindings is not None]
+        return known[-1].model_copy(update={"faults": self._faults()}) if known else None
 
     def missing(self, comparison: Comparison, reason: str) -> PeersResult:
         """Note why a comparison can't be held here, and write all so far."""
@@ -112,6 +131,7 @@ class ResultWriter:
                 hosts=[host for job in self._jobs for host in job.hosts],
                 devices=[device for job in self._jobs for device in job.devices],
                 clocks=[clock for job in self._jobs for clock in job.clocks],
+                bindings=self._bindings(),
             ),
         )
 

@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.result.binding import Bindings
 from engine.result.schema import Provenance
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def collect(
     hosts: Iterable[str] = (),
     devices: Iterable[str] = (),
     clocks: Iterable[tuple[str, float]] = (),
+    bindings: Bindings | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Provenance:
     """Collect what can be known on this rank at the end of a run, which is now.
@@ -69,6 +71,7 @@ def collect(
         modules=tuple(filter(None, readable(environ.get(MODULES, "")).split(":"))),
         clocks_hz=least(clocks),
         launcher=launcher,
+        bindings=bindings,
         start=start,
         end=now(),
     )

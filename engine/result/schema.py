@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from engine.errors import UsageError
 from engine.files import json_of, write_text
+from engine.result.binding import Bindings
 from engine.result.device import GemmPoint, LaunchTime, Stream
 from engine.result.energy import Energy
 from engine.result.grid_text import GridText
@@ -145,6 +146,8 @@ class Provenance(Record):
     modules: tuple[str, ...] = ()
     clocks_hz: dict[str, float] = {}
     launcher: str
+    bindings: Bindings | None = None
+    """Where ranks were bound; absent where they didn't meet, and in results that are older than it."""
     start: str
     end: str
 

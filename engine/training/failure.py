@@ -23,6 +23,7 @@ from engine.comm.roster import Roster
 from engine.errors import OUT_OF_MEMORY, ContactError, EngineError, UsageError, is_out_of_memory, of_a_file, sentence
 from engine.files import locked
 from engine.result import provenance
+from engine.result.binding import Bindings
 from engine.result.schema import Iteration, Result, ResultError, read, write
 from engine.training.checks import CheckedRun
 from engine.training.model_record import recorded
@@ -81,6 +82,8 @@ class RunReporter:
         self.resolved: dict[str, Any] = {}
         self.met = self.training = False
         self.roster: Roster | None = None
+        self.bindings: Bindings | None = None
+        """Of all ranks; known to rank 0, once the ranks have met."""
         self._turn = threading.Lock()
         self._over = False
 
@@ -200,7 +203,8 @@ class RunReporter:
         if self._reported_already(reported):
             return
         result = self._present() or self._result("failed", reason, reported)
-        ended = result.provenance.model_copy(update={"end": provenance.now()})
+        origin = {"end": provenance.now(), "bindings": self.bindings or result.provenance.bindings}
+        ended = result.provenance.model_copy(update=origin)
         update = {
             "reason": reason,
             "told": reported,
@@ -248,5 +252,6 @@ class RunReporter:
                 hosts=ranks.hosts if ranks else [socket.gethostname()],
                 devices=ranks.devices if ranks else self.devices,
                 clocks=ranks.clocks if ranks else (),
+                bindings=self.bindings,
             ),
         )

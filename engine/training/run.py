@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from engine.comm import mpi
 from engine.comm.backend import Backend
+from engine.comm.binding import warn
 from engine.comm.funnel import Comm
 from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch, choose_device
@@ -84,8 +85,9 @@ def train(run: CheckedRun, launch: Launch, reporter: RunReporter) -> None:
             return comm
 
         with reporter.meeting(config.meeting_timeout_s + config.timeout_s):
-            init_process_group(launch, device, timeout, meeting_s=config.meeting_timeout_s)
+            reporter.bindings = init_process_group(launch, device, timeout, meeting_s=config.meeting_timeout_s)
             reporter.met = True
+            warn(reporter.bindings)
             comm = connect(run.grid)
             reporter.roster = roster(comm)
         try:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from engine.peers.peer import StepMetrics
 from engine.peers.ranks import HeldJob
 from engine.peers.registry import COMPARISONS
 from engine.peers.result_writer import UNFINISHED, ResultWriter
+from engine.result.binding import BindingFault, Bindings, NodeBinding, RankBinding
 from engine.result.metrics import paired
 from engine.result.peers import Measured, PeersResult, Side, parse
 from engine.result.schema import Memory, ResultError
@@ -216,6 +218,20 @@ def test_a_command_that_is_killed_has_said_so_and_keeps_the_contests_it_held(tmp
     assert found.provenance.hosts == ("n0", "n1")
     assert found.provenance.clocks_hz == {"n0": 2e9, "n1": 4e8}
     assert found.provenance.launcher == "srun"
+
+
+def test_bad_bindings_of_any_job_are_in_the_file_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fault = BindingFault(kind="cores shared", first_rank=1, host="n0", ranks=2, said="Two share a core.")
+    node = NodeBinding(host="n0", first_rank=0, ranks=(RankBinding(cores="0", threads=1),))
+    bad, good = Bindings(nodes=(node,), faults=(fault,)), Bindings(nodes=(node,))
+    jobs = [replace(one, bindings=bound) for one, bound in zip(JOBS, (good, bad, bad), strict=True)]
+    mine = ResultWriter(CASE, "cpu", [COMPARISONS["ddp"]], {}, Launch(0, 1, 0, "none", "", 0), tmp_path / "a.json")
+    found = mine.held(compared(COMPARISONS["ddp"], jobs, TOLERANCES["fp32"], 0.0), jobs).provenance.bindings
+    assert found is not None
+    assert (found.nodes, found.faults) == ((node,), (fault,))
+    assert caplog.messages == [fault.said]
 
 
 @pytest.mark.parametrize("first", ["cause", "contact"])
