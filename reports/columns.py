@@ -54,6 +54,7 @@ KNOWN = {
     **_texts("none", axis="Axis", bf16="Peer's bf16", precision="Precision"),
     **_texts("no", fitted_words="Fitted", shared="Ranks that share cores", crowded="No core left for collectives"),
     **_texts("no", traced="Traced", remark="Test failed later"),
+    **_texts("nothing known against it", binding="Binding"),
     **_texts("", standing="which is", apart="Sides", needs="if there is", lies="The prediction lies"),
     **_texts("", note="Remark", skipped="Skipped because", unmeasured="Not measured because", seen="Seen"),
     **_texts("that of our grid", layout="Its layout"),

@@ -66,4 +66,6 @@ def _td(cell: Cell, column: Column) -> Markup:
     names = " ".join(name for name, on in styles.items() if on)
     classes = f' class="{names}"' if names else ""
     sort = "" if cell.sort is None or not column.numeric else f' data-s="{escape(cell.sort)}"'
-    return Markup(f"<td{classes}{sort}>{escape(cell.text)}</td>")
+    said = escape(cell.mark)
+    mark = f' <span class="warn" role="img" title="{said}" aria-label="{said}">\u25b2</span>' if cell.mark else ""
+    return Markup(f"<td{classes}{sort}>{escape(cell.text)}{mark}</td>")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from reports import text
+from reports.binding import badly_bound
 from reports.columns import columns_of
 from reports.load import Loaded
 from reports.page import Block, Commands, Facts, Page, Paragraph, Section, Table
@@ -36,6 +37,8 @@ def card(study: Study, page: Page, rows: pd.DataFrame) -> Card:
     remark = page.remark or text.plural(len(rows), NOUNS[study.rows_of])
     if failed:
         remark += f", {failed:,} failed"
+    if bad := len(badly_bound(rows)):
+        remark += f", {bad:,} badly bound"
     if pd.notna(latest) and not page.remark:
         remark += f", last on {latest:%Y-%m-%d}"
     headline = page.remark or "Not measured yet" if page.empty else page.headline[0].upper() + page.headline[1:]

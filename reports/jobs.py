@@ -34,6 +34,10 @@ def each_once(words: Iterable[str]) -> str:
     return " or ".join(dict.fromkeys(word for word in words if word))
 
 
+def all_said(sentences: Iterable[str]) -> str:
+    return " ".join(dict.fromkeys(filter(None, sentences)))
+
+
 def fields(record: object, read: Callable[[Any], Any], names: str, **renamed: str) -> dict[str, Any]:
     """Return the named fields of a record, each as `read` gives it; None is read for what the record lacks.
 

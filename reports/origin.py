@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from engine.result.schema import Provenance, Transport
 from engine.result.transport import Network
+from reports import binding
+from reports.page import BINDING
 from reports.text import clean
 
 COLUMNS = [
     *("system", "partition", "study", "devices", "versions", "hosts", "launcher", "commit", "dirty", "start", "end"),
-    *("source", "network", "transport", "remark"),
+    *("source", "network", "transport", "remark", BINDING),
 ]
 
 
@@ -29,6 +31,7 @@ def columns(
         "network": network(transport),
         "transport": words(transport),
         "remark": remark,
+        BINDING: binding.words(origin.bindings),
     }
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -16,6 +16,8 @@ from reports.plots.svg import inline
 
 NOT_MEASURED = "not measured"
 NOT_RECORDED = "not recorded"
+BINDING = "binding"
+"""The column of a frame that says how a row's ranks were badly bound; such a row is marked in every table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Cell:
     missing: bool = False
     quiet: bool = False
     bad: bool = False
+    mark: str = ""
+    """What is wrong with the whole row, said where one points at its first cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +99,13 @@ class Table:
         """Return the first HTML_ROWS rows as cells."""
         shown = self.data.head(self.HTML_ROWS)
         failed = shown[self.failed].tolist() if self.failed else [False] * len(shown)
+        marks = shown[BINDING].fillna("").tolist() if BINDING in shown else [""] * len(shown)
         cells = [
             [column.cell(values, failed=bad) for values, bad in zip(column.values(shown), failed, strict=True)]
             for column in self.columns
         ]
-        return (list(row) for row in zip(*cells, strict=True))
+        rows = (list(row) for row in zip(*cells, strict=True))
+        return ([replace(row[0], mark=mark), *row[1:]] for row, mark in zip(rows, marks, strict=True))
 
     @property
     def left_out(self) -> int:
@@ -108,7 +114,9 @@ class Table:
 
     @property
     def csv(self) -> pd.DataFrame:
-        return self.data[list(dict.fromkeys(key for column in self.columns for key in column.keys))]
+        keys = [key for column in self.columns for key in column.keys]
+        marked = BINDING in self.data and (self.data[BINDING].fillna("") != "").any()
+        return self.data[list(dict.fromkeys([*keys, *([BINDING] if marked else [])]))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +248,8 @@ class Page:
     headline: str
     empty: bool = False
     remark: str = ""
+    notices: Notices | None = None
+    """What to know before any figure is read."""
 
 
 def flops_column(title: str, key: str, data: pd.DataFrame, missing: str = NOT_MEASURED) -> Column:

@@ -10,8 +10,9 @@ import pandas as pd
 from engine.result import metrics
 from reports.derived import by_row
 from reports.frame import POINT, SERIES, SETTING
-from reports.jobs import each_once
+from reports.jobs import all_said, each_once
 from reports.overlaps import NONE
+from reports.page import BINDING
 
 MEASURES = [
     *("time_s", "hardware_flops_per_s", "model_flops_per_s", "tokens_per_s", "images_per_s"),
@@ -29,18 +30,21 @@ def points(runs: pd.DataFrame, series: Sequence[str] = SERIES) -> pd.DataFrame:
     For every measure: its median over the jobs that succeeded (NaN if none did), and for those in RANGED also the
     extremes, `_low` and `_high`. jobs, failed: numbers of jobs; reason: of the newest failure; newest: index of the
     newest job that succeeded (-1 if none); commits: how many versions of the code; those of WORDS: what the jobs
-    say, each once; batch_tokens: of a global batch; efficiency: see `with_efficiency`.
+    say, each once; binding: how ranks were badly bound in any; batch_tokens: of a global batch; efficiency: see
+    `with_efficiency`.
     """
     ordered = runs.sort_values("end", kind="stable").assign(newest=lambda table: table.index)
     ok = ordered["status"] == "ok"
     jobs = ordered.assign(
         **{key: ordered[key].where(ok) for key in (*MEASURES, "commit", "newest")},
-        **{key: ordered[key].where(ok, "") for key in WORDS}, jobs=ok, failed=~ok, reason=ordered["reason"].mask(ok),
+        **{key: ordered[key].where(ok, "") for key in (*WORDS, BINDING)}, jobs=ok, failed=~ok,
+        reason=ordered["reason"].mask(ok),
     )  # fmt: skip
     table = jobs.groupby(POINT, dropna=False, sort=False).agg(
         **{key: (key, "median") for key in MEASURES},
         **{f"{key}_low": (key, "min") for key in RANGED}, **{f"{key}_high": (key, "max") for key in RANGED},
-        **{key: (key, each_once) for key in WORDS}, **{key: (key, "sum") for key in ("jobs", "failed")},
+        **{key: (key, each_once) for key in WORDS}, **{BINDING: (BINDING, all_said)},
+        **{key: (key, "sum") for key in ("jobs", "failed")},
         commits=("commit", "nunique"), **{key: (key, "last") for key in ("newest", "reason")},
     )  # fmt: skip
     table = table.reset_index().sort_values([*series, "ranks", "time_s"], kind="stable", ignore_index=True)

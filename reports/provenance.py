@@ -5,7 +5,7 @@ import pandas as pd
 from reports.columns import columns_of
 from reports.page import Table
 
-ORIGIN = "commit dirty launcher transport hosts devices versions remark source"
+ORIGIN = "commit dirty launcher transport hosts devices versions binding remark source"
 """These columns say where a job or contest comes from."""
 
 

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import pandas as pd
 
 from engine.result.names import ANOTHER_COMMIT, UNTUNED
-from reports import studies
+from reports import binding, studies
 from reports.frame import Frames
-from reports.page import Page
+from reports.page import Notices, Page
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ class Study:
         rows = self.rows(everything)
         other: dict[str, Any] = {self.rows_of: rows}
         mine = everything.of(rows) if self.rows_of == "runs" else replace(everything, **other)
-        return self.build(mine, everything)
+        page, told = self.build(mine, everything), binding.notices(rows)
+        return replace(page, notices=Notices(told)) if told else page
 
 
 def trainings_of(study: str) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
