@@ -13,7 +13,6 @@ clones of the last commit. It takes the internet, no GPU and no job.
 exit code: 0 fine, 1 something is not as it has to be, 2 couldn't test all of it, as where a library can't be installed.
 """
 
-import argparse
 import json
 import os
 import platform
@@ -34,6 +33,7 @@ from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
 from tabulate import tabulate
 
 import bounds
+from command_line import Parser
 from engine.files import write_text
 from engine.result.provenance import git_state, processor_name
 from gpu_check import process
@@ -124,9 +124,7 @@ def _runs(python: str) -> bool:
 
 def main() -> int:
     every = {part.name: part for part in parts()}
-    options = argparse.ArgumentParser(
-        "ci/weekly", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = Parser("ci/weekly", __doc__)
     options.add_argument("--part", metavar="NAME", action="append", choices=every, help="this one; may be repeated")
     options.add_argument("--resume", action="store_true", help="leave out the parts that are done on this commit")
     options.add_argument("--list", action="store_true", help="show the parts and their last outcomes, and run nothing")

@@ -14,7 +14,6 @@ engines take turns in the same jobs (suites/against.py), so that the machine can
 exit code: 0 fine, 1 something got worse or failed, 2 couldn't judge all of it.
 """
 
-import argparse
 import fcntl
 import os
 import re
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import IO
 
 import systems
+from command_line import Parser
 from engine.errors import EngineError, UsageError
 from night.against import JOBS, against
 from night.procedure import report, run, say
@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
     at = [*words, "--"].index("--")
     options, given = parser().parse_args(words[:at]), tuple(words[at + 1 :])
     if selecting := [word for word in given if is_one_of(word, SELECTING, SHORT) or has_action([word])]:
-        parser().error(f"{', '.join(selecting)} behind -- would run other tests: leave some out by --exclude.")
+        parser().error(f"{', '.join(selecting)} behind -- would run other tests: leave some out by --exclude")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that jobs are cancelled, as by an interrupt
     try:
         system = systems.named(options.system)
@@ -69,10 +69,8 @@ def main(words: Sequence[str]) -> int:
     return UNKNOWN
 
 
-def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
-        "ci/nightly", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parser() -> Parser:
+    found = Parser("ci/nightly", __doc__)
     found.add_argument("--system", metavar="NAME", help="which (default: this machine)")
     found.add_argument("--node-hours", metavar="N", type=float, default=None,
                        help="to spend at most, by estimate (default: 2; against a commit 4)")  # fmt: skip

@@ -23,10 +23,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
+from command_line import Parser
 from virtual_cluster import cluster, machine, network, slurm
-from virtual_cluster.messages import Misuse, Problem, say
+from virtual_cluster.messages import Problem, say
 from virtual_cluster.record import HEAD, STATE, Shape, load, save
 
 MOST = 64  # nodes, and ranks a node
@@ -57,18 +57,14 @@ def main(words: Sequence[str]) -> int:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Return the command line. Raises Misuse."""
-
-    class Parser(argparse.ArgumentParser):
-        def error(self, message: str) -> NoReturn:
-            raise Misuse(f"{message} (ci/cluster --help says what is allowed).")
+    """Return the command line, or end with 2 and what is wrong with it."""
 
     def number(text: str) -> int:
         if not (text.isdecimal() and 1 <= int(text) <= MOST):
             raise argparse.ArgumentTypeError(f"it goes from 1 to {MOST}, but {text!r} was given")
         return int(text)
 
-    parser = Parser("ci/cluster", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("ci/cluster", __doc__)
     commands = parser.add_subparsers(dest="command", metavar="up|link|status|down", required=True)
     make = commands.add_parser("up", help="make the cluster and start Slurm on it")
     make.add_argument("--nodes", type=number, default=4, help=f"1 to {MOST}, called n0, n1 ... (default: 4)")
