@@ -30,8 +30,8 @@ class Text:
         if tokens.header.vocabulary > self.vocabulary:
             raise UsageError(
                 f"The corpus {folder} has a vocabulary of {tokens.header.vocabulary}, but the model's is "
-                f"{self.vocabulary}: take a model with at least {tokens.header.vocabulary}, or prepare the corpus with "
-                f"--vocab-size {self.vocabulary}."
+                f"{self.vocabulary}: take one with at least as many, as --vocab {tokens.header.vocabulary} makes of "
+                f"any but an hf:DIR, or prepare the corpus with --vocab-size {self.vocabulary}."
             )
         return tokens
 

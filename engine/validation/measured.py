@@ -40,9 +40,9 @@ def measured_in(folder: Path, study: str = STUDY) -> list[MeasuredJob]:
     return jobs
 
 
-def _nothing_of(study: str, folder: Path) -> UsageError:
+def _nothing_of(study: str, folder: Path, more: str = "") -> UsageError:
     return UsageError(
-        f"No result of {study} lies below {folder}: name the output folder of reframe -c suites/{study}.py -r."
+        f"No result of {study} lies below {folder}: name the output folder of reframe -c suites/{study}.py -r{more}."
     )
 
 
@@ -181,7 +181,7 @@ def rows_in(folder: Path, *, refit: bool = False) -> MeasuredRows:
     results = _results(folder)
     jobs, products = _jobs(results, STUDY), measured_products(results)
     if not (jobs or products):
-        raise _nothing_of(STUDY, folder)
+        raise _nothing_of(STUDY, folder, ", or one of bench gemm and bench matmul on a GPU, as no processor's count")
     names = {job.system for job in jobs}
     found = {name: known for name in sorted(names) if (known := measured(name)) and known.performance}
     for name in names - set(found):
