@@ -6,9 +6,9 @@
 
 Parts are the files of tests of which ci/test runs a few cases and the week all (does every library of ci/peers train
 what the engine trains, every grid, flag and schedule what the serial model does, is each wrong collective noticed, are
-published times predicted?), training on 16 ranks with all four axes, and ci/test once more: with the instructions of an
-older processor, with the lowest and the newest versions of what Par4D needs, and with each other Python on PATH, in
-clones of the last commit. It takes the internet, no GPU and no job.
+published times predicted?), training on 16 ranks with all four axes, the commands of every README, and ci/test once
+more: with the instructions of an older processor, with the lowest and the newest versions of what Par4D needs, and with
+each other Python on PATH, in clones of the last commit. It takes the internet, no GPU and no job.
 
 exit code: 0 fine, 1 something is not as it has to be, 2 couldn't test all of it, as where a library can't be installed.
 """
@@ -33,7 +33,9 @@ from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
 from tabulate import tabulate
 
 import bounds
+import readme_commands
 from command_line import Parser
+from engine.errors import UsageError
 from engine.files import write_text
 from engine.result.provenance import git_state, processor_name
 from gpu_check import process
@@ -49,6 +51,7 @@ PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)")
 OF_ITS_OWN = {"PYTHONPATH": "", "PAR4D_TORCH": "", "PAR4D_VERSIONS": ""}
 """What would bring this tree, or other versions, into a clone."""
 ON_16_RANKS = ["-c", "suites/validation.py", "-n", "^Validation", "-S", "Validation.grid=2x2x2x2", "--system", "local"]
+READMES = "readmes"
 SUMMARY = re.compile(r"^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*) in [\d.]+s", re.MULTILINE)
 COUNTED = ("passed", "failed", "error", "skipped")
 SHOWN_LINES = 40
@@ -65,7 +68,7 @@ class Part:
 
     name: str
     words: Sequence[str]
-    """The command, to run in the project's folder."""
+    """The command, to run in the project's folder; none in place of all commands of the READMEs."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to that of the week."""
     cloned: bool = False
@@ -101,11 +104,18 @@ def parts() -> Iterator[Part]:
     yield Part("16-ranks", ["ci/bin/reframe", *ON_16_RANKS])
     if platform.machine() == "x86_64":
         yield Part("avx2", ["ci/test"], AVX2)
+    yield Part(READMES, (), OF_ITS_OWN | a_shell_of_its_own(), cloned=True)
     for versions in ("lowest", "newest"):
         yield Part(versions, ["ci/test"], OF_ITS_OWN | {"PAR4D_VERSIONS": versions}, cloned=True)
     for name, there in other_pythons().items():
         if there:
             yield Part(name, ["ci/test"], OF_ITS_OWN | {"PAR4D_PYTHON": name}, cloned=True)
+
+
+def a_shell_of_its_own() -> dict[str, str]:
+    """Return what makes a shell that knows nothing of this tree's environment."""
+    path = [folder for folder in os.environ["PATH"].split(os.pathsep) if not Path(folder).is_relative_to(ROOT)]
+    return {"PATH": os.pathsep.join(path), "VIRTUAL_ENV": "", "RFM_CONFIG_FILES": ""}
 
 
 @cache
@@ -166,8 +176,11 @@ def _outcome(part: Part, commit: str, ends: float) -> Outcome:
         root = RESULTS / f"{part.name}.clone"
         shutil.rmtree(root, ignore_errors=True)
         clone = _run(["git", "clone", "--quiet", str(ROOT), str(root)], ROOT, {}, log, ends)
-        ready = clone == 0 and _run(["ci/setup"], root, part.environment, log, ends) == 0
-        code = _run(part.words, root, part.environment, log, ends) if ready else UNKNOWN
+        if not part.words:
+            code = _run_readmes(root, part.environment, log, ends) if clone == 0 else UNKNOWN
+        else:
+            ready = clone == 0 and _run(["ci/setup"], root, part.environment, log, ends) == 0
+            code = _run(part.words, root, part.environment, log, ends) if ready else UNKNOWN
         shutil.rmtree(root, ignore_errors=True)
     else:
         code = _run(part.words, root, part.environment, log, ends)
@@ -187,6 +200,25 @@ def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str], log
         if code is None:
             out.write(b"ended by ci/weekly, as --minutes are over\n")
     return UNKNOWN if code is None else code
+
+
+def _run_readmes(root: Path, environment: Mapping[str, str], log: Path, ends: float) -> int:
+    """Run the commands of all READMEs, tell what came of each, and end the log with those that did not go as told."""
+    outcomes, told, began = Counter[str](), list[str](), time.monotonic()
+    try:
+        for ran in readme_commands.run(root, log, environment, ends):
+            _say(f"{ran.readme}: {ran}")
+            outcomes[ran.outcome] += 1
+            told += [f"{ran.readme}: {ran}"] * (ran.outcome != readme_commands.PASSED)
+    except UsageError as error:
+        outcomes[readme_commands.FAILED] += 1
+        told.append(str(error))
+    counted = ", ".join(f"{outcomes[word]} {word}" for word in COUNTED if outcomes[word])
+    with log.open("a") as out:
+        out.write("\n".join(["", *told, f"{counted} in {time.monotonic() - began:.1f}s", ""]))
+    if outcomes[readme_commands.FAILED]:
+        return WRONG
+    return UNKNOWN if outcomes[readme_commands.SKIPPED] else FINE
 
 
 def _commit() -> str:

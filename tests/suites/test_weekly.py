@@ -14,6 +14,7 @@ import test_libraries
 from git_folder import committed
 from waiting import LONG_S, heard
 
+import readme_commands
 from weekly import FINE, MARK, UNKNOWN, WRONG
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +95,28 @@ def test_a_part_in_a_clone_has_the_clones_code_and_the_versions_that_it_is_for(t
     assert running.returncode == FINE
     log = (tmp_path / "results" / "weekly" / "lowest.log").read_text()
     assert log.splitlines() == [", , lowest,"] * 2
+
+
+ROWS = [
+    ("command: cat a, how: as it stands, minutes: 1", FINE, {"passed": 2}),
+    ("command: cat a, how: as it stands, minutes: 1, codes: [3], says: x", WRONG, {"passed": 1, "failed": 1}),
+    ("command: cat a, how: as it stands, minutes: 1, needs: [no-such-thing]", UNKNOWN, {"passed": 1, "skipped": 1}),
+]
+
+
+@pytest.mark.parametrize(("second", "code", "counts"), ROWS, ids=["fine", "wrong", "missing"])
+def test_the_commands_of_readmes_run_in_a_clone(tmp_path: Path, second: str, code: int, counts: dict[str, int]) -> None:
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "README.md").write_text('    test "$RFM_CONFIG_FILES" = "" >a\n    cat a    # of before\n')
+    rows = f"""- {{command: 'test "$RFM_CONFIG_FILES" = "" >a', how: as it stands, minutes: 1}}\n- {{{second}}}\n"""
+    (tmp_path / readme_commands.TABLE).write_text(f"README.md:\n{rows}")
+    committed(tmp_path)
+    with week(tmp_path, "exit 1", part="readmes", RFM_CONFIG_FILES="/of/this/tree") as running:
+        _, err = running.communicate(timeout=LONG_S)
+    assert running.returncode == code, err
+    kept = json.loads((tmp_path / "results" / "weekly" / "readmes.json").read_text())
+    assert (kept["code"], kept["tests"]) == (code, counts)
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_week_is_taken_up_again_where_its_commit_is_the_same(tmp_path: Path) -> None:
