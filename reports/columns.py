@@ -9,6 +9,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import pandas as pd
+
 from reports import text
 from reports.page import NOT_MEASURED, NOT_RECORDED, Column
 
@@ -153,16 +155,21 @@ KNOWN = {
 }
 
 
+def first(data: pd.DataFrame) -> str:
+    """Give the key of the column that a table of several systems begins with; none for a table of one."""
+    return "system" if data["system"].nunique() > 1 else ""
+
+
 def columns_of(*parts: str | Column, missing: Mapping[str, str] = _NONE, **titles: str) -> tuple[Column, ...]:
-    """The columns are of keys separated by blanks, with others among them; titles and missing replace the usual."""
-    found: list[Column] = []
+    """The columns are of keys separated by blanks, with others among them; titles and missing replace the usual. A key
+    that is named twice stands at its first place.
+    """
+    found: dict[str | Column, Column] = {}
     for part in parts:
-        if isinstance(part, Column):
-            found.append(part)
-        else:
-            found += (
-                replace(one, title=titles.get(key, one.title), missing=missing.get(key, one.missing))
-                for key in part.split()
-                for one in [KNOWN[key]]
-            )
-    return tuple(found)
+        for key in [part] if isinstance(part, Column) else part.split():
+            if isinstance(key, Column):
+                found[key] = key
+            elif key not in found:
+                one = KNOWN[key]
+                found[key] = replace(one, title=titles.get(key, one.title), missing=missing.get(key, one.missing))
+    return tuple(found.values())

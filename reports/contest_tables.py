@@ -5,7 +5,7 @@ each comes from.
 import pandas as pd
 
 from reports import text
-from reports.columns import columns_of
+from reports.columns import columns_of, first
 from reports.page import NOT_RECORDED, Table
 from reports.provenance import ORIGIN
 from reports.series_page import samples_of
@@ -27,7 +27,9 @@ def contests_table(name: str, rows: pd.DataFrame) -> Table:
     of_images = rows["of_images"].astype(bool)
     mixed = of_images.any() and not of_images.all()
     shown = columns_of(
-        "model peer peer_is layout grid road verdict ratio beside of_medians of_medians_low of_medians_high",
+        first(rows),
+        "model" if rows["model"].nunique() > 1 else "",
+        "peer peer_is layout grid road verdict ratio beside of_medians of_medians_low of_medians_high",
         "target standing processor ours_s peer_s jobs rounds losses norms tolerance compared sequences",
         "" if of_images.all() else "sequence",
         "checkpointing threads overlap apart bf16",
@@ -43,8 +45,7 @@ def contests_table(name: str, rows: pd.DataFrame) -> Table:
         "a side by the device's allocator on rank 0; of the fullest rank, all of a process, which may have both."
     )
     lost = (rows["failed"] > 0) & (rows["jobs"] == 0)
-    several = rows["model"].nunique() > 1
-    return Table("Contests", shown[0 if several else 1 :], rows.assign(lost=lost), f"{name}-contests", note, "lost")
+    return Table("Contests", shown, rows.assign(lost=lost), f"{name}-contests", note, "lost")
 
 
 def equal(name: str, rows: pd.DataFrame, which: str = "") -> Table:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from reports import text
 from reports.ablation import GREATEST, RATIOS, WORDS, Setting, most_exposed
-from reports.columns import NO_BASE, columns_of
+from reports.columns import NO_BASE, columns_of, first
 from reports.methods import INTERVALS
 from reports.overlaps import FLAGS, NONE, flags, short
 from reports.page import NOT_MEASURED, NOT_RECORDED, Column, Table
@@ -27,6 +27,7 @@ def layouts(settings: Sequence[Setting], drawn: int) -> Table:
     """Make one row a setting: its fullest variant against none. drawn: how many have a section."""
     data = pd.DataFrame([_layout(setting) for setting in settings])
     columns = columns_of(
+        first(data),
         _WHAT,
         ratio("Ratio to none"),
         f"gain {_FIGURES} none_s time_s hides share rounds {_WHERE} axis axis_s shared crowded",
@@ -72,6 +73,7 @@ def by_grid(settings: Sequence[Setting]) -> Table:
     ]
     data = pd.DataFrame([_ratios(setting, ran) for setting in settings])
     columns = columns_of(
+        first(data),
         _WHAT,
         ratio("All that ran", missing="not run"),
         *(ratio(f"{flag} alone", f"{flag}_ratio", "not run") for flag in ran),

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from reports.columns import columns_of
+from reports.columns import columns_of, first
 from reports.page import Table
 
 ORIGIN = "commit dirty launcher transport hosts devices versions binding remark source"
@@ -23,5 +23,7 @@ def failures(runs: pd.DataFrame, name: str) -> list[Table]:
     data = runs[runs["status"] != "ok"].sort_values("end", ascending=False, kind="stable")
     if data.empty:
         return []
-    columns = columns_of("ranks model grid overlap end reason source", missing={"model": "none", "grid": "none"})
+    columns = columns_of(
+        first(data), "ranks model grid overlap end reason source", missing={"model": "none", "grid": "none"}
+    )
     return [Table("Failed jobs", columns, data, f"{name}-failed")]

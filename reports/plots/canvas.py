@@ -64,10 +64,16 @@ def width_of(words: str) -> float:
 
 
 def fitted(words: str, letters: int) -> str:
-    """Write words in the room of so many letters, the end of longer ones cut off."""
-    shown = clean(words, letters)
+    """Write words in the room of so many letters; of longer ones the middle is cut out, as names differ at their ends.
+
+    >>> fitted("a-node-of-the-centre-0001", 15)
+    'a-node-of-…0001'
+    """
+    whole = clean(words)
+    shown, kept = whole, letters - 1
     while width_of(shown) > LETTER * letters:
-        shown = shown[:-2] + "…"
+        end = kept // 3
+        shown, kept = whole[: kept - end] + "…" + whole[len(whole) - end :], kept - 1
     return shown
 
 
