@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from reports import text
 from reports.index import Card
-from reports.page import Block, Cell, Column, Download, Figure, Figures, Notices, Page, Table
+from reports.page import FOLDED, Block, Cell, Column, Download, Figure, Figures, Notices, Page, Table
 
 LONG = 40
 """A text in a table that has more letters may stand in several lines."""
@@ -22,7 +22,7 @@ class Renderer:
     """Draws the pages of one report, which shows so many results. The menu has the name and title of each page."""
 
     def __init__(self, menu: Iterable[tuple[str, str]], *, results: int, built: datetime) -> None:
-        script = (_HERE / "static" / "sort.js").read_text()
+        script = "".join((_HERE / "static" / name).read_text() for name in ("sort.js", "fold.js"))
         self._environment = Environment(loader=FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True)
         self._environment.globals.update(
             css=Markup((_HERE / "static" / "report.css").read_text()),
@@ -33,6 +33,7 @@ class Renderer:
             total=text.plural(results, "result"),
             kind=_kind,
             td=_td,
+            folded_id=FOLDED,
         )
 
     def study(self, name: str, page: Page, files: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from reports import text
 from reports.binding import badly_bound
 from reports.columns import columns_of
 from reports.load import Loaded
-from reports.page import Block, Commands, Facts, Page, Paragraph, Section, Table
+from reports.page import FEW, Block, Column, Commands, Facts, Page, Paragraph, Section, Table
 from reports.study import Study
 
 LEAD = (
@@ -47,7 +47,8 @@ def card(study: Study, page: Page, rows: pd.DataFrame) -> Card:
     return Card(study.name, study.title, study.summary, headline, remark, page.empty)
 
 
-def index(loaded: Loaded, others: pd.DataFrame) -> Page:
+def index(loaded: Loaded, others: pd.DataFrame, jobs: pd.DataFrame) -> Page:
+    """Make the first page. others: runs of no study; jobs: of every run and contest its system, study, status, end."""
     sections = []
     if not loaded.statuses:
         where = (
@@ -60,12 +61,31 @@ def index(loaded: Loaded, others: pd.DataFrame) -> Page:
             Commands(FIRST_STEPS),
         )
         sections.append(Section("Nothing measured yet", blocks, "empty"))
+    if jobs["system"].nunique() > FEW:
+        sections.append(_systems(jobs))
     sections.append(_read(loaded))
     if loaded.skipped:
         sections.append(_skipped(loaded))
     if len(others):
         sections.append(_others(others))
     return Page("Training performance", LEAD, tuple(sections), "", empty=not loaded.statuses)
+
+
+def _systems(jobs: pd.DataFrame) -> Section:
+    """List the systems, where they are more than one sees at a glance on the pages themselves."""
+    data = (
+        jobs.assign(failed=jobs["status"] == "failed")
+        .groupby("system", sort=True)
+        .agg(jobs=("status", "size"), failed=("failed", "sum"), end=("end", "max"), study=("study", _listed))
+        .reset_index()
+    )
+    columns = columns_of("system jobs", Column("Failed", "failed"), "end study", study="Studies", end="Last measured")
+    note = "Each has a part of its own on the pages of its studies, folded to its title where there are many."
+    return Section("Systems", (Table("What was measured where", columns, data, "systems", note),), "systems")
+
+
+def _listed(studies: "pd.Series[str]") -> str:
+    return ", ".join(sorted(set(studies) - {""}))
 
 
 def _read(loaded: Loaded) -> Section:

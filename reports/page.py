@@ -18,6 +18,13 @@ NOT_MEASURED = "not measured"
 NOT_RECORDED = "not recorded"
 BINDING = "binding"
 """The column of a frame that says how a row's ranks were badly bound; such a row is marked in every table."""
+MOST_SECTIONS = 60
+"""A page has so many sections of one kind at most; what is beyond stands in its tables."""
+FEW = 4
+"""More sections of one kind are folded, each to its title and a few figures."""
+MOST_TOLD = 3
+FOLDED = "folded"
+"""Fragment of the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +236,19 @@ class Section:
     blocks: Sequence[Block]
     name: str = ""
     """The fragment in the address is unique in the page; it is made of the title if it is not given."""
+    one_of_many: bool = False
+    """Whether the page has a section like it for each system, series or setting."""
 
     @property
     def anchor(self) -> str:
         return self.name or text.slug(self.title)
+
+    @property
+    def gist(self) -> str:
+        """Give its first figures in words, for its title where it is folded."""
+        facts = next((block.facts for block in self.blocks if isinstance(block, Facts)), ())
+        known = [f"{value} {what}" for value, what, _ in facts if value is not None]
+        return ", ".join(known[:MOST_TOLD])
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +266,21 @@ class Page:
     remark: str = ""
     notices: Notices | None = None
     """What to know before any figure is read."""
+
+    @property
+    def folds(self) -> bool:
+        """Say whether sections of one kind are folded, as they are more than a few."""
+        return sum(section.one_of_many for section in self.sections) > FEW
+
+    @property
+    def contents(self) -> list[tuple[str, str]]:
+        """Give titles and fragments that a reader is led to: those of folded sections are a list on the page itself."""
+        many = [place for place, section in enumerate(self.sections) if self.folds and section.one_of_many]
+        return [
+            (f"{len(many)} sections, folded", FOLDED) if place in many else (section.title, section.anchor)
+            for place, section in enumerate(self.sections)
+            if place not in many[1:]
+        ]
 
 
 def flops_column(title: str, key: str, data: pd.DataFrame, missing: str = NOT_MEASURED) -> Column:

@@ -11,12 +11,10 @@ from reports.columns import columns_of
 from reports.frame import Frames
 from reports.jobs import grouped
 from reports.overlaps import short
-from reports.page import NOT_MEASURED, Block, Column, KeyFact, Paragraph, Section, Table, flops_column
+from reports.page import MOST_SECTIONS, NOT_MEASURED, Block, Column, KeyFact, Paragraph, Section, Table, flops_column
 from reports.points import runs_of
 from reports.provenance import failures, provenance
 from reports.scaling import MeasuredSeries
-
-MOST_SERIES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +35,15 @@ def sections(kind: ScalingKind, table: pd.DataFrame, frames: Frames) -> list[Sec
     """Make a section for each of the first series, one for all others, and the details; nothing where nothing ran."""
     groups = grouped(table, kind.by, kind.title)
     made = []
-    for name, title, rows in grouped(table, kind.by, kind.title, MOST_SERIES):
+    for name, title, rows in grouped(table, kind.by, kind.title, MOST_SECTIONS):
         before, after = kind.draw(name, rows, frames)
         failed = failures(runs_of(frames.runs, rows, kind.by), name)
         crowded = [Paragraph(breakdowns.no_core_left(words)) for words in dict.fromkeys(rows["crowded"]) if words]
         shown = (*crowded, *before, points_table(rows, name, kind), *failed, *after)
-        made.append(Section(title, shown, f"series-{name}"))
-    if len(groups) > MOST_SERIES:
-        rest = pd.concat([rows for *_, rows in groups[MOST_SERIES:]], ignore_index=True)
-        note = f"Figures are drawn for the first {MOST_SERIES} series."
+        made.append(Section(title, shown, f"series-{name}", one_of_many=True))
+    if len(groups) > MOST_SECTIONS:
+        rest = pd.concat([rows for *_, rows in groups[MOST_SECTIONS:]], ignore_index=True)
+        note = f"Figures are drawn for the first {MOST_SECTIONS} series."
         table_of_rest = points_table(rest, "more_series", kind, note, with_series=True)
         failed = failures(runs_of(frames.runs, rest, kind.by), "more_series")
         made.append(Section("Further series", (table_of_rest, *failed)))

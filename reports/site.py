@@ -61,7 +61,8 @@ def pages(loaded: Loaded) -> dict[str, str]:
     for one in nightly:
         files[f"{one.name}.html"] = renderer.study(one.name, one.page, _add_data(files, one.name, one.page))
     files[f"{methods.NAME}.html"] = renderer.study(methods.NAME, methods.page(), {})
-    first = index(loaded, runs[~shown])
+    of_jobs = ["system", "study", "status", "end"]
+    first = index(loaded, runs[~shown], pd.concat([runs[of_jobs], everything.contests[of_jobs]]))
     cards.sort(key=lambda card: card.empty)  # what was measured comes first
     notices = Notices(tuple(one.notice for one in nightly))
     files["index.html"] = renderer.index(first, notices, cards, _add_data(files, "index", first))

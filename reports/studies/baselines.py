@@ -131,7 +131,9 @@ def _headline(groups: list[pd.DataFrame]) -> str:
 
 def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
     if not (rows["jobs"] > 0).any():
-        return Section(title, (Paragraph("Not measured: no contest of this job ended well."),), f"job-{name}")
+        return Section(
+            title, (Paragraph("Not measured: no contest of this job ended well."),), f"job-{name}", one_of_many=True
+        )
     others = sorted(set(COMPARISONS) - set(ALONE) - set(rows["peer"]))
     absent = (Paragraph(f"{ABSENT} {', '.join(others)}."),) if others else ()
     blocks = (
@@ -141,7 +143,7 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
         *absent,
         equal(name, rows),
     )
-    return Section(title, blocks, f"job-{name}")
+    return Section(title, blocks, f"job-{name}", one_of_many=True)
 
 
 def _par4ds(rows: pd.DataFrame) -> list[Paragraph]:

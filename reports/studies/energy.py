@@ -1,5 +1,7 @@
 """Energy: what training takes of devices, processors, memory and whole nodes, wherever a run could count it."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from engine.result import metrics
@@ -9,7 +11,7 @@ from reports.columns import columns_of
 from reports.derived import by_row
 from reports.frame import POINT, SERIES, Frames, series_title
 from reports.jobs import each_once, grouped
-from reports.page import Facts, Figure, Figures, Page, Paragraph, Section, Table
+from reports.page import MOST_SECTIONS, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table
 from reports.plots.canvas import Scale, plain
 from reports.plots.lines import Line, lines
 from reports.points import fastest
@@ -29,7 +31,6 @@ NOTHING = (
     "Nothing measured yet: no result here has energy, as no machine had a counter that the run could read (each result "
     "says why) or the results are older than that figure."
 )
-MOST_SECTIONS = 12
 OF_RUNS = ["status", "time_s", "model_flops_per_s", "images_per_s", "end", *POINT]
 _COLOURS = {"node": "red", "device": "blue", "processor": "green", "memory": "purple"}
 """They are ordered from the most that is counted to the least: the first that a series has is its headline."""
@@ -40,7 +41,10 @@ def build(mine: Frames, everything: Frames) -> Page:
     table = energy_points(everything)
     if table.empty:
         return Page(TITLE, NOTHING, (), "nothing measured", empty=True)
-    sections = [_section(*one) for one in grouped(table, SERIES, series_title, MOST_SECTIONS)]
+    series = grouped(table, SERIES, series_title)
+    sections = [_section(*one) for one in series[:MOST_SECTIONS]]
+    if rest := [rows for *_, rows in series[MOST_SECTIONS:]]:
+        sections.append(Section("Further series", [_table("more_series", pd.concat(rest, ignore_index=True), SERIES)]))
     return Page(TITLE, LEAD, [*sections, Section("Details", [provenance(mine.runs)])], _headline(table))
 
 
@@ -121,7 +125,9 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
     unknown = rows[~counted].drop_duplicates("component", keep="last")
     why = [f"{row['component']} ({row['unmeasured'] or 'no reason given'})" for _, row in unknown.iterrows()]
     said = [Paragraph(f"Not measured here: {'; '.join(why)}.")] if why else []
-    return Section(title, [Facts(facts), Figures(figures), *said, _table(name, rows[counted])], f"series-{name}")
+    return Section(
+        title, [Facts(facts), Figures(figures), *said, _table(name, rows[counted])], f"series-{name}", one_of_many=True
+    )
 
 
 def _trained(rows: pd.DataFrame) -> str:
@@ -152,8 +158,10 @@ def _figure(name: str, title: str, rows: pd.DataFrame, key: str) -> Figure:
     return Figure(title, caption, drawing, measured[kept], name, f"{'; '.join(said)} {unit}.")
 
 
-def _table(name: str, rows: pd.DataFrame) -> Table:
+def _table(name: str, rows: pd.DataFrame, which: Sequence[str] = ()) -> Table:
+    """List every component of every point. which: the columns that tell several series apart."""
     columns = columns_of(
+        *(Column(key.title(), key, numeric=False, missing="") for key in which),
         "ranks model grid overlap component per_joule joules_per_iteration flops_per_joule power_w "
         "scope source counters machines seconds sample_s jobs unmeasured",
         source="By",

@@ -8,7 +8,7 @@ from engine.result.gpu_check import Finding, GpuCheck
 from reports import text
 from reports.columns import columns_of
 from reports.frame import Frames
-from reports.page import NOT_RECORDED, Block, Facts, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import MOST_SECTIONS, NOT_RECORDED, Block, Facts, Page, Paragraph, Section, Table, nothing_measured
 from reports.study import Study
 
 TITLE = "GPU check"
@@ -29,7 +29,6 @@ REHEARSAL = (
 )
 WORDS = {"pass": "passed", "fail": "failed", "undecided": "undecided", "told": "told, not judged", "not run": "not run"}
 SOFTWARE = ("torch", "cuda", "hip", "nccl", "driver")
-MOST_SECTIONS = 12
 FINDINGS = "finding outcome figure want seen seconds"
 
 
@@ -67,7 +66,7 @@ def _headline(shown: pd.DataFrame) -> str:
 def _section(name: str, title: str, row: "pd.Series[Any]") -> Section:
     result: GpuCheck = row["result"]
     blocks: list[Block] = [] if result.device == "cuda" else [Paragraph(REHEARSAL)]
-    return Section(title, (*blocks, _facts(result), _findings(name, row, result)), f"on-{name}")
+    return Section(title, (*blocks, _facts(result), _findings(name, row, result)), f"on-{name}", one_of_many=True)
 
 
 def _facts(result: GpuCheck) -> Facts:

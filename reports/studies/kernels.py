@@ -15,7 +15,19 @@ from reports.frame import SERIES, Frames, series_title
 from reports.jobs import grouped
 from reports.kernel_figures import heat_map, step_dots
 from reports.methods import INTERVALS
-from reports.page import Block, Column, Facts, Figures, KeyFact, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import (
+    MOST_SECTIONS,
+    Block,
+    Column,
+    Facts,
+    Figures,
+    KeyFact,
+    Page,
+    Paragraph,
+    Section,
+    Table,
+    nothing_measured,
+)
 from reports.provenance import failures, provenance
 from reports.study import Study
 
@@ -38,7 +50,6 @@ HOW = (
 )
 TARGET = 0.95
 RUN = "reframe -c suites/kernel_tuning.py --system local -r"
-MOST_SECTIONS = 12
 SETTING = [*SERIES, "model", "grid", "micro_batch", "checkpointing", "ranks", "device_kind", "threads"]
 
 
@@ -98,7 +109,7 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames, every: pd.
         blocks = [Paragraph("Not measured: no job of this setting ended well.")]
     if len(shapes):
         blocks.append(_shapes(name, shapes))
-    return Section(title, tuple(blocks), f"products-{name}")
+    return Section(title, tuple(blocks), f"products-{name}", one_of_many=True)
 
 
 def _facts(run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.DataFrame) -> Facts:

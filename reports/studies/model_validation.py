@@ -11,7 +11,7 @@ from reports.columns import columns_of
 from reports.frame import SERIES, Frames, series_title
 from reports.jobs import grouped
 from reports.load import Validated
-from reports.page import Page, Paragraph, Section, Table, nothing_measured
+from reports.page import MOST_SECTIONS, Page, Paragraph, Section, Table, nothing_measured
 from reports.points import points
 from reports.predictions import grid_rows, published_rows
 from reports.provenance import failures, provenance
@@ -27,7 +27,6 @@ LEAD = (
 )
 MEASURE = "reframe -c suites/model_validation.py --system local -r"
 PREDICT = "par4d plan --validate --out results/validation.json"
-MOST_JOBS = 12
 
 
 def build(mine: Frames, everything: Frames) -> Page:
@@ -70,9 +69,11 @@ def _headline(validated: Validated | None, mine: Frames) -> str:
 
 def _validated(validated: Validated) -> list[Section]:
     jobs = validated.result.jobs
-    titled = text.titled(jobs[:MOST_JOBS], lambda job: text.clean(f"{job.name} on {job.system}", 120))
+    titled = text.titled(jobs[:MOST_SECTIONS], lambda job: text.clean(f"{job.name} on {job.system}", 120))
     sections = [Section("All measured grids", model_grids.over_all(jobs))]
-    sections += [Section(title, model_grids.blocks(name, job), f"job-{name}") for name, title, job in titled]
+    sections += [
+        Section(title, model_grids.blocks(name, job), f"job-{name}", one_of_many=True) for name, title, job in titled
+    ]
     rest = [
         Section("Published times", model_published.blocks(validated.result)),
         Section("Effects", model_published.effects(validated.result)),
@@ -80,8 +81,8 @@ def _validated(validated: Validated) -> list[Section]:
     ]
     sections = [section for section in (*sections, *rest) if section.blocks]
     said = f"Written {text.moment(validated.written)}; read from {text.clean(validated.source)}."
-    if len(jobs) > MOST_JOBS:
-        said += f" The first {MOST_JOBS} of {len(jobs)} jobs are shown."
+    if len(jobs) > MOST_SECTIONS:
+        said += f" The first {MOST_SECTIONS} of {len(jobs)} jobs are shown."
     return [*sections, Section("Where the predictions are from", (Paragraph(said),))]
 
 
@@ -90,7 +91,7 @@ def _measured(mine: Frames) -> list[Section]:
     if mine.runs.empty:
         return []
     trained = mine.runs[mine.runs["kind"] == "train"]
-    titled = grouped(points(trained), [*SERIES, "model", "ranks", "batch_size"], _title, MOST_JOBS)
+    titled = grouped(points(trained), [*SERIES, "model", "ranks", "batch_size"], _title, MOST_SECTIONS)
     tables = [_table(f"measured-{name}", title, rows) for name, title, rows in titled]
     tables += grid_turns.tables(mine.runs, mine.grids)
     return [Section("Measured grids", [*tables, *failures(mine.runs, "measured"), provenance(mine.runs)])]

@@ -12,7 +12,18 @@ from reports.breakdowns import no_core_left, take_turns
 from reports.columns import NO_BASE
 from reports.frame import SETTING, Frames, series_title
 from reports.overlaps import NONE, short
-from reports.page import NOT_RECORDED, Block, Facts, Figures, KeyFact, Page, Paragraph, Section, nothing_measured
+from reports.page import (
+    MOST_SECTIONS,
+    NOT_RECORDED,
+    Block,
+    Facts,
+    Figures,
+    KeyFact,
+    Page,
+    Paragraph,
+    Section,
+    nothing_measured,
+)
 from reports.points import runs_of
 from reports.provenance import failures, provenance
 from reports.series_page import published_gains
@@ -30,7 +41,6 @@ LEAD = (
     "a step is the time that none can beat."
 )
 RUN = "reframe -c suites/overlap_ablation.py --system local"
-MOST_SECTIONS = 12
 
 
 def build(mine: Frames, everything: Frames) -> Page:
@@ -88,7 +98,7 @@ def _section(name: str, title: str, setting: Setting, frames: Frames) -> Section
         blocks += [Figures(drawn, wide=True), overlap_tables.variants(name, setting)]
     else:
         blocks.append(Paragraph("Not measured: no job of this layout ended well."))
-    return Section(title, (*blocks, *failures(setting.runs, name)), f"series-{name}")
+    return Section(title, (*blocks, *failures(setting.runs, name)), f"series-{name}", one_of_many=True)
 
 
 def _facts(setting: Setting) -> Facts:

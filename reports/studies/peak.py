@@ -10,7 +10,7 @@ from reports import bandwidths, gemm_curves, gemm_modes, launches, peaks, publis
 from reports.columns import columns_of
 from reports.frame import SERIES, Frames, series_title
 from reports.jobs import grouped
-from reports.page import Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import MOST_SECTIONS, Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.provenance import failures, provenance
 from reports.study import Study
 
@@ -28,7 +28,6 @@ LEAD = (
 )
 RUN = "reframe -c suites/peak.py --system local"
 KINDS = ("gemm", "memory", "latency", "collectives", "p2p")
-MOST_SECTIONS = 12
 TOGETHER = [*(key for key in SERIES if key != "dtype"), "ranks", "threads"]
 
 
@@ -101,7 +100,7 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> Section
     blocks: list[Block] = [Paragraph("Not measured: no job of this system ended well.")]
     if drawn or tables:
         blocks = [Facts(facts), *drawn, *tables]
-    return Section(title, blocks, f"series-{name}")
+    return Section(title, blocks, f"series-{name}", one_of_many=True)
 
 
 def _best(runs: pd.DataFrame) -> Table:

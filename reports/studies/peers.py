@@ -11,7 +11,18 @@ from reports.contest_tables import contests_table, failures, missing, provenance
 from reports.contests import SERIES
 from reports.frame import Frames
 from reports.methods import INTERVALS, ROADS, ROOM
-from reports.page import Block, Facts, Figure, Figures, KeyFact, Page, Paragraph, Section, nothing_measured
+from reports.page import (
+    MOST_SECTIONS,
+    Block,
+    Facts,
+    Figure,
+    Figures,
+    KeyFact,
+    Page,
+    Paragraph,
+    Section,
+    nothing_measured,
+)
 from reports.study import Study, contests_where
 
 TITLE = "Peers"
@@ -33,7 +44,6 @@ HOW = (
     f"{ROADS} {ROOM} {INTERVALS}"
 )
 RUN = "reframe -c suites/peers.py --system local"
-MOST_SECTIONS = 12
 
 
 def build(mine: Frames, everything: Frames) -> Page:
@@ -81,7 +91,7 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
     blocks: list[Block] = [Paragraph("Not measured: no contest of this series ended well.")]
     if len(held):
         blocks = [_facts(rows, held), Figures([_figure(name, rows)], wide=True)]
-    return Section(title, [*blocks, contests_table(name, rows)], f"series-{name}")
+    return Section(title, [*blocks, contests_table(name, rows)], f"series-{name}", one_of_many=True)
 
 
 def _facts(rows: pd.DataFrame, held: pd.DataFrame) -> Facts:

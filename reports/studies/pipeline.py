@@ -8,10 +8,10 @@ import pandas as pd
 
 from reports import pipeline_figures, published, text
 from reports.bubbles import bubbles
-from reports.columns import columns_of
+from reports.columns import columns_of, first
 from reports.frame import SETTING, Frames, series_title
 from reports.methods import INTERVALS
-from reports.page import Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import MOST_SECTIONS, Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.points import runs_of
 from reports.provenance import failures, provenance
 from reports.schedules import BASE, Compared, compared
@@ -29,7 +29,6 @@ LEAD = (
     "mean and whose messages take no time."
 )
 RUN = "reframe -c suites/pipeline.py --system local -r"
-MOST_SECTIONS = 12
 NO_BASE = "no run of 1f1b"
 
 
@@ -68,7 +67,9 @@ def _headline(found: Sequence[Compared]) -> str:
 
 def _overview(found: Sequence[Compared], drawn: int) -> Section:
     rows = [_layout(one) for one in found]
+    data = pd.DataFrame(rows)
     columns = columns_of(
+        first(data),
         "model grid",
         Column("Micro-batches", "micro_batches", text.count),
         Column("Slowed down", "disturbed", numeric=False, missing="nothing"),
@@ -80,9 +81,7 @@ def _overview(found: Sequence[Compared], drawn: int) -> Section:
     note = f"Of each setting the schedule with the smallest ratio to {BASE}; the least of several is partly chance."
     if drawn < len(found):
         note += f" The {drawn} with the most schedules are drawn below."
-    return Section(
-        "All settings", (Table("Fastest schedules", columns, pd.DataFrame(rows), "settings", note, "only_failed"),)
-    )
+    return Section("All settings", (Table("Fastest schedules", columns, data, "settings", note, "only_failed"),))
 
 
 def _layout(one: Compared) -> dict[Any, Any]:
@@ -113,7 +112,7 @@ def _section(name: str, title: str, one: Compared) -> Section:
     else:
         drawn = (pipeline_figures.idle(name, one), *pipeline_figures.timeline(name, one))
         blocks = (_facts(one), Figures(drawn, wide=True), _table(name, one))
-    return Section(title, (*blocks, *failures(one.runs, name)), f"series-{name}")
+    return Section(title, (*blocks, *failures(one.runs, name)), f"series-{name}", one_of_many=True)
 
 
 def _facts(one: Compared) -> Facts:

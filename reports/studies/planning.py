@@ -65,7 +65,7 @@ def _section(name: str, title: str, one: Planned) -> Section:
         rows = plan_rows(one.result)
         drawn = (plan_figures.times(name, rows), *plan_figures.step(name, one.result))
         blocks += [_table(name, rows, one.result), Figures(drawn, wide=True)]
-    return Section(title, blocks, f"plan-{name}")
+    return Section(title, blocks, f"plan-{name}", one_of_many=True)
 
 
 def asked(plan: GridPlan) -> str:

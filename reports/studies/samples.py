@@ -7,7 +7,7 @@ import pandas as pd
 from reports import samples, text
 from reports.frame import Frames
 from reports.jobs import grouped
-from reports.page import Block, Page, Paragraph, Picture, Pictures, Section, nothing_measured
+from reports.page import MOST_SECTIONS, Block, Page, Paragraph, Picture, Pictures, Section, nothing_measured
 from reports.provenance import failures, provenance
 from reports.scaling import spread_out
 from reports.study import Study
@@ -20,8 +20,10 @@ DATA = Paragraph(
     "(ci/demo_images): its samples show pieces of that picture, and say nothing of pictures that it hasn't seen."
 )
 RUN = "reframe -c suites/samples.py --system local"
-MOST_SECTIONS = 6
 MOST_PICTURES = 12
+"""A strip has so many pictures at most, and fewer where all strips together would have more than MOST_BYTES."""
+MOST_BYTES = 8e6
+FEWEST_PICTURES = 2
 SAMPLERS = {"ddim": "DDIM", "ddpm": "DDPM"}
 _OF_RUN = ["system", "partition", "variant", "model"]
 _TRAINING = [*_OF_RUN, "trained"]
@@ -37,11 +39,15 @@ def build(mine: Frames, everything: Frames) -> Page:
     sheets = mine.samples.join(done, on="run", how="inner").sort_values("end")
     sheets = sheets.drop_duplicates([*_TRAINING, "trained_steps", "sampler", "steps"], keep="last")
     sheets = sheets.sort_values(["trained_steps", "steps"])
+    trained = grouped(sheets, _TRAINING, _title)
+    most = _most_pictures(sheets, len(trained))
     sections = [
-        Section(title, [*(block for _, of_one in rows.groupby("sampler") for block in _strip(of_one)), DATA], name)
-        for name, title, rows in grouped(sheets, _TRAINING, _title, MOST_SECTIONS)
+        Section(title, [*_strips(rows, most), DATA], name, one_of_many=True)
+        for name, title, rows in trained[:MOST_SECTIONS]
     ]
-    details = Section("Details", [*failures(mine.runs, "all_jobs"), provenance(mine.runs)])
+    rest = [title for _, title, _ in trained[MOST_SECTIONS:]]
+    others = [Paragraph(f"Left out: {'; '.join(rest)}.")] if rest else []
+    details = Section("Details", [*others, *failures(mine.runs, "all_jobs"), provenance(mine.runs)])
     return Page(TITLE, LEAD, [*sections, details], _headline(sheets))
 
 
@@ -63,8 +69,18 @@ def _title(sheet: "pd.Series[Any]") -> str:
     return f"Images of {text.title(sheet['system'], sheet['partition'], sheet['model'], sheet['variant'])}"
 
 
-def _strip(sheets: pd.DataFrame) -> list[Block]:
-    chosen = spread_out(sheets, MOST_PICTURES)
+def _most_pictures(sheets: pd.DataFrame, trainings: int) -> int:
+    """Say how many pictures a strip may have for all of them to be of a size that a browser likes."""
+    of_one = sheets["png"].str.len().mean() if len(sheets) else 0.0
+    return max(FEWEST_PICTURES, min(MOST_PICTURES, int(MOST_BYTES / (of_one * trainings or 1.0))))
+
+
+def _strips(sheets: pd.DataFrame, most: int) -> list[Block]:
+    return [block for _, of_one in sheets.groupby("sampler") for block in _strip(of_one, most)]
+
+
+def _strip(sheets: pd.DataFrame, most: int) -> list[Block]:
+    chosen = spread_out(sheets, most)
     strip = Pictures([_picture(row) for _, row in chosen.iterrows()])
     few = Paragraph(f"{len(chosen)} of {len(sheets)} shown, spread evenly over the training.")
     return [strip, few] if len(chosen) < len(sheets) else [strip]

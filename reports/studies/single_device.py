@@ -11,7 +11,19 @@ from reports.contest_points import most_held, points
 from reports.contest_tables import contests_table, failures, missing, provenance
 from reports.frame import Frames
 from reports.methods import INTERVALS, ROOM
-from reports.page import NOT_MEASURED, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import (
+    MOST_SECTIONS,
+    NOT_MEASURED,
+    Column,
+    Facts,
+    Figure,
+    Figures,
+    Page,
+    Paragraph,
+    Section,
+    Table,
+    nothing_measured,
+)
 from reports.study import Study, contests_where
 
 TITLE = "Single device"
@@ -35,7 +47,7 @@ MACHINE = ["system", "partition", "device", "devices", "torch"]
 TRAINED = ["model", "dtype", "series", "sequences", "sequence", "checkpointing", "threads", "overlap"]
 PEERS = ("plain", "compile", "transformers")
 """These peers stand in this order, others after them."""
-MOST_SECTIONS, MOST_FACTS = 12, 6
+MOST_FACTS = 6
 SHORT = 16
 """A name in a narrow column has at most this many letters."""
 
@@ -73,9 +85,11 @@ def _headline(contests: pd.DataFrame) -> str:
 def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
     held = rows[rows["jobs"] > 0]
     if held.empty:
-        return Section(title, [Paragraph("Not measured: no contest on it ended well.")], f"machine-{name}")
+        return Section(
+            title, [Paragraph("Not measured: no contest on it ended well.")], f"machine-{name}", one_of_many=True
+        )
     figures = Figures([_figure(name, rows)], wide=True)
-    return Section(title, [_facts(held), figures, _sides(name, rows)], f"machine-{name}")
+    return Section(title, [_facts(held), figures, _sides(name, rows)], f"machine-{name}", one_of_many=True)
 
 
 def _trained(rows: pd.DataFrame) -> list[pd.DataFrame]:

@@ -13,7 +13,19 @@ from reports.columns import NO_SERIAL, columns_of
 from reports.contest_points import points
 from reports.frame import Frames
 from reports.jobs import grouped
-from reports.page import Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import (
+    MOST_SECTIONS,
+    Block,
+    Column,
+    Facts,
+    Figure,
+    Figures,
+    Page,
+    Paragraph,
+    Section,
+    Table,
+    nothing_measured,
+)
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, lines
 from reports.provenance import failures, provenance
@@ -28,7 +40,6 @@ LEAD = (
 )
 RUN = "reframe -c suites/validation.py --system local"
 KEY = ["system", "partition", "dtype", "model", "batch_size"]
-MOST_SECTIONS = 12
 MOST_GRIDS = 4
 NOTHING_HELD = Paragraph("Not compared: no contest ended well.")
 _COLOURS = ("blue", "red", "green", "purple")
@@ -116,7 +127,7 @@ def _section(
     if len(newest):
         figures = Figures([_curves(name, newest, steps, frames), _differences(name, newest, steps)])
         blocks = [_facts(newest.sort_values("largest", na_position="first").iloc[-1]), figures]
-    return Section(title, blocks, f"series-{name}")
+    return Section(title, blocks, f"series-{name}", one_of_many=True)
 
 
 def _facts(worst: "pd.Series[Any]") -> Facts | Paragraph:

@@ -16,6 +16,7 @@ from sample_pipelines import hostile, pipeline
 from sample_predictions import hostile_predictions, plan, save_predictions
 from sample_predictions import validation as validated
 from sample_results import ALL, energy, gemm, save, series, strong, train, validation
+from sample_systems import LONGEST, MANY, names, of_system
 from sample_tuning import EVEN, tuning, untuned
 
 from engine.peers.layout import Layout
@@ -96,6 +97,18 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of them."""
     return built_once("site", [results], tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def many_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of many systems with matrix products, and of two of them with trainings."""
+    folder = tmp_path_factory.mktemp("many")
+    known = names(MANY)
+    products = [gemm(system=name, best=1e12 * (place + 1), job=place) for place, name in enumerate(known)]
+    places = (known.index("perlmutter"), known.index(LONGEST))
+    trained = [run for place in places for run in of_system(known[place], place, jobs=1, every_study=False)]
+    save([*products, *trained], folder)
+    return built_once("many_site", [folder], tmp_path_factory)
 
 
 def hostile_lanes(variant: Variant, name: str) -> Variant:

@@ -43,6 +43,7 @@ addEventListener("load", () => {
 
 # The page's title, what it fetched, its width, and texts that stick out of their figure.
 LOOK = """
+page.querySelectorAll("details").forEach((one) => (one.open = true));
 const outside = [];
 for (const svg of page.querySelectorAll("svg")) {
   const frame = svg.getBoundingClientRect();
@@ -71,10 +72,10 @@ return states;
 """
 
 
-def dom(page: Path, profile: Path) -> str:
-    """The page's elements after its scripts ran."""
+def dom(address: str, profile: Path) -> str:
+    """The elements of the page at this address after its scripts ran."""
     assert CHROMIUM is not None
-    command = [CHROMIUM, *OPTIONS, f"--user-data-dir={profile}", page.as_uri()]
+    command = [CHROMIUM, *OPTIONS, f"--user-data-dir={profile}", address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=True)
     return done.stdout
 
@@ -84,7 +85,7 @@ def ask_each(pages: Sequence[tuple[str, int]], script: str, folder: Path) -> lis
     harness = folder / "harness.html"
     frames = "".join(FRAME % (width, html.escape(page)) for page, width in pages)
     harness.write_text(HARNESS % (frames, script), encoding="utf-8")
-    found = re.search(r'data-answer="([^"]*)"', dom(harness, folder / "profile"))
+    found = re.search(r'data-answer="([^"]*)"', dom(harness.as_uri(), folder / "profile"))
     assert found, "the script returned nothing"
     told: list[Any] = json.loads(html.unescape(found[1]))
     return told
