@@ -16,7 +16,7 @@ from reports.page import BINDING
 
 MEASURES = [
     *("time_s", "hardware_flops_per_s", "model_flops_per_s", "tokens_per_s", "images_per_s"),
-    *("hfu", "mfu", "of_empirical"),
+    *("hfu", "mfu", "of_empirical", "advertised"),
     *("compute_s", "collectives_s", "share_hidden", "bound_s", "step_by_bound", "processors_s"),
     *("memory_max", "memory_min", "prefetch_bytes", "cache_bytes", "cached_blocks"),
 ]

@@ -8,6 +8,7 @@ import pandas as pd
 
 from reports import breakdowns, text
 from reports.columns import columns_of
+from reports.compare import compared
 from reports.frame import Frames
 from reports.jobs import grouped
 from reports.overlaps import short
@@ -47,7 +48,7 @@ def sections(kind: ScalingKind, table: pd.DataFrame, frames: Frames) -> list[Sec
         table_of_rest = points_table(rest, "more_series", kind, note, with_series=True)
         failed = failures(runs_of(frames.runs, rest, kind.by), "more_series")
         made.append(Section("Further series", (table_of_rest, *failed)))
-    return [*made, details(table, frames)] if groups else []
+    return [*compared(table), *made, details(table, frames)] if groups else []
 
 
 def points_table(

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from reports.plots.canvas import WIDTH, canvas, fitted, format_ticks, legend, rule, width_of, write
+from reports.plots.canvas import WIDE, WIDTH, canvas, fitted, format_ticks, legend, rule, width_of, write
 from reports.plots.svg import COLOURS, styled
 from reports.text import clean
 
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Dot(Row):
-    """A ratio with the interval around it. least, most: a wider spread, drawn as a pale band.
+    """A value, such as a ratio, with the interval around it. least, most: a wider spread, drawn as a pale band.
 
     mark: another value of it, drawn as an open circle; target: a tick that it is to stay left of. NaN is not drawn.
     """
@@ -77,7 +77,7 @@ def stacked(
         if not any(math.isfinite(part.values[place]) for part in parts):
             axes.text(0, centre, f" {row.missing}", color=COLOURS["muted"], va="center", style="italic")
         elif row.high > row.low:
-            _whisker(axes, row, centre, COLOURS["ink"], 1.3)
+            _whisker(axes, row.low, row.high, centre, COLOURS["ink"], 1.3)
         if math.isfinite(row.mark):
             axes.vlines(row.mark, centre - 0.44 * ROW, centre + 0.44 * ROW, color=COLOURS["ink"], linewidth=2.4)
     highs = [end for row in rows for end in (row.high, row.mark) if math.isfinite(end)]
@@ -103,6 +103,30 @@ def around_one(
     one = float(axes.transData.transform((1.0, 0.0))[0])
     write(figure, one - 8, TOP - 12, f"\u2190 {sides[0]}", "blue", "right", weight="bold")
     write(figure, one + 8, TOP - 12, f"{sides[1]} \u2192", "red", "left", weight="bold")
+    return figure
+
+
+@styled
+def dots(
+    rows: Sequence[Dot], caption: str, named: Sequence[tuple[str, str]], *, columns: Sequence[str] = (),
+    width: float = WIDE,
+) -> Figure:  # fmt: skip
+    """Values on a scale from 0, first on top, each with its interval, an open circle (mark) and a tick (target).
+
+    caption: of the scale; named: what the signs mean, with their colours; columns: the heads of the notes.
+    """
+    figure, axes, centres = _frame(rows, caption, columns, width, top=TOP + 18)
+    ends = [end for row in rows for end in (row.ratio, row.high, row.mark, row.target) if math.isfinite(end)]
+    axes.set_xlim(0, 1.04 * max(ends, default=1.0))
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    for row, y in zip(rows, centres, strict=True):
+        if math.isfinite(row.target):
+            axes.vlines(row.target, y - 0.3 * ROW, y + 0.3 * ROW, color=COLOURS["muted"], linewidth=2.0)
+        if row.high > row.low:
+            _whisker(axes, row.low, row.high, y, COLOURS[row.colour], 1.6)
+        axes.plot([row.mark], [y], marker="o", markersize=7.5, markerfacecolor="none", markeredgecolor=COLOURS["red"])
+        axes.plot([row.ratio], [y], marker="o", markersize=5.5, color=COLOURS[row.colour], markeredgewidth=0)
+    legend(figure, named)
     return figure
 
 
@@ -140,10 +164,9 @@ def _frame(
     return figure, axes, centres
 
 
-def _whisker(axes: Axes, row: Row, y: float, colour: str, width: float) -> None:
-    ends = (_near(row.low), _near(row.high)) if isinstance(row, Dot) else (row.low, row.high)
-    axes.hlines(y, *ends, color=colour, linewidth=width)
-    axes.vlines(ends, y - 4, y + 4, color=colour, linewidth=width)
+def _whisker(axes: Axes, low: float, high: float, y: float, colour: str, width: float) -> None:
+    axes.hlines(y, low, high, color=colour, linewidth=width)
+    axes.vlines((low, high), y - 4, y + 4, color=colour, linewidth=width)
 
 
 def _near(ratio: float) -> float:
@@ -169,7 +192,7 @@ def _draw_dot(axes: Axes, row: Dot, y: float) -> None:
     colour, mark = COLOURS[row.colour], _near(row.mark)
     if row.most >= row.least:
         axes.hlines(y, _near(row.least), _near(row.most), color=colour, linewidth=7.0, alpha=0.25)
-    _whisker(axes, row, y, colour, 1.6)
+    _whisker(axes, _near(row.low), _near(row.high), y, colour, 1.6)
     if math.isfinite(row.target) and axes.get_xlim()[0] < row.target < axes.get_xlim()[1]:
         axes.vlines(row.target, y - 8, y + 8, color=COLOURS["ink"], linewidth=1.2, linestyle=(0, (2, 1.5)))
     if math.isfinite(mark):
