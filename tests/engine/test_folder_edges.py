@@ -1,6 +1,7 @@
 """What a network's folder says beside its weights: read and checked, refused by name, or named; no library needed."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,15 @@ def test_a_plan_and_a_check_need_no_weights(tmp_path: Path, capsys: pytest.Captu
     assert f"{folder} has no weights" in capsys.readouterr().err
     assert main(["train", *run]) == 2
     assert "model.safetensors" in capsys.readouterr().err
+
+
+def test_an_index_of_weights_that_are_all_to_come_is_none(tmp_path: Path) -> None:
+    shard = tmp_path / "model-00001-of-00002.safetensors"
+    folder = _folder(tmp_path, LLAMA, **{"model.safetensors.index": {"weight_map": {"a": shard.name}}})
+    assert not has_weights(folder)
+    assert ModelChoice(model=f"hf:{folder}").resolve().parameters == 8_030_261_248
+    shard.touch()
+    assert has_weights(folder)
+    shard.unlink()
+    with pytest.raises(UsageError, match=re.escape(shard.name)):
+        ModelChoice(model=f"hf:{folder}").pretrained()

@@ -12,7 +12,7 @@ from engine.models.adapters.adapter import Adapter
 from engine.models.adapters.beside import check_json, check_preprocessor
 from engine.models.adapters.known import IN_FILES
 from engine.models.adapters.options import Options
-from engine.models.adapters.safetensors import BYTES, INDEX, StoredTensor, read_folder, read_json
+from engine.models.adapters.safetensors import BYTES, StoredTensor, read_folder, read_json
 from engine.models.adapters.stored import Stored
 from engine.models.architecture import Architecture
 
@@ -63,7 +63,7 @@ def read_network(
     config = read_json(file)
     adapter = _adapter(config, folder)
     networks = config.get("architectures") or [adapter.network]
-    if networks != [adapter.network]:
+    if repr(networks).lower() != repr([adapter.network]).lower():  # the first Llamas are LLaMAForCausalLM
         named = networks[0] if isinstance(networks, list) else repr(networks)
         raise UsageError(f"{folder} is a {named}, but only {adapter.network} of {adapter.package} is known.")
     scheduler = next((folder / file for file in adapter.scheduler if (folder / file).is_file()), None)
@@ -81,10 +81,10 @@ def read_network(
 
 
 def has_weights(folder: Path) -> bool:
-    """Say whether a folder has the weights of its network, or they are still to come."""
+    """Say whether a folder has weights of its network, or they are all still to come, with or without their index."""
     config = read_json(folder / "config.json")
     name = _adapter(config, folder).files
-    return any((folder / f"{name}.safetensors{end}").is_file() for end in ("", INDEX))
+    return any(folder.glob(f"{name}*.safetensors"))
 
 
 def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float | None = None) -> Pretrained:
