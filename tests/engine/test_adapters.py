@@ -25,7 +25,8 @@ from engine.data.sampler import batch
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.adapters.library import adapt, understand
-from engine.models.adapters.options import NO_MATTER, Options
+from engine.models.adapters.no_matter import NO_MATTER, NOTED, OF_GENERATION
+from engine.models.adapters.options import Options
 from engine.models.adapters.stored import Stored
 from engine.models.adapters.weights import WeightLoader, weight_loader
 from engine.models.architecture import Architecture
@@ -199,7 +200,7 @@ OTHER_VALUES: dict[str, object] = {
     "is_decoder": True, "is_llama_config": True, "label2id": {"a": 0, "b": 1, "c": 2}, "max_window_layers": 0,
     "n_ctx": 99, "model_type": "other", "num_labels": 3, "output_attentions": True, "output_hidden_states": True,
     "pooler_act": "relu", "pooler_output_size": 3, "pretraining_tp": 2, "problem_type": "regression",
-    "pruned_heads": {0: [0]}, "sliding_window": 2, "summary_first_dropout": 0.5,
+    "sliding_window": 2, "summary_first_dropout": 0.5,
     "summary_activation": "tanh", "summary_proj_to_labels": False, "summary_type": "mean", "summary_use_proj": False,
     "task_specific_params": {"a": 1}, "tokenizer_class": "Other", "torch_dtype": "bfloat16", "torchscript": True,
     "transformers.js_config": {"a": 1}, "transformers_version": "0", "use_bfloat16": True, "use_cache": False,
@@ -240,6 +241,19 @@ def test_options_that_are_said_to_change_nothing_change_nothing(name: str, monke
             assert loss == pytest.approx(usual.loss, rel=1e-12), option
             for tensor, gradient in gradients.items():
                 assert torch.allclose(gradient, usual.gradients[tensor], rtol=1e-9, atol=1e-14), (option, tensor)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "neox", "bert", "vit"])
+def test_options_of_generation_and_notes_change_nothing(name: str) -> None:
+    """All at once, of the library's own loss and gradients, by its own network."""
+    usual, model = reference(name), build(name)
+    for config in {id(one.config): one.config for one in model.modules() if hasattr(one, "config")}.values():
+        for option in sorted((OF_GENERATION | NOTED) - {"attn_implementation"}):
+            setattr(config, option, 3)
+    loss, gradients = loss_and_gradients(model, usual.architecture.task)
+    assert loss == pytest.approx(usual.loss, rel=1e-12)
+    for tensor, gradient in gradients.items():
+        assert torch.allclose(gradient, usual.gradients[tensor], rtol=1e-9, atol=1e-14), tensor
 
 
 RUNS_NOT = {"return_dict"}

@@ -5,29 +5,22 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from engine.errors import UsageError
+from engine.models.adapters.no_matter import matters_not, says_nothing
 
 T = TypeVar("T", int, float, bool, str)
 
-NO_MATTER = frozenset(
-    {
-        *("model_type", "architectures", "transformers_version", "_name_or_path", "dtype", "torch_dtype", "auto_map"),
-        *("bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id", "tokenizer_class"),
-        *("id2label", "label2id", "num_labels", "problem_type", "classifier_dropout", "task_specific_params"),
-        *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "torchscript", "pretraining_tp"),
-        *("initializer_range", "chunk_size_feed_forward", "pruned_heads", "use_bfloat16"),
-        *("is_llama_config", "transformers.js_config", "unsloth_version", "max_length", "max_sequence_length"),
-        *("_commit_hash", "_attn_implementation_autoset"),
-    }
-)
-"""These options of transformers change nothing of a training step's numbers."""
+MOST_LETTERS = 80
+"""So much of a value stands in a sentence."""
 
 
 class Options:
     """These are a library's options. of: whose they are, for sentences. given: by name; None is not given."""
 
-    def __init__(self, of: str, given: Mapping[str, Any], *, no_matter: Collection[str] = NO_MATTER) -> None:
+    def __init__(self, of: str, given: Mapping[str, Any], *, all_matter: bool = False) -> None:
         self._of, self._given = of, given
-        self._left = {name: value for name, value in given.items() if value is not None and name not in no_matter}
+        self._left = {
+            name: value for name, value in given.items() if value is not None and (all_matter or not matters_not(name))
+        }
 
     def __bool__(self) -> bool:
         """Say whether there are options that nobody has asked for yet."""
@@ -55,9 +48,14 @@ class Options:
         return value
 
     def count(self, name: str, default: int) -> int:
-        """Count a mapping's entries, whether or not it matters otherwise."""
+        """Count a mapping's entries, or read a count, whether or not it matters otherwise."""
         value = self._given.get(name)
-        return len(value) if isinstance(value, Mapping) else default
+        return len(value) if isinstance(value, Mapping) else value if type(value) is int else default
+
+    def require_given(self, name: str, *allowed: object) -> None:
+        """Raise UsageError if an option that may matter to this network alone is given and has none of these values."""
+        if (value := self._given.get(name)) is not None and value not in allowed:
+            raise self.refusal(f"{name}={value!r}", " or ".join(f"{one!r}" for one in allowed))
 
     def one_of(self, name: str, known: Mapping[str, str], default: str) -> str:
         """Take what a word means. Raises UsageError for one that isn't known."""
@@ -114,7 +112,7 @@ class Options:
                 f"{self._of} has {' and '.join(found)}, which contradict each other: keep the one that is meant."
             )
         place = next(iter(found), names[0])
-        return place, Options(f"{place} of {self._of}", found.get(place, {}), no_matter=())
+        return place, Options(f"{place} of {self._of}", found.get(place, {}), all_matter=True)
 
     def require(self, name: str, *allowed: object, default: object, keep: bool = False) -> None:
         """Raise UsageError unless it has one of these values."""
@@ -139,9 +137,11 @@ class Options:
     def finish(self) -> None:
         """Raise UsageError if there are options that nobody has asked for."""
         for name, value in self._left.items():
+            if says_nothing(name, value):
+                continue
             raise UsageError(
-                f"{self._of} has {name}={value!r}, an option that no adapter knows and that might change the network: "
-                "remove it if it doesn't."
+                f"{self._of} has {name}={_short(value)}, an option that no adapter knows and that might change the "
+                "network: remove it if it doesn't."
             )
 
     def dropout(self, names: Collection[str], inside: Collection[str], default: float, override: float | None) -> float:
@@ -164,6 +164,11 @@ class Options:
                 "them so, train what is in eval mode, or give --dropout."
             )
         return others.pop() if others else 0.0
+
+
+def _short(value: object) -> str:
+    words = repr(value)
+    return words if len(words) <= MOST_LETTERS else f"{words[:MOST_LETTERS]}\u2026"
 
 
 def _is(value: object, kind: type) -> bool:

@@ -20,7 +20,7 @@ def gpt2(options: Options, name: str, sequence: int | None, dropout: float | Non
     options.require_off("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn")
     options.require_off("add_cross_attention", "is_encoder_decoder")
     options.forget("n_ctx", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
-    options.forget("summary_first_dropout", "gradient_checkpointing", "is_decoder", "pad_token_id")
+    options.forget("summary_first_dropout", "is_decoder", "pad_token_id")
     positions: int = options.take("n_positions")
     network = GPTConfig(
         name,

@@ -4,7 +4,7 @@ from typing import Any
 
 from engine.models.adapters.options import Options
 
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 ACTIVATION_MODULES = {"GELUActivation", "NewGELUActivation", "PytorchGELUTanh", "GELUTanh"}
 SIZES = {
     "layers": "num_hidden_layers",
@@ -34,7 +34,6 @@ def padding(options: Options, vocabulary: int, default: int | None = None) -> in
 
 def encoder(options: Options, dropout: float | None, *, default_dropout: float) -> dict[str, Any]:
     """Read what BERT and ViT say of their blocks, by the engine's names. dropout: what to take instead of theirs."""
-    options.forget("gradient_checkpointing")
     return sizes(options) | {
         "norm_eps": options.positive("layer_norm_eps", 1e-12),
         "activation": options.one_of("hidden_act", ACTIVATIONS, "gelu"),

@@ -18,12 +18,13 @@ def vit(options: Options, name: str, sequence: int | None, dropout: float | None
         raise UsageError(f"{name} takes images, whose patches are its sequence: leave --seq out.")
     options.require("qkv_bias", True, default=True)
     options.require("num_channels", CHANNELS, default=CHANNELS)
+    options.require_given("problem_type", "single_label_classification")  # the others have another loss
     options.forget("is_decoder", "encoder_stride", "pooler_output_size", "pooler_act", "pad_token_id")
     network = ViTConfig(
         name,
         image=options.take("image_size", 224),
         patch=options.take("patch_size", 16),
-        classes=options.count("id2label", 2),
+        classes=options.count("id2label", options.count("num_labels", 2)),
         **encoder(options, dropout, default_dropout=0.0),
     )
     options.finish()
