@@ -172,7 +172,7 @@ class Runner:
 
     def _tasks(self, order: Order, count: int) -> Iterator[Task]:
         """Yield the tasks in the order in which this rank carries them out: all ranks of a stage in the same."""
-        if order.known:
+        if order.known or self._link is None:
             while order.left:
                 task = order.next(lambda _: True)
                 assert task is not None
