@@ -1,17 +1,16 @@
 """MPI carries messages between ranks that its own launcher has started (axonn-ipdps22, Section IV), and collectives.
 
 A message is an Isend and an Irecv on the tensors' own memory, a device's where MPI reads it. mpi4py is loaded once
-somebody asks for MPI. Most MPIs carry on only while a rank calls them, so that a large message takes its time when it
-is waited for.
+somebody asks for MPI.
 """
 
 import atexit
 import ctypes
 import os
-import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
@@ -22,17 +21,16 @@ from torch import Tensor
 from engine.comm.backend import Backend, Channel
 from engine.comm.collective import OF_MESSAGES, Kind, Lane
 from engine.comm.contact import Line, LostContact
-from engine.comm.handle import Arriving
 from engine.comm.launch import Launch
 from engine.comm.launchers import has_mpi
+from engine.comm.meeting import MEETING_S
+from engine.comm.mpi_progress import Begun, Progress
 from engine.errors import RunError, UsageError, first_line
 from engine.grid import Axis, Grid
 from engine.measure.pending import Pending
 
 READS_DEVICES = "PAR4D_MPI_CUDA"
 """With 1 or 0 this environment variable says whether MPI reads device memory, instead of MPI itself."""
-SPIN_S, PAUSE_S = 0.01, 5e-5
-"""A rank that waits asks again at once for so long, then pauses each time: for as long the core may be another's."""
 NUMBERS = {
     torch.float64: "DOUBLE", torch.float32: "FLOAT",
     torch.int64: "INT64_T", torch.int32: "INT32_T", torch.uint8: "UINT8_T",
@@ -41,9 +39,10 @@ NUMBERS = {
 
 
 class Library:
-    """It is MPI, which this process begins to use and, unless contact was lost, ends at its exit.
+    """MPI, which this process begins to use and ends at its exit.
 
-    The end waits for all ranks. One that leaves without it is an error to the launcher, which ends the others.
+    The end waits for all ranks. One that leaves without it, as contact was lost, is an error to the launcher, which
+    ends the others.
     """
 
     def __init__(self) -> None:
@@ -51,6 +50,7 @@ class Library:
             import mpi4py
 
             mpi4py.rc.finalize = False
+            mpi4py.rc.thread_level = "serialized"
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:  # the latter where it finds no MPI
             raise UsageError(
@@ -58,8 +58,10 @@ class Library:
                 f"and take mpirun or srun --mpi=pmix instead of torchrun ({first_line(error)})."
             ) from None
         self.mpi: Any = MPI
-        self.lost = False
-        atexit.register(self._end)
+        self.progress = Progress(MPI)
+        self.patience_s = MEETING_S
+        """Longest wait for the other ranks at the end."""
+        atexit.register(self.end)
 
     def reads_devices(self) -> bool:
         """Say whether it takes device memory, as Open MPI's and MPICH's own query has it."""
@@ -75,8 +77,17 @@ class Library:
         """Give the tensor's own memory as MPI takes it."""
         return self.mpi.buffer.fromaddress(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
-    def _end(self) -> None:
-        if not self.lost:
+    def end(self) -> None:
+        """End MPI, once all ranks are about to: a rank that is stopped would be waited for for ever."""
+        progress, world = self.progress, self.mpi.COMM_WORLD
+        line = Line(world.rank, "at its end", [rank for rank in range(world.size) if rank != world.rank], "MPI")
+        with suppress(LostContact):
+            if not progress.lost:
+                with progress.calling(line):
+                    all_here = Begun(progress, world.Ibarrier(), line, self.patience_s)
+                all_here()
+        progress.end()
+        if not progress.lost:
             self.mpi.Finalize()
 
 
@@ -100,6 +111,11 @@ def check(launch: Launch, device: torch.device) -> None:
             f"MPI has this as rank {world.rank} of {world.size}, {launch.launcher} as rank {launch.rank} of "
             f"{launch.world_size}: take the mpirun of the MPI that mpi4py loads, or srun with its --mpi."
         )
+    if found.mpi.Query_thread() < found.mpi.THREAD_SERIALIZED:
+        raise UsageError(
+            f"This MPI ({found.mpi.get_vendor()[0]}) takes calls of one thread only, while another has to carry on "
+            "messages here: take one that is built for threads."
+        )
     if device.type == "cuda" and not found.reads_devices():
         raise UsageError(
             f"This MPI ({found.mpi.get_vendor()[0]}) doesn't say that it reads device memory: take one that is "
@@ -114,6 +130,8 @@ class MpiGroups:
         self, grid: Grid, device: torch.device, timeout: timedelta, ranks: Sequence[int] | None = None
     ) -> None:
         self._library, self._timeout = library(), timeout
+        self._library.patience_s = timeout.total_seconds()
+        self._library.progress.begin(device)
         self._world = self._library.mpi.COMM_WORLD
         self._ranks = range(self._world.size) if ranks is None else ranks
         if len(self._ranks) != grid.size:
@@ -125,7 +143,7 @@ class MpiGroups:
         own = self._world.rank
         in_the_job = [self._ranks[member] for member in members]
         line = Line(own, f"on axis {axis}", [rank for rank in in_the_job if rank != own], "MPI")
-        with line.held():
+        with self._library.progress.calling(line):
             among = self._world.Create_group(self._world.Get_group().Incl(in_the_job))
         return MpiChannel(self._library, among, line, self._timeout)
 
@@ -144,56 +162,6 @@ class MessagesByMpi:
         return (self._messages if lane in OF_MESSAGES else self._collectives).channel(axis, lane, members)
 
 
-class Begun(Arriving):
-    """It is what MPI has begun. due: the tag and the size of a message that is received."""
-
-    def __init__(
-        self,
-        library: Library,
-        request: Any,
-        line: Line,
-        timeout_s: float,
-        pending: Pending | None,
-        due: tuple[int, int] | None,
-    ) -> None:
-        self._library, self._request, self._line, self._timeout_s = library, request, line, timeout_s
-        self._pending, self._due = pending, due
-        self._status = library.mpi.Status()
-        self._over = False
-
-    def __call__(self) -> None:
-        """Wait until it is over, with the others' cores in mind. Raises LostContact, and ValueError for a message that
-        isn't the one that is due.
-        """
-        begun = time.monotonic()
-        while not self.arrived():
-            waited_s = time.monotonic() - begun
-            if waited_s > self._timeout_s:
-                self._library.lost = True
-                raise LostContact(self._line, TimeoutError(f"no answer within {self._timeout_s:g} s"))
-            if waited_s < SPIN_S:
-                os.sched_yield()
-            else:
-                time.sleep(PAUSE_S)
-        if self._due not in (None, (self._status.tag, self._status.Get_count(self._library.mpi.BYTE))):
-            raise ValueError("A message came that isn't the one to be received.")
-
-    def arrived(self) -> bool:
-        """Say whether it is over. Raises as waiting for it does."""
-        mpi = self._library.mpi
-        if not self._over:
-            try:
-                self._over = bool(self._request.Test(self._status))
-            except mpi.Exception as error:
-                if error.Get_error_class() == mpi.ERR_TRUNCATE:
-                    raise ValueError("A message came that is longer than the one to be received.") from error
-                self._library.lost = True
-                raise LostContact(self._line, error) from error
-            if self._over and self._pending is not None:
-                self._pending.end()
-        return self._over
-
-
 class MpiChannel:
     """It is a communicator of MPI. Tags tell that a message is the one that is due: they say its number and dtype."""
 
@@ -207,7 +175,7 @@ class MpiChannel:
         if source.is_cuda:  # MPI knows of no stream: what was given to this one has to be over
             torch.cuda.current_stream(source.device).synchronize()
         mpi, due = self._library.mpi, None
-        with self._line.held():
+        with self._library.progress.calling(self._line):
             if peer is not None:
                 tag = _tag(self._messages[kind, peer], source.dtype)
                 self._messages[kind, peer] += 1
@@ -218,7 +186,8 @@ class MpiChannel:
                     request, due = self._among.Irecv(given, peer, mpi.ANY_TAG), (tag, target.nbytes)
             else:
                 request = self._collective(kind, source, target)
-        return Begun(self._library, request, self._line, self._timeout_s, pending, due)
+            buffers = (source, target)
+            return Begun(self._library.progress, request, self._line, self._timeout_s, pending, due, buffers)
 
     def _collective(self, kind: Kind, source: Tensor, target: Tensor) -> Any:
         mpi, memory = self._library.mpi, self._library.memory

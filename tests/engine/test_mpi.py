@@ -1,8 +1,8 @@
 """MPI's channel: what it says where there is no MPI, and what its ranks get where there is."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,10 +10,11 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from mpi_ranks import run_mpi
+from mpi_works import CASE, messages_beside_waits, trained
 from test_comm import _collectives, _exchange
 from test_parity import TOLERANCE
-from test_pipeline import SCHEDULES, case_of, serial
-from training import train_parallel, worst_error
+from training import train_serial, worst_error
+from waiting import LONG_S, until
 
 from engine.comm import mpi
 from engine.comm.collective import OF_MESSAGES, Kind, Lane
@@ -34,6 +35,8 @@ def nobody_launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name, raising=False)
     mpi.library.cache_clear()
     yield
+    if mpi.library.cache_info().currsize:
+        mpi.library().progress.end()
     mpi.library.cache_clear()
 
 
@@ -44,17 +47,22 @@ def launched(nobody_launched: None, monkeypatch: pytest.MonkeyPatch) -> Callable
     monkeypatch.setattr("atexit.register", lambda _: None)
 
     def plant(rank: int, size: int) -> SimpleNamespace:
-        among = SimpleNamespace(Irecv=lambda *_: SimpleNamespace(Test=lambda status: False))
+        silent = SimpleNamespace(Test=lambda status: size == 1)
+        among = SimpleNamespace(Irecv=lambda *_: silent)
         world = SimpleNamespace(
             rank=rank,
             size=size,
             Get_group=lambda: SimpleNamespace(Incl=lambda ranks: ranks),
             Create_group=lambda group: among,
+            Ibarrier=lambda: silent,
+            Iprobe=lambda: False,
         )
         planted, package = SimpleNamespace(), ModuleType("mpi4py")
         planted.COMM_WORLD, planted.BYTE, planted.ANY_TAG = world, "byte", -1
         planted.Status, planted.Exception, planted.__file__ = object, RuntimeError, None
         planted.buffer = SimpleNamespace(fromaddress=lambda address, count: (address, count))
+        planted.THREAD_SERIALIZED = 2
+        planted.Query_thread = lambda: 2
         planted.get_vendor = lambda: ("Planted MPI", (1, 0, 0))
         package.rc, package.MPI = SimpleNamespace(), planted  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "mpi4py", package)
@@ -106,7 +114,7 @@ def test_a_peer_that_never_answers_is_lost_after_the_time_out(launched: Callable
     with pytest.raises(LostContact) as lost:
         comm.issue(Kind.RECV, Axis.X, torch.zeros(3), peer=1).wait()
     assert str(lost.value) == "Rank 0 lost contact with rank 1 on axis x (MPI: no answer within 0.03 s)."
-    assert mpi.library().lost
+    assert mpi.library().progress.lost
 
 
 def test_stages_take_mpi_for_their_messages_and_what_others_take_for_all_else(
@@ -169,12 +177,37 @@ def test_ranks_of_mpi_exchange_and_add_up_and_check_what_comes(tmp_path: Path) -
         ]
 
 
-def _pipeline(comm: Comm) -> float:
-    """Two stages, the messages and everything else over MPI: how far rank 0 is from the serial model."""
-    case = replace(case_of("gpt", everything=True, tied=True, layers=2), order=SCHEDULES["message-driven"])
-    found = train_parallel(case, comm)
-    return worst_error(found, serial(case)) if comm.rank == 0 else 0.0
+def test_a_message_comes_whatever_its_sender_waits_for(tmp_path: Path) -> None:
+    assert run_mpi(tmp_path, Grid(pipe=2), messages_beside_waits, messages_alone=True) == [[], [0.0, 1.0, 2.0, 3.0]]
 
 
-def test_a_pipeline_over_mpi_trains_like_the_serial_model(tmp_path: Path) -> None:
-    assert max(run_mpi(tmp_path, Grid(pipe=2), _pipeline)) < TOLERANCE
+def test_stages_of_several_ranks_train_like_the_serial_model_where_messages_take_a_rendezvous(tmp_path: Path) -> None:
+    (first, *_) = run_mpi(tmp_path, Grid(x=2, pipe=3), trained, messages_alone=True)
+    assert worst_error(first, train_serial(CASE)) < TOLERANCE
+
+
+def test_another_thread_ends_with_mpi_and_calls_it_no_more(launched: Callable[..., SimpleNamespace]) -> None:
+    called: list[str] = []
+    planted = launched(0, 1)
+    planted.COMM_WORLD.Iprobe = lambda: called.append(threading.current_thread().name)
+    planted.Finalize = lambda: called.append("end")
+    mpi.MpiGroups(Grid(), CPU, timedelta(seconds=LONG_S))
+    until(lambda: "mpi" in called)
+    mpi.library().end()
+    assert called[-1] == "end"
+    assert "mpi" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_rank_that_does_not_come_to_its_end_is_not_waited_for_for_ever(
+    launched: Callable[..., SimpleNamespace],
+) -> None:
+    planted = launched(0, 2)
+    mpi.MpiGroups(Grid(2), CPU, timedelta(seconds=0.03))
+    mpi.library().end()
+    assert mpi.library().progress.lost
+    assert not hasattr(planted, "Finalize")  # it would have been called else
+
+
+def test_an_mpi_for_one_thread_is_refused(launched: Callable[..., SimpleNamespace]) -> None:
+    launched(0, 2).Query_thread = lambda: 1
+    assert "one thread" in _said()
