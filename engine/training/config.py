@@ -12,6 +12,7 @@ from cyclopts import Group, Parameter
 
 from engine.batch import Batch
 from engine.errors import UsageError
+from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.catalogue import published
 from engine.models.choice import ModelChoice
@@ -146,6 +147,10 @@ class RunConfig(Timeouts):
     def device_kind(self) -> str:
         """Give the kind of device that memory is counted for, where auto has not been settled yet."""
         return "cpu" if self.device == "cpu" else "cuda"
+
+    def over_mpi(self, grid: Grid) -> bool:
+        """Say whether stages of the grid send messages over MPI."""
+        return self.messages == "mpi" and grid.stages > 1
 
 
 @Parameter(name="*", group=RUN)

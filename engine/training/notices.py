@@ -49,6 +49,8 @@ def notices(run: CheckedRun) -> list[str]:
         found.append(
             f"Whether {run.saved.folder} is as it was written isn't known: it is of before there were digests."
         )
+    if config.messages == "mpi" and not config.over_mpi(grid):
+        found.append(f"--messages mpi carries nothing here: grid {grid} has one stage.")
     passes = run.training.passes(grid)
     if passes < grid.stages:
         found.append(

@@ -68,7 +68,8 @@ def train(run: CheckedRun, launch: Launch, reporter: RunReporter) -> None:
         keep_freed_memory()
         stamp_promptly()
     timeout = timedelta(seconds=config.timeout_s)
-    if config.messages == "mpi":
+    grids = [one.grid for one in run.runs] if isinstance(run, CheckedGrids) else [run.grid]
+    if any(map(config.over_mpi, grids)):
         mpi.check(launch, device)
     heard = listen(backend_of(device), os.environ) if launch.world_size > 1 else None
     timed = config.breakdown or config.timeline is not None or config.profile is not None
@@ -78,7 +79,7 @@ def train(run: CheckedRun, launch: Launch, reporter: RunReporter) -> None:
 
         def connect(grid: Grid) -> Comm:
             backend: Backend = ProcessGroups(grid, device, timeout)
-            if config.messages == "mpi":
+            if config.over_mpi(grid):
                 backend = mpi.MessagesByMpi(backend, grid, device, timeout)
             comm = Comm(grid, timeout=timeout, recorder=recorder, device=device, backend=backend)
             watches.enter_context(watched(comm, config.timeout_s, reporter.fail))

@@ -16,6 +16,7 @@ from engine.pipeline.options import PipelineOptions
 from engine.pipeline.registry import AUTO, NAMES
 from engine.training.checks import checked
 from engine.training.config import TrainConfig
+from engine.training.notices import notices
 
 SETTINGS: dict[str, dict[str, int]] = {
     "nothing": {},
@@ -28,12 +29,12 @@ TAKES = {"message-driven": {"limit"}, "message-driven-zb": {"limit", "cap", "bot
 """Settings that a schedule takes besides none."""
 
 
-def config_of(grid: Grid, pipeline: PipelineOptions) -> TrainConfig:
+def config_of(grid: Grid, pipeline: PipelineOptions, **options: str) -> TrainConfig:
     model = ModelChoice(layers=4, hidden=16, heads=2, vocab=16, seq=4)
     batch = Batch(4 * grid.batch_split, 1)
     return TrainConfig(
         model=model, grid=grid, batch=batch, data="synthetic", device="cpu", precision="fp64", pipeline=pipeline,
-        out=Path("unwritten.json"),
+        out=Path("unwritten.json"), **options,
     )  # fmt: skip
 
 
@@ -68,3 +69,10 @@ def test_a_schedule_is_carried_out_with_what_the_check_lets_pass(grid: Grid, nam
         assert loss_after_a_step(config) == pytest.approx(usual(grid), rel=1e-10)
     cut_in_chunks = name == "interleaved" and grid.stages == 1
     assert passed == (set() if cut_in_chunks else {"nothing"} | TAKES.get(name, set()))
+
+
+@pytest.mark.parametrize("grid", [Grid(x=2), Grid(pipe=2)], ids=grid_id)
+def test_mpi_is_asked_for_stages_alone(grid: Grid) -> None:
+    config = config_of(grid, PipelineOptions(), messages="mpi")
+    assert config.over_mpi(grid) == (grid.stages > 1)
+    assert [grid_id(grid) in said for said in notices(checked(config, 2))] == ([True] if grid.stages == 1 else [])
