@@ -22,7 +22,7 @@ from engine.measure.pending import Pending
 
 SPIN_S, PAUSE_S = 0.01, 5e-5
 """A rank that waits asks again at once for so long, then pauses each time: for as long the core may be another's."""
-LOOK_S, IDLE_S = 5e-4, 1e-2
+LOOK_S, IDLE_S = 1e-3, 1e-2
 """Pauses of the thread between two calls of MPI: while anything is known to be under way, and while nothing is."""
 LEAVE_S = 10.0
 """Longest wait for the thread's end, which takes one look."""
