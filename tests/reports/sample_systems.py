@@ -43,7 +43,7 @@ def of_system(system: str, place: int, *, jobs: int = 2, every_study: bool = Tru
     ]  # fmt: skip
     if every_study:
         results += strong(system=system, points=4, time_s=1120.0 * 150e12 / peak)
-        results += [gemm(system=system, best=0.7 * peak), memory(system=system), latency(system=system)]
+        results += [gemm(system=system, best=0.7 * peak), memory(system=system, triad=8e11), latency(system=system)]
         results += ablation(system=system, job=300 + place)
         results += pipeline(system=system, job=400 + place)
     return results
