@@ -1,6 +1,7 @@
 """The commands of every README, and how each is run: readme_commands.yaml has a row for each, in their order.
 
-A command is what a block of a README says, indented or fenced, but for blocks of another language such as ```python.
+A command is what a block of a README says, indented or fenced, but for YAML and blocks of another language, such as
+```python.
 ci/weekly runs the rows of a README one after the other in one shell's environment, in one fresh clone for all of them.
 """
 
@@ -29,6 +30,8 @@ ROOT, NO_CLUSTER = "root", "no cluster"
 FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})\s*(?P<language>\S*)")
 INDENT = "    "
 OTHER_LANGUAGES = ("python", "yaml", "json", "text")
+YAML = re.compile(r"[\w-]+:(\s|$)")
+"""Beginning of an indented block that is a file's text."""
 BEFORE_COMMENT = re.compile(r"""(?:'[^']*'|"[^"]*"|(?<=\S)#|[^#])*""")
 IN_A_SHELL = '[ ! -e "$1" ] || . "$1" >/dev/null 2>&1; eval "$2"; code=$?; export -p >"$1"; exit "$code"'
 """Takes up what the commands before have exported, and leaves what this one has."""
@@ -114,7 +117,8 @@ def readmes(root: Path) -> dict[str, list[str]]:
 
 def commands(readme: str) -> list[str]:
     """Return the commands of a README without their comments, each as one text to run."""
-    return [command for block in _blocks(readme) for command in _commands(block)]
+    shells = (block for block in _blocks(readme) if not (block and YAML.match(block[0])))
+    return [command for block in shells for command in _commands(block)]
 
 
 def _blocks(readme: str) -> Iterator[list[str]]:
