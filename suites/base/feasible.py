@@ -56,7 +56,7 @@ def other_kind(system: System, partition: Partition, device: str) -> str | None:
     features, kinds = {*partition.features}, _kinds(partition)
     if device != system.device.kind or not kinds:
         return None
-    here, name = f"{_place(system, partition)} has the features {', '.join(partition.features)}", system.device.name
+    here, name = f"{place_of(system, partition)} has the features {', '.join(partition.features)}", system.device.name
     vendor = VENDORS.get(name.split()[0])
     other_vendor = vendor is not None and vendor not in features and features & {*VENDORS.values()}
     if device not in kinds or (device == "cuda" and other_vendor):
@@ -116,7 +116,7 @@ def _kinds(partition: Partition) -> set[Kind]:
 def _lacks_devices(system: System, partition: Partition, job: Job) -> str | None:
     if job.ranks <= 1 or not is_one_node(partition):
         return None
-    place, starts = _place(system, partition), f"{job.ranks} ranks"
+    place, starts = place_of(system, partition), f"{job.ranks} ranks"
     devices = devices_of_a_node(system, partition, job.device)
     if job.device == "cpu":
         if devices is None or job.oversubscribe or job.ranks <= devices:
@@ -138,7 +138,7 @@ def _too_long(system: System, partition: Partition, job: Job) -> str | None:
     nodes, queue = _nodes(partition, job), partition.longest_jobs
     if nodes is None or queue is None:
         return None
-    place, longest = _place(system, partition), queue.on(nodes)
+    place, longest = place_of(system, partition), queue.on(nodes)
     if longest is None:
         return f"{job.ranks} ranks take {_plural(nodes)}, but {place} runs jobs on {max(queue.value)} at most"
     if job.time_limit_s is None or job.time_limit_s <= seconds(longest):
@@ -162,7 +162,8 @@ def _nodes(partition: Partition, job: Job) -> int | None:
     return None if job.ranks_of_a_node is None else -(-job.ranks // job.ranks_of_a_node)
 
 
-def _place(system: System, partition: Partition) -> str:
+def place_of(system: System, partition: Partition) -> str:
+    """Return what --system calls the partition."""
     return f"{system.name}:{partition.name}"
 
 

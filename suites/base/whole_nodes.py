@@ -3,7 +3,7 @@
 from reframe.core.builtins import run_after
 
 from suites.base.engine_test import EngineTest
-from suites.base.feasible import devices_of_a_node, most_nodes
+from suites.base.feasible import devices_of_a_node, most_nodes, place_of
 
 
 class WholeNodes(EngineTest):
@@ -32,7 +32,7 @@ class WholeNodes(EngineTest):
         return devices_of_a_node(self.system, self.partition, self.wanted_device)
 
     def cannot_run(self) -> str | None:
-        place = f"{self.system.name}:{self.partition.name}"
+        place = place_of(self.system, self.partition)
         if self.devices is None:
             return f"nothing says how many devices a node of {place} has (node: devices)"
         if self.num_tasks == 1:

@@ -23,6 +23,20 @@ ONCE = ["-S", "checkpoint_activations=no"]
 """Nothing is computed twice: the first time that it is, PyTorch loads its compiler."""
 
 
+def call(words: Sequence[str | Path], folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program of ci/ with nothing of the user's settings of Par4D."""
+    return subprocess.run(
+        words,
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PAR4D_")} | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """A finished run and the folder it ran in."""

@@ -7,24 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import LONG_S
+from running import call
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [file.name for file in sorted((ROOT / "ci").iterdir()) if file.is_file() and os.access(file, os.X_OK)]
 
 
-def call(command: str, folder: Path, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def run(command: str, folder: Path, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | environment
-    return subprocess.run(
-        [folder / "ci" / command, *words],
-        cwd=folder,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PAR4D_")} | environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
+    return call([folder / "ci" / command, *words], folder, **environment)
 
 
 def test_there_are_commands() -> None:
@@ -33,7 +24,7 @@ def test_there_are_commands() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_tells_what_a_command_does_and_does_nothing(command: str) -> None:
-    done = call(command, ROOT, "--help")
+    done = run(command, ROOT, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.split()) > 15
     assert f"ci/{command}" in done.stdout
@@ -41,7 +32,7 @@ def test_help_tells_what_a_command_does_and_does_nothing(command: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_unknown_argument_is_refused_in_one_line(command: str) -> None:
-    done = call(command, ROOT, "--nonsense")
+    done = run(command, ROOT, "--nonsense")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith((f"{command}: ", "Unknown option: --nonsense"))
     assert done.stderr.count("\n") == 1
@@ -51,6 +42,6 @@ def test_an_unknown_argument_is_refused_in_one_line(command: str) -> None:
 def test_help_needs_no_environment(command: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "ci", tmp_path / "ci")
     shutil.copytree(ROOT / "engine" / "peers" / "external", tmp_path / "engine" / "peers" / "external")
-    done = call(command, tmp_path, "--help", PAR4D_PYTHON="/bin/false")
+    done = run(command, tmp_path, "--help", PAR4D_PYTHON="/bin/false")
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / ".venv").exists()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from running import call
 from waiting import LONG_S
 
 import bounds
@@ -38,16 +39,7 @@ SCRIPTS = [
 
 
 def bash(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PAR4D_")} | environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
+    return call(["bash", "-c", command], folder, **environment)
 
 
 @pytest.fixture
