@@ -9,7 +9,7 @@ from waiting import LONG_S
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("engine", "suites", "systems", "reports", "ci", "tests")
-LONGEST, LONGEST_TEST = 300, 500
+LONGEST, LONGEST_TEST = 400, 600
 WORDS, WORDS_OF_A_ROOM = 900, 1500
 LARGEST_BYTES = 10**6
 READMES = [ROOT / "README.md", *(ROOT / room / "README.md" for room in ROOMS if room != "tests")]
