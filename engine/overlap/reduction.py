@@ -81,8 +81,8 @@ class Reduction:
         self._comm = comm
         self._scattered, self._summed = precision.reduce(comm.grid.shards), precision.reduce(comm.grid.model_replicas)
         self.flat = flat.masters.new_zeros(len(flat), dtype=precision.gradient)
-        for parameter in flat.places:
-            _give(parameter, flat.view(self.flat, parameter))
+        self._places = flat
+        self.restore_gradients()
         self._gradients: dict[ShardedWeight, _Gradient] = {}
         sharded = 0
         for weight in weights:
@@ -98,6 +98,12 @@ class Reduction:
         """It is set in a step's last backward: whole gradients are then handed over to the sum over replicas."""
         self._data_sum = DataSum(comm, self.flat, self._summed)
         self.switch(overlap)
+
+    def restore_gradients(self) -> None:
+        """Make each parameter's .grad, where it has none, its view of the buffer."""
+        for parameter in self._places.places:
+            if parameter.grad is None:
+                set_gradient(parameter, self._places.view(self.flat, parameter))
 
     def switch(self, overlap: Overlap) -> None:
         """Reduce as these flags say, from the next step on."""
@@ -199,7 +205,7 @@ class Reduction:
         self._data_sum.add(gradient.start, gradient.stop)
 
 
-def _give(parameter: nn.Parameter, gradient: Tensor) -> None:
+def set_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
     """Set .grad, wherever the parameter lies and in whatever dtype, as PyTorch takes only what is like its data."""
     where, parameter.data = parameter.data, gradient
     parameter.grad = gradient

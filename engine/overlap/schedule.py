@@ -153,6 +153,10 @@ class WeightSchedule:
         self._left_over.clear()
         self._in_step, self._leaving = False, None
 
+    def restore_gradients(self) -> None:
+        """Make each parameter's .grad the view of flat_gradients again where a user's zero_grad() has dropped it."""
+        self._reduction.restore_gradients()
+
     def evaluating(self) -> AbstractContextManager[None]:
         """Let gathers in here belong to no pass, even in the middle of one."""
         return self._prefetch.evaluating()

@@ -4,12 +4,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from engine.comm.collective import Kind
 from engine.comm.funnel import Comm
+from engine.errors import UsageError
 from engine.grid import CUTTING_STAGES, SPLITTING_ROWS
 from engine.layers.dropout import BatchRows
 from engine.layers.linear import Linear
@@ -19,6 +21,8 @@ from engine.overlap.flat import Of
 from engine.overlap.schedule import GatheredMemory, OnSummed, WeightSchedule
 from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule, Task
 from engine.overlap.weight import ShardedWeight
+from engine.parallel.gradients import clip_scale, norm_over_grid
+from engine.parallel.public_loop import Criterion, make_optimizer, sum_and_count, whole_output
 from engine.pipeline.cut import Cut
 from engine.placement import Placement
 
@@ -46,9 +50,10 @@ class Parts:
 class ParallelModel(nn.Module):
     """It is a 4D-parallel model with the state that it owns: placements, and the schedule of weights and gradients.
 
-    A training step is start_step(); loss(...) and its backward() for each micro-batch; finish_step(). Backwards may
-    come in any order and after other losses, as each knows its pass. Without gradients (torch.no_grad) the model
-    evaluates, at any time. cached_blocks: see cache_blocks().
+    A training step is start_step(); loss(...) and its backward() for each micro-batch; finish_step();
+    clip_gradients(); and a step of what optimizer() makes. Backwards may come in any order and after other losses, as
+    each knows its pass. Without gradients (torch.no_grad) the model evaluates, at any time. cached_blocks: see
+    cache_blocks().
     """
 
     def __init__(self, module: SerialModel, comm: Comm, parts: Parts, schedule: WeightSchedule) -> None:
@@ -63,6 +68,8 @@ class ParallelModel(nn.Module):
         self.cached_blocks = 0
         self._forwards: deque[Task] = deque()
         """The step still expects these."""
+        self._sums: list[Tensor] = []
+        """Sum and count of each loss of this step that a criterion of the user's has given."""
         own = dict(module.named_parameters())
         first_names = {parts.ties.get(name, name): parameter for name, parameter in own.items()}
         self._local_parameters = MappingProxyType({name: first_names[name] for name in parts.held})
@@ -94,16 +101,40 @@ class ParallelModel(nn.Module):
         return self.schedule.gathered_memory
 
     def loss(
-        self, batch: Mapping[str, Tensor], rows: BatchRows | None = None, *, divisor: float | Tensor = 1.0
+        self,
+        batch: Mapping[str, Tensor],
+        criterion: Criterion | None = None,
+        *,
+        rows: BatchRows | None = None,
+        divisor: float | Tensor = 1.0,
     ) -> Tensor:
-        """Sum the task's loss over this rank's rows, divided; the same on all of x and y.
+        """Sum the loss over this rank's rows; the same on all of x and y.
 
-        divisor: what the task counts in the global batch, for a mean. rows: which of the global batch they are; only a
-        network with dropout asks.
+        Args:
+            batch: this rank's rows, by the names that the network's task has.
+            criterion: the user's own, of the output whole and the batch; finish_step() then makes gradients those of
+                the mean over the global batch. Without it the loss is the task's, divided.
+            rows: which of the global batch they are; only a network with dropout asks.
+            divisor: what the task counts in the global batch, for a mean of the task's own loss.
         """
         if torch.is_grad_enabled() and not self._forwards:
             raise RuntimeError("A loss came that no step expects: call start_step(micro_batches) first.")
-        return self._run(lambda: self.module.loss(batch, rows, divisor=divisor))
+        if criterion is None:
+            if self._sums:
+                raise UsageError("A step's losses have to come from one criterion: give it to each of them.")
+            return self._run(lambda: self.module.loss(batch, rows, divisor=divisor))
+        counts: list[Tensor] = []
+
+        def judged() -> Tensor:
+            output = self.module(*self.module.task.inputs(batch), rows=rows)
+            total, count = sum_and_count(criterion(whole_output(output, self.module.criterion, self.comm), batch))
+            counts.append(count)
+            return total
+
+        total = self._run(judged)
+        if torch.is_grad_enabled():
+            self._sums.append(torch.stack([total.detach().double(), *counts]))
+        return total
 
     def forward(self, *inputs: Tensor, rows: BatchRows | None = None) -> Tensor:
         """Compute the network's output of this rank's rows; logits [B, S, V / Gx] of tokens."""
@@ -112,28 +143,60 @@ class ParallelModel(nn.Module):
     def start_step(self, micro_batches: int = 1, order: StepSchedule = ONE_BY_ONE) -> Sequence[Task]:
         """Forget the last step's gradients; returns the tasks that the step expects. Losses of their forwards have to
         come in that order; other backwards are slower, not wrong. What a step that failed left in flight is waited for.
-        A stage of a pipeline is stepped by Runner instead.
+        Raises UsageError for a stage of a pipeline, which a schedule steps (runner.py).
         """
+        if self.cut.stages > 1:
+            raise UsageError(
+                f"A loop of one's own steps a whole network, but the grid {self.comm.grid} cuts it into "
+                f"{self.cut.stages} stages: leave the stages out, or step them by a Runner."
+            )
         self.abort_step()
+        self.schedule.restore_gradients()
         tasks = list(order.order(0, 1, micro_batches).known)
         self._forwards.extend(task for task in tasks if task.direction is Direction.FORWARD)
         self.schedule.start_step(tasks)
         return tasks
 
-    def finish_step(self, on_summed: OnSummed | None = None) -> None:
+    def finish_step(self, on_summed: OnSummed | None = None) -> Tensor | None:
         """Sum what the backward passes left to be summed over ranks.
 
+        Returns the mean loss over the global batch where a criterion of the user's counted it.
         on_summed: called with elements [start, stop) of flat_gradients as soon as they are final, so that an optimizer
         can step their parameters while the rest is still being summed.
         """
         self._forwards.clear()
         if self.parts.shared is None:
             self.schedule.finish_step(on_summed)
-            return
-        self.schedule.finish_step()
-        self._sum_shared(self.parts.shared)
-        if on_summed is not None:
-            on_summed(0, len(self.flat_gradients))
+        else:
+            self.schedule.finish_step()
+            self._sum_shared(self.parts.shared)
+            if on_summed is not None:
+                on_summed(0, len(self.flat_gradients))
+        mean = self._divide() if self._sums else None
+        self._sums.clear()
+        return mean
+
+    def _divide(self) -> Tensor:
+        """Make gradients of sums those of the mean over all that was counted, and return that mean."""
+        total, count = self.comm.sum(torch.stack(self._sums).sum(0), SPLITTING_ROWS)
+        self.flat_gradients.div_(count.to(self.flat_gradients.device))
+        return total / count
+
+    def gradient_norm(self) -> Tensor:
+        """Give the 2-norm of the whole gradient, after finish_step(): a scalar, the same on every rank."""
+        return norm_over_grid(self.gradients_by_replicas, self.comm)
+
+    def clip_gradients(self, limit: float) -> Tensor:
+        """Scale the whole gradient so that its norm is at most the limit; returns the norm before."""
+        norm = self.gradient_norm()
+        self.flat_gradients.mul_(clip_scale(norm, limit))
+        return norm
+
+    def optimizer(self, kind: type[torch.optim.Optimizer], **options: Any) -> torch.optim.Optimizer:
+        """Make an optimizer of torch for this rank's parts of the weights. Raises UsageError for one that mixes
+        elements of a weight.
+        """
+        return make_optimizer(kind, self.parameters(), options, self.flat_gradients.dtype)
 
     @torch.no_grad()
     def _sum_shared(self, name: str) -> None:
@@ -153,6 +216,7 @@ class ParallelModel(nn.Module):
     def abort_step(self) -> None:
         """Leave a step after an exception in its middle: wait for all that is in flight, so that nothing dangles."""
         self._forwards.clear()
+        self._sums.clear()
         self.comm.abandon()
         self.schedule.abort_step()
 

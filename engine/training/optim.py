@@ -7,15 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from engine.grid import CUTTING_STAGES, HOLDING
 from engine.layers.compiled import Compiled
 from engine.optimizer_state import ADAMW, BUCKET
 from engine.parallel.model import ParallelModel
 from engine.training.offload import Buckets, Piece
 from engine.training_record import OptimConfig
 
-LONG, ROW_OF_NORM = 65536, 512
-"""A norm is taken by rows of ROW_OF_NORM elements where there are more than LONG."""
 ROW = 16
 """So many elements take a multiple of 16 bytes, whatever the dtype."""
 
@@ -173,39 +170,3 @@ adamw = Compiled(_by_pytorch, _in_one_pass, tried=False)
 """It steps these elements in place, state and copy included, with their gradients times a scale. It makes no copies of
 them, as nothing else is as large.
 """
-
-
-def sum_of_squares(tensors: Iterable[Tensor]) -> Tensor:
-    """Sum the squares of all their elements to a scalar, in fp32 at least. In fp32 take norms, which are safer than the
-    sum of the squares of many elements.
-
-    On processors torch adds up a whole tensor in a few numbers, and loses 2e-4 of the norm of 4 million elements whose
-    sizes differ: so a long one is taken by rows.
-    """
-    return torch.stack([_norm(tensor.flatten()) for tensor in tensors]).square().sum()
-
-
-def _norm(flat: Tensor) -> Tensor:
-    dtype = torch.promote_types(flat.dtype, torch.float32)
-    if not flat.is_cpu or flat.numel() <= LONG:
-        return torch.linalg.vector_norm(flat, dtype=dtype)
-    whole = flat.numel() // ROW_OF_NORM * ROW_OF_NORM
-    of_rows = torch.linalg.vector_norm(flat[:whole].view(-1, ROW_OF_NORM), dim=1, dtype=dtype)
-    return _norm(torch.cat([of_rows, flat[whole:].to(dtype)]))
-
-
-@torch.no_grad()
-def gradient_norm(model: ParallelModel) -> Tensor:
-    """Give the 2-norm of the whole gradient, after finish_step(): a scalar, the same on every rank.
-
-    Each element counts once: a rank's sum of squares is divided by the number of ranks that hold the same elements.
-    """
-    sums = [sum_of_squares(of) / replicas for replicas, of in model.gradients_by_replicas.items()]
-    total = torch.stack(sums).sum()
-    return model.comm.sum(total, (*HOLDING, CUTTING_STAGES)).sqrt()
-
-
-@torch.no_grad()
-def clip_scale(norm: Tensor, limit: float) -> Tensor:
-    """Give the factor of gradients by which a norm above the limit becomes the limit; no host synchronisation."""
-    return (limit / (norm + 1e-6)).clamp(max=1.0)

@@ -24,12 +24,13 @@ from engine.measure.memory import free_bytes
 from engine.measure.recorder import Recorder
 from engine.models.adapters.files import weights_of
 from engine.overlap.flags import AUTO, Overlap
+from engine.parallel.gradients import clip_scale
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
 from engine.parallel.runner import MicroBatch, Runner
 from engine.precision import Precision
 from engine.training.loss_scale import LossScale
-from engine.training.optim import AdamW, clip_scale, gradient_norm
+from engine.training.optim import AdamW
 from engine.training.optimizer import MakeOptimizer, Optimizer
 from engine.training_record import Training
 
@@ -155,12 +156,12 @@ class Trainer:
         elif clip:  # by the norm of all gradients, so nothing can be stepped before they are all there
             model.finish_step()
             recorder.mark("optimizer")
-            norm = gradient_norm(model)
+            norm = model.gradient_norm()
             self.optimizer.step(scale=clip_scale(norm, clip))
         else:
             model.finish_step(self.optimizer.step)
             recorder.mark("optimizer")
-            norm = gradient_norm(model)
+            norm = model.gradient_norm()
         self.done += 1
         return model.sum_losses(loss_sum), norm.double()
 
@@ -172,7 +173,7 @@ class Trainer:
         """
         self.model.finish_step()
         self.recorder.mark("optimizer")
-        norm = gradient_norm(self.model) / scale.value
+        norm = self.model.gradient_norm() / scale.value
         taken = norm.is_meta or math.isfinite(norm.item())
         if taken:
             self.optimizer.step(scale=clip_scale(norm, self.training.optim.clip or math.inf) / scale.value)

@@ -37,7 +37,6 @@ def main() -> None:
 
     from engine.comm.funnel import Comm
     from engine.models.gpt.config import GPTConfig
-    from engine.training.optim import gradient_norm
 
     config = GPTConfig("tiny", layers=2, hidden=8, heads=2, vocabulary=16, sequence=4, tied=True, dropout=0.1)
     case = Case(config, sequences=8, checkpoint=True, steps=1)
@@ -45,7 +44,7 @@ def main() -> None:
     def trained(comm: Comm) -> tuple[Outcome, float]:
         model = start(case, comm)
         step_parallel(case, model, 0)
-        return train_parallel(case, comm), gradient_norm(model).item()
+        return train_parallel(case, comm), model.gradient_norm().item()
 
     found, norm = run_ranks(grids.Grid(z=2, data=2, later=2, idle=2), trained)[0]
     usual, usual_norm = run_ranks(grids.Grid(z=2, data=4), trained)[0]

@@ -11,9 +11,10 @@ from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
 from engine.grid import Grid
+from engine.parallel.gradients import clip_scale, sum_of_squares
 from engine.parallel.serial_state import full_state_dict
 from engine.training import optim
-from engine.training.optim import AdamW, clip_scale, gradient_norm, learning_rate, sum_of_squares
+from engine.training.optim import AdamW, learning_rate
 from engine.training_record import OptimConfig
 
 CASE = Case(replace(SMALL, tied=True), sequences=8)
@@ -43,7 +44,7 @@ def _parallel(comm: Comm, case: Case) -> tuple[list[float], dict[str, torch.Tens
     norms = []
     for step in range(STEPS):
         step_parallel(case, model, step)
-        norm = gradient_norm(model)
+        norm = model.gradient_norm()
         optimizer.start_step(step)
         optimizer.step(scale=clip_scale(norm, CONFIG.clip))
         norms.append(norm.item())

@@ -26,10 +26,11 @@ from engine.measure.recorder import Recorder
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL, Overlap
 from engine.parallel import runner
+from engine.parallel.gradients import clip_scale
 from engine.parallel.link import Link
 from engine.pipeline.registry import ScheduleChoice
 from engine.training.offload import Buckets
-from engine.training.optim import AdamW, clip_scale, gradient_norm
+from engine.training.optim import AdamW
 from engine.training_record import OptimConfig
 
 TINY = GPTConfig("tiny", layers=2, hidden=16, heads=2, vocabulary=32, sequence=4, tied=True)
@@ -61,7 +62,7 @@ def _train(case: Case, *switched: Overlap) -> Callable[[Comm], None]:
             model.switch(overlap)
             optimizer.start_step(step)
             step_parallel(case, model, step, optimizer.step)
-            optimizer.step(scale=clip_scale(gradient_norm(model), 1.0))
+            optimizer.step(scale=clip_scale(model.gradient_norm(), 1.0))
 
     return train
 

@@ -1,0 +1,113 @@
+"""What a training loop of the user's own needs around a parallel model: a criterion, and an optimizer of torch.
+
+A rank holds flat parts of the weights and some rows of the batch. So a criterion has to say its sum and its count,
+which are added up over ranks, and an optimizer must treat each element of a weight alone.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.comm.funnel import Comm, Kind
+from engine.errors import UsageError
+from engine.grid import INNER
+from engine.layers.loss import CrossEntropy
+from engine.overlap.reduction import set_gradient
+
+Criterion = Callable[[Tensor, Mapping[str, Tensor]], tuple[Tensor, float | Tensor]]
+"""Maps the output of some rows, whole, and their batch to the sum of their losses and how many losses that are."""
+
+
+class _Whole(torch.autograd.Function):
+    """Features of all ranks of an axis, each of which computes the same with them."""
+
+    @staticmethod
+    def forward(ctx, part: Tensor, comm: Comm) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.comm = comm
+        gathered = comm.run(Kind.ALL_GATHER, INNER, part.contiguous().view(-1))
+        return gathered.view(comm.grid[INNER], *part.shape).movedim(0, -2).flatten(-2)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+        comm = ctx.comm
+        return gradient.chunk(comm.grid[INNER], dim=-1)[comm.coords[INNER]].contiguous(), None
+
+
+def whole_output(output: Tensor, criterion: nn.Module, comm: Comm) -> Tensor:
+    """Gather a network's output over the axis that splits it: that of logits. criterion: the network's own."""
+    if isinstance(criterion, CrossEntropy) and comm.grid[INNER] > 1:
+        return _Whole.apply(output, comm)
+    return output
+
+
+def sum_and_count(found: object) -> tuple[Tensor, Tensor]:
+    """Check what a criterion gave. Raises UsageError for anything but a scalar sum and a count."""
+    if isinstance(found, tuple) and len(found) == 2:
+        total, count = found
+        if isinstance(total, Tensor) and total.numel() == 1 and isinstance(count, int | float | Tensor):
+            known = torch.as_tensor(count, dtype=torch.float64, device=total.device)
+            if known.numel() == 1:
+                return total.reshape(()), known.reshape(())
+    raise UsageError(
+        "A criterion returns the sum of its losses and how many they are, as ranks have to add up both, but "
+        f"{_kind(found)} came: return (losses.sum(), losses.numel())."
+    )
+
+
+def _kind(found: object) -> str:
+    if isinstance(found, Tensor):
+        return f"a tensor of shape {tuple(found.shape)}"
+    return f"a {type(found).__name__}"
+
+
+def make_optimizer(
+    kind: type[torch.optim.Optimizer],
+    parameters: Iterable[nn.Parameter],
+    options: Mapping[str, Any],
+    gradient_dtype: torch.dtype,
+) -> torch.optim.Optimizer:
+    """Make an optimizer of a rank's parts of the weights. Raises UsageError for one that mixes elements of a weight.
+
+    To find out, it steps a small weight twice whole, and twice cut into flat parts as ranks hold them.
+    """
+    own = list(parameters)
+    like = own[0]
+    try:
+        whole, parts = (_step_twice(kind, options, like, gradient_dtype, cut=cut) for cut in (False, True))
+        apart = (whole - parts).abs().max().item()
+    except Exception as error:
+        raise UsageError(
+            f"{kind.__name__} can't step flat parts of weights, {like.dtype}, by gradients, {gradient_dtype}: {error}"
+        ) from error
+    if not apart <= 1e-5:
+        raise UsageError(
+            f"{kind.__name__} mixes elements of a weight, which ranks hold in flat parts: take an optimizer that "
+            "treats each element alone, such as torch.optim.SGD or AdamW."
+        )
+    return kind(own, **options)
+
+
+def _step_twice(
+    kind: type[torch.optim.Optimizer],
+    options: Mapping[str, Any],
+    like: nn.Parameter,
+    gradient_dtype: torch.dtype,
+    *,
+    cut: bool,
+) -> Tensor:
+    """Step a weight [4, 6] twice; return what became of it, flat."""
+    drawn = torch.Generator().manual_seed(1)
+    values, *gradients = torch.rand(3, 4, 6, generator=drawn)
+
+    def parts(tensor: Tensor) -> list[Tensor]:
+        return [part.clone() for part in tensor.flatten().split((7, 17))] if cut else [tensor.clone()]
+
+    parameters = [nn.Parameter(part.to(like)) for part in parts(values)]
+    optimizer = kind(parameters, **options)
+    for gradient in gradients:
+        for parameter, part in zip(parameters, parts(gradient), strict=True):
+            set_gradient(parameter, part.to(like.device, gradient_dtype))
+        optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in parameters]).cpu()
