@@ -2,7 +2,7 @@
 
     ci/nightly --system perlmutter --node-hours 4
     ci/nightly --system vcluster --node-hours 2 --time-limit 1h -- -S iterations=20
-    ci/nightly --against v1.2          is the engine slower than that commit's? In turns with it, within minutes
+    ci/nightly --against HEAD~5        is the engine slower than that commit's? In turns with it, within minutes
 
 Of the tests with the tag nightly it runs the most valuable ones whose node-hours, by earlier runs or else by their time
 limits, fit the budget, and names what was left out. What is left of the budget goes into more jobs of each, which make

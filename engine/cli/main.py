@@ -35,7 +35,8 @@ def program(name: str, words: str | None = None) -> App:
     return App(
         name=name,
         help=words,
-        version_flags=(),
+        version=version,
+        version_flags=("--version",),
         help_format="plaintext",
         default_parameter=DEFAULTS,
         verbose=False,
@@ -43,6 +44,15 @@ def program(name: str, words: str | None = None) -> App:
         exit_on_error=False,
         print_error=False,
     )
+
+
+def version() -> str:
+    """Name the version and the commit that run, and say whether tracked files differ from it."""
+    from engine.result.provenance import CHECKOUT, git_state, versions
+
+    commit, differs = git_state(CHECKOUT)
+    kind = "commit not known" if commit is None else f"commit {commit}{', with changes' if differs else ''}"
+    return f"par4d {versions().get('par4d', 'not installed')}, {kind}"
 
 
 def commands(name: str) -> App:
@@ -70,7 +80,7 @@ def commands(name: str) -> App:
 def run(app: App, argv: Sequence[str] | None = None) -> int:
     """Carry out one command; return the exit code: 2 if it can't work as asked, 1 if it failed."""
     words = sys.argv[1:] if argv is None else list(argv)
-    asks_for_help = bool({"--help", "-h"} & set(words))
+    asks_for_help = bool({"--help", "-h", "--version"} & set(words))
     open_streams()
     fill_paragraphs(app)
     COMMAND.set(tuple(words))
