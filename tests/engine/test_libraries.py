@@ -1,8 +1,8 @@
 """Libraries with environments of their own train what the engine trains, in each way that they split a network, in
 micro-batches too, and take the settings that the table has for them.
 
-Those that aren't weekly are what ci/test runs: of Megatron-core and of DeepSpeed a pipeline, and a grid that sums
-gradients of micro-batches, on two ranks. `ci/weekly` runs all.
+ci/test runs a few on two ranks where `ci/peers` has made the environment: of Megatron-core and of DeepSpeed a pipeline,
+and a grid that sums gradients of micro-batches. `ci/weekly` makes all environments and runs all.
 """
 
 import math
