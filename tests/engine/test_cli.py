@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -353,3 +354,10 @@ def test_a_person_reads_a_table_and_a_program_the_same_as_json(
         printed = json.loads(capsys.readouterr().out)
         if out:
             assert printed == json.loads(file.read_text())
+
+
+def test_the_version_is_told_with_the_commit(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    told = capfd.readouterr().out
+    assert told.startswith(f"par4d {metadata.version('par4d')}")
+    assert "commit" in told
