@@ -8,9 +8,8 @@ import pandas as pd
 
 from engine.result import metrics, peers
 from engine.result.peers import Measured, Peaks, Work
-from reports.contests import CONTEST
+from reports.contests import CONTEST, UNEQUAL
 from reports.jobs import fields
-from reports.page import NOT_RECORDED
 from reports.text import number
 from reports.tunings import changed
 
@@ -35,35 +34,26 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
     losses, norms: the largest difference of any. changed: of how many shapes the tuner changed the products, NaN where
     nothing was tuned. jobs, rounds: of all together; failed: of how many commands it failed. NaN, and "not held", where
     no job ended well. What a side does in a second (in images where the network sees them, of_images), its shares of
-    the peaks and its memory: as in engine.result.peers; memory_ratio: metrics.memory_ratio. beside: the ratio of the
-    same contest over its other roads, in words. grid_is: who chose the engine's grid, as the suite says it.
+    the peaks and its memory: as in engine.result.peers; memory_ratio: metrics.memory_ratio. grid_is: who chose the
+    engine's grid, as the suite says it.
     """
     rows = [_point(rows) for _, rows in table.groupby(CONTEST, dropna=False, sort=True)]
     columns = [
         *(*CONTEST, *_FIGURES, "peer_is", "does", "peer_versions", "grid_is", "reason", "losses", "norms", "tolerance"),
         *("compared", "memory_max", "failed", *_SPEEDS, *_BYTES, "peak_measured", "changed", "of_images"),
     ]
-    return _beside(pd.DataFrame(rows, columns=columns))
+    return pd.DataFrame(rows, columns=columns)
 
 
-def over_equal_roads(points: pd.DataFrame) -> pd.DataFrame:
-    """Select what a headline counts; contests that were not held are among it."""
-    return points[points["road"].map(peers.is_equal) | (points["jobs"] == 0)]
+def over_one_network(points: pd.DataFrame) -> pd.DataFrame:
+    """Select what a headline counts: contests whose sides had the same network, and those that were not held."""
+    return points[(points["network"] != UNEQUAL) | (points["jobs"] == 0)]
 
 
 def most_held(points: pd.DataFrame, by: Sequence[str], most: int) -> list[pd.DataFrame]:
     """Of the points that agree in these columns take those first of which the most contests were held."""
     groups = [rows for _, rows in points.groupby(list(by), dropna=False, sort=True)]
     return sorted(groups, key=lambda rows: -int((rows["jobs"] > 0).sum()))[:most]
-
-
-def _beside(points: pd.DataFrame) -> pd.DataFrame:
-    same = [key for key in CONTEST if key not in ("road", "network")]
-    found = dict.fromkeys(points.index, "")
-    for _, rows in points[points["jobs"] > 0].groupby(same, dropna=False):
-        words = {place: f"{row['road'] or NOT_RECORDED} {row['ratio']:.3f}" for place, row in rows.iterrows()}
-        found |= {place: ", ".join(words[other] for other in words if other != place) for place in words}
-    return points.assign(beside=pd.Series(found, dtype=object))
 
 
 def _point(rows: pd.DataFrame) -> dict[str, Any]:

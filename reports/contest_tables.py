@@ -29,7 +29,7 @@ def contests_table(name: str, rows: pd.DataFrame) -> Table:
     shown = columns_of(
         first(rows),
         "model" if rows["model"].nunique() > 1 else "",
-        "peer peer_is layout grid road verdict ratio beside of_medians of_medians_low of_medians_high",
+        "peer peer_is layout grid verdict ratio of_medians of_medians_low of_medians_high",
         "target standing processor ours_s peer_s jobs rounds losses norms tolerance compared sequences",
         "" if of_images.all() else "sequence",
         "checkpointing threads overlap apart bf16",
@@ -94,6 +94,6 @@ def settings(table: pd.DataFrame) -> list[Table]:
 def provenance(table: pd.DataFrame, name: str = "provenance") -> Table:
     """List every contest of every command, newest first."""
     data = table.sort_values("end", ascending=False, kind="stable").assign(jobs=table["measured"].map(len))
-    keys = "start end status peer grid road system partition model dtype jobs warmup steps_per_round load"
+    keys = "start end status peer grid network system partition model dtype jobs warmup steps_per_round load"
     columns = columns_of(keys, ORIGIN)
     return Table("Provenance of every contest", columns, data, name)

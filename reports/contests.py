@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from engine.result.peers import NO_ROAD, Asked, Compared, Measured, Peaks, PeersResult
+from engine.result.peers import Asked, Compared, Measured, Peaks, PeersResult
 from reports import origin
 from reports.jobs import as_others, with_moments
 from reports.load import Contests
@@ -22,10 +22,12 @@ from reports.text import clean
 SERIES = ["system", "partition", "series", "model", "dtype", "device", "devices", "torch"]
 CONTEST = [
     *(*SERIES, "peer", "layout", "grid", "ranks", "sequences", "sequence", "checkpointing", "threads", "overlap"),
-    *("apart", "bf16", "target", "network", "road"),
+    *("apart", "bf16", "target", "network"),
 ]
-RECORDED_WHEN_HELD = ("network", "road", "apart")
+RECORDED_WHEN_HELD = ("network", "apart")
 """Only a contest that was held records these."""
+UNEQUAL = "not the same for both sides"
+"""Network of a contest that says nothing of equal sides."""
 ONE_AFTER_THE_OTHER, AT_ONCE = "one after the other", "at once"
 TOLERANCE_OF_VERSION_1 = 1e-4
 COLUMNS = [
@@ -103,14 +105,12 @@ def _asked(contest: Asked) -> dict[str, Any]:
 
 
 def _not_held(status: str, reason: str) -> dict[str, Any]:
-    return {"status": status, "reason": clean(reason), "measured": (), "load": math.nan, "road": "", "apart": ""}
+    return {"status": status, "reason": clean(reason), "measured": (), "load": math.nan, "apart": ""}
 
 
 def _held(contest: Compared, result: PeersResult) -> dict[str, Any]:
-    """Before roads were counted NCCL carried all on GPUs; on processors nobody knows. Whether its sides came one after
-    the other was an option of the whole command before memory decided it.
-    """
-    device, apart = result.device, contest.apart or result.case.get("apart") is True
+    """Whether its sides came one after the other was an option of the whole command before memory decided it."""
+    apart = contest.apart or result.case.get("apart") is True
     equality, memory = contest.equality, contest.memory
     if equality is not None:
         equal = (equality.steps, equality.losses, equality.gradient_norms, equality.tolerance)
@@ -122,7 +122,7 @@ def _held(contest: Compared, result: PeersResult) -> dict[str, Any]:
             TOLERANCE_OF_VERSION_1,
         )
     return {
-        "road": clean(contest.road or (NO_ROAD if contest.ranks == 1 else "nccl" if device == "cuda" else ""), 40),
+        **({"network": UNEQUAL} if contest.unequal(result.version, result.device) else {}),
         "apart": ONE_AFTER_THE_OTHER if apart else AT_ONCE,
         "status": "ok",
         "reason": "",

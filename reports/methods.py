@@ -4,6 +4,7 @@ from engine.footprint.memory import USABLE
 from engine.result.interval import CONFIDENCE
 from engine.result.metrics import DEFINITIONS
 from reports import text
+from reports.contests import UNEQUAL
 from reports.nights import culprit, detector
 from reports.nights.judge import MOVED_BY_OTHERS, RARELY
 from reports.page import Block, Definitions, Page, Paragraph, Section
@@ -30,11 +31,9 @@ MANY = (
     f"No interval is corrected for how many contests there are: of N contests of sides that are equally fast about "
     f"N/{1 / (1 - CONFIDENCE):.0f} are called won or lost by chance."
 )
-ROADS = (
-    "On processors the ranks of a host exchange through memory that they share or over gloo: the road. Headlines count "
-    "contests in which all calls of both sides between ranks of a host, as counted in the timed steps, took the same; "
-    "against a pipeline that is gloo, as it is between hosts. A ratio over other roads stands beside: own is ours "
-    "through memory and the peer's over gloo."
+UNLIKE = (
+    f"Of older results on processors some had another network for each side ({UNEQUAL}): tables show these, and "
+    "headlines leave them out."
 )
 ROOM = (
     "Before a contest starts, one model of memory tells what a rank of either side needs of a device: that of par4d "
@@ -61,7 +60,7 @@ SPREAD = (
     "single job measured. A gain is written in grey where its interval contains no difference, or isn't known. "
     f"{MANY} A peer with several layouts is shown on the one on which it stood best against the engine, chosen by the "
     "jobs that judge it too: chance favours the peer in that choice.",
-    ROADS,
+    UNLIKE,
     ROOM,
     "Where each overlap ran in jobs of its own, as on the pages of weak and strong scaling, the time saved is that of "
     "the medians over jobs. Noise between jobs is in it and it has no interval.",

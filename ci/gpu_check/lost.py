@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import torch
 
-from engine.comm.shared_memory import SWITCH
 from engine.errors import EngineError, RunError
 from engine.result import schema
 from engine.result.gpu_check import Finding
@@ -92,7 +91,7 @@ def _ranks(words: list[str], log: Path) -> Iterator[list["subprocess.Popen[bytes
     """Start two ranks as a launcher does; both end with this context. log: gets what rank 0 says."""
     port = random.SystemRandom().randrange(10_000, 32_768)  # Linux gives no connection such a one meanwhile
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    place |= {SWITCH: "0", "TORCH_COMPILE_DISABLE": "1"}  # over gloo on processors, and no time for a compiler
+    place["TORCH_COMPILE_DISABLE"] = "1"  # there is no time for a compiler
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(2):

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
@@ -24,7 +24,7 @@ from engine.bench.rings import nodes_of
 from engine.bench.sampling import Sampler
 from engine.bench.world import World
 from engine.comm import mpi
-from engine.comm.collective import Kind, Lane, lane_name
+from engine.comm.collective import Kind
 from engine.comm.funnel import Comm
 from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch
@@ -41,15 +41,11 @@ LONGEST = 1 << 31
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 BYTES = r"\d{1,10}(?:[KMG]iB)?"
 BUFFERS = 6
-"""A rank may hold so many of the largest message: two of its own, and what back ends share or put between."""
-BACKENDS: dict[str, tuple[Backend, ...]] = {"cpu": ("gloo", "memory", "mpi"), "cuda": ("nccl", "mpi")}
-"""A kind of device has these back ends."""
-CONNECT: dict[Backend, Connect] = {
-    "gloo": partial(ProcessGroups, memory=False),
-    "memory": ProcessGroups,
-    "nccl": ProcessGroups,
-    "mpi": mpi.MpiGroups,
-}
+"""Messages of the largest size that a rank may hold: two of its own, and what back ends put between."""
+BACKENDS: dict[str, tuple[Backend, ...]] = {"cpu": ("gloo", "mpi"), "cuda": ("nccl", "mpi")}
+"""Back ends of each kind of device."""
+KNOWN = tuple(dict.fromkeys(name for names in BACKENDS.values() for name in names))
+CONNECT: dict[Backend, Connect] = {"gloo": ProcessGroups, "nccl": ProcessGroups, "mpi": mpi.MpiGroups}
 WORDS: dict[Operation, str] = {"message": "message", "all_reduce": "all-reduce"}
 
 
@@ -154,19 +150,9 @@ def _races(world: World, backends: Sequence[Backend]) -> list[Race]:
         groups += [("message", 2, [nodes[0][0], nodes[1][0]]), ("all_reduce", len(nodes), every)]
     races = []
     for operation, count, ranks in groups:
-        parties = {}
-        for backend in backends:
-            party = Party([tuple(ranks)], world.comm, CONNECT[backend])
-            if backend != "memory" or _through_memory(world, party):
-                parties[backend] = party
+        parties = {backend: Party([tuple(ranks)], world.comm, CONNECT[backend]) for backend in backends}
         races.append(Race(operation, count, parties))
-    return [race for race in races if race.parties]
-
-
-def _through_memory(world: World, party: Party) -> bool:
-    """Say whether these ranks share memory, which those of several nodes don't. Collective."""
-    own = not party.takes_part or party.comm.through_memory[lane_name(AXIS, Lane.MAIN)]
-    return world.comm.unanimous(own)
+    return races
 
 
 def _one_way_s(party: Party, sent: torch.Tensor, received: torch.Tensor, calls: int) -> float:
@@ -194,8 +180,8 @@ def _all_reduce_s(party: Party, sent: torch.Tensor, unused: torch.Tensor, calls:
 def parse_backends(text: str) -> tuple[Backend, ...]:
     """Read "gloo,mpi". Raises UsageError."""
     names = tuple(dict.fromkeys(text.split(",")))
-    if wrong := [name for name in names if name not in get_args(Backend)]:
-        raise UsageError(f"Back ends are {', '.join(get_args(Backend))}, by commas, but {wrong[0]!r} was given.")
+    if wrong := [name for name in names if name not in KNOWN]:
+        raise UsageError(f"Back ends are {', '.join(KNOWN)}, by commas, but {wrong[0]!r} was given.")
     return names  # type: ignore[return-value]
 
 

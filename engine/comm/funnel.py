@@ -2,7 +2,7 @@
 
 Everything goes through one funnel, Comm.issue, which checks sizes and dtypes (meta and fake back ends accept wrong
 ones silently), tells the recorder, and returns a handle that is waited for exactly once. How a collective is carried
-out is its back end's affair: gloo.py, nccl.py, fake.py.
+out is its back end's affair: gloo.py, nccl.py, mpi.py, fake.py.
 """
 
 import socket
@@ -22,8 +22,6 @@ from engine.comm.collective import IN_PLACE, LANES, POINT_TO_POINT, Kind, Lane, 
 from engine.comm.contact import Line, LostContact
 from engine.comm.groups import ProcessGroups
 from engine.comm.handle import Handle, Outstanding
-from engine.comm.process_group import carried
-from engine.comm.shared_memory import SharedMemoryChannel
 from engine.errors import ContactError
 from engine.grid import Axis, Grid
 from engine.measure.memory import free_host_bytes
@@ -195,16 +193,6 @@ class Comm:
         hosts, free = self.everyone(torch.tensor([_host(), free_host_bytes()])).t().tolist()
         ranks = Counter(hosts)
         return min(((left, ranks[host]) for host, left in zip(hosts, free, strict=True)), key=lambda of: of[0] / of[1])
-
-    @property
-    def through_memory(self) -> dict[str, bool]:
-        """Say of each lane by its name whether its collectives go through memory that its ranks share."""
-        return {lane_name(*of): isinstance(one, SharedMemoryChannel) for of, one in self._channels.items()}
-
-    def carried(self) -> Counter[str]:
-        """Count by way the calls of this process so far: those of its groups, and ours through memory."""
-        ours = sum(channel.carried for channel in self._channels.values() if isinstance(channel, SharedMemoryChannel))
-        return carried() + Counter(memory=ours)
 
     def _check_peer(self, kind: Kind, axis: Axis, size: int, peer: int | None) -> None:
         if kind not in POINT_TO_POINT:

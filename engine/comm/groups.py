@@ -1,6 +1,4 @@
-"""Process groups of torch.distributed become channels of a Comm, of the sort that the default group's back end
-names.
-"""
+"""Channels of a Comm over process groups of torch.distributed, of the back end that the default group has."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -16,30 +14,24 @@ from engine.comm.fake import FakeChannel
 from engine.comm.gloo import GlooChannel
 from engine.comm.nccl import CudaStreams, NcclChannel, group_options
 from engine.comm.nccl_messages import NcclMessages, groups_of
-from engine.comm.process_group import NAME as MEMORY
-from engine.comm.shared_memory import shared_or
 from engine.errors import RunError
 from engine.grid import Axis, Grid
 
 
 class ProcessGroups:
-    """It is the Backend of a Comm. Each rank makes only its own groups, with a time-out for every collective.
-
-    A grid of one rank needs no process group. ranks: those of the job that are the grid's, in its order and this one
-    among them, where they aren't all. memory: whether those of one host may exchange through it. Raises RuntimeError
-    if there are not as many as the grid has, or RunError if their back end is unknown.
+    """Backend of a Comm over torch.distributed. Each rank makes only its own groups, with a time-out for every
+    collective.
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        device: torch.device,
-        timeout: timedelta,
-        ranks: Sequence[int] | None = None,
-        *,
-        memory: bool = True,
+        self, grid: Grid, device: torch.device, timeout: timedelta, ranks: Sequence[int] | None = None
     ) -> None:
-        self._device, self._timeout, self._memory = device, timeout, memory
+        """Find this rank's place. ranks: those of the job that are the grid's, in its order and this one among them,
+        where they aren't all.
+
+        A grid of one rank needs no process group. Raises RuntimeError if there are not as many ranks as the grid has.
+        """
+        self._device, self._timeout = device, timeout
         if not dist.is_initialized():
             if grid.size > 1:
                 raise RuntimeError("Comm needs an initialised process group for a grid of more than one rank.")
@@ -51,10 +43,11 @@ class ProcessGroups:
         self.rank = self._ranks.index(dist.get_rank())
 
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
-        """Make the channel. A new group takes its back end's default time-out, not the parent's: it is passed."""
+        """Make the channel. Raises RunError for a back end of torch.distributed that has none here.
+
+        A new group takes its back end's default time-out, not the parent's, so that it is passed.
+        """
         name: str = dist.get_backend()
-        if name == MEMORY:
-            name = "gloo"  # the engine has a channel of its own through memory
         if name not in ("gloo", "nccl", "fake"):
             raise RunError(
                 f"Collectives go over gloo, nccl or fake, but torch.distributed was initialised with {name}: take one "
@@ -83,5 +76,4 @@ class ProcessGroups:
             return NcclChannel(group, CudaStreams(self._device), line)
         if name == "fake":
             return FakeChannel(group)
-        gloo = GlooChannel(group, line)
-        return shared_or(gloo, group, line, self._timeout) if self._memory and lane not in OF_MESSAGES else gloo
+        return GlooChannel(group, line)

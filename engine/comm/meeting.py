@@ -45,11 +45,9 @@ def init_process_group(
     timeout: timedelta,
     store: "dist.Store | None" = None,
     *,
-    memory: bool = False,
     meeting_s: float = MEETING_S,
 ) -> "Bindings | None":
-    """Make torch.distributed's default group: gloo on CPUs, NCCL (or RCCL) on GPUs. memory: on CPUs the back end of
-    process_group.py instead, so that ranks of one host exchange through memory that they share.
+    """Make torch.distributed's default group: gloo on CPUs, NCCL (or RCCL) on GPUs.
 
     Returns how the ranks are bound, on rank 0 and None on others.
 
@@ -72,11 +70,6 @@ def init_process_group(
         open_many_files()
         if backend == "nccl":
             watchdog.configure(os.environ, launch.world_size)
-    if memory and backend == "gloo" and launch.world_size > 1:
-        from engine.comm.process_group import NAME, register
-
-        register()
-        backend = NAME
     given = store is not None
     if store is None and launch.world_size > 1:
         store = meet(launch, meeting_s)

@@ -2,8 +2,8 @@
 
 Most MPIs carry on only while a rank calls them, and a large message takes several calls of its sender's (a rendezvous),
 of which the last may come after MPI has said that the message is sent: Open MPI keeps what a socket has no room for.
-Without the thread it would stand still while the sender waits for a collective over gloo or through shared memory, for
-a store, a file or a device; and so would the rank that is to receive it, for which the sender may be waiting.
+Without the thread it would stand still while the sender waits for a collective over gloo, for a store, a file or a
+device; and so would the rank that is to receive it, for which the sender may be waiting.
 """
 
 import os

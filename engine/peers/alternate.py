@@ -13,13 +13,12 @@ import torch
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
-from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch
 from engine.errors import ContactError
 from engine.grid import Grid
 from engine.layers.compiled import compiles
 from engine.measure.recorder import Recorder
-from engine.peers.comparison import TOLERANCES, Case, Comparison, through_memory
+from engine.peers.comparison import TOLERANCES, Case, Comparison
 from engine.peers.environments import ROOT
 from engine.peers.equality import check_equal
 from engine.peers.external_side import ExternalSide
@@ -37,10 +36,9 @@ log = logging.getLogger(__name__)
 ALONE = Launch(0, 1, 0, "none", "127.0.0.1", 0)
 
 
-def on_grid(grid: Grid, case: Case, device: torch.device, recorder: Recorder | None = None, *, memory: bool) -> Comm:
-    """Make the groups of a grid. memory: whether ranks of a host exchange through it."""
-    groups = ProcessGroups(grid, device, case.collective_timeout, memory=memory)
-    return Comm(grid, recorder=recorder, device=device, backend=groups)
+def on_grid(grid: Grid, case: Case, device: torch.device, recorder: Recorder | None = None) -> Comm:
+    """Make the groups of a grid."""
+    return Comm(grid, timeout=case.collective_timeout, recorder=recorder, device=device)
 
 
 @contextmanager
@@ -97,15 +95,15 @@ def measure(
             if comparison.external:
                 return beside(comparison)
             peer = comparison.implementation()
-            own, memory = comm, through_memory(comparison, case.road).ours
+            own = comm
             if isinstance(comparison.layout, Grid) and comparison.layout != comparison.grid:
-                own = on_grid(comparison.layout, case, comm.device, memory=memory)
-            return LocalSide(lambda: peer_side(case, own, peer(case, own)), comm.device, case.warmup, own.carried)
+                own = on_grid(comparison.layout, case, comm.device)
+            return LocalSide(lambda: peer_side(case, own, peer(case, own)), comm.device, case.warmup)
 
         def ours() -> LocalSide | ExternalSide:
             if comparison.checkout:  # both sides are processes of the same kind
                 return beside(replace(comparison, name="the engine", checkout=str(ROOT)))
-            return LocalSide(lambda: Ours(case, comm, kernels).step, comm.device, case.warmup, comm.carried)
+            return LocalSide(lambda: Ours(case, comm, kernels).step, comm.device, case.warmup)
 
         build: dict[SideName, Callable[[], LocalSide | ExternalSide]] = {"ours": ours, "peer": theirs}
         sides: dict[SideName, LocalSide | ExternalSide] = {}

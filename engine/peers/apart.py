@@ -1,10 +1,7 @@
 """Sides that a device can't hold at once are measured in parts, which are put together here. No torch."""
 
-from collections import Counter
 from collections.abc import Sequence
-from functools import reduce
 from itertools import chain
-from operator import add
 
 from engine.peers.comparison import TOLERANCES, Case, Comparison
 from engine.peers.equality import check_apart
@@ -45,6 +42,5 @@ def _joined(sides: Sequence[Side]) -> Side:
             "wall_s": tuple(chain.from_iterable(side.wall_s for side in sides)),
             "cpu_s": tuple(chain.from_iterable(side.cpu_s for side in sides)),
             "peak_bytes": max((side.peak_bytes for side in sides if side.peak_bytes is not None), default=None),
-            "carried": dict(reduce(add, (Counter(side.carried) for side in sides))),
         }
     )

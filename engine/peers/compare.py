@@ -37,7 +37,6 @@ from engine.result.peers import (
     PeersResult,
     difference,
     paired,
-    road,
     rounds,
     standing,
     steps,
@@ -256,7 +255,6 @@ def compared(
         memory=_most([job.memory for job in jobs]),
         measured=measured,
         load=load,
-        road=road(measured, comparison.grid.size),
     )
 
 
@@ -268,7 +266,7 @@ def table(report: PeersResult) -> str:
 
     wide = max(16, *(2 + len(name(one)) for one in report.contests))
     lines = [
-        f"{'peer':<{wide}}{'grid':<9}{'road':<8}{'ours s':>7}{'peer s':>9}  {'paired (interval)':<28}{'outcome':<11}"
+        f"{'peer':<{wide}}{'grid':<9}{'ours s':>7}{'peer s':>9}  {'paired (interval)':<28}{'outcome':<11}"
         f"{'target':<16}{'of medians':<12}{'jobs':<16}{'rounds':<16}cpu"
     ]
     lines += [f"{name(c):<{wide}}{c.grid:<9} not held: {c.missing}" for c in report.contests if c.missing]
@@ -277,7 +275,7 @@ def table(report: PeersResult) -> str:
         of, jobs = c.paired.interval, len(c.measured)
         target = "-" if c.target is None else f"{c.target:.2f} {standing(of, jobs, c.target)}"
         lines.append(
-            f"{name(c):<{wide}}{c.grid:<9}{c.road:<8}{c.ours_median_s:7.4f}{c.peer_median_s:9.4f}  {c.paired!s:<28}"
+            f"{name(c):<{wide}}{c.grid:<9}{c.ours_median_s:7.4f}{c.peer_median_s:9.4f}  {c.paired!s:<28}"
             f"{verdict(of, jobs):<11}{target:<16}{c.ratio:<12.3f}{_span(c.job_ratios):<16}{_span(c.round_ratios):<16}"
             f"{c.cpu_ratio:.3f}{'  one after the other' if c.apart else ''}"
         )

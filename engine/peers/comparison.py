@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
 
@@ -23,9 +23,6 @@ from engine.overlap.flags import ALL, Overlap
 from engine.peers.layout import SPLITS, Layout, PeerLayout, Split, usual
 from engine.timeouts import Timeouts
 from engine.training_record import PrecisionName, ReduceDtype, Training
-
-Road = Literal["equal", "own", "gloo"]
-"""The collectives of both sides go this way between ranks of a host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,24 +151,6 @@ class Comparison:
         return replace(self, grid=grid, layout=layout)
 
 
-class SharedMemory(NamedTuple):
-    """It says whether ranks of a host exchange through memory that they share; else gloo carries all, on processors."""
-
-    ours: bool
-    peer: bool
-
-
-def through_memory(comparison: Comparison, road: Road) -> SharedMemory:
-    """Say what that road comes to in that comparison.
-
-    Equal is over gloo for both where the peer is a pipeline, as messages between two ranks go over gloo.
-    """
-    if road != "equal":
-        return SharedMemory(ours=road == "own", peer=False)
-    both = not (isinstance(comparison.layout, Layout) and comparison.layout.pipeline > 1)
-    return SharedMemory(both, both)
-
-
 DECODERS = ("gpt", "llama")
 """Each library here has its own networks of these families of causal language models."""
 
@@ -222,9 +201,6 @@ class Sampling(Timeouts):
     """what matrix products reach on one device"""
     measure_peak: bool = False
     """measure that first, on all ranks at once"""
-    road: Road = "equal"
-    """on processors, ranks of a host: both sides through memory that they share, or over gloo where the peer can't
-    (equal); over gloo (gloo); ours through memory and the peer's over gloo (own)"""
 
 
 class Tolerance(NamedTuple):

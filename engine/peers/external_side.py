@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 LEAVE_S, PAUSE_S = 10.0, 0.01
 BEFORE_OUR_OWN = 0.9
 """After this part of a turn's limit our own process ends the other and logs what that wrote, before it is ended."""
+OVER_GLOO = {"PAR4D_SHARED_MEMORY": "0"}
+"""Some commits send between ranks of a host through shared memory unless this is set; here both sides take gloo."""
 LINES = 20
 """So much of what a peer wrote is logged when it fails."""
 
@@ -59,6 +61,7 @@ class ExternalSide:
         own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(case.threads)}
         if comparison.checkout:  # whose Python is ours, with what it finds by that
             own["PYTHONPATH"] = os.pathsep.join(filter(None, [comparison.checkout, os.environ.get("PYTHONPATH")]))
+            own |= OVER_GLOO
         own |= {"PYTHONUNBUFFERED": "1"} | environ(comparison.library, comm.device.type)
         self._process = subprocess.Popen(
             words,

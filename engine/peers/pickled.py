@@ -7,7 +7,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from io import BytesIO
 from typing import Any
 
-ALWAYS = frozenset({"road", "threads", "warmup", "precision", "reduce_dtype", "overlap", "checkpoint_every", "offload"})
+ALWAYS = frozenset({"threads", "warmup", "precision", "reduce_dtype", "overlap", "checkpoint_every", "offload"})
 """What is trained and measured follows from these, so both sides take them alike, whatever their defaults are."""
 
 

@@ -18,7 +18,7 @@ from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError, first_line
 from engine.loading import loading
 from engine.peers.apart import parts_in_a_launch, put_together
-from engine.peers.comparison import Case, Comparison, Unavailable, through_memory
+from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.fit import bytes_of_gpu, settled
 from engine.peers.memory import Room
 from engine.peers.watchdog import At, Fail, Turn, nobody, start
@@ -104,7 +104,6 @@ def take_part(
         device,
         case.collective_timeout,
         store,
-        memory=case.road == "equal",
         meeting_s=case.meeting_timeout_s,
     )
     met()
@@ -139,7 +138,7 @@ def take_part(
 
     for comparison in comparisons:
         recorder = Recorder.on(device, breakdown=False, alone=comparison.grid.size == 1)
-        comm = on_grid(comparison.grid, case, device, recorder, memory=through_memory(comparison, case.road).ours)
+        comm = on_grid(comparison.grid, case, device, recorder)
         with looked_on(comm, comparison, case, fail) if fail else nullcontext(at) as begin:
             found = hold(comparison, comm, begin)
             yield found

@@ -1,7 +1,6 @@
 """One side of a comparison takes its steps, warmed up and timed, a few at a time."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeVar
@@ -39,16 +38,9 @@ class LocalSide:
     values: of the steps of the warm-up, the last of which is not watched by what counts its memory.
     """
 
-    def __init__(
-        self,
-        build: Callable[[], Callable[[], StepMetrics]],
-        device: torch.device,
-        warmup: int,
-        count: Callable[[], Counter[str]],
-    ) -> None:
-        """Build and warm up. count: gives the calls of this process by road so far."""
-        self._clock, self._count = HostClock(device), count
-        self._carried: Counter[str] = Counter()
+    def __init__(self, build: Callable[[], Callable[[], StepMetrics]], device: torch.device, warmup: int) -> None:
+        """Build and warm up."""
+        self._clock = HostClock(device)
         watched = max(warmup - 1, 1)
         with Allocated(device) as self._memory:
             self._step = build()
@@ -62,13 +54,11 @@ class LocalSide:
 
     def take(self, steps: int) -> None:
         """Take and time so many steps. Returns when the device has done all of them."""
-        before = self._count()
         wall, cpu = [self._clock.stamp_end()], [time.process_time()]
         for _ in range(steps):
             self._step()
             wall.append(self._clock.stamp_end())
             cpu.append(time.process_time())
-        self._carried += self._count() - before
         self._wall_s.append(tuple(self._clock.seconds(start, end) for start, end in pairwise(wall)))
         self._cpu_s.append(tuple(end - start for start, end in pairwise(cpu)))
 
@@ -80,5 +70,4 @@ class LocalSide:
             wall_s=tuple(self._wall_s),
             cpu_s=tuple(self._cpu_s),
             peak_bytes=self._memory.peak_bytes,
-            carried=dict(self._carried),
         )

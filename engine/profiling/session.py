@@ -145,7 +145,7 @@ class Profiling:
             grid=str(self._comm.grid),
             overlap=overlap,
             device="cuda" if self._comm.device.type == "cuda" else "cpu",
-            lanes_in_memory=tuple(lane for lane, shared in self._comm.through_memory.items() if shared),
+            lanes_in_memory=(),
             steps=tuple(recorded(iteration, recording) for iteration, recording in self._steps),
         )
         return trace | {KEY: profiled.model_dump(by_alias=True)}

@@ -2,7 +2,8 @@
 
 Version 1 had one device and number format (processors, fp32), no labels, no status, no paired ratio and no gradient
 norms; version 2 no work, no peaks, no memory of each side and no contest that can't be held; version 3 no peers with a
-layout or an environment of their own. They are read as what they were.
+layout or an environment of their own. In version 4 each side could have a transport of its own between ranks of one
+host's processors. They are read as what they were.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from engine.result.transport import Transport
 from engine.schema import Document, Record
 
 SCHEMA: Literal["par4d.peers"] = "par4d.peers"
-VERSION: Literal[4] = 4
+VERSION: Literal[5] = 5
 
 SideName = Literal["ours", "peer"]
 SIDES: tuple[SideName, ...] = ("ours", "peer")
@@ -42,8 +43,7 @@ class Side(Record):
     peak_bytes: the most that the device's allocator held for this side, from before it was built until it had taken its
     steps but the last of the warm-up; on processors of tensors only. versions: of the packages that it ran with, where
     those aren't the engine's. without: modules that it lacked on this device, each with the settings that need it and
-    were as on processors. carried: calls of the timed steps by road, as engine/comm/process_group.py names them:
-    "memory", "gloo", "nccl", and "gloo between hosts" of groups whose ranks are on several; none in older files.
+    were as on processors.
     """
 
     losses: tuple[float, ...]
@@ -54,6 +54,7 @@ class Side(Record):
     versions: dict[str, str] = {}
     without: dict[str, str] = {}
     carried: dict[str, int] = {}
+    """Calls of the timed steps by transport, in version 4."""
 
 
 NOTHING = Side(losses=(), wall_s=(), cpu_s=())
@@ -142,7 +143,7 @@ class Compared(Asked):
     each round, job by job; rounds_by_job: the same, a row a job. paired: metrics.paired of them.
     cpu_ratio: as ratio, of processor seconds. *_median_s: over all steps. measured: by rank 0 of each job. memory: of
     processes with both models, the most of any job. load: runnable processes of the whole machine as it started,
-    averaged over a minute. road: as road() tells it; "" in older files. apart: whether the sides were measured one
+    averaged over a minute. apart: whether the sides were measured one
     after the other, which older files tell of the whole command only.
     """
 
@@ -158,8 +159,13 @@ class Compared(Asked):
     memory: Memory | None = None
     measured: tuple[Measured, ...]
     load: float
-    road: str = ""
     apart: bool = False
+    road: str = ""
+    """Transport of both sides, in version 4: memory, gloo or nccl, or own where ours was memory and the peer's gloo."""
+
+    def unequal(self, version: int, device: str) -> bool:
+        """Say whether its sides had different transports, or may have had, as a file of that version tells."""
+        return version <= 4 and device == "cpu" and self.ranks > 1 and self.road in ("", "own")
 
 
 class PeersResult(Document):
@@ -170,7 +176,7 @@ class PeersResult(Document):
     """
 
     schema_: Literal["par4d.peers"] = Field(default=SCHEMA, alias="schema")
-    version: Literal[1, 2, 3, 4] = VERSION
+    version: Literal[1, 2, 3, 4, 5] = VERSION
     status: Literal["ok", "failed"] = "ok"
     reason: str | None = None
     labels: dict[str, str] = {}
@@ -188,30 +194,6 @@ class PeersResult(Document):
 def parse(data: object, where: str) -> PeersResult:
     """Check a decoded JSON document. where names its origin in errors. Raises ResultError."""
     return checked(PeersResult, "contest with peers", data, where)
-
-
-UNEQUAL = "own"
-NO_ROAD = "none"
-BETWEEN_HOSTS = "gloo between hosts"
-
-
-def road(measured: Sequence[Measured], ranks: int) -> str:
-    """Say which way the calls of both sides went in the timed steps of all jobs: "memory", "gloo", "nccl",
-    BETWEEN_HOSTS, or the latter and another.
-
-    Between hosts there is one road; within them each side takes a single one, and the sides the same where both have
-    calls there. Else it is UNEQUAL. NO_ROAD of one rank, "" where nobody counted.
-    """
-    if ranks == 1:
-        return NO_ROAD
-    ours, peer = ({road for job in measured for road in getattr(job, name).carried} for name in SIDES)
-    within = (ours | peer) - {BETWEEN_HOSTS}
-    return " and ".join(sorted(ours | peer)) if len(within) <= 1 else UNEQUAL
-
-
-def is_equal(road: str) -> bool:
-    """Say whether a ratio over that road is one of equal roads."""
-    return road not in (UNEQUAL, "")
 
 
 def rounds(measured: Sequence[Measured]) -> list[list[tuple[float, float]]]:

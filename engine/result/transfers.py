@@ -8,6 +8,7 @@ from typing import Literal
 from engine.result.sampled import Sampled
 
 Backend = Literal["gloo", "memory", "nccl", "mpi"]
+"""memory: shared by the ranks of a host, in results of before."""
 Operation = Literal["message", "all_reduce"]
 
 

@@ -1,4 +1,4 @@
-"""This part of a result's file says what carried the collectives of a run between its ranks."""
+"""What carried the collectives of a run between its ranks, as its result has it."""
 
 from typing import Literal
 
@@ -6,25 +6,27 @@ from engine.schema import Record
 
 
 class Network(Record):
-    """So many ranks say this alike of the network between them; None is what they don't say.
-
-    name: as the library's log calls it, such as Socket, IB or AWS Libfabric; of gloo tcp, shared memory where the ranks
-    of a host exchange through theirs, or "tcp and shared memory"; unread says why there is none. interfaces: those of
-    TCP. provider: libfabric's, such as cxi. gpu_direct_ranks: those that say that network devices access device memory
-    themselves. host: of the first of these ranks.
-    """
+    """Network between ranks that say the same of it; None is what they don't say."""
 
     name: str | None = None
+    """As the library's log calls it, such as Socket, IB or AWS Libfabric; of gloo tcp. In files of before, "shared
+    memory" and "tcp and shared memory", too.
+    """
     interfaces: str | None = None
+    """Those of TCP."""
     provider: str | None = None
+    """Libfabric's, such as cxi."""
     unread: str | None = None
+    """Why there is no name."""
     ranks: int
     gpu_direct_ranks: int | None = None
+    """Ranks which say that network devices access device memory themselves."""
     host: str
+    """That of the first of these ranks."""
 
 
 class Transport(Record):
-    """It carried collectives between ranks, as the back end itself said. library, plugin: with their versions."""
+    """Library that carried collectives between ranks, as it said itself; library, plugin: with their versions."""
 
     backend: Literal["gloo", "nccl"]
     library: str | None = None

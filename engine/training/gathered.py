@@ -36,7 +36,7 @@ from engine.result.step import (
     Timeline,
 )
 from engine.result.transport import Transport
-from engine.training.network import grouped, with_memory
+from engine.training.network import grouped
 
 NETWORK_BYTES = 600
 
@@ -64,8 +64,7 @@ def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
     devices = texts(comm, provenance.device_name(comm.device))
     transport = None
     if heard is not None:
-        own = with_memory(heard(), [*comm.through_memory.values()])
-        said = [Heard.from_text(text) for text in texts(comm, own.to_text(), NETWORK_BYTES)]
+        said = [Heard.from_text(text) for text in texts(comm, heard().to_text(), NETWORK_BYTES)]
         transport = grouped(backend_of(comm.device), said, hosts)
     clocks = [(host, float(rate)) for host, rate in zip(hosts, rates, strict=True) if rate]
     return Ranks(Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)), hosts, devices, transport, clocks)

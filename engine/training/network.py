@@ -1,19 +1,9 @@
 """Group what the ranks say of the network between them, alike ones together."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from engine.comm.transport import Backend, Heard
 from engine.result.transport import Network, Transport
-
-SHARED_MEMORY = "shared memory"
-
-
-def with_memory(heard: Heard, through_memory: Sequence[bool]) -> Heard:
-    """Give what carried collectives, where ranks of a host share memory for some channels, or for all."""
-    if through_memory and all(through_memory):
-        return replace(heard, network=SHARED_MEMORY, interfaces=None)
-    return replace(heard, network=f"{heard.network} and {SHARED_MEMORY}") if any(through_memory) else heard
 
 
 def grouped(backend: Backend, said: Sequence[Heard], hosts: Sequence[str]) -> Transport:

@@ -1,10 +1,9 @@
-"""A rank stands still when it waits for a collective, and none begins or ends any more.
+"""Find a rank that stands still: it waits for a collective, and none begins or ends any more.
 
-Over gloo and shared memory such a wait raises in the rank's own thread once --timeout is over, with as good a message,
-so that the watch is only for waits that don't raise. On CUDA the host waits for its device, for ever; NCCL ends the
-process after --timeout and another minute, from a thread of its own and without a result. There a thread of ours comes
-before. It only reads what the main thread has written: nothing here asks the device or a process group, which may not
-answer.
+Over gloo such a wait raises in the rank's own thread once --timeout is over, with as good a message, so that the watch
+is only for waits that don't raise. On CUDA the host waits for its device, for ever; NCCL ends the process after
+--timeout and another minute, from a thread of its own and without a result. There a thread of ours comes before, which
+only reads what the main thread has written: nothing here asks the device or a process group, which may not answer.
 """
 
 import threading
@@ -18,11 +17,9 @@ from engine.comm.funnel import Comm
 from engine.errors import ContactError
 
 BEFORE_NCCL = 0.9
-"""It is a share of the time-out of collectives, which NCCL counts from when one was issued."""
+"""Share of the time-out of collectives, which NCCL counts from when one was issued."""
 AFTER_RAISING = 2.0
-"""So many time-outs pass where the wait itself raises: a collective may have two parts (shared_memory.py), each of
-which may be waited for so long.
-"""
+"""Time-outs that pass where the wait itself raises, so that it does so first."""
 LOOKS = 20
 LONGEST_PAUSE_S = 1.0
 

@@ -9,13 +9,13 @@ from engine.result import metrics
 from engine.result.peers import FEWEST_JOBS
 from reports import published, text
 from reports.columns import NOT_PRINTED, columns_of
-from reports.contest_points import over_equal_roads, points
+from reports.contest_points import over_one_network, points
 from reports.contest_tables import contests_table, equal, failures, missing, provenance, settings
 from reports.contests import SERIES
 from reports.derived import by_row
 from reports.frame import Frames
 from reports.jobs import grouped
-from reports.methods import INTERVALS, MANY, ROADS, ROOM
+from reports.methods import INTERVALS, MANY, ROOM, UNLIKE
 from reports.page import Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.plots.rows import Bars, Row, stacked
 from reports.series_page import published_gains
@@ -38,7 +38,7 @@ HOW = (
     "that are equally fast chance takes the one that looks fastest: that favours the peer. "
     + MANY
     + " Time saved is what the engine takes less than the peer, as "
-    "the papers print their gains. " + ROADS + " " + ROOM + " " + INTERVALS
+    "the papers print their gains. " + UNLIKE + " " + ROOM + " " + INTERVALS
 )
 RUN = "reframe -c suites/baselines.py --system local"
 TRAINED = [*SERIES, "sequences", "sequence", "checkpointing", "threads", "ranks"]
@@ -55,7 +55,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     if table.empty:
         return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
     contests = points(table)
-    parts = [(name, title, _best(of)) for name, title, of in grouped(over_equal_roads(contests), TRAINED, _title)]
+    parts = [(name, title, _best(of)) for name, title, of in grouped(over_one_network(contests), TRAINED, _title)]
     best = [rows for _, _, rows in parts]
     first = Section("Who is faster", [Paragraph(_standing(rows)) for rows in best])
     tables = [contests_table("all", contests), *failures(table), *missing(table), *settings(table), provenance(table)]
@@ -186,7 +186,7 @@ def _bars(name: str, rows: pd.DataFrame) -> Figure:
 
 def _against(name: str, rows: pd.DataFrame) -> Table:
     columns = columns_of(
-        "peer peer_is layout grid grid_is road verdict ratio beside saved ours_s peer_s ours_hfu peer_hfu "
+        "peer peer_is layout grid grid_is network verdict ratio saved ours_s peer_s ours_hfu peer_hfu "
         "ours_of_empirical peer_of_empirical ours_bytes peer_bytes reason",
         missing={"layout": "the engine's grid", "reason": ""},
         grid="Our grid",

@@ -6,11 +6,11 @@ import pandas as pd
 
 from reports import text
 from reports.contest_figure import ratios
-from reports.contest_points import most_held, over_equal_roads, points
+from reports.contest_points import most_held, over_one_network, points
 from reports.contest_tables import contests_table, failures, missing, provenance, settings
 from reports.contests import SERIES
 from reports.frame import Frames
-from reports.methods import INTERVALS, ROADS, ROOM
+from reports.methods import INTERVALS, ROOM, UNLIKE
 from reports.page import (
     MOST_SECTIONS,
     Block,
@@ -41,7 +41,7 @@ HOW = (
     "lost where all of it is above; a target is met where all of it is at or below the target and missed where all is "
     "above. Anything else is undecided, and so is what one job measured: where a process happens to place its memory "
     "makes one side faster for as long as it lives. Holding the same contest again adds its jobs. "
-    f"{ROADS} {ROOM} {INTERVALS}"
+    f"{UNLIKE} {ROOM} {INTERVALS}"
 )
 RUN = "reframe -c suites/peers.py --system local"
 
@@ -73,9 +73,9 @@ def _headline(contests: pd.DataFrame) -> str:
     held = contests[contests["jobs"] > 0]
     if held.empty:
         return "no contest ended well"
-    held = over_equal_roads(held)
+    held = over_one_network(held)
     if held.empty:
-        return "no contest was over equal roads"
+        return "no contest had one network for both sides"
     won, lost, undecided = _count(held)
     return f"{won:,} of {text.plural(len(held), 'contest')} won, {lost:,} lost, {undecided:,} undecided"
 
@@ -96,13 +96,13 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
 
 def _facts(rows: pd.DataFrame, held: pd.DataFrame) -> Facts:
     first, apart = rows.iloc[0], held["losses"].max()
-    held = over_equal_roads(held)
+    held = over_one_network(held)
     won, lost, undecided = _count(held)
     met, missed, unknown = (int((held["standing"] == one).sum()) for one in ("met", "missed", "undecided"))
     targets = (f"{met:,} of {met + missed + unknown:,}", "targets met", f"{missed:,} missed, {unknown:,} undecided")
     apart_words, allowed = None if pd.isna(apart) else f"{apart:.1e}", f"{rows['tolerance'].max():.1e}"
     facts: list[KeyFact] = [
-        (f"{won:,} of {len(held):,}", "contests over equal roads won", f"{lost:,} lost, {undecided:,} undecided"),
+        (f"{won:,} of {len(held):,}", "contests won", f"{lost:,} lost, {undecided:,} undecided"),
         *([targets] if met + missed + unknown else []),
         (text.count(rows["ranks"].max()), "ranks at most", first["devices"] or "unnamed devices"),
         (text.clean(first["torch"], 16) or None, "torch", f"number format {first['dtype']}"),
@@ -112,13 +112,13 @@ def _facts(rows: pd.DataFrame, held: pd.DataFrame) -> Facts:
 
 
 def _label(row: "pd.Series[Any]", *, several: bool) -> str:
-    return f"{row['peer']}  {row['grid']}" + (f"  {row['road']}" if several else "")
+    return f"{row['peer']}  {row['grid']}" + (f"  {row['network']}" if several else "")
 
 
 def _figure(name: str, rows: pd.DataFrame) -> Figure:
     return ratios(
-        name, rows, other="peer", label=lambda row: _label(row, several=rows["road"].nunique() > 1),
+        name, rows, other="peer", label=lambda row: _label(row, several=rows["network"].nunique() > 1),
         heads=("ours", "peer's"),
         beside=lambda row: (text.seconds(row["ours_s"]), text.seconds(row["peer_s"])),
-        columns=["peer", "grid", "road", "ours_s", "peer_s"], remark=INTERVALS,
+        columns=["peer", "grid", "network", "ours_s", "peer_s"], remark=INTERVALS,
     )  # fmt: skip

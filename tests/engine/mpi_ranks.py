@@ -53,7 +53,7 @@ def run_mpi(
 ) -> list[Any]:
     """work(comm) on every rank, a function of a test file; what each returned, in rank order.
 
-    messages_alone: messages of stages go over MPI, and all else over gloo and shared memory; else MPI carries all.
+    messages_alone: messages of stages go over MPI, and all else over gloo; else MPI carries all.
     """
     (folder / "work").write_bytes(pickle.dumps((grid, work, timeout_s, messages_alone)))
     command = [*mpirun(grid.size), sys.executable, __file__, str(folder)]

@@ -49,5 +49,5 @@ def messages_beside_waits(comm: Comm) -> list[float]:
 
 
 def trained(comm: Comm) -> Outcome:
-    """Train on stages of two ranks each, whose sums go through shared memory."""
+    """Train on stages of two ranks each, whose sums go over gloo."""
     return train_parallel(CASE, comm)

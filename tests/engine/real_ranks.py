@@ -3,7 +3,6 @@
 import gc
 import multiprocessing
 import multiprocessing.forkserver
-import os
 import pickle
 import tempfile
 import traceback
@@ -38,20 +37,15 @@ def _send(pipe: Connection, status: str, value: Any) -> None:
     pipe.send_bytes(pickle.dumps((status, value)))
 
 
-def _rank(
-    pipe: Connection, store: str, grid: Grid, rank: int, work: Callable[..., Any], args: tuple, shared: bool
-) -> None:
-    os.environ["PAR4D_SHARED_MEMORY"] = str(int(shared))
+def _rank(pipe: Connection, store: str, grid: Grid, rank: int, work: Callable[..., Any], args: tuple) -> None:
     gc.freeze()  # what the server has loaded: to look for garbage in it would copy it
     import torch
     import torch.distributed as dist
 
-    from engine.comm import neighbours
     from engine.comm.funnel import Comm
     from engine.measure.recorder import Recorder
 
     torch.set_num_threads(1)
-    neighbours.MEETING_S = LONG_S
     limit = timedelta(seconds=LONG_S)
     try:
         dist.init_process_group(
@@ -77,17 +71,14 @@ def take_part_again(comm: Any, contests: Sequence[Any], case: Any) -> list[Any]:
     return list(take_part(launch, contests, case, store=dist.PrefixStore("again", store)))
 
 
-def run_processes(grid: Grid, work: Callable[..., Any], *args: Any, shared: bool = True) -> list[Any]:
-    """work(comm, *args) in one process a rank, all picklable; what each returned, in rank order.
-
-    shared: whether they may share memory, or gloo does it all.
-    """
+def run_processes(grid: Grid, work: Callable[..., Any], *args: Any) -> list[Any]:
+    """work(comm, *args) in one process a rank over gloo, all picklable; what each returned, in rank order."""
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []
         for rank in range(grid.size):
             here, there = CONTEXT.Pipe(duplex=False)
             process = CONTEXT.Process(
-                target=_rank, args=(there, str(Path(folder) / "store"), grid, rank, work, args, shared), daemon=True
+                target=_rank, args=(there, str(Path(folder) / "store"), grid, rank, work, args), daemon=True
             )
             process.start()
             there.close()

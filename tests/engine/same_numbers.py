@@ -104,10 +104,10 @@ def rounds() -> Iterator[tuple[str, dict[str, Case]]]:
 def measure() -> dict[str, str]:
     found: dict[str, str] = {}
     for grid, cases in rounds():
-        ranks = run_processes(Grid.parse(grid), run_cases, cases, shared=False)
+        ranks = run_processes(Grid.parse(grid), run_cases, cases)
         found |= {f"{grid} {name}": value for name, value in ranks[0].items()}
         for precision in PRECISIONS:
-            for rank in run_processes(Grid.parse(grid), run_trainer, precision, shared=False):
+            for rank in run_processes(Grid.parse(grid), run_trainer, precision):
                 found |= {f"{grid} {name}": value for name, value in rank.items()}
         sys.stderr.write(f"{grid}: {len(cases)} cases\n")
     return found

@@ -129,7 +129,7 @@ def test_the_command_writes_a_result_with_the_network_and_every_host(tmp_path: P
     assert result.links.fitted is None
     assert result.provenance.hosts == (socket.gethostname(),)
     assert result.transport is not None
-    assert result.transport.networks[0].name == "shared memory"
+    assert result.transport.networks[0].name == "tcp"
 
 
 def test_messages_beyond_the_memory_are_a_failure_with_its_reason(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import resource
 import time
 from datetime import timedelta
-from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -22,8 +21,7 @@ from engine.errors import RunError
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 
-GLOO = partial(run_processes, shared=False)
-ALL = pytest.mark.parametrize("run", [run_processes, GLOO, run_ranks], ids=["shared memory", "gloo", "virtual"])
+ALL = pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["gloo", "virtual"])
 
 
 def test_an_axis_of_one_rank_returns_its_input_and_records_nothing() -> None:
@@ -260,4 +258,4 @@ def _asked_after_a_while(comm: Comm) -> int:
 
 
 def test_who_waits_for_messages_of_gloo_is_told_and_takes_no_time_of_the_processor() -> None:
-    assert GLOO(Grid(2), _asked_after_a_while)[1] <= 4
+    assert run_processes(Grid(2), _asked_after_a_while)[1] <= 4

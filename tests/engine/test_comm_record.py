@@ -51,7 +51,7 @@ def _reduce_scatter(comm: Comm) -> tuple[list[str], bool, bool]:
 
 
 def test_gloo_scatters_by_an_exchange_and_a_sum_of_its_own_which_is_compute() -> None:
-    named, ended, in_time = run_processes(Grid(2), _reduce_scatter, shared=False)[0]
+    named, ended, in_time = run_processes(Grid(2), _reduce_scatter)[0]
     assert named == ["c10d.alltoall_base_.default", "aten.sum.IntList_out"]
     assert ended
     assert in_time

@@ -287,7 +287,7 @@ def test_torchtitan_keeps_each_key_head_between_its_queries_and_its_value() -> N
 
 def test_the_engine_of_a_checkout_is_a_peer_whose_losses_are_ours() -> None:
     contest = another_commit(environments.ROOT).on(Grid(data=2))
-    for found in run_processes(Grid(data=2), hold, contest, replace(CASE, precision="fp64", road="gloo")):
+    for found in run_processes(Grid(data=2), hold, contest, replace(CASE, precision="fp64")):
         assert isinstance(found, Measured), found
         assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-15)
         assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-15)

@@ -75,9 +75,8 @@ def one_is_late(comm: Comm, late_s: float) -> list[tuple[str, float]]:
     return [(host.host, host.compute_s) for host in found.hosts]
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_host_that_is_late_computes_and_the_others_wait_for_it(shared: bool) -> None:
-    for found in run_processes(Grid(z=2), one_is_late, 3.0, shared=shared):
+def test_a_host_that_is_late_computes_and_the_others_wait_for_it() -> None:
+    for found in run_processes(Grid(z=2), one_is_late, 3.0):
         (first, waits_s), (second, late_s) = found
         assert (first, second) == ("n0", "n1")
         assert late_s >= 3.0

@@ -1,5 +1,6 @@
 """A handle keeps its buffers, and is waited for once."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -117,8 +118,6 @@ def _unanswered(comm: Comm) -> str:
     return ""
 
 
-@pytest.mark.parametrize(("shared", "words"), [(False, "(gloo: "), (True, "(shared memory: no answer within 20 s)")])
-def test_a_collective_that_is_not_answered_ends_after_the_time_given(shared: bool, words: str) -> None:
-    told = run_processes(Grid(2), _unanswered, shared=shared)[0]
-    assert told.startswith(f"Rank 0 lost contact with rank 1 on axis x {words}")
-    assert shared or "Timed out" in told
+def test_a_collective_that_is_not_answered_ends_after_the_time_given() -> None:
+    told = run_processes(Grid(2), _unanswered)[0]
+    assert re.search(r"rank 1 on axis x \(gloo: .*Timed out", told)

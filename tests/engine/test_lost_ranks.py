@@ -61,7 +61,7 @@ def test_a_rank_killed_in_mid_run_ends_all_others_and_the_reason_names_it(tmp_pa
     assert result.told == "cause"
     assert re.match(
         rf"Rank {victim} \(process \d+ on \S+\) is gone, killed or crashed, so rank [0-3] lost contact with "
-        rf"rank {victim} on axis [xz] in iteration \d+ \(shared memory: ",
+        rf"rank {victim} on axis [xz] in iteration \d+ \(gloo: ",
         result.reason or "",
     )
 

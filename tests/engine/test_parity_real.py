@@ -1,4 +1,4 @@
-"""The same equality with real processes, through memory that they share and over gloo, where asynchrony is real."""
+"""The same equality with real processes, where asynchrony is real."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,19 +19,18 @@ def _train(comm: Comm, case: Case) -> Outcome:
 
 
 def _spread() -> Iterator[Any]:
-    """Both networks on every grid over both roads, which take turns: half of them every time."""
+    """Both networks on every grid: half of them every time."""
     grids = [Grid(2, 1, 1, 1), Grid(1, 1, 2, 2), Grid(2, 2, 2, 1), Grid(1, 2, 2, 2)]
-    roads = {"shared memory": True, "gloo": False}
-    for turn in product(range(2), range(len(grids)), range(len(roads))):
-        name, grid, road = ["everything", "llama-everything"][turn[0]], grids[turn[1]], list(roads)[turn[2]]
+    for turn in product(range(2), range(len(grids))):
+        name, grid = ["everything", "llama-everything"][turn[0]], grids[turn[1]]
         often = () if sum(turn) % 2 == 0 else pytest.mark.weekly
-        yield pytest.param(name, grid, roads[road], marks=often, id=f"{name}-{grid_id(grid)}-{road}")
+        yield pytest.param(name, grid, marks=often, id=f"{name}-{grid_id(grid)}")
 
 
-@pytest.mark.parametrize(("name", "grid", "shared"), list(_spread()))
-def test_processes_train_like_the_serial_model(name: str, grid: Grid, shared: bool) -> None:
+@pytest.mark.parametrize(("name", "grid"), list(_spread()))
+def test_processes_train_like_the_serial_model(name: str, grid: Grid) -> None:
     case = CASES[name]
-    assert worst_error(run_processes(grid, _train, case, shared=shared)[0], train_serial(case)) < TOLERANCE
+    assert worst_error(run_processes(grid, _train, case)[0], train_serial(case)) < TOLERANCE
 
 
 def _largest_difference(ours: Outcome, reference: Outcome) -> float:

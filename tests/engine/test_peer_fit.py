@@ -169,8 +169,8 @@ def test_the_order_of_sides_is_balanced() -> None:
 
 
 def side(seconds: Sequence[float], loss: float = 2.0, peak: int = 1) -> Side:
-    rounds, carried = tuple((s,) for s in seconds), {"gloo": 2}
-    return Side(losses=(loss,), gradient_norms=(1.0,), wall_s=rounds, cpu_s=rounds, peak_bytes=peak, carried=carried)
+    rounds = tuple((s,) for s in seconds)
+    return Side(losses=(loss,), gradient_norms=(1.0,), wall_s=rounds, cpu_s=rounds, peak_bytes=peak)
 
 
 def test_parts_of_a_side_become_one_and_each_is_held_to_the_peer() -> None:
@@ -179,7 +179,7 @@ def test_parts_of_a_side_become_one_and_each_is_held_to_the_peer() -> None:
     first, last = (Measured(ours=one, peer=NOTHING, compiled=False) for one in halves)
     found = put_together(COMPARISONS["ddp"], CASE, [first, peer, last])
     assert found.ours.wall_s == found.ours.cpu_s == ((1.0,), (2.0,), (3.0,))
-    assert (found.ours.peak_bytes, found.ours.carried) == (5, {"gloo": 4})
+    assert found.ours.peak_bytes == 5
     assert (found.peer, found.compiled) == (peer.peer, False)
     with pytest.raises(RunError, match="the engine's loss was"):
         put_together(COMPARISONS["ddp"], CASE, [first, peer, Measured(ours=side([3.0], loss=2.1), peer=NOTHING)])

@@ -71,9 +71,9 @@ def built(comm: Comm) -> dict[str, Any]:
         group = peers[name]._model.blocks[0]._get_fsdp_state()._fsdp_param_group
         found[name] = group._reshard_after_forward
     resharded = COMPARISONS["hsdp"].implementation()(
-        replace(CASE, checkpoint_every=1), on_grid(Grid(z=2), CASE, comm.device, memory=False)
+        replace(CASE, checkpoint_every=1), on_grid(Grid(z=2), CASE, comm.device)
     )
-    kept = COMPARISONS["hsdp"].implementation()(CASE, on_grid(Grid(z=2), CASE, comm.device, memory=False))
+    kept = COMPARISONS["hsdp"].implementation()(CASE, on_grid(Grid(z=2), CASE, comm.device))
     for name, peer in (("hsdp", kept), ("hsdp, recomputing", resharded)):
         found[name] = peer._model.blocks[0]._get_fsdp_state()._fsdp_param_group._reshard_after_forward
     return found

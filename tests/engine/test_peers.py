@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
-from real_ranks import run_processes, take_part_again
+from real_ranks import run_processes
 from test_task import MODEL as MASKED
 from torch import Tensor
 from torch.futures import Future
@@ -28,7 +28,7 @@ from engine.models.unet.config import UNetConfig
 from engine.peers import alternate, ddp
 from engine.peers.alternate import measure, peer_side
 from engine.peers.compare import check_comparisons
-from engine.peers.comparison import TOLERANCES, Case, Road, through_memory
+from engine.peers.comparison import TOLERANCES, Case
 from engine.peers.equality import check_equal
 from engine.peers.layout import Layout
 from engine.peers.ours import Ours
@@ -37,7 +37,6 @@ from engine.peers.plain import Plain
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
 from engine.peers.tensor_parallel import regroup_parts
 from engine.result.peers import Measured
-from engine.result.peers import road as road_of
 from engine.training_record import OptimConfig, PrecisionName
 
 MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
@@ -187,33 +186,6 @@ def test_a_peer_is_trained_on_the_networks_own_task(name: str, model: Architectu
     for found in run_processes(COMPARISONS[name].grid, measure, COMPARISONS[name], case):
         assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-12)
         assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-12)
-
-
-def over(comm: Comm, name: str, road: Road) -> tuple[str, ...]:
-    """Which way the calls of ours and of the peer went, as counted, and what is told of both."""
-    (job,) = take_part_again(comm, [COMPARISONS[name]], replace(CASE, road=road))
-    found = job.measured
-    return " ".join(found.ours.carried), " ".join(found.peer.carried), road_of([found], comm.grid.size)
-
-
-@pytest.mark.parametrize(
-    ("name", "road", "told"),
-    [
-        *((name, "equal", ("memory",) * 3) for name in ("ddp", "fsdp2", "hsdp", "tensor-parallel")),
-        ("ddp", "gloo", ("gloo",) * 3),
-        ("ddp", "own", ("memory", "gloo", "own")),
-    ],
-)
-def test_over_each_road_the_calls_of_both_sides_go_where_it_says(name: str, road: Road, told: tuple[str, ...]) -> None:
-    grid = COMPARISONS[name].grid
-    assert run_processes(grid, over, name, road) == [told] * grid.size
-
-
-def test_against_a_pipeline_both_sides_go_over_gloo() -> None:
-    pipeline = COMPARISONS["pipeline-gpipe"].on(Grid(z=2))
-    assert through_memory(pipeline, "equal") == (False, False)
-    assert through_memory(pipeline, "own") == (True, False)
-    assert through_memory(COMPARISONS["ddp"], "equal") == (True, True)
 
 
 def unsummed(comm: Comm) -> list[StepMetrics]:

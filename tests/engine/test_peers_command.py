@@ -279,7 +279,7 @@ def test_a_file_of_version_1_is_read_as_what_it_was(tmp_path: Path) -> None:
     ("change", "sentence"),
     [
         ({"schema": "par4d.result"}, "its key 'schema' is not 'par4d.peers'"),
-        ({"version": 5}, "but this Par4D reads up to 4: update Par4D"),
+        ({"version": 6}, "up to 5"),
         ({"surprise": 1}, "is not a valid contest with peers: at surprise"),
     ],
 )

@@ -23,7 +23,6 @@ from engine.result.schema import read
 
 
 def test_four_ranks_write_one_result_with_everything_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PAR4D_SHARED_MEMORY", "0")  # through memory nothing is hidden
     monkeypatch.setenv("PAR4D_SYSFS", str(tmp_path))
     monkeypatch.setenv("LOADEDMODULES", "gcc/13:rocm/6.2")
     for core in cores():

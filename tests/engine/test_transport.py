@@ -14,7 +14,7 @@ from engine.comm.transport import Heard, listen, parse
 from engine.grid import Grid
 from engine.result.transport import Network
 from engine.training.gathered import NETWORK_BYTES, everyones
-from engine.training.network import grouped, with_memory
+from engine.training.network import grouped
 
 SOCKET = Heard(network="Socket")
 
@@ -137,19 +137,6 @@ def test_gloo_takes_tcp_over_the_interface_that_is_named_unless_told_otherwise()
     assert listen("gloo", {"GLOO_DEVICE_TRANSPORT": "TCP_TLS"})() == Heard("tcp_tls")
 
 
-@pytest.mark.parametrize(
-    ("through_memory", "heard"),
-    [
-        ((), Heard("tcp", "eth0")),
-        ((False,), Heard("tcp", "eth0")),
-        ((True, False), Heard("tcp and shared memory", "eth0")),
-        ((True, True), Heard("shared memory")),
-    ],
-)
-def test_what_goes_through_memory_is_told_beside_the_network(through_memory: tuple[bool, ...], heard: Heard) -> None:
-    assert with_memory(Heard("tcp", "eth0"), through_memory) == heard
-
-
 def test_ranks_that_say_the_same_stand_together_and_those_that_fell_back_apart() -> None:
     took = parse(nccl_logs.PERLMUTTER_WITH_PLUGIN)
     told = grouped("nccl", [took, took, SOCKET, Heard("AWS Libfabric", provider="cxi")], ["a", "a", "b", "b"])
@@ -167,6 +154,6 @@ def _fell_back_on_rank_2(comm: Comm) -> tuple:
 
 
 def test_every_rank_is_asked_so_that_one_that_fell_back_is_seen() -> None:
-    for told, said in run_processes(Grid(2, 1, 2, 1), _fell_back_on_rank_2, shared=False):
+    for told, said in run_processes(Grid(2, 1, 2, 1), _fell_back_on_rank_2):
         assert [(network.name, network.ranks) for network in told.networks] == [("AWS Libfabric", 3), ("Socket", 1)]
         assert said == ["rank 0 ", "rank 1 é", "rank 2 éé", "rank 3 ééé"]

@@ -25,9 +25,8 @@ def _train(comm: Comm, case: Case) -> Outcome:
     return train_parallel(case, comm)
 
 
-@pytest.mark.parametrize("shared", [True, pytest.param(False, marks=pytest.mark.weekly)], ids=["memory", "gloo"])
-def test_processes_train_like_the_serial_model(shared: bool) -> None:
-    ours = run_processes(Grid(2, 2, 1, 1), _train, EVERYTHING, shared=shared)[0]
+def test_processes_train_like_the_serial_model() -> None:
+    ours = run_processes(Grid(2, 2, 1, 1), _train, EVERYTHING)[0]
     assert worst_error(ours, train_serial(EVERYTHING)) < TOLERANCE
 
 

@@ -21,7 +21,6 @@ from engine.result.schema import Memory
 RATIOS = {"plain": 1.01, "ddp": 0.98, "fsdp2": 0.87, "fsdp2-reshard": 0.79, "hsdp": 0.93, "tensor-parallel": 1.12}
 ONE_DEVICE = {"plain": 0.94, "compile": 1.04, "transformers": 0.71}
 NO_PEAKS = Peaks()
-CARRIED = {"memory": 26}
 MEMORY = {"plain": 690, "compile": 520, "transformers": 810}
 """MiB of a peer's side."""
 
@@ -42,7 +41,6 @@ def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, sprea
             wall_s=wall,
             cpu_s=wall,
             peak_bytes=taken * 2**20,
-            carried=CARRIED,
         )
 
     def job() -> HeldJob:

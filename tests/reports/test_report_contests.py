@@ -15,10 +15,10 @@ from test_report_pages import visible
 
 from engine.result import metrics
 from engine.result.interval import NOTHING_KNOWN, Interval
-from engine.result.peers import PeersResult, standing, verdict
+from engine.result.peers import PeersResult, parse, standing, verdict
 from reports.contest_points import points
 from reports.contest_tables import contests_table
-from reports.contests import checkpointing, frame
+from reports.contests import UNEQUAL, checkpointing, frame
 from reports.frame import frames
 from reports.load import Contests, load
 from reports.methods import INTERVALS
@@ -81,7 +81,7 @@ def test_contests_that_cannot_be_read_are_listed_with_their_reason(tmp_path: Pat
     for name, change in (("newer", {"version": 99}), ("odd", {"comparisons": 3})):
         (tmp_path / f"{name}.json").write_text(json.dumps(record(contests()) | change))
     newer, odd = load([tmp_path]).skipped
-    assert "reads up to 4: update Par4D" in newer.reason
+    assert "up to 5" in newer.reason
     assert "is not a valid contest with peers: at comparisons" in odd.reason
 
 
@@ -204,26 +204,29 @@ def test_the_same_contest_over_another_network_is_another_and_a_failed_one_count
     assert (row["network"], row["jobs"], row["failed"]) == ("IB", 3, 1)
 
 
-def by_own_road(result: PeersResult) -> PeersResult:
-    return result.model_copy(
-        update={"comparisons": tuple(one.model_copy(update={"road": "own"}) for one in result.comparisons)}
-    )
+def version_4(result: PeersResult, transport: str) -> PeersResult:
+    """As version 4 had it, which counted by which transport the calls of each side went."""
+    old = result.model_dump(mode="json", by_alias=True) | {"version": 4}
+    for one in old["comparisons"]:
+        one["road"] = transport
+        for job in one["measured"]:
+            job["ours"]["carried"] = job["peer"]["carried"] = {"memory" if transport == "own" else transport: 26}
+    return parse(old, "old.json")
 
 
 def headline(results: Sequence[PeersResult]) -> str:
     return peers.STUDY.page(frames((), [Contests(one, "r.json") for one in results])).headline
 
 
-def test_contests_over_different_roads_are_two_and_the_headline_counts_equal_ones_alone(tmp_path: Path) -> None:
-    both = [contests(("ddp",)), by_own_road(contests(("ddp",), job=1))]
-    found = table(*both)
-    assert sorted(found["road"]) == ["memory", "own"]
-    assert list(found["jobs"]) == [3, 3]
-    own, memory = found.set_index("road").loc["own"], found.set_index("road").loc["memory"]
-    assert memory["beside"] == f"own {own['ratio']:.3f}"
-    assert own["beside"] == f"memory {memory['ratio']:.3f}"
-    assert "of 1 contest won" in headline(both)
-    assert headline(both[1:]) == "no contest was over equal roads"
+def test_an_old_contest_whose_sides_had_different_transports_is_another_and_in_no_headline() -> None:
+    every = [over(contests(("ddp",), job=job), name) for job, name in enumerate(("tcp", "shared memory", "tcp"))]
+    results = [every[0], version_4(every[1], "memory"), version_4(every[2], "own")]
+    assert sorted(zip(table(*results)["network"], table(*results)["jobs"], strict=True)) == [
+        (UNEQUAL, 3), ("shared memory", 3), ("tcp", 3),
+    ]  # fmt: skip
+    assert "of 2 contests won" in headline(results)
+    assert "won" not in headline(results[2:])
+    assert "won" not in headline([version_4(every[1], "")]), "nobody had counted"
 
 
 def test_a_contest_whose_test_found_it_wrong_is_not_held(tmp_path: Path) -> None:

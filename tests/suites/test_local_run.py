@@ -122,9 +122,7 @@ def test_every_point_is_measured_on_real_text(run: Run) -> None:
         assert case["record"]["config"]["data"].endswith("corpus")
         assert 4 * case["record"]["config"]["timeout_s"] <= STANDSTILL_S
         transport = case["record"]["transport"] or {"networks": []}
-        assert [(network["name"], network["ranks"]) for network in transport["networks"]] == [("shared memory", 2)] * (
-            not alone
-        )
+        assert [(network["name"], network["ranks"]) for network in transport["networks"]] == [("tcp", 2)] * (not alone)
 
 
 def test_validation_passes_where_the_curves_agree(run: Run) -> None:

@@ -87,7 +87,7 @@ def test_on_this_machine_the_time_to_solution_follows_from_the_time_of_an_iterat
 ) -> None:
     few = ["-S", "iterations=2", "-S", "warmup=1", *ONCE]
     root = short(tmp_path, peaks=[])
-    done = reframe(tmp_path / "a", *STRONG_SCALING, "--system", "local", *few, root=root, PAR4D_SHARED_MEMORY="0")
+    done = reframe(tmp_path / "a", *STRONG_SCALING, "--system", "local", *few, root=root)
     assert done.code == 0, done.out
     one, two = sorted(done.cases(), key=lambda case: case["record"]["ranks"])
     assert {case["record"]["labels"]["token_budget"] for case in (one, two)} == {"6.9e+07"}

@@ -20,7 +20,7 @@ from typing import Any
 from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError, first_line
 from engine.loading import loading
-from engine.peers.comparison import Case, Comparison, Unavailable, through_memory
+from engine.peers.comparison import Case, Comparison, Unavailable
 
 with loading():
     import torch
@@ -28,7 +28,6 @@ with loading():
 
     from engine.comm.launch import choose_device
     from engine.comm.meeting import init_process_group
-    from engine.comm.process_group import carried
     from engine.measure.clock import stamp_promptly
     from engine.measure.memory import keep_freed_memory
     from engine.peers.layout import Layout
@@ -89,13 +88,13 @@ def _life(comparison: Comparison, case: Case, launch: Launch, orders: "SimpleQue
     place: dict[str, object] = {"RANK": launch.rank, "WORLD_SIZE": launch.world_size, "LOCAL_RANK": launch.local_rank}
     place |= {"MASTER_ADDR": host, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
-    init_process_group(launch, device, timeout, store, memory=through_memory(comparison, case.road).peer)
+    init_process_group(launch, device, timeout, store)
     if comparison.checkout:
         from engine.peers.external.another_commit import engine_side
 
         turns = engine_side(comparison, case, device)
     else:
-        turns = LocalSide(lambda: external_step(comparison, case, device), device, case.warmup, carried)
+        turns = LocalSide(lambda: external_step(comparison, case, device), device, case.warmup)
         turns.values = of_all(turns.values)
     yield turns.values
     while (steps := orders.get()) is not None:
