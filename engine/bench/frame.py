@@ -1,71 +1,98 @@
-"""All benchmarks run so: ranks meet on their devices, are watched while they work, and write a result."""
+"""Frame of all benchmarks: ranks meet on their devices, are watched while they work, and write a result."""
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from engine.bench.benchmark import Benchmark
-from engine.bench.record import Begun
 from engine.bench.world import LOST, Unmeasurable, World, first_line
-from engine.comm.binding import exchange, warn
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device
-from engine.comm.meeting import init_process_group
-from engine.comm.transport import backend_of, listen
+from engine.comm.meeting import all_ranks
 from engine.errors import UsageError
-from engine.grid import Grid
-from engine.result.schema import Result
+from engine.reporter import Reported, Reporter, Status
+from engine.result import provenance
+from engine.result.schema import Result, read, write
 from engine.timeouts import Timeouts
-from engine.training.gathered import everyones
+from engine.training.gathered import Ranks, everyones, roster
 from engine.training.stall import watched
+
+
+class BenchReporter(Reporter[Result]):
+    """Result of a measurement on one of its ranks."""
+
+    def __init__(
+        self, benchmark: Benchmark, launch: Launch, device: torch.device, labels: dict[str, str], out: Path
+    ) -> None:
+        super().__init__(launch, out, read, write)
+        self._benchmark, self._device, self._labels = benchmark, device, labels
+
+    def document(self, status: Status, reason: str | None, told: Reported | None, ranks: Ranks | None = None) -> Result:
+        """Make what every result of it holds. ranks: what they say of themselves, if they could."""
+        config = {"device": self._device.type, **self._benchmark.config, "threads": torch.get_num_threads()}
+        return Result(
+            kind=self._benchmark.kind,
+            status=status,
+            reason=reason,
+            told=told,
+            labels=self._labels,
+            config=config,
+            ranks=self.launch.world_size,
+            dtype=self._benchmark.dtype,
+            transport=ranks.transport if ranks else None,
+            provenance=provenance.collect(
+                start=self.start,
+                launcher=self.launch.launcher,
+                hosts=ranks.hosts if ranks else (),
+                devices=ranks.devices if ranks else [provenance.device_name(self._device)],
+                clocks=ranks.clocks if ranks else (),
+                bindings=self.bindings,
+            ),
+        )
+
+    def finish(self, reason: str | None, ranks: Ranks | None, found: Mapping[str, Any]) -> Result:
+        """Write the result on rank 0, and return it. reason: why it has failed. found: fields that were measured."""
+        result = self.document("failed" if reason else "ok", reason, None, ranks).model_copy(update=found)
+        if self.launch.rank == 0:
+            self.succeed(result)
+        self.end()
+        return result
 
 
 def run(
     benchmark: Benchmark, launch: Launch, *, device: str, timeouts: Timeouts, labels: dict[str, str], out: Path
 ) -> Result:
-    """Measure and, on rank 0, write the result; one that has failed says why. Raises UsageError."""
-    target = choose_device(device, launch.local_rank)
+    """Measure and, on rank 0, write the result; one that has failed says why. Raises UsageError.
+
+    A rank that stands still says so in the result, and ends.
+    """
+    target, timeout = choose_device(device, launch.local_rank), timedelta(seconds=timeouts.timeout_s)
     benchmark.check(launch, target)
-    begun = Begun(benchmark, launch, target, labels, out)
-    heard = listen(backend_of(target), os.environ) if benchmark.between_ranks and launch.world_size > 1 else None
+    reporter = BenchReporter(benchmark, launch, target, labels, out)
+    reporter.begin()
     found: dict[str, Any] = {}
-    reason, everyone = None, None
+    reason, ranks = None, None
     try:
-        with _meeting(benchmark.laid_out(launch.world_size), launch, target, timeouts, begun) as world:
-            try:
-                benchmark.measure(world, found)
-            except Unmeasurable as error:
-                reason = f"{benchmark.unmeasured}: {error}."
-            everyone = everyones(world.comm, heard)
+        with all_ranks(
+            launch, target, timeout, meeting_s=timeouts.meeting_timeout_s, listens=benchmark.between_ranks
+        ) as met:
+            reporter.bindings = met.bindings
+            reporter.met = True
+            comm = Comm(benchmark.laid_out(launch.world_size), timeout=timeout, device=target)
+            reporter.roster = roster(comm)
+            with watched(comm, timeouts.timeout_s, reporter.fail):
+                try:
+                    benchmark.measure(World(comm), found)
+                except Unmeasurable as error:
+                    reason = f"{benchmark.unmeasured}: {error}."
+                ranks = everyones(comm, met.heard)
+                comm.barrier()
     except UsageError as error:
-        begun.end(str(error), None, found)
+        reporter.report(error)
         raise
     except LOST as error:
         reason = f"{benchmark.lost}: {first_line(error)}."
-    return begun.end(reason, everyone, found)
-
-
-@contextmanager
-def _meeting(grid: Grid, launch: Launch, device: torch.device, timeouts: Timeouts, begun: Begun) -> Iterator[World]:
-    """Bring all ranks together until they have all left. Raises one of LOST where one has gone.
-
-    A rank that stands still fails what has begun, and ends.
-    """
-    timeout = timedelta(seconds=timeouts.timeout_s)
-    if launch.world_size > 1:
-        begun.bindings = init_process_group(launch, device, timeout, meeting_s=timeouts.meeting_timeout_s)
-    else:
-        begun.bindings = exchange(launch, device, None, timeout)
-    warn(begun.bindings)
-    comm = Comm(grid, timeout=timeout, device=device)
-    with watched(comm, timeouts.timeout_s, begun.fail):
-        yield World(comm)
-        comm.barrier()
-    if launch.world_size > 1:
-        dist.destroy_process_group()
+    return reporter.finish(reason, ranks, found)

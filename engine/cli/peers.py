@@ -24,8 +24,6 @@ from engine.result.names import UNTUNED
 from engine.training.checks import check_every
 from engine.training.config import MODEL, CheckpointEveryN, OverlapFlags, checkpointing
 
-log = logging.getLogger(__name__)
-
 SHAPE: dict[str, Any] = {"layers": 6, "hidden": 512, "heads": 8, "vocab": 8192, "seq": 128}
 """A shape has these sizes where they aren't given."""
 PEER_HELP = f"{', '.join(COMPARISONS)}, all of these, or {UNTUNED} (ourselves, where ours is tuned); repeatable"
@@ -102,7 +100,6 @@ def peers(
     except Exception as error:
         if launch.world_size == 1 or isinstance(error, UsageError):
             raise
-        log.error("Rank %d failed.", launch.rank, exc_info=error)
         logging.shutdown()
         os._exit(1)  # at once, as a failed rank of train: its tidying up would wait for the others
     if report is not None:

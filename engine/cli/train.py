@@ -57,6 +57,7 @@ def carry_out(run: CheckedRun, launch: Launch, notices: Sequence[str], *, as_jso
     reporter = RunReporter(run, launch)
     try:
         reporter.begin()
+        reporter.listen()
         if run.config.verify and launch.local_rank == 0:
             run.dataset.verify()
         with loading():

@@ -177,6 +177,24 @@ def job_of(environ: Mapping[str, str]) -> str:
     return next((environ[name] for name in JOB_IDS if environ.get(name)), "")
 
 
+def take_device(name: str, launch: Launch, threads: int | None = None) -> "torch.device":
+    """Choose this rank's device as choose_device does, and have its process train there: with so many threads, if they
+    are given, and on processors with memory that is kept and stamps that come soon.
+    """
+    import torch
+
+    from engine.measure.clock import stamp_promptly
+    from engine.measure.memory import keep_freed_memory
+
+    device = choose_device(name, launch.local_rank)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if device.type == "cpu":
+        keep_freed_memory()
+        stamp_promptly()
+    return device
+
+
 def choose_device(name: str, local_rank: int) -> "torch.device":
     """Choose the device for --device auto, cpu or cuda; one of several GPUs by local rank. Raises UsageError.
 

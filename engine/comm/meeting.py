@@ -5,11 +5,11 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from engine.comm import watchdog
 from engine.comm.identity import Identity, difference, other_job
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
+    from engine.comm.transport import Heard
     from engine.result.binding import Bindings
 
 MEETING_S = 1200.0
@@ -36,7 +37,7 @@ FAREWELL_S, PAUSE_S = 10.0, 0.05
 
 
 class NotMet(ContactError):
-    """It is raised where ranks did not find each other."""
+    """Ranks did not find each other."""
 
 
 def init_process_group(
@@ -81,6 +82,50 @@ def init_process_group(
     with nullcontext() if given else _not_met(launch, timeout.total_seconds()):
         dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world_size, timeout=timeout)
     return bindings
+
+
+class Met(NamedTuple):
+    """What a rank knows once all ranks of a launch have met."""
+
+    bindings: "Bindings | None"
+    """How all are bound; None but on rank 0."""
+    heard: "Callable[[], Heard] | None"
+    """Gives what the back end has said of its network, after the first collectives; None where nobody listens."""
+
+
+@contextmanager
+def all_ranks(
+    launch: Launch,
+    device: "torch.device",
+    timeout: timedelta,
+    store: "dist.Store | None" = None,
+    *,
+    meeting_s: float = MEETING_S,
+    listens: bool = True,
+    warns: bool = True,
+) -> Iterator[Met]:
+    """Bring all ranks of a launch together, by init_process_group, until all have left.
+
+    A rank that fails by itself leaves the group as it is, whose end would wait for the others. listens: whether the
+    network between ranks is asked for. warns: whether wrong bindings are logged.
+    """
+    from torch import distributed as dist
+
+    from engine.comm.binding import warn
+    from engine.comm.transport import backend_of, listen
+
+    heard = listen(backend_of(device), os.environ) if listens and launch.world_size > 1 else None
+    bindings = init_process_group(launch, device, timeout, store, meeting_s=meeting_s)
+    if warns:
+        warn(bindings)
+    alone = launch.world_size == 1
+    try:
+        yield Met(bindings, heard)
+    except BaseException as error:
+        if alone or isinstance(error, UsageError):  # which all ranks raise alike
+            dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
 
 
 @lru_cache(maxsize=1)

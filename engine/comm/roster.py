@@ -1,7 +1,7 @@
-"""A roster knows which processes the ranks of this host are, and which are lost, from Linux's /proc. No torch.
+"""Processes of this host's ranks, and which of them are lost, by Linux's /proc. No torch.
 
-A rank that ends by itself says goodbye to the others of its host before. One that is gone without a goodbye was
-killed or crashed: a lost rank is told from those that ended because of it.
+A rank that ends by itself announces it to the others of its host before. One that is gone unannounced was killed or
+crashed: a lost rank is told from those that ended because of it.
 """
 
 import os
@@ -15,16 +15,16 @@ from hashlib import blake2b
 from pathlib import Path
 
 EXITING = 0x4
-"""This is PF_EXITING of Linux's process flags, which is set before a dying process's connections are closed."""
+"""PF_EXITING of Linux's process flags, which is set before a dying process's connections are closed."""
 WATCH_S = 2.0
 PAUSE_S = 0.01
 
 Row = tuple[int, int, int]
-"""A row is a host, a process and its start, as 64-bit integers that ranks can exchange."""
+"""Host, process and its start, as 64-bit integers that ranks can exchange."""
 
 
 class Loss(StrEnum):
-    """A rank can be lost in these ways, as a sentence says them."""
+    """How a rank is lost, as a sentence says it."""
 
     GONE = "is gone, killed or crashed"
     STOPPED = "is stopped, by SIGSTOP or a debugger"
@@ -32,7 +32,7 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """It is a process in /proc. started: in clock ticks since boot, by which a later one of the same number differs."""
+    """Process in /proc. started: in clock ticks since boot, by which a later one of the same number differs."""
 
     state: str
     exiting: bool
@@ -47,7 +47,7 @@ def own_row() -> Row:
 
 
 class Roster:
-    """A roster holds the ranks of this host. rows: what every rank said of itself, in rank order.
+    """Ranks of this host. rows: what every rank said of itself, in rank order.
 
     whole: whether all ranks are here and can be seen, so that nobody elsewhere can have been lost.
     """
@@ -56,33 +56,33 @@ class Roster:
         host, process, started = rows[rank]
         self._others = {r: row[1:] for r, row in enumerate(rows) if row[0] == host and r != rank}
         self._visible = _own_proc() and _look(process) is not None
-        self._ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._ears.setblocking(False)
+        self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._inbox.setblocking(False)
         with suppress(OSError):
-            self._ears.bind(_address(process, started))
+            self._inbox.bind(_address(process, started))
         self.whole = self._visible and len(self._others) == len(rows) - 1
 
-    def goodbye(self) -> None:
-        """Say that this rank is about to end by itself."""
+    def announce_exit(self) -> None:
+        """Tell the others that this rank is about to end by itself."""
         for process, started in self._others.values():
-            with suppress(OSError):  # it has ended, or has heard so many that one more says nothing
-                self._ears.sendto(b"\0", _address(process, started))
+            with suppress(OSError):  # it has ended, or has had so many that one more says nothing
+                self._inbox.sendto(b"\0", _address(process, started))
 
     def close(self) -> None:
-        """Hear nobody any more, so that the next roster of this process does."""
-        self._ears.close()
+        """Receive nothing any more, so that the next roster of this process does."""
+        self._inbox.close()
 
-    def heard(self) -> bool:
-        """Say whether a rank has said goodbye."""
+    def exit_announced(self) -> bool:
+        """Say whether a rank has announced its exit."""
         try:
-            return bool(self._ears.recv(1, socket.MSG_PEEK))
+            return bool(self._inbox.recv(1, socket.MSG_PEEK))
         except OSError:
             return False
 
     def lost(self) -> dict[int, Loss]:
-        """Find the ranks that are lost now. Once one has said goodbye, who else is gone may have followed it."""
+        """Find the ranks that are lost now. Once one has announced its exit, who else is gone may have followed it."""
         found = {rank: loss for rank, place in self._others.items() if (loss := self._loss(*place))}
-        if self.heard():
+        if self.exit_announced():
             return {rank: loss for rank, loss in found.items() if loss is Loss.STOPPED}
         return found
 
@@ -90,8 +90,8 @@ class Roster:
         """Find them for a rank that has just lost contact, with a moment of patience until a dying one is seen to be
         dying.
         """
-        deadline = time.monotonic() + WATCH_S
-        while not (found := self.lost()) and not self.heard() and self._visible and time.monotonic() < deadline:
+        ends = time.monotonic() + WATCH_S
+        while not (found := self.lost()) and not self.exit_announced() and self._visible and time.monotonic() < ends:
             time.sleep(PAUSE_S)
         return found
 

@@ -50,7 +50,7 @@ def looked_on(comm: Comm, comparison: Comparison, case: Case, fail: Fail) -> Ite
 
     def engines(stalled: Stalled) -> None:
         clause = f"in the comparison with {comparison.name} the engine stands still: {stalled.story()}"
-        fail(ContactError(clause, stalled.detail), comparison)
+        fail(ContactError(clause, stalled.detail))
 
     with watched(comm, case.meeting_timeout_s, engines) as watch, limited(comparison, comm.rank, fail) as begin:
 

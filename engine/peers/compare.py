@@ -156,10 +156,10 @@ def compare(
     check_devices(here, device, launch.world_size, launch.local_rank)
     writer, result = ResultWriter(case, device, comparisons, dict(labels), launch, out), None
     writer.begin()
-    joined = take_part(launch, here, case, met=writer.meet, fail=writer.end) if launch.world_size > 1 else None
+    joined = take_part(launch, here, case, reporter=writer) if launch.world_size > 1 else None
     measure_peak = case.measure_peak
     for comparison, one in zip(comparisons, ready, strict=True):
-        load = os.getloadavg()[0]
+        load, writer.comparison = os.getloadavg()[0], comparison.name
         try:
             if isinstance(one, Unavailable):
                 raise one
@@ -171,7 +171,7 @@ def compare(
                 result = writer.missing(comparison, str(lacking))
             continue
         except Exception as error:
-            writer.fail(error, comparison)
+            writer.report(error, logged=joined is not None)
             raise
         if launch.rank:
             continue
@@ -181,6 +181,7 @@ def compare(
         measure_peak = False  # once is enough
     if joined is not None:
         next(joined, None)
+    writer.end()
     return result
 
 

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
@@ -21,10 +21,11 @@ from engine.peers.apart import parts_in_a_launch, put_together
 from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.fit import bytes_of_gpu, settled
 from engine.peers.memory import Room
-from engine.peers.watchdog import At, Fail, Turn, nobody, start
+from engine.peers.watchdog import At, Turn, nobody, start
 from engine.progress import log_to_stderr
+from engine.reporter import Reporter
 from engine.result.binding import Bindings
-from engine.result.peers import SIDES, Measured, SideName
+from engine.result.peers import SIDES, Measured, PeersResult, SideName
 from engine.result.schema import Memory
 from engine.result.transport import Transport
 
@@ -67,51 +68,31 @@ def take_part(
     case: Case,
     *,
     store: "dist.Store | None" = None,
-    met: Callable[[], None] = lambda: None,
+    reporter: Reporter[PeersResult] | None = None,
     names: Sequence[SideName] = SIDES,
     at: At = nobody,
-    fail: Fail | None = None,
 ) -> Iterator[HeldJob | Unavailable]:
     """Take part in each comparison as one of the ranks of a launch, who meet first and part at the end.
 
-    store: where they meet, instead of at the master. met: called when they have. names: of the sides to measure. at:
-    called with each turn. fail: called if one lasts too long, instead of at. What matrix products reach is measured
-    before the first comparison that is held.
+    store: where they meet, instead of at the master. reporter: fails if a turn lasts too long. names: of the sides to
+    measure. at: called with each turn, where there is no reporter. What matrix products reach is measured before the
+    first comparison that is held.
     """
     with loading():
         import torch
-        import torch.distributed as dist
 
-        from engine.comm.binding import warn
-        from engine.comm.launch import choose_device
-        from engine.comm.meeting import init_process_group
-        from engine.comm.transport import backend_of, listen
-        from engine.measure.clock import stamp_promptly
-        from engine.measure.memory import forget_peak, give_memory_back, keep_freed_memory
+        from engine.comm.launch import take_device
+        from engine.comm.meeting import all_ranks
+        from engine.measure.memory import forget_peak, give_memory_back
         from engine.measure.recorder import Recorder
         from engine.peers.alternate import looked_on, measure, on_grid
         from engine.precision import DTYPES
-        from engine.training.gathered import everyones, joint_peak
+        from engine.training.gathered import everyones, joint_peak, roster
 
-    device = choose_device(case.device, launch.local_rank)
-    if device.type == "cpu":
-        keep_freed_memory()  # as `engine train` does
-        stamp_promptly()
-    torch.set_num_threads(case.threads)
-    heard = listen(backend_of(device), os.environ) if launch.world_size > 1 else None
-    bindings = init_process_group(
-        launch,
-        device,
-        case.collective_timeout,
-        store,
-        meeting_s=case.meeting_timeout_s,
-    )
-    met()
-    if launch.launcher != OWN:  # whose many jobs would each say so
-        warn(bindings)
+    device = take_device(case.device, launch, case.threads)
 
     def room(comm: "Comm") -> Room:
-        """Give all ranks that of the smallest of their GPUs, where nothing else is said."""
+        """Give all ranks that of the smallest of their GPUs, where no other is given."""
         memory = case.device_memory
         if memory is None and device.type == "cuda":
             memory = float(comm.everyone(torch.tensor([bytes_of_gpu(device.index)], dtype=torch.float64)).min())
@@ -132,20 +113,33 @@ def take_part(
             measured = put_together(comparison, case, parts) if both else parts[0]
         except Unavailable as lacking:
             return lacking
-        ranks = everyones(comm, heard)
+        ranks = everyones(comm, met.heard)
         hosts, devices, clocks = tuple(ranks.hosts), tuple(ranks.devices), tuple(ranks.clocks)
-        return HeldJob(measured, ranks.memory, hosts, devices, ranks.transport, peak, clocks, bool(one.apart), bindings)
+        return HeldJob(
+            measured, ranks.memory, hosts, devices, ranks.transport, peak, clocks, bool(one.apart), met.bindings
+        )
 
-    for comparison in comparisons:
-        recorder = Recorder.on(device, breakdown=False, alone=comparison.grid.size == 1)
-        comm = on_grid(comparison.grid, case, device, recorder)
-        with looked_on(comm, comparison, case, fail) if fail else nullcontext(at) as begin:
-            found = hold(comparison, comm, begin)
-            yield found
-            if isinstance(found, HeldJob):
-                case = replace(case, measure_peak=False)  # once is enough
-            comm.barrier()
-    dist.destroy_process_group()
+    with all_ranks(
+        launch,
+        device,
+        case.collective_timeout,
+        store,
+        meeting_s=case.meeting_timeout_s,
+        warns=launch.launcher != OWN,  # whose many jobs would each say so
+    ) as met:
+        if reporter is not None:
+            reporter.met = True
+        for comparison in comparisons:
+            recorder = Recorder.on(device, breakdown=False, alone=comparison.grid.size == 1)
+            comm = on_grid(comparison.grid, case, device, recorder)
+            if reporter is not None and reporter.roster is None:
+                reporter.roster = roster(comm)
+            with looked_on(comm, comparison, case, reporter.fail) if reporter else nullcontext(at) as begin:
+                found = hold(comparison, comm, begin)
+                yield found
+                if isinstance(found, HeldJob):
+                    case = replace(case, measure_peak=False)  # once is enough
+                comm.barrier()
 
 
 def run_ranks(comparison: Comparison, case: Case, names: Sequence[SideName] = SIDES) -> HeldJob:

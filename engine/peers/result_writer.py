@@ -1,63 +1,47 @@
-"""A command leaves a file that says what its comparisons measured, or why one failed.
-
-Rank 0 writes a failed one before the ranks meet, which has the comparisons that were held so far, so that even a
-command that is killed has said so.
-"""
+"""Result of a command, with what its comparisons measured so far, or why one failed."""
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from engine.comm.launch import Launch
-from engine.errors import ContactError, EngineError, is_out_of_memory
-from engine.files import json_of, write_text
+from engine.errors import ContactError
 from engine.models.flops import hardware_flops, model_flops
 from engine.peers import settings
 from engine.peers.comparison import Case, Comparison
 from engine.peers.memory import SideBytes, side_bytes
-from engine.peers.ranks import OWN, HeldJob, failure
+from engine.peers.ranks import OWN, HeldJob
+from engine.reporter import UNFINISHED, Reported, Reporter, Status
 from engine.result import provenance
 from engine.result.binding import BindingFault, Bindings
-from engine.result.peers import Asked, Compared, Peaks, PeersResult, Work, parse
-from engine.training.failure import end_after
+from engine.result.peers import Asked, Compared, Peaks, PeersResult, Work, read, write
 
 log = logging.getLogger(__name__)
 
-UNFINISHED = "The comparisons did not end: their processes were killed, or their time limit passed."
 
-
-class ResultWriter:
-    """It has what one rank of a command knows and writes. Only rank 0 knows of comparisons that were held."""
+class ResultWriter(Reporter[PeersResult]):
+    """Result of a command on one of its ranks. Only rank 0 knows of comparisons that were held."""
 
     def __init__(
         self, case: Case, device: Literal["cpu", "cuda"], comparisons: Sequence[Comparison], labels: dict[str, str],
         launch: Launch, out: Path,
     ) -> None:  # fmt: skip
-        self._case, self._device, self._labels, self._launch, self._out = case, device, labels, launch, out
+        super().__init__(launch, out, read, write)
+        self._case, self._device, self._labels = case, device, labels
         self._asked = [self._of(comparison) for comparison in comparisons]
         self._held: list[Compared] = []
         self._jobs: list[HeldJob] = []
-        self._start = provenance.now()
-        self._met = False
-
-    def begin(self) -> None:
-        """Write that nothing has been measured yet."""
-        if self._launch.rank == 0:
-            self._write(self._result("failed", UNFINISHED))
-
-    def meet(self) -> None:
-        """Note that the ranks have found each other: from now on the file is surely of this command."""
-        self._met = True
+        self.comparison = ""
+        """Name of the one that the command is at."""
 
     def held(self, compared: Compared, jobs: Sequence[HeldJob]) -> PeersResult:
         """Add one comparison and write all so far: they are whole when every one that was asked for is among them."""
         self._held.append(compared)
         known = {fault.kind for fault in self._faults()}
         self._jobs += jobs
-        if self._launch.world_size == 1:  # else the ranks have said so
+        if self.launch.world_size == 1:  # else the ranks have said so
             for fault in self._faults():
                 if fault.kind not in known:
                     log.warning("%s", fault.said)
@@ -87,35 +71,18 @@ class ResultWriter:
 
     def _as_far_as_it_is(self) -> PeersResult:
         whole = len(self._held) == sum(asked.missing is None for asked in self._asked)
-        result = self._result("ok", None) if whole else self._result("failed", UNFINISHED)
-        self._write(result)
-        return result
+        if whole:
+            return self.succeed(self.document("ok", None, None))
+        return self.succeed(self.document("failed", UNFINISHED, "nothing"))
 
-    def fail(self, error: Exception, comparison: Comparison) -> None:
-        """Write why this rank fails, unless it has only lost contact and another one has written its own reason."""
-        reason = failure(error, self._launch.rank, comparison.name)
-        with suppress(EngineError, OSError, ValueError):
-            if not self._met:
-                self._write(self._result("failed", reason))
-                return
-            present = parse(json_of(self._out.read_text()), str(self._out))
-            lost_contact = isinstance(error, ContactError | RuntimeError) and not is_out_of_memory(error)
-            if present.status == "failed" and (present.reason == UNFINISHED or not lost_contact):
-                self._write(present.model_copy(update={"reason": reason}))
+    def when(self, error: Exception) -> str:
+        return "" if isinstance(error, ContactError) else f"in the comparison with {self.comparison}"
 
-    def end(self, error: ContactError, comparison: Comparison) -> NoReturn:
-        """Write why this rank fails, and end its process, whatever its main thread is at."""
-
-        def tell() -> None:
-            log.error("%s", error)
-            self.fail(error, comparison)
-
-        end_after(tell)
-
-    def _result(self, status: Literal["ok", "failed"], reason: str | None) -> PeersResult:
+    def document(self, status: Status, reason: str | None, told: Reported | None) -> PeersResult:
         return PeersResult(
             status=status,
             reason=reason,
+            told=told,
             labels=self._labels,
             device=self._device,
             dtype=self._case.precision,
@@ -126,8 +93,8 @@ class ResultWriter:
             comparisons=tuple(self._held),
             transport=self._jobs[-1].transport if self._jobs else None,
             provenance=provenance.collect(
-                start=self._start,
-                launcher=self._launch.launcher if self._launch.world_size > 1 else OWN,
+                start=self.start,
+                launcher=self.launch.launcher if self.launch.world_size > 1 else OWN,
                 hosts=[host for job in self._jobs for host in job.hosts],
                 devices=[device for job in self._jobs for device in job.devices],
                 clocks=[clock for job in self._jobs for clock in job.clocks],
@@ -158,9 +125,6 @@ class ResultWriter:
             empirical=measured or self._case.empirical_peak_flops,
             measured=measured > 0,
         )
-
-    def _write(self, result: PeersResult) -> None:
-        write_text(self._out, result.to_json())
 
 
 def asked_fields(comparison: Comparison, needed: SideBytes | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A side of a comparison may stand still: each of its turns has a limit, and what exceeds it is named. No torch.
+"""Limits on the turns of a comparison, whose sides may stand still: what exceeds one is named. No torch.
 
 A peer waits in its own library, of whose collectives we know nothing: only that its turn doesn't end.
 """
@@ -15,18 +15,21 @@ from engine.result.peers import SideName
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A rank is at this, in words. limit_s: how long at most, as the option says. peers: whether it is the peer's."""
+    """Part of a comparison."""
 
     at: str
+    """What it is, in words."""
     limit_s: float
+    """Longest time for it, as the option says."""
     option: str
     peers: bool = False
+    """Whether it is the peer's."""
 
 
 At = Callable[[Turn], object]
-"""It is called with each turn as it begins."""
-Fail = Callable[[ContactError, Comparison], object]
-"""It is called from another thread when a rank stands still."""
+"""Called with each turn as it begins."""
+Fail = Callable[[ContactError], object]
+"""Called from another thread when a rank stands still."""
 
 
 def nobody(_: Turn) -> None:
@@ -34,23 +37,23 @@ def nobody(_: Turn) -> None:
 
 
 def start(case: Case) -> Turn:
-    """It lasts until the first side is built."""
+    """Limit the time until the first side is built."""
     return Turn("its start", case.meeting_timeout_s, "--meeting-timeout")
 
 
 def warm_up(side: SideName, comparison: Comparison, case: Case) -> Turn:
-    """A side is loaded, built and warmed up, for which it may have to compile."""
+    """Limit a side's loading, building and warm-up, for which it may have to compile."""
     return Turn(f"{_whose(side, comparison)} warm-up", case.meeting_timeout_s, "--meeting-timeout", side == "peer")
 
 
 def timed(side: SideName, comparison: Comparison, case: Case, index: int) -> Turn:
-    """A side takes the steps of one round, counted from 0."""
+    """Limit the steps of a side in one round, counted from 0."""
     at = f"{_whose(side, comparison)} round {index + 1} of {case.rounds}"
     return Turn(at, case.timeout_s, "--timeout", side == "peer")
 
 
 def end(case: Case) -> Turn:
-    """What was measured is collected after the last round."""
+    """Limit what is collected after the last round."""
     return Turn("its end", case.timeout_s, "--timeout")
 
 
@@ -69,7 +72,7 @@ def limited(comparison: Comparison, rank: int, fail: Fail) -> Iterator[At]:
             timer.cancel()
         clause = f"in the comparison with {comparison.name} rank {rank} has been at {turn.at} for {turn.limit_s:g} s"
         late = ContactError(f"{clause}, which is all that {turn.option} allows")
-        timer = threading.Timer(turn.limit_s, fail, [late, comparison])
+        timer = threading.Timer(turn.limit_s, fail, [late])
         timer.daemon = True
         timer.start()
 

@@ -8,17 +8,20 @@ host's processors. They are read as what they were.
 
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from engine.errors import first_line
+from engine.files import json_of, write_text
 from engine.result import gate, metrics
 from engine.result.grid_text import GridText
 from engine.result.interval import Interval
 from engine.result.matmul import Tuning
 from engine.result.ratio import Ratio
-from engine.result.schema import Memory, Provenance, checked
+from engine.result.schema import Memory, Provenance, ResultError, checked
 from engine.result.transport import Transport
 from engine.schema import Document, Record
 
@@ -179,6 +182,8 @@ class PeersResult(Document):
     version: Literal[1, 2, 3, 4, 5] = VERSION
     status: Literal["ok", "failed"] = "ok"
     reason: str | None = None
+    told: Literal["nothing", "symptom", "cause"] | None = None
+    """How much the reason of a failed one explains, as in engine.result.schema; older files don't tell."""
     labels: dict[str, str] = {}
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: str = "fp32"
@@ -194,6 +199,19 @@ class PeersResult(Document):
 def parse(data: object, where: str) -> PeersResult:
     """Check a decoded JSON document. where names its origin in errors. Raises ResultError."""
     return checked(PeersResult, "contest with peers", data, where)
+
+
+def read(path: Path) -> PeersResult:
+    """Read and check one file. Raises ResultError."""
+    try:
+        return parse(json_of(path.read_text()), str(path))
+    except (OSError, ValueError) as error:
+        raise ResultError(f"{path} can't be read: {first_line(error)}.") from None
+
+
+def write(result: PeersResult, path: Path) -> None:
+    """Write one file, in one step."""
+    write_text(path, result.to_json())
 
 
 def rounds(measured: Sequence[Measured]) -> list[list[tuple[float, float]]]:

@@ -4,31 +4,26 @@ Whatever goes wrong here flies to the command, whose reporter makes it the resul
 """
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from engine.comm import mpi
 from engine.comm.backend import Backend
-from engine.comm.binding import warn
 from engine.comm.funnel import Comm
 from engine.comm.groups import ProcessGroups
-from engine.comm.launch import Launch, choose_device
-from engine.comm.meeting import init_process_group
-from engine.comm.transport import Heard, backend_of, listen
-from engine.errors import UsageError
+from engine.comm.launch import Launch, take_device
+from engine.comm.meeting import all_ranks
+from engine.comm.transport import Heard
 from engine.footprint.fit import check_host_memory
 from engine.grid import INNER, Grid
 from engine.layers import attention
 from engine.layers.compiled import compiles
 from engine.layers.matmul import Kernels, widened_by
-from engine.measure.clock import stamp_promptly
-from engine.measure.memory import forget_peak, keep_freed_memory
+from engine.measure.memory import forget_peak
 from engine.measure.recorder import Recorder
 from engine.models.adapters.files import export
 from engine.models.operations import Attention
@@ -61,42 +56,33 @@ log = logging.getLogger(__name__)
 def train(run: CheckedRun, launch: Launch, reporter: RunReporter) -> None:
     """Carry out a run on this rank. reporter: takes note of how far the run is."""
     config = run.config
-    device = choose_device(config.device, launch.local_rank)
+    device = take_device(config.device, launch)
     reporter.devices = (provenance.device_name(device),)
     reporter.resolved = {"device": device.type, "threads": torch.get_num_threads()}
-    if device.type == "cpu":
-        keep_freed_memory()
-        stamp_promptly()
     timeout = timedelta(seconds=config.timeout_s)
     grids = [one.grid for one in run.runs] if isinstance(run, CheckedGrids) else [run.grid]
     if any(map(config.over_mpi, grids)):
         mpi.check(launch, device)
-    heard = listen(backend_of(device), os.environ) if launch.world_size > 1 else None
     timed = config.breakdown or config.timeline is not None or config.profile is not None
     kind = Recorder if config.profile is None else NamingRecorder
     recorder = kind.on(device, breakdown=timed, alone=launch.world_size == 1)
-    with ExitStack() as watches:
+    with ExitStack() as ends:
 
         def connect(grid: Grid) -> Comm:
             backend: Backend = ProcessGroups(grid, device, timeout)
             if config.over_mpi(grid):
                 backend = mpi.MessagesByMpi(backend, grid, device, timeout)
             comm = Comm(grid, timeout=timeout, recorder=recorder, device=device, backend=backend)
-            watches.enter_context(watched(comm, config.timeout_s, reporter.fail))
+            ends.enter_context(watched(comm, config.timeout_s, reporter.fail))
             return comm
 
         with reporter.meeting(config.meeting_timeout_s + config.timeout_s):
-            reporter.bindings = init_process_group(launch, device, timeout, meeting_s=config.meeting_timeout_s)
+            met = ends.enter_context(all_ranks(launch, device, timeout, meeting_s=config.meeting_timeout_s))
+            reporter.bindings = met.bindings
             reporter.met = True
-            warn(reporter.bindings)
             comm = connect(run.grid)
             reporter.roster = roster(comm)
-        try:
-            _train(run, launch, reporter, comm, connect, recorder, heard)
-        except UsageError:  # of all ranks alike, so that none is waited for
-            dist.destroy_process_group()
-            raise
-    dist.destroy_process_group()
+        _train(run, launch, reporter, comm, connect, recorder, met.heard)
 
 
 def _train(
@@ -168,7 +154,7 @@ def _train(
     if launch.rank == 0:
         fields = compared or run_fields(run, measurements, ranks.memory)
         scaling = loss_scaling(trainer.loss_scale, measurements.iterations)
-        reporter.succeed(ranks, fields | {"tuning": next(iter(tunings), None), "loss_scaling": scaling})
+        reporter.end_well(ranks, fields | {"tuning": next(iter(tunings), None), "loss_scaling": scaling})
     reporter.end()
     comm.barrier()
 

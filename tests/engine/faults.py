@@ -37,9 +37,9 @@ from engine.errors import EngineError
 from engine.grid import Grid
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
+from engine.reporter import FOLLOWS
 from engine.result.schema import Result, read
 from engine.training.config import TrainConfig
-from engine.training.failure import FOLLOWS
 from engine.training.trainer import Trainer
 
 BLAMES_NOBODY = re.compile(FOLLOWS + "|did not meet the others|lost contact .* before iteration 0")

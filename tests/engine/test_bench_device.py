@@ -22,11 +22,11 @@ from engine.comm.launch import from_environment
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.measure import caches
+from engine.reporter import UNFINISHED
 from engine.result import schema
 from engine.result.device import LaunchTime, Stream
 from engine.result.schema import Result
 from engine.timeouts import Timeouts
-from engine.training.failure import UNFINISHED
 
 CPU = torch.device("cpu")
 ALONE = from_environment({})

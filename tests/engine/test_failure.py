@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -25,11 +24,11 @@ from engine.errors import RunError
 from engine.files import locked
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
+from engine.reporter import UNFINISHED, Terminated
 from engine.result.schema import Result, read
-from engine.training import failure
 from engine.training.checks import CheckedRun, checked
 from engine.training.config import TrainConfig
-from engine.training.failure import UNFINISHED, RunReporter, Terminated
+from engine.training.failure import RunReporter
 from engine.training.gathered import roster
 
 
@@ -38,7 +37,7 @@ class Seen(Roster):
 
     def __init__(self, lost: dict[int, Loss], *, heard: bool = False) -> None:
         super().__init__(0, [own_row()] * 4)
-        self._ears.close()  # its address is this process's, which a real one may want
+        self._inbox.close()  # its address is this process's, which a real one may want
         self._seen, self._bye = lost, heard
 
     def lost(self) -> dict[int, Loss]:
@@ -46,7 +45,7 @@ class Seen(Roster):
 
     watch = lost
 
-    def heard(self) -> bool:
+    def exit_announced(self) -> bool:
         return self._bye
 
 
@@ -67,14 +66,9 @@ def reporter(run: CheckedRun, rank: int, seen: Roster | None = None) -> RunRepor
 
 
 def begun(run: CheckedRun) -> RunReporter:
-    """Rank 0's, with the result that it writes first; it does not listen to this process's signals."""
+    """Rank 0's, with the result that it writes first."""
     first = reporter(run, 0)
-    first._listen = lambda ears: None  # type: ignore[method-assign]
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     first.begin()
-    os.close(signal.set_wakeup_fd(-1))
-    for number, handler in before.items():
-        signal.signal(number, handler)
     return first
 
 
@@ -190,7 +184,7 @@ def test_memory_that_runs_out_is_a_cause_and_torchs_other_errors_may_be_symptoms
 
 def test_of_many_ranks_that_tell_at_once_a_cause_stays(run: CheckedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reads the result, and writes it with its own reason: without a lock some cause would be lost."""
-    monkeypatch.setattr(failure, "LOCK_S", LONG_S)
+    monkeypatch.setattr("engine.reporter.LOCK_S", LONG_S)
     begun(run)
     start = threading.Barrier(16)
 

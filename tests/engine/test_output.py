@@ -16,8 +16,8 @@ from waiting import LONG_S
 from engine.cli.main import main
 from engine.errors import UsageError
 from engine.options import numbers
+from engine.reporter import end_after
 from engine.result import provenance
-from engine.training.failure import end_after
 
 TRAIN = ("train", *SMALL, "--iterations", "1", "--warmup", "0", "--device", "cpu", "--energy", "off")
 

@@ -27,7 +27,8 @@ from engine.peers.ddp import DDP
 from engine.peers.peer import StepMetrics
 from engine.peers.ranks import HeldJob
 from engine.peers.registry import COMPARISONS
-from engine.peers.result_writer import UNFINISHED, ResultWriter
+from engine.peers.result_writer import ResultWriter
+from engine.reporter import UNFINISHED
 from engine.result.binding import BindingFault, Bindings, NodeBinding, RankBinding
 from engine.result.metrics import paired
 from engine.result.peers import Measured, PeersResult, Side, parse
@@ -241,15 +242,16 @@ def test_a_reason_of_its_own_wins_over_lost_contact(first: str, tmp_path: Path) 
     ranks["contact"].begin()
     errors = {"contact": RuntimeError("Connection closed by peer"), "cause": RunError("Memory is short.")}
     for name in sorted(ranks, key=lambda name: name != first):
-        ranks[name].meet()
-        ranks[name].fail(errors[name], COMPARISONS["ddp"])
+        ranks[name].met = True
+        ranks[name].report(errors[name])
     assert written(out).reason == "Memory is short."
 
 
 def test_an_unexpected_error_names_its_rank_and_contest(tmp_path: Path) -> None:
     mine = account(tmp_path / "a.json", rank=1)
-    mine.fail(ValueError("odd\nand more"), COMPARISONS["fsdp2"])
-    assert written(tmp_path / "a.json").reason == "Rank 1 of the comparison with fsdp2 failed: odd"
+    mine.comparison = "fsdp2"
+    mine.report(ValueError("odd\nand more"))
+    assert written(tmp_path / "a.json").reason == "Rank 1 failed in the comparison with fsdp2: odd"
 
 
 def version_1(folder: Path) -> dict[str, Any]:

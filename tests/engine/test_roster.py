@@ -65,8 +65,8 @@ def test_after_a_goodbye_who_is_gone_may_have_followed_it(others: list[subproces
     mine, theirs = Roster(0, every), Roster(1, every)
     others[1].kill()
     until(mine.lost)
-    theirs.goodbye()
-    assert mine.heard()
+    theirs.announce_exit()
+    assert mine.exit_announced()
     assert mine.lost() == mine.watch() == {}
     others[0].send_signal(signal.SIGSTOP)
     until(mine.lost)
@@ -77,10 +77,10 @@ def test_the_next_roster_of_a_process_hears_once_the_last_one_is_closed(others: 
     every = rows(others)
     for _ in range(2):
         mine = Roster(0, every)
-        Roster(1, every).goodbye()
-        assert mine.heard()
+        Roster(1, every).announce_exit()
+        assert mine.exit_announced()
         mine.close()
-        assert not mine.heard()
+        assert not mine.exit_announced()
 
 
 def test_another_process_of_the_same_number_is_not_the_rank(others: list[subprocess.Popen[str]]) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from real_ranks import CONTEXT
 from trainers import trainer_of
 from waiting import LONG_S
 
+from engine import reporter
 from engine.batch import Batch
 from engine.bench.party import Party
 from engine.comm.backend import nothing
@@ -27,11 +29,11 @@ from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
 from engine.peers.alternate import looked_on
-from engine.peers.comparison import Case, Comparison
+from engine.peers.comparison import Case
 from engine.peers.registry import COMPARISONS
 from engine.peers.watchdog import timed, warm_up
 from engine.result.schema import Result, read
-from engine.training import failure, stall
+from engine.training import stall
 from engine.training.config import TrainConfig
 from engine.training.failure import RunReporter
 from engine.training.stall import Stalled, Watch, watched
@@ -148,7 +150,7 @@ def test_in_a_contest_the_engine_stands_still_only_at_a_turn_of_its_own_and_by_i
             os.read(ears, 1)
             comm.outstanding.settle()
 
-    def fail(error: ContactError, _: Comparison) -> None:
+    def fail(error: ContactError) -> None:
         told.append(error)
         os.write(mouth, b"\0")
 
@@ -287,10 +289,11 @@ def test_a_rank_of_several_groups_waits_for_those_of_its_own() -> None:
 
 
 def _fail_without_end() -> None:
-    failure.REPORT_S = 0.1
-    reporter = RunReporter(None, Launch(0, 1, 0, "test", "", 0))  # type: ignore[arg-type]
-    reporter.report = lambda _: time.sleep(10 * LONG_S)  # type: ignore[method-assign, assignment, return-value]
-    reporter.fail(RunError("It can't be told."))
+    reporter.REPORT_S = 0.1
+    nowhere: Any = SimpleNamespace(config=SimpleNamespace(out=Path("nowhere")))
+    silent = RunReporter(nowhere, Launch(0, 1, 0, "test", "", 0))
+    silent.report = lambda _: time.sleep(10 * LONG_S)  # type: ignore[method-assign, assignment, return-value]
+    silent.fail(RunError("It can't be told."))
 
 
 def test_a_process_that_can_not_even_tell_ends_all_the_same() -> None:

@@ -26,10 +26,8 @@ with loading():
     import torch
     import torch.distributed as dist
 
-    from engine.comm.launch import choose_device
+    from engine.comm.launch import take_device
     from engine.comm.meeting import init_process_group
-    from engine.measure.clock import stamp_promptly
-    from engine.measure.memory import keep_freed_memory
     from engine.peers.layout import Layout
     from engine.peers.peer import ExternalPeer, StepMetrics
     from engine.peers.settings import without
@@ -72,11 +70,7 @@ def _listen(pipe: Connection, orders: "SimpleQueue[Any]") -> None:
 
 def _life(comparison: Comparison, case: Case, launch: Launch, orders: "SimpleQueue[Any]") -> Iterator[Any]:
     """Yield what it answers. launch: of the rank beside which it runs, whose place it takes among its own."""
-    device = choose_device(case.device, launch.local_rank)
-    torch.set_num_threads(case.threads)
-    if device.type == "cpu":
-        keep_freed_memory()  # as `engine train` does
-        stamp_promptly()
+    device = take_device(case.device, launch, case.threads)
     host, store, timeout = launch.master_addr, None, case.collective_timeout
     if launch.rank == 0:
         store = dist.TCPStore(host, 0, launch.world_size, is_master=True, wait_for_workers=False, timeout=timeout)
