@@ -20,8 +20,8 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from engine import yaml_text
 from engine.errors import UsageError
+from engine.processes import carry_out
 from engine.schema import Record, first_problem
-from gpu_check import process
 from virtual_cluster.record import STATE
 
 TABLE = "ci/readme_commands.yaml"
@@ -260,4 +260,4 @@ def _run(
         out.write(f"\n$ {text}\n".encode())
         out.flush()
         words = ["bash", "-c", IN_A_SHELL, "bash", str(exported), text]
-        return process.carry_out(words, out, timeout_s=timeout_s, environment=environment, folder=root)
+        return carry_out(words, out, timeout_s=timeout_s, environment=environment, folder=root)

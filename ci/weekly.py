@@ -35,10 +35,10 @@ from tabulate import tabulate
 import bounds
 import readme_commands
 from command_line import Parser
+from engine import processes
 from engine.errors import UsageError
 from engine.files import write_text
 from engine.result.provenance import git_state, processor_name
-from gpu_check import process
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "weekly"
@@ -146,7 +146,7 @@ def main() -> int:
     if given.list:
         _show([_last(part.name) or Outcome(part.name) for part in chosen])
         return FINE
-    process.end_by_signals(UNKNOWN)
+    processes.end_by_signals(UNKNOWN)
     ends, junit, commit = time.monotonic() + 60 * given.minutes, given.junit.resolve(), _commit()
     junit.unlink(missing_ok=True)  # nobody may take it for this week's
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str], log
     """Return a command's exit code, UNKNOWN if it doesn't end in time. All that it started ends with this function."""
     with log.open("ab") as out:
         left_s = max(ends - time.monotonic(), 0.0)
-        code, _ = process.carry_out(words, out, timeout_s=left_s, environment=environment, folder=folder)
+        code, _ = processes.carry_out(words, out, timeout_s=left_s, environment=environment, folder=folder)
         if code is None:
             out.write(b"ended by ci/weekly, as --minutes are over\n")
     return UNKNOWN if code is None else code

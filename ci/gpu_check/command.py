@@ -10,8 +10,8 @@ import systems
 from engine.cli.main import program, run
 from engine.errors import UsageError
 from engine.options import File, check_file
+from engine.processes import end_by_signals
 from engine.result.gpu_check import UNJUDGED, Finding, GpuCheck
-from gpu_check import process
 from gpu_check.budget import MINUTES
 from gpu_check.checks import checks
 from gpu_check.judges import Judge
@@ -69,7 +69,7 @@ def gpu(
     check_file("--out", out)
     if not minutes > 0:
         raise UsageError(f"--minutes is a positive number, but {minutes:g} was given.")
-    process.end_by_signals()
+    end_by_signals()
     session = Session(device, out, minutes)
     there = session.look()
     judge = judge_of(there.name, device, peak_flops)

@@ -1,42 +1,33 @@
-"""Each part of the check has a process of its own, with a limit on its time.
+"""Process of its own for each part of the check, with a limit on its time.
 
 An illegal access to memory ruins a CUDA process for good, and a collective that nobody answers never ends: neither may
 take the rest of the check with it.
 """
 
-import os
 import re
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import IO
+
+from engine.processes import carry_out
 
 MOST_LETTERS = 300
-"""A process's last words are cut to so many letters."""
+"""Longest last words of a process that are kept."""
 RAISED = re.compile(r"(?:[a-z_]\w*\.)*(?=[A-Z])\w*(?:Error|Exception|Failed|Unsupported|Interrupt)\b")
-"""The line of a traceback that says what was raised begins so; torch adds hints after it."""
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Each of these signals ends the check. SIGHUP comes with a terminal that is lost."""
-PAUSE_S = 0.05
-"""Between two looks at a process so much time passes."""
-KILLED_S = 10.0
-"""A process that was killed is left alone after it, as a driver that hangs may keep it."""
+"""Beginning of a traceback's line that says what was raised; torch adds hints after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended. code: None if its time was over. last: its last line, or the one that names an exception."""
+    """End of a process."""
 
     code: int | None
+    """None if its time was over."""
     seconds: float
     last: str
+    """Its last line, or the one that names an exception."""
 
     @property
     def fault(self) -> str | None:
@@ -61,75 +52,6 @@ def run(module: Sequence[str], *, log: Path, timeout_s: float, environment: Mapp
         words = [sys.executable, "-m", *module]
         code, seconds = carry_out(words, output, timeout_s=timeout_s, environment=environment)
     return Ended(code, seconds, last_words(log.read_text(errors="replace"), raised=code not in (None, 0)))
-
-
-def carry_out(
-    words: Sequence[str | Path],
-    output: IO[bytes],
-    *,
-    timeout_s: float,
-    environment: Mapping[str, str],
-    folder: Path | None = None,
-) -> tuple[int | None, float]:
-    """Run a command, and end it when its time is over; returns its exit code, or None, and the seconds that it took.
-
-    However it ends, and also where this process is ended, all that it has started is killed.
-    """
-    start = time.monotonic()
-    with ExitStack() as deaf:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-        heard = partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
-        deaf.callback(heard)  # to no signal, until there is something to kill
-        process = subprocess.Popen(
-            words,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=os.environ | dict(environment),
-            start_new_session=True,
-            preexec_fn=heard,
-        )
-        in_time = False
-        try:
-            deaf.close()
-            in_time = _ends(process.pid, start + timeout_s)
-        finally:  # also where the check itself has to end
-            _kill(process)
-    return process.returncode if in_time else None, time.monotonic() - start
-
-
-def _ends(pid: int, until: float) -> bool:
-    """Say whether a process ends by then. It isn't reaped, so that the number of its group stays its own, for _kill."""
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        if time.monotonic() >= until:
-            return False
-        time.sleep(PAUSE_S)
-    return True
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process and its group, which may have ended before."""
-    os.killpg(process.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(KILLED_S)
-
-
-def end_by_signals(code: int | None = None) -> None:
-    """Let each ENDING signal end the check and the process that is running, unless it is ignored, as under nohup.
-
-    code: to end with; by default as a shell tells the signal.
-    """
-
-    def end(number: int, frame: FrameType | None) -> None:
-        """Raise an exception, so that the process that is running is ended first; no other signal may come between."""
-        for other in ENDING:
-            signal.signal(other, signal.SIG_IGN)
-        raise SystemExit(128 + number if code is None else code)
-
-    for number in ENDING:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, end)
 
 
 def last_words(said: str, *, raised: bool) -> str:

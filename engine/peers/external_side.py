@@ -7,7 +7,6 @@ themselves. What they write goes into a file, whose end is logged when one fails
 
 import logging
 import os
-import signal
 import subprocess
 import tempfile
 import time
@@ -28,17 +27,18 @@ from engine.peers.peer import StepMetrics
 from engine.peers.pickled import dumps
 from engine.peers.settings import environ
 from engine.peers.watchdog import Turn, end, timed, warm_up
+from engine.processes import ends, kill_group
 from engine.result.peers import Side
 
 log = logging.getLogger(__name__)
 
-LEAVE_S, PAUSE_S = 10.0, 0.01
+LEAVE_S = 10.0
 BEFORE_OUR_OWN = 0.9
 """After this part of a turn's limit our own process ends the other and logs what that wrote, before it is ended."""
 OVER_GLOO = {"PAR4D_SHARED_MEMORY": "0"}
 """Some commits send between ranks of a host through shared memory unless this is set; here both sides take gloo."""
 LINES = 20
-"""So much of what a peer wrote is logged when it fails."""
+"""Lines of what a peer wrote that are logged when it fails."""
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
@@ -49,7 +49,7 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class ExternalSide:
-    """It is as LocalSide. Collective: every rank has its own. To be closed, which ends the process."""
+    """Side as LocalSide, in a process of its own. Collective: every rank has one. To be closed, which ends it."""
 
     def __init__(self, comparison: Comparison, case: Case, comm: Comm, launch: Launch) -> None:
         self._comparison, self._case, self._rank = comparison, case, launch.rank
@@ -101,22 +101,9 @@ class ExternalSide:
     def close(self) -> None:
         """End the process: it ends by itself when nobody holds the pipe any more."""
         self._pipe.close()
-        until = time.monotonic() + LEAVE_S
-        while not self._has_ended() and time.monotonic() < until:
-            time.sleep(PAUSE_S)
-        self._kill()
+        ends(self._process, time.monotonic() + LEAVE_S)
+        kill_group(self._process)
         self._output.close()
-
-    def _has_ended(self) -> bool:
-        """Say whether it has ended; its number stays its own until it is waited for (_kill)."""
-        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return self._process.returncode is not None or os.waitid(os.P_PID, self._process.pid, options) is not None
-
-    def _kill(self) -> None:
-        if self._process.returncode is None:  # once it has been waited for, its number may be another's
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # what it may have started, too
-        self._process.wait()
 
     def _begin(self, turn: Turn) -> None:
         self._turn, self._until = turn, time.monotonic() + BEFORE_OUR_OWN * turn.limit_s
@@ -149,7 +136,7 @@ class ExternalSide:
 
     def _stands_still(self) -> ContactError:
         """End it, as it may be unable to see that nobody holds its pipe any more, and say so."""
-        self._kill()
+        kill_group(self._process)
         self._log_last_lines()
         turn = self._turn
         return ContactError(

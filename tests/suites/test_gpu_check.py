@@ -17,6 +17,7 @@ import torch
 from forked_python import BRIEFLY, FIRST, forked_python
 from waiting import LONG_S
 
+from engine import processes
 from engine.peers.compare import compared
 from engine.peers.comparison import TOLERANCES
 from engine.peers.ranks import HeldJob
@@ -184,7 +185,7 @@ def test_what_is_ended_with_the_time_of_all_checks_is_not_run_and_keeps_what_was
     def over_with(found: str) -> None:
         file = tmp_path / "gpu-parts" / found
         clock = SimpleNamespace(sleep=time.sleep, monotonic=lambda: 9 * (file.exists() and file.stat().st_size > 0))
-        for module in (session, process):
+        for module in (session, processes):
             monkeypatch.setattr(module, "time", clock)
 
     monkeypatch.setattr(budget, "RESERVE_S", 0.0)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from waiting import LONG_S, heard
 
+from engine import processes
 from gpu_check import process
 
 ROOT = Path(__file__).parents[2]
@@ -25,8 +26,8 @@ os.write(held, b".")
 CHECK = """
 import sys
 from pathlib import Path
+from engine.processes import end_by_signals
 from gpu_check import process
-from gpu_check.process import end_by_signals
 
 end_by_signals()
 process.run(["part", sys.argv[1]], log=Path("log"), timeout_s=3600, environment={})
@@ -66,7 +67,7 @@ def test_what_a_part_leaves_behind_is_killed(
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     if code is None:
         clock = SimpleNamespace(sleep=time.sleep, monotonic=lambda: LONG_S * len(select.select([reader], [], [], 0)[0]))
-        monkeypatch.setattr(process, "time", clock)
+        monkeypatch.setattr(processes, "time", clock)
     ended = process.run(["part", str(pipe)], log=pipe.with_name("log"), timeout_s=LONG_S, environment={})
     assert ended.code == code, ended.last
     assert (heard(reader), heard(reader)) == (b".", b"")
@@ -92,7 +93,7 @@ def test_a_check_that_is_ended_or_loses_its_terminal_ends_its_part(pipe: Path, n
 def test_what_a_check_is_told_to_ignore_does_not_end_it() -> None:
     """As by nohup."""
     code = (
-        "import signal; from gpu_check.process import end_by_signals\n"
+        "import signal; from engine.processes import end_by_signals\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN); end_by_signals(); signal.raise_signal(signal.SIGHUP)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ci")])}

@@ -18,13 +18,13 @@ from forked_python import forked_python
 from running import reframe
 from waiting import LONG_S, until
 
+from engine import processes
 from engine.errors import RunError
 from night.command import main
 from night.procedure import nightly_tests, run, select
 from night.session import NightlyTest, NightRun
 from reports.nights.history import History, history
 from reports.nights.report import UNKNOWN
-from suites.base import running
 from systems import references
 
 ROOT = Path(__file__).parents[2]
@@ -164,8 +164,7 @@ def test_a_night_that_runs_out_of_time_ends_its_jobs_and_could_not_be_judged(tmp
             assert self.poll() is None
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
 
-    others = {name: getattr(subprocess, name) for name in ("DEVNULL", "TimeoutExpired")}
-    monkeypatch.setattr(running, "subprocess", SimpleNamespace(Popen=Hasty, **others))
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(Popen=Hasty, DEVNULL=subprocess.DEVNULL))
     long = ("--exclude", "WeakScaling|Validation|Bandwidth|Launch|Overlap", "-S", "Peak.time_budget_s=300")
     night = NightRun("n", "local", tmp_path, time.monotonic() + LONG_S, long)
     try:
