@@ -34,9 +34,9 @@ UNFINISHED = "The run ended before it could write its result: it was killed, or 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOCK_S = 5.0
 REPORT_S = 30.0
-"""A report may take so long on a slow file system, within the minute that NCCL's watchdog leaves."""
+"""Longest time for a report on a slow file system, within the minute that NCCL's watchdog leaves."""
 ONE_LAUNCH = timedelta(minutes=1)
-"""Ranks may start so far apart, their clocks' difference included."""
+"""Longest time between the starts of ranks, their clocks' difference included."""
 FOLLOWS = ", which may follow from the loss of another one"
 """Said of a rank that can't know: without a roster none sees another one's end."""
 
@@ -83,7 +83,7 @@ class Reporter(ABC, Generic[Kept]):
         self.roster: Roster | None = None
         """Processes of this host's ranks; None before the ranks have met."""
         self.bindings: Bindings | None = None
-        """Those of all ranks; known to rank 0, once the ranks have met."""
+        """Where all ranks are bound; known to rank 0, once they have met."""
         self._turn = threading.Lock()
         self._over = self._listens = False
 

@@ -1,4 +1,4 @@
-"""A benchmark has options, does what they ask for, and prints its figures as a table; to sample images is one, too."""
+"""Base of benchmarks: options, what they ask for, and a table of its figures; to sample images is one, too."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,22 +15,22 @@ from engine.result.schema import Result
 
 Kind = Literal["gemm", "matmul", "memory", "latency", "collectives", "p2p", "sample"]
 Table = tuple[Sequence[str], list[tuple[str, ...]]]
-"""It is a head and rows."""
+"""Head and rows."""
 FEWEST = 3
-"""Anything is repeated so many times at least: of fewer no spread is known."""
+"""Fewest repetitions of anything: of fewer no spread is known."""
 SMALLEST, LARGEST = 4096, 2**50
-"""A buffer has so many bytes at least, and fewer than so many."""
+"""Least bytes of a buffer, and more than the most."""
 
 
 class Benchmark(ABC):
-    """It measures one thing. Who inherits from it is a dataclass of its options."""
+    """Measurement of one thing; each kind is a dataclass of its options."""
 
     kind: ClassVar[Kind]
     dtype: str
     unmeasured: ClassVar[str]
-    """The reason begins so where nothing could be measured."""
+    """Beginning of the reason where nothing could be measured."""
     lost: ClassVar[str]
-    """The reason begins so where the ranks failed."""
+    """Beginning of the reason where the ranks failed."""
     between_ranks: ClassVar[bool] = False
     """If set, it measures what lies between ranks, and the result says which network that is."""
 

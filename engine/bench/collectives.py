@@ -45,7 +45,7 @@ BUFFERS = 6
 
 @dataclass(frozen=True, slots=True)
 class Collectives(Benchmark):
-    """It measures rings. message_bytes: of the largest; None takes USUAL_BYTES, or less where memory is small."""
+    """Bandwidths of rings. message_bytes: of the largest; None takes USUAL_BYTES, or less where memory is small."""
 
     message_bytes: float | None
     repeats: int
@@ -112,7 +112,7 @@ class Collectives(Benchmark):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """It says which groups communicate at once. apart: how far the ranks of a group are from each other. nodes: over
+    """Groups that communicate at once. apart: how far the ranks of a group are from each other. nodes: over
     how many a group spans. lengths: of messages in bytes, the largest first.
     """
 

@@ -37,7 +37,7 @@ FORMATS = {**DTYPES, TF32: torch.float32}
 
 @dataclass(frozen=True, slots=True)
 class Gemm(Benchmark):
-    """It measures products of square matrices. dtype: one of FORMATS. sizes: ascending."""
+    """Rates of products of square matrices. dtype: one of FORMATS. sizes: ascending."""
 
     dtype: str
     sizes: tuple[int, ...]

@@ -29,7 +29,7 @@ WAYS: dict[str, tuple[Launched, ...]] = {"cpu": ("dispatch",), "cuda": ("dispatc
 
 @dataclass(frozen=True, slots=True)
 class Latency(Benchmark):
-    """It measures launches. samples: of each way to launch."""
+    """Times of launches. samples: of each way to launch."""
 
     samples: int
 

@@ -26,7 +26,7 @@ from engine.tuning.tune import time_again, tune
 
 @dataclass(frozen=True, slots=True)
 class Matmul(Benchmark):
-    """It times a rank's products. sequences: of a micro-batch. micro_batches: of a step. twice: whether the products
+    """Times of a rank's products. sequences: of a micro-batch. micro_batches: of a step. twice: whether the products
     are timed once more after the choice.
     """
 

@@ -5,19 +5,24 @@ cache, unless the memory is too small or another size was asked for; the result 
 """
 
 import logging
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from engine.bench.benchmark import FEWEST, SMALLEST, Benchmark, Table, check_budget, check_buffer, check_repeats
-from engine.bench.stream import KERNELS, Arrays
 from engine.bench.world import Unmeasurable, World
 from engine.comm.launch import Launch
-from engine.measure.caches import last_level_bytes
+from engine.measure.machine import read_or_nothing
+from engine.measure.sample import sample
+from engine.openmp import cores
 from engine.result.device import Stream, StreamKernel
+from engine.result.metrics import memory_bandwidth
 from engine.result.schema import Result
 
 log = logging.getLogger(__name__)
@@ -28,9 +33,107 @@ ALONE_S, TOGETHER_S = 0.01, 0.2  # of one sample: together, long against the tur
 TOLERANCE = 1e-9
 
 
+DTYPE = torch.float64
+SCALAR = math.sqrt(2) - 1
+"""With it a round of all kernels leaves `a` as it was, so that the numbers never grow: s a + s (a + s a) = a."""
+SAMPLED = 1000
+
+Name = Literal["copy", "scale", "add", "triad"]
+
+
+PROCESSORS = Path("/sys/devices/system/cpu")
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Kernel of STREAM (J. D. McCalpin, Sustainable Memory Bandwidth in High Performance Computers).
+
+    arrays: that it reads and writes in all.
+    """
+
+    name: Name
+    arrays: int
+
+
+KERNELS = (Kernel("copy", 2), Kernel("scale", 2), Kernel("add", 3), Kernel("triad", 3))
+
+
+class Arrays:
+    """Three arrays of so many bytes each. No kernel reads what it writes, so it may be called any number of
+    times. Raises torch.OutOfMemoryError, or RuntimeError on a host without the memory.
+    """
+
+    def __init__(self, array_bytes: int, device: torch.device) -> None:
+        count = array_bytes // DTYPE.itemsize
+        self.array_bytes = count * DTYPE.itemsize
+        # All different, and first touched by the thread that will use them.
+        self._a = torch.linspace(1.0, 2.0, count, dtype=DTYPE, device=device)
+        self._b, self._c = torch.empty_like(self._a), torch.empty_like(self._a)
+        self._first = self._sample(self._a)
+        self._calls: dict[Name, Callable[[], torch.Tensor]] = {
+            "copy": lambda: self._c.copy_(self._a),
+            "scale": lambda: torch.mul(self._c, SCALAR, out=self._b),
+            "add": lambda: torch.add(self._a, self._b, out=self._c),
+            "triad": lambda: torch.add(self._b, self._c, alpha=SCALAR, out=self._a),
+        }
+
+    def rate(self, kernel: Kernel, window_s: float) -> float:
+        """Call until the window has passed, once at least; return bytes/s."""
+        call, calls, device_s, passed_s, start = self._calls[kernel.name], 0, 0.0, 0.0, time.perf_counter()
+        while not calls or passed_s < window_s:
+            device_s += self._timed(call)
+            calls += 1
+            passed_s = time.perf_counter() - start
+        return memory_bandwidth(kernel.arrays, self.array_bytes, calls, device_s or passed_s)
+
+    def error(self) -> float:
+        """Return how far, relatively, both ends of the arrays are from what they should hold after whole rounds."""
+        a = self._first
+        pairs = ((self._a, a), (self._b, SCALAR * a), (self._c, (1 + SCALAR) * a))
+        return max(
+            float(((self._sample(array) - right) / right).abs().max().nan_to_num(math.inf)) for array, right in pairs
+        )
+
+    @staticmethod
+    def _sample(array: torch.Tensor) -> torch.Tensor:
+        return torch.cat((array[:SAMPLED], array[-SAMPLED:]))
+
+    def _timed(self, call: Callable[[], torch.Tensor]) -> float:
+        """Call once; return its seconds on a CUDA device, and 0 on processors, where the host's clock tells."""
+        if self._a.device.type != "cuda":
+            call()
+            return 0.0
+        return sample(call, 1, self._a.device)
+
+
+def last_level_bytes(device: torch.device) -> int | None:
+    """Return the last cache's bytes, of all processors that this process may use or a CUDA device; None if unknown.
+
+    Arrays that fit in it say nothing of the memory.
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).L2_cache_size)
+    return of_processors(cores())
+
+
+def of_processors(numbers: frozenset[int], folder: Path = PROCESSORS) -> int | None:
+    """Add up the caches of the highest level, each once however many processors share it, as Linux tells them."""
+    caches: dict[tuple[int, str], int] = {}
+    for number in numbers:
+        for index in (folder / f"cpu{number}" / "cache").glob("index*"):
+            level, size, shared = (
+                read_or_nothing(index / name).strip() for name in ("level", "size", "shared_cpu_list")
+            )
+            if level.isdecimal() and size[:-1].isdecimal() and size[-1] in UNITS:
+                caches[int(level), shared] = int(size[:-1]) * UNITS[size[-1]]
+    last = max((level for level, _ in caches), default=0)
+    return sum(size for (level, _), size in caches.items() if level == last) or None
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryBandwidth(Benchmark):
-    """It measures STREAM. array_bytes: of each array; None goes by the cache. repeats: of each kernel, fewer where the
+    """Bandwidth by STREAM. array_bytes: of each array; None goes by the cache. repeats: of each kernel, fewer where the
     budget ends.
     """
 

@@ -51,7 +51,7 @@ WORDS: dict[Operation, str] = {"message": "message", "all_reduce": "all-reduce"}
 
 @dataclass(frozen=True, slots=True)
 class P2P(Benchmark):
-    """It measures transfers. backends: back ends; None takes those that are there. lengths: in bytes, ascending."""
+    """Times of transfers. backends: back ends; None takes those that are there. lengths: in bytes, ascending."""
 
     backends: tuple[Backend, ...] | None
     lengths: tuple[int, ...]
@@ -120,7 +120,7 @@ class P2P(Benchmark):
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """These back ends do the same in turns. parties: the ranks that do, by back end."""
+    """Back ends that do the same in turns. parties: the ranks that do, by back end."""
 
     operation: Operation
     nodes: int

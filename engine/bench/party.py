@@ -1,4 +1,4 @@
-"""Some of a job's ranks communicate among each other, over a back end of their own."""
+"""Groups of a job's ranks that communicate among each other, over a back end of their own."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -18,8 +18,7 @@ Connect = Callable[[Grid, torch.device, timedelta, Sequence[int]], Backend]
 
 
 class Party:
-    """It communicates in that one of several groups that this rank is in; a rank that is in none sends nothing. All
-    ranks make it at once.
+    """Group of this rank, one of several; a rank that is in none sends nothing. All ranks make it at once.
 
     connect: makes the back end of this rank's group.
     """

@@ -1,4 +1,4 @@
-"""All ranks take samples together, of as many calls as a clock needs, within a time that measurements share."""
+"""Samples that all ranks take together, of as many calls as a clock needs, within a time that measurements share."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ MOST_CALLS = 1000
 
 
 class Samples(Sampled):
-    """They have the seconds of the slowest rank, and average_s, the median of what the ranks that took part needed on
+    """Seconds of the slowest rank, and average_s, the median of what the ranks that took part needed on
     average. processor_s: the median of what a call takes of all ranks' processors together.
     """
 
@@ -25,11 +25,11 @@ class Samples(Sampled):
 
 
 _Sample = tuple[float, float, float]
-"""It is a call's seconds on the slowest rank and on average, and what it takes of all ranks' processors."""
+"""Call's seconds on the slowest rank and on average, and what it takes of all ranks' processors."""
 
 
 class Sampler:
-    """It takes samples of so many measurements, one after another, which share the time. Its methods are collective."""
+    """Taker of samples of so many measurements, one after another, which share the time. Its methods are collective."""
 
     def __init__(self, world: World, repeats: int, time_budget_s: float, measurements: int = 1) -> None:
         self._world, self._repeats, self._budget_s, self._left = world, repeats, time_budget_s, measurements

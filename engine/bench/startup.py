@@ -23,12 +23,12 @@ from engine.placement import Placement
 
 CPU = torch.device("cpu")
 CONNECTIONS, DRAWINGS = 7, 5
-"""Each is repeated so many times."""
+"""Repetitions of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """It says what connecting takes. times_s: of each repetition. grown_bytes: by how much the process's peak memory
+    """Cost of connecting. times_s: of each repetition. grown_bytes: by how much the process's peak memory
     grew over all of them.
     """
 
@@ -42,7 +42,7 @@ class Startup:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointListing:
-    """It says what it takes to list a checkpoint's contents. own_s: until the middle rank of the grid knows what it
+    """Cost of listing a checkpoint's contents. own_s: until the middle rank of the grid knows what it
     writes. table_s: until rank 0 knows so of every rank and has written it, into table_bytes. Both come with the bytes
     by which the process's peak memory grew.
     """
@@ -63,7 +63,7 @@ class CheckpointListing:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """It says how long initial values take. drawn_s: of each repetition, for as many elements."""
+    """Time of initial values. drawn_s: of each repetition, for as many elements."""
 
     elements: int
     drawn_s: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""The ranks of a job measure together, as they share cores, caches and power; one rank alone is a job, too."""
+"""Ranks of a job that measure together, as they share cores, caches and power; one rank alone is a job, too."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -14,16 +14,16 @@ from engine.measure.memory import forget_peak, free_bytes
 from engine.training.gathered import turns
 
 LOST = (RuntimeError, ContactError)
-"""One of these is raised where another rank doesn't answer any more."""
+"""Errors that are raised where another rank doesn't answer any more."""
 Made = TypeVar("Made")
 
 
 class Unmeasurable(Exception):
-    """It says why there is no figure, as the end of a sentence. It is raised on all ranks."""
+    """Reason why there is no figure, as the end of a sentence. Raised on all ranks."""
 
 
 class World:
-    """It compares what ranks find. Its methods are collective, except those about this rank's memory.
+    """Comparison of what ranks find. Its methods are collective, except those about this rank's memory.
 
     on_machine: how many ranks share this rank's machine. turns: how many share its core.
     """

@@ -1,5 +1,6 @@
-"""Ranks tell each other short texts here, and why one of them could not do its part."""
+"""Short texts that ranks give each other, and why one of them could not do its part."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -7,11 +8,11 @@ from datetime import timedelta
 import torch
 from torch import distributed as dist
 
+from engine.comm.contact import Line
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.comm.meeting import meet
-from engine.comm.told import told_by_first
-from engine.errors import ContactError, EngineError, RunError
+from engine.errors import ContactError, EngineError, RunError, UsageError
 
 NAME_BYTES, REASON_BYTES = 256, 600
 
@@ -57,3 +58,26 @@ def said_by_first(launch: Launch, say: Callable[[], str], doing: str, *, meeting
     """
     store = dist.PrefixStore("said by rank 0", meet(launch, meeting_s))
     return told_by_first(launch, store, say, doing, timedelta(seconds=limit_s))
+
+
+def told_by_first(launch: Launch, store: dist.Store, say: Callable[[], str], doing: str, limit: timedelta) -> str:
+    """Give the text that rank 0 alone makes to all ranks.
+
+    store: of all ranks, for this text alone. doing: ends the sentence "rank 1 lost contact with rank 0". Raises the
+    UsageError of rank 0 on all of them, or LostContact where rank 0 says nothing in time.
+    """
+    ranks = range(launch.world_size)
+    with Line(launch.rank, doing, ranks[1:] if launch.rank == 0 else ranks[:1], "store").held():
+        if launch.rank == 0:
+            try:
+                store.set("words", json.dumps({"text": say()}))
+            except UsageError as error:
+                store.set("words", json.dumps({"refusal": str(error)}))
+        store.wait(["words"], limit)
+        words: dict[str, str] = json.loads(store.get("words"))
+        if "refusal" in words:
+            store.set(f"read by {launch.rank}", "")
+            if launch.rank == 0:  # the store may end with it
+                store.wait([f"read by {rank}" for rank in ranks], limit)
+            raise UsageError(words["refusal"])
+    return words["text"]

@@ -1,4 +1,4 @@
-"""The funnel asks this of a back end; the calls of torch.distributed that back ends share are here, too."""
+"""Protocol of back ends, and the calls of torch.distributed that they share."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -16,7 +16,7 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 
 class Channel(Protocol):
-    """A channel is one lane of an axis: it holds the process group of its ranks, and sends over it."""
+    """Lane of an axis: the process group of its ranks, over which it sends."""
 
     def start(
         self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
@@ -30,7 +30,7 @@ class Channel(Protocol):
 
 
 class Backend(Protocol):
-    """A back end gives a Comm its rank and its channels."""
+    """Source of a Comm's rank and channels."""
 
     rank: int
 
@@ -41,7 +41,7 @@ class Backend(Protocol):
 def launch(
     kind: Kind, group: dist.ProcessGroup, source: Tensor, target: Tensor, peer: int | None, *, async_op: bool
 ) -> dist.Work | None:
-    """Hand it to torch.distributed. SEND and RECV are always asynchronous."""
+    """Hand a collective or message to torch.distributed. SEND and RECV are always asynchronous."""
     if kind is Kind.ALL_GATHER:
         return all_gather(target, source, group=group, async_op=async_op)
     if kind is Kind.REDUCE_SCATTER:

@@ -1,4 +1,4 @@
-"""Kinds name what can be sent, and lanes what it is sent on."""
+"""Kinds of collectives and messages, and the lanes on which they are sent."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from engine.grid import CUTTING_STAGES, SHARDING, Axis
 
 
 class Kind(StrEnum):
-    """A kind is a collective of Algorithm 1 (axonn-sc24), or a message between two ranks of an axis.
+    """Collective of Algorithm 1 (axonn-sc24), or message between two ranks of an axis.
 
     MAX_REDUCE is the all-reduce of a softmax's maximum.
     """
@@ -24,8 +24,7 @@ IN_PLACE = (Kind.ALL_REDUCE, Kind.MAX_REDUCE, *POINT_TO_POINT)
 
 
 class Lane(StrEnum):
-    """A lane says what a collective is for: a small gather that is needed soon mustn't wait behind reductions that are
-    in no hurry.
+    """Purpose of a collective: a small gather that is needed soon mustn't wait behind reductions that are in no hurry.
 
     Each axis and lane is a process group of its own. NCCL runs those of one lane in their order, gloo two at a time.
     """
@@ -37,9 +36,9 @@ class Lane(StrEnum):
 
 
 LANES = {SHARDING: (Lane.MAIN, Lane.GATHER), CUTTING_STAGES: (Lane.MAIN, Lane.FORWARD, Lane.BACKWARD)}
-"""Axes that aren't here have only MAIN."""
+"""Lanes of axes; others have only MAIN."""
 OF_MESSAGES = (Lane.FORWARD, Lane.BACKWARD)
-"""These carry messages of one direction each, so that neither direction waits for the other, and no collectives."""
+"""Lanes for messages of one direction each, so that neither direction waits for the other, and for no collectives."""
 
 
 def lane_name(axis: Axis, lane: Lane) -> str:
@@ -49,4 +48,4 @@ def lane_name(axis: Axis, lane: Lane) -> str:
 
 NAMES_OF_MESSAGES = frozenset(lane_name(CUTTING_STAGES, lane) for lane in OF_MESSAGES)
 AXIS_OF_LANE = {lane_name(axis, lane): axis for axis in Axis for lane in LANES.get(axis, (Lane.MAIN,))}
-"""It gives the axis of every lane by the lane's name."""
+"""Axis of every lane, by the lane's name."""

@@ -1,4 +1,4 @@
-"""A rank says this when other ranks are out of its reach. No torch."""
+"""Loss of contact: what a rank says when others are out of its reach. No torch."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from engine.errors import ContactError, first_line, is_out_of_memory
 
 NAMED = 8
-"""Of more ranks only some are named."""
+"""Ranks that are named of many."""
 
 
 class LostContact(ContactError):
-    """A collective failed or was not answered in time: other ranks of its group are gone, stand still or wait."""
+    """Collective that failed or was not answered in time: other ranks of its group are gone, stand still or wait."""
 
     def __init__(self, line: "Line", error: Exception) -> None:
         self._line = line
@@ -24,9 +24,7 @@ class LostContact(ContactError):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line is how one rank reaches others. where: on which axis, or in doing what. backend: whose own words
-    follow.
-    """
+    """Way from one rank to others. where: on which axis, or in doing what. backend: whose own words follow."""
 
     rank: int
     where: str

@@ -1,4 +1,4 @@
-"""torch's fake back end runs any one rank of any grid alone, on the CPU or on the meta device, and sends nothing.
+"""torch's fake back end: any one rank of any grid runs alone, on the CPU or on the meta device, and sends nothing.
 
 What comes out has the right shape and no meaning.
 """
@@ -26,7 +26,7 @@ def fake_group(grid: Grid, rank: int) -> Iterator[None]:
 
 
 class FakeChannel:
-    """A process group whose other ranks don't exist. Its work takes no callbacks and is never seen to complete."""
+    """Process group whose other ranks don't exist. Its work takes no callbacks and is never seen to complete."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group

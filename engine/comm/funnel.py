@@ -28,12 +28,12 @@ from engine.measure.memory import free_host_bytes
 from engine.measure.recorder import Recorder
 
 SOON_S, POLL_S = 2e-5, 5e-4
-"""Messages of back ends that don't notify are asked for so often: at first, and after a while."""
+"""Pauses between two looks for messages, of back ends that don't notify: at first, and after a while."""
 DEFAULT_TIMEOUT = timedelta(minutes=10)
 
 
 class Comm:
-    """A Comm holds this rank's place on the grid and its channels, one an axis and lane; an axis of size 1 has none.
+    """Place of this rank on the grid and its channels, one an axis and lane; an axis of size 1 has none.
 
     Unless a backend is given, torch.distributed's default process group has to be there, of grid.size ranks.
     """

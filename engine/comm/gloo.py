@@ -1,4 +1,4 @@
-"""gloo carries collectives between CPUs; the host waits for its asynchronous work."""
+"""Collectives between CPUs over gloo, for whose asynchronous work the host waits."""
 
 import threading
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from engine.measure.pending import Pending
 
 
 class Lookout:
-    """It is a thread that waits for messages of one channel, in the order in which they come: gloo says of a message
-    only to who waits that it has come. The thread begins with the first message.
+    """Thread that waits for messages of one channel, in the order in which they come, from the first one on: gloo says
+    only to who waits that a message has come.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Lookout:
 
 
 class Arrival(Arriving):
-    """It is a message that is awaited: by whoever calls it, or from watch() on by a lookout."""
+    """Message that is awaited: by whoever calls it, or from watch() on by a lookout."""
 
     def __init__(self, work: dist.Work, line: Line, lookout: Lookout) -> None:
         self._work, self._line, self._lookout = work, line, lookout
@@ -78,7 +78,7 @@ class Arrival(Arriving):
 
 
 class GlooChannel:
-    """A process group of gloo, which carries out two of its collectives at a time on threads of its own."""
+    """Process group of gloo, which carries out two of its collectives at a time on threads of its own."""
 
     def __init__(self, group: dist.ProcessGroup, line: Line) -> None:
         self._group, self._line, self._lookout = group, line, Lookout()

@@ -12,8 +12,7 @@ from engine.comm.collective import OF_MESSAGES, Lane
 from engine.comm.contact import Line
 from engine.comm.fake import FakeChannel
 from engine.comm.gloo import GlooChannel
-from engine.comm.nccl import CudaStreams, NcclChannel, group_options
-from engine.comm.nccl_messages import NcclMessages, groups_of
+from engine.comm.nccl import CudaStreams, NcclChannel, NcclMessages, group_options, groups_of
 from engine.errors import RunError
 from engine.grid import Axis, Grid
 

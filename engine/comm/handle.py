@@ -1,4 +1,4 @@
-"""A handle is what is left of a collective for its caller to wait for, and Outstanding has those of a rank."""
+"""Handles, by which callers wait for their collectives, and those of a rank that are outstanding."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from engine.measure.clock import Stamp
 from engine.measure.pending import Pending
 
 Call = tuple[Kind, Axis, Lane]
-"""A call is what is reported of one collective."""
+"""What is reported of one collective."""
 
 
 class Arriving(ABC):
-    """It is a wait for a message that can be looked at before: not every back end's can."""
+    """Wait for a message that can be looked at before: not every back end's can."""
 
     @abstractmethod
     def __call__(self) -> None:
@@ -32,8 +32,8 @@ class Arriving(ABC):
 
 
 class Outstanding:
-    """A thread that observes a rank sees here what its collectives are at, also while the main one stands still, which
-    writes these plain attributes at every collective, without a lock.
+    """State of a rank's collectives for a thread that observes it, also while the main one stands still, which writes
+    these plain attributes at every collective, without a lock.
 
     in_flight: handles that are still to be waited for. moves: rises with each that is issued, and each whose wait has
     ended. awaited: the one in whose wait the host stands now. unconfirmed: the last that was issued since the host last
@@ -57,8 +57,8 @@ class Outstanding:
 
 
 class Handle:
-    """A handle keeps the buffers of a collective that was issued until wait(), which is called exactly once, or until
-    let_go() before that.
+    """Keeper of a collective's buffers from its issue until wait(), which is called exactly once, or until let_go()
+    before that.
 
     sent: the input buffer. finish: waits for the result; None if it is there already. call: what it is, as
     outstanding notes it. pending: the moments of this collective that a recorder wants.

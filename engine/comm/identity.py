@@ -1,4 +1,4 @@
-"""Ranks that meet ask each other who they are: a port that two jobs derive alike, or a node with other code, would
+"""Identity of ranks that meet, which they compare: a port that two jobs derive alike, or a node with other code, would
 otherwise give numbers that no run has.
 
 Each rank asks rank 0's store once, for some hundred bytes, where it asks for the meeting's place anyway.
@@ -27,7 +27,7 @@ ENGINE = Path(__file__).parents[1]
 
 
 class Identity(NamedTuple):
-    """Who a rank is, as far as all of a job's ranks are alike."""
+    """Traits of a rank in which all of a job's ranks are alike."""
 
     job: Mapping[str, str]
     """Names of the job and of its user, by who gave them: a rank may lack some that others have."""

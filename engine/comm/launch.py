@@ -1,4 +1,4 @@
-"""This process learns its rank from the environment of whichever launcher started it (launchers.py), or is one rank.
+"""Place of this process among all, by the environment of whichever launcher started it (launchers.py), or alone.
 
 MASTER_ADDR and MASTER_PORT win where they are set.
 """

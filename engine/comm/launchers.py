@@ -93,8 +93,8 @@ LAUNCHERS = (
     ),
     SRUN,
 )
-"""Those that others start come first: Open MPI's and MPICH's daemons are started by srun, Flux and jsrun run in jobs of
-Slurm, and srun, flux and jsrun set the variables of PMI and MPI, too.
+"""Launchers that others start come first: Open MPI's and MPICH's daemons are started by srun, Flux and jsrun run in
+jobs of Slurm, and srun, flux and jsrun set the variables of PMI and MPI, too.
 """
 STRANGERS = {
     "PMIX_RANK": "a launcher of PMIx", "ALPS_APP_PE": "aprun", "HOROVOD_RANK": "horovodrun", "MP_CHILD": "poe",

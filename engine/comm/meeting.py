@@ -1,4 +1,4 @@
-"""The ranks of a launch meet at its master, say who they are, and make torch.distributed's default group."""
+"""Rendezvous of a launch's ranks, who say who they are and make torch.distributed's default group."""
 
 import os
 import resource
@@ -11,7 +11,6 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from engine.comm import watchdog
 from engine.comm.identity import Identity, difference, other_job
 from engine.comm.launch import JOB_IDS, Launch
 from engine.errors import ContactError, UsageError, first_line
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
     from engine.result.binding import Bindings
 
 MEETING_S = 1200.0
-"""All ranks have so long to come: thousands of them load torch from one file system."""
+"""Longest time for all ranks to come: thousands of them load torch from one file system."""
 NO_PORT = ("EADDRINUSE", "EACCES")
 """Names of the system's errors for a port that another program has, and for one that isn't for everyone."""
 ALL_HERE, REFUSAL = "all are here", "refusal"
 RESOLVE_S, RESOLVE_PAUSE_S = 10.0, 1.0
-"""A name server that doesn't answer is asked for so long, and so often: thousands of ranks ask it at once."""
+"""Time for which a name server that doesn't answer is asked, and the pause between, as thousands of ranks ask it."""
 PARENT_PAUSE_S = 1.0
 FAREWELL_S, PAUSE_S = 10.0, 0.05
-"""Rank 0 waits so long for others to hear why they don't go on, and looks so often."""
+"""Longest time that rank 0 waits for others to learn why they don't go on, and its pause between two looks."""
 
 
 class NotMet(ContactError):
@@ -63,6 +62,7 @@ def init_process_group(
     from torch import distributed as dist
 
     from engine.comm.binding import exchange
+    from engine.comm.nccl import configure_watchdog
 
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -70,7 +70,7 @@ def init_process_group(
     if launch.world_size > 1:
         open_many_files()
         if backend == "nccl":
-            watchdog.configure(os.environ, launch.world_size)
+            configure_watchdog(os.environ, launch.world_size)
     given = store is not None
     if store is None and launch.world_size > 1:
         store = meet(launch, meeting_s)
@@ -85,7 +85,7 @@ def init_process_group(
 
 
 class Met(NamedTuple):
-    """What a rank knows once all ranks of a launch have met."""
+    """Knowledge of a rank once all ranks of a launch have met."""
 
     bindings: "Bindings | None"
     """How all are bound; None but on rank 0."""

@@ -7,7 +7,7 @@ Three rules keep memory right without a host synchronisation:
     until then the handle keeps both buffers, so that the allocator can't give their memory to anybody
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,11 +20,24 @@ from torch import Tensor
 from engine.comm.backend import launch, nothing
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.contact import Line
+from engine.comm.handle import Arriving
 from engine.measure.pending import Pending
+
+LOOK_EVERY = "TORCH_NCCL_COORD_CHECK_MILSEC"
+RECORD, OLD_RECORD = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
+"""Variables that say how many collectives are recorded; of both names the first counts."""
+FEW = 1000
+"""Ranks for which torch's own choices do."""
+LOOKS_PER_S = 1000
+"""Looks into the store by all ranks together."""
+RECORDED, LEAST_RECORDED = 2000, 250
+"""Collectives that a rank records: unasked, and at least. CUDA queues about a thousand launches, mostly compute, and
+so far the host is ahead of what hangs.
+"""
 
 
 class CudaStreams:
-    """All that this file asks of a CUDA device's streams goes through here."""
+    """Only door to a CUDA device's streams in this file."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -53,7 +66,7 @@ def group_options(timeout: timedelta) -> Any:
 
 @dataclass(slots=True)
 class _Messages:
-    """These sends and receives are launched together. ready: all their buffers are; done: of their launch."""
+    """Sends and receives that are launched together. ready: all their buffers are; done: of their launch."""
 
     ops: list[dist.P2POp] = field(default_factory=list)
     collectives: list[Pending] = field(default_factory=list)
@@ -62,7 +75,7 @@ class _Messages:
 
 
 class NcclChannel:
-    """It is a process group of NCCL with a stream of its own: one communicator, which has to see one order."""
+    """Process group of NCCL with a stream of its own: one communicator, which has to see one order."""
 
     def __init__(self, group: dist.ProcessGroup, streams: CudaStreams, line: Line) -> None:
         self._group, self._streams, self._lane, self._line = group, streams, streams.lane(), line
@@ -138,3 +151,90 @@ class NcclChannel:
         with self._line.held():
             for work in dist.batch_isend_irecv(ops):
                 work.wait()  # the stream does, not the host
+
+
+def groups_of(ranks: int) -> int:
+    """Say how many groups the messages of so many ranks take."""
+    return 2 if ranks == 2 else 1
+
+
+class NcclMessages:
+    """Channel for the messages of one direction of a pipeline, each of which begins at once.
+
+    torch has a communicator and a stream for each pair of ranks of a group, and orders them as NcclChannel does. Two
+    things would have stages wait for each other for ever:
+
+        torch makes a pair's communicator at its first message, while the host of either waits for the other. Two
+        stages that each post a receive of their own direction first would both wait. So all pairs are connected
+        beforehand, in one order.
+
+        A communicator carries its messages one after the other, whoever sends them. Between two stages with several
+        chunks each, activations go both ways, and a receive that is posted ahead would keep back what the other waits
+        for. So two ranks have a group for what either sends. Of more stages a pair has one way only.
+
+    All ranks of the groups make it at once, as that connects them. groups: groups_of() their ranks.
+    """
+
+    def __init__(self, groups: Sequence[dist.ProcessGroup], device: torch.device, line: Line) -> None:
+        self._groups, self._line = groups, line
+        self._own = groups[0].rank()
+        token = torch.zeros(1, dtype=torch.uint8, device=device)
+        for sender, receiver in _pairs(groups[0].size()):
+            if sender == self._own:
+                self._launch(Kind.SEND, token, receiver)()
+            elif receiver == self._own:
+                self._launch(Kind.RECV, token, sender)()
+
+    def start(
+        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
+    ) -> "Message":
+        """See Channel. source and target are the same buffer."""
+        assert peer is not None
+        return self._launch(kind, target, peer)
+
+    def _launch(self, kind: Kind, buffer: Tensor, peer: int) -> "Message":
+        sender = self._own if kind is Kind.SEND else peer
+        group = self._groups[sender % len(self._groups)]
+        with self._line.held():
+            return Message(launch(kind, group, buffer, buffer, peer, async_op=True), self._line)
+
+
+class Message(Arriving):
+    """Message on its way, on a stream of torch's."""
+
+    def __init__(self, work: dist.Work | None, line: Line) -> None:
+        assert work is not None
+        self._work, self._line = work, line
+
+    def __call__(self) -> None:
+        """Have the computing stream wait for it."""
+        with self._line.held():
+            self._work.wait()
+
+    def arrived(self) -> bool:
+        """Say whether it is there."""
+        return self._work.is_completed()
+
+
+def _pairs(ranks: int) -> Iterator[tuple[int, int]]:
+    """List neighbours on the ring in an order in which most of them connect at the same time.
+
+    >>> list(_pairs(4))
+    [(0, 1), (2, 3), (1, 2), (3, 0)]
+    """
+    for sender in sorted(range(ranks), key=lambda rank: rank % 2):
+        yield sender, (sender + 1) % ranks
+
+
+def configure_watchdog(environ: MutableMapping[str, str], ranks: int) -> None:
+    """Have so many ranks ask and write about as much together as FEW do. What the user has set stays.
+
+    The monitor of torch's watchdog has every rank look into rank 0's store each second, and when a collective fails
+    every rank writes its flight recorder to the user's home. Names and defaults are those of torch 2.13
+    (ProcessGroupNCCL.hpp, FlightRecorder.hpp); an older one takes no notice of a name that it doesn't know.
+    """
+    if ranks <= FEW:
+        return
+    environ.setdefault(LOOK_EVERY, str(1000 * ranks // LOOKS_PER_S))
+    if not {RECORD, OLD_RECORD} & environ.keys():
+        environ[RECORD] = str(max(LEAST_RECORDED, RECORDED * FEW // ranks))

@@ -1,4 +1,4 @@
-"""A back end says which network carries messages between nodes: NCCL and RCCL in their own log, gloo by its variables.
+"""Network between nodes, as the back end names it: NCCL and RCCL in their own log, gloo by its variables.
 
 On a machine whose network NCCL reaches only by a plugin, NCCL without it takes TCP sockets and tells its log alone, and
 every number is that of another network. So the log is turned on before NCCL's first use, and read at the end of a run:
@@ -32,9 +32,9 @@ USING = re.compile(r"\bUsing network (\S.{0,39}?)\s*$", re.MULTILINE)
 CHANNEL = re.compile(r"\bvia NET/(\S.{0,39}?)/\d+(?:\(\d+\))?(/GDRDMA)?(?![\w(])")
 SOCKETS = re.compile(r"\bNET/Socket : Using (\[0\].*)$", re.MULTILINE)
 FIELD_BYTES = 80
-"""Each text has so many, by which a rank passes on to the others what it heard."""
+"""Most bytes of each text by which a rank passes on to the others what it heard."""
 UNSAFE = re.compile(r"[^ !#-\[\]-~]")
-"""These characters take more than one byte in JSON."""
+"""Characters that take more than one byte in JSON."""
 DEVICE = re.compile(r"\[\d+\]([\w.-]{1,20}):")
 PROVIDER = re.compile(r"\bNET/OFI Selected [Pp]rovider is ([\w.-]{1,20})")
 PLUGIN = re.compile(r"\bNET/OFI (?:Using|Initializing) (aws-ofi-[nr]ccl \S{1,20})")
@@ -43,7 +43,7 @@ LIBRARY = re.compile(r"\b([NR]CCL) version\s*:?\s*(\d\S{0,30})")
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """It is what one rank's back end said; None where it said nothing.
+    """Words of one rank's back end; None where it said nothing.
 
     network: as its log calls it, such as Socket, IB or AWS Libfabric. interfaces: those of TCP, by their names.
     provider: libfabric's, such as cxi. gpu_direct: whether network devices access device memory themselves, on all of

@@ -18,7 +18,7 @@ from torch.autograd import profiler
 
 
 class _Allocations(profiler.profile):
-    """It notes allocations, and operators only of a kind that doesn't run here: there are many, and none is looked at.
+    """Notes of allocations, and of operators of a kind that doesn't run here: there are many, and none is looked at.
     That of torch.profiler would load the compiler.
     """
 
@@ -28,7 +28,7 @@ class _Allocations(profiler.profile):
 
 
 class Allocated:
-    """It watches allocations while it is entered; peak_bytes is set when it is left without an error.
+    """Watch over allocations while it is entered; peak_bytes is set when it is left without an error.
 
     Counted is what the work allocates beyond what was there when it began. On processors torch's profiler tells every
     allocation of a tensor; what libraries take for themselves while they multiply is not among them.

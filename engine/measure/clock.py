@@ -1,4 +1,4 @@
-"""Clocks stamp moments of a rank's work; at one moment of a step the host waits for a device."""
+"""Clocks, which stamp moments of a rank's work; at one moment of a step the host waits for a device."""
 
 import sys
 import time
@@ -20,7 +20,7 @@ def stamp_promptly() -> None:
 
 
 class Clock(Protocol):
-    """It stamps moments, which only the clock that made them can compare."""
+    """Maker of stamps, which only the clock that made them can compare."""
 
     def stamp(self) -> Stamp:
         """Return the present moment."""
@@ -36,7 +36,7 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """It reads the host's time. Of work on a CUDA device, which the host runs ahead of, stamp_end() alone tells."""
+    """Clock by the host's time. Of work on a CUDA device, which the host runs ahead of, stamp_end() alone tells."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self._device = torch.device(device)
@@ -59,7 +59,7 @@ class HostClock:
 
 
 class EventClock:
-    """It records timing events on the current stream of a CUDA device.
+    """Clock by timing events on the current stream of a CUDA device.
 
     Making one takes longer than recording it, so they are used again once they are forgotten.
     """

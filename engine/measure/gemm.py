@@ -32,7 +32,7 @@ def full_precision(*, tf32: bool = False) -> Iterator[None]:
 
 
 class GemmTimer:
-    """It times products of two n x n matrices of random numbers, as zeros are faster. Raises torch.OutOfMemoryError.
+    """Timer of products of two n x n matrices of random numbers, as zeros are faster. Raises torch.OutOfMemoryError.
 
     mode: how both factors lie in memory, N row by row and T column by column.
     """

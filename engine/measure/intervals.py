@@ -1,4 +1,4 @@
-"""Intervals are stretches of time that may meet. No torch."""
+"""Intervals of time, which may meet. No torch."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence

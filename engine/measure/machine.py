@@ -12,7 +12,7 @@ from pathlib import Path
 
 LOOPBACK = "lo"
 SYSFS = "PAR4D_SYSFS"
-"""This variable says where sysfs is, if not at /sys: in a container, and in tests."""
+"""Variable that says where sysfs is, if not at /sys: in a container, and in tests."""
 
 
 def machine_name() -> str:

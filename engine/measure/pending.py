@@ -1,4 +1,4 @@
-"""A collective is pending between its issue and the end of the wait for it: its moments are stamps, then seconds."""
+"""Collectives between their issue and the end of the wait for them: their moments as stamps, then as seconds."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from engine.measure.clock import Clock, Stamp
 
 MESSAGES = ("send", "recv")
-"""These kinds are between two ranks."""
+"""Kinds between two ranks."""
 
 
 @dataclass(slots=True)
 class Pending:
-    """It is a pending collective, whose moments are stamped as they come.
+    """Pending collective, whose moments are stamped as they come.
 
     blocking: nothing is left to do without its result when it is waited for. at_once: the wait for it begins when it is
     issued. began: when its lane came to it, where that is stamped. in_line: it is on a stream, so that two moments
@@ -33,7 +33,7 @@ class Pending:
     in_line: bool = False
 
     def begin(self, *, in_line: bool = False) -> None:
-        """Take note that its lane comes to it, or will in its turn."""
+        """Mark as started, or as next in its lane."""
         self.in_line = in_line
         if not in_line:
             self.began = self.clock.stamp()
@@ -55,7 +55,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class TimedCollective:
-    """It is a collective in seconds from the start of the step."""
+    """Collective in seconds from the start of the step."""
 
     pending: Pending
     issued: float

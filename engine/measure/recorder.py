@@ -18,7 +18,7 @@ from engine.measure.recording import Recording, Tally
 
 
 class Recorder:
-    """It records every collective, which the funnel reports, and steps and phases, which the trainer does.
+    """Record of every collective, which the funnel reports, and steps and phases, which the trainer does.
 
     What lies between two steps, such as saving a checkpoint, is not recorded. timing=False: nothing but calls, bytes
     and the length of each step, for which a HostClock is enough. alone: one rank, for which no network is asked.

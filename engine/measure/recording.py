@@ -1,4 +1,4 @@
-"""A recording holds sums of steps' calls, bytes and seconds, and what happened in the last of them."""
+"""Recording: sums of steps' calls, bytes and seconds, and what happened in the last of them."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from engine.measure.pending import TimedCollective
 
 @dataclass(slots=True)
 class Tally:
-    """It sums up one kind of collective along one axis. num_bytes: this rank's input buffers, or what it receives.
+    """Sums of one kind of collective along one axis. num_bytes: this rank's input buffers, or what it receives.
 
     time_s: in flight; 0 if it isn't timed.
     """
@@ -21,7 +21,7 @@ class Tally:
 
 @dataclass(slots=True)
 class PhaseSeconds:
-    """It sums up one phase: compute, waits that nothing could avoid, other waits, and compute that hides something."""
+    """Sums of one phase: compute, waits that nothing could avoid, other waits, and compute that hides something."""
 
     compute_s: float = 0.0
     blocking_s: float = 0.0
@@ -31,7 +31,7 @@ class PhaseSeconds:
 
 @dataclass(slots=True)
 class AxisSeconds:
-    """It sums up how long collectives along one axis were waited for, and were in flight while the rank computed.
+    """Seconds for which collectives along one axis were waited for, and were in flight while the rank computed.
 
     Of collectives in flight together each counts.
     """
@@ -42,7 +42,7 @@ class AxisSeconds:
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """It happened in a step, in seconds from its start. kind: phase, wait or collective, which is issued first."""
+    """Event of a step, in seconds from its start. kind: phase, wait or collective, which is issued first."""
 
     lane: str
     kind: str
@@ -53,12 +53,12 @@ class TraceEvent:
 
 
 COMPUTE = "compute"
-"""This lane has what the rank itself does."""
+"""Lane of what the rank itself does."""
 
 
 @dataclass(slots=True)
 class Recording:
-    """It holds what was recorded since the last clear(): sums over `steps` steps, marks and collectives of the last
+    """Record since the last clear(): sums over `steps` steps, marks and collectives of the last
     one.
 
     timed: whether anything but the length of the steps was; if not, phases, axes, lanes and events are empty. lanes:

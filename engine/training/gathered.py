@@ -1,4 +1,4 @@
-"""Gather what every rank says of itself at the end, and the figures that take all of them."""
+"""What every rank says of itself at the end, gathered, and the figures that take all of them."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from engine.comm.agreement import texts
 from engine.comm.collective import AXIS_OF_LANE, NAMES_OF_MESSAGES
 from engine.comm.funnel import Comm
 from engine.comm.roster import Roster, own_row
-from engine.comm.transport import Heard, backend_of
+from engine.comm.transport import Backend, Heard, backend_of
 from engine.grid import Grid
 from engine.measure.clock_rate import clock_hz
 from engine.measure.gemm import JOINT_SIZES, joint
@@ -35,8 +35,7 @@ from engine.result.step import (
     Span,
     Timeline,
 )
-from engine.result.transport import Transport
-from engine.training.network import grouped
+from engine.result.transport import Network, Transport
 
 NETWORK_BYTES = 600
 
@@ -240,3 +239,33 @@ def roster(comm: Comm) -> Roster:
     """Let the ranks of a host know each other's processes. Collective."""
     rows = comm.everyone(torch.tensor(own_row(), dtype=torch.int64)).tolist()
     return Roster(comm.rank, [(host, process, started) for host, process, started in rows])
+
+
+def grouped(backend: Backend, said: Sequence[Heard], hosts: Sequence[str]) -> Transport:
+    """Group what every rank says, in rank order, with the host of each."""
+    groups: dict[tuple[str | None, ...], list[int]] = {}
+    for rank, one in enumerate(said):
+        groups.setdefault((one.network, one.interfaces, one.provider, one.unread), []).append(rank)
+    return Transport(
+        backend=backend,
+        library=next((one.library for one in said if one.library), None),
+        plugin=next((one.plugin for one in said if one.plugin), None),
+        networks=tuple(
+            Network(
+                name=name,
+                interfaces=interfaces,
+                provider=provider,
+                unread=unread,
+                ranks=len(ranks),
+                gpu_direct_ranks=_count([said[rank].gpu_direct for rank in ranks]),
+                host=hosts[ranks[0]],
+            )
+            for (name, interfaces, provider, unread), ranks in groups.items()
+        ),
+    )
+
+
+def _count(answers: Sequence[bool | None]) -> int | None:
+    """Count how many say yes; None if nobody says anything."""
+    known = [answer for answer in answers if answer is not None]
+    return sum(known) if known else None

@@ -14,14 +14,12 @@ from engine.bench import memory as memory_bench
 from engine.bench import world as world_bench
 from engine.bench.frame import run
 from engine.bench.latency import Latency, launch_time
-from engine.bench.memory import MemoryBandwidth
-from engine.bench.stream import KERNELS, SCALAR, Arrays
+from engine.bench.memory import KERNELS, SCALAR, Arrays, MemoryBandwidth, of_processors
 from engine.bench.world import Unmeasurable, World
 from engine.comm.funnel import Comm
 from engine.comm.launch import from_environment
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.measure import caches
 from engine.reporter import UNFINISHED
 from engine.result import schema
 from engine.result.device import LaunchTime, Stream
@@ -63,7 +61,7 @@ def test_the_kernels_are_streams_and_leave_the_numbers_as_they_were() -> None:
 
 def test_bytes_are_counted_as_stream_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays, ticks = Arrays(MB, CPU), iter(range(1000))
-    monkeypatch.setattr("engine.bench.stream.time.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr("engine.bench.memory.time.perf_counter", lambda: float(next(ticks)))
     rates = {kernel.name: arrays.rate(kernel, 0.0) for kernel in KERNELS}  # one call between two ticks of a second
     assert rates == pytest.approx({"copy": 2 * MB, "scale": 2 * MB, "add": 3 * MB, "triad": 3 * MB})
     calls = []
@@ -109,7 +107,7 @@ def test_best_and_median_are_those_of_the_repeats_without_the_first_round(
 
 
 def test_wrong_numbers_are_a_failure_and_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.bench.stream.torch.mul", lambda a, b, out: out.fill_(math.nan))
+    monkeypatch.setattr("engine.bench.memory.torch.mul", lambda a, b, out: out.fill_(math.nan))
     written = bandwidth(tmp_path / "result.json")
     assert written.status == "failed"
     assert written.stream is None
@@ -170,9 +168,9 @@ def test_the_last_caches_are_counted_once_each(tmp_path: Path) -> None:
         cache(cpu, 0, "1", "32K", str(cpu))
         cache(cpu, 1, "3", "16384K", "0-1" if cpu < 2 else "2-3")
     cache(5, 0, "?", "", "5")
-    assert caches.of_processors(frozenset(range(4)), tmp_path) == 32 * MB
-    assert caches.of_processors(frozenset({0}), tmp_path) == 16 * MB
-    assert caches.of_processors(frozenset({5, 9}), tmp_path) is None
+    assert of_processors(frozenset(range(4)), tmp_path) == 32 * MB
+    assert of_processors(frozenset({0}), tmp_path) == 16 * MB
+    assert of_processors(frozenset({5, 9}), tmp_path) is None
 
 
 def test_a_launch_is_the_median_time_of_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

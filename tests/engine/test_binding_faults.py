@@ -4,9 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine.comm.binding import MOST_NODES, judged
-from engine.comm.binding_faults import judge
-from engine.comm.crowding import crowded
+from engine.comm.binding import MOST_NODES, crowded, judge, judged
 from engine.errors import UsageError
 from engine.measure.binding import Binding, mask, numbers_of
 

@@ -21,7 +21,7 @@ from real_ranks import CONTEXT
 from torch import distributed as dist
 from waiting import LONG_S
 
-from engine.comm import watchdog
+from engine.comm import nccl
 from engine.comm.launch import HOST_FILES, Launch, choose_device, first_of_nodelist, from_environment
 from engine.comm.meeting import NotMet, init_process_group, meet
 from engine.errors import RunError, UsageError
@@ -403,8 +403,8 @@ def test_ranks_wait_longer_for_the_last_of_them_than_for_a_collective_and_may_th
 
 def configured(ranks: int, **environ: str) -> tuple[str | None, ...]:
     """How often torch's monitor asks, and how much it records."""
-    watchdog.configure(environ, ranks)
-    return tuple(map(environ.get, (watchdog.LOOK_EVERY, watchdog.RECORD, watchdog.OLD_RECORD)))
+    nccl.configure_watchdog(environ, ranks)
+    return tuple(map(environ.get, (nccl.LOOK_EVERY, nccl.RECORD, nccl.OLD_RECORD)))
 
 
 def test_thousands_of_ranks_ask_and_record_about_as_much_together_as_a_thousand() -> None:
@@ -414,26 +414,26 @@ def test_thousands_of_ranks_ask_and_record_about_as_much_together_as_a_thousand(
 
 
 def test_what_the_user_says_of_torchs_watchdog_stays() -> None:
-    assert configured(4096, **{watchdog.LOOK_EVERY: "7", watchdog.RECORD: "0"}) == ("7", "0", None)
-    assert configured(4096, **{watchdog.OLD_RECORD: "9"}) == ("4096", None, "9")
+    assert configured(4096, **{nccl.LOOK_EVERY: "7", nccl.RECORD: "0"}) == ("7", "0", None)
+    assert configured(4096, **{nccl.OLD_RECORD: "9"}) == ("4096", None, "9")
 
 
 def test_torch_knows_the_variables_of_its_watchdog_by_these_names() -> None:
     headers = Path(torch.__file__).parent.glob("include/torch/csrc/distributed/c10d/*.hpp")
     known = "".join(header.read_text() for header in headers)
-    assert all(f'"{name}"' in known for name in (watchdog.LOOK_EVERY, watchdog.RECORD, watchdog.OLD_RECORD))
+    assert all(f'"{name}"' in known for name in (nccl.LOOK_EVERY, nccl.RECORD, nccl.OLD_RECORD))
 
 
 def test_it_is_configured_before_ranks_on_gpus_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here one that finds nobody."""
-    for name in (watchdog.LOOK_EVERY, watchdog.RECORD, watchdog.OLD_RECORD):
+    for name in (nccl.LOOK_EVERY, nccl.RECORD, nccl.OLD_RECORD):
         monkeypatch.setenv(name, "")  # so that it is gone again after this test
         monkeypatch.delenv(name)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     alone = Launch(1, 4096, 1, "srun", "127.0.0.1", free_port())
     with pytest.raises(RunError, match="did not meet"):
         init_process_group(alone, torch.device("cuda"), timedelta(seconds=60), meeting_s=0.5)
-    assert os.environ[watchdog.LOOK_EVERY] == "4096"
+    assert os.environ[nccl.LOOK_EVERY] == "4096"
 
 
 @pytest.mark.parametrize("host", ["no-such-node-17", "node1:29500", "x" * 80 + ".org", "a b"])

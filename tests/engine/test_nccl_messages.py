@@ -15,11 +15,11 @@ from training import start, step_parallel
 from virtual_ranks import run_ranks
 from waiting import LONG_S
 
-from engine.comm import nccl_messages
+from engine.comm import nccl
 from engine.comm.collective import Kind
 from engine.comm.contact import Line
 from engine.comm.funnel import Comm
-from engine.comm.nccl_messages import NcclMessages, groups_of
+from engine.comm.nccl import NcclMessages, groups_of
 from engine.errors import RunError
 from engine.grid import Grid
 from engine.parallel import link, runner
@@ -66,7 +66,7 @@ def test_stages_that_post_their_receives_first_find_each_other_and_a_communicato
     monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
     torch_s, done = Torch(), []
-    monkeypatch.setattr(nccl_messages, "launch", torch_s.launch)
+    monkeypatch.setattr(nccl, "launch", torch_s.launch)
 
     def stage(rank: int) -> None:
         def channel(lane: str) -> NcclMessages:

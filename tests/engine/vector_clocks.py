@@ -98,7 +98,7 @@ def _group(members: Sequence[int]) -> dist.ProcessGroup:
 
 
 class Messages:
-    """What torch does in a group of NCCL with messages (nccl_messages.py): each pair has a communicator and a stream,
+    """What torch does in a group of NCCL with messages (NcclMessages): each pair has a communicator and a stream,
     which waits for the computing stream when a message is begun, and for which that waits.
     """
 
