@@ -86,7 +86,7 @@ PEAKS = (
     "on the index page.",
 )
 PUBLISHED = (
-    "Published figures are those that the papers print, each with its table or section; they are in reports/published. "
+    "Published figures are those that the papers print, each with its table or section; they are in engine/published. "
     "Times per batch that aren't printed follow from the printed flop/s or share of the peak and the formula of "
     "Narayanan et al. with a vocabulary of 51,200. Their efficiencies are computed here from the printed rates, "
     "which count recomputation. A published time is drawn beside ours only where the batch has as many tokens, and a "

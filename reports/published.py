@@ -1,48 +1,42 @@
-"""Numbers of the papers, as data with their source (published/*.csv). Rates in flop/s, percentages as fractions."""
+"""Frames of published numbers (engine/published). Rates in flop/s, percentages as fractions."""
 
 from functools import cache
-from pathlib import Path
 
 import pandas as pd
 
+from engine import published
 from engine.result import metrics
 from reports.derived import by_row
-from reports.text import DAY
 
-_FOLDER = Path(__file__).with_name("published")
-_UNITS = {
-    **{"%": 0.01, "Pflop/s": 1e15, "Tflop/s": 1e12, "s": 1.0},
-    **{"days": DAY, "months": 365.25 / 12 * DAY, "years": 365.25 * DAY},
-}
-_MEASURES = {
-    "sustained": "hardware_flops_per_s",
-    "pct_advertised_peak": "hfu",
-    "pct_empirical_peak": "of_empirical",
-    "batch_time": "time_s",
-}
+_POINT = ["paper", "system", "framework", "model", "ranks", "batch_tokens"]
 
 
-def _read(name: str) -> pd.DataFrame:
-    table = pd.read_csv(_FOLDER / name, keep_default_na=False)
-    for column in {"value", "highest"} & set(table) if "unit" in table else ():
-        table[column] = pd.to_numeric(table[column]) * table["unit"].map(_UNITS)
-    return table.assign(paper=table["source"].str.split(" ").str[0])
+def _frame(numbers: list[published.Number]) -> pd.DataFrame:
+    """Make a row of each number, its value and highest in SI units; rows are named by `ranks` where jobs are meant."""
+    rows = [
+        one.model_dump() | {"source": one.source, "text": one.text, "value": one.si, "highest": one.highest_si}
+        for one in numbers
+    ]
+    table = pd.DataFrame(rows)
+    highest = table["highest"].astype(float)
+    return table.assign(ranks=table["devices"], devices=table["devices"].astype(object).fillna(""), highest=highest)
+
+
+def _points(numbers: list[published.Number], value: str, index: list[str]) -> pd.DataFrame:
+    """Make a row of each point, with a column of each metric that it has."""
+    return _frame(numbers).pivot(index=index, columns="metric", values=value).reset_index().rename_axis(columns=None)
 
 
 @cache
 def weak_scaling() -> pd.DataFrame:
-    """Make one row a published point: paper, system, framework, model, ranks, batch_tokens and the measures it has.
+    """Make a row of each published point: paper, system, framework, model, ranks, batch_tokens and its measures.
 
     Percentages count recomputation: hfu is of the advertised peak, of_empirical of the empirical one. time_s is not
     printed in the papers but implied by the flop/s. efficiency: relative to the smallest point of the same series, by
     what is printed, the flop/s or the share of the peak.
     """
-    rows = _read("weak_scaling.csv")
-    rows = rows[rows["metric"].isin(list(_MEASURES))].assign(
-        ranks=rows["devices"], metric=rows["metric"].map(_MEASURES)
-    )
-    key = ["paper", "system", "framework", "model", "ranks", "batch_tokens"]
-    table = rows.pivot(index=key, columns="metric", values="value").reset_index().rename_axis(columns=None)
+    numbers = [one for one in published.select(study="weak_scaling", highest=None) if one.batch_tokens]
+    table = _points(numbers, "value", _POINT)
     series = ["paper", "system", "framework"]
     table = table.sort_values([*series, "ranks"]).reset_index(drop=True)
     per_device = by_row(metrics.per_device, table["hardware_flops_per_s"], table["ranks"]).fillna(table["hfu"])
@@ -53,48 +47,50 @@ def weak_scaling() -> pd.DataFrame:
 
 @cache
 def weak_scaling_ranges() -> pd.DataFrame:
-    """Make one row a point of which only the range of its series is printed: paper, source, system, framework, model,
-    ranks, batch_tokens, and both ends of hfu and time_s, as weak_scaling has them.
+    """Make a row of each point of which only the range of its series is printed, as weak_scaling has them.
+
+    Columns: paper, source, system, framework, model, ranks, batch_tokens, both ends of hfu and of time_s.
     """
-    table = _read("weak_scaling_ranges.csv").rename(columns={"devices": "ranks"})
-    return table.assign(hfu_low=table["hfu_low"] / 100, hfu_high=table["hfu_high"] / 100)
+    numbers = [one for one in published.select(study="weak_scaling") if one.batch_tokens and one.highest is not None]
+    low, high = (_points(numbers, end, _POINT) for end in ("value", "highest"))
+    source = {(one.paper, one.framework): one.source for one in numbers if one.origin == "printed"}
+    table = low.merge(high, on=_POINT, suffixes=("_low", "_high"))
+    table = table.sort_values(["ranks", "framework"], ignore_index=True)
+    return table.assign(source=[source[pair] for pair in zip(table["paper"], table["framework"], strict=True)])
 
 
 @cache
 def peaks() -> pd.DataFrame:
-    """A row is a published peak of a device: source, system, device, dtype, metric (advertised, empirical), value."""
-    return _read("peaks.csv")
+    """Make a row of each peak of a device: source, system, device, dtype, metric (advertised, empirical), value."""
+    return _frame(published.select(study="peak"))
 
 
 @cache
 def gains(study: str = "") -> pd.DataFrame:
-    """Make one row a published gain, of one study or of all.
+    """Make a row of each gain, of one study or of all.
 
     paper, source, system, framework, model, devices, study, gained, over, value, highest. value: the part of the time
     per batch that is saved, highest: the end of the range where one is printed, else NaN.
-    gained, over: for overlaps flags as the engine writes them, the cache without its size.
     """
-    rows = _read("gains.csv")
-    return rows[rows["study"] == study] if study else rows
+    numbers = [one for one in published.select(metric="time_saved") if one.gained and one.study]
+    return _frame([one for one in numbers if study in ("", one.study)])
 
 
 @cache
 def kernels() -> pd.DataFrame:
-    """Make one row a published figure of tuned products: source, system, framework, model, devices, what, value, note.
-
-    value: as it is printed, with its unit.
-    """
-    return _read("kernels.csv")
+    """Make a row of each figure of tuned products, its value as printed, with its unit."""
+    table = _frame(published.select(study="kernel_tuning"))
+    return table.assign(value=table["text"])
 
 
 @cache
 def time_to_solution() -> pd.DataFrame:
-    """A row is a published time to train on so many tokens: paper, system, framework, model, ranks, solution_s.
+    """Make a row of each time to train on so many tokens: paper, system, framework, model, ranks, tokens, solution_s.
 
-    efficiency: parallel, from these times, relative to the smallest point of the same model. A month is a twelfth of
-    365.25 days.
+    efficiency: parallel, from these times, relative to the smallest point of the same model.
     """
-    table = _read("time_to_solution.csv").rename(columns={"devices": "ranks", "value": "solution_s"})
+    table = _frame(published.select(metric="solution_s")).rename(columns={"value": "solution_s"})
+    table = table.sort_values(["paper", "model", "ranks"], ignore_index=True)
     series = [table[name] for name in ("paper", "system", "model")]
     per_device = by_row(metrics.per_device, by_row(metrics.rate, table["tokens"], table["solution_s"]), table["ranks"])
     smallest = per_device.groupby(series).transform("first")
@@ -102,7 +98,7 @@ def time_to_solution() -> pd.DataFrame:
 
 
 def matching(system: str, models: set[str], series: str = "") -> pd.DataFrame:
-    """AxoNN's own published points on a system if one of its models was measured, whatever the case of the names.
+    """Return AxoNN's own points on a system if one of its models was measured, whatever the case of the names.
 
     Of every paper that has some, or of the one whose series was run, if that is known.
     """

@@ -21,7 +21,7 @@ from suites.base.corpus import Corpus
 from suites.base.night import Worth
 from suites.base.point_training import SYSTEM, PointTraining, points_of
 from suites.base.series import Point
-from suites.base.targets import published_rate, unreached
+from suites.base.targets import target, unreached
 from suites.base.training import SYNTHETIC
 
 ON_TEXT = SYSTEM.device.kind == "cpu"  # elsewhere data is made up unless a corpus is given
@@ -43,7 +43,7 @@ class OnePoint(PointTraining):
         """Apply where it isn't known what these jobs usually measure here. Raises PerformanceError."""
         if self.is_dry_run() or self.referenced or not self.compare:
             return
-        published = published_rate(self.system.name, self.series, self.num_tasks)
+        published = target(self.system.name, self.series, self.num_tasks)
         if published is not None and (reason := unreached(self.record, published)):
             raise PerformanceError(reason)
 

@@ -1,5 +1,6 @@
 """This is the schema of a validation, which says how well the model predicts, and of the rows that judge it."""
 
+from collections.abc import Sequence
 from math import nan
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -13,6 +14,7 @@ from engine.data.dataset import Samples
 from engine.errors import UsageError
 from engine.models.catalogue import lookup
 from engine.overlap.flags import Overlap
+from engine.published import Number, select
 from engine.result import metrics
 from engine.result.grid_text import GridText
 from engine.schema import Document, Record, first_problem
@@ -110,9 +112,29 @@ class MeasuredRows(Record):
     products: tuple[MeasuredProducts, ...] = ()
 
 
-def published(path: Path = FOLDER / "published.yaml") -> list[PublishedSeries]:
-    """Read the published rows. Raises UsageError for a file that is not such a list."""
-    return _read(path, list[PublishedSeries])
+def published_series() -> list[PublishedSeries]:
+    """List the published times of our own systems, a series a paper and system; the papers print no grids."""
+    series: dict[tuple[str, str], list[Number]] = {}
+    for one in select(metric="time_s", highest=None):
+        if one.overlap:
+            series.setdefault((one.paper, one.system), []).append(one)
+    return [_series(numbers) for numbers in series.values()]
+
+
+def _series(numbers: Sequence[Number]) -> PublishedSeries:
+    first = numbers[0]
+    assert first.batch_tokens
+    assert first.sequence
+    batch_s: dict[str, dict[int, float]] = {}
+    for one in numbers:
+        batch_s.setdefault(one.model.lower(), {})[int(one.devices or 0)] = one.si
+    return PublishedSeries(
+        source=f"{first.paper} {first.where}: {first.note}",
+        system=first.system.lower(),
+        sequences=first.batch_tokens // first.sequence,
+        overlap=first.overlap,
+        batch_s=batch_s,
+    )
 
 
 def campaigns(folder: Path = MEASURED) -> list[MeasuredRows]:

@@ -10,7 +10,7 @@ import yaml
 import systems
 from engine.simulator.machine import MachineModel
 from engine.validation.calibrate import UNFITTED, Estimate, Observation, as_data, closest
-from engine.validation.document import JobRows, MeasuredRows, PublishedRow, Validation, published
+from engine.validation.document import JobRows, MeasuredRows, PublishedRow, Validation, published_series
 from engine.validation.effects import effects
 from engine.validation.held_out import fitted_devices, spread, spreads
 from engine.validation.measured import with_numbers
@@ -72,7 +72,7 @@ def run(measured: Sequence[MeasuredRows], *, refit: bool = False) -> Run:
 
 def _published(*, refit: bool) -> tuple[list[Fit], list[PublishedRow]]:
     """Predict the published rows. The spread of a system is that of the others' errors."""
-    every = published()
+    every = published_series()
     by_system: dict[str, list[PublishedJob]] = defaultdict(list)
     for series in every:
         fitted_to = fitted_devices(series, every)

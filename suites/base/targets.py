@@ -1,26 +1,22 @@
-"""Does a run reach the published rate that targets.yaml has for it, by the whole interval over its steps?
+"""Does a run reach the published rate of its point, by the whole interval over its steps?
 
-Steps of one job speak of that job alone, as one published rate does. With fewer than six it is undecided.
+A target is a published rate of the series (engine/published), of which all but its tolerance has to be reached. Steps
+of one job speak of that job alone, as one published rate does. With fewer than six it is undecided.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from engine import yaml_text
+from engine.published import Number, select
 from engine.result import gate
 from engine.result.interval import NOTHING_KNOWN, Interval, over_rounds
 from suites.base.steps import counted_times_s
 
-REACHED = 0.8
-"""This part of a published rate has to be reached."""
-FILE = Path(__file__).parents[1] / "targets.yaml"
 
-
-def published_rate(system: str, series: str, ranks: int) -> float | None:
-    """Return the published sustained flop/s of a job; None where nothing is published."""
-    rate = yaml_text.parse(FILE.read_text()).get(system, {}).get(series, {}).get(ranks)
-    return None if rate is None else float(rate)
+def target(system: str, series: str, ranks: int) -> Number | None:
+    """Find the published sustained flop/s of a job; None where nothing is published."""
+    rates = select(paper=series, study="weak_scaling", metric="hardware_flops_per_s", devices=ranks)
+    return next((rate for rate in rates if rate.system.lower() == system), None)
 
 
 def rate_over_steps(record: Mapping[str, Any]) -> Interval:
@@ -33,9 +29,10 @@ def rate_over_steps(record: Mapping[str, Any]) -> Interval:
     return Interval(flops / times.high, flops / times.low)
 
 
-def unreached(record: Mapping[str, Any], published: float) -> str | None:
+def unreached(record: Mapping[str, Any], published: Number) -> str | None:
     """Say why a result doesn't reach a published rate, or why that is undecided; None if it does."""
-    found, least = rate_over_steps(record), REACHED * published
+    share = 1 - published.tolerance
+    found, least = rate_over_steps(record), share * published.si
     outcome = gate.at_least(found, least)
     if outcome == "pass":
         return None
@@ -45,4 +42,4 @@ def unreached(record: Mapping[str, Any], published: float) -> str | None:
         if found == NOTHING_KNOWN
         else f"{found.low:.4g} to {found.high:.4g} flop/s over its steps"
     )
-    return f"{verdict}: {between}, at least {least:.4g} is wanted, {REACHED:.0%} of the published {published:.4g}"
+    return f"{verdict}: {between}, at least {least:.4g} is wanted, {share:.0%} of the published {published.si:.4g}"

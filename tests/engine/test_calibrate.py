@@ -1,17 +1,13 @@
 """The fit finds the numbers that made the times, and leaves alone what the times say nothing of."""
 
-import csv
 import random
 from dataclasses import replace
-from pathlib import Path
 from statistics import stdev
 
 import pytest
 
-import reports
 from engine.simulator.machine import Fitted
 from engine.validation.calibrate import NOISE, PRIORS, PRIORS_CHARGED, PRIORS_ON_CORES, Observation, closest, fit
-from engine.validation.document import published
 
 TRUE = Fitted(products=0.6, link=0.5, fading=0.1, slowdown=0.2)
 
@@ -84,20 +80,3 @@ def test_a_number_at_its_bound_stays_there_and_has_a_deviation() -> None:
 def test_a_fit_needs_rows() -> None:
     with pytest.raises(ValueError, match="at least one row"):
         fit([])
-
-
-def test_the_published_times_are_those_of_the_report() -> None:
-    table = csv.DictReader((Path(reports.__file__).parent / "published" / "weak_scaling.csv").open())
-    implied = {
-        (row["system"].lower(), int(row["devices"]), row["model"].lower(), int(row["batch_tokens"])): float(
-            row["value"]
-        )
-        for row in table
-        if row["metric"] == "batch_time" and row["framework"] in ("AxoNN", "Par4D/AxoNN")
-    }
-    ours = {}
-    for series in published():
-        for model, times in series.batch_s.items():
-            for devices, seconds in times.items():
-                ours[series.system, devices, model, series.sequences * 2048] = seconds
-    assert ours == pytest.approx(implied)

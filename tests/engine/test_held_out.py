@@ -5,7 +5,7 @@ from math import log
 
 import pytest
 
-from engine.validation.document import PublishedSeries, published
+from engine.validation.document import PublishedSeries, published_series
 from engine.validation.held_out import HELD, fitted_devices, spread, spreads
 
 
@@ -21,7 +21,7 @@ def test_a_machine_is_fitted_to_the_ends_of_its_first_table_up_to_8192_devices()
 
 
 def test_the_committed_tables_are_fitted_at_these_rows() -> None:
-    every = published()
+    every = published_series()
     assert {(one.system, fitted_devices(one, every)) for one in every} == {
         ("frontier", (512, 8192)),
         ("perlmutter", (512, 4096)),

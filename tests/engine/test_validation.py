@@ -25,7 +25,7 @@ from engine.validation.document import (
     PublishedSeries,
     Validation,
     campaigns,
-    published,
+    published_series,
 )
 from engine.validation.held_out import fitted_devices
 from engine.validation.measured import as_yaml, measured_in, one_axis, with_numbers
@@ -70,7 +70,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
         batch_s={"gpt-local-1": {2: 4e-3, 4: 2e-3, 8: 1e-3}},
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "published", lambda: [series])
+        patch.setattr(run, "published_series", lambda: [series])
         patch.setattr(document, "campaigns", lambda *_: [MeasuredRows(jobs=(job(pipelines=PIPELINES),))])
         assert main(["plan", "--validate", "--refit", "--out", str(out)]) == 0
     return Validation.model_validate_json(out.read_text())
@@ -211,16 +211,16 @@ def test_the_committed_rows_are_whole() -> None:
         assert {f"{job.model} on {grid}" for job in rows.jobs for grid in job.fitted} <= {
             row for machine in rows.machines.values() if machine.performance for row in machine.performance.fitted_to
         }
-    assert {series.system for series in published()} == {"frontier", "perlmutter", "alps"}
+    assert {series.system for series in published_series()} == {"frontier", "perlmutter", "alps"}
 
 
 def test_the_machines_are_fitted_to_the_rows_that_their_files_name() -> None:
-    for series in published():
+    for series in published_series():
         system = systems.load(series.system)
         assert system.performance is not None
         for model, times in series.batch_s.items():
             for devices in times:
-                marked = devices in fitted_devices(series, published())
+                marked = devices in fitted_devices(series, published_series())
                 assert (f"{model} on {devices}" in system.performance.fitted_to) == marked
 
 

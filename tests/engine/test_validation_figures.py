@@ -43,7 +43,7 @@ def errors(rows: list[GridRow] | list[PublishedRow]) -> list[float]:
 def on_vcluster() -> Run:
     """Of all measured jobs, with the machine fitted anew."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "published", list)
+        patch.setattr(run, "published_series", list)
         return run.run([FIRST], refit=True)
 
 
@@ -52,7 +52,7 @@ def later() -> Sequence[JobRows]:
     """Those of a U-Net and of pipelines, of a later campaign whose calibration was fitted to none of their rows."""
     (rows,) = (rows for rows in campaigns()[1:] if rows.jobs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "published", list)
+        patch.setattr(run, "published_series", list)
         return run.run([rows]).found.jobs
 
 

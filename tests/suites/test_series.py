@@ -1,13 +1,11 @@
 """The series of all studies: what is in the file, and what a bad one is told."""
 
-import csv
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
-import yaml
 
 import systems
 from engine.batch import Batch
@@ -16,28 +14,22 @@ from engine.footprint.fit import check_grid
 from engine.models.catalogue import lookup, published
 from engine.models.flops import model_flops
 from engine.planning.choose import choose_grid
+from engine.published import Number, select
 from engine.simulator.bandwidth import Bandwidths
 from engine.training.config import TrainConfig
 from engine.training_record import Training
 from suites.base import series, targets
-from suites.base.targets import published_rate
 
 ROOT = Path(series.__file__).parents[2]
-PUBLISHED = ROOT / "reports" / "published" / "weak_scaling.csv"
 STUDIES = [
     "weak_scaling", "strong_scaling", "overlap_ablation", "overlap_grids", "model_validation", "grids", "peers",
     "single_device", "pipeline",
 ]  # fmt: skip
 
 
-def table_3() -> dict[tuple[str, int, str], float]:
-    """(system, devices, model) -> sustained flop/s as published."""
-    rows = [row for row in csv.DictReader(PUBLISHED.open()) if row["source"] == "axonn-sc24 Table III"]
-    return {
-        (row["system"].lower(), int(row["devices"]), row["model"].lower()): float(row["value"]) * 1e15
-        for row in rows
-        if row["metric"] == "sustained"
-    }
+def table_3() -> list[Number]:
+    """Sustained flop/s as published."""
+    return select(paper="axonn-sc24", where="Table III", metric="hardware_flops_per_s")
 
 
 def test_the_series_of_the_paper_is_table_3_with_nothing_left_out() -> None:
@@ -47,16 +39,16 @@ def test_the_series_of_the_paper_is_table_3_with_nothing_left_out() -> None:
         for point in series.points("weak_scaling", name)
         if point.series.name == "axonn-sc24"
     }
-    assert ours == set(table_3())
+    assert ours == {(one.system.lower(), one.devices, one.model.lower()) for one in table_3()}
 
 
-def test_the_targets_are_the_published_rates_and_every_published_rate_is_one() -> None:
-    ours = {
-        (system, devices): published_rate(system, "axonn-sc24", devices)
-        for system, by_series in yaml.safe_load(targets.FILE.read_text()).items()
-        for devices in by_series["axonn-sc24"]
-    }
-    assert ours == {(system, devices): pytest.approx(rate) for (system, devices, _), rate in table_3().items()}
+def test_every_published_rate_is_a_target_of_four_fifths() -> None:
+    assert len(table_3()) == 15
+    for one in table_3():
+        assert targets.target(one.system.lower(), "axonn-sc24", one.devices) is one
+        assert one.tolerance == 0.2
+    assert targets.target("frontier", "axonn-sc24", 64) is None
+    assert targets.target("local", "local", 2) is None
 
 
 def steps(*times_s: float) -> dict[str, Any]:
@@ -77,7 +69,8 @@ def steps(*times_s: float) -> dict[str, Any]:
     ],
 )
 def test_a_target_is_reached_by_the_whole_interval_over_steps(times_s: list[float], outcome: str | None) -> None:
-    reason = targets.unreached(steps(*times_s), 1e15)
+    rate = Number(paper="a", where="Table I", metric="hardware_flops_per_s", value=1, unit="Pflop/s", tolerance=0.2)
+    reason = targets.unreached(steps(*times_s), rate)
     assert reason is None if outcome is None else str(reason).startswith(outcome)
 
 
