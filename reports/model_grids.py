@@ -5,9 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from engine.result import metrics
-from engine.validation.document import JobRows
-from engine.validation.orders import PLANNED, TOP, proved
-from engine.validation.product_rows import CLOSE
+from engine.validation.document import CLOSE, PLANNED, TOP, JobRows, judge_orders
 from reports import text
 from reports.columns import columns_of
 from reports.jobs import fields
@@ -61,7 +59,7 @@ def over_all(jobs: Sequence[JobRows]) -> list[Block]:
         f"Of {text.plural(count, 'run')} that nothing was fitted to, {held:,} measured times lie in the predicted "
         f"interval, where nine in ten are meant to{_by_stages(pd.concat(rest))}. {INTERVALS}"
     )
-    proofs = proved(job.orders for job in jobs)
+    proofs = judge_orders(job.orders for job in jobs)
     if not proofs:
         return [said]
     data = pd.DataFrame([{"order": TITLES[one.name], **one._asdict()} for one in proofs])

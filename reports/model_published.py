@@ -1,17 +1,18 @@
-"""Predicted times and effects beside the published ones, and beside a baseline that knows nothing of grids."""
+"""Predicted times, effects and products alone, beside what was published or measured and beside a plain baseline."""
+
+from collections.abc import Sequence
 
 import pandas as pd
 
 from engine.result import metrics
-from engine.validation.document import Effect, Validation
-from engine.validation.product_rows import CLOSE
+from engine.validation.document import CLOSE, RULES, DeviceProducts, Effect, Validation, count_close
 from reports import text
 from reports.columns import columns_of
-from reports.page import Block, Figure, Figures, Paragraph, Table
+from reports.page import Block, Column, Figure, Figures, Paragraph, Table
 from reports.plots import lines as chart
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line
-from reports.predictions import published_rows
+from reports.predictions import published_rows, seconds
 from reports.scaling import DEVICES
 
 CLEARLY = 0.75
@@ -25,6 +26,12 @@ NO_GRIDS = (
 BASELINE = (
     "The baseline gives every row of a machine the same share of the peak, the mean of the rows that the model was "
     "fitted to: it knows the flops and the number of devices, and nothing of grids or networks."
+)
+PRODUCTS = (
+    "Each job's products are predicted by one number, the share of the empirical peak that fits those of other jobs "
+    "best. The baseline gives all of them one rate, fitted in the same way: it knows nothing of shapes. Plans for GPUs "
+    "whose kernels nobody has timed take 4 us for each. Attention was not measured: these are products of linear "
+    "layers, and of squares."
 )
 
 
@@ -156,3 +163,85 @@ def _effect(one: Effect) -> dict[str, str]:
         "lies": lies if low < high or lies != "within" else "the same",
         "source": text.clean(one.source),
     }
+
+
+def products(validation: Validation) -> list[Block]:
+    """Return what each rule gives of products alone, and a picture a device; nothing without products."""
+    found = validation.products
+    if not found:
+        return []
+    drawn = {(one.device, one.precision): one for one in found}.values()
+    titled = text.titled(drawn, lambda one: text.clean(f"{one.device}, {one.precision}", 80))
+    shown = [(f"products-{name}", title, _product_rows(one)) for name, title, one in titled]
+    figures = Figures(tuple(_products_figure(*each) for each in shown))
+    said = [Paragraph(PRODUCTS), *(Paragraph(products_verdict(one)) for one in found)]
+    return [*said, _product_jobs(found), figures, *(_products_table(*each) for each in shown)]
+
+
+def products_verdict(found: DeviceProducts) -> str:
+    """Say how many of a device's products are predicted well by a rule, and how many at one rate."""
+    within = [[count_close(rows, at_one_rate=one) for one in (False, True)] for rows in (found.rows, found.long)]
+    errors = [row.error for row in found.rows], [row.one_rate_error for row in found.rows]
+    launch = text.seconds(seconds(found.kernel_s))
+    return (
+        f"On {text.clean(found.device, 80)} in {found.precision} ({text.clean(found.source, 160)}), "
+        f"{RULES[found.rule]} ({launch}): within {text.percent(CLOSE)} lie {within[0][0]:,} of "
+        f"{text.plural(len(found.rows), 'product')}, by the baseline {within[0][1]:,}; of the {len(found.long):,} that "
+        f"take more than twice as long as that, {within[1][0]:,} and {within[1][1]:,}. By the mean error "
+        f"{winner(*map(metrics.mean_absolute_error, errors))}."
+    )
+
+
+def _product_jobs(found: Sequence[DeviceProducts]) -> Table:
+    rows = [
+        {
+            "device": text.clean(one.device, 80), "rule": one.rule, "job": text.clean(job, 120),
+            "launch": seconds(one.kernel_s), "products": len(of), "within": count_close(of),
+            "share": text.number(share), "median": metrics.median_absolute_error([row.error for row in of]),
+            "baseline": metrics.median_absolute_error([row.one_rate_error for row in of]),
+        }
+        for one in found
+        for job, share in one.fitted.items()
+        if (of := one.of(job))
+    ]  # fmt: skip
+    columns = columns_of(
+        *(Column(title, title.lower(), numeric=False) for title in ("Device", "Rule", "Job")),
+        Column("A kernel takes at least", "launch", text.seconds),
+        Column("Share of the empirical peak, by other jobs", "share", text.percent),
+        Column("Products", "products", text.count),
+        Column(f"Within {text.percent(CLOSE)}", "within", text.count),
+        Column("Median error", "median", text.percent, figure="median_absolute_error"),
+        Column("that of the baseline", "baseline", text.percent, figure="median_absolute_error"),
+    )
+    return Table("Products alone, by job", columns, pd.DataFrame(rows), "products")
+
+
+def _product_rows(found: DeviceProducts) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {
+                "job": text.clean(row.job, 120), "m": row.m, "n": row.n, "k": row.k, "mode": row.mode,
+                "measured_s": seconds(row.time_s), "predicted_s": seconds(row.predicted_s), "error": row.error,
+                "baseline_s": seconds(row.one_rate_s), "baseline_error": row.one_rate_error,
+            }
+            for row in found.rows
+        ]
+    )  # fmt: skip
+
+
+def _products_figure(name: str, title: str, rows: pd.DataFrame) -> Figure:
+    caption = f"On the line prediction and measurement agree; dotted: {text.percent(CLOSE)} above and below."
+    dots = Line.of(rows, "measured_s", "predicted_s", "blue", "product", kind="dots")
+    drawing = chart.against([dots], Scale("measured seconds"), Scale("predicted seconds"), within=CLOSE)
+    said = f"{text.plural(len(rows), 'product')} of {title}, their predicted times over their measured ones. {caption}"
+    return Figure(f"Products alone on {title}", caption, drawing, rows, name, said)
+
+
+def _products_table(name: str, title: str, rows: pd.DataFrame) -> Table:
+    columns = columns_of(
+        Column("Job", "job", numeric=False), *(Column(one, one, text.count) for one in "mnk"),
+        Column("Mode", "mode", numeric=False), "measured_s", Column("Predicted", "predicted_s", text.seconds),
+        "error baseline_s baseline_error",
+    )  # fmt: skip
+    note = "A product of [m, k] by [k, n], as PyTorch multiplies; the mode says how both factors lie in memory."
+    return Table(f"Each product alone on {title}", columns, rows, f"{name}-all", note)

@@ -98,7 +98,7 @@ def calibration(system: System, folder: Path) -> Measured:
     gemm = the("bench gemm", [r for r in at_once if r.gemm and r.dtype == axes.precision])
     links = links_of(the("bench collectives", [r for r in alike if r.links]))
     with loading():
-        from engine.validation.calibration import fitted, kernel_s
+        from engine.validation.validate import fitted, kernel_s
 
     own_processor = processor() if links.source.device == processor_name() else None
     source = links.source.model_copy(update={"processor": own_processor})

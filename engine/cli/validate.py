@@ -9,8 +9,7 @@ from engine.output import complain, say
 
 def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | None) -> int:
     """Print the comparison, and what was fitted anew as the files of systems/ have it."""
-    from engine.validation.document import MEASURED, campaigns
-    from engine.validation.measured import as_yaml, rows_in
+    from engine.validation.measured import MEASURED, as_yaml, campaigns, rows_in
 
     with loading():
         from engine.validation.run import run

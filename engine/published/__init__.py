@@ -5,7 +5,7 @@ rows share, `metrics` with the unit of each metric (or with more fields, `{unit:
 which have fields of their own and a number of each metric, or a range as `[low, high]`. To add a number is to write a
 row; to add a paper, a file.
 
-Readers take numbers by select() and only(): reports by `study`, the suite of that name; suites/base/targets.py what a
+Readers take numbers by select(): reports by `study`, the suite of that name; suites/base/targets.py what a
 run has to reach; engine/validation what the model is judged by. Without torch.
 """
 
@@ -112,19 +112,11 @@ def numbers(folder: Path = FOLDER) -> tuple[Number, ...]:
     return tuple(number for path in sorted(folder.glob("*.yaml")) for number in _read(path))
 
 
-def select(folder: Path = FOLDER, **fields: object) -> list[Number]:
+def select(**fields: object) -> list[Number]:
     """List the numbers that have these fields."""
     if unknown := set(fields) - set(Number.model_fields):
         raise ValueError(f"Published numbers have no field {', '.join(sorted(unknown))}.")
-    return [one for one in numbers(folder) if all(getattr(one, name) == value for name, value in fields.items())]
-
-
-def only(**fields: object) -> Number:
-    """Return the one number that has these fields. Raises LookupError for none or several."""
-    found = select(**fields)
-    if len(found) != 1:
-        raise LookupError(f"{len(found)} published numbers have {fields}, not one.")
-    return found[0]
+    return [one for one in numbers() if all(getattr(one, name) == value for name, value in fields.items())]
 
 
 def _read(path: Path) -> Iterator[Number]:

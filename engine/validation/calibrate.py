@@ -17,21 +17,20 @@ from scipy.optimize import least_squares
 from engine.simulator.machine import Fitted
 
 NOISE = 0.02
-"""A measured time has this relative error."""
+"""Relative error of a measured time."""
 NOISE_EXPOSED = 0.05
-"""A measured time of exposed communication has this relative error."""
+"""Relative error of a measured time of exposed communication."""
 STEP = 1e-3
-"""Derivatives are differences over this part of a prior's spread."""
+"""Part of a prior's spread over which derivatives are differences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """A prior is the value of a number before any measurement, with its standard deviation and its bounds. A number
-    whose bounds meet is not fitted.
-    """
+    """Value of a number before any measurement. A number whose bounds meet is not fitted."""
 
     value: float
     spread: float
+    """Standard deviation."""
     low: float
     high: float
 
@@ -44,32 +43,31 @@ PRIORS = {
     "slowdown": Prior(UNFITTED.slowdown, 0.05, 0.0, 1.0),
 }
 PRIORS_ON_CORES = PRIORS | {"slowdown": Prior(UNFITTED.slowdown, 1.0, 0.0, 4.0)}
-"""These hold where ranks take turns on processor cores, so that collectives compute on them too."""
+"""Priors where several ranks share a processor core, so that collectives compute on it too."""
 PRIORS_CHARGED = PRIORS | {"slowdown": Prior(0.0, 1.0, 0.0, 0.0)}
-"""These hold where it was measured how much of the cores collectives take, which is all that slows compute down."""
+"""Priors where it was measured how much of the cores collectives take, which is all that slows compute down."""
 
 
 class Observation(NamedTuple):
-    """An observation is the measured time of a step, in seconds, with the model's prediction of it.
-
-    predicted: predicts, from the fitted numbers, the seconds of the step and of its exposed communication. exposed_s:
-    the measured seconds of the latter, where they are known. name: what the files of systems call it.
-    """
+    """Measured time of a step with the model's prediction of it."""
 
     predicted: Callable[[Fitted], tuple[float, float]]
+    """Predicts, from the fitted numbers, the seconds of the step and of its exposed communication."""
     measured_s: float
     exposed_s: float | None = None
+    """Measured seconds of exposed communication, where they are known."""
     name: str = ""
+    """Name in the files of systems."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """It has the numbers that fit best. covariance: of those that were fitted, by their names, as far as errors are the
-    noise and the priors that the fit takes them for; a number at a bound has the covariance that it would have inside.
-    """
+    """Numbers that fit best."""
 
     fitted: Fitted
     covariance: Mapping[tuple[str, str], float]
+    """By the names of fitted numbers, if errors are the noise and priors that the fit takes them for; a number at a
+    bound has the covariance that it would have inside."""
 
     @property
     def deviations(self) -> dict[str, float]:

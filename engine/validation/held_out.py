@@ -1,7 +1,7 @@
-"""These rules say which published rows a machine is fitted to, and how wide its intervals are. They were written down
-before any row was predicted by them, and hold for every machine alike.
+"""Rules: which published rows a machine is fitted to, and how wide its intervals are.
 
-A machine is fitted to two rows of the first paper that timed it: the fewest devices, and the most up to MOST_DEVICES.
+All were written down before any row was predicted by them, and hold for every machine alike. A machine is fitted to two
+rows of the first paper that timed it, by name: the fewest devices, and the most up to MOST_DEVICES.
 So neither a row that fits badly nor a convenient one is chosen, the largest jobs of Frontier are predicted beyond the
 fit, and a later paper's table of the same machine is predicted as a whole.
 
@@ -15,12 +15,50 @@ rule makes no allowance: how often the intervals hold is counted, and printed.
 from collections.abc import Mapping, Sequence
 from math import exp, sqrt
 
+from engine.published import Number, select
 from engine.result.interval import student
-from engine.validation.document import PublishedSeries
+from engine.schema import Record
 
 MOST_DEVICES = 8192
 HELD = 0.9
-"""Intervals are to hold for this share of the rows to which nothing was fitted."""
+"""Share of the rows to which nothing was fitted for which intervals are to hold."""
+
+
+class PublishedSeries(Record):
+    """Times of a batch that a paper has of a system."""
+
+    source: str
+    system: str
+    sequences: int
+    overlap: str
+    """What the paper hides."""
+    batch_s: dict[str, dict[int, float]]
+    """By model and number of devices."""
+
+
+def published_series() -> list[PublishedSeries]:
+    """List the published times of our own systems, a series a paper and system; the papers print no grids."""
+    series: dict[tuple[str, str], list[Number]] = {}
+    for one in select(metric="time_s", highest=None):
+        if one.overlap:
+            series.setdefault((one.paper, one.system), []).append(one)
+    return [_series(numbers) for numbers in series.values()]
+
+
+def _series(numbers: Sequence[Number]) -> PublishedSeries:
+    first = numbers[0]
+    assert first.batch_tokens
+    assert first.sequence
+    batch_s: dict[str, dict[int, float]] = {}
+    for one in numbers:
+        batch_s.setdefault(one.model.lower(), {})[int(one.devices or 0)] = one.si
+    return PublishedSeries(
+        source=f"{first.paper} {first.where}: {first.note}",
+        system=first.system.lower(),
+        sequences=first.batch_tokens // first.sequence,
+        overlap=first.overlap,
+        batch_s=batch_s,
+    )
 
 
 def fitted_devices(series: PublishedSeries, every: Sequence[PublishedSeries]) -> tuple[int, ...]:

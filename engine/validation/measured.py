@@ -1,27 +1,121 @@
-"""Make rows of the results of suites/model_validation.py: every grid of a job, with its time and what was exposed, and
-those that took turns in one job; of suites/pipeline.py: every schedule of the same job's pipelines; and of benchmarks
-of matrix products.
+"""Measured rows: their files, and how they are made of results.
+
+Results are those of suites/model_validation.py (every grid of a job, with its time and what was exposed, and grids that
+took turns in one job), of suites/pipeline.py (every schedule of the same job's pipelines), and of benchmarks of matrix
+products. No torch.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 import yaml
+from pydantic import ValidationError
 
+from engine import yaml_text
 from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
+from engine.models.catalogue import lookup
+from engine.overlap.flags import Overlap
+from engine.result.grid_text import GridText
 from engine.result.grid_turns import GridTurns
 from engine.result.schema import Result, read
-from engine.validation.document import MeasuredJob, MeasuredRows, MeasuredRun
+from engine.schema import Record, first_problem
+from engine.training_record import Training
+from engine.validation.document import MeasuredProducts
 from engine.validation.products import measured_products
 from systems import Measured, measured
 from systems.store import as_data
 
+FOLDER = Path(__file__).parent / "rows"
+MEASURED = FOLDER / "measured"
 STUDY, PIPELINES, IN_TURNS = "model_validation", "pipeline", "grids"
 FEWEST = 2
+
+
+class MeasuredRun(Record):
+    """Measurement of a job on a grid; of several stages under a schedule."""
+
+    grid: GridText
+    schedule: str | None = None
+    micro_batch: int | None = None
+    """Sequences at once; None: all of a rank."""
+    time_s: float
+    exposed_s: float
+    """Communication that compute waits for; of a pipeline idle time, too, as the mean of its stages."""
+
+    @property
+    def name(self) -> str:
+        """Name of the run for a person, and within a job."""
+        words = [self.grid if self.schedule is None else f"{self.grid} {self.schedule}"]
+        return ", ".join([*words, *([f"micro-batch {self.micro_batch}"] if self.micro_batch else [])])
+
+
+class MeasuredJob(Record):
+    """Job of which suites/model_validation.py has measured every grid; the fastest is the first."""
+
+    name: str
+    system: str
+    source: str
+    model: str
+    ranks: int
+    sequences: int
+    precision: Literal["bf16", "fp16", "fp32", "fp64"]
+    overlap: str
+    checkpoint_activations: bool
+    fitted: tuple[GridText, ...]
+    """Grids to which the machine is fitted."""
+    time_s: dict[GridText, float]
+    exposed_s: dict[GridText, dict[str, float]]
+    """Communication that compute waits for, by axis."""
+    pipelines: tuple[MeasuredRun, ...] = ()
+    """Runs of suites/pipeline.py of the same job, the fastest first."""
+
+    @property
+    def runs(self) -> list[MeasuredRun]:
+        """List all that was measured, the fastest first."""
+        whole = [
+            MeasuredRun(grid=grid, time_s=time_s, exposed_s=sum(self.exposed_s[grid].values()))
+            for grid, time_s in self.time_s.items()
+        ]
+        return sorted([*whole, *self.pipelines], key=lambda run: run.time_s)
+
+    @property
+    def training(self) -> Training:
+        return Training(
+            lookup(self.model),
+            Batch(self.sequences),
+            self.precision,
+            checkpoint_every=int(self.checkpoint_activations),
+            overlap=Overlap.parse(self.overlap),
+        )
+
+
+class MeasuredRows(Record):
+    """Rows of a campaign: jobs, the machines on which they were measured, as calibrated then, and products."""
+
+    machines: dict[str, Measured] = {}
+    jobs: tuple[MeasuredJob, ...] = ()
+    products: tuple[MeasuredProducts, ...] = ()
+
+
+def campaigns(folder: Path = MEASURED) -> list[MeasuredRows]:
+    """Read the rows of each campaign, a file each, the oldest first. Raises UsageError for a file without such rows."""
+    return [_read_rows(path) for path in sorted(folder.glob("*.yaml"))]
+
+
+def _read_rows(path: Path) -> MeasuredRows:
+    try:
+        return MeasuredRows.model_validate(yaml_text.parse(path.read_text()))
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}.") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+    except ValidationError as error:
+        raise UsageError(f"{path} are no valid rows: {first_problem(error)}") from None
 
 
 def one_axis(grid: str) -> bool:

@@ -26,7 +26,7 @@ from engine.simulator.bandwidth import Bandwidths
 from engine.simulator.events import MatrixProduct
 from engine.simulator.machine import KERNEL_S, MachineModel
 from engine.validation.calibrate import PRIORS, UNFITTED, Observation, Prior, fit
-from engine.validation.product_rows import SQUARES, DeviceProducts, MeasuredProduct, MeasuredProducts, ProductRow, Rule
+from engine.validation.document import SQUARES, DeviceProducts, MeasuredProduct, MeasuredProducts, ProductRow, Rule
 from systems.device import Device, devices
 
 log = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ import yaml
 import systems
 from engine.simulator.machine import MachineModel
 from engine.validation.calibrate import UNFITTED, Estimate, Observation, as_data, closest
-from engine.validation.document import JobRows, MeasuredRows, PublishedRow, Validation, published_series
+from engine.validation.document import JobRows, PublishedRow, Validation
 from engine.validation.effects import effects
-from engine.validation.held_out import fitted_devices, spread, spreads
-from engine.validation.measured import with_numbers
+from engine.validation.held_out import fitted_devices, published_series, spread, spreads
+from engine.validation.measured import MeasuredRows, with_numbers
 from engine.validation.products import predicted
 from engine.validation.validate import (
     PublishedJob,
@@ -31,13 +31,13 @@ from systems import Dtype
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The numbers of a machine, in one number format, with the spread of its errors. rows: the names of the rows that
-    it has been fitted to anew; estimate: how well they tell its numbers. Neither is there where it wasn't.
-    """
+    """Numbers of a machine, in one number format, with the spread of its errors."""
 
     machine: MachineModel
     rows: tuple[str, ...] = ()
+    """Names of the rows to which it was fitted anew; none where it wasn't."""
     estimate: Estimate | None = None
+    """How well these rows tell its numbers."""
 
     def as_yaml(self) -> str:
         """Write the fit as the system's file has it, and say which two numbers its rows tell apart the least."""
@@ -50,11 +50,13 @@ class Fit:
 
 
 class Run(NamedTuple):
-    """A validation comes with the numbers of the published machines, and the campaigns' rows with those of theirs."""
+    """Validation with the numbers that its machines had."""
 
     found: Validation
     fits: list[Fit]
+    """Of the published machines."""
     measured: list[MeasuredRows]
+    """Rows of the campaigns, with the numbers of their machines."""
 
 
 def run(measured: Sequence[MeasuredRows], *, refit: bool = False) -> Run:

@@ -7,9 +7,21 @@ from typing import TypeVar
 from engine.grid import Grid
 from engine.planning.explain import aligned
 from engine.result import metrics
-from engine.validation.document import Effect, GridRow, JobRows, PublishedRow, Validation
-from engine.validation.orders import PLANNED, TOP, Proof, proved
-from engine.validation.product_rows import CLOSE, RULES, DeviceProducts, close
+from engine.validation.document import (
+    CLOSE,
+    PLANNED,
+    RULES,
+    TOP,
+    DeviceProducts,
+    Effect,
+    GridRow,
+    JobRows,
+    Proof,
+    PublishedRow,
+    Validation,
+    count_close,
+    judge_orders,
+)
 
 _Row = TypeVar("_Row")
 Column = tuple[str, Callable[[_Row], str]]
@@ -121,7 +133,7 @@ def _summary(jobs: Sequence[JobRows]) -> str:
         flat = [row for row in rest if row not in piped]
         text += f", {_within(flat)} of {len(flat)} of one stage and {_within(piped)} of {len(piped)} pipelines"
     text += "\n"
-    if not (proofs := proved(job.orders for job in jobs)):
+    if not (proofs := judge_orders(job.orders for job in jobs)):
         return text
     columns: list[Column[Proof]] = [
         ("order", lambda proof: proof.name),
@@ -157,17 +169,16 @@ def _products(found: DeviceProducts) -> str:
         ("job", str),
         ("share of the peak, by others", lambda job: f"{found.fitted[job]:.1%}"),
         ("products", lambda job: f"{len(found.of(job))}"),
-        (f"within {CLOSE:.0%}", lambda job: f"{close(found.of(job))}"),
+        (f"within {CLOSE:.0%}", lambda job: f"{count_close(found.of(job))}"),
         ("median error", lambda job: f"{metrics.median_absolute_error([row.error for row in found.of(job)]):.1%}"),
-        ("at one rate", lambda job: f"{close(found.of(job), at_one_rate=True)}"),
+        ("at one rate", lambda job: f"{count_close(found.of(job), at_one_rate=True)}"),
     ]
-    long = found.long
+    ours, flat = ([count_close(rows, at_one_rate=one) for rows in (found.rows, found.long)] for one in (False, True))
     return (
         f"Products alone on {found.device} in {found.precision}, {found.source};\n{RULES[found.rule]}, "
         f"{1e6 * found.kernel_s:.3g} us\n{_table(columns, list(found.fitted))}"
-        f"all jobs: {close(found.rows)} of {len(found.rows)} within {CLOSE:.0%}, at one rate "
-        f"{close(found.rows, at_one_rate=True)}; of those that take more than twice what a kernel does {close(long)} "
-        f"of {len(long)}, at one rate {close(long, at_one_rate=True)}\n"
+        f"all jobs: {ours[0]} of {len(found.rows)} within {CLOSE:.0%}, at one rate {flat[0]}; of those that take more "
+        f"than twice what a kernel does {ours[1]} of {len(found.long)}, at one rate {flat[1]}\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""Predict what was published and measured."""
+"""Predict what was published and measured, and calibrate a machine by trainings on it."""
 
 import logging
 from collections import defaultdict
@@ -22,31 +22,23 @@ from engine.pipeline.registry import ScheduleChoice, candidates
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Workload, best_first, rank
 from engine.simulator.bandwidth import agnostic
+from engine.simulator.events import Compute, Sweep
 from engine.simulator.machine import Fitted, MachineModel
-from engine.simulator.simulate import Simulated
+from engine.simulator.simulate import Simulated, share_of
 from engine.tracing.forecast import FINAL, chosen, fastest, traces
 from engine.tracing.survey import Predictor
 from engine.training_record import Training
-from engine.validation.calibrate import PRIORS, PRIORS_CHARGED, PRIORS_ON_CORES, Estimate, Observation, fit
-from engine.validation.document import (
-    GridRow,
-    JobRows,
-    MeasuredJob,
-    MeasuredRun,
-    PublishedRow,
-    PublishedSeries,
-)
-from engine.validation.measured import row_name
-from engine.validation.orders import OrderName, judged
+from engine.validation.calibrate import PRIORS, PRIORS_CHARGED, PRIORS_ON_CORES, UNFITTED, Estimate, Observation, fit
+from engine.validation.document import GridRow, JobRows, OrderName, PublishedRow, judge_order
+from engine.validation.held_out import PublishedSeries
+from engine.validation.measured import MeasuredJob, MeasuredRun, campaigns, row_name
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedJob:
-    """A published time is predicted on the grids that a planner would try for it (tried), each of which is traced.
-    fitted: whether the machine is fitted to this time.
-    """
+    """Published time with the traces of all grids that a planner would try for it (tried)."""
 
     series: PublishedSeries
     model: Architecture
@@ -55,6 +47,7 @@ class PublishedJob:
     candidates: Sequence[Candidate]
     traced: Sequence[Predictor]
     fitted: bool
+    """Whether the machine is fitted to this time."""
 
     @property
     def flops(self) -> int:
@@ -105,7 +98,7 @@ def published_jobs(series: PublishedSeries, fitted: Sequence[int], machine: Mach
 
 
 class PublishedStep(NamedTuple):
-    """A published job has been predicted, on the grid that is the fastest of those tried."""
+    """Prediction of a published job, on the fastest of the grids tried."""
 
     job: PublishedJob
     candidate: Candidate
@@ -150,7 +143,7 @@ def published_rows(steps: Sequence[PublishedStep], spread: float) -> list[Publis
 
 @dataclass(frozen=True, slots=True)
 class TracedJob:
-    """A measured job has a trace of each of its runs, by name."""
+    """Measured job with a trace of each of its runs, by name."""
 
     job: MeasuredJob
     traced: Mapping[str, Predictor]
@@ -250,7 +243,7 @@ def job_rows(job: MeasuredJob, steps: Mapping[str, Simulated], machine: MachineM
         samples=papers.training.model.task.data.samples,
         sequences=job.sequences,
         grids=tuple(rows),
-        orders=tuple(judged(name, by, {run.name: run.time_s for run in runs}) for name, by in orders.items()),
+        orders=tuple(judge_order(name, by, {run.name: run.time_s for run in runs}) for name, by in orders.items()),
     )
 
 
@@ -262,10 +255,10 @@ def planned_order(runs: Sequence[MeasuredRun], steps: Mapping[str, Simulated], p
     preferred = [None, *every]
     schedules = {run.name: ScheduleChoice.parse(run.schedule).name if run.schedule else None for run in runs}
     listed = sorted(runs, key=lambda run: (preferred.index(schedules[run.name]), run.name))
-    alike = defaultdict[tuple[str, int | None], dict[str, float]](dict)
+    steps_of = defaultdict[tuple[str, int | None], dict[str, float]](dict)
     for run in listed:
-        alike[run.grid, run.micro_batch][run.name] = steps[run.name].time_s
-    taken_s = {key: times_s[as_fast(times_s)] for key, times_s in alike.items()}
+        steps_of[run.grid, run.micro_batch][run.name] = steps[run.name].time_s
+    taken_s = {key: times_s[as_fast(times_s)] for key, times_s in steps_of.items()}
     times_s = [max(steps[run.name].time_s, taken_s[run.grid, run.micro_batch]) for run in listed]
     order = best_first(times_s, [None if run.schedule else places[run.grid] for run in listed])
     return [listed[at].name for at in order]
@@ -283,3 +276,29 @@ def refitted(machine: MachineModel, rows: Sequence[Observation]) -> Estimate:
     log.info("fitting %s to %d rows", machine.name, len(rows))
     priors = PRIORS_ON_CORES if machine.ranks_a_core > 1 else PRIORS
     return fit(rows, PRIORS_CHARGED if machine.taken or machine.taken_within else priors)
+
+
+def kernel_s(machine: MachineModel, job: MeasuredJob) -> float:
+    """Estimate the least seconds of a kernel: a rank's compute in a step of a tiny network, over its kernels' number.
+
+    The fastest grid's step is taken. Where ranks take turns on cores, a rank's share of the step counts.
+    """
+    grid = min(job.time_s, key=lambda grid: job.time_s[grid])
+    time_s = job.time_s[grid]
+    traced = traced_job(job.model_copy(update={"time_s": {grid: time_s}}), machine).traced[grid]
+    assert traced.whole is not None, "few layers are traced as a whole"
+    kernels = sum(
+        event.kernels if isinstance(event, Sweep) else 1 for event in traced.whole if isinstance(event, Compute)
+    )
+    seen_s = time_s - sum(job.exposed_s[grid].values())
+    return share_of(seen_s, time_s, machine.ranks_a_core) / kernels
+
+
+def fitted(machine: MachineModel, jobs: Sequence[MeasuredJob]) -> Estimate:
+    """Fit the four numbers to the grids of the jobs that are marked as fitted. Its spread is the largest of those that
+    the committed rows show of calibrated machines (rows/measured): what a machine was fitted to can't tell it.
+    """
+    found = refitted(machine, [row for job in jobs for row in traced_job(job, machine).observations(machine)])
+    machines = [machine for rows in campaigns() for machine in rows.machines.values()]
+    shown = [machine.performance.spread for machine in machines if machine.performance]
+    return replace(found, fitted=replace(found.fitted, spread=max(shown, default=UNFITTED.spread)))

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from reports import grid_turns, model_grids, model_products, model_published, text
+from reports import grid_turns, model_grids, model_published, text
 from reports.columns import columns_of
 from reports.frame import SERIES, Frames, series_title
 from reports.jobs import grouped
@@ -77,7 +77,7 @@ def _validated(validated: Validated) -> list[Section]:
     rest = [
         Section("Published times", model_published.blocks(validated.result)),
         Section("Effects", model_published.effects(validated.result)),
-        Section("Products alone", model_products.blocks(validated.result.products)),
+        Section("Products alone", model_published.products(validated.result)),
     ]
     sections = [section for section in (*sections, *rest) if section.blocks]
     said = f"Written {text.moment(validated.written)}; read from {text.clean(validated.source)}."

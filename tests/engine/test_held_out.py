@@ -5,8 +5,7 @@ from math import log
 
 import pytest
 
-from engine.validation.document import PublishedSeries, published_series
-from engine.validation.held_out import HELD, fitted_devices, spread, spreads
+from engine.validation.held_out import HELD, PublishedSeries, fitted_devices, published_series, spread, spreads
 
 
 def series(system: str, *devices: int) -> PublishedSeries:

@@ -11,9 +11,8 @@ from engine.cli.main import main
 from engine.simulator.bandwidth import Bandwidths
 from engine.simulator.events import MatrixProduct
 from engine.simulator.machine import Fitted, MachineModel
-from engine.validation.document import MeasuredRows, campaigns
-from engine.validation.measured import as_yaml, rows_in
-from engine.validation.product_rows import SQUARES, DeviceProducts, MeasuredProduct, MeasuredProducts, close
+from engine.validation.document import SQUARES, DeviceProducts, MeasuredProduct, MeasuredProducts, count_close
+from engine.validation.measured import MeasuredRows, as_yaml, campaigns, rows_in
 from engine.validation.products import predicted
 from systems.device import devices
 
@@ -54,13 +53,13 @@ def test_a_device_that_is_as_the_model_says_is_found_from_the_other_jobs() -> No
         {"wide": SHARE, "narrow": SHARE}, rel=0.02
     )
     layers = [row for row in second.rows if row.job != SQUARES]
-    assert close(layers) == len(layers) == 6
+    assert count_close(layers) == len(layers) == 6
     ours, flat = (
         max(abs(error) for error in errors)
         for errors in zip(*((row.error, row.one_rate_error) for row in layers), strict=True)
     )
     assert flat > 0.1 > 0.02 > ours, "one rate doesn't know of waves"
-    assert close(first.rows) < close(second.rows), "launches are longer than is taken for granted"
+    assert count_close(first.rows) < count_close(second.rows), "launches are longer than is taken for granted"
 
 
 def test_the_smallest_product_tells_what_a_launch_takes_and_is_not_predicted_by_itself() -> None:
@@ -72,9 +71,8 @@ def test_the_smallest_product_tells_what_a_launch_takes_and_is_not_predicted_by_
 def test_the_committed_products_are_predicted_as_well_as_the_page_says() -> None:
     (device,) = (device for rows in campaigns() for device in rows.products)
     first, second = predicted(device)
-    counts = [
-        (len(rows), close(rows), close(rows, at_one_rate=True)) for rows in (first.rows, second.rows, second.long)
-    ]
+    every = (first.rows, second.rows, second.long)
+    counts = [(len(rows), count_close(rows), count_close(rows, at_one_rate=True)) for rows in every]
     assert counts == [(112, 6, 8), (111, 100, 99), (84, 84, 83)]
     assert (first.rule, second.rule) == ("first", "second")
     assert all(share == pytest.approx(0.98, abs=0.01) for share in second.fitted.values())

@@ -1,6 +1,5 @@
 """What is said of the model's errors adds up, the committed rows are whole, and a fit can be made of results anew."""
 
-import json
 import random
 from dataclasses import replace
 from itertools import permutations
@@ -16,20 +15,19 @@ from engine.pipeline.fastest import AS_FAST
 from engine.planning.grids import factorisations
 from engine.planning.rank import TOLD_APART, best_first
 from engine.simulator.machine import MachineModel
-from engine.validation import document, effects, run
-from engine.validation.document import (
-    JobRows,
+from engine.validation import run
+from engine.validation.document import TOP, JobRows, Validation, judge_order, judge_orders
+from engine.validation.held_out import PublishedSeries, fitted_devices, published_series
+from engine.validation.measured import (
     MeasuredJob,
     MeasuredRows,
     MeasuredRun,
-    PublishedSeries,
-    Validation,
+    as_yaml,
     campaigns,
-    published_series,
+    measured_in,
+    one_axis,
+    with_numbers,
 )
-from engine.validation.held_out import fitted_devices
-from engine.validation.measured import as_yaml, measured_in, one_axis, with_numbers
-from engine.validation.orders import TOP, judged, proved
 from engine.validation.validate import job_rows, planned_order, traced_job
 
 GRIDS = ("2x1x1x1", "1x2x1x1", "1x1x2x1", "1x1x1x2")
@@ -71,7 +69,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "published_series", lambda: [series])
-        patch.setattr(document, "campaigns", lambda *_: [MeasuredRows(jobs=(job(pipelines=PIPELINES),))])
+        rows = [MeasuredRows(jobs=(job(pipelines=PIPELINES),))]
+        patch.setattr("engine.validation.measured.campaigns", lambda *_: rows)
         assert main(["plan", "--validate", "--refit", "--out", str(out)]) == 0
     return Validation.model_validate_json(out.read_text())
 
@@ -132,23 +131,23 @@ def places(*order: str) -> dict[str, float]:
 def test_an_order_is_judged_by_the_fastest_it_finds() -> None:
     measured_s = {str(grid): 1 + 0.1 * place for place, grid in enumerate(factorisations(8))}
     fastest = list(measured_s)
-    perfect, turned = (judged("simulated", places(*order), measured_s) for order in (fastest, fastest[::-1]))
+    perfect, turned = (judge_order("simulated", places(*order), measured_s) for order in (fastest, fastest[::-1]))
     assert (perfect.efficient, perfect.place_of_fastest, perfect.spearman) == (10, 1, pytest.approx(1))
     assert (turned.efficient, turned.place_of_fastest, turned.spearman) == (0, 20, pytest.approx(-1))
     assert (perfect.lost, turned.lost) == pytest.approx((0, 1.9))
     some = list(fastest)
     random.Random(1).shuffle(some)
-    assert -1 < judged("simulated", places(*some), measured_s).spearman < 1
+    assert -1 < judge_order("simulated", places(*some), measured_s).spearman < 1
 
 
 def test_what_an_order_does_not_tell_apart_counts_by_its_mean() -> None:
     """Of the pipelines of a grid the equations know nothing, and whoever takes their word has any one of them."""
     measured_s = {"fast": 1.0, "middle": 1.5, "slow": 2.0, "slowest": 4.0}
-    order = judged("equations", {"fast": 2, "middle": 2, "slow": 2, "slowest": 4}, measured_s)
+    order = judge_order("equations", {"fast": 2, "middle": 2, "slow": 2, "slowest": 4}, measured_s)
     assert order.lost == pytest.approx(0.5)
     assert order.place_of_fastest == pytest.approx(2)
     assert order.spearman == pytest.approx(0.7746, abs=1e-4)
-    nothing = judged("equations", dict.fromkeys(measured_s, 2.5), measured_s)
+    nothing = judge_order("equations", dict.fromkeys(measured_s, 2.5), measured_s)
     assert (nothing.lost, nothing.spearman) == pytest.approx((1.125, 0))
 
 
@@ -156,7 +155,7 @@ def test_of_runs_that_share_a_place_a_part_is_among_the_first() -> None:
     """Five of six have one of the first ten places."""
     measured_s = {f"{number}": 1 + 0.1 * number for number in range(TOP + 2)}
     shared = {name: 8.5 if 6 <= number <= 11 else float(number) for number, name in enumerate(measured_s, 1)}
-    order = judged("equations", shared, measured_s)
+    order = judge_order("equations", shared, measured_s)
     assert order.efficient == pytest.approx(5 + 5 * 5 / 6)
 
 
@@ -180,11 +179,13 @@ def test_of_several_orders_the_one_whose_first_grids_lose_the_least_has_proved_b
     measured_s = {"2x1x1x1": 1.0, "1x2x1x1": 1.2, "1x1x2x1": 2.0}
     grids = list(measured_s)
     orders = (
-        judged("simulated", places(grids[1], grids[0], grids[2]), measured_s),
-        judged("equations", places(*grids), measured_s),
+        judge_order("simulated", places(grids[1], grids[0], grids[2]), measured_s),
+        judge_order("equations", places(*grids), measured_s),
     )
     jobs = [JobRows(name=name, system="a", source="", model="m", sequences=1, grids=(), orders=orders) for name in "ab"]
-    assert [(proof.name, proof.lost, proof.right, proof.jobs) for proof in proved(job.orders for job in jobs)] == [
+    assert [
+        (proof.name, proof.lost, proof.right, proof.jobs) for proof in judge_orders(job.orders for job in jobs)
+    ] == [
         ("equations", pytest.approx(0), 2, 2),
         ("simulated", pytest.approx(0.2), 0, 2),
     ]
@@ -245,9 +246,3 @@ def test_rows_are_written_as_they_are_read(tmp_path: Path) -> None:
     file.write_text("- name: 3")
     with pytest.raises(UsageError, match="are no valid rows"):
         campaigns(tmp_path)
-
-
-def test_the_effects_are_those_of_the_papers_sizes() -> None:
-    assert json.dumps(effects.SIZES) == json.dumps(
-        {512: "gpt-5b", 1024: "gpt-10b", 2048: "gpt-20b", 4096: "gpt-40b", 8192: "gpt-80b"}
-    )

@@ -1,9 +1,42 @@
-"""A reason for a missed effect fits the side on which it was missed."""
+"""Effects are rows that select published numbers, and a reason fits the side on which one is missed."""
+
+from dataclasses import dataclass
 
 import pytest
 
-from engine.validation.document import Effect
-from engine.validation.effects import NOT_KNOWN, explained
+from engine import yaml_text
+from engine.validation.document import NOT_KNOWN, Effect
+from engine.validation.effects import Row, Rows
+from engine.validation.measured import FOLDER
+
+ROWS = Rows.model_validate(yaml_text.parse((FOLDER / "effects.yaml").read_text()))
+REASONS = {"much": "it hides more", "little": "it hides less", "little left": "only {share:.0f} % were left"}
+PUBLISHED = {
+    "the model's grid by tensor parallelism in the node and HSDP": (13, 45),
+    "overlap of all-reduces, reduce-scatters and all-gathers by none": (18.69, 22),
+    "compute of a batch, products as PyTorch multiplies": (30.1, 30.1),
+    "compute of a batch, products tuned": (13.19, 13.19),
+    "products, of the advertised peak": (55, 55),
+    "communication of a batch that isn't hidden": (6, 6.8),
+    "overlap oar by what came before": (5, 5),
+    "overlap oar,ors by what came before": (8, 8),
+    "overlap oar,ors,oag by what came before": (19, 19),
+    "overlap oar,ors,oag,cache=28 by what came before": (9, 9),
+    "overlap, all four by none": (34, 35.6),
+}
+
+
+@dataclass
+class Before:
+    """What a reason asks of a step before the change."""
+
+    exposed_s: dict[str, float]
+    time_s: float = 1.0
+
+
+def row(**other: object) -> Row:
+    of = ROWS.effects[0].model_dump() | {"name": "overlap", "hides": ("x",)} | other
+    return Row.model_validate(of)
 
 
 def effect(predicted: float) -> Effect:
@@ -12,11 +45,23 @@ def effect(predicted: float) -> Effect:
     )
 
 
-@pytest.mark.parametrize(("predicted", "reason"), [(9, "it hides more"), (3, NOT_KNOWN), (5, ""), (8, "")])
-def test_a_reason_for_too_much_is_none_for_too_little(predicted: float, reason: str) -> None:
-    assert explained(effect(predicted), above="it hides more").reason == reason
+def test_every_effect_has_its_published_range_and_reasons_that_there_are() -> None:
+    assert {row.name: row.published_range() for row in ROWS.effects} == PUBLISHED
+    assert {name for row in ROWS.effects for name in (row.above, row.below)} <= {*ROWS.reasons, NOT_KNOWN}
+    assert ROWS.effects[0].jobs == {"gpt-5b": 512, "gpt-10b": 1024, "gpt-20b": 2048, "gpt-40b": 4096, "gpt-80b": 8192}
 
 
-def test_a_reason_for_too_little_is_none_for_too_much() -> None:
-    assert explained(effect(3), below="little was left").reason == "little was left"
-    assert explained(effect(9), below="little was left").reason == NOT_KNOWN
+@pytest.mark.parametrize(
+    ("predicted", "exposed_s", "reason"),
+    [
+        (9, 0.5, REASONS["much"]),
+        (5, 0.5, ""),
+        (8, 0.5, ""),
+        (3, 0.5, REASONS["little"]),
+        (3, 0.04, "only 4 % were left"),
+    ],
+)
+def test_a_reason_for_too_much_is_none_for_too_little(predicted: float, exposed_s: float, reason: str) -> None:
+    told = row(above="much", below="little")
+    assert told.reason(effect(predicted), REASONS, Before({"x": exposed_s, "z": 0.9})) == reason
+    assert row().reason(effect(predicted), REASONS, None) == (NOT_KNOWN if effect(predicted).off else "")

@@ -10,11 +10,9 @@ import pytest
 import systems
 from engine.result import metrics
 from engine.validation import run
-from engine.validation.document import GridRow, JobRows, PublishedRow, campaigns
-from engine.validation.effects import NOT_KNOWN
+from engine.validation.document import CLOSE, NOT_KNOWN, GridRow, JobRows, PublishedRow, judge_orders
 from engine.validation.held_out import HELD
-from engine.validation.orders import proved
-from engine.validation.product_rows import CLOSE
+from engine.validation.measured import campaigns
 from engine.validation.run import Run
 
 PERCENT = 0.01
@@ -89,7 +87,7 @@ def test_the_planned_order_finds_the_fastest_grid_of_every_job_and_has_proved_be
     first = {(job.name, order.name): order for job in jobs for order in job.orders}
     assert [first[job.name, "planned"].place_of_fastest for job in jobs] == [1, 1, 1]
     assert first["deep", "planned"].spearman > first["deep", "equations"].spearman + 0.1
-    assert proved(job.orders for job in jobs)[0].name == "planned"
+    assert judge_orders(job.orders for job in jobs)[0].name == "planned"
 
 
 def test_over_all_jobs_the_planned_order_has_proved_best(on_vcluster: Run, later: Sequence[JobRows]) -> None:
@@ -98,7 +96,7 @@ def test_over_all_jobs_the_planned_order_has_proved_best(on_vcluster: Run, later
     assert lost["deep-turns", "planned"] == pytest.approx(0)
     assert lost["deep-turns", "simulated"] == pytest.approx(0.053, abs=PERCENT)
     assert lost["deep-turns", "equations"] == pytest.approx(0.088, abs=PERCENT)
-    planned, second, *_ = proved(job.orders for job in (*on_vcluster.found.jobs, *later))
+    planned, second, *_ = judge_orders(job.orders for job in (*on_vcluster.found.jobs, *later))
     assert (planned.name, planned.right, planned.jobs) == ("planned", 5, 5)
     assert (second.name, second.right) == ("equations", 4)
     assert second.lost == pytest.approx(0.018, abs=PERCENT / 2)

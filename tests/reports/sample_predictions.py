@@ -12,9 +12,17 @@ from sample_steps import simulate
 
 from engine.grid import Axis
 from engine.planning.document import Cost, GridPlan, PlannedMemory, Row
-from engine.validation.document import Effect, GridRow, JobRows, PublishedRow, Validation
-from engine.validation.orders import OrderName, judged
-from engine.validation.product_rows import DeviceProducts, ProductRow
+from engine.validation.document import (
+    DeviceProducts,
+    Effect,
+    GridRow,
+    JobRows,
+    OrderName,
+    ProductRow,
+    PublishedRow,
+    Validation,
+    judge_order,
+)
 
 GRIDS = ("1x1x128x64", "2x1x128x32", "2x1x64x64", "4x2x32x32", "8x4x32x8")
 SOURCE = "axonn-sc24 Table III: flops over the sustained flop/s"
@@ -116,7 +124,7 @@ def measured(name: str = "wide", system: str = "vcluster", grids: Sequence[str] 
     known: dict[str, Any] = {
         "name": name, "system": system, "source": "measured on 2026-03-02", "model": "gpt-vcluster-small",
         "sequences": 8, "grids": tuple(rows),
-        "orders": tuple(judged(title, by, seconds) for title, by in places.items()),
+        "orders": tuple(judge_order(title, by, seconds) for title, by in places.items()),
     }  # fmt: skip
     return JobRows(**(known | changes))
 
