@@ -98,7 +98,7 @@ def calibration(system: System, folder: Path) -> Measured:
     gemm = the("bench gemm", [r for r in at_once if r.gemm and r.dtype == axes.precision])
     links = links_of(the("bench collectives", [r for r in alike if r.links]))
     with loading():
-        from engine.validation.validate import fitted, kernel_s
+        from engine.validation.validate import calibrate, kernel_s
 
     own_processor = processor() if links.source.device == processor_name() else None
     source = links.source.model_copy(update={"processor": own_processor})
@@ -108,7 +108,7 @@ def calibration(system: System, folder: Path) -> Measured:
     )
     known = _with(known, kernel_s=least)
     fitting = [axes, *(job for job in jobs if job.name == "products")]
-    estimate = fitted(MachineModel.of(system, axes.precision, known), fitting)
+    estimate = calibrate(MachineModel.of(system, axes.precision, known), fitting)
     rows = tuple(row_name(job.model, grid) for job in fitting for grid in job.fitted)
     return _with(known, fitted_to=rows, **as_data(estimate.fitted, estimate))
 

@@ -213,10 +213,6 @@ class MeasuredProduct(Record):
     time_s: float
 
     @property
-    def shape(self) -> tuple[int, int, int, str]:
-        return self.m, self.n, self.k, self.mode
-
-    @property
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k
 

@@ -24,7 +24,7 @@ from engine.tracing.predict import Traced
 from engine.tracing.survey import Predictor
 from engine.validation.document import NOT_KNOWN, Effect
 from engine.validation.measured import FOLDER
-from engine.validation.validate import published_workload, tried
+from engine.validation.validate import choose_grids, published_workload
 
 log = logging.getLogger(__name__)
 IN_NODE = 8
@@ -102,7 +102,7 @@ class Steps:
 
     def _candidates(self, row: Row, workload: Workload, devices: int) -> list[Candidate]:
         if not row.grid:
-            return tried(workload, devices, self.machine)
+            return choose_grids(workload, devices, self.machine)
         grid = Grid.parse(row.grid)
         micro = row.sequences // grid.batch_split
         return [Candidate(grid, micro, workload.needs(grid, micro), {}, {})]

@@ -36,21 +36,22 @@ ONE_NUMBER = {
     for name, prior in PRIORS.items()
 }
 BYTES = 2
-"""Products are of elements of 16 bits."""
+"""Size of a product's elements, of 16 bits."""
 
 
-def predicted(measured: MeasuredProducts) -> list[DeviceProducts]:
-    """Predict a device's products by the first rule, and by the second where a launch was measured. Raises KeyError for
-    a device whose sheet isn't known.
+def predict_products(measured: MeasuredProducts) -> list[DeviceProducts]:
+    """Predict a device's products by the first rule, and by the second where a launch was measured.
+
+    Raises KeyError for a device whose sheet isn't known.
     """
-    found = [_predicted(measured, measured.jobs, "first", KERNEL_S)]
+    found = [_predict_by_rule(measured, measured.jobs, "first", KERNEL_S)]
     if launch := measured.launch:
         rest = {job: [one for one in some if one != launch] for job, some in measured.jobs.items()}
-        found.append(_predicted(measured, rest, "second", launch.time_s))
+        found.append(_predict_by_rule(measured, rest, "second", launch.time_s))
     return [one for one in found if one.rows]
 
 
-def _predicted(
+def _predict_by_rule(
     measured: MeasuredProducts, jobs: Mapping[str, Sequence[MeasuredProduct]], rule: Rule, kernel_s: float
 ) -> DeviceProducts:
     """Predict the products of each job for which others tell the number."""
@@ -59,12 +60,13 @@ def _predicted(
     layers = {job: some for job, some in jobs.items() if job != SQUARES}
     fitted, rows = {}, []
     for job, products in jobs.items():
-        own = {product.shape for product in products}
-        others = [one for other, some in layers.items() if other != job for one in some if one.shape not in own]
+        own = {(product.m, product.n, product.k, product.mode) for product in products}
+        rest = [product for other, some in layers.items() if other != job for product in some]
+        others = [product for product in rest if (product.m, product.n, product.k, product.mode) not in own]
         if not (products and others):
             continue
         log.info("products of %s on %s", job, measured.device)
-        shaped, flat = (_fitted(one, others) for one in (machine, one_rate))
+        shaped, flat = (_fit_share(one, others) for one in (machine, one_rate))
         fitted[job] = shaped.fitted.products
         rows += [
             ProductRow(
@@ -98,7 +100,7 @@ def _seconds(machine: MachineModel, product: MeasuredProduct) -> float:
     return machine.compute_s(MatrixProduct(product.m, product.n, product.k, product.mode, BYTES))
 
 
-def _fitted(machine: MachineModel, products: Sequence[MeasuredProduct]) -> MachineModel:
+def _fit_share(machine: MachineModel, products: Sequence[MeasuredProduct]) -> MachineModel:
     def observation(product: MeasuredProduct) -> Observation:
         return Observation(lambda fitted: (_seconds(machine.with_fitted(fitted), product), 0.0), product.time_s)
 

@@ -14,16 +14,16 @@ from engine.validation.document import JobRows, PublishedRow, Validation
 from engine.validation.effects import effects
 from engine.validation.held_out import fitted_devices, published_series, spread, spreads
 from engine.validation.measured import MeasuredRows, with_numbers
-from engine.validation.products import predicted
+from engine.validation.products import predict_products
 from engine.validation.validate import (
     PublishedJob,
     TracedJob,
+    fit_anew,
     job_rows,
     published_errors,
     published_jobs,
     published_rows,
     published_steps,
-    refitted,
     traced_job,
 )
 from systems import Dtype
@@ -67,7 +67,7 @@ def run(measured: Sequence[MeasuredRows], *, refit: bool = False) -> Run:
         published=tuple(rows),
         jobs=tuple(job for jobs, _ in campaigns for job in jobs),
         effects=tuple(effects({fit.machine.name: fit.machine for fit in fits})),
-        products=tuple(one for rows in measured for device in rows.products for one in predicted(device)),
+        products=tuple(one for rows in measured for device in rows.products for one in predict_products(device)),
     )
     return Run(found, fits, [known for _, known in campaigns])
 
@@ -118,7 +118,7 @@ def _measured(measured: MeasuredRows, *, refit: bool) -> tuple[list[JobRows], Me
 def _fit(machine: MachineModel, to: Sequence[Observation], *, refit: bool) -> Fit:
     if not (refit and to):
         return Fit(machine)
-    found = refitted(machine, to)
+    found = fit_anew(machine, to)
     return Fit(machine.with_fitted(found.fitted), tuple(observation.name for observation in to), found)
 
 

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PublishedJob:
-    """Published time with the traces of all grids that a planner would try for it (tried)."""
+    """Published time with the traces of all grids that a planner would try for it (choose_grids)."""
 
     series: PublishedSeries
     model: Architecture
@@ -72,7 +72,7 @@ def published_workload(name: str, sequences: int, overlap: Overlap, machine: Mac
     return Workload(Training(lookup(name), Batch(sequences), "bf16", "bf16", 1, overlap), machine.device_memory)
 
 
-def tried(workload: Workload, devices: int, machine: MachineModel) -> list[Candidate]:
+def choose_grids(workload: Workload, devices: int, machine: MachineModel) -> list[Candidate]:
     """Choose the ten best grids by the papers' equations and the ten best as run. Raises UsageError if none fits."""
     model, sequences = workload.training.model, workload.training.batch.sequences
     grids = SearchSpace(model, sequences, exact=True).grids(devices, sequences)
@@ -90,7 +90,7 @@ def published_jobs(series: PublishedSeries, fitted: Sequence[int], machine: Mach
         for devices, measured_s in times.items():
             log.info("%s on %d devices of %s", name, devices, series.system)
             workload = published_workload(name, series.sequences, overlap, machine)
-            candidates = tried(workload, devices, machine)
+            candidates = choose_grids(workload, devices, machine)
             traced = traces(workload, candidates, machine)
             yield PublishedJob(
                 series, workload.training.model, devices, measured_s, candidates, traced, devices in fitted
@@ -269,7 +269,7 @@ def _places(names: Sequence[str], by: Sequence[float]) -> dict[str, float]:
     return dict(zip(names, rankdata(by).tolist(), strict=True))
 
 
-def refitted(machine: MachineModel, rows: Sequence[Observation]) -> Estimate:
+def fit_anew(machine: MachineModel, rows: Sequence[Observation]) -> Estimate:
     """Fit the machine's numbers anew to these rows. Raises UsageError without any."""
     if not rows:
         raise UsageError(f"Nothing was measured that {machine.name} can be fitted to: measure a grid of one axis.")
@@ -294,11 +294,11 @@ def kernel_s(machine: MachineModel, job: MeasuredJob) -> float:
     return share_of(seen_s, time_s, machine.ranks_a_core) / kernels
 
 
-def fitted(machine: MachineModel, jobs: Sequence[MeasuredJob]) -> Estimate:
+def calibrate(machine: MachineModel, jobs: Sequence[MeasuredJob]) -> Estimate:
     """Fit the four numbers to the grids of the jobs that are marked as fitted. Its spread is the largest of those that
     the committed rows show of calibrated machines (rows/measured): what a machine was fitted to can't tell it.
     """
-    found = refitted(machine, [row for job in jobs for row in traced_job(job, machine).observations(machine)])
+    found = fit_anew(machine, [row for job in jobs for row in traced_job(job, machine).observations(machine)])
     machines = [machine for rows in campaigns() for machine in rows.machines.values()]
     shown = [machine.performance.spread for machine in machines if machine.performance]
     return replace(found, fitted=replace(found.fitted, spread=max(shown, default=UNFITTED.spread)))

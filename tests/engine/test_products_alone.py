@@ -13,7 +13,7 @@ from engine.simulator.events import MatrixProduct
 from engine.simulator.machine import Fitted, MachineModel
 from engine.validation.document import SQUARES, DeviceProducts, MeasuredProduct, MeasuredProducts, count_close
 from engine.validation.measured import MeasuredRows, as_yaml, campaigns, rows_in
-from engine.validation.products import predicted
+from engine.validation.products import predict_products
 from systems.device import devices
 
 H200, SHARE, LAUNCH_S = "NVIDIA H200", 0.9, 2e-5
@@ -47,7 +47,7 @@ def measured() -> MeasuredProducts:
 
 
 def test_a_device_that_is_as_the_model_says_is_found_from_the_other_jobs() -> None:
-    first, second = predicted(measured())
+    first, second = predict_products(measured())
     assert second.kernel_s == pytest.approx(LAUNCH_S)
     assert {job: second.fitted[job] for job in ("wide", "narrow")} == pytest.approx(
         {"wide": SHARE, "narrow": SHARE}, rel=0.02
@@ -63,14 +63,14 @@ def test_a_device_that_is_as_the_model_says_is_found_from_the_other_jobs() -> No
 
 
 def test_the_smallest_product_tells_what_a_launch_takes_and_is_not_predicted_by_itself() -> None:
-    first, second = predicted(measured())
+    first, second = predict_products(measured())
     assert len(first.rows) == len(second.rows) + 1
     assert min(row.flops for row in first.rows) < min(row.flops for row in second.rows)
 
 
 def test_the_committed_products_are_predicted_as_well_as_the_page_says() -> None:
     (device,) = (device for rows in campaigns() for device in rows.products)
-    first, second = predicted(device)
+    first, second = predict_products(device)
     every = (first.rows, second.rows, second.long)
     counts = [(len(rows), count_close(rows), count_close(rows, at_one_rate=True)) for rows in every]
     assert counts == [(112, 6, 8), (111, 100, 99), (84, 84, 83)]
@@ -81,11 +81,11 @@ def test_the_committed_products_are_predicted_as_well_as_the_page_says() -> None
 def test_without_a_launch_or_other_jobs_there_is_no_prediction() -> None:
     whole = measured()
     large = {job: [one for one in some if one.flops > 1e11] for job, some in whole.jobs.items()}
-    (only,) = predicted(whole.model_copy(update={"jobs": large}))
+    (only,) = predict_products(whole.model_copy(update={"jobs": large}))
     assert only.rule == "first", "no product is so small that it tells what a launch takes"
-    assert predicted(whole.model_copy(update={"jobs": {SQUARES: whole.jobs[SQUARES]}})) == []
+    assert predict_products(whole.model_copy(update={"jobs": {SQUARES: whole.jobs[SQUARES]}})) == []
     twice = {"one": whole.jobs["wide"], "the same": whole.jobs["wide"]}
-    assert predicted(whole.model_copy(update={"jobs": twice})) == []
+    assert predict_products(whole.model_copy(update={"jobs": twice})) == []
 
 
 def test_benchmarks_of_a_known_gpu_become_rows_and_those_of_processors_do_not(tmp_path: Path) -> None:
@@ -115,4 +115,4 @@ def test_benchmarks_of_a_known_gpu_become_rows_and_those_of_processors_do_not(tm
         to_weight.k, to_weight.n, to_weight.m
     )  # fmt: skip
     assert MeasuredRows.model_validate(yaml.safe_load(as_yaml(rows))) == rows
-    assert all(isinstance(one, DeviceProducts) for one in predicted(found))
+    assert all(isinstance(one, DeviceProducts) for one in predict_products(found))
