@@ -32,12 +32,3 @@ def reduce_dtype(precision: str, ranks: int, given: str | None = None) -> str:
     if given is not None:
         return precision if given == "compute" else given
     return "fp32" if ranks >= WIDENED_FROM.get(precision, ranks + 1) else precision
-
-
-def gradient_dtype(precision: str, given: str | None, *, offload: bool) -> str:
-    """Name the format in which a rank adds the gradients of micro-batches: the masters', which is fp32 or fp64, but the
-    one given for sums where the masters are offloaded (axonn-ipdps22 V-B keeps fp16).
-    """
-    if offload and given is not None:
-        return reduce_dtype(precision, 1, given)
-    return "fp64" if precision == "fp64" else "fp32"

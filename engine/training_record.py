@@ -1,25 +1,31 @@
-"""One record describes a training: which network is trained, and how. No torch in it.
+"""The record of a training: the options of how a network is trained, and the training that they make. No torch in it.
 
-The command line makes it; the planner, the tracer, the tuner, the trainer and contests with peers take it.
+Every command that trains or plans has TrainingOptions among its options, and so have the series of suites, which write
+them as words of a launch line. Results and plans hold them. A new option is a field here, and its effect: its check and
+its flops below, an argument of parallelize() in for_model(), its memory in footprint/.
 """
 
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from math import sqrt
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from cyclopts import Parameter
 
 from engine.batch import Batch
+from engine.errors import UsageError
 from engine.grid import SPLITTING_ROWS, Axis, Grid
 from engine.models.architecture import Architecture
-from engine.options import NO_OPTION
+from engine.models.flops import hardware_flops
+from engine.options import NO_OPTION, word
 from engine.overlap.flags import AUTO, Overlap
 from engine.overlap.tasks import StepSchedule, passes_held
 from engine.pipeline.cut import Cut, cut_evenly
 from engine.pipeline.options import DEFAULT, PipelineOptions
 from engine.pipeline.simulation import Replayed
 from engine.pipeline.staged import Staged, staged, times_by_flops
-from engine.reduce_dtype import gradient_dtype, reduce_dtype
+from engine.reduce_dtype import reduce_dtype
 
 PrecisionName = Literal["fp32", "fp64", "bf16", "fp16"]
 LEAST_LOSS_SCALE, MOST_LOSS_SCALE = 1.0, 2.0**127
@@ -29,12 +35,90 @@ the most a scale is no number in fp32.
 ReduceDtype = PrecisionName | Literal["compute"]
 CheckpointEvery = int | Literal["auto"]
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
+HALF = ("bf16", "fp16")
+COMPUTE: Literal["compute"] = "compute"
+"""Format of sums that is the computation's, over any number of ranks."""
 NO_OVERLAP = Overlap()
+
+
+def _read_every(text: str) -> CheckpointEvery:
+    if text == AUTO:
+        return AUTO
+    if not re.fullmatch(r"\d{1,9}", text) or not int(text):
+        raise UsageError(f"--checkpoint-every is a number of blocks from 1 up, or auto, but {text!r} was given.")
+    return int(text)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """Options of how a network is trained, declared once for all commands; in the order of a launch line's words."""
+
+    precision: PrecisionName = "fp32"
+    """bf16 and fp16 keep fp32 masters; fp16 scales its loss"""
+    checkpoint_activations: bool = False
+    """recompute each block in the backward"""
+    checkpoint_every: Annotated[CheckpointEvery | None, word(_read_every, "N|auto")] = None
+    """recompute N blocks together, keeping one input per group; auto: N near sqrt(layers)"""
+    offload: bool = False
+    """keep fp32 weights and moments of matrices on the host; micro-batches then add in --reduce-dtype, if given"""
+    reduce_dtype: PrecisionName | None = None
+    """gradients while summed (default: precision, but fp32 of fp16, and of bf16 along z or data from 64 ranks on)"""
+
+    @property
+    def recomputed_together(self) -> CheckpointEvery:
+        """Number of blocks that are recomputed together in the backward; 0 keeps all that blocks compute."""
+        return int(self.checkpoint_activations) if self.checkpoint_every is None else self.checkpoint_every
+
+    def recomputing(self, together: CheckpointEvery) -> Self:
+        """Return the same options with so many blocks recomputed together."""
+        return replace(self, **_recomputing(together))
+
+    def asked(self) -> "TrainingOptions":
+        """Return these options alone, in the fewest words."""
+        values = {option.name: getattr(self, option.name) for option in fields(TrainingOptions)}
+        return TrainingOptions(**(values | _recomputing(self.recomputed_together)))
+
+    def words(self) -> list[str]:
+        """Write what isn't as by default, as every command takes it."""
+        found = []
+        asked = self.asked()
+        for option in fields(asked):
+            value = getattr(asked, option.name)
+            if value != option.default:
+                found.append(f"--{option.name.replace('_', '-')}")
+                found += [] if value is True else [str(value)]
+        return found
+
+    def check(self, model: Architecture) -> None:
+        """Raise UsageError for options that the network, or one another, leave no sense."""
+        every = self.checkpoint_every
+        if every not in (None, AUTO) and every > model.layers:
+            raise UsageError(
+                f"--checkpoint-every {every} recomputes {every} blocks together, but {model.name} has {model.layers}: "
+                f"use {model.layers} or fewer, or auto."
+            )
+        half = self.precision in HALF
+        if self.offload and not half:
+            raise UsageError(
+                f"--offload leaves the weights that it keeps on the host on the device in bf16 or fp16, but "
+                f"--precision is {self.precision}: give one of these."
+            )
+        if self.reduce_dtype not in (None, COMPUTE, self.precision, *(("fp32",) if half else ())):
+            raise UsageError(
+                f"With --precision {self.precision} gradients reduce in {self.precision}"
+                f"{' or fp32' if half else ''}, but --reduce-dtype {self.reduce_dtype} was given."
+            )
+
+
+def _recomputing(together: CheckpointEvery) -> dict[str, Any]:
+    """Return the options, in the fewest words, that recompute so many blocks together."""
+    return {"checkpoint_activations": together == 1, "checkpoint_every": None if together in (0, 1) else together}
 
 
 @dataclass(frozen=True, slots=True)
 class OptimConfig:
-    """These are options of AdamW with decoupled weight decay on matrices, none on biases and norms."""
+    """Options of AdamW, with decoupled weight decay on matrices and none on biases and norms."""
 
     learning_rate: Annotated[float, Parameter(metavar="LR")] = 3e-4
     """after its warm-up"""
@@ -53,23 +137,55 @@ class OptimConfig:
 
 
 @dataclass(frozen=True)
-class Training:
-    """It describes a training. The names of number formats are those of --precision and --reduce-dtype, but
-    "compute", which is that of the computation on however many ranks. checkpoint_every: only the input of every so
-    many-th block is kept for the backward, all that blocks compute if 0; "auto": as checkpoint_group() has it. seed: of
-    initial values, dropout and the order of the data. offload: whether fp32 weights and moments lie on the host.
-    """
+class Training(TrainingOptions):
+    """A training: its network, batch and options. A reduce_dtype of "compute" is the precision, over any ranks."""
 
     model: Architecture
     batch: Batch
-    precision: PrecisionName = "fp32"
-    reduce_dtype: ReduceDtype | None = None
+    _: KW_ONLY
+    checkpoint_activations: bool = field(init=False)
+    """whether blocks are recomputed in the backward, which checkpoint_every says"""
     checkpoint_every: CheckpointEvery = 0
     overlap: Overlap = NO_OVERLAP
     optim: OptimConfig = OptimConfig()
     seed: int = 0
+    """of initial values, dropout and the order of the data"""
     pipeline: PipelineOptions = DEFAULT
-    offload: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "checkpoint_activations", self.checkpoint_every != 0)
+
+    @classmethod
+    def of(cls, options: TrainingOptions, model: Architecture, batch: Batch, **own: Any) -> Self:
+        """Make a training with all fields that the options share with it. own: further ones, or in their place."""
+        shared = {
+            one.name: getattr(options, one.name) for one in fields(cls) if one.init and hasattr(options, one.name)
+        }
+        own = {"checkpoint_every": options.recomputed_together, "model": model, "batch": batch} | own
+        return cls(**(shared | own))
+
+    def recomputing(self, together: CheckpointEvery) -> Self:
+        """Return the same training with so many blocks recomputed together."""
+        return replace(self, checkpoint_every=together)
+
+    def options_on(self, grid: Grid) -> dict[str, Any]:
+        """Return the options as they come out on a grid, for results."""
+        found = {option.name: getattr(self, option.name) for option in fields(TrainingOptions)}
+        return found | {"checkpoint_every": self.checkpoint_group(grid), "reduce_dtype": self.reduce_dtypes(grid)}
+
+    def for_model(self, grid: Grid) -> Mapping[str, Any]:
+        """Return what parallelize() takes of the options on a grid, by argument."""
+        return {
+            "seed": self.seed,
+            "overlap": self.overlap,
+            "checkpoint_every": self.checkpoint_group(grid),
+            "offload": self.offload,
+        }
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of a step, with what is recomputed."""
+        return hardware_flops(self.model, self.batch.sequences, recompute=self.checkpoint_activations)
 
     def staged(self, grid: Grid) -> Staged:
         """Cut the network into the grid's stages, with what they do when. Raises UsageError for what can't be."""
@@ -84,7 +200,7 @@ class Training:
         return self.staged(grid).cut
 
     def replayed(self, grid: Grid) -> StepSchedule:
-        """Give a schedule that depends on no arrivals: what stages do in a simulation by their flops."""
+        """Return a schedule that depends on no arrivals: what stages do in a simulation by their flops."""
         found = self.staged(grid)
         times = times_by_flops(found.schedule, self.model, grid.stages, recompute=self.checkpoint_activations)
         return Replayed(found.schedule, grid.stages, self.passes(grid), times)
@@ -99,14 +215,9 @@ class Training:
         return max(1.0, kept)
 
     def with_bucket(self, grid: Grid, link_bytes_per_s: float | None, devices_per_node: int) -> "Training":
-        """Give the same with the bucket of all-reduces over data that suits the grid and a node's network."""
+        """Return the same with the bucket of all-reduces over data that suits the grid and a node's network."""
         bucket = self.overlap.bucket(grid, link_bytes_per_s, devices_per_node)
         return replace(self, overlap=replace(self.overlap, bucket_bytes=bucket))
-
-    @property
-    def checkpoint_activations(self) -> bool:
-        """Say whether blocks are recomputed in the backward."""
-        return self.checkpoint_every != 0
 
     def checkpoint_group(self, grid: Grid) -> int:
         """Count the blocks that are recomputed together on a grid; 0 if none is."""
@@ -116,18 +227,32 @@ class Training:
 
     @property
     def compute(self) -> int:
-        """Count the bytes of an element of gathered weights and activations."""
+        """Bytes of an element of gathered weights and activations."""
         return BYTES[self.precision]
 
     @property
     def master(self) -> int:
-        """Count the bytes of an element of the state; of statistics and losses too."""
+        """Bytes of an element of the state; of statistics and losses too."""
         return max(self.compute, BYTES["fp32"])
 
     @property
+    def gradient_format(self) -> str:
+        """Name of the format in which a rank adds the gradients of micro-batches: the masters', fp32 or fp64, but the
+        one given for sums where the masters are offloaded (axonn-ipdps22 V-B keeps fp16).
+        """
+        if self.offload and self.reduce_dtype is not None:
+            return reduce_dtype(self.precision, 1, self.reduce_dtype)
+        return "fp64" if self.precision == "fp64" else "fp32"
+
+    @property
+    def formats(self) -> tuple[str, str | None, str]:
+        """Names of the formats of computation, of sums over ranks if one is given, and of sums over micro-batches."""
+        return self.precision, self.reduce_dtype, self.gradient_format
+
+    @property
     def gradient(self) -> int:
-        """Count the bytes of an element of a rank's gradients."""
-        return BYTES[gradient_dtype(self.precision, self.reduce_dtype, offload=self.offload)]
+        """Bytes of an element of a rank's gradients."""
+        return BYTES[self.gradient_format]
 
     def reduce_dtypes(self, grid: Grid) -> dict[Axis, str]:
         """Name the formats in which gradients are summed along each axis that sums them."""
@@ -139,7 +264,7 @@ class Training:
 
 
 def near_the_root(layers: int, stages: int) -> int:
-    """Give the factor of a stage's layers that is nearest to the square root of all layers, the smaller of two.
+    """Return the factor of a stage's layers that is nearest to the square root of all layers, the smaller of two.
 
     axonn-ipdps22 V-A: in units of one layer's activations a stage holds, by Eq. 1, layers / N inputs of groups, for as
     many micro-batches as there are stages, and N layers that are recomputed; the sum is least at the root. Here a block

@@ -13,11 +13,18 @@ import reframe as rfm
 from reframe.core.builtins import run_after, run_before, variable
 from reframe.core.exceptions import SanityError
 
+from engine.peers.comparison import both_sides
 from suites.base.comparison import PeerComparison
 from suites.base.night import NIGHTLY, Worth
 from suites.base.point_training import PointTraining, points_of
+from suites.base.series import Point
 
 STUDY = "against"
+
+
+def in_contests(point: Point) -> bool:
+    """Say whether a contest can train as the point's series does."""
+    return both_sides(point.series.training) == point.series.training
 
 
 @rfm.simple_test
@@ -28,7 +35,7 @@ class Against(PeerComparison, PointTraining):
     study = STUDY
     worth = Worth.TRAINING
     time_limit = "8m"
-    point = points_of("weak_scaling", lambda point: NIGHTLY in point.series.tags and not point.series.offload)
+    point = points_of("weak_scaling", lambda point: NIGHTLY in point.series.tags and in_contests(point))
     checkout = variable(str, value="")
     rounds = variable(int, value=0)
     steps_per_round = 1
@@ -49,7 +56,7 @@ class Against(PeerComparison, PointTraining):
     def options(self) -> list[str]:
         words = ["bench", "peers", "--against", str(Path(self.checkout).resolve()), "--grid", self.grid]
         words += ["--model", self.model, "--batch-size", str(self.sequences), "--precision", self.precision]
-        words += ["--device", self.device, *self.device_memory_options, *self.recompute_options]
+        words += ["--device", self.device, *self.device_memory_options, *self.contest_words]
         words += ["--micro-batch", str(self.micro_batch)] if self.micro_batch else []
         words += ["--overlap", self.overlap] if self.overlap else []
         words += ["--schedule", self.schedule] if self.schedule != "auto" else []

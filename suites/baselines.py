@@ -102,7 +102,7 @@ class Baseline(PeerComparison, PointTraining):
         series = self.point.series
         words = ["bench", "peers", "--peer", self.match.peer, "--layout", str(self.match.layout), "--grid", self.grid]
         words += ["--model", self.model, "--batch-size", str(self.sequences), "--precision", self.precision]
-        words += ["--device", self.device, *self.device_memory_options, *self.node_options(), *self.recompute_options]
+        words += ["--device", self.device, *self.device_memory_options, *self.node_options(), *self.contest_words]
         words += ["--micro-batch", str(self.micro_batch)] if self.micro_batch else []
         words += ScheduleChoice.parse(self.planned.schedule).words if self.planned and self.planned.schedule else []
         words += ["--tune-matmul"] if series.tune_matmul else []

@@ -85,8 +85,7 @@ class KernelTuning(OfOneRank):
     def options(self) -> list[str]:
         words = ["bench", "matmul", "--model", self.model, "--grid", self.grid, "--micro-batch", str(self.at_once)]
         words += ["--micro-batches", str(self.share // self.at_once)]
-        words += ["--precision", self.precision, "--device", self.device, *self.recompute_options]
-        return [*words, "--twice"]
+        return [*words, *self.training_words(self.asked), "--twice"]
 
     @property
     def shapes(self) -> list[TunedShape]:
@@ -172,7 +171,7 @@ class TunedStep(OfOneRank):
     def options(self) -> list[str]:
         words = ["bench", "peers", "--peer", UNTUNED, "--grid", str(self.plane), "--model", self.model]
         words += ["--layers", str(self.layers)] if lookup(self.model).network().alike else []
-        words += ["--batch-size", str(self.at_once), *self.recompute_options]
+        words += ["--batch-size", str(self.at_once), *self.contest_words]
         words += ["--precision", self.precision, "--device", self.device, "--rounds", str(self.rounds)]
         return [*words, "--steps-per-round", str(self.steps_per_round)]
 

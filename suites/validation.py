@@ -19,6 +19,7 @@ from reframe.core.exceptions import SanityError
 
 from engine.grid import Grid
 from engine.result import metrics
+from engine.training_record import PrecisionName
 from suites.base.comparison import PeerComparison
 from suites.base.corpus import Corpus
 from suites.base.curves import apart
@@ -42,7 +43,7 @@ class Recipe:
     model: str
     vocabulary: int
     sequences: int
-    precision: str
+    precision: PrecisionName
     learning_rate: float
     serial_limit: str
     limit: str
@@ -142,7 +143,7 @@ class BesideSerial(rfm.RegressionTestPlugin):
     record: dict[str, Any]
     serial: Any
     grid: str
-    precision: str
+    precision: PrecisionName
 
     @run_after("init")
     def take_the_grids_ranks(self) -> None:

@@ -25,7 +25,9 @@ TURNS = {"cpu": Turns(rounds=3, steps=1, warmup=1), "cuda": Turns(rounds=6, step
 def cost(device: torch.device) -> Finding:
     """Return the paired ratio of their step times. Nothing is clipped, so that the optimizer steps by bucket."""
     chosen = ONE_RANK[device.type]
-    case = Case(chosen.choice.resolve(), Batch(chosen.sequences), chosen.precision, optim=OptimConfig(clip=0.0))
+    case = Case(
+        chosen.choice.resolve(), Batch(chosen.sequences), precision=chosen.precision, optim=OptimConfig(clip=0.0)
+    )
     comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False, alone=True))
     variants = (Overlap(), ALL)
     none, full = take_turns(

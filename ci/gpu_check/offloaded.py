@@ -54,7 +54,10 @@ def taken(device: torch.device, *, offload: bool) -> Steps:
     before = torch.cuda.memory_allocated(device) if on_gpu else 0
     comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False, alone=True))
     assert comm.recorder is not None
-    data, training = MODELS[0].task.data.synthetic(), Training(MODELS[0], Batch(4, 2), "bf16", offload=offload)
+    data, training = (
+        MODELS[0].task.data.synthetic(),
+        Training(MODELS[0], Batch(4, 2), precision="bf16", offload=offload),
+    )
     trainer = Trainer(training, data, comm, comm.recorder, optimizer=partial(AdamW, bucket=BUCKET))
     first = trainer.step()
     if on_gpu:

@@ -27,7 +27,7 @@ the same side of it on any device.
 """
 WITHIN = 2.0**-9
 """Losses may differ by so much, four roundings of fp16: they are means in fp32 of many logits."""
-CASE = Case(MODELS[1], Batch(4), "fp16", optim=OptimConfig(learning_rate=1e-3, clip=0.0))
+CASE = Case(MODELS[1], Batch(4), precision="fp16", optim=OptimConfig(learning_rate=1e-3, clip=0.0))
 
 
 class Scaled(NamedTuple):

@@ -48,7 +48,8 @@ class Training:
     def needs(self) -> Needs:
         """Return the bytes that a step takes by the plan."""
         batch = Batch(self.sequences, self.micro)
-        return Footprint(record.Training(self.choice.resolve(), batch, self.precision, overlap=ALL)).on(Grid())
+        training = record.Training(self.choice.resolve(), batch, precision=self.precision, overlap=ALL)
+        return Footprint(training).on(Grid())
 
     @property
     def wider_sums(self) -> float:
@@ -59,9 +60,8 @@ class Training:
 
     def fits(self, memory_bytes: float) -> bool:
         """Say whether both sides of a contest fit at once, so that they take turns."""
-        case = Case(
-            self.choice.resolve(), Batch(self.sequences, self.micro), self.precision, peer_micro_batch=self.micro
-        )
+        batch = Batch(self.sequences, self.micro)
+        case = Case(self.choice.resolve(), batch, precision=self.precision, peer_micro_batch=self.micro)
         return Room("cuda", memory_bytes).fits(sum(side_bytes(COMPARISONS["plain"], case, "cuda")))
 
     def fits_alone(self, memory_bytes: float) -> bool:

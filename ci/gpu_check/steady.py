@@ -29,7 +29,7 @@ STEPS = {"cpu": 2, "cuda": 20}
 def steady(device: torch.device) -> Iterator[Finding]:
     """Check all of it on one trainer, and a checkpoint on a small network."""
     chosen = ONE_RANK[device.type]
-    case = Case(chosen.choice.resolve(), Batch(chosen.sequences), chosen.precision)
+    case = Case(chosen.choice.resolve(), Batch(chosen.sequences), precision=chosen.precision)
     comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False, alone=True))
     training = trainer(case, comm)
     for _ in range(WARM_UP):
@@ -104,7 +104,7 @@ def _resumed(device: torch.device) -> Finding:
     Sequences are so short that even fused attention adds in one order, as in steps.repeated.
     """
     comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False, alone=True))
-    training = trainer(Case(MODELS[0], Batch(4), "bf16"), comm)
+    training = trainer(Case(MODELS[0], Batch(4), precision="bf16"), comm)
     training.step()
     with tempfile.TemporaryDirectory() as folder:
         path = training.save(Path(folder))

@@ -52,7 +52,7 @@ MODELS: tuple[Architecture, ...] = (
     LlamaConfig("Llama", layers=2, hidden=128, heads=4, kv_heads=2, ffn=256, vocabulary=512, sequence=64),
     UNET,
 )
-CASE = Case(MODELS[0], Batch(4), "fp64", optim=OPTIM)
+CASE = Case(MODELS[0], Batch(4), precision="fp64", optim=OPTIM)
 
 
 class SerialTraining:

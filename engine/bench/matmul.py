@@ -19,24 +19,24 @@ from engine.models.architecture import Architecture
 from engine.result import metrics
 from engine.result.schema import Result
 from engine.training.model_record import recorded
-from engine.training_record import PrecisionName, Training
+from engine.training_record import PrecisionName, Training, TrainingOptions
 from engine.tuning.shapes import products
 from engine.tuning.tune import time_again, tune
 
 
 @dataclass(frozen=True, slots=True)
 class Matmul(Benchmark):
-    """Times of a rank's products. sequences: of a micro-batch. micro_batches: of a step. twice: whether the products
-    are timed once more after the choice.
-    """
+    """Times of a rank's matrix products."""
 
     model: Architecture
     grid: Grid
     sequences: int
+    """of a micro-batch"""
     micro_batches: int
-    dtype: PrecisionName
-    recompute: bool
+    """of a step"""
+    options: TrainingOptions
     twice: bool
+    """whether the products are timed once more after the choice"""
 
     kind = "matmul"
     unmeasured = "No product could be timed"
@@ -54,14 +54,22 @@ class Matmul(Benchmark):
             "model": self.model.options,
             "grid": str(self.grid),
             "batch": {"micro": self.sequences, "micro_batches": self.micro_batches},
-            "checkpoint_activations": self.recompute,
+            **self.training.options_on(self.grid),
             "twice": self.twice,
         }
 
+    @property
+    def dtype(self) -> PrecisionName:  # type: ignore[override]
+        return self.options.precision
+
+    @property
+    def training(self) -> Training:
+        """Training whose products are timed."""
+        batch = Batch(self.sequences * self.micro_batches * self.grid.batch_split, self.sequences)
+        return Training.of(self.options, self.model, batch)
+
     def measure(self, world: World, found: dict[str, Any]) -> None:
-        of_rank = self.sequences * self.micro_batches
-        batch = Batch(of_rank * self.grid.batch_split, self.sequences)
-        training = Training(self.model, batch, self.dtype, checkpoint_every=int(self.recompute))
+        training = self.training
         found |= {"grid": str(self.grid), "model": recorded(training, self.grid)}
         shapes = products(training, self.grid, world.device)
         _, tuning = tune(shapes, self.dtype, world.comm, force=True)

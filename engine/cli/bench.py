@@ -16,7 +16,8 @@ from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import GRID, Bytes, Device, Labels, Out, Seconds, word
 from engine.timeouts import Timeouts
-from engine.training.config import MODEL, CheckpointActivations, PrecisionOption
+from engine.training.config import MODEL
+from engine.training_record import TrainingOptions
 
 if TYPE_CHECKING:
     from engine.bench.frame import Benchmark
@@ -87,8 +88,7 @@ def matmul(
     grid: Annotated[Grid, word(Grid.parse, GRID), Parameter(help="of the job, one of whose ranks this is")] = Grid(),
     micro_batch: Annotated[int, Parameter(help="sequences that a rank takes at once")] = 1,
     micro_batches: Annotated[int, Parameter(help="of a step: from the second on gradients are added up")] = 1,
-    precision: PrecisionOption = "fp32",
-    checkpoint_activations: CheckpointActivations = False,
+    training: TrainingOptions = TrainingOptions(),
     twice: Annotated[bool, Parameter(help="time all ways once more, to see whether the choice holds")] = False,
     common: Common = Common(),
     out: Out = Path("results/matmul.json"),
@@ -104,8 +104,8 @@ def matmul(
         from engine.bench.matmul import Matmul
 
     network = model.resolve()
-    job = (micro_batch, micro_batches, precision, checkpoint_activations)
-    return measure(Matmul(network, grid, *job, twice), common, out)
+    training.check(network)
+    return measure(Matmul(network, grid, micro_batch, micro_batches, training, twice), common, out)
 
 
 def collectives(

@@ -1,5 +1,6 @@
 """`bench dry` runs one rank of a job of any size, alone."""
 
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -19,20 +20,27 @@ from engine.training.config import (
     MODEL,
     OVERLAP,
     BatchOptions,
-    CheckpointActivations,
-    CheckpointEveryN,
     InPipeline,
-    Offload,
     OverlapFlags,
     Pipe,
-    PrecisionOption,
     SystemOption,
     TrainConfig,
 )
+from engine.training_record import PrecisionName, TrainingOptions
 
 if TYPE_CHECKING:
     from engine.simulator.events import Trace
     from engine.tracing.dry import DryRun
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class DryOptions(TrainingOptions):
+    """Options of training, in bf16 by default."""
+
+    precision: PrecisionName = "bf16"
+    """bf16 and fp16 keep fp32 masters; fp16 scales its loss"""
+
 
 MEMORY_HELP = "sizes cache=auto, without it nothing is kept; of --grid auto a step must fit"
 
@@ -47,10 +55,7 @@ def dry(
     pipe: Pipe = None,
     pipeline: InPipeline = DEFAULT,
     batch: BatchOptions,
-    precision: PrecisionOption = "bf16",
-    checkpoint_activations: CheckpointActivations = False,
-    checkpoint_every: CheckpointEveryN = None,
-    offload: Offload = False,
+    training: DryOptions = DryOptions(),
     device_memory: Annotated[Bytes | None, Parameter(help=MEMORY_HELP)] = None,
     overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL,
     pace: PaceOptions = Pace(),
@@ -80,18 +85,15 @@ def dry(
         pipeline=pipeline,
         batch=batch,
         data="synthetic",
-        precision=precision,
-        checkpoint_activations=checkpoint_activations,
-        checkpoint_every=checkpoint_every,
-        offload=offload,
         overlap=overlap.at(pace),
         device_memory=None if grid else device_memory,
+        **asdict(training),
     )
     config, said = with_grid(config, config.overlap, ranks)
     for notice in said:
         complain(notice)
     job = checked(config, ranks)
-    training, grid = job.training, job.grid
+    traced, grid = job.training, job.grid
     if not 0 <= agree <= grid.size:
         raise UsageError(
             f"--agree is a number of groups from 0 to the {grid.size} ranks of the grid, but {agree} was given."
@@ -102,11 +104,11 @@ def dry(
         from engine.tracing.dry import dry_run
 
     def of(rank: int) -> "tuple[DryRun, Trace]":
-        return dry_run(training, grid, rank, device_memory=device_memory)
+        return dry_run(traced, grid, rank, device_memory=device_memory)
 
-    run, traced = of(rank)
+    run, events_of_rank = of(rank)
     if trace is not None:
-        events.write(traced, trace)
+        events.write(events_of_rank, trace)
     write(_words(run), run.as_json(), as_json=json)
     if agree:
         asked = corners(grid) | some_groups(grid, agree)

@@ -4,7 +4,7 @@ import logging
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -14,15 +14,14 @@ from engine.cli.written import Json, write
 from engine.errors import UsageError
 from engine.loading import loading
 from engine.models.choice import ModelChoice
-from engine.options import Bytes, Device, Grids, Labels, Out, words
+from engine.options import Grids, Labels, Out, words
 from engine.overlap.flags import ALL
-from engine.peers.comparison import Case, Sampling
+from engine.peers.comparison import Case, PeerTraining, Sampling, SideOptions
 from engine.peers.layout import PeerLayout, parse
 from engine.peers.registry import COMPARISONS
 from engine.pipeline.options import DEFAULT, PipelineOptions
 from engine.result.names import UNTUNED
-from engine.training.checks import check_every
-from engine.training.config import MODEL, CheckpointEveryN, OverlapFlags, checkpointing
+from engine.training.config import MODEL, BatchOptions, OverlapFlags
 
 SHAPE: dict[str, Any] = {"layers": 6, "hidden": 512, "heads": 8, "vocab": 8192, "seq": 128}
 """A shape has these sizes where they aren't given."""
@@ -31,13 +30,7 @@ LAYOUT_HELP = "of the peer, where it isn't our grid's: another grid, or such as 
 GRID_HELP = "instead of the peer's usual one; repeatable. Under a launcher such as srun, its ranks take part"
 AGAINST_HELP = "the engine of another commit, in this folder; on each --grid, instead of --peer's default or besides"
 
-MICRO_HELP = "sequences a rank takes at once, both sides (default: its share; of a pipeline 4 parts a stage)"
-PEER_MICRO_HELP = "the peer's, where it isn't ours"
-DEVICE_MEMORY_HELP = "of one device: a contest that doesn't fit is told, not held (default: a GPU's, else endless)"
-NODE_MEMORY_HELP = "of a node's processors, on which some peers make whole networks first (default: endless)"
-PRECISION_HELP = "bf16 keeps fp32 masters; no fp16, as sides would skip steps each by its own loss scale"
 OF_OURS = "pipeline, of ours: of a grid such as 1x1x1x2p4"
-AUTOCAST_HELP = "peers of PyTorch in bf16 by autocast, instead of in bf16 throughout as ours"
 
 
 def peers(
@@ -47,18 +40,9 @@ def peers(
     against: Annotated[Path | None, Parameter(metavar="DIR", help=AGAINST_HELP)] = None,
     layout: Annotated[tuple[PeerLayout, ...], words(parse, "LAYOUT"), Parameter(help=LAYOUT_HELP)] = (),
     overlap: Annotated[OverlapFlags, Parameter(help="as in train")] = ALL,
-    tune_matmul: Annotated[bool, Parameter(help="of ours, as in train; what a job before has timed is kept")] = False,
-    checkpoint_activations: Annotated[bool, Parameter(help="both sides")] = False,
-    checkpoint_every: CheckpointEveryN = None,
-    batch_size: Annotated[int, Parameter(metavar="SEQS", help="sequences of a step, all ranks together")] = 8,
-    micro_batch: Annotated[int | None, Parameter(metavar="SEQS", help=MICRO_HELP)] = None,
-    peer_micro_batch: Annotated[int | None, Parameter(metavar="SEQS", help=PEER_MICRO_HELP)] = None,
-    precision: Annotated[Literal["fp32", "fp64", "bf16"], Parameter(help=PRECISION_HELP)] = "fp32",
-    autocast: Annotated[bool, Parameter(help=AUTOCAST_HELP)] = False,
-    device: Device = "auto",
-    device_memory: Annotated[Bytes | None, Parameter(help=DEVICE_MEMORY_HELP)] = None,
-    node_memory: Annotated[Bytes | None, Parameter(help=NODE_MEMORY_HELP)] = None,
-    devices_per_node: Annotated[int | None, Parameter(help="for --node-memory (default: all of a contest)")] = None,
+    training: PeerTraining = PeerTraining(),
+    batch: BatchOptions = Batch(8),
+    sides: SideOptions = SideOptions(),
     labels: Labels = (),
     pipeline: Annotated[PipelineOptions, Parameter(name="*", group=OF_OURS)] = DEFAULT,
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
@@ -68,7 +52,8 @@ def peers(
 ) -> int:
     """Measure step times of the engine's grids against other people's parallelism, in turns in the same processes.
 
-    Without --model a small network: 6 layers, hidden 512, 8 heads, 8192 tokens known, sequences of 128, unless given.
+    Without --model a small network: 6 layers, hidden 512, 8 heads, 8192 tokens known, sequences of 128, unless given;
+    without --batch-size 8 of these a step.
     """
     with loading():
         from engine.peers.compare import chosen, compare, table
@@ -77,23 +62,12 @@ def peers(
         given = {key: value for key, value in asdict(model).items() if value is not None}
         model = ModelChoice(**(SHAPE | given))
     launch = take_place(out)
-    case = Case(
-        model=model.resolve().without_zeros(),
-        batch=Batch(batch_size, micro_batch),
-        peer_micro_batch=peer_micro_batch or micro_batch,
-        precision=precision,
-        autocast=autocast,
-        device=device,
-        checkpoint_every=checkpointing(checkpoint_activations, checkpoint_every),
-        overlap=overlap,
-        tune_matmul=tune_matmul,
-        device_memory=device_memory,
-        node_memory=node_memory,
-        devices_per_node=devices_per_node,
-        pipeline=pipeline,
-        **asdict(sampling),
-    )
-    check_every(checkpoint_every, case.model)
+    network = model.resolve().without_zeros()
+    training.check(network)
+    case = Case.of(
+        training, network, batch, overlap=overlap, pipeline=pipeline,
+        **(asdict(sides) | {"peer_micro_batch": sides.peer_micro_batch or batch.micro}), **asdict(sampling),
+    )  # fmt: skip
     contests = chosen(peer or ([] if against else ["all"]), grid, layout, against)
     try:
         report = compare(contests, case, out, launch, dict(labels))

@@ -22,9 +22,9 @@ from engine.output import say
 from engine.overlap.flags import ALL, Pace
 from engine.planning.grids import SearchSpace
 from engine.progress import log_to_stderr
-from engine.training.checks import check_cache, check_every, check_offload
-from engine.training.config import MODEL, OVERLAP, CheckpointEveryN, Offload, OverlapFlags, checkpointing
-from engine.training_record import PrecisionName, Training
+from engine.training.checks import check_cache
+from engine.training.config import MODEL, OVERLAP, OverlapFlags
+from engine.training_record import PrecisionName, Training, TrainingOptions
 
 if TYPE_CHECKING:
     from engine.planning.document import GridPlan
@@ -50,8 +50,8 @@ Tokens = Annotated[float | None, word(tokens, "TOKENS")]
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanConfig:
-    """It says what `plan` is asked for."""
+class PlanConfig(TrainingOptions):
+    """Options of `plan`."""
 
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
     system: Annotated[str | None, Parameter(metavar="NAME")] = None
@@ -66,15 +66,10 @@ class PlanConfig:
     """sequences, or images, of a batch: just as many"""
     micro_batch: Annotated[int | None, Parameter(metavar="SEQS")] = None
     """sequences a rank takes at once (default: the most that fit in memory)"""
-    precision: Annotated[
-        PrecisionName | None, Parameter(help="bf16 and fp16 keep fp32 masters (default: fp32 on a CPU)")
-    ] = None
-    reduce_dtype: PrecisionName | None = None
-    """gradients while summed (default: precision, but fp32 of fp16, and of bf16 along z or data from 64 ranks on)"""
+    precision: PrecisionName | None = None  # type: ignore[assignment]
+    """bf16 and fp16 keep fp32 masters; fp16 scales its loss (default: bf16, but fp32 on a CPU)"""
     checkpoint_activations: Annotated[bool, Parameter(negative="--keep-activations", show_default=True)] = True
     """recompute each block in the backward, or don't"""
-    checkpoint_every: CheckpointEveryN = None
-    offload: Offload = False
     overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL
     device_memory: Bytes | None = None
     """of one device (default: as the system's file says)"""
@@ -93,7 +88,7 @@ class PlanConfig:
 
     @property
     def simulated(self) -> bool:
-        """Say whether grids are simulated."""
+        """Whether grids are simulated."""
         return not (self.equations or self.agnostic or self.as_run)
 
 
@@ -160,22 +155,12 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     devices = _check(config)
     model = config.model.resolve()
     check_cache(config.overlap, model)
-    check_every(config.checkpoint_every, model)
     system = systems.named(config.system)
     system.check_size(devices)
+    config = replace(config, precision=config.precision or ("fp32" if system.device.kind == "cpu" else "bf16"))
+    config.check(model)
     space = _search_space(config, model)
-    precision = config.precision or ("fp32" if system.device.kind == "cpu" else "bf16")
-    check_offload(precision, offload=config.offload)
-    training = Training(
-        model,
-        Batch(space.check(devices), config.micro_batch),
-        precision,
-        config.reduce_dtype,
-        checkpointing(config.checkpoint_activations, config.checkpoint_every),
-        config.overlap,
-        offload=config.offload,
-    )
-
+    training = Training.of(config, model, Batch(space.check(devices), config.micro_batch))
     return planned(
         training,
         space,
@@ -214,7 +199,7 @@ def _check(config: PlanConfig) -> int:
         raise UsageError(f"--micro-batch is a number from 1 up, but {config.micro_batch} was given.")
     if config.top < 1:
         raise UsageError(f"--top is a number from 1 up, but {config.top} was given.")
-    if config.checkpoint_every is not None and not config.checkpoint_activations:
+    if config.recomputed_together != 0 and not config.checkpoint_activations:
         raise UsageError("--keep-activations leaves nothing to --checkpoint-every: give one of both.")
     if config.device_memory is not None and not 0 < config.device_memory < inf:
         raise UsageError(f"--device-memory is a positive number, but {config.device_memory:g} was given.")

@@ -49,12 +49,10 @@ class Architecture(Protocol):
     def task(self) -> Task:
         """Give the task that it is trained on."""
 
-    def serial(self, *, checkpoint_every: int = 0) -> "SerialModel":
-        """Make the serial network on torch's default device. checkpoint_every: so many of its blocks are checkpointed
-        together; none if 0.
-        """
+    def serial(self) -> "SerialModel":
+        """Make the serial network on torch's default device."""
         model = import_module(f"{__package__}.{self.family}.model")  # loads torch
-        serial: SerialModel = model.SERIAL(self, checkpoint_every=checkpoint_every)
+        serial: SerialModel = model.SERIAL(self)
         return serial
 
     def check(self, grid: Grid) -> None:

@@ -1,4 +1,4 @@
-"""All serial networks have this in common. They are plain PyTorch and know nothing of grids."""
+"""Base of all serial networks, which are plain PyTorch and know nothing of grids."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,22 +11,20 @@ from engine.layers.dropout import BatchRows
 from engine.models.task import Task
 
 State = Tensor | tuple[Tensor, ...]
-"""It is what blocks give to one another: the stream, alone or before what goes beside it and is trained, too."""
+"""What blocks give to one another: the stream, alone or before what goes beside it and is trained, too."""
 
 
 class SerialModel(nn.Module):
-    """It is a network with blocks, and the task that it is trained on.
-
-    checkpoint_every: only the input of every so many-th block is kept (axonn-ipdps22 V-A), and the blocks from there to
-    the next are run again together in the backward; 0 keeps all that blocks compute.
-    """
+    """Network with blocks, and the task that it is trained on."""
 
     blocks: nn.ModuleList
+    recomputed_together = 0
+    """number of blocks that run again together in the backward, of which only the input is kept (axonn-ipdps22 V-A);
+    0 keeps all that blocks compute"""
 
-    def __init__(self, task: Task, *, checkpoint_every: int) -> None:
+    def __init__(self, task: Task) -> None:
         super().__init__()
         self.task = task
-        self.checkpoint_every = checkpoint_every
         self.criterion = task.criterion()
 
     def loss(
@@ -40,7 +38,7 @@ class SerialModel(nn.Module):
         raise NotImplementedError
 
     def beside(self, x_BSH: Tensor, rows: BatchRows | None, positions: int) -> tuple[object, ...]:
-        """Give what every block takes beside the stream, of which only device and dtype are looked at. positions: of a
+        """Return what every block takes beside the stream, of which only device and dtype matter. positions: of a
         sample.
         """
         return (rows,)
@@ -63,10 +61,11 @@ class SerialModel(nn.Module):
         stream = state if isinstance(state, Tensor) else state[0]
         beside = self.beside(stream, rows, positions or stream.shape[1])
         blocks = [self.blocks[number] for number in numbers]
-        if not (self.checkpoint_every and torch.is_grad_enabled()):
+        together = self.recomputed_together
+        if not (together and torch.is_grad_enabled()):
             return _one_by_one(state, blocks, beside)
-        for first in range(0, len(blocks), self.checkpoint_every):
-            group = blocks[first : first + self.checkpoint_every]
+        for first in range(0, len(blocks), together):
+            group = blocks[first : first + together]
             state = checkpoint(_one_by_one, state, group, beside, use_reentrant=False, preserve_rng_state=False)
         return state
 

@@ -96,15 +96,10 @@ def _keys(seed: int, name: str) -> tuple[int, int, int]:
 
 
 def initialise_serial(
-    architecture: Architecture,
-    seed: int,
-    *,
-    dtype: torch.dtype,
-    device: torch.device | str = "cpu",
-    checkpoint_every: int = 0,
+    architecture: Architecture, seed: int, *, dtype: torch.dtype, device: torch.device | str = "cpu"
 ) -> SerialModel:
-    """Give the serial model the global weights that every grid starts from."""
-    model = without_values(architecture, checkpoint_every=checkpoint_every)
+    """Make the serial model with the global weights that every grid starts from."""
+    model = without_values(architecture)
     model.to(dtype)
     materialise(model, architecture, device)
     placements = architecture.placements()
@@ -115,10 +110,10 @@ def initialise_serial(
     return model
 
 
-def without_values(architecture: Architecture, *, checkpoint_every: int) -> SerialModel:
+def without_values(architecture: Architecture) -> SerialModel:
     """Make the serial model on the meta device: modules and shapes."""
     with torch.device("meta"), _Undrawn():
-        return architecture.serial(checkpoint_every=checkpoint_every)
+        return architecture.serial()
 
 
 class _Undrawn(TorchFunctionMode):

@@ -230,7 +230,7 @@ class ParallelModel(nn.Module):
     @property
     def can_cache(self) -> bool:
         """Say whether weights are gathered twice."""
-        return self.module.checkpoint_every > 0 and self.comm.grid.shards > 1
+        return self.module.recomputed_together > 0 and self.comm.grid.shards > 1
 
     def cache_blocks(self, count: int) -> None:
         """Keep the gathered weights of the last so many blocks, which the backward needs first, from the forward to

@@ -50,7 +50,8 @@ def parallelize(
     network: an architecture, or a network of transformers, litgpt or diffusers, whose weights are taken unless it is on
     the meta device. The same seed gives the same global weights on every grid, whatever the precision; on the meta
     device there are none. loader: gives the weights instead. cut: into the grid's stages (default: of equal time).
-    checkpoint_every: as SerialModel takes it. kernels: how linear layers multiply, by the name of the layer. offload:
+    checkpoint_every: number of blocks that are recomputed together, 0 for none. kernels: how linear layers multiply, by
+    the name of the layer. offload:
     whether sharded weights lie in the host's memory, and on the device a copy in the compute dtype. Of the overlap,
     cache="auto" is left to whoever knows the memory (ParallelModel.cache_blocks). Raises UsageError if the grid doesn't
     divide the network or no adapter knows it, ValueError for a layer that there is none of on the grid.
@@ -58,7 +59,8 @@ def parallelize(
     grid, coords = comm.grid, comm.coords
     architecture, loader = adapt(network, comm) if isinstance(network, nn.Module) else (network, loader)
     architecture.check(grid)
-    model = without_values(architecture, checkpoint_every=checkpoint_every)
+    model = without_values(architecture)
+    model.recomputed_together = checkpoint_every
     ties = architecture.ties
     column_major = {ties.get(f"{name}.weight", f"{name}.weight") for name, of in kernels.items() if of.column_major}
     placements = {

@@ -5,11 +5,11 @@ What is known of each peer, with what its library is set to, is a file in known/
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
@@ -18,11 +18,11 @@ from engine.comm.meeting import MEETING_S
 from engine.errors import EngineError, UsageError
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
-from engine.options import Seconds
+from engine.options import NO_OPTION, Bytes, Device, Seconds
 from engine.overlap.flags import ALL, Overlap
 from engine.peers.layout import SPLITS, Layout, PeerLayout, Split, usual
 from engine.timeouts import Timeouts
-from engine.training_record import PrecisionName, ReduceDtype, Training
+from engine.training_record import PrecisionName, ReduceDtype, Training, TrainingOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def and_by_positions(comparison: Comparison) -> tuple[Comparison, Comparison]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling(Timeouts):
-    """It says how often both sides are timed.
+    """How often both sides are timed.
 
     A round is `steps` steps of one side, then of the other. A job is a set of processes with so many rounds. There are
     several jobs, one after the other: where a process happens to place its memory makes one side faster by 1 % for as
@@ -226,35 +226,67 @@ steps is not. What changes so little is found in fp32 and fp64, in which tests t
 """
 
 
-@dataclass(frozen=True)
-class Case(Sampling, Training):
-    """It says what both sides train, and how often. overlap, tune_matmul: the engine's.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class PeerTraining(TrainingOptions):
+    """Options of what both sides train: gradients are summed in the precision, and nothing is offloaded."""
 
-    device: auto, cpu or cuda. warmup: untimed steps of each side, whose losses are compared. autocast: whether peers
-    that leave it to their users compute in bf16 by autocast, with fp32 parameters, gradients and residual stream,
-    instead of in bf16 throughout beside fp32 masters, as the engine does. peer_micro_batch: sequences that a rank of
-    the peer's takes at once, adding up gradients; None for its whole share, of a pipeline for what its stages take in
-    turn. device_memory, node_memory: bytes; None is as GPUs have it, and everything elsewhere. devices_per_node: None
-    is all of them.
-    """
+    precision: Literal["fp32", "fp64", "bf16"] = "fp32"
+    """bf16 keeps fp32 masters; no fp16, as sides would skip steps each by its own loss scale"""
+    offload: Annotated[bool, NO_OPTION] = False
+    reduce_dtype: Annotated[ReduceDtype | None, NO_OPTION] = "compute"  # type: ignore[assignment]
 
-    reduce_dtype: ReduceDtype | None = "compute"
-    overlap: Overlap = ALL
+
+def both_sides(options: TrainingOptions) -> TrainingOptions:
+    """Return these options without those that a contest doesn't take, as peers have nothing like them."""
+    return replace(options, offload=False, reduce_dtype=None)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SideOptions:
+    """Options of one side of a contest, or of the machine that both share."""
+
     tune_matmul: bool = False
-    peer_micro_batch: int | None = None
+    """of ours, as in train; what a job before has timed is kept"""
+    peer_micro_batch: Annotated[int | None, Parameter(metavar="SEQS")] = None
+    """the peer's, where it isn't ours (of a pipeline by default 4 parts a stage)"""
     autocast: bool = False
-    device: str = "auto"
-    warmup: int = 3
-    device_memory: float | None = None
-    node_memory: float | None = None
+    """peers of PyTorch in bf16 by autocast beside fp32 parameters, instead of in bf16 throughout as ours"""
+    device: Device = "auto"
+    device_memory: Bytes | None = None
+    """of one device: a contest that doesn't fit is skipped, with its reason (default: a GPU's, else endless)"""
+    node_memory: Bytes | None = None
+    """of a node's processors, on which some peers make whole networks first (default: endless)"""
     devices_per_node: int | None = None
+    """for --node-memory (default: all of a contest)"""
+
+
+@dataclass(frozen=True)
+class Case(Sampling, SideOptions, Training):
+    """What both sides train, and how often."""
+
+    _: KW_ONLY
+    reduce_dtype: ReduceDtype | None = "compute"  # type: ignore[assignment]
+    overlap: Overlap = ALL
+    warmup: int = 3
+    """untimed steps of each side, whose losses are compared"""
+
+    def __post_init__(self) -> None:
+        Sampling.__post_init__(self)
+        Training.__post_init__(self)
 
     @property
     def peer_batch(self) -> Batch:
-        """Give the same batch as a rank of the peer takes it."""
+        """Batch as a rank of the peer takes it."""
         return Batch(self.batch.sequences, self.peer_micro_batch)
 
     @property
+    def sums(self) -> dict[str, str]:
+        """Format in which gradients are summed, by the name of its option."""
+        return {"reduce_dtype": self.precision}
+
+    @property
     def collective_timeout(self) -> timedelta:
-        """Give no less than a turn may take: its limit ends a side that stands still, and names it (watchdog.py)."""
+        """Time-out of collectives, no less than a turn's limit, which ends a stalled side (watchdog.py)."""
         return timedelta(seconds=max(self.timeout_s, self.meeting_timeout_s))

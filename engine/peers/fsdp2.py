@@ -59,7 +59,8 @@ class FSDP2(TrainingStep):
     splits_batch = True
 
     def __init__(self, case: Case, comm: Comm) -> None:
-        model = without_values(case.model, checkpoint_every=int(case.checkpoint_activations))
+        model = without_values(case.model)
+        model.recomputed_together = int(case.checkpoint_activations)
         model.to(Precision.named(case.precision).master)
         mesh, mixed, blocks = self.mesh(comm), policy(case), list(model.blocks)
         how = self.how(case, comm)

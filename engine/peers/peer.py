@@ -58,13 +58,10 @@ def check_torch(what: str, oldest: str) -> None:
 
 def serial_model(case: Case, device: torch.device | str) -> SerialModel:
     """Make the serial model with the weights that every grid starts from, stored in the master format."""
-    return initialise_serial(
-        case.model,
-        case.seed,
-        dtype=Precision.named(case.precision).master,
-        device=device,
-        checkpoint_every=case.checkpoint_group(Grid()),
-    )
+    dtype = Precision.named(case.precision).master
+    model = initialise_serial(case.model, case.seed, dtype=dtype, device=device)
+    model.recomputed_together = case.checkpoint_group(Grid())
+    return model
 
 
 def is_matrix(parameter: nn.Parameter) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from engine.comm.launch import Launch
 from engine.errors import ContactError
-from engine.models.flops import hardware_flops, model_flops
+from engine.models.flops import model_flops
 from engine.peers import settings
 from engine.peers.comparison import Case, Comparison
 from engine.peers.memory import SideBytes, side_bytes
@@ -103,19 +103,18 @@ class ResultWriter(Reporter[PeersResult]):
         )
 
     def _options(self) -> dict[str, Any]:
-        """Give every option as it came out. Weight gradients are reduced in the precision that is computed in."""
+        """Return every option as it came out."""
         case, options = self._case, asdict(self._case)
         del options["batch"]
-        options |= {"checkpoint_activations": case.checkpoint_activations}
         options |= {"sequences": case.batch.sequences, "micro_batch": case.batch.micro, "family": case.model.family}
-        return options | {"device": self._device, "reduce_dtype": case.precision}
+        return options | case.sums | {"device": self._device}
 
     def _work(self) -> Work:
         case, model, sequences = self._case, self._case.model, self._case.batch.sequences
         return Work(
             tokens=sequences * model.sequence,
             model_flops=model_flops(model, sequences),
-            hardware_flops=hardware_flops(model, sequences, recompute=case.checkpoint_activations),
+            hardware_flops=case.flops,
         )
 
     def _peaks(self) -> Peaks:

@@ -1,29 +1,29 @@
-"""This is the schema of a plan, which says what was asked, by which rule grids were ranked, and which are the best."""
+"""Schema of a plan: what was asked, by which rule grids were ranked, and which are the best."""
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from engine.data.dataset import Samples
 from engine.footprint.memory import RESERVE
 from engine.grid import Axis
-from engine.models.flops import hardware_flops, model_flops
+from engine.models.flops import model_flops
 from engine.planning.origin import Origin
 from engine.planning.rank import Candidate, Workload
 from engine.result import metrics
 from engine.result.grid_text import GridText
 from engine.result.step import Timeline
 from engine.schema import Document, Record
-from engine.training_record import CheckpointEvery
+from engine.training_record import TrainingOptions
 
 SCHEMA: Literal["par4d.plan"] = "par4d.plan"
-VERSION: Literal[1] = 1
+VERSION: Literal[2] = 2
 SECONDS_A_DAY = 86400
 
 
 class Cost(Record):
-    """The collectives of an equation take these seconds of a step along an axis, by the equations and as run."""
+    """Seconds of a step in the collectives of an equation along an axis, by the equations and as run."""
 
     equation: str
     axis: Axis
@@ -32,23 +32,17 @@ class Cost(Record):
 
 
 class PlannedMemory(Record):
-    """A rank needs these bytes at the fullest moment of a step. parts: by what they are for (footprint.memory.Needs).
-    of_device: share of a device's memory.
-    """
+    """Bytes that a rank needs at the fullest moment of a step."""
 
     parts: dict[str, float]
+    """by what they are for (footprint.memory.Needs)"""
     total: float
     of_device: float | None = None
+    """share of a device's memory"""
 
 
 class Row(Record):
-    """A row describes one grid. Without a simulation times are absent, without a token budget days and device-hours.
-
-    bytes_per_s: the bandwidth that a group of each axis finds. reduce_dtypes: the formats in which gradients are summed
-    along the axes that split rows; older plans lack them. exact: whether all layers were traced and not few.
-    schedule: of a pipeline. peak_bytes: the trace's peak memory. timeline: only the fastest grid has one, of a network
-    of timeline_layers.
-    """
+    """One grid. Without a simulation times are absent, without a token budget days and device-hours."""
 
     place: int = Field(ge=1)
     grid: GridText
@@ -57,18 +51,24 @@ class Row(Record):
     as_run_s: float
     costs: tuple[Cost, ...]
     bytes_per_s: dict[Axis, float]
+    """bandwidth that a group of each axis finds"""
     memory: PlannedMemory
     reduce_dtypes: dict[Axis, str] = {}
+    """formats in which gradients are summed along the axes that split rows; older plans lack them"""
     time_s: float | None = None
     interval_s: tuple[float, float] | None = None
     compute_s: float | None = None
     hidden_s: float | None = None
     exposed_s: dict[Axis, float] | None = None
     exact: bool = False
+    """whether all layers were traced and not few"""
     schedule: str | None = None
+    """of a pipeline"""
     peak_bytes: int | None = None
+    """peak memory of the trace"""
     cached_blocks: int | None = None
     timeline: Timeline | None = None
+    """of the fastest grid alone"""
     timeline_layers: int | None = None
     hfu: float | None = None
     mfu: float | None = None
@@ -77,18 +77,13 @@ class Row(Record):
 
 
 class GridPlan(Document):
-    """A plan states what was asked, and the best grids for it, in bytes and seconds.
-
-    machine: where the machine's numbers come from, if they were used. samples: what sequences are called, such as
-    images. asked_sequences: of a batch, before it was rounded to what the devices can share. token_budget: to train on
-    in all, if that is known. valid: how many grids divide the network and the batch; fit: how many of
-    these fit in memory.
-    """
+    """What was asked, and the best grids for it, in bytes and seconds."""
 
     schema_: Literal["par4d.plan"] = Field(default=SCHEMA, alias="schema")
-    version: Literal[1] = VERSION
+    version: Literal[2] = VERSION
     system: str
     machine: Origin | None = None
+    """where the machine's numbers come from, if they were used"""
     devices_per_node: int
     device_memory_bytes: float | None = None
     reserve: float = RESERVE
@@ -96,28 +91,46 @@ class GridPlan(Document):
     parameters: int
     devices: int
     samples: Samples = "sequences"
+    """what sequences are called, such as images"""
     asked_sequences: float
+    """of a batch, before it was rounded to what the devices can share"""
     sequences: int
     tokens: int
-    precision: str
-    checkpoint_activations: bool
-    checkpoint_every: CheckpointEvery | None = None
-    offload: bool = False
+    training: TrainingOptions
     overlap: str
     token_budget: float | None = None
+    """tokens to train on in all, if that is known"""
     placement_aware: bool
     ordered_by: Literal["equations", "as_run", "simulated"]
     valid: int
+    """number of grids that divide the network and the batch"""
     fit: int
+    """number of these that fit in memory"""
     rows: tuple[Row, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_older(cls, data: Any) -> Any:
+        """Read plans of version 1, whose options of training stand beside the others."""
+        if not isinstance(data, dict) or data.get("version") != 1:
+            return data
+        names = {option.name for option in fields(TrainingOptions)}
+        options = {name: value for name, value in data.items() if name in names and value is not None}
+        others = {name: value for name, value in data.items() if name not in names}
+        return others | {"training": options, "version": VERSION}
+
+    @property
+    def precision(self) -> str:
+        """Number format of the computation."""
+        return self.training.precision
 
     @property
     def activations(self) -> str:
-        """Say what becomes of activations."""
-        if not self.checkpoint_activations:
+        """What becomes of activations, in words."""
+        together = self.training.recomputed_together
+        if together == 0:
             return "kept"
-        every = self.checkpoint_every
-        return "recomputed" if every in (None, 1) else f"recomputed (--checkpoint-every {every})"
+        return "recomputed" if together == 1 else f"recomputed (--checkpoint-every {together})"
 
     def to_json(self) -> str:
         """Write the text of the file, without what isn't known."""
@@ -160,8 +173,7 @@ def row(
             spent_s = metrics.time_to_solution(token_budget, metrics.rate(sequences * model.sequence, step.time_s))
             times |= {"days": spent_s / SECONDS_A_DAY, "device_hours": metrics.device_hours(spent_s, grid.size)}
         if peak_flops is not None:
-            hardware = hardware_flops(model, sequences, recompute=training.checkpoint_activations)
-            for name, flops in (("hfu", hardware), ("mfu", model_flops(model, sequences))):
+            for name, flops in (("hfu", training.flops), ("mfu", model_flops(model, sequences))):
                 times[name] = metrics.utilisation(metrics.rate(flops, step.time_s), grid.size, peak_flops)
     return Row(
         place=place,

@@ -92,7 +92,7 @@ def head(plan: GridPlan) -> str:
     ]
     if plan.token_budget is not None and any(row.days is not None for row in plan.rows):
         lines.append(f"Days and device-hours are those of {plan.token_budget:.3g} tokens, restarts not counted.")
-    if plan.offload:
+    if plan.training.offload:
         lines.append(OFFLOADED)
     best = f"{fit}; best first by {order}."
     if plan.ordered_by == "simulated":

@@ -6,7 +6,6 @@ from functools import partial
 
 import systems
 from engine.footprint.fit import check_host_memory, offloaded_bytes
-from engine.models.flops import hardware_flops
 from engine.planning.document import GridPlan, row
 from engine.planning.fewest import refusal
 from engine.planning.grids import SearchSpace
@@ -57,9 +56,7 @@ def planned(
     if not in_stages and space.stages not in (None, 1):
         raise space.no_stages(devices)
     if machine:
-        compute_s = hardware_flops(model, sequences, recompute=training.checkpoint_activations) / (
-            devices * machine.empirical_peak
-        )
+        compute_s = training.flops / (devices * machine.empirical_peak)
         ranked = pipelines(workload, in_stages, machine.links, compute_s, machine.ranks_a_core)
         ranking = replace(ranking, pipelines=ranked)
     if not (ranking.candidates or ranking.pipelines):
@@ -84,10 +81,7 @@ def planned(
         asked_sequences=space.sequences,
         sequences=sequences,
         tokens=sequences * model.sequence,
-        precision=training.precision,
-        checkpoint_activations=training.checkpoint_activations,
-        checkpoint_every=training.checkpoint_every,
-        offload=training.offload,
+        training=training.asked(),
         overlap=str(training.overlap),
         token_budget=token_budget,
         placement_aware=placement_aware,

@@ -92,7 +92,7 @@ class ImageSampling(Benchmark):
 
     def measure(self, world: World, found: dict[str, Any]) -> None:
         comm = world.comm
-        training = Training(self.model, Batch(self.count), self.dtype, seed=self.saved.manifest.seed)
+        training = Training(self.model, Batch(self.count), precision=self.dtype, seed=self.saved.manifest.seed)
         found |= {"grid": str(self.grid), "model": recorded(training, self.grid)}
         precision = Precision.named(self.dtype)
         model = parallelize(self.model, comm, precision=precision, seed=training.seed, device=comm.device)

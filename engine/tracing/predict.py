@@ -70,7 +70,7 @@ def traced(training: Training, grid: Grid, *, device_memory: float | None = None
     layers, overlap = training.model.layers, training.overlap
     if exact or not training.model.network().alike:
         return _whole(training, grid, device_memory)
-    training = replace(training, checkpoint_every=training.checkpoint_group(grid))  # "auto" would follow the layers
+    training = training.recomputing(training.checkpoint_group(grid))  # "auto" would follow the layers
     group = training.checkpoint_group(grid) or 1
     few, step = _few(training), -(-STEP // group) * group
     few += (layers - few) % group

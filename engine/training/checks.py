@@ -16,13 +16,11 @@ from engine.overlap.flags import AUTO, Overlap, Pace
 from engine.planning.choose import choose_grid
 from engine.simulator.bandwidth import Bandwidths
 from engine.training.config import TrainConfig
-from engine.training_record import CheckpointEvery, Training
+from engine.training_record import Training
 
 if TYPE_CHECKING:
     from engine.checkpoint.manifest import Saved
     from engine.models.adapters.folder import Pretrained
-
-HALF = ("bf16", "fp16")
 
 Kind = Literal["train", "ablation", "pipeline", "grids"]
 
@@ -56,11 +54,9 @@ class CheckedRun:
         options |= {"model": training.model.options, "grid": str(self.grid)}
         del options["pipe"]
         options["pipeline"] = None if self.grid.stages == 1 else self._pipeline()
-        options["checkpoint_activations"] = training.checkpoint_activations
-        options["checkpoint_every"] = training.checkpoint_group(self.grid)
+        options |= training.options_on(self.grid)
         options["data_sha256"] = self.dataset.identity
         options["batch"]["micro"] = training.batch.at_once(self.grid)
-        options["reduce_dtype"] = training.reduce_dtypes(self.grid)
         del options["overlap"]
         options |= {pace.name: getattr(overlap, pace.name) for pace in fields(Pace)}
         options["overlap"] = str(overlap)
@@ -93,8 +89,7 @@ def checked(config: TrainConfig, ranks: int, *, needs_weights: bool = True) -> C
     model = pretrained.architecture if pretrained is not None else config.model.resolve()
     _check_pretrained(config, pretrained)
     check_cache(config.overlap, model)
-    check_every(config.checkpoint_every, model)
-    check_offload(config.precision, offload=config.offload)
+    config.check(model)
     if (config.save is None) != (config.save_every == 0) or config.save_every < 0:
         raise UsageError("Saving needs both --save DIR and --save-every N with N at least 1.")
     training, device = config.training(model), config.device_kind
@@ -151,24 +146,6 @@ def check_cache(overlap: Overlap, model: Architecture) -> None:
         raise UsageError(
             f"--overlap cache={overlap.cache} keeps the weights of {overlap.cache} blocks, but {model.name} has "
             f"{model.layers}: use cache={model.layers} or fewer."
-        )
-
-
-def check_every(every: CheckpointEvery | None, model: Architecture) -> None:
-    """Raise UsageError for checkpoints that are further apart than there are blocks."""
-    if every not in (None, AUTO) and every > model.layers:
-        raise UsageError(
-            f"--checkpoint-every {every} recomputes {every} blocks together, but {model.name} has {model.layers}: use "
-            f"{model.layers} or fewer, or auto."
-        )
-
-
-def check_offload(precision: str, *, offload: bool) -> None:
-    """Raise UsageError for an offload that would leave nothing on the device to compute with."""
-    if offload and precision not in HALF:
-        raise UsageError(
-            f"--offload leaves the weights that it keeps on the host on the device in bf16 or fp16, but --precision is "
-            f"{precision}: give one of these."
         )
 
 
@@ -249,12 +226,6 @@ def _check_numbers(config: TrainConfig) -> None:
             raise UsageError(f"{option} is a number from 0 up, but {value} was given.")
     if config.batch.sequences > MOST:
         raise UsageError(f"--batch-size is at most {MOST}, but {config.batch.sequences} was given.")
-    half = config.precision in HALF
-    if config.reduce_dtype not in (None, config.precision, *(("fp32",) if half else ())):
-        raise UsageError(
-            f"With --precision {config.precision} gradients reduce in {config.precision}"
-            f"{' or fp32' if half else ''}, but --reduce-dtype {config.reduce_dtype} was given."
-        )
 
 
 def _check_profile(config: TrainConfig, ranks: int) -> None:

@@ -1,9 +1,8 @@
-"""These are the options of a training run. No torch.
+"""Options of a training run. No torch.
 
 Every option of `train` is a field here, or of a dataclass that is a field here; the text under it is its help.
 """
 
-import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +10,6 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from engine.batch import Batch
-from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.catalogue import published
@@ -27,10 +25,10 @@ from engine.options import (
     Out,
     word,
 )
-from engine.overlap.flags import ALL, AUTO, Overlap
+from engine.overlap.flags import ALL, Overlap
 from engine.pipeline.options import DEFAULT, PipelineOptions
 from engine.timeouts import Timeouts
-from engine.training_record import CheckpointEvery, OptimConfig, PrecisionName, Training
+from engine.training_record import OptimConfig, Training, TrainingOptions
 
 MODEL = Group("model: a published size, or a shape", f"Published sizes: {', '.join(published())}", sort_key=1)
 RUN = Group("run", sort_key=2)
@@ -49,33 +47,6 @@ ENERGY_HELP = (
     "'.[energy]'), processors and memory (RAPL), whole nodes (Cray pm_counters); auto: what has a counter, and the "
     "result says why the rest is not measured. PAR4D_SYSFS names the folder where /sys is, if it is elsewhere"
 )
-PrecisionOption = Annotated[PrecisionName, Parameter(help="bf16 and fp16 keep fp32 masters; fp16 scales its loss")]
-
-
-def _every(text: str) -> CheckpointEvery:
-    if text == AUTO:
-        return AUTO
-    if not re.fullmatch(r"\d{1,9}", text) or not int(text):
-        raise UsageError(f"--checkpoint-every is a number of blocks from 1 up, or auto, but {text!r} was given.")
-    return int(text)
-
-
-EVERY_HELP = "so, but keep the input of every N-th block alone, and recompute N together; auto: near the root of all"
-CheckpointActivations = Annotated[bool, Parameter(help="recompute each block in the backward")]
-CheckpointEveryN = Annotated[CheckpointEvery | None, Parameter(help=EVERY_HELP), word(_every, "N|auto")]
-
-
-def checkpointing(each: bool, every: CheckpointEvery | None) -> CheckpointEvery:
-    """Give what --checkpoint-activations and --checkpoint-every come to, of which the second says more."""
-    return int(each) if every is None else every
-
-
-OFFLOAD_HELP = (
-    "keep the fp32 weights of matrices, and their moments, in the host's memory, with bf16 or fp16; micro-batches are "
-    "then added in --reduce-dtype, too, if that is given"
-)
-Offload = Annotated[bool, Parameter(negative=(), help=OFFLOAD_HELP)]
-
 BATCH_OPTIONS = {"sequences": "batch-size", "micro": "micro-batch"}
 BatchOptions = Annotated[Batch, Parameter(name="*", name_transform=BATCH_OPTIONS.__getitem__, metavar="SEQS")]
 
@@ -95,13 +66,13 @@ OVERLAP_HELP = (
 OverlapFlags = Annotated[
     Overlap, Parameter(name="--overlap", help=OVERLAP_HELP, show_default="all"), word(Overlap.parse, "FLAGS")
 ]
-"""These options are everything of Overlap but its pace."""
+"""Everything of Overlap but its pace."""
 
 
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig(Timeouts):
-    """These are the options of every command that trains. grid: None for "auto"."""
+class RunConfig(Timeouts, TrainingOptions):
+    """Options of every command that trains. grid: None for "auto"."""
 
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
     grid: Annotated[GridOrAuto, Parameter(show_default="auto")] = None
@@ -114,12 +85,6 @@ class RunConfig(Timeouts):
     messages: Annotated[Literal["auto", "mpi"], Parameter(group=PIPELINE)] = "auto"
     """what carries activations between stages; auto: what carries collectives, mpi: MPI, whose launcher starts ranks"""
     batch: BatchOptions
-    precision: PrecisionOption = "fp32"
-    reduce_dtype: PrecisionName | None = None
-    """gradients while summed (default: precision, but fp32 of fp16, and of bf16 along z or data from 64 ranks on)"""
-    checkpoint_activations: CheckpointActivations = False
-    checkpoint_every: CheckpointEveryN = None
-    offload: Offload = False
     data: Annotated[str, Parameter(metavar="PATH|synthetic")]
     """a corpus of `data prepare`, or synthetic"""
     verify: bool = False
@@ -145,7 +110,7 @@ class RunConfig(Timeouts):
 
     @property
     def device_kind(self) -> str:
-        """Give the kind of device that memory is counted for, where auto has not been settled yet."""
+        """Kind of device that memory is counted for, where auto is still open."""
         return "cpu" if self.device == "cpu" else "cuda"
 
     def over_mpi(self, grid: Grid) -> bool:
@@ -156,7 +121,7 @@ class RunConfig(Timeouts):
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(RunConfig):
-    """These are the options of `train`. The learning rate has a warm-up of its own, in optim."""
+    """Options of `train`. The learning rate has a warm-up of its own, in optim."""
 
     iterations: int = 10
     """steps to take"""
@@ -192,25 +157,14 @@ class TrainConfig(RunConfig):
 
     @classmethod
     def of(cls, config: RunConfig, **own: Any) -> "TrainConfig":
-        """Give the options that a run of any kind has as those of a training. own: further ones, or in their place."""
+        """Make the options of a training of those of a run of any kind. own: further ones, or in their place."""
         return cls(**({field.name: getattr(config, field.name) for field in fields(RunConfig)} | own))
 
     @property
     def profiled_iterations(self) -> tuple[int, ...]:
-        """List the iterations that a profile is taken of."""
+        """Iterations that a profile is taken of."""
         return () if self.profile is None else self.profile_iterations or (self.iterations - 1,)
 
     def training(self, model: Architecture) -> Training:
         """Make the record of this training, of that network."""
-        return Training(
-            model,
-            self.batch,
-            self.precision,
-            self.reduce_dtype,
-            checkpointing(self.checkpoint_activations, self.checkpoint_every),
-            self.overlap,
-            self.optim,
-            self.seed,
-            self.pipeline,
-            self.offload,
-        )
+        return Training.of(self, model, self.batch)

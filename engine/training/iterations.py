@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from engine.energy.meter import Meter
 from engine.errors import RunError
 from engine.measure.recording import Recording
-from engine.models.flops import hardware_flops
 from engine.profiling.session import Profiling
 from engine.progress import RENEWED
 from engine.result.energy import Energy
@@ -81,8 +80,7 @@ def run_iterations(
     meter: of energy, of the counted ones.
     """
     training, recorder = trainer.training, trainer.recorder
-    recompute = training.checkpoint_activations
-    flops = hardware_flops(training.model, training.batch.sequences, recompute=recompute)
+    flops = training.flops
     for index in range(config.iterations):
         if index == config.warmup:
             recorder.clear()

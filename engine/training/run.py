@@ -18,7 +18,7 @@ from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch, take_device
 from engine.comm.meeting import all_ranks
 from engine.comm.transport import Heard
-from engine.footprint.fit import check_host_memory
+from engine.footprint.fit import check_host_memory, offloaded_bytes
 from engine.grid import INNER, Grid
 from engine.layers import attention
 from engine.layers.compiled import compiles
@@ -98,7 +98,7 @@ def _train(
     network.
     """
     config, training, device = run.config, run.training, comm.device
-    if training.offload:
+    if offloaded_bytes(training, run.grid):
         check_host_memory(training, run.grid, *comm.tightest_host())
     measurements = Measurements(reporter.iterations)
     if config.measure_peak:
@@ -119,7 +119,7 @@ def _train(
     trainer = made(training)
     if config.save is not None:
         trainer.claim(config.save)
-    precision = Precision.named(training.precision, training.reduce_dtype, offload=training.offload)
+    precision = Precision.named(*training.formats)
     reporter.resolved["widened_by"] = widened_by(precision.compute, precision.gradient, device, shards=run.grid.shards)
     reporter.resolved["attention"] = _attention(training, run.grid, device)
     reporter.resolved["compiled"] = compiles(device)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
-from engine.models.flops import hardware_flops, model_flops, repeated_flops
+from engine.models.flops import model_flops, repeated_flops
 from engine.profiling import chrome_trace
 from engine.result import metrics
 from engine.result.schema import Iteration, Memory, Summary
@@ -53,7 +53,7 @@ def _summary(run: CheckedRun, measurements: Measurements) -> Summary:
     times = [i.time_s for i in measurements.iterations if i.counted]
     time_s = metrics.time_per_iteration(times)
     network, sequences, recompute = training.model, training.batch.sequences, training.checkpoint_activations
-    hardware = metrics.rate(hardware_flops(network, sequences, recompute=recompute), time_s)
+    hardware = metrics.rate(training.flops, time_s)
     model = metrics.rate(model_flops(network, sequences), time_s)
     repeated = metrics.rate(repeated_flops(network, sequences, run.grid, recompute=recompute), time_s)
     measured = measurements.peak_flops_per_s

@@ -85,15 +85,12 @@ class Trainer:
             self.model: ParallelModel = parallelize(
                 training.model,
                 comm,
-                precision=Precision.named(training.precision, training.reduce_dtype, offload=training.offload),
-                seed=training.seed,
-                overlap=training.overlap,
-                checkpoint_every=training.checkpoint_group(comm.grid),
+                precision=Precision.named(*training.formats),
                 device=comm.device,
                 kernels=kernels,
                 loader=loader,
                 cut=staged.cut,
-                offload=training.offload,
+                **training.for_model(comm.grid),
             )
         self.runner = Runner(self.model, staged.schedule)
         self.optimizer: Optimizer = optimizer(self.model, training.optim)

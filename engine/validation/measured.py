@@ -24,7 +24,7 @@ from engine.result.grid_text import GridText
 from engine.result.grid_turns import GridTurns
 from engine.result.schema import Result, read
 from engine.schema import Record, first_problem
-from engine.training_record import Training
+from engine.training_record import Training, TrainingOptions
 from engine.validation.document import MeasuredProducts
 from engine.validation.products import measured_products
 from systems import Measured, measured
@@ -85,13 +85,10 @@ class MeasuredJob(Record):
 
     @property
     def training(self) -> Training:
-        return Training(
-            lookup(self.model),
-            Batch(self.sequences),
-            self.precision,
-            checkpoint_every=int(self.checkpoint_activations),
-            overlap=Overlap.parse(self.overlap),
-        )
+        """Training of the job."""
+        options = TrainingOptions(precision=self.precision, checkpoint_activations=self.checkpoint_activations)
+        overlap = Overlap.parse(self.overlap)
+        return Training.of(options, lookup(self.model), Batch(self.sequences), overlap=overlap)
 
 
 class MeasuredRows(Record):

@@ -27,7 +27,7 @@ from engine.simulator.machine import Fitted, MachineModel
 from engine.simulator.simulate import Simulated, share_of
 from engine.tracing.forecast import FINAL, chosen, fastest, traces
 from engine.tracing.survey import Predictor
-from engine.training_record import Training
+from engine.training_record import Training, TrainingOptions
 from engine.validation.calibrate import PRIORS, PRIORS_CHARGED, PRIORS_ON_CORES, UNFITTED, Estimate, Observation, fit
 from engine.validation.document import GridRow, JobRows, OrderName, PublishedRow, judge_order
 from engine.validation.held_out import PublishedSeries
@@ -69,7 +69,9 @@ class PublishedJob:
 
 def published_workload(name: str, sequences: int, overlap: Overlap, machine: MachineModel) -> Workload:
     """Make the workload of a published run: bf16, in which gradients are summed too, with activations recomputed."""
-    return Workload(Training(lookup(name), Batch(sequences), "bf16", "bf16", 1, overlap), machine.device_memory)
+    options = TrainingOptions(precision="bf16", checkpoint_activations=True, reduce_dtype="bf16")
+    training = Training.of(options, lookup(name), Batch(sequences), overlap=overlap)
+    return Workload(training, machine.device_memory)
 
 
 def choose_grids(workload: Workload, devices: int, machine: MachineModel) -> list[Candidate]:
@@ -201,7 +203,7 @@ def _traced_pipelines(job: MeasuredJob, workload: Workload, machine: MachineMode
 def job_rows(job: MeasuredJob, steps: Mapping[str, Simulated], machine: MachineModel, spread: float) -> JobRows:
     """Put every run beside its predicted step, and judge the orders."""
     runs = job.runs
-    papers = Workload(Training(lookup(job.model), Batch(job.sequences), job.precision))
+    papers = Workload(Training(lookup(job.model), Batch(job.sequences), precision=job.precision))
     grids = [Grid.parse(grid) for grid in dict.fromkeys(run.grid for run in runs)]
     equations, flat = (
         {str(candidate.grid): candidate.equations_s for candidate in rank(papers, grids, bandwidths).candidates}

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.catalogue import lookup
-from engine.peers.comparison import Case, Comparison
+from engine.overlap.flags import ALL
+from engine.peers.comparison import Case, Comparison, PeerTraining
 from engine.peers.layout import PeerLayout
 from engine.peers.layout_choice import LayoutChoice, layout_choices
 from engine.peers.memory import Room
@@ -59,15 +60,12 @@ def _micro_batches(point: Point, comparison: Comparison, found: LayoutChoice) ->
 
 
 def case_of(point: Point, system: System) -> Case:
-    """Say what both sides train; GPUs compute activations again, as published runs do."""
-    return Case(
-        model=lookup(point.model),
-        batch=Batch(point.sequences, point.micro_batch),
-        precision=point.series.precision,
-        device=system.device.kind,
-        checkpoint_every=int(system.device.kind == "cuda" and point.series.checkpoint_every != 0),
-        rounds=point.series.rounds,
-    )
+    """Make what both sides train; GPUs compute activations again, as published runs do."""
+    series = point.series
+    recomputes = system.device.kind == "cuda" and series.training.recomputed_together != 0
+    training = PeerTraining(precision=series.precision, checkpoint_activations=recomputes)  # type: ignore[arg-type]
+    batch = Batch(point.sequences, point.micro_batch)
+    return Case.of(training, lookup(point.model), batch, overlap=ALL, device=system.device.kind, rounds=series.rounds)
 
 
 def room(system: System) -> Room:

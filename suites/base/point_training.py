@@ -8,6 +8,7 @@ from reframe.core.builtins import parameter, run_after, variable
 from reframe.core.runtime import runtime
 
 import systems
+from engine.training_record import PrecisionName
 from suites.base.series import AUTO, Point, points
 from suites.base.training import Training
 
@@ -26,7 +27,7 @@ class OfSeries(rfm.RegressionTestPlugin):
     model: str
     time_limit: str | None
     point: Point
-    precision: str
+    precision: PrecisionName
     series = variable(str, value="", loggable=True)
 
     @run_after("init")
@@ -52,9 +53,8 @@ class PointTraining(OfSeries, Training):
     def take_training(self) -> None:
         point, series = self.point, self.point.series
         self.sequences, self.micro_batch = point.sequences, point.micro_batch
-        self.checkpoint_every = series.checkpoint_every
-        self.checkpoint_activations = self.checkpoint_activations and series.checkpoint_every != 0
-        self.offload, self.reduce_dtype = series.offload, series.reduce_dtype
+        self.training = series.training
+        self.checkpoint_activations = self.checkpoint_activations and series.training.recomputed_together != 0
         self.grid = point.grid if self.grid == AUTO else self.grid
         self.schedule = point.schedule if self.schedule == AUTO else self.schedule
         self.iterations = self.iterations or series.iterations

@@ -1,10 +1,10 @@
 """A study runs points of its series on each system, as suites/series.yaml says."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
@@ -18,7 +18,7 @@ from engine.pipeline.options import ScheduleName
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Workload
 from engine.schema import Record, first_problem
-from engine.training_record import Training
+from engine.training_record import PrecisionName, Training, TrainingOptions
 from systems import TimeLimit, load
 
 FILE = Path(__file__).parents[1] / "series.yaml"
@@ -27,6 +27,8 @@ AUTO: Literal["auto"] = "auto"
 CALIBRATION = "calibration"
 """A machine's numbers are fitted to this study; all tests that par4d calibrate runs have the tag."""
 EVERY: Literal["every"] = "every"
+EACH_BLOCK = TrainingOptions(checkpoint_activations=True)
+"""Where a series doesn't say otherwise activations are recomputed, as in published runs."""
 
 Count = Annotated[int, Field(gt=0)]
 
@@ -46,27 +48,24 @@ class Series(Record):
     each point runs on each of them; "auto" is the engine's choice, which models also have that aren't named in model ->
     grids, and sizes that aren't in devices -> grids; "every" stands for all that par4d plan finds, with activations
     recomputed and its micro-batches. candidates: grids that take turns in one job, as bench grids reads them; none
-    stands for those that a plan finds the fastest. schedules: a grid with stages runs with each of them.
-    checkpoint_every: so many blocks are recomputed together, where any are; 0 recomputes none. offload, reduce_dtype,
-    tune_matmul: the engine's options. cache: how many blocks' gathered weights a study of overlap keeps. rounds: how
-    often compared sides take turns. jobs: how often a contest on one device starts processes; each side comes first in
-    half of them. ranks_per_node: the most that a node gets. time_limit: a job's, where the partition's doesn't do.
-    token_budget: the tokens of the training whose time to solution is asked for. peers: those that a study of baselines
-    takes, by default all. peer_micro_batches: with each of these are pipelines of peers measured, else with the largest
-    of little idle time.
+    stands for those that a plan finds the fastest. schedules: a grid with stages runs with each of them. training: the
+    engine's options, each a key of the file beside the others; blocks are recomputed, one by one, unless the series
+    says how. tune_matmul: the engine's option. cache: how many blocks' gathered weights a study of overlap keeps.
+    rounds: how often compared sides take turns. jobs: how often a contest on one device starts processes; each side
+    comes first in half of them. ranks_per_node: the most that a node gets. time_limit: a job's, where the partition's
+    doesn't do. token_budget: the tokens of the training whose time to solution is asked for. peers: those that a study
+    of baselines takes, by default all. peer_micro_batches: with each of these are pipelines of peers measured, else
+    with the largest of little idle time.
     """
 
     name: str = Field(min_length=1)
     source: str = Field(min_length=1)
     sequences: Count | dict[int, Count]
     micro_batch: Count | dict[int, Count] | None = None
-    precision: Literal["bf16", "fp16", "fp32", "fp64"]
+    training: TrainingOptions
     grids: Grids | dict[str | Count, Grids] | Literal["every"] = (AUTO,)
     candidates: tuple[str, ...] = ()
     schedules: Annotated[tuple[ScheduleName, ...], Field(min_length=1)] = (AUTO,)
-    checkpoint_every: Annotated[int, Field(ge=0)] | Literal["auto"] = 1
-    offload: bool = False
-    reduce_dtype: Literal["bf16", "fp16", "fp32"] | None = None
     tune_matmul: bool = False
     cache: Count | Literal["auto"] = AUTO
     rounds: Count = 10
@@ -81,12 +80,33 @@ class Series(Record):
     tags: tuple[str, ...] = ()
     systems: dict[str, dict[Count, str | tuple[str, ...]]]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _take_options(cls, data: Any) -> Any:
+        """Take the options of training from among the keys."""
+        if not isinstance(data, dict):
+            return data
+        if "precision" not in data:
+            raise ValueError("precision is missing")
+        names = [option.name for option in fields(TrainingOptions)]
+        given = {name: data[name] for name in names if name in data}
+        others = {key: value for key, value in data.items() if key not in names}
+        return others | {"training": asdict(EACH_BLOCK) | given}
+
+    @property
+    def precision(self) -> PrecisionName:
+        """Number format of the computation."""
+        return self.training.precision
+
     @model_validator(mode="after")
     def _what_is_given_by_size_or_model_covers_each(self) -> Self:
         sizes = {devices for models in self.systems.values() for devices in models}
         for name, given in (("sequences", self.sequences), ("micro-batches", self.micro_batch)):
             if isinstance(given, dict) and (missing := sizes - set(given)):
                 raise ValueError(f"{name} are given for {sorted(given)} devices, but not for {min(missing)}")
+        together = self.training.recomputed_together
+        if together != AUTO and together < 0:
+            raise ValueError(f"the blocks that are recomputed together are 0 or more, not {together}")
         known = {model for models in self.systems.values() for named in models.values() for model in _models(named)}
         if isinstance(self.grids, dict) and (unknown := set(self.grids) - known - sizes):
             raise ValueError(f"grids are given for {min(unknown, key=str)}, which the series doesn't run")
@@ -149,7 +169,8 @@ def _grids(point: Point, system: str) -> Iterator[tuple[str, int | None]]:
         return
     network, memory = lookup(point.model), load(system).device.memory_bytes
     batch = Batch(point.sequences, micro_batch)
-    training = Training(network, batch, point.series.precision, checkpoint_every=1)
+    options = replace(EACH_BLOCK, precision=point.series.precision)
+    training = Training.of(options, network, batch)
     workload = Workload(training, memory.value if memory else None)
     space = SearchSpace(network, point.sequences, exact=True, micro=micro_batch)
     for grid in space.grids(point.devices, point.sequences):

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from functools import cache
 from io import StringIO
 from typing import NamedTuple
@@ -11,9 +12,12 @@ from reframe.core.exceptions import ReframeError
 from reframe.utility import typecheck as typ
 
 from engine.cli.main import main as engine
+from engine.peers.comparison import both_sides
 from engine.result import metrics
+from engine.training_record import PrecisionName, TrainingOptions
 from suites.base.engine_test import EngineTest
 from suites.base.figures import Figures, percent
+from suites.base.series import EACH_BLOCK
 from suites.base.steps import counted_times_s
 
 SYNTHETIC = "synthetic"
@@ -34,11 +38,12 @@ def checked_grid(words: tuple[str, ...]) -> str:
 
 
 class PlannedGrid(NamedTuple):
-    """It is the fastest grid of a plan. schedule: of a pipeline, as a plan's document has it."""
+    """Fastest grid of a plan."""
 
     grid: str
     micro_batch: int
     schedule: str | None
+    """of a pipeline, as a plan's document has it"""
 
 
 @cache
@@ -58,8 +63,8 @@ class Training(EngineTest):
     model: a published size of any architecture. overlap: the engine's --overlap, "" for its default. breakdown: whether
     to part compute and communication, which on CUDA takes timing events. energy: the engine's --energy; each component
     that has a counter is a figure. checkpoint_activations: whether blocks are computed again in the backward, as in
-    published runs; a small network can do without. checkpoint_every: so many of them together. offload, reduce_dtype:
-    the engine's. schedule: of a pipeline. data: a corpus of `engine data prepare`, or synthetic. Where no file has the
+    published runs; a small network can do without. training: the engine's options, but for the precision. schedule: of
+    a pipeline. data: a corpus of `engine data prepare`, or synthetic. Where no file has the
     empirical peak of the precision, the run measures it first, on all of its ranks at once.
     """
 
@@ -74,18 +79,26 @@ class Training(EngineTest):
     warmup = variable(int, value=2)
     learning_rate = variable(float, type(None), value=None)
     checkpoint_activations = variable(typ.Bool, value=True)
-    checkpoint_every: int | str = 1
-    offload = False
-    reduce_dtype: str | None = None
+    training = EACH_BLOCK
     sequences: int
     micro_batch: int | None = None
-    precision: str
+    precision: PrecisionName
 
     @property
-    def recompute_options(self) -> list[str]:
-        if self.checkpoint_activations and self.checkpoint_every != 1:
-            return ["--checkpoint-every", str(self.checkpoint_every)]
-        return ["--checkpoint-activations"] if self.checkpoint_activations else []
+    def asked(self) -> TrainingOptions:
+        """Options of training; -S checkpoint_activations=no keeps activations whatever the series says."""
+        asked = replace(self.training, precision=self.precision)
+        return asked if self.checkpoint_activations else asked.recomputing(0)
+
+    def training_words(self, options: TrainingOptions) -> list[str]:
+        """Write options: the precision in any case, then the device, then what isn't as by default."""
+        others = replace(options, precision=TrainingOptions().precision).words()
+        return ["--precision", options.precision, "--device", self.device, *others]
+
+    @property
+    def contest_words(self) -> list[str]:
+        """Options of training that bench peers takes, but for the precision."""
+        return replace(both_sides(self.asked), precision=TrainingOptions().precision).words()
 
     def corpus(self) -> str:
         return self.data
@@ -99,11 +112,7 @@ class Training(EngineTest):
         """Return the options of every command that trains, and of check."""
         node = self.system.node
         words = ["--model", self.model, *self.grid_options, "--batch-size", str(self.sequences), "--data", data]
-        words += ["--precision", self.precision, "--device", self.device, *self.recompute_options]
-        if self.offload:
-            words.append("--offload")
-        if self.reduce_dtype:
-            words += ["--reduce-dtype", self.reduce_dtype]
+        words += self.training_words(self.asked)
         if self.breakdown:
             words.append("--breakdown")
         if self.overlap:

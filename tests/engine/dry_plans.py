@@ -25,7 +25,7 @@ def dry_plan(
     training = Training(
         model,
         batch,
-        precision,  # type: ignore[arg-type]
+        precision=precision,  # type: ignore[arg-type]
         checkpoint_every=checkpoint,
         overlap=overlap,
         optim=OptimConfig(clip=clip),

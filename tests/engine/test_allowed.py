@@ -19,7 +19,7 @@ from engine.training.checks import checked
 from engine.training.config import TrainConfig
 from engine.training_record import Training
 
-TRAINING, GRID = Training(lookup("gpt-20b"), Batch(64, 1), "bf16", checkpoint_every=1), Grid(x=4, pipe=4)
+TRAINING, GRID = Training(lookup("gpt-20b"), Batch(64, 1), precision="bf16", checkpoint_every=1), Grid(x=4, pipe=4)
 
 
 def kept(choice: ScheduleChoice) -> float:

@@ -54,7 +54,8 @@ OF_SAMPLE = "resume images micro-batch sampler sampler-steps seed grid precision
 OF_BENCH_MATMUL = """
     model architecture layers hidden heads kv-heads ffn vocab seq
     base image patch classes norm no-bias tied dropout grid micro-batch
-    micro-batches precision checkpoint-activations twice device timeout meeting-timeout label out
+    micro-batches precision reduce-dtype checkpoint-activations checkpoint-every offload
+    twice device timeout meeting-timeout label out
 """
 OF_PLAN = """
     model architecture layers hidden heads kv-heads ffn vocab seq

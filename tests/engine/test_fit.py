@@ -74,7 +74,7 @@ def test_a_published_vocabulary_that_x_does_not_divide_names_the_next() -> None:
 
 def _trained(name: str, sequences: int, micro: int = 2) -> Training:
     """As the published series train."""
-    return Training(lookup(name), Batch(sequences, micro), "bf16", checkpoint_every=1, overlap=ALL)
+    return Training(lookup(name), Batch(sequences, micro), precision="bf16", checkpoint_every=1, overlap=ALL)
 
 
 def test_tensor_parallelism_stays_in_the_node_then_shards_then_data() -> None:
@@ -214,10 +214,8 @@ def test_every_point_of_the_published_series_has_a_grid_on_which_its_step_fits(s
         overlap = replace(ALL, cache=point.series.cache) if study == "overlap_ablation" else ALL
         batch = Batch(point.sequences, point.micro_batch)
         model = lookup(point.model)
-        training = Training(
-            model, batch, point.series.precision, point.series.reduce_dtype, point.series.checkpoint_every, overlap,
-            pipeline=PipelineOptions(point.schedule), offload=point.series.offload,
-        )  # fmt: skip
+        pipeline = PipelineOptions(point.schedule)
+        training = Training.of(point.series.training, model, batch, overlap=overlap, pipeline=pipeline)
         if point.grid == AUTO:
             grid = choose_grid(
                 training, point.devices, devices_per_node=node, device_memory=memory, bandwidths=bandwidths
@@ -234,7 +232,7 @@ def test_with_known_links_the_grid_is_chosen_whose_communication_costs_least_as_
     """Of those that fit; without a micro-batch with a rank's whole share at once, which is what a run takes."""
     model, links = lookup("gpt-5b"), Bandwidths(8, inter=100e9, within=50e9)
     batch = Batch(64, micro)
-    training = Training(model, batch, "bf16", checkpoint_every=1, overlap=ALL)
+    training = Training(model, batch, precision="bf16", checkpoint_every=1, overlap=ALL)
     costs, found = Costs(training), run_links(links)
 
     def cost(grid: Grid) -> float:

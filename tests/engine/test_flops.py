@@ -65,7 +65,8 @@ LLAMA_TOY = LlamaConfig(
 def counted(model: Architecture, batch: int, *, checkpoint: bool) -> int:
     """By torch, over the serial model's forward and backward, on the meta device."""
     with torch.device("meta"):
-        serial = model.serial(checkpoint_every=checkpoint)
+        serial = model.serial()
+        serial.recomputed_together = checkpoint
         tokens = torch.zeros(batch, model.sequence, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:
         serial.loss({"tokens": tokens, "targets": tokens}).backward()

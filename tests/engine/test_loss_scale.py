@@ -46,7 +46,7 @@ def trainer_of(
     saved: Saved | None = None,
 ) -> Trainer:
     optim = OptimConfig(learning_rate=1e-3, clip=clip)
-    training = Training(model, Batch(SEQUENCES, micro), precision, optim=optim)
+    training = Training(model, Batch(SEQUENCES, micro), precision=precision, optim=optim)
     trainer = Trainer(training, model.task.data.synthetic(), comm, comm.recorder or Recorder(), saved=saved)
     if saved is None and precision == "fp16":
         trainer.loss_scale = HUGE

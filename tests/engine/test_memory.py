@@ -21,7 +21,7 @@ from engine.pipeline.staged import times_by_flops
 from engine.tracing.step import trace
 from engine.training.checks import checked
 from engine.training.config import TrainConfig
-from engine.training_record import CheckpointEvery, Training
+from engine.training_record import CheckpointEvery, Training, TrainingOptions
 
 CPU = torch.device("cpu")
 WIDE_VOCABULARY = ModelChoice(layers=3, hidden=128, heads=4, vocab=2048, seq=64)
@@ -175,9 +175,8 @@ def test_the_bound_of_an_order_of_messages_is_what_a_slow_stage_comes_to(
 def test_the_first_stage_of_a_deep_pipeline_takes_what_is_counted() -> None:
     """As axonn-ipdps22's Table II has it: 48 stages of two blocks, which are recomputed together."""
     model, on = ModelChoice(model="gpt-100b").resolve(), Grid.parse("1x1x1x8p48")
-    training = Training(
-        model, Batch(8 * 50 * 2, 2), "fp16", "fp16", "auto", pipeline=PipelineOptions("message-driven"), offload=True
-    )
+    options = TrainingOptions(precision="fp16", reduce_dtype="fp16", checkpoint_every="auto", offload=True)
+    training = Training.of(options, model, Batch(8 * 50 * 2, 2), pipeline=PipelineOptions("message-driven"))
     assert Footprint(training).on(on).total == pytest.approx(trace(training, on).peak_bytes, rel=0.01)
 
 

@@ -120,7 +120,7 @@ def batch_of(model: Architecture) -> dict[str, torch.Tensor]:
 
 
 def layers_and_parameters_agree(model: Architecture) -> None:
-    network, serial = model.network(), without_values(model, checkpoint_every=0)
+    network, serial = model.network(), without_values(model)
     shapes = {name: tuple(parameter.shape) for name, parameter in serial.named_parameters()}
     placed = {name: placement.shape for name, placement in network.placements().items()}
     assert list(placed.items()) == list(shapes.items())
@@ -135,7 +135,7 @@ def layers_and_parameters_agree(model: Architecture) -> None:
 
 
 def flops_agree(model: Architecture) -> None:
-    serial = without_values(model, checkpoint_every=0)
+    serial = without_values(model)
     batch = {name: tensor.to("meta") for name, tensor in batch_of(model).items()}
     with FlopCounterMode(display=False) as counter:
         serial.loss(batch).backward()

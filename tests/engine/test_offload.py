@@ -34,7 +34,9 @@ from engine.training.trainer import Trainer
 from engine.training_record import OptimConfig, PrecisionName, Training
 
 BUCKET, STEPS = 512, 3
-CASE = Training(SMALL, Batch(8, 2), "bf16", overlap=replace(ALL, bucket_bytes=4096), optim=OptimConfig(clip=0))
+CASE = Training(
+    SMALL, Batch(8, 2), precision="bf16", overlap=replace(ALL, bucket_bytes=4096), optim=OptimConfig(clip=0)
+)
 """Each bucket of gradients is stepped as soon as it is summed."""
 
 

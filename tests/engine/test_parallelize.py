@@ -23,8 +23,8 @@ class Altered(GPTConfig):
 
     layer: nn.Module = nn.Identity()
 
-    def serial(self, *, checkpoint_every: int = 0) -> SerialModel:
-        model = super().serial(checkpoint_every=checkpoint_every)
+    def serial(self) -> SerialModel:
+        model = super().serial()
         model.norm = self.layer
         return model
 

@@ -51,7 +51,7 @@ def test_with_the_offload_more_grids_fit_and_a_person_is_told_what_the_times_lac
 ) -> None:
     words = "--model gpt-20b --gpus 16 --batch-size 64 --top 1000"
     without, plan = (_document(f"{words} {offload}") for offload in ("", "--offload"))
-    assert (without.offload, plan.offload) == (False, True)
+    assert (without.training.offload, plan.training.offload) == (False, True)
     assert plan.valid == without.valid > plan.fit > without.fit
     state = {row.grid: row.memory.parts["state"] for row in plan.rows}
     assert all(state[row.grid] < 0.3 * row.memory.parts["state"] for row in without.rows)
@@ -60,7 +60,7 @@ def test_with_the_offload_more_grids_fit_and_a_person_is_told_what_the_times_lac
 
 
 def test_every_grid_of_32768_devices_that_is_told_can_be_trained_on(largest: GridPlan) -> None:
-    assert (largest.schema_, largest.version, largest.sequences, largest.tokens) == ("par4d.plan", 1, 8192, 1 << 24)
+    assert (largest.schema_, largest.version, largest.sequences, largest.tokens) == ("par4d.plan", 2, 8192, 1 << 24)
     assert largest.valid > largest.fit == len(largest.rows) > 500
     assert [row.place for row in largest.rows] == list(range(1, largest.fit + 1))
     model = lookup(largest.model)
@@ -68,7 +68,7 @@ def test_every_grid_of_32768_devices_that_is_told_can_be_trained_on(largest: Gri
         batch, grid = Batch(largest.sequences, row.micro_batch), Grid.parse(row.grid)
         assert grid.size == 32768
         check_grid(model, grid, batch)
-        check_memory(Training(model, batch, "bf16", None, True, ALL), grid, usable(64e9))
+        check_memory(Training(model, batch, precision="bf16", checkpoint_every=1, overlap=ALL), grid, usable(64e9))
 
 
 def test_the_document_adds_up_and_is_in_order(largest: GridPlan) -> None:
@@ -84,7 +84,7 @@ def test_the_document_adds_up_and_is_in_order(largest: GridPlan) -> None:
 
 def test_the_document_leaves_out_what_only_a_simulation_tells(capsys: pytest.CaptureFixture[str]) -> None:
     said: dict[str, Any] = json.loads(_told(capsys, f"{SMALL} --json"))
-    assert (said["schema"], said["version"]) == ("par4d.plan", 1)
+    assert (said["schema"], said["version"]) == ("par4d.plan", 2)
     assert not {"time_s", "hfu", "days"} & said["rows"][0].keys()
     assert GridPlan.model_validate(said).model_dump(by_alias=True, exclude_none=True, mode="json") == said
 
@@ -100,10 +100,20 @@ def test_the_table_has_a_line_a_grid_best_first_and_says_how_many_there_are(caps
     assert max(len(line) for line in said.splitlines()[3:]) < 80
 
 
+def test_a_plan_of_version_1_is_read() -> None:
+    """Its options of training stood beside the others."""
+    plan = _document(f"{SMALL} --checkpoint-every 2 --offload")
+    old = plan.model_dump(by_alias=True, exclude_none=True, mode="json")
+    options = old.pop("training") | {"checkpoint_activations": True}
+    read = GridPlan.model_validate(old | options | {"version": 1})
+    assert read.training.asked() == plan.training
+    assert read.activations == plan.activations == "recomputed (--checkpoint-every 2)"
+
+
 def test_options_reach_the_plan() -> None:
     agnostic = _document(f"{SMALL} --agnostic --keep-activations --precision fp32 --token-budget 2T")
     assert not agnostic.placement_aware
-    assert not agnostic.checkpoint_activations
+    assert not agnostic.training.checkpoint_activations
     assert (agnostic.precision, agnostic.token_budget) == ("fp32", 2e12)
     assert {found for row in agnostic.rows for found in row.bytes_per_s.values()} == {100e9}
     run = _document(f"{SMALL} --as-run --micro-batch 1 --device-memory 30e9")

@@ -26,7 +26,7 @@ from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Ranking, Workload, ordered, rank
 from engine.simulator.bandwidth import Bandwidths, agnostic, papers_links, run_links
 from engine.simulator.collectives import Link, moved_bytes
-from engine.training_record import Training
+from engine.training_record import Training, TrainingOptions
 
 GPT = GPTConfig("m", layers=2, hidden=8, heads=4, vocabulary=16, sequence=4)
 BERT = BertConfig("bert", layers=2, hidden=8, heads=2, vocabulary=16, sequence=4)
@@ -38,7 +38,8 @@ NOTHING = Needs(0, 0, 0, 0, 0, 0)
 def _workload(
     model: str, sequences: int, memory: float | None = None, micro: int | None = None, again: bool = True
 ) -> Workload:
-    return Workload(Training(lookup(model), Batch(sequences, micro), "bf16", "bf16", again), memory)
+    options = TrainingOptions(precision="bf16", checkpoint_activations=again, reduce_dtype="bf16")
+    return Workload(Training.of(options, lookup(model), Batch(sequences, micro)), memory)
 
 
 def _ranked(workload: Workload, ranks: int, bandwidths: Bandwidths) -> Ranking:
@@ -64,7 +65,7 @@ def test_the_equations_are_the_papers_formulas(grid: Grid) -> None:
         expected[in_axis] += count * 2 * 2 / beta[in_axis] * (gy - 1) / gy * m * n / (gz * gx)
         expected[out_axis] += count * 2 * 2 / beta[out_axis] * (gx - 1) / gx * m * k / (gz * gy)
         expected[Axis.DATA] += count * 2 * 2 / beta[Axis.DATA] * (gdata - 1) / gdata * k * n / (gx * gy * gz)
-    spent = Costs(Training(GPT, Batch(8), "bf16")).equations(grid, papers_links(bandwidths)(grid))
+    spent = Costs(Training(GPT, Batch(8), precision="bf16")).equations(grid, papers_links(bandwidths)(grid))
     for axis in Axis:
         assert sum(s for (_, along), s in spent.items() if along is axis) == pytest.approx(expected[axis])
 
@@ -79,7 +80,9 @@ def test_as_run_a_block_moves_what_the_engine_sends(network: Architecture, micro
     for layers in (2, 3):
         model = replace(network, layers=layers)  # type: ignore[type-var]
         links = dict.fromkeys(Axis, Link(1.0))
-        seconds.append(Costs(Training(model, batch, "bf16", checkpoint_every=int(again))).as_run(grid, links, micro))
+        seconds.append(
+            Costs(Training(model, batch, precision="bf16", checkpoint_every=int(again))).as_run(grid, links, micro)
+        )
         sent.append(closed_form(model, batch, grid, precision="bf16", checkpoint=again).num_bytes)
     of_block = {key: seconds[1][key] - seconds[0][key] for key in seconds[1]}
 
@@ -98,7 +101,7 @@ def test_as_run_a_block_moves_what_the_engine_sends(network: Architecture, micro
 def test_features_that_change_axes_are_gathered_once_a_micro_batch_each_way() -> None:
     grid, batch, links = Grid(2, 2, 2, 2), Batch(16, 1), dict.fromkeys(Axis, Link(1.0))
     sent = closed_form(BERT, batch, grid, precision="bf16", checkpoint=True).num_bytes
-    seconds = Costs(Training(BERT, batch, "bf16", checkpoint_every=1)).as_run(grid, links, 1)
+    seconds = Costs(Training(BERT, batch, precision="bf16", checkpoint_every=1)).as_run(grid, links, 1)
     assert seconds[MOVED, Axis.X] == pytest.approx(sent["all_gather", "x"])
     assert seconds[MOVED, Axis.Y] == pytest.approx(seconds[MOVED, Axis.X])
     assert not any(key == MOVED for key, _ in Costs(Training(GPT, batch)).as_run(grid, links, 1))
@@ -118,7 +121,7 @@ def test_a_layer_on_one_rank_sends_nothing_and_latency_comes_on_top_of_its_equat
 
 
 def test_as_run_in_one_go_with_nothing_recomputed_is_what_the_equations_say() -> None:
-    costs = Costs(Training(GPT, Batch(16), "bf16"))
+    costs = Costs(Training(GPT, Batch(16), precision="bf16"))
     grid = Grid(2, 2, 2, 2)
     links = papers_links(FRONTIER)(grid)
     assert costs.as_run(grid, links, 4) == pytest.approx(costs.equations(grid, links))

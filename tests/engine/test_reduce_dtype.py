@@ -83,7 +83,7 @@ def test_each_axis_goes_by_its_own_ranks_and_what_is_given_holds_everywhere() ->
     precision = Precision.named("bf16")
     assert [precision.reduce(ranks) for ranks in (1, 63, 64)] == [torch.bfloat16, torch.bfloat16, torch.float32]
     for z, data in ((8, 64), (64, 8)):
-        assert Training(lookup("gpt-5b"), Batch(512), "bf16").reduce_dtypes(Grid(1, 1, z, data)) == {
+        assert Training(lookup("gpt-5b"), Batch(512), precision="bf16").reduce_dtypes(Grid(1, 1, z, data)) == {
             Axis.Z: "fp32" if z == 64 else "bf16",
             Axis.DATA: "fp32" if data == 64 else "bf16",
         }
@@ -97,7 +97,10 @@ def test_each_axis_goes_by_its_own_ranks_and_what_is_given_holds_everywhere() ->
 
 def test_the_planner_sends_twice_the_bytes_over_64_ranks_and_keeps_no_copies_of_them() -> None:
     model, grid = lookup("gpt-5b"), Grid(1, 1, 8, 64)
-    asked, narrow = Training(model, Batch(512), "bf16"), Training(model, Batch(512), "bf16", "bf16")
+    asked, narrow = (
+        Training(model, Batch(512), precision="bf16"),
+        Training(model, Batch(512), precision="bf16", reduce_dtype="bf16"),
+    )
     assert asked.reduce_dtypes(grid) == {Axis.Z: "bf16", Axis.DATA: "fp32"}
     links = papers_links(agnostic())(grid)
     for wide, usual in (

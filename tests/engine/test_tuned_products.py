@@ -64,7 +64,7 @@ def trained(case: Case, grid: Grid) -> list[list[Op]]:
 def found(case: Case, grid: Grid) -> list[Products]:
     batch = Batch(case.sequences, case.sequences // grid.batch_split // case.micro_batches)
     precision: PrecisionName = case.precision  # type: ignore[assignment]
-    return products(Training(case.config, batch, precision, checkpoint_every=case.checkpoint), grid, CPU)
+    return products(Training(case.config, batch, precision=precision, checkpoint_every=case.checkpoint), grid, CPU)
 
 
 def timed(case: Case, of: list[Products]) -> Counter[Op]:

@@ -311,7 +311,7 @@ def shapes(draw: st.DrawFn) -> UNetConfig:
 @settings(max_examples=6)
 @given(shapes())
 def test_the_table_has_the_layers_parameters_and_flops_of_the_serial_network(shape: UNetConfig) -> None:
-    network, serial = shape.network(), without_values(shape, checkpoint_every=0)
+    network, serial = shape.network(), without_values(shape)
     found = {name: tuple(parameter.shape) for name, parameter in serial.named_parameters()}
     assert list(found.items()) == [(name, placed.shape) for name, placed in network.placements().items()]
     made = {name: module for name, module in serial.named_modules() if isinstance(module, nn.Conv2d | nn.GroupNorm)}
@@ -344,7 +344,7 @@ def test_flops_of_the_tables_networks_are_those_that_torch_counts(name: str) -> 
         "noise": torch.empty(1, dtype=torch.int64, device="meta"),
     }
     with FlopCounterMode(display=False) as counter:
-        without_values(shape, checkpoint_every=0).eval().loss(batch).backward()
+        without_values(shape).eval().loss(batch).backward()
     assert counter.get_total_flops() == model_flops(shape, 1)
 
 

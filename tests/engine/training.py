@@ -81,7 +81,9 @@ class Outcome:
 
 def build_serial(case: Case) -> SerialModel:
     dtype = Precision.named(case.precision).master
-    return initialise_serial(case.config, SEED, dtype=dtype, checkpoint_every=case.checkpoint)
+    model = initialise_serial(case.config, SEED, dtype=dtype)
+    model.recomputed_together = case.checkpoint
+    return model
 
 
 def batch_of_step(case: Case, step: int) -> dict[str, Tensor]:

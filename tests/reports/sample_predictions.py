@@ -12,6 +12,7 @@ from sample_steps import simulate
 
 from engine.grid import Axis
 from engine.planning.document import Cost, GridPlan, PlannedMemory, Row
+from engine.training_record import TrainingOptions
 from engine.validation.document import (
     DeviceProducts,
     Effect,
@@ -47,7 +48,8 @@ def plan(
     known: dict[str, Any] = {
         "system": "frontier", "devices_per_node": 8, "device_memory_bytes": 64e9, "reserve": 0.1, "model": "gpt-80b",
         "parameters": 80_000_000_000, "devices": 8192, "asked_sequences": 8203.1, "sequences": 8192,
-        "tokens": 8192 * 2048, "precision": "bf16", "checkpoint_activations": True, "overlap": "oar,ors",
+        "tokens": 8192 * 2048, "overlap": "oar,ors",
+        "training": TrainingOptions(precision="bf16", checkpoint_activations=True),
         "token_budget": 1.6e12, "placement_aware": True, "ordered_by": "simulated" if simulated else "equations",
         "valid": 439, "fit": 404,
     } | changes  # fmt: skip
@@ -179,9 +181,7 @@ def save_predictions(made: Sequence[GridPlan | Validation], folder: Path) -> lis
 
 def hostile_predictions(name: str) -> list[GridPlan | Validation]:
     """A plan and a validation whose free texts are all this name, with numbers that no machine has."""
-    odd = plan(
-        system=name, model=name, precision=name, overlap=name, sequences=10**400, tokens=10**400, token_budget=1e308
-    )
+    odd = plan(system=name, model=name, overlap=name, sequences=10**400, tokens=10**400, token_budget=1e308)
     first, second, *others = odd.rows
     assert first.timeline
     spans = first.timeline.spans

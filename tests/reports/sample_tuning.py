@@ -78,7 +78,7 @@ def tuning(
 ) -> Result:  # fmt: skip
     """A result of `bench matmul`. name: of the network and its layers, instead of their own."""
     network, split, noise = lookup(model), Grid.parse(grid), random.Random(job)
-    training = Training(network, Batch(2 * split.batch_split), dtype, checkpoint_every=1)  # type: ignore[arg-type]
+    training = Training(network, Batch(2 * split.batch_split), precision=dtype, checkpoint_every=1)  # type: ignore[arg-type]
     found = [] if failure else products(training, split, torch.device("cpu"))
     shapes = [tuned(one, dtype, rates, noise) for one in found]
     first, again = tuple(zip(*shapes, strict=True)) or ((), ())

@@ -108,7 +108,7 @@ def test_without_a_plan_the_page_says_what_to_run(tmp_path: Path) -> None:
 
 
 def test_a_plan_without_a_grid_and_one_of_markup_are_pages_too(tmp_path: Path) -> None:
-    markup = plan(system=HOSTILE, model=HOSTILE, overlap=HOSTILE, precision=HOSTILE, grids=GRIDS[:1], drawn=False)
+    markup = plan(system=HOSTILE, model=HOSTILE, overlap=HOSTILE, grids=GRIDS[:1], drawn=False)
     html = page([plan(grids=()), markup], tmp_path)
     assert "<img" not in html
     assert html.count("<script") == 1
@@ -117,7 +117,7 @@ def test_a_plan_without_a_grid_and_one_of_markup_are_pages_too(tmp_path: Path) -
 def test_predictions_that_cannot_be_read_are_listed_and_copies_count_once(tmp_path: Path) -> None:
     first, *_ = save_predictions([plan(), plan(), validation(), plan(devices=0, grids=GRIDS)], tmp_path)
     data = json.loads(first.read_text())
-    (tmp_path / "newer.json").write_text(json.dumps(data | {"version": 2}))
+    (tmp_path / "newer.json").write_text(json.dumps(data | {"version": 3}))
     (tmp_path / "cut.json").write_text(first.read_text()[:99])
     (tmp_path / "odd.json").write_text(json.dumps(data | {"beauty": 1}))
     found = load([tmp_path])

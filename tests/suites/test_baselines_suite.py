@@ -54,7 +54,7 @@ def test_where_a_series_says_so_pipelines_are_measured_with_several_micro_batche
 
 
 def test_of_many_ranks_tensor_ranks_fill_a_node_and_stages_are_as_few_as_the_memory_allows() -> None:
-    case = Case(lookup("gpt-20b"), Batch(8192), "bf16", checkpoint_every=1)
+    case = Case(lookup("gpt-20b"), Batch(8192), precision="bf16", checkpoint_every=1)
 
     def one(name: str, room: Room) -> LayoutChoice:
         (found,) = layout_choices(COMPARISONS[name], case, 1024, 4, room)
@@ -76,7 +76,7 @@ def test_of_many_ranks_tensor_ranks_fill_a_node_and_stages_are_as_few_as_the_mem
 
 
 def test_the_largest_micro_batch_that_fits_is_taken_and_what_fits_with_none_says_so() -> None:
-    case = Case(lookup("gpt-5b"), Batch(2048), "bf16", checkpoint_every=1)
+    case = Case(lookup("gpt-5b"), Batch(2048), precision="bf16", checkpoint_every=1)
     by_memory = {
         gb: layout_choices(COMPARISONS["fsdp2"], case, 64, 4, Room("cuda", gb * 1e9))[0] for gb in (24, 40, 64, 96)
     }

@@ -48,7 +48,7 @@ def test_there_is_a_script_for_every_point_with_its_model_and_a_grid_of_its_rank
         assert option(script, "--warmup") == "2"
         assert option(script, "--data") == "synthetic"
         again = "--checkpoint-activations" in script or "--checkpoint-every auto" in script
-        assert again is (point.series.checkpoint_every != 0)
+        assert again is (point.series.training.recomputed_together != 0)
         for label in ("study=weak_scaling", f"system={name}", "partition=gpu", f"series={point.series.name}"):
             assert f"--label {label}" in script
 

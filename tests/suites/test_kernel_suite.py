@@ -35,7 +35,7 @@ def test_every_published_network_is_timed_on_one_device_as_a_rank_of_its_grid(na
     done = reframe(tmp_path, "-c", "suites/kernel_tuning.py", "--system", name, PAR4D_ACCOUNT="abc123")
     assert done.code == 0, done.out
     every = [point for point in points("weak_scaling", name) if "nightly" not in point.series.tags]
-    every = [point for point in every if not point.series.offload]  # the same networks in stages
+    every = [point for point in every if not point.series.training.offload]  # the same networks in stages
     series = points("kernel_tuning", name)
     of_images = {point.model for point in every if lookup(point.model).task.data.kind == "images"}
     assert {point.model for point in every} - {point.model for point in series} == of_images - {"unet-250m"}
@@ -51,7 +51,7 @@ def test_every_published_network_is_timed_on_one_device_as_a_rank_of_its_grid(na
             assert option(text, "--precision") == point.series.precision
             assert option(text, "--device") == "cuda"
             assert tells_a_hang_in_time(text)
-            assert ("--checkpoint-activations" in text) == (point.series.checkpoint_every != 0)
+            assert ("--checkpoint-activations" in text) == (point.series.training.recomputed_together != 0)
             assert f"--label study=kernel_tuning --label system={name}" in text
         whole = Grid.parse(option(products, "--grid"))
         at_once = point.micro_batch or point.sequences // whole.batch_split

@@ -187,7 +187,7 @@ def test_contests_of_peers_on_our_grids_fit_on_both_sides(name: str) -> None:
                 continue
             batch = Batch(point.sequences)
             check_grid(case.model, grid, batch)
-            whole = Case(case.model, batch, case.precision)  # that study keeps activations
+            whole = Case(case.model, batch, precision=case.precision)  # that study keeps activations
             found = memory.side_bytes(contest.on(grid), whole, system.device.kind)
             assert room(system).fits(max(found)), f"{point} with {contest.name}"
 
@@ -199,7 +199,7 @@ def test_contests_on_one_device_fit_on_both_sides(name: str) -> None:
         model = lookup(point.model)
         if point.series.sequence:
             model = replace(model, sequence=point.series.sequence)  # type: ignore[type-var]
-        case = Case(model, Batch(point.sequences), point.series.precision)
+        case = Case(model, Batch(point.sequences), precision=point.series.precision)
         for peer in ALONE:
             found = memory.side_bytes(COMPARISONS[peer], case, system.device.kind)
             assert room(system).fits(max(found)), f"{point} with {peer}"

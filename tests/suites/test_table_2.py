@@ -28,10 +28,8 @@ def of_table_2(study: str) -> list[Point]:
 def fits(point: Point) -> bool:
     """Whether a V100 holds a step of the point, whose grid must divide network and batch."""
     batch, grid = Batch(point.sequences, point.micro_batch), Grid.parse(point.grid)
-    training = Training(
-        lookup(point.model), batch, point.series.precision, point.series.reduce_dtype, point.series.checkpoint_every,
-        ALL, pipeline=PipelineOptions(point.schedule), offload=point.series.offload,
-    )  # fmt: skip
+    pipeline = PipelineOptions(point.schedule)
+    training = Training.of(point.series.training, lookup(point.model), batch, overlap=ALL, pipeline=pipeline)
     memory = systems.load("summit").device.memory_bytes
     assert memory is not None
     check_grid(training.model, grid, batch)
@@ -55,7 +53,7 @@ def test_weak_scaling_has_the_stages_and_copies_of_the_table_and_the_papers_sche
         "gpt-100b": (384, 2, 48, 8, 1),
     }
     every = of_table_2("weak_scaling") + of_table_2("strong_scaling")
-    assert {(point.schedule, point.series.checkpoint_every) for point in every} == {("message-driven", "auto")}
+    assert {(point.schedule, point.series.training.checkpoint_every) for point in every} == {("message-driven", "auto")}
 
 
 def test_strong_scaling_keeps_the_stages_and_grows_in_copies_with_the_batch() -> None:
@@ -81,14 +79,17 @@ def of_the_paper() -> list[Point]:
 def test_its_points_fit_with_optimizer_state_on_the_host_and_gradients_in_fp16() -> None:
     every = of_the_paper()
     assert len(every) == 4 + 4 + 4
-    assert all((point.series.offload, point.series.reduce_dtype) == (True, "fp16") for point in every)
+    assert all((point.series.training.offload, point.series.training.reduce_dtype) == (True, "fp16") for point in every)
     assert [point for point in every if not fits(point)] == []
 
 
 @pytest.mark.parametrize(("left_out", "fit"), [({"offload": False}, 2), ({"reduce_dtype": None}, 4)])
 def test_only_few_of_them_fit_without_either(left_out: dict[str, Any], fit: int) -> None:
     """Two deep pipelines of Fig. 5 do without offload, and all four with gradients in fp32."""
-    series = [(point, point.series.model_copy(update=left_out)) for point in of_the_paper()]
+    series = [
+        (point, point.series.model_copy(update={"training": replace(point.series.training, **left_out)}))
+        for point in of_the_paper()
+    ]
     assert sum(fits(replace(point, series=other)) for point, other in series) == fit
 
 

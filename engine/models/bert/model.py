@@ -37,8 +37,8 @@ class Block(nn.Module):
 class Bert(SerialModel):
     """It maps tokens and segments [B, S] to logits [B, S, V]."""
 
-    def __init__(self, shape: BertConfig, *, checkpoint_every: int = 0) -> None:
-        super().__init__(shape.task, checkpoint_every=checkpoint_every)
+    def __init__(self, shape: BertConfig) -> None:
+        super().__init__(shape.task)
         self.tokens = nn.Embedding(shape.vocabulary, shape.hidden, padding_idx=shape.padding)
         self.positions = nn.Embedding(shape.rows_of_positions, shape.hidden)
         self.segments = nn.Embedding(SEGMENTS, shape.hidden)

@@ -47,8 +47,8 @@ class Block(nn.Module):
 class GPT(SerialModel):
     """It maps tokens [B, S] to logits [B, S, V]."""
 
-    def __init__(self, shape: GPTConfig, *, checkpoint_every: int = 0) -> None:
-        super().__init__(shape.task, checkpoint_every=checkpoint_every)
+    def __init__(self, shape: GPTConfig) -> None:
+        super().__init__(shape.task)
         self.shape = shape
         self.tokens = nn.Embedding(shape.vocabulary, shape.hidden)
         self.positions = nn.Embedding(shape.rows_of_positions, shape.hidden) if shape.rotary is None else None

@@ -76,8 +76,8 @@ class Block(nn.Module):
 class Llama(SerialModel):
     """It maps tokens [B, S] to logits [B, S, V]. It has no dropout, and so doesn't ask for the rows of the batch."""
 
-    def __init__(self, shape: LlamaConfig, *, checkpoint_every: int = 0) -> None:
-        super().__init__(shape.task, checkpoint_every=checkpoint_every)
+    def __init__(self, shape: LlamaConfig) -> None:
+        super().__init__(shape.task)
         self.shape = shape
         self.tokens = nn.Embedding(shape.vocabulary, shape.hidden, padding_idx=shape.padding)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))

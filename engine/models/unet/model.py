@@ -46,8 +46,8 @@ RESAMPLE = {None: same, "half": half, "double": double}
 class UNet(SerialModel):
     """It maps noisy images [B, 3, S, S] and their time steps [B] to [B, channels_out, S, S]."""
 
-    def __init__(self, shape: UNetConfig, *, checkpoint_every: int = 0) -> None:
-        super().__init__(shape.task, checkpoint_every=checkpoint_every)
+    def __init__(self, shape: UNetConfig) -> None:
+        super().__init__(shape.task)
         self.time = TimeEmbedding(shape.base, sines_first=shape.sines_first, scale=shape.steps_scale)
         self.conv_in = nn.Conv2d(CHANNELS, shape.base, 3, padding=1)
         self.blocks = nn.ModuleList(StepBlock(shape, step, number) for number, step in enumerate(shape.steps))

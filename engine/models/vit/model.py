@@ -37,8 +37,8 @@ class Block(nn.Module):
 class ViT(SerialModel):
     """It maps pixels [B, 3, image, image] to logits [B, classes]."""
 
-    def __init__(self, shape: ViTConfig, *, checkpoint_every: int = 0) -> None:
-        super().__init__(shape.task, checkpoint_every=checkpoint_every)
+    def __init__(self, shape: ViTConfig) -> None:
+        super().__init__(shape.task)
         self.patches = Patches(CHANNELS, shape.patch, shape.hidden)
         self.class_token = nn.Embedding(1, shape.hidden)
         self.positions = nn.Embedding(shape.sequence, shape.hidden)
