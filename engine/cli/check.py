@@ -52,6 +52,7 @@ def check(
         "sequences_per_rank": training.batch.per_rank(run.grid),
         "micro_batch": training.batch.at_once(run.grid),
         "schedule": str(training.staged(run.grid).choice),
+        "training": training.options_on(run.grid),
         **({"norms_that_share_statistics": sharing} if norms else {}),
     }
     memory = {f"memory of a rank, {name}": size(value) for name, value in asdict(needs).items() if value}

@@ -12,7 +12,6 @@ from engine.loading import loading
 from engine.overlap.flags import Overlap
 from engine.pipeline.registry import AUTO, ScheduleChoice
 from engine.planning.grids import SearchSpace
-from engine.timeouts import Timeouts
 from engine.training.config import RunConfig, TrainConfig
 
 if TYPE_CHECKING:
@@ -26,15 +25,16 @@ Config = TypeVar("Config", bound=RunConfig)
 
 
 class Planned(NamedTuple):
-    """It is a grid of a plan for a system. schedule: of one with stages. time_s: of a step; low_s, high_s: ends of its
-    interval.
-    """
+    """Grid of a plan for a system."""
 
     grid: str
     micro_batch: int
     schedule: str | None
+    """of a grid with stages"""
     time_s: float
+    """of a step"""
     low_s: float
+    """low end of the interval of that time"""
     high_s: float
     system: str
 
@@ -56,7 +56,7 @@ def simulated(most: int | None = None, *, exact: bool = False, whole: bool = Tru
 
 
 def with_grid(config: Config, overlap: Overlap, ranks: int, launch: Launch | None = None) -> tuple[Config, list[str]]:
-    """Give the options with the grid that a short plan finds the fastest, its micro-batch and its schedule, as far as a
+    """Return the options with the grid that a short plan finds the fastest, its micro-batch and its schedule, as far as a
     person left these to us, and say what was taken.
 
     The options stay as they are where a grid is given, or --pipe 1 rules stages out, and on a machine that can't be
@@ -97,25 +97,23 @@ def check_system(config: RunConfig) -> None:
 def fastest(
     config: RunConfig, overlap: Overlap, ranks: int, launch: Launch | None = None, shown: int = 1
 ) -> list[Planned]:
-    """Give the first rows of a short plan, so many if there are. launch: rank 0 plans for all of its ranks, which have
-    to meet for that. Raises UsageError where there is none.
+    """Return the first rows of a short plan, so many if there are. launch: rank 0 plans, and tells the other ranks,
+    which have to meet for that. Raises UsageError where there is none.
     """
-    plan = _plan(config, overlap, ranks, shown)
-    said = plan() if launch is None else _of_first(launch, plan, config)
-    return [Planned(*row) for row in json.loads(said)]
-
-
-def _of_first(launch: Launch, plan: Callable[[], str], timeouts: Timeouts) -> str:
+    plan = _prepare(config, overlap, ranks, shown)
+    if launch is None or launch.world_size == 1:
+        return plan()
     with loading():
         from engine.comm.agreement import said_by_first
 
-    limits = {"meeting_s": timeouts.meeting_timeout_s, "limit_s": timeouts.timeout_s}
-    return said_by_first(launch, plan, "while it chose a grid", **limits)
+    limits = {"meeting_s": config.meeting_timeout_s, "limit_s": config.timeout_s}
+    told = said_by_first(launch, lambda: json.dumps(plan()), "while it chose a grid", **limits)
+    return [Planned(*row) for row in json.loads(told)]
 
 
-def _plan(config: RunConfig, overlap: Overlap, ranks: int, shown: int) -> Callable[[], str]:
-    """Prepare a plan that gives its first rows in JSON, as fastest() has them. Raises UsageError, at once where the
-    machine can't be simulated, and in the plan where no grid fits.
+def _prepare(config: RunConfig, overlap: Overlap, ranks: int, shown: int) -> Callable[[], list[Planned]]:
+    """Prepare a short plan. Raises UsageError, at once where the machine can't be simulated, and in the plan where no
+    grid fits.
     """
     import systems
     from engine.planning.plan import planned
@@ -129,19 +127,17 @@ def _plan(config: RunConfig, overlap: Overlap, ranks: int, shown: int) -> Callab
     MachineModel.of(system, training.precision, systems.measured(system.name), ranks)
     forecast, memory = simulated(max(SHORT, shown), whole=config.pipe is None), config.device_memory
 
-    def plan() -> str:
+    def plan() -> list[Planned]:
         found, _ = planned(training, space, ranks, system, shown=shown, forecast=forecast, device_memory=memory)
         if not found.rows:
             raise UsageError(
                 f"{training.model.name} fits on no grid of {ranks} devices with {config.pipe} stages: give another "
                 "--pipe."
             )
-        return json.dumps(
-            [
-                Planned(row.grid, row.micro_batch, row.schedule, row.time_s, *row.interval_s, system.name)
-                for row in found.rows
-                if row.time_s is not None and row.interval_s is not None
-            ]
-        )
+        return [
+            Planned(row.grid, row.micro_batch, row.schedule, row.time_s, *row.interval_s, system.name)
+            for row in found.rows
+            if row.time_s is not None and row.interval_s is not None
+        ]
 
     return plan

@@ -1,0 +1,113 @@
+"""A new option of training: planted in a copy of the checkout by edits of three files, and found wherever options are."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import ROOT, options, reframe
+from waiting import LONG_S
+
+RECORD, PARALLEL, MEMORY = "engine/training_record.py", "engine/parallel/parallelize.py", "engine/footprint/memory.py"
+FIELD = '    planted: int = 0\n    """times that a block\'s output grows by its exponential"""\n'
+EDITS = {
+    RECORD: [
+        ("    @property\n    def recomputed_together", f"{FIELD}\n    @property\n    def recomputed_together"),
+        ('"offload": self.offload,', '"offload": self.offload, "planted": self.planted,'),
+        ("        return hardware_flops(", "        return (1 + self.planted) * hardware_flops("),
+    ],
+    PARALLEL: [
+        ("    offload: bool = False,\n", "    offload: bool = False,\n    planted: int = 0,\n"),
+        (
+            "    model.recomputed_together = checkpoint_every\n",
+            "    model.recomputed_together = checkpoint_every\n"
+            "    for block in model.blocks if planted else []:\n"
+            "        block.register_forward_hook(lambda _, __, out: out + 0.01 * planted * out.exp())\n",
+        ),
+    ],
+}
+KEPT = """
+_on = Footprint.on
+def _with_planted(self, grid):
+    needs = _on(self, grid)
+    return replace(needs, activations=needs.activations * (1 + self._training.planted))
+Footprint.on = _with_planted
+"""
+SERIES = """
+weak_scaling:
+  - {name: planted, source: a test, sequences: 8, precision: fp32, planted: 2, systems: {local: {1: gpt-test}}}
+"""
+SMALL = ("--model", "gpt-test", "--batch-size", "8", "--data", "synthetic", "--device", "cpu")
+PLANTED = ("--planted", "2")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the product with the option."""
+    root = tmp_path_factory.mktemp("checkout")
+    for room in ("engine", "suites", "systems", "reports", "ci"):
+        shutil.copytree(ROOT / room, root / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", root)
+    for name, edits in EDITS.items():
+        text = (root / name).read_text()
+        for old, new in edits:
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        (root / name).write_text(text)
+    with (root / MEMORY).open("a") as file:
+        file.write(f"from dataclasses import replace\n{KEPT}")
+    (root / "suites" / "series.yaml").write_text(SERIES)
+    return root
+
+
+def engine(root: Path, *words: str) -> str:
+    environment = os.environ | {"PYTHONPATH": str(root), "COLUMNS": "120"}
+    command = [sys.executable, "-m", "engine", *words]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=LONG_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def checked(root: Path, *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(engine(root, "check", *SMALL, "--ranks", "1", "--json", *words))
+    return found
+
+
+@pytest.mark.parametrize("command", ["train", "check", "plan", "bench overlap", "bench dry", "bench peers"])
+def test_the_help_of_each_command_that_trains_has_it(checkout: Path, command: str) -> None:
+    assert "--planted" in engine(checkout, *command.split(), "--help")
+
+
+def test_check_counts_what_it_keeps_and_says_so(checkout: Path) -> None:
+    without, with_it = checked(checkout), checked(checkout, *PLANTED)
+    assert (without["training"]["planted"], with_it["training"]["planted"]) == (0, 2)
+    kept = [one["memory_bytes_per_rank"]["activations"] for one in (without, with_it)]
+    assert kept[1] == pytest.approx(3 * kept[0], rel=1e-6)
+
+
+def test_a_plan_holds_it_and_counts_its_flops(checkout: Path) -> None:
+    asked = ("plan", "--system", "frontier", "--model", "gpt-5b", "--gpus", "8", "--batch-size", "64", "--equations")
+    assert json.loads(engine(checkout, *asked, *PLANTED, "--json"))["training"]["planted"] == 2
+
+
+def test_a_result_holds_it_with_other_losses_and_flops(checkout: Path, tmp_path: Path) -> None:
+    results = []
+    for number, words in enumerate(((), PLANTED)):
+        out = tmp_path / f"{number}.json"
+        engine(checkout, "train", *SMALL, "--iterations", "2", "--warmup", "1", "--out", str(out), *words)
+        results.append(json.loads(out.read_text()))
+    assert [one["config"]["planted"] for one in results] == [0, 2]
+    flops = [one["summary"]["hardware_flops_per_s"] / one["summary"]["model_flops_per_s"] for one in results]
+    assert flops == pytest.approx([1, 3])
+    assert results[0]["iterations"][0]["loss"] != results[1]["iterations"][0]["loss"]
+
+
+def test_a_job_script_of_a_suite_has_it(checkout: Path, tmp_path: Path) -> None:
+    done = reframe(tmp_path, "-c", "suites/weak_scaling.py", "--system", "local", "--dry-run", root=checkout)
+    assert done.code == 0, done.out
+    (script,) = done.trainings
+    assert options(script, "--planted") == ["2"]
