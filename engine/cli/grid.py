@@ -56,8 +56,8 @@ def simulated(most: int | None = None, *, exact: bool = False, whole: bool = Tru
 
 
 def with_grid(config: Config, overlap: Overlap, ranks: int, launch: Launch | None = None) -> tuple[Config, list[str]]:
-    """Return the options with the grid that a short plan finds the fastest, its micro-batch and its schedule, as far as a
-    person left these to us, and say what was taken.
+    """Return the options with the grid that a short plan finds the fastest, its micro-batch and its schedule, as far as
+    a person left these to us, and say what was taken.
 
     The options stay as they are where a grid is given, or --pipe 1 rules stages out, and on a machine that can't be
     simulated, unless it is named. launch: rank 0 plans for all of its ranks, which have to meet for that.

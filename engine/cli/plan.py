@@ -77,8 +77,7 @@ class PlanConfig(TrainingOptions):
     """to train on in all (default: of text, 20 a parameter)"""
     agnostic: bool = False
     """order as if every axis had the same bandwidth"""
-    as_run: bool = False
-    """order by what a run costs: latency too, and what recomputation and micro-batches repeat"""
+    as_run: Annotated[bool, Parameter(show=False)] = False
     equations: bool = False
     """rank by the equations alone, without times"""
     exact: bool = False
@@ -89,7 +88,7 @@ class PlanConfig(TrainingOptions):
     @property
     def simulated(self) -> bool:
         """Whether grids are simulated."""
-        return not (self.equations or self.agnostic or self.as_run)
+        return not (self.equations or self.agnostic)
 
 
 def plan(
@@ -171,7 +170,6 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
         device_memory=config.device_memory,
         token_budget=config.token_budget,
         placement_aware=not config.agnostic,
-        as_run=config.as_run,
     )
 
 
@@ -185,14 +183,16 @@ def _search_space(config: PlanConfig, shape: Architecture) -> SearchSpace:
 
 def _check(config: PlanConfig) -> int:
     """Give the number of devices. Raises UsageError for an option that is missing or out of its range."""
+    if config.as_run:
+        raise UsageError("--as-run is gone, as a simulation counts latency and repetitions: leave it out.")
     if config.exact and not config.simulated:
-        raise UsageError("--exact traces what is simulated: leave --equations, --agnostic and --as-run out.")
+        raise UsageError("--exact traces what is simulated: leave --equations and --agnostic out.")
     if config.gpus is None:
         raise UsageError("Say on how many devices, by --gpus.")
     if config.pipe != "auto" and config.pipe < 1:
         raise UsageError(f"--pipe is a number of stages from 1 up, or auto, but {config.pipe} was given.")
     if config.pipe not in ("auto", 1) and not config.simulated:
-        raise UsageError("--pipe plans what is simulated: leave --equations, --agnostic and --as-run out.")
+        raise UsageError("--pipe plans what is simulated: leave --equations and --agnostic out.")
     if (config.batch_tokens is None) == (config.batch_size is None):
         raise UsageError("Give the batch either by --batch-tokens or by --batch-size.")
     if config.micro_batch is not None and config.micro_batch < 1:

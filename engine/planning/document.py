@@ -102,6 +102,7 @@ class GridPlan(Document):
     """tokens to train on in all, if that is known"""
     placement_aware: bool
     ordered_by: Literal["equations", "as_run", "simulated"]
+    """as_run: by what a run communicates, in older plans"""
     valid: int
     """number of grids that divide the network and the batch"""
     fit: int

@@ -83,8 +83,6 @@ def head(plan: GridPlan) -> str:
     tokens = "" if plan.samples == "images" else f", {plan.tokens:,} tokens"
     nodes = "on one node" if plan.devices <= plan.devices_per_node else f"nodes of {plan.devices_per_node}"
     order = f"axonn-sc24's Eq. 1 to {'7' if plan.placement_aware else '6, without placement'}"
-    if plan.ordered_by == "as_run":
-        order += ", with latency and all that the engine repeats"
     lines = [
         f"{plan.model} on {plan.devices:,} devices of {plan.system}, {nodes}.",
         f"Batches of {plan.sequences:,} {plan.samples}{asked}{tokens}; {plan.precision}, activations "
@@ -140,9 +138,7 @@ def explained(plan: GridPlan, row: Row, after: Row | None, bandwidths: Bandwidth
     lines += [_bandwidth(plan, grid, axis, row.bytes_per_s[axis], bandwidths) for axis in used]
     lines += _summed(row, grid, plan.precision)
     lines.append(_memory(row.memory, plan))
-    lines += (
-        [LAST[plan.ordered_by == "simulated"]] if after is None else _compared(row, after, plan.ordered_by == "as_run")
-    )
+    lines += [LAST[plan.ordered_by == "simulated"]] if after is None else _compared(row, after)
     return "\n".join(lines) + "\n"
 
 
@@ -185,9 +181,9 @@ def _largest_first(numbers: Mapping[_Key, float]) -> list[tuple[_Key, float]]:
     return sorted(numbers.items(), key=lambda item: -abs(item[1]))
 
 
-def _compared(row: Row, after: Row, as_run: bool) -> list[str]:
+def _compared(row: Row, after: Row) -> list[str]:
     """Write what the next grid has more of, and less."""
-    own, other = (row.as_run_s, after.as_run_s) if as_run else (row.equations_s, after.equations_s)
+    own, other = row.equations_s, after.equations_s
     name = f"The next, grid {after.grid},"
     if row.time_s is not None and after.time_s is not None:
         lines = [f"{name} takes {_difference(after.time_s - row.time_s)}: {_split(row, after)}."]
@@ -199,7 +195,7 @@ def _compared(row: Row, after: Row, as_run: bool) -> list[str]:
         lines = [f"{name} costs {_seconds(own - other)} less, but lays planes of x and y across the border of nodes."]
     else:
         more = f" ({100 * (other / own - 1):.2g} %)" if own else ""
-        by_axis = {axis: _along(after, axis, as_run) - _along(row, axis, as_run) for axis in Axis}
+        by_axis = {axis: _along(after, axis) - _along(row, axis) for axis in Axis}
         changed = [(axis, by) for axis, by in _largest_first(by_axis) if not tied(own, own + abs(by))]
         parts = [f"{_seconds(abs(by))} {'more' if by > 0 else 'less'} over {axis}" for axis, by in changed]
         lines = [f"{name} costs {_seconds(other - own)} more{more}: {', '.join(parts)}."]
@@ -224,8 +220,8 @@ def _difference(seconds: float) -> str:
     return f"{_seconds(abs(seconds))} {'more' if seconds >= 0 else 'less'}"
 
 
-def _along(row: Row, axis: Axis, as_run: bool) -> float:
-    return sum(cost.as_run_s if as_run else cost.equations_s for cost in row.costs if cost.axis == axis)
+def _along(row: Row, axis: Axis) -> float:
+    return sum(cost.equations_s for cost in row.costs if cost.axis == axis)
 
 
 def _tie(row: Row, after: Row) -> str:

@@ -33,13 +33,11 @@ def planned(
     device_memory: float | None = None,
     token_budget: float | None = None,
     placement_aware: bool = True,
-    as_run: bool = False,
 ) -> tuple[GridPlan, Bandwidths]:
     """Plan so many of the best grids; return the plan and the system's bandwidths. Raises UsageError if none fits.
 
     training: its batch is the one that the devices can share, of those near the one of the search space. forecast:
-    without it grids are ordered by the papers' equations, or if as_run by what the engine's run costs, and none has
-    several stages.
+    without it grids are ordered by the papers' equations, and none has several stages.
     """
     model, sequences = training.model, training.batch.sequences
     measured = systems.measured(system.name)
@@ -50,7 +48,7 @@ def planned(
     workload = Workload(training, memory, system.device.kind, host_memory=host.value / ranks if host else None)
     grids = space.grids(devices, sequences)
     taken = links if placement_aware else agnostic(links.inter)
-    ranking = rank(workload, grids, taken, links_as_run=machine.links if machine else None, as_run=as_run)
+    ranking = rank(workload, grids, taken, links_as_run=machine.links if machine else None)
     candidates: Sequence[Candidate] = ranking.candidates
     in_stages = space.pipelines(devices, sequences) if machine else []
     if not in_stages and space.stages not in (None, 1):
@@ -85,7 +83,7 @@ def planned(
         overlap=str(training.overlap),
         token_budget=token_budget,
         placement_aware=placement_aware,
-        ordered_by="simulated" if machine else "as_run" if as_run else "equations",
+        ordered_by="simulated" if machine else "equations",
         valid=ranking.valid,
         fit=len(ranking.candidates),
         rows=tuple(

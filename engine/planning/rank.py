@@ -153,12 +153,9 @@ def rank(
     bandwidths: Bandwidths,
     *,
     links_as_run: LinksOn | None = None,
-    as_run: bool = False,
 ) -> Ranking:
-    """Rank those of the valid grids that fit, best first.
-
-    links_as_run: links of a run other than those of simulator.bandwidth.run_links. as_run: order by what a run costs,
-    not by the equations.
+    """Rank those of the valid grids that fit, best first by the equations. links_as_run: links of a run other than
+    those of simulator.bandwidth.run_links.
     """
     links, links_as_run = papers_links(bandwidths), links_as_run or run_links(bandwidths)
     costs = Costs(workload.training)
@@ -170,7 +167,7 @@ def rank(
         if needs.total <= workload.usable:
             equations = costs.equations(grid, links(grid))
             found.append(Candidate(grid, micro, needs, equations, costs.as_run(grid, links_as_run(grid), micro)))
-    return Ranking(ordered(found, bandwidths.devices_per_node, as_run=as_run), len(grids))
+    return Ranking(ordered(found, bandwidths.devices_per_node), len(grids))
 
 
 def cheapest(workload: Workload, grids: Sequence[Grid], bandwidths: Bandwidths) -> Grid | None:
@@ -218,7 +215,9 @@ def pipelines(
 
 
 def ordered(candidates: Sequence[Candidate], devices_per_node: int, *, as_run: bool = False) -> tuple[Candidate, ...]:
-    """Order the candidates, best first, by the rule that this file begins with."""
+    """Order the candidates, best first, by the rule that this file begins with. as_run: by what a run costs, by which a
+    simulation chooses as many as by the equations.
+    """
     costs = [candidate.as_run_s if as_run else candidate.equations_s for candidate in candidates]
     first = _levels(costs, TOLERANCE)
     second = _levels([candidate.as_run_s for candidate in candidates], CLEARLY)

@@ -62,7 +62,7 @@ OF_PLAN = """
     base image patch classes norm no-bias tied dropout system gpus pipe batch-tokens
     batch-size micro-batch precision reduce-dtype checkpoint-activations keep-activations checkpoint-every offload
     overlap
-    prefetch-depth reduce-window bucket-bytes cache-bytes device-memory token-budget agnostic as-run equations exact top
+    prefetch-depth reduce-window bucket-bytes cache-bytes device-memory token-budget agnostic equations exact top
     explain json out validate measured refit
 """
 OF_BENCH_PEERS = """
@@ -92,7 +92,8 @@ def _options(*command: str) -> list[Argument]:
     app = commands("par4d")
     _, apps, _ = app.parse_commands(command)
     with app.app_stack(apps):
-        return [option for option in apps[-1].assemble_argument_collection() if option.parse and not option.children]
+        found = [option for option in apps[-1].assemble_argument_collection() if option.parse and not option.children]
+        return [option for option in found if option.show]
 
 
 def _parsed(*argv: str) -> dict[str, Any]:

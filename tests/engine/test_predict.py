@@ -186,8 +186,8 @@ def test_on_slow_links_a_pipeline_is_ranked_before_grids_that_sum_all_gradients(
     assert {grid.size for grid in grids} == {8}
     assert {grid.stages for grid in grids} == {2, 4, 8}
     first = pipelines(workload, grids, slow.links, compute_s=1.0)[0]
-    flat = rank(workload, space.grids(8, 32), slow.bandwidths, links_as_run=slow.links, as_run=True).candidates[0]
-    assert first.as_run_s < flat.as_run_s
+    flat = rank(workload, space.grids(8, 32), slow.bandwidths, links_as_run=slow.links).candidates
+    assert first.as_run_s < min(one.as_run_s for one in flat)
 
 
 def test_stages_stand_outside_data_where_its_sums_then_stay_in_a_node() -> None:

@@ -243,7 +243,8 @@ def test_a_run_finds_latency_and_no_faster_ring_between_nodes_than_within() -> N
     assert 0 < links[Axis.X].step_s < links[Axis.Z].step_s
     best = _ranked(_workload("gpt-80b", 8192, 64e9), 8192, FRONTIER).candidates[0]
     grids = SearchSpace(lookup("gpt-80b"), 8192, exact=True).grids(8192, 8192)
-    as_run = rank(_workload("gpt-80b", 8192, 64e9), grids, FRONTIER, as_run=True).candidates[0]
+    ranked = rank(_workload("gpt-80b", 8192, 64e9), grids, FRONTIER).candidates
+    as_run = ordered(ranked, 8, as_run=True)[0]
     assert as_run.as_run_s < best.as_run_s
     assert best.equations_s < as_run.equations_s
     assert as_run.grid.z < best.grid.z

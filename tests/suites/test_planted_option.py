@@ -1,4 +1,4 @@
-"""A new option of training: planted in a copy of the checkout by edits of three files, and found wherever options are."""
+"""A new option of training: planted in a copy of the checkout by edits of three files, and found where options are."""
 
 import json
 import os
