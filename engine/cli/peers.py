@@ -64,10 +64,8 @@ def peers(
     launch = take_place(out)
     network = model.resolve().without_zeros()
     training.check(network)
-    case = Case.of(
-        training, network, batch, overlap=overlap, pipeline=pipeline,
-        **(asdict(sides) | {"peer_micro_batch": sides.peer_micro_batch or batch.micro}), **asdict(sampling),
-    )  # fmt: skip
+    own = asdict(sampling) | asdict(sides) | {"peer_micro_batch": sides.peer_micro_batch or batch.micro}
+    case = Case.of(training, network, batch, overlap=overlap, pipeline=pipeline, **own)
     contests = chosen(peer or ([] if against else ["all"]), grid, layout, against)
     try:
         report = compare(contests, case, out, launch, dict(labels))
