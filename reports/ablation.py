@@ -6,19 +6,17 @@ tell of what is hidden and what bounds them.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pandas as pd
 
 from engine.grid import Axis
 from engine.result import metrics
-from engine.result.ratio import Ratio
 from reports.derived import by_row
 from reports.frame import SETTING, Frames
 from reports.overlaps import FLAGS, NONE, flags, short
-from reports.text import number
-from reports.variants import Variants
+from reports.sides import ENDS, POOLED, RATIOS, Pool, Sides, with_speed_ups
 
 MOST_AXES = 8
 _AXES = tuple(Axis)
@@ -28,15 +26,12 @@ MEDIANS = (
     *("bound_s", "step_by_bound", "processors_s", "prefetch_bytes", "cache_bytes", "cached_blocks"),
 )
 WORDS = ("bound_by", "shared", "crowded")
-RATIOS = ("ratio", "ratio_low", "ratio_high")
+OVER = tuple(f"over_{name}" for name in RATIOS)
 GREATEST = "share_of_greatest_gain"
 _COLUMNS = [
-    *("overlap", "place", "label", "over", *MEDIANS, *WORDS, "time_s_low", "time_s_high"),
-    *("jobs", "rounds", "drawn", *RATIOS, *(f"over_{name}" for name in RATIOS)),
+    *("overlap", "place", "label", "over", *MEDIANS, *WORDS, *POOLED, "drawn", *OVER),
 ]
 Place = Literal["ladder", "alone", "other"]
-Rounds = dict[int, tuple[float, ...]]
-"""A job's index leads to the seconds of each of its rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +42,7 @@ class Setting:
     jobs and rounds, how many; ratio, ratio_low and ratio_high, the paired ratio over none; gain, gain_low, gain_high
     and faster, faster_low, faster_high of it; place, label and over, the variant before on the ladder, with over_ratio,
     over_gain and so on; share_of_greatest_gain of the ratio, its _low and _high of the ends of its interval;
-    exposed_AXIS and hidden_AXIS; those of WORDS, as most jobs have it; drawn, the newest row of Variants that has a
+    exposed_AXIS and hidden_AXIS; those of WORDS, as most jobs have it; drawn, the newest row of Sides that has a
     timeline, or -1.
     """
 
@@ -83,7 +78,7 @@ def settings(frames: Frames) -> list[Setting]:
     # A job that failed may know its own node only, so it counts with those of its setting that ended well.
     nodes = runs.assign(nodes=runs["nodes"].where(runs["status"] == "ok")).groupby(SETTING, dropna=False)["nodes"]
     runs = runs.assign(nodes=runs["nodes"].where(runs["status"] == "ok", nodes.transform("first")))
-    return [_setting(mine.sort_values("end"), frames.variants) for _, mine in runs.groupby(_KEY, dropna=False)]
+    return [_setting(mine.sort_values("end"), frames.sides) for _, mine in runs.groupby(_KEY, dropna=False)]
 
 
 def most_exposed(row: "pd.Series[Any]", axes: Sequence[str]) -> tuple[str, float] | None:
@@ -92,28 +87,20 @@ def most_exposed(row: "pd.Series[Any]", axes: Sequence[str]) -> tuple[str, float
     return (max(waits)[1], max(waits)[0]) if waits else None
 
 
-def _setting(runs: pd.DataFrame, variants: Variants) -> Setting:
-    """The runs are the jobs of one setting, oldest first."""
-    ok = runs.index[runs["status"] == "ok"]
-    rows = variants.table[variants.table["run"].isin(ok) & variants.table["overlap"].map(flags).notna()]
-    rows = rows.sort_values("run", key=lambda run: run.map(ok.get_loc), kind="stable")
-    rows = rows.drop_duplicates(["run", "overlap"])
-    groups = {str(overlap): mine for overlap, mine in rows.groupby("overlap", sort=False)}
-    rounds = {
-        overlap: {run: variants.rounds[at] for at, run in zip(mine.index, mine["run"], strict=True)}
-        for overlap, mine in groups.items()
-    }
+def _setting(runs: pd.DataFrame, every: Sides) -> Setting:
+    """Make the setting of these jobs, oldest first."""
+    known = every.table["name"].map(lambda name: flags(str(name))).notna()
+    pool = Pool.of(runs, replace(every, table=every.table[known]), "overlap")
     listed: list[dict[str, Any]] = []
     before = ""
-    for overlap, place in _placed(list(groups)):
+    for overlap, place in _placed(list(pool.by_name)):
         over = before if place == "ladder" else ""
-        ratios = paired(rounds[overlap], rounds.get(NONE, {}) if overlap != NONE else {}, RATIOS)
-        ratios |= paired(rounds[overlap], rounds.get(over, {}), [f"over_{name}" for name in RATIOS])
-        names = {"overlap": overlap, "place": place, "label": _label(overlap, over), "over": over}
-        listed.append(names | _pooled(groups[overlap], variants, rounds[overlap]) | ratios)
+        row = {"overlap": overlap, "place": place, "label": _label(overlap, over), "over": over}
+        row |= pool.row(overlap, MEDIANS, NONE) | pool.ratio(overlap, over, OVER)
+        listed.append(row | _said(pool.by_name[overlap], every))
         before = overlap if place == "ladder" else before
     table = _with_greatest(_with_gains(pd.DataFrame(listed, columns=_COLUMNS)))
-    table, axes = _by_axis(table, rows, variants.axes)
+    table, axes = _by_axis(table, pool.rows, every.axes)
     return Setting(runs.iloc[-1], runs, table, axes)
 
 
@@ -148,40 +135,19 @@ def _label(overlap: str, over: str) -> str:
     return "+ " + " ".join(word for word in overlap.split(",") if word.partition("=")[0] not in before)
 
 
-def _pooled(rows: pd.DataFrame, variants: Variants, rounds: Rounds) -> dict[str, Any]:
-    """Pool one variant over the jobs of a setting, oldest first."""
-    times = [time_s for of_job in rounds.values() for time_s in of_job if time_s == time_s]
-    drawn = [place for place in rows.index if place in variants.timelines]
+def _said(rows: pd.DataFrame, every: Sides) -> dict[str, Any]:
+    """Return what most jobs say, oldest first, and the newest side that has a timeline, or -1."""
     said = {name: rows[name].tolist() for name in WORDS}
-    return {
-        **{name: rows[name].median() for name in MEDIANS},
-        **{name: max(words, key=words.count) for name, words in said.items()},
-        "time_s_low": min(times, default=math.nan),
-        "time_s_high": max(times, default=math.nan),
-        "jobs": len(rows),
-        "rounds": len(times),
-        "drawn": drawn[-1] if drawn else -1,
-    }
-
-
-def paired(mine: Rounds, base: Rounds, names: Sequence[str]) -> dict[str, float]:
-    """Give the ratio and its interval these names; NaN without a round of both, and where nothing is known of it."""
-    jobs = [
-        [pair for pair in zip(times_s, base.get(run, ()), strict=False) if not any(map(math.isnan, pair))]
-        for run, times_s in mine.items()
-    ]
-    if not any(jobs):
-        return dict.fromkeys(names, math.nan)
-    found = Ratio.of(metrics.paired(jobs))
-    return dict(zip(names, map(number, (found.ratio, found.low, found.high)), strict=True))
+    drawn = [at for at in rows.index if every.timeline(at) is not None]
+    return {name: max(words, key=words.count) for name, words in said.items()} | {"drawn": drawn[-1] if drawn else -1}
 
 
 def _with_gains(table: pd.DataFrame) -> pd.DataFrame:
     """Add what each ratio saves (gain) and how many times as fast it is (faster), with the ends of the interval."""
     for before in ("", "over_"):
-        for name, figure in (("gain", metrics.saved), ("faster", metrics.speed_up)):
-            for end, ratio_end in (("", ""), ("_low", "_high"), ("_high", "_low")):
-                table[f"{before}{name}{end}"] = by_row(figure, 1.0, table[f"{before}ratio{ratio_end}"])
+        for end, ratio_end in ENDS:
+            table[f"{before}gain{end}"] = by_row(metrics.saved, 1.0, table[f"{before}ratio{ratio_end}"])
+        with_speed_ups(table, before)
     return table
 
 
@@ -189,15 +155,15 @@ def _with_greatest(table: pd.DataFrame) -> pd.DataFrame:
     """Add what each variant saves of what could be saved at most, with the ends of the interval of its ratio."""
     none = table.drop_duplicates("overlap").set_index("overlap").reindex([NONE]).iloc[0]
     bounds = (none["time_s"], table["bound_s"], none["bound_s"])
-    for end, ratio_end in (("", ""), ("_low", "_high"), ("_high", "_low")):
+    for end, ratio_end in ENDS:
         table[f"{GREATEST}{end}"] = by_row(metrics.share_of_greatest_gain, table[f"ratio{ratio_end}"], *bounds)
     return table
 
 
 def _by_axis(table: pd.DataFrame, rows: pd.DataFrame, axes: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Add exposed_AXIS and hidden_AXIS, medians over jobs in seconds; the second are the axes that ran."""
-    mine = axes.merge(rows["overlap"], left_on="variant", right_index=True)
-    times = mine.groupby(["overlap", "axis"])[["exposed_s", "hidden_s"]].median()
+    mine = axes.merge(rows["name"], left_on="side", right_index=True)
+    times = mine.groupby(["name", "axis"])[["exposed_s", "hidden_s"]].median()
     names = sorted(
         times.index.unique("axis"), key=lambda axis: (_AXES.index(axis) if axis in _AXES else len(_AXES), axis)
     )

@@ -16,17 +16,15 @@ from engine.overlap.flags import Pace
 from engine.result.schema import Result
 from reports import breakdowns, contests, origin
 from reports.gemm_modes import gemm_modes
-from reports.grid_turns import grid_turns
 from reports.jobs import as_others, fields, long, with_moments
 from reports.load import Checked, Contests, Run
-from reports.pipelines import Pipelines, disturbed, pipelines
 from reports.predictions import Predictions
 from reports.rings import rings
 from reports.samples import samples
-from reports.text import clean, number, positive, title
+from reports.sides import Sides, sides
+from reports.text import clean, count, number, positive, title
 from reports.transfers import transfers
 from reports.tunings import Tunings, tunings
-from reports.variants import Variants, variants
 
 # What tells one series from another: the same machine, number format, list of points and variant of the study.
 SERIES = ["system", "partition", "dtype", "series", "variant"]
@@ -57,9 +55,8 @@ class Frames:
     """runs have one row a job; iterations, collectives, gemm, stream and launches one of each that the results carry.
 
     modes have a row for each mode of matrix products (gemm_modes.py), rings for each shape (rings.py), transfers for
-    each size of a back end (transfers.py), grids for each grid that took turns (grid_turns.py), samples for each sheet
-    of images (samples.py), and energy for each component of results that looked for counters. variants are of the
-    ablations among the runs, pipelines of the comparisons of schedules, and tunings of the tuner's tables.
+    each size of a back end (transfers.py), samples for each sheet of images (samples.py), and energy for each component
+    of results that looked for counters. sides are those of contests, and tunings are of the tuner's tables.
     Contests with peers (contests.py), predictions (predictions.py) and checks of GPUs belong to no run.
     """
 
@@ -72,11 +69,9 @@ class Frames:
     launches: pd.DataFrame
     rings: pd.DataFrame
     transfers: pd.DataFrame
-    grids: pd.DataFrame
     samples: pd.DataFrame
     energy: pd.DataFrame
-    variants: Variants
-    pipelines: Pipelines
+    sides: Sides
     tunings: Tunings
     contests: pd.DataFrame
     predictions: Predictions
@@ -85,11 +80,11 @@ class Frames:
     def of(self, runs: pd.DataFrame) -> "Frames":
         """Return the same frames with these runs only."""
         parts = (
-            *("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "transfers", "grids"),
+            *("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "transfers"),
             *("samples", "energy"),
         )
         kept = {name: (part := getattr(self, name))[part["run"].isin(runs.index)] for name in parts}
-        parted = {name: getattr(self, name).of(runs) for name in ("variants", "pipelines", "tunings")}
+        parted = {name: getattr(self, name).of(runs) for name in ("sides", "tunings")}
         return replace(self, runs=runs, **parted, **kept)
 
 
@@ -118,11 +113,9 @@ def frames(
         launches.rename(columns={"median_s": "launch_s"}),
         rings(results),
         transfers(results),
-        grid_turns(results),
         samples(results),
         _energy(results),
-        variants(results),
-        pipelines(results),
+        sides(results),
         tunings(results),
         contests.frame(held),
         predictions,
@@ -202,7 +195,7 @@ def _run(run: Run) -> dict[str, Any]:
         "token_budget": positive(labels.get("token_budget")),
         "overlap": overlap,
         "tuning": _tuning(overlap, config, result.grid),
-        "disturbed": disturbed(config) if result.kind == "pipeline" else "",
+        "disturbed": _disturbed(config) if result.kind == "pipeline" else "",
         "counted_iterations": summary.counted_iterations if summary else 0,
         **fields(summary, positive, "", **_FROM_SUMMARY),
         "images_per_s": number(summary.samples_per_s if summary and model and model.vocabulary is None else None),
@@ -218,6 +211,17 @@ def _run(run: Run) -> dict[str, Any]:
         "nodes": len(set(result.provenance.hosts)),
         "counts_energy": result.energy is not None and any(part.joules for part in result.energy.components),
     }
+
+
+def _disturbed(config: dict[str, Any]) -> str:
+    """Say what was made slower on purpose; "" for nothing."""
+    said = []
+    stage, delays_s = number(config.get("slow_stage")), positive(config.get("delays_s"))
+    if stage == stage:
+        said.append(f"stage {count(stage)} slower by {100 * number(config.get('slow_by')):.4g} %")
+    if delays_s > 0:
+        said.append(f"messages up to {1e3 * delays_s:.4g} ms late")
+    return ", ".join(said)
 
 
 def _label(key: str, value: str) -> str:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from engine.grid import Grid
 from engine.planning.document import GridPlan
 from engine.result import metrics
+from engine.result.contest import GridSide
 from engine.result.peers import SIDES, PeersResult
 from engine.result.schema import Result
 from reports.peaks import TIMES_THE_CACHE, advertised_bandwidth, facts
@@ -83,7 +84,7 @@ def _written(value: float) -> str:
 def _grids(result: Result) -> list[str]:
     """List the grids that the ranks formed; of `bench matmul`, each is one of a grid that isn't there."""
     own = [result.grid] if result.grid is not None and result.kind != "matmul" else []
-    return own + [one.grid for one in result.grids]
+    return own + [one.grid for one in result.sides(GridSide)]
 
 
 def _of_another_size(grid: str, ranks: int) -> str | None:

@@ -14,9 +14,9 @@ import re
 import reframe as rfm
 from reframe.core.builtins import run_after
 
-from suites.base.figures import Figures, speed_up_figures
+from suites.base.figures import Figures
+from suites.base.in_rounds import InTurns, times_of
 from suites.base.point_training import SYSTEM, PointTraining, points_of
-from suites.base.turns import InTurns
 
 
 @rfm.simple_test
@@ -49,18 +49,13 @@ class GridsInTurns(InTurns):
         """Leave it to the job, which checks all grids before it starts the first."""
 
     def options(self) -> list[str]:
-        return ["bench", "grids", *self.plan_options(self.corpus()), *self.turn_options()]
+        return ["bench", "grids", *self.plan_options(self.corpus()), *self.round_options()]
 
     def judge(self) -> None:
-        names = self.record["config"]["grids"]
-        rounds = (one["rounds_s"] for one in self.record["grids"])
-        self.judge_turns(names, dict(zip(names, rounds, strict=True)))
+        self.judge_rounds(self.record["config"]["grids"])
 
     def figures(self) -> Figures:
         found: Figures = {}
-        for name, one in zip(self.record["config"]["grids"], self.record["grids"], strict=True):
-            own = re.sub(r"\W+", "_", name)
-            found[f"time_{own}"] = (one["time_per_iteration_s"], "s")
-            if ratio := one["over_first"]:
-                found |= speed_up_figures(f"speed_up_{own}", ratio)
+        for side in self.sides():
+            found |= times_of(side, re.sub(r"\W+", "_", side["name"]))
         return found

@@ -16,9 +16,9 @@ import reframe as rfm
 from reframe.core.builtins import parameter, variable
 
 from engine.grid import Grid
-from suites.base.figures import Figures, percent, speed_up_figures
+from suites.base.figures import Figures, percent
+from suites.base.in_rounds import InTurns, times_of
 from suites.base.point_training import SYSTEM, points_of
-from suites.base.turns import InTurns
 
 QUIET, SLOW_STAGE, DELAYS = "quiet", "slow-stage", "delays"
 
@@ -44,7 +44,7 @@ class PipelineSchedules(InTurns):
     checkpoint_activations = SYSTEM.device.kind == "cuda"
 
     def options(self) -> list[str]:
-        words = ["bench", "pipeline", *self.plan_options(self.corpus()), *self.turn_options(), "--timeline"]
+        words = ["bench", "pipeline", *self.plan_options(self.corpus()), *self.round_options(), "--timeline"]
         if self.schedules:
             words += ["--schedules", self.schedules]
         if self.pipeline_limit:
@@ -58,14 +58,13 @@ class PipelineSchedules(InTurns):
         return words
 
     def judge(self) -> None:
-        found = {one["schedule"]: one["rounds_s"] for one in self.record["schedules"]}
-        self.judge_turns(self.record["config"]["schedules"], found)
+        self.judge_rounds(self.record["config"]["schedules"])
 
     def figures(self) -> Figures:
         """idle: the part of a step that a stage waits for others, the mean of all; simulated: as a simulation has it.
         held: the most micro-batches that any stage keeps for their backward.
         """
-        return {name: figure for one in self.record["schedules"] for name, figure in figures_of(one).items()}
+        return {name: figure for one in self.sides() for name, figure in figures_of(one).items()}
 
 
 @rfm.simple_test
@@ -82,11 +81,8 @@ class Bubbles(PipelineSchedules):
 
 
 def figures_of(one: dict[str, Any]) -> Figures:
-    own = re.sub(r"\W+", "_", one["schedule"])
-    found: Figures = {f"time_{own}": (one["time_per_iteration_s"], "s")}
-    if ratio := one["over_1f1b"]:
-        found |= speed_up_figures(f"speed_up_{own}", ratio)
-    return found | {
+    own = re.sub(r"\W+", "_", one["name"])
+    return times_of(one, own) | {
         f"idle_{own}": (percent(one["idle_share"]), "%"),
         f"simulated_{own}": (percent(one["simulated_idle_share"]), "%"),
         f"held_{own}": (max(stage["most_held"] for stage in one["stages"]), "passes"),

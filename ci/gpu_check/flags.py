@@ -6,20 +6,20 @@ import torch
 
 from engine.batch import Batch
 from engine.comm.funnel import Comm
+from engine.contest.overlap import compare_overlaps
+from engine.contest.rounds import Rounds
 from engine.grid import Grid
 from engine.measure.recorder import Recorder
 from engine.overlap.flags import ALL, Overlap
 from engine.peers.comparison import Case
 from engine.peers.ours import trainer
 from engine.result.gpu_check import Finding
-from engine.training.ablation import Turns
-from engine.training.iterations import Measurements
-from engine.training.turns import take_turns
+from engine.training.checks import ContestSetup
 from engine.training_record import OptimConfig
 from gpu_check.findings import reported
 from gpu_check.sizes import ONE_RANK
 
-TURNS = {"cpu": Turns(rounds=3, steps=1, warmup=1), "cuda": Turns(rounds=6, steps=3, warmup=3)}
+ROUNDS = {"cpu": Rounds(rounds=3, steps=1, warmup=1), "cuda": Rounds(rounds=6, steps=3, warmup=3)}
 
 
 def cost(device: torch.device) -> Finding:
@@ -30,10 +30,10 @@ def cost(device: torch.device) -> Finding:
     )
     comm = Comm(Grid(), device=device, recorder=Recorder.on(device, breakdown=False, alone=True))
     variants = (Overlap(), ALL)
-    none, full = take_turns(
-        trainer(case, comm, overlaps=variants), variants, TURNS[device.type], Measurements(), began=time.monotonic()
-    )
-    assert full.over_none is not None
-    ratio = full.over_none
+    own = trainer(case, comm, overlaps=variants)
+    setup = ContestSetup(own, lambda grid: comm, lambda training, comm: own, [], time.monotonic())
+    none, full = compare_overlaps(variants, ROUNDS[device.type], setup).sides
+    assert full.over_base is not None
+    ratio = full.over_base
     sentence = f"{ratio}, {none.time_per_iteration_s * 1e3:.2f} ms a step of {chosen.words} without"
     return reported("all overlap flags on one rank", sentence, ratio.ratio)

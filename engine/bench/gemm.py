@@ -148,7 +148,7 @@ class Gemm(Benchmark):
             except Unmeasurable as error:
                 return GemmPoint(size=size, mode=mode, skipped=str(error))
             world.comm.barrier()
-            calls, passed_s = timer.sustained(WINDOW_S, world.turns)
+            calls, passed_s = timer.sustained(WINDOW_S, world.ranks_per_core)
             rate = world.mean([gemm_rate(size, calls, passed_s)])[0]
             fewest = int(world.everyone([calls]).min())
         time_s = 2 * size**3 / rate

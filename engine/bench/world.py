@@ -11,7 +11,7 @@ from engine.comm.funnel import Comm
 from engine.errors import ContactError
 from engine.measure.machine import machine_name
 from engine.measure.memory import forget_peak, free_bytes
-from engine.training.gathered import turns
+from engine.training.gathered import ranks_per_core
 
 LOST = (RuntimeError, ContactError)
 """Errors that are raised where another rank doesn't answer any more."""
@@ -25,14 +25,14 @@ class Unmeasurable(Exception):
 class World:
     """Comparison of what ranks find. Its methods are collective, except those about this rank's memory.
 
-    on_machine: how many ranks share this rank's machine. turns: how many share its core.
+    on_machine: how many ranks share this rank's machine. ranks_per_core: how many share its core.
     """
 
     def __init__(self, comm: Comm) -> None:
         self.comm, self.device, self.size = comm, comm.device, comm.grid.size
         mine = zlib.crc32(machine_name().encode())
         self.on_machine = int((self.everyone([mine]) == mine).sum())
-        self.turns = turns(comm)
+        self.ranks_per_core = ranks_per_core(comm)
 
     def everyone(self, row: Sequence[float]) -> Tensor:
         """Return what each rank found: [ranks, n] in float64 on the host."""

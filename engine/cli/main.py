@@ -14,12 +14,10 @@ from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensEr
 from engine.cli.bench import collectives, gemm, latency, matmul, memory, p2p
 from engine.cli.breakdown import breakdown
 from engine.cli.check import check
+from engine.cli.contests import grids, overlap, pipeline
 from engine.cli.data import prepare, prepare_images
 from engine.cli.dry import dry
-from engine.cli.grids import grids
-from engine.cli.overlap import overlap
 from engine.cli.peers import peers
-from engine.cli.pipeline import pipeline
 from engine.cli.plan import plan
 from engine.cli.sample import sample
 from engine.cli.startup import startup

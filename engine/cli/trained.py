@@ -1,16 +1,13 @@
 """Write what a person reads of a training, and of what took turns. No torch."""
 
 from engine.cli.written import columns, facts, size
+from engine.result.contest import ContestSide, GridSide, OverlapSide, ScheduleSide
 from engine.result.schema import Result
 
 
 def trained(result: Result) -> str:
     """Write its figures, or a line for each overlap, schedule or grid, where several took turns."""
-    if result.variants:
-        return _overlaps(result)
-    if result.grids:
-        return _grids(result)
-    return _schedules(result) if result.schedules else facts(_figures(result))
+    return WRITTEN[result.kind](result) if result.contest else facts(_figures(result))
 
 
 def _figures(result: Result) -> dict[str, str]:
@@ -34,22 +31,20 @@ def _figures(result: Result) -> dict[str, str]:
 
 
 def _overlaps(result: Result) -> str:
-    rows = [(one.overlap, f"{1e3 * one.time_per_iteration_s:.1f}", str(one.over_none or "")) for one in result.variants]
+    rows = [_row(one) for one in result.sides(OverlapSide)]
     return columns(("overlap", "step, ms", "by that of none"), rows)
 
 
 def _schedules(result: Result) -> str:
     rows = [
         (
-            one.label,
-            f"{1e3 * one.time_per_iteration_s:.1f}",
-            str(one.over_1f1b or ""),
+            *_row(one, one.label),
             f"{one.idle_share:.1%}",
             f"{one.simulated_idle_share:.1%}",
             "/".join(str(stage.most_held) for stage in one.stages),
             "/".join(str(stage.most_pending) for stage in one.stages),
         )
-        for one in result.schedules
+        for one in result.sides(ScheduleSide)
     ]
     heads = ("schedule", "step, ms", "by that of 1f1b", "idle", "simulated", "held", "pending")
     return columns(heads, rows)
@@ -60,11 +55,17 @@ def _grids(result: Result) -> str:
         (
             one.grid,
             str(one.micro_batch),
-            one.schedule or "",
-            f"{1e3 * one.time_per_iteration_s:.1f}",
-            str(one.over_first or ""),
+            *_row(one, one.schedule or ""),
             "" if one.predicted_s is None else f"{1e3 * one.predicted_s:.1f}",
         )
-        for one in result.grids
+        for one in result.sides(GridSide)
     ]
     return columns(("grid", "micro-batch", "schedule", "step, ms", "by that of the first", "predicted, ms"), rows)
+
+
+def _row(side: ContestSide, name: str | None = None) -> tuple[str, str, str]:
+    """Write what every side of a contest has."""
+    return side.name if name is None else name, f"{1e3 * side.time_per_iteration_s:.1f}", str(side.over_base or "")
+
+
+WRITTEN = {"ablation": _overlaps, "pipeline": _schedules, "grids": _grids}

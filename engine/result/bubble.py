@@ -10,9 +10,9 @@ from statistics import mean, median
 from typing import NamedTuple
 
 from engine.result import gate, metrics
+from engine.result.contest import ScheduleSide
 from engine.result.interval import NOTHING_KNOWN, Interval
 from engine.result.metrics import Paired
-from engine.result.pipeline import ScheduleTurns
 
 OFF = 0.05
 """The bubble of GPipe and of 1F1B may be off the formula by this part of a step, up or down."""
@@ -56,11 +56,11 @@ class _Round(NamedTuple):
         return metrics.bubble_off(self.idle_s, mean(self.works_s), self.step_s, expected)
 
 
-def judge(jobs: Sequence[ScheduleTurns], micro_batches: float) -> Bubble | None:
+def judge(jobs: Sequence[ScheduleSide], micro_batches: float) -> Bubble | None:
     """Judge a schedule by jobs in which nothing was slowed down on purpose; None if nothing is asked of it, or the jobs
     didn't keep what that takes.
     """
-    part = OF_THE_FORMULA.get(jobs[0].schedule) if jobs else None
+    part = OF_THE_FORMULA.get(jobs[0].name) if jobs else None
     held = [rounds for job in jobs if (rounds := list(_rounds(job)))]
     if part is None or not held or not micro_batches >= 1:
         return None
@@ -88,7 +88,7 @@ def _beyond(left: Interval) -> Interval:
     return Interval(1 - left.high, 1 - left.low)
 
 
-def _rounds(job: ScheduleTurns) -> Iterator[_Round]:
+def _rounds(job: ScheduleSide) -> Iterator[_Round]:
     """Give the rounds of which all stages have times that a clock may show."""
     kept = (job.rounds_s, *(of for stage in job.stages for of in (stage.idle_s, stage.work_s)))
     for times in zip(*kept, strict=False):  # where a result is older there are none

@@ -12,25 +12,24 @@ from pydantic import Field, ValidationError
 from engine.errors import UsageError
 from engine.files import json_of, write_text
 from engine.result.binding import Bindings
+from engine.result.contest import Contest, ContestSide, migrated
 from engine.result.device import GemmPoint, LaunchTime, Stream
 from engine.result.energy import Energy
 from engine.result.grid_text import GridText
-from engine.result.grid_turns import GridTurns
 from engine.result.image_sheet import ImageSheet
 from engine.result.links import Links
 from engine.result.matmul import Tuning
-from engine.result.pipeline import ScheduleTurns
 from engine.result.profile import Profile
-from engine.result.ratio import Ratio
 from engine.result.step import Breakdown, Collective, LossScaling, Timeline
 from engine.result.transfers import Transfer
 from engine.result.transport import Transport
 from engine.schema import Document, Record, first_problem
 
 SCHEMA: Literal["par4d.result"] = "par4d.result"
-VERSION: Literal[5] = 5
+VERSION: Literal[6] = 6
 
 _Kind = TypeVar("_Kind", bound=Record)
+Side = TypeVar("Side", bound=ContestSide)
 
 
 class Model(Record):
@@ -110,26 +109,6 @@ class Memory(Record):
     cache_bytes: int = 0
 
 
-class Variant(Record):
-    """It is one overlap of an ablation, which took turns with the others in the same processes.
-
-    rounds_s: seconds of each counted step, by round. over_none: its time by that without overlap, paired by round;
-    share_of_greatest_gain: as metrics.py defines it; both absent for "none" itself. The memory is as in Memory.
-    """
-
-    overlap: str
-    rounds_s: tuple[tuple[float, ...], ...]
-    time_per_iteration_s: float
-    over_none: Ratio | None = None
-    share_of_greatest_gain: float | None = None
-    prefetch_bytes: int = 0
-    cached_blocks: int = 0
-    cache_bytes: int = 0
-    collectives: tuple[Collective, ...] = ()
-    breakdown: Breakdown | None = None
-    timeline: Timeline | None = None
-
-
 class Provenance(Record):
     """It says where a number comes from.
 
@@ -153,8 +132,8 @@ class Provenance(Record):
 
 
 class Result(Document):
-    """It is a whole result.json. kind "train" carries iterations and summary, "ablation" variants, "pipeline"
-    schedules, "grids" grids, "gemm" gemm, "matmul" tuning, "memory" stream, "latency" launches, "collectives" links,
+    """It is a whole result.json. kind "train" carries iterations and summary, "ablation", "pipeline" and "grids"
+    a contest, "gemm" gemm, "matmul" tuning, "memory" stream, "latency" launches, "collectives" links,
     "p2p" transfers, "sample" images.
 
     labels are the caller's own words (a suite writes system, partition and study), config is every option of the
@@ -168,11 +147,12 @@ class Result(Document):
     energy: absent where it was not asked for, as in an ablation, and in results that are older than it. loss_scaling:
     of fp16.
     Version 1 had no axes, phases and timeline; version 2 no lanes, machine, bound, variants and measured peak;
-    version 3 no energy, profile and tuning; version 4 no hosts in a breakdown, and no modules and clocks.
+    version 3 no energy, profile and tuning; version 4 no hosts in a breakdown, and no modules and clocks; version 5 had
+    a list for each kind of contest (contest.migrated).
     """
 
     schema_: Literal["par4d.result"] = Field(default=SCHEMA, alias="schema")
-    version: Literal[1, 2, 3, 4, 5] = VERSION
+    version: Literal[1, 2, 3, 4, 5, 6] = VERSION
     kind: Literal[
         "train", "ablation", "pipeline", "grids", "gemm", "matmul", "memory", "latency", "collectives", "p2p", "sample"
     ]
@@ -193,9 +173,7 @@ class Result(Document):
     profile: Profile | None = None
     energy: Energy | None = None
     loss_scaling: LossScaling | None = None
-    variants: tuple[Variant, ...] = ()
-    schedules: tuple[ScheduleTurns, ...] = ()
-    grids: tuple[GridTurns, ...] = ()
+    contest: Contest | None = None
     tuning: Tuning | None = None
     transport: Transport | None = None
     dtype: str
@@ -209,6 +187,11 @@ class Result(Document):
     images: ImageSheet | None = None
     provenance: Provenance
 
+    def sides(self, kind: type[Side]) -> tuple[Side, ...]:
+        """Return the sides of a contest of that kind; none where another kind took turns, or nothing did."""
+        sides = self.contest.sides if self.contest else ()
+        return tuple(side for side in sides if isinstance(side, kind))
+
 
 class ResultError(UsageError):
     """The file is not a result that this version can read; the message names the file and the key."""
@@ -216,6 +199,8 @@ class ResultError(UsageError):
 
 def parse(data: object, where: str) -> Result:
     """Check a decoded JSON document. where names its origin in errors. Raises ResultError."""
+    if isinstance(data, dict) and data.get("version") in range(1, 6):
+        data = migrated(data)
     return checked(Result, "result", data, where)
 
 

@@ -1,6 +1,7 @@
 """Check what a training run comes to, as far as that can be before anything starts. No torch."""
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -20,15 +21,35 @@ from engine.training_record import Training
 
 if TYPE_CHECKING:
     from engine.checkpoint.manifest import Saved
+    from engine.comm.funnel import Comm
     from engine.models.adapters.folder import Pretrained
+    from engine.result.contest import Contest
+    from engine.result.schema import Iteration
+    from engine.training.trainer import Trainer
 
 Kind = Literal["train", "ablation", "pipeline", "grids"]
 
 
 @dataclass(frozen=True, slots=True)
+class ContestSetup:
+    """What a run gives the contest that it carries out, once its ranks have met."""
+
+    trainer: "Trainer"
+    """Trains what the run says."""
+    connect: "Callable[[Grid], Comm]"
+    """Connects the ranks as another grid. Collective."""
+    make: "Callable[[Training, Comm], Trainer]"
+    iterations: "list[Iteration]"
+    """Each step is added to them."""
+    began: float
+    """When the run did, on time.monotonic()'s clock."""
+    link_bytes_per_s: float | None = None
+    """Rate of a node's network, one way, where it is known."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckedRun:
-    """It is a run that has passed every check that needs no process: what was asked for, and the training that it came
-    to.
+    """Run that has passed every check that needs no process: what was asked for, and the training that it came to.
 
     saved: the checkpoint that it resumes. pretrained: the folder of --model hf:DIR.
     """
@@ -45,6 +66,15 @@ class CheckedRun:
     def overlaps(self) -> tuple[Overlap, ...]:
         """List the overlaps that the run takes."""
         return (self.training.overlap,)
+
+    @property
+    def grids(self) -> tuple[Grid, ...]:
+        """List the grids that the run takes, its own first."""
+        return (self.grid,)
+
+    def compare(self, setup: ContestSetup) -> "Contest | None":
+        """Carry out the contest that the run is; None for a training. Collective. Raises Diverged."""
+        return None
 
     def as_options(self) -> dict[str, Any]:
         """Give, for the record, every option as it came out, in JSON's types: a later default changes nothing of it."""

@@ -69,7 +69,7 @@ def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
     return Ranks(Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)), hosts, devices, transport, clocks)
 
 
-def turns(comm: Comm) -> float:
+def ranks_per_core(comm: Comm) -> float:
     """Count the ranks that share a core of this rank's machine; 1 where each has one, or several, or a device.
     Collective.
     """
@@ -81,7 +81,7 @@ def turns(comm: Comm) -> float:
 
 def joint_peak(comm: Comm, dtype: torch.dtype) -> float:
     """Measure the flop/s of square matrix products of the best size on a rank while all ranks multiply. Collective."""
-    sizes, shared = JOINT_SIZES[comm.device.type], turns(comm)
+    sizes, shared = JOINT_SIZES[comm.device.type], ranks_per_core(comm)
     rates = [metrics.gemm_rate(size, *joint(size, dtype, comm.device, comm.barrier, shared)) for size in sizes]
     return float(comm.everyone(torch.tensor(rates, dtype=torch.float64)).mean(0).max().item())
 

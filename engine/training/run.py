@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
-from typing import Any
 
 import torch
 
@@ -32,20 +31,14 @@ from engine.profiling.regions import NamingRecorder
 from engine.profiling.session import Profiling, Request
 from engine.result import provenance
 from engine.result.matmul import Tuning
-from engine.training.ablation import CheckedAblation
-from engine.training.checks import CheckedRun
+from engine.training.checks import CheckedRun, ContestSetup
 from engine.training.energy import JobMeter
 from engine.training.failure import RunReporter
 from engine.training.gathered import breakdown, everyones, joint_peak, profile, roster
-from engine.training.grid_turns import compare_grids
-from engine.training.grids import CheckedGrids
 from engine.training.iterations import Measurements, run_iterations
-from engine.training.schedule_turns import compare_schedules
-from engine.training.schedules import CheckedSchedules
 from engine.training.stall import watched
 from engine.training.summary import loss_scaling, run_fields
 from engine.training.trainer import Trainer
-from engine.training.turns import take_turns
 from engine.training_record import Training
 from engine.tuning.shapes import products
 from engine.tuning.tune import tune
@@ -60,8 +53,7 @@ def train(run: CheckedRun, launch: Launch, reporter: RunReporter) -> None:
     reporter.devices = (provenance.device_name(device),)
     reporter.resolved = {"device": device.type, "threads": torch.get_num_threads()}
     timeout = timedelta(seconds=config.timeout_s)
-    grids = [one.grid for one in run.runs] if isinstance(run, CheckedGrids) else [run.grid]
-    if any(map(config.over_mpi, grids)):
+    if any(map(config.over_mpi, run.grids)):
         mpi.check(launch, device)
     timed = config.breakdown or config.timeline is not None or config.profile is not None
     kind = Recorder if config.profile is None else NamingRecorder
@@ -124,17 +116,9 @@ def _train(
     reporter.resolved["attention"] = _attention(training, run.grid, device)
     reporter.resolved["compiled"] = compiles(device)
     reporter.training = True
-    compared: dict[str, Any] = {}
-    if isinstance(run, CheckedAblation):
-        compared["variants"] = take_turns(
-            trainer, run.variants, run.turns, measurements,
-            began=reporter.began, link_bytes_per_s=config.link_bytes_per_s,
-        )  # fmt: skip
-    elif isinstance(run, CheckedSchedules):
-        compared["schedules"] = compare_schedules(run, trainer, made, measurements, began=reporter.began)
-    elif isinstance(run, CheckedGrids):
-        compared["grids"] = compare_grids(run, trainer, connect, made, measurements, began=reporter.began)
-    else:
+    setup = ContestSetup(trainer, connect, made, measurements.iterations, reporter.began, config.link_bytes_per_s)
+    contest = run.compare(setup)
+    if contest is None:
         profiling, energy = None, JobMeter(comm, config.energy)
         if config.profile is not None and isinstance(recorder, NamingRecorder):
             request = Request(config.profile, config.profiled_iterations, config.profile_ranks)
@@ -152,7 +136,7 @@ def _train(
         measurements.breakdown = breakdown(comm, measurements.recording, config.link_bytes_per_s)
     ranks = everyones(comm, heard)
     if launch.rank == 0:
-        fields = compared or run_fields(run, measurements, ranks.memory)
+        fields = run_fields(run, measurements, ranks.memory) if contest is None else {"contest": contest}
         scaling = loss_scaling(trainer.loss_scale, measurements.iterations)
         reporter.end_well(ranks, fields | {"tuning": next(iter(tunings), None), "loss_scaling": scaling})
     reporter.end()

@@ -20,8 +20,8 @@ from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.models.catalogue import lookup
 from engine.overlap.flags import Overlap
+from engine.result.contest import GridSide, ScheduleSide
 from engine.result.grid_text import GridText
-from engine.result.grid_turns import GridTurns
 from engine.result.schema import Result, read
 from engine.schema import Record, first_problem
 from engine.training_record import Training, TrainingOptions
@@ -183,11 +183,11 @@ def _pipelines(job: MeasuredJob, results: Sequence[Result]) -> tuple[MeasuredRun
             continue
         if (grid := Grid.parse(result.grid)).size != grid.stages:
             continue
-        for one in result.schedules:
+        for one in result.sides(ScheduleSide):
             time_s = median(second for seconds in one.rounds_s for second in seconds)
             run = MeasuredRun(
                 grid=result.grid,
-                schedule=one.schedule,
+                schedule=one.name,
                 micro_batch=config["batch"]["micro"],
                 time_s=round(time_s, 5),
                 exposed_s=round(one.idle_share * time_s, 5),
@@ -213,8 +213,8 @@ def _in_turns(system: str, series: str, results: Sequence[Result]) -> MeasuredJo
     """Make the job of what `bench grids` compared, of each grid the median step in all of these results. A grid of one
     stage counts where a rank takes its share at once, as the rows of a single grid do.
     """
-    listed: dict[tuple[str, str | None, int], list[GridTurns]] = defaultdict(list)
-    for one in (one for result in results for one in result.grids):
+    listed: dict[tuple[str, str | None, int], list[GridSide]] = defaultdict(list)
+    for one in (one for result in results for one in result.sides(GridSide)):
         listed[one.grid, one.schedule, one.micro_batch].append(one)
     runs = [
         MeasuredRun(
@@ -230,7 +230,7 @@ def _in_turns(system: str, series: str, results: Sequence[Result]) -> MeasuredJo
     newest = results[-1]
     batch = Batch(newest.config["batch"]["sequences"])
     whole = [run for run in runs if not run.schedule and run.micro_batch == batch.at_once(Grid.parse(run.grid))]
-    exposed = {one.grid: one.exposed_s for one in newest.grids}
+    exposed = {one.grid: one.exposed_s for one in newest.sides(GridSide)}
     job = _made(system, series, newest, {run.grid: run.time_s for run in whole}, exposed)
     return job.model_copy(update={"pipelines": tuple(run for run in runs if run.schedule)})
 

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from engine.result.pipeline import PlayedTask
+from engine.result.contest import PlayedTask
 from reports.plots.canvas import LETTER, WIDE, canvas, format_ticks, legend, rule
 from reports.plots.svg import COLOURS, styled
 from reports.plots.timeline import fill, strips

@@ -6,15 +6,16 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from reports import grid_turns, model_grids, model_published, text
+from reports import model_grids, model_published, text
 from reports.columns import columns_of
 from reports.frame import SERIES, Frames, series_title
 from reports.jobs import grouped
 from reports.load import Validated
-from reports.page import MOST_SECTIONS, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import MOST_SECTIONS, Column, Page, Paragraph, Section, Table, nothing_measured
 from reports.points import points
 from reports.predictions import grid_rows, published_rows
 from reports.provenance import failures, provenance
+from reports.sides import GRID_COLUMNS
 from reports.study import Study, trainings_of
 
 TITLE = "Performance model"
@@ -26,6 +27,11 @@ LEAD = (
     "8,192, which are marked and left out of every error."
 )
 MEASURE = "reframe -c suites/model_validation.py --system local -r"
+GRIDS = "grids"
+GRIDS_NOTE = (
+    "In the job's order of speed. The ratio is to the grid that was named first, or that the plan finds the fastest, "
+    "paired by round; what has 1 in its interval is written in grey."
+)
 PREDICT = "par4d plan --validate --out results/validation.json"
 
 
@@ -44,9 +50,7 @@ def build(mine: Frames, everything: Frames) -> Page:
 
 
 _TRAININGS = trainings_of("model_validation")
-STUDY = Study(
-    "model_validation", TITLE, SUMMARY, 12, lambda runs: _TRAININGS(runs) | (runs["kind"] == grid_turns.KIND), build
-)
+STUDY = Study("model_validation", TITLE, SUMMARY, 12, lambda runs: _TRAININGS(runs) | (runs["kind"] == GRIDS), build)
 
 
 def _headline(validated: Validated | None, mine: Frames) -> str:
@@ -93,7 +97,7 @@ def _measured(mine: Frames) -> list[Section]:
     trained = mine.runs[mine.runs["kind"] == "train"]
     titled = grouped(points(trained), [*SERIES, "model", "ranks", "batch_size"], _title, MOST_SECTIONS)
     tables = [_table(f"measured-{name}", title, rows) for name, title, rows in titled]
-    tables += grid_turns.tables(mine.runs, mine.grids)
+    tables += _in_turns(mine)
     return [Section("Measured grids", [*tables, *failures(mine.runs, "measured"), provenance(mine.runs)])]
 
 
@@ -109,3 +113,27 @@ def _table(name: str, title: str, rows: pd.DataFrame) -> Table:
     columns = columns_of("grid", time, "collectives_s compute_s jobs memory_max")
     note = "The fastest first; medians over jobs, in brackets the fastest and the slowest job."
     return Table(title, columns, data, name, note, failed="lost")
+
+
+def _in_turns(mine: Frames) -> list[Table]:
+    """Make a table of each contest of grids that ended well, the newest first."""
+    runs, every = mine.runs, mine.sides.table
+    ended = runs[(runs["kind"] == GRIDS) & (runs["status"] == "ok")].sort_values("end", ascending=False)
+    columns = columns_of(
+        "grid micro_batch",
+        Column("Schedule", "schedule", numeric=False, missing="one stage"),
+        "time_s ratio",
+        Column("Predicted", "predicted_s", text.seconds, missing="not asked for"),
+        missing={"ratio": "the first"},
+    )
+    found = []
+    for name, title, rows in grouped(ended.assign(run=ended.index), ["run"], _title_of_grids):
+        data = every[every["run"] == rows.iloc[0]["run"]].sort_values("time_s", kind="stable")
+        data = data[["run", *GRID_COLUMNS, "time_s"]]
+        found.append(Table(title, columns, data, f"turns-{name}", GRIDS_NOTE))
+    return found
+
+
+def _title_of_grids(row: "pd.Series[Any]") -> str:
+    where = f"{text.plural(int(row['ranks']), 'device')} of {row['system']}"
+    return text.clean(f"In turns: {row['model']} on {where}", 120)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports import overlap_figures, overlap_tables, published, text
+from reports import overlap_blocks, published, text
 from reports.ablation import GREATEST, Setting, most_exposed, settings
 from reports.breakdowns import no_core_left, take_turns
 from reports.columns import NO_BASE
@@ -85,7 +85,7 @@ def _headline(found: Sequence[Setting]) -> str:
 
 
 def _overview(found: Sequence[Setting], drawn: int) -> Section:
-    return Section("All layouts", (overlap_tables.layouts(found, drawn), overlap_tables.by_grid(found)))
+    return Section("All layouts", (overlap_blocks.layouts(found, drawn), overlap_blocks.by_grid(found)))
 
 
 def _section(name: str, title: str, setting: Setting, frames: Frames) -> Section:
@@ -94,8 +94,8 @@ def _section(name: str, title: str, setting: Setting, frames: Frames) -> Section
         blocks.append(_facts(setting))
         for key, says in (("shared", take_turns), ("crowded", no_core_left)):
             blocks += [Paragraph(says(words)) for words in dict.fromkeys(setting.variants[key]) if words]
-        drawn = (overlap_figures.steps(name, setting), *overlap_figures.timeline(name, setting, frames.variants))
-        blocks += [Figures(drawn, wide=True), overlap_tables.variants(name, setting)]
+        drawn = (overlap_blocks.steps(name, setting), *overlap_blocks.timeline(name, setting, frames.sides))
+        blocks += [Figures(drawn, wide=True), overlap_blocks.variants(name, setting)]
     else:
         blocks.append(Paragraph("Not measured: no job of this layout ended well."))
     return Section(title, (*blocks, *failures(setting.runs, name)), f"series-{name}", one_of_many=True)

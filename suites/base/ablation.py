@@ -11,13 +11,13 @@ from typing import Any
 from reframe.core.builtins import run_after
 from reframe.core.exceptions import SanityError
 
+from engine.contest.overlap import comparable, wanted_variants
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
-from engine.training.ablation import comparable, wanted_variants
-from suites.base.figures import Figures, percent, speed_up_figures
+from suites.base.figures import Figures, percent
+from suites.base.in_rounds import InTurns, times_of
 from suites.base.training import Refused
-from suites.base.turns import InTurns
 
 LEARNING_RATE = 1e-6
 """It is so small that no step changes the network much: without clipping a long ablation might diverge otherwise, which
@@ -55,27 +55,22 @@ class Ablation(InTurns):
         words = ["bench", "overlap", *self.plan_options(self.corpus()), "--clip", "0"]
         for variant in self.variants():
             words += ["--variant", variant]
-        return [*words, *self.turn_options()]
+        return [*words, *self.round_options()]
 
     def judge(self) -> None:
         losses = [step["loss"] for step in self.record["iterations"]]
         if not all(map(math.isfinite, losses)):
             raise SanityError(f"a loss is not a number: {losses}")
-        self.judge_turns(
-            self.record["config"]["variants"], {v["overlap"]: v["rounds_s"] for v in self.record["variants"]}
-        )
+        self.judge_rounds(self.record["config"]["variants"])
 
     def figures(self) -> Figures:
-        return {name: figure for variant in self.record["variants"] for name, figure in figures_of(variant).items()}
+        return {name: figure for variant in self.sides() for name, figure in figures_of(variant).items()}
 
 
 def figures_of(variant: dict[str, Any]) -> Figures:
-    own = "_".join(word.partition("=")[0] for word in variant["overlap"].split(","))
+    own = "_".join(word.partition("=")[0] for word in variant["name"].split(","))
     breakdown = variant["breakdown"] or {}
-    found: Figures = {f"time_{own}": (variant["time_per_iteration_s"], "s")}
-    if ratio := variant["over_none"]:
-        found |= speed_up_figures(f"speed_up_{own}", ratio)
-    return found | {
+    return times_of(variant, own) | {
         f"hidden_{own}": (percent(breakdown.get("share_hidden")), "%"),
         f"step_by_bound_{own}": ((breakdown.get("bound") or {}).get("step_by_bound"), "x"),
         f"share_of_greatest_gain_{own}": (percent(variant["share_of_greatest_gain"]), "%"),

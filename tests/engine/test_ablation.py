@@ -10,9 +10,10 @@ from engine_command import SMALL, finish, start
 
 from engine.cli.main import main
 from engine.cli.trained import trained
+from engine.result.contest import OverlapSide
 from engine.result.metrics import paired, share_of_greatest_gain, time_per_iteration
 from engine.result.ratio import Ratio
-from engine.result.schema import Result, Variant, read
+from engine.result.schema import Result, read
 
 CHECKPOINTED = [*SMALL, "--checkpoint-activations"]
 FEW = ["--rounds", "3", "--steps-per-round", "2"]
@@ -40,8 +41,8 @@ def test_a_person_reads_a_line_for_each_overlap(run: tuple[Result, list[str]]) -
     assert all(len(line.split()) > 2 for line in others), "the ratio, or that its interval is not known"
 
 
-def by_name(result: Result) -> dict[str, Variant]:
-    return {variant.overlap: variant for variant in result.variants}
+def by_name(result: Result) -> dict[str, OverlapSide]:
+    return {variant.name: variant for variant in result.sides(OverlapSide)}
 
 
 def test_every_variant_has_its_steps_of_every_round_after_one_of_warm_up(run: tuple[Result, list[str]]) -> None:
@@ -53,20 +54,20 @@ def test_every_variant_has_its_steps_of_every_round_after_one_of_warm_up(run: tu
     assert [step.index for step in result.iterations] == list(range(28))
     assert all(math.isfinite(step.loss) for step in result.iterations)
     counted = sorted(step.time_s for step in result.iterations[4:])
-    told = sorted(s for variant in result.variants for times in variant.rounds_s for s in times)
+    told = sorted(s for variant in result.sides(OverlapSide) for times in variant.rounds_s for s in times)
     assert told == counted
-    assert all([len(times) for times in variant.rounds_s] == [2] * 3 for variant in result.variants)
+    assert all([len(times) for times in variant.rounds_s] == [2] * 3 for variant in result.sides(OverlapSide))
 
 
 def test_variants_are_compared_round_by_round_with_none(run: tuple[Result, list[str]]) -> None:
     result, _ = run
-    none, *others = result.variants
-    assert none.over_none is None
+    none, *others = result.sides(OverlapSide)
+    assert none.over_base is None
     assert none.share_of_greatest_gain is None
     for variant in others:
         pairs = [(median(own), median(base)) for own, base in zip(variant.rounds_s, none.rounds_s, strict=True)]
-        assert variant.over_none is not None
-        assert variant.over_none == Ratio.of(paired([pairs]))
+        assert variant.over_base is not None
+        assert variant.over_base == Ratio.of(paired([pairs]))
         every = [s for times in variant.rounds_s for s in times]
         assert variant.time_per_iteration_s == pytest.approx(time_per_iteration(every))
         assert variant.breakdown is not None
@@ -74,7 +75,7 @@ def test_variants_are_compared_round_by_round_with_none(run: tuple[Result, list[
         assert variant.breakdown.bound is not None
         assert none.breakdown.bound is not None
         bounds = (variant.breakdown.bound.bound_s, none.breakdown.bound.bound_s)
-        share = share_of_greatest_gain(variant.over_none.ratio, none.time_per_iteration_s, *bounds)
+        share = share_of_greatest_gain(variant.over_base.ratio, none.time_per_iteration_s, *bounds)
         assert variant.share_of_greatest_gain == (share if share is None else pytest.approx(share))
 
 
@@ -98,7 +99,7 @@ def test_what_is_recorded_is_each_variants_own(run: tuple[Result, list[str]]) ->
     }
     assert [name for name, variant in found.items() if variant.prefetch_bytes] == ["oag", "oag,cache=1"]
     assert [name for name, variant in found.items() if variant.cache_bytes] == ["oag,cache=1", "cache=1"]
-    for variant in result.variants:
+    for variant in result.sides(OverlapSide):
         assert variant.breakdown is not None
         assert [(host.host, host.ranks) for host in variant.breakdown.hosts] == [(socket.gethostname(), 2)]
         whole = variant.breakdown.compute_s + variant.breakdown.collectives_s
@@ -107,7 +108,7 @@ def test_what_is_recorded_is_each_variants_own(run: tuple[Result, list[str]]) ->
 
 def test_the_last_counted_step_of_none_and_of_the_fullest_is_drawn(run: tuple[Result, list[str]]) -> None:
     result, _ = run
-    drawn = {variant.overlap: variant.timeline for variant in result.variants if variant.timeline is not None}
+    drawn = {variant.name: variant.timeline for variant in result.sides(OverlapSide) if variant.timeline is not None}
     assert set(drawn) == {"none", "oag,cache=1"}
     for name, timeline in drawn.items():
         assert timeline.step_s == pytest.approx(by_name(result)[name].rounds_s[-1][-1])
@@ -143,7 +144,7 @@ def test_no_round_is_begun_that_would_not_end_in_time_and_what_is_measured_is_ke
     codes, said = compare(2, out, *SMALL, *options, *FEW)
     assert codes == [0, 0], said
     result = read(out)
-    assert [len(variant.rounds_s) for variant in result.variants] == [1, 1]
+    assert [len(variant.rounds_s) for variant in result.sides(OverlapSide)] == [1, 1]
     assert (result.config["rounds"], result.config["end_within_s"]) == (3, pytest.approx(0.001))
     assert "only 1 of 3 rounds" in said[0]
 
@@ -155,7 +156,7 @@ def test_named_variants_are_compared_instead_and_a_lost_loss_is_a_failed_ablatio
     assert codes == [1, 1]
     assert "clipping needs the norm of the whole gradient" in said[0]
     result = read(out)
-    assert (result.kind, result.status, result.variants) == ("ablation", "failed", ())
+    assert (result.kind, result.status, result.contest) == ("ablation", "failed", None)
     assert result.config["variants"] == ["none", "data"]
     assert f"in step {len(result.iterations) + 1} " in (result.reason or "")
     assert "lower the learning rate" in (result.reason or "")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engine.result.bubble import OFF, UNEVEN, ZERO, judge
-from engine.result.pipeline import ScheduleTurns, StageTurns
+from engine.result.contest import ScheduleSide, StageTimes
 from engine.result.step import MachineUsage
 
 WORK_S, REST_S, STAGES = 8.0, 0.5, 3
@@ -13,24 +13,24 @@ NOISE_S = (0.0, 0.01, -0.01, 0.005, -0.005, 0.002, -0.002)
 """It is what the rounds of a job are off."""
 
 
-def turns(name: str, idle_s: float, *, noise: float = 1.0, longer: float = 0.0, **changes: Any) -> ScheduleTurns:
+def turns(name: str, idle_s: float, *, noise: float = 1.0, longer: float = 0.0, **changes: Any) -> ScheduleSide:
     """A job of a schedule whose stages wait that long. longer: by that part the last stage works longer."""
     waits_s = [idle_s + noise * off_s for off_s in NOISE_S]
     works_s = [WORK_S * (1 + longer * (stage == STAGES - 1)) for stage in range(STAGES)]
     stages = tuple(
-        StageTurns(
+        StageTimes(
             idle_share=0.5, simulated_idle_share=0.5, task_s={}, most_held=1, most_pending=0,
             idle_s=tuple((wait_s,) for wait_s in waits_s), work_s=((work_s,),) * len(waits_s),
         )
         for work_s in works_s
     )  # fmt: skip
-    return ScheduleTurns(
-        schedule=name, rounds_s=tuple((wait_s + WORK_S + REST_S,) for wait_s in waits_s), time_per_iteration_s=1.0,
+    return ScheduleSide(
+        name=name, rounds_s=tuple((wait_s + WORK_S + REST_S,) for wait_s in waits_s), time_per_iteration_s=1.0,
         idle_share=0.5, simulated_idle_share=0.5, simulated_s=1.0, stages=stages, **changes,
     )  # fmt: skip
 
 
-def outcome(one: ScheduleTurns, micro_batches: float) -> tuple[str, str]:
+def outcome(one: ScheduleSide, micro_batches: float) -> tuple[str, str]:
     found = judge([one], micro_batches)
     assert found is not None
     return found.outcome, found.why
@@ -41,7 +41,7 @@ def outcome(one: ScheduleTurns, micro_batches: float) -> tuple[str, str]:
 def test_the_bubble_of_the_formula_passes_and_one_off_by_more_of_a_step_fails(name: str, micro_batches: int) -> None:
     expected_s = WORK_S * (STAGES - 1) / micro_batches
 
-    def beyond(part: float) -> ScheduleTurns:
+    def beyond(part: float) -> ScheduleSide:
         """A step that is longer, or shorter, by this part of it, as the stages wait for so much."""
         return turns(name, expected_s + part * (expected_s + WORK_S + REST_S) / (1 - part))
 

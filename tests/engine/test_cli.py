@@ -18,10 +18,10 @@ from waiting import LONG_S
 
 from engine.batch import Batch
 from engine.cli.main import commands, main
+from engine.contest.rounds import Rounds
 from engine.grid import Grid
 from engine.overlap.flags import ALL, Overlap, Pace
 from engine.peers.comparison import Sampling
-from engine.training.ablation import Turns
 from engine.training.config import RunConfig, TrainConfig
 from engine.training_record import OptimConfig
 
@@ -186,7 +186,7 @@ def test_defaults_of_the_command_line_are_those_of_the_dataclasses() -> None:
     assert _parsed("bench", "peers", "--threads", "2")["sampling"] == Sampling(threads=2)
     ablation = _parsed("bench", "overlap", "--batch-size", "5", "--data", "here", "--rounds", "2", "--variant", "oar")
     assert ablation["run"] == RunConfig(batch=Batch(5), data="here")
-    assert (ablation["turns"], ablation["variant"]) == (Turns(rounds=2), (Overlap(oar=True),))
+    assert (ablation["rounds"], ablation["variant"]) == (Rounds(rounds=2), (Overlap(oar=True),))
 
 
 def test_the_pace_of_an_overlap_is_set_on_top_of_its_flags() -> None:

@@ -8,13 +8,14 @@ from engine_command import SMALL, finish, start
 
 from engine.batch import Batch
 from engine.cli.trained import trained
+from engine.contest.grids import CheckedGrids, GridChoice, checked_grids, model_of, name
+from engine.contest.rounds import Rounds
 from engine.errors import UsageError
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
+from engine.result.contest import Contest, GridSide
 from engine.result.schema import read, write
-from engine.training.ablation import Turns
 from engine.training.config import RunConfig
-from engine.training.grids import CheckedGrids, GridChoice, checked_grids, model_of, name
 from engine.validation.measured import measured_in
 
 TWO = ("1x1x1x2", "1x1x2x1,2", "1x1x1x1p2,2,zero-bubble", "1x1x1x1p2,2,message-driven, limit 2")
@@ -23,7 +24,7 @@ TWO = ("1x1x1x2", "1x1x2x1,2", "1x1x1x1p2,2,zero-bubble", "1x1x1x1p2,2,message-d
 def asked(*choices: str, ranks: int = 2, **changes: Any) -> CheckedGrids:
     model = ModelChoice(layers=2, hidden=32, heads=4, vocab=64, seq=8)
     config = RunConfig(model=model, batch=Batch(8), data="synthetic", device="cpu", **changes)
-    return checked_grids(config, ALL, dict.fromkeys(map(GridChoice.parse, choices)), Turns(), ranks)
+    return checked_grids(config, ALL, ranks, Rounds(), dict.fromkeys(map(GridChoice.parse, choices)))[0]
 
 
 def test_a_grid_is_compared_once_and_schedules_of_a_grid_share_a_model() -> None:
@@ -31,7 +32,7 @@ def test_a_grid_is_compared_once_and_schedules_of_a_grid_share_a_model() -> None
     assert run.as_options()["grids"] == ["1x1x1x2,4", *TWO[1:], "1x1x1x1p2,4,gpipe"]
     assert [name(one) for one in asked(*run.as_options()["grids"]).runs] == run.as_options()["grids"]
     assert len({model_of(one) for one in run.runs}) == len(run.runs) - 1
-    assert run.config.iterations - run.config.warmup == len(run.runs) * run.turns.rounds * run.turns.steps
+    assert run.config.iterations - run.config.warmup == len(run.runs) * run.rounds.rounds * run.rounds.steps
 
 
 @pytest.mark.parametrize(
@@ -67,15 +68,18 @@ def test_two_processes_train_the_same_on_every_grid_and_their_times_are_rows_tha
     first, over, zero_bubble, driven = result.iterations[: len(TWO)]
     assert (first.loss, over.loss) == (pytest.approx(zero_bubble.loss, rel=1e-5), pytest.approx(first.loss, rel=1e-5))
     assert driven.loss != zero_bubble.loss, "the second step of the model that both schedules train"
-    assert [one.over_first is None for one in result.grids] == [True, False, False, False]
-    assert all(len(one.rounds_s) == 3 for one in result.grids)
+    assert [one.over_base is None for one in result.sides(GridSide)] == [True, False, False, False]
+    assert all(len(one.rounds_s) == 3 for one in result.sides(GridSide))
     assert len(trained(result).splitlines()) == 1 + len(TWO)
     assert "round 3/3  1x1x2x1,2" in said[0]
     slower = [
         one.model_copy(update={"rounds_s": tuple((9.0,) for _ in one.rounds_s for _ in range(9))})
-        for one in result.grids
+        for one in result.sides(GridSide)
     ]
-    write(result.model_copy(update={"grids": tuple(slower)}), tmp_path / "later" / "result.json")
+    write(
+        result.model_copy(update={"contest": Contest(base=slower[0].name, sides=tuple(slower))}),
+        tmp_path / "later" / "result.json",
+    )
     (job,) = measured_in(tmp_path)
     assert set(job.time_s.values()) | {run.time_s for run in job.pipelines} == {9.0}, "of all steps of both jobs"
     assert list(job.time_s) == ["1x1x1x2"], "the other one doesn't take its share at once"
@@ -88,7 +92,7 @@ def test_without_candidates_the_plan_for_a_named_system_gives_them_with_its_time
     options = ["--system", "vcluster", "--first", "2", "--rounds", "1", "--out", str(out)]
     codes, said = finish(start(2, "bench", "grids", *SMALL, *options))
     assert codes == [0, 0], said
-    one, other = read(out).grids
+    one, other = read(out).sides(GridSide)
     assert one.predicted_s is not None
     assert other.predicted_s is not None
     assert one.predicted_s <= other.predicted_s

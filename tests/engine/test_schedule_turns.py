@@ -15,27 +15,27 @@ from virtual_ranks import run_ranks
 from engine.batch import Batch
 from engine.cli.trained import trained
 from engine.comm.funnel import Comm
+from engine.contest.played_schedules import StageMeans, compare_schedules, simulated
+from engine.contest.rounds import Rounds
+from engine.contest.schedules import CheckedSchedules, Disturbance, checked_schedules
+from engine.contest.watched_runner import Carried, carried_out
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
 from engine.overlap.tasks import Direction, Task
 from engine.pipeline.options import PipelineOptions
+from engine.result.contest import OverlapSide, ScheduleSide
 from engine.result.metrics import paired
-from engine.result.pipeline import ScheduleTurns
 from engine.result.ratio import Ratio
-from engine.result.schema import read
-from engine.training.ablation import Turns
+from engine.result.schema import Iteration, read
+from engine.training.checks import ContestSetup
 from engine.training.config import RunConfig
-from engine.training.iterations import Measurements
-from engine.training.schedule_turns import StageMeans, compare_schedules, simulated
-from engine.training.schedules import CheckedSchedules, Disturbance, checked_schedules
 from engine.training.trainer import Trainer
-from engine.training.watched import Carried, carried_out
 
 PASSES = 4
 TWO = Grid(pipe=2)
-FEW = Turns(rounds=2, steps=2, warmup=1)
+FEW = Rounds(rounds=2, steps=2, warmup=1)
 QUIET = Disturbance()
 
 
@@ -46,52 +46,57 @@ def config_of(grid: Grid = TWO, **changes: Any) -> RunConfig:
 
 
 def asked(
-    names: Sequence[str] = (), *, grid: Grid = TWO, turns: Turns = FEW, disturbance: Disturbance = QUIET, **changes: Any
+    names: Sequence[str] = (),
+    *,
+    grid: Grid = TWO,
+    rounds: Rounds = FEW,
+    disturbance: Disturbance = QUIET,
+    **changes: Any,
 ) -> tuple[CheckedSchedules, list[str]]:
-    return checked_schedules(config_of(grid, **changes), ALL, names, turns, disturbance, grid.size, drawn=True)
+    return checked_schedules(config_of(grid, **changes), ALL, grid.size, rounds, names, disturbance, drawn=True)
 
 
-def compared(run: CheckedSchedules) -> tuple[tuple[ScheduleTurns, ...], list[float]]:
+def compared(run: CheckedSchedules) -> tuple[tuple[ScheduleSide, ...], list[float]]:
     """What rank 0 finds, and the losses on its way."""
 
-    def work(comm: Comm) -> tuple[tuple[ScheduleTurns, ...], list[float]]:
+    def work(comm: Comm) -> tuple[tuple[ScheduleSide, ...], list[float]]:
         assert comm.recorder is not None
 
-        def of(training: Any) -> Trainer:
+        def of(training: Any, comm: Comm) -> Trainer:
             assert comm.recorder is not None
             return Trainer(training, run.dataset, comm, comm.recorder)
 
-        measurements = Measurements()
-        found = compare_schedules(run, of(run.training), of, measurements, began=0.0)
-        return found, [iteration.loss for iteration in measurements.iterations]
+        iterations: list[Iteration] = []
+        setup = ContestSetup(of(run.training, comm), lambda grid: comm, of, iterations, 0.0)
+        return compare_schedules(run, setup).sides, [iteration.loss for iteration in iterations]
 
     return run_ranks(run.grid, work, record=True)[0]
 
 
 @pytest.fixture(scope="module")
-def run() -> tuple[ScheduleTurns, ...]:
+def run() -> tuple[ScheduleSide, ...]:
     names = ("gpipe", "interleaved", "zero-bubble", "message-driven-zb")
     return compared(asked(names, disturbance=Disturbance(slow_stage=1, delays_s=1e-3))[0])[0]
 
 
-def test_each_schedule_has_its_rounds_and_is_compared_with_1f1b_round_by_round(run: tuple[ScheduleTurns, ...]) -> None:
+def test_each_schedule_has_its_rounds_and_is_compared_with_1f1b_round_by_round(run: tuple[ScheduleSide, ...]) -> None:
     base, *others = run
     names = ["1f1b", "gpipe", "interleaved", "zero-bubble", "message-driven-zb"]
-    assert [one.schedule for one in run] == names
-    assert base.over_1f1b is None
+    assert [one.name for one in run] == names
+    assert base.over_base is None
     for one in others:
         assert [len(times) for times in one.rounds_s] == [2, 2]
         pairs = [(median(own), median(of)) for own, of in zip(one.rounds_s, base.rounds_s, strict=True)]
-        assert one.over_1f1b == Ratio.of(paired([pairs]))
+        assert one.over_base == Ratio.of(paired([pairs]))
 
 
-def test_a_stage_tells_its_idle_share_its_tasks_and_what_it_keeps(run: tuple[ScheduleTurns, ...]) -> None:
-    held = {one.schedule: [(stage.most_held, stage.most_pending) for stage in one.stages] for one in run}
+def test_a_stage_tells_its_idle_share_its_tasks_and_what_it_keeps(run: tuple[ScheduleSide, ...]) -> None:
+    held = {one.name: [(stage.most_held, stage.most_pending) for stage in one.stages] for one in run}
     assert held["gpipe"] == [(4, 0), (4, 0)]
     assert held["1f1b"] == [(2, 0), (1, 0)]
     assert held["zero-bubble"] == [(2, 1), (1, 2)]
     for one in run:
-        deferring = one.schedule in ("zero-bubble", "message-driven-zb")
+        deferring = one.name in ("zero-bubble", "message-driven-zb")
         assert one.idle_share == pytest.approx(mean(stage.idle_share for stage in one.stages))
         assert one.simulated_idle_share == pytest.approx(mean(stage.simulated_idle_share for stage in one.stages))
         for stage in one.stages:
@@ -102,13 +107,13 @@ def test_a_stage_tells_its_idle_share_its_tasks_and_what_it_keeps(run: tuple[Sch
             assert stage.idle_share * mean(chain.from_iterable(one.rounds_s)) == pytest.approx(
                 mean(chain.from_iterable(stage.idle_s))
             )
-            passes = PASSES * (2 if one.schedule == "interleaved" else 1)
+            passes = PASSES * (2 if one.name == "interleaved" else 1)
             assert passes * sum(stage.task_s.values()) == pytest.approx(mean(chain.from_iterable(stage.work_s)))
         assert one.machine is not None
         assert one.machine.cores > 0
 
 
-def test_a_wait_is_no_part_of_a_task(run: tuple[ScheduleTurns, ...]) -> None:
+def test_a_wait_is_no_part_of_a_task(run: tuple[ScheduleSide, ...]) -> None:
     """Else both together would be longer than the step, of which the first stage's rank has the time."""
     for one in run:
         first = one.stages[0]
@@ -117,12 +122,12 @@ def test_a_wait_is_no_part_of_a_task(run: tuple[ScheduleTurns, ...]) -> None:
 
 
 def test_the_timeline_has_every_task_of_a_step_of_each_stage_one_after_the_other(
-    run: tuple[ScheduleTurns, ...],
+    run: tuple[ScheduleSide, ...],
 ) -> None:
     for one in run:
-        letters = "FBW" if one.schedule in ("zero-bubble", "message-driven-zb") else "FB"
+        letters = "FBW" if one.name in ("zero-bubble", "message-driven-zb") else "FB"
         wanted = {f"{letter}{number}" for letter in letters for number in range(PASSES)}
-        if one.schedule == "interleaved":
+        if one.name == "interleaved":
             wanted |= {f"{task}.1" for task in wanted}
         assert one.drawn_s in [time_s for times in one.rounds_s for time_s in times]
         for stage in one.stages:
@@ -207,13 +212,13 @@ def test_two_processes_write_a_result_of_which_a_person_reads_a_line_for_each_sc
     codes, said = finish(start(2, "bench", "pipeline", *SMALL, *options))
     assert codes == [0, 0], said
     result = read(out)
-    assert (result.kind, result.status, result.grid, result.variants) == ("pipeline", "ok", "1x1x1x1p2", ())
-    assert [one.schedule for one in result.schedules] == result.config["schedules"]
-    assert [len(stage.tasks) for one in result.schedules for stage in one.stages][:2] == [8, 8]
+    assert (result.kind, result.status, result.grid, result.sides(OverlapSide)) == ("pipeline", "ok", "1x1x1x1p2", ())
+    assert [one.name for one in result.sides(ScheduleSide)] == result.config["schedules"]
+    assert [len(stage.tasks) for one in result.sides(ScheduleSide) for stage in one.stages][:2] == [8, 8]
     assert result.config["pipeline"]["blocks"] == [[1], [1]]
     head, base, *others = trained(result).splitlines()
     assert head.split()[:3] == ["schedule", "step,", "ms"]
     assert base.split()[0] == "1f1b"
-    assert sum(one.auto for one in result.schedules) == 1
-    assert len(others) == len(result.schedules) - 1
+    assert sum(one.auto for one in result.sides(ScheduleSide)) == 1
+    assert len(others) == len(result.sides(ScheduleSide)) - 1
     assert "round 2/2  message-driven-zb" in said[0]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from sample_ablation import OWN_CORES, SHARED, ablation
+from sample_ablation import OWN_CORES, SHARED, ablation, with_sides
 from sample_checks import check, save_checks
 from sample_contests import ONE_DEVICE, RATIOS, baseline, baselines, contests, one_device, save_contests
 from sample_devices import latency, links, memory, transfers
@@ -20,8 +20,8 @@ from sample_systems import LONGEST, MANY, names, of_system
 from sample_tuning import EVEN, tuning, untuned
 
 from engine.peers.layout import Layout
+from engine.result.contest import OverlapSide
 from engine.result.peers import Peaks, PeersResult
-from engine.result.schema import Variant
 from reports.site import build
 from systems import references
 
@@ -111,7 +111,7 @@ def many_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_once("many_site", [folder], tmp_path_factory)
 
 
-def hostile_lanes(variant: Variant, name: str) -> Variant:
+def hostile_lanes(variant: OverlapSide, name: str) -> OverlapSide:
     """The variant with this name for one of its axes, lanes and phases, and times that no clock shows."""
     breakdown, timeline = variant.breakdown, variant.timeline
     assert breakdown
@@ -178,9 +178,9 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for n, name in enumerate(names):
         known = {"name": name, "system": name, "partition": name, "series": name}
         for run in ablation(job=200 + 20 * n, **known):
-            variants = [hostile_lanes(variant, name) for variant in run.variants]
-            variants.append(variants[-1].model_copy(update={"overlap": name}))
-            results.append(run.model_copy(update={"variants": tuple(variants)}))
+            variants = [hostile_lanes(variant, name) for variant in run.sides(OverlapSide)]
+            variants.append(variants[-1].model_copy(update={"name": name}))
+            results.append(with_sides(run, variants))
         results += [hostile(run, name) for run in pipeline(job=600 + n, **known)]
         results += strong(points=2, token_budget=name if n % 2 else "2e+12", **(known | {"model": "gpt-5b"}))
     save(results, folder)

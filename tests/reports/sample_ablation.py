@@ -10,8 +10,9 @@ from sample_results import train
 from sample_steps import Step, simulate
 
 from engine.result import metrics
+from engine.result.contest import Contest, OverlapSide
 from engine.result.ratio import Ratio
-from engine.result.schema import Result, Variant
+from engine.result.schema import Result
 from engine.result.step import MachineUsage
 
 STEPS = 3
@@ -67,23 +68,28 @@ def in_turns(
         return run
     told = steps or [None] * len(times)
     listed = [_variant(*one, machine) for one in zip(overlaps, times, told, strict=True)]
-    bases = [variant for variant in listed if variant.overlap == "none"]
-    return run.model_copy(update={"variants": tuple(_compared(one, bases[0]) if bases else one for one in listed)})
+    bases = [variant for variant in listed if variant.name == "none"]
+    return with_sides(run, [_compared(one, bases[0]) if bases else one for one in listed])
+
+
+def with_sides(run: Result, sides: Sequence[OverlapSide]) -> Result:
+    """The result with these sides."""
+    return run.model_copy(update={"contest": Contest(base="none", sides=tuple(sides))})
 
 
 def _variant(
     overlap: str, rounds: Sequence[Sequence[float]], step: Step | None, machine: MachineUsage | None
-) -> Variant:
+) -> OverlapSide:
     time_s = mean(seconds for one in rounds for seconds in one)
-    return Variant(
-        overlap=overlap, rounds_s=tuple(map(tuple, rounds)), time_per_iteration_s=time_s,
+    return OverlapSide(
+        name=overlap, rounds_s=tuple(map(tuple, rounds)), time_per_iteration_s=time_s,
         breakdown=step.breakdown(time_s, machine) if step else None, **(step.memory if step else {}),
         timeline=step.timeline(time_s) if step and (overlap == "none" or overlap.count(",") > 2) else None,
     )  # fmt: skip
 
 
-def _compared(variant: Variant, none: Variant) -> Variant:
-    if variant.overlap == "none":
+def _compared(variant: OverlapSide, none: OverlapSide) -> OverlapSide:
+    if variant.name == "none":
         return variant
     pairs = [(median(mine), median(base)) for mine, base in zip(variant.rounds_s, none.rounds_s, strict=True)]
     share = None
@@ -93,4 +99,4 @@ def _compared(variant: Variant, none: Variant) -> Variant:
             metrics.paired_ratio(pairs), none.time_per_iteration_s, told[0].bound.bound_s, told[1].bound.bound_s
         )
     ratio = Ratio.of(metrics.paired([pairs]))
-    return variant.model_copy(update={"over_none": ratio, "share_of_greatest_gain": share})
+    return variant.model_copy(update={"over_base": ratio, "share_of_greatest_gain": share})

@@ -13,7 +13,7 @@ from engine.pipeline.registry import ScheduleChoice
 from engine.pipeline.simulation import Times, Transit, play
 from engine.result import metrics
 from engine.result.bubble import OF_THE_FORMULA
-from engine.result.pipeline import ScheduleTurns, StageTurns
+from engine.result.contest import Contest, ScheduleSide, StageTimes
 from engine.result.ratio import Ratio
 from engine.result.schema import Result
 
@@ -38,21 +38,25 @@ def pipeline(
         config = run.config | {"slow_stage": slow_stage, "slow_by": 0.2, "delays_s": delays_s}
         config["batch"] = {"sequences": PASSES * Grid.parse(grid).batch_split, "micro": 1}
         empty = {"iterations": (), "summary": None, "breakdown": None, "timeline": None, "collectives": ()}
-        turns: tuple[ScheduleTurns, ...] = ()
+        own: dict[str, Any] = {}
         if not failure:
             drawing = random.Random(f"{grid}{job + number}")
             stages = Grid.parse(grid).stages
             listed = [_turns(name, stages, rounds, slow_stage, drawing, drawn=drawn) for name in schedules]
-            turns = tuple(_compared(one, listed[0]) for one in listed)
-        results.append(
-            run.model_copy(update={"kind": "pipeline", "grid": grid, "config": config, "schedules": turns, **empty})
-        )
+            own = {"contest": contest([_compared(one, listed[0]) for one in listed])}
+        changes = {"kind": "pipeline", "grid": grid, "config": config} | own | empty
+        results.append(run.model_copy(update=changes))
     return results
+
+
+def contest(sides: Sequence[ScheduleSide]) -> Contest:
+    """The contest of these schedules."""
+    return Contest(base="1f1b", sides=tuple(sides))
 
 
 def _turns(
     name: str, stages: int, rounds: int, slow_stage: int | None, drawing: random.Random, *, drawn: bool
-) -> ScheduleTurns:
+) -> ScheduleSide:
     schedule = ScheduleChoice(name).make()
     parts = dict.fromkeys(Direction, TASK_S)
     if not schedule.deferring:
@@ -67,7 +71,7 @@ def _turns(
     step_s, quiet_s = step.time_s + REST_S, quiet.time_s + REST_S
     noise = [drawing.uniform(0.99, 1.01) for _ in range(rounds)]
     made = tuple(
-        StageTurns(
+        StageTimes(
             idle_share=metrics.idle_share(step.time_s - busy_s, step_s),
             simulated_idle_share=metrics.idle_share(quiet.time_s - quiet_busy_s, quiet_s),
             task_s={direction.value: time_s / schedule.chunks for direction, time_s in parts.items()},
@@ -84,19 +88,19 @@ def _turns(
         for stage, (busy_s, quiet_busy_s) in enumerate(zip(step.busy_s, quiet.busy_s, strict=True))
     )
     times = [step_s * some for some in noise]
-    return ScheduleTurns(
-        schedule=name, rounds_s=tuple((time_s,) for time_s in times), time_per_iteration_s=fmean(times),
+    return ScheduleSide(
+        name=name, rounds_s=tuple((time_s,) for time_s in times), time_per_iteration_s=fmean(times),
         idle_share=fmean(one.idle_share for one in made),
         simulated_idle_share=fmean(one.simulated_idle_share for one in made),
         auto=name == "zero-bubble", simulated_s=quiet_s, stages=made, drawn_s=step_s if drawn else None,
     )  # fmt: skip
 
 
-def _compared(one: ScheduleTurns, base: ScheduleTurns) -> ScheduleTurns:
+def _compared(one: ScheduleSide, base: ScheduleSide) -> ScheduleSide:
     if one is base:
         return one
     pairs = [(median(own), median(of)) for own, of in zip(one.rounds_s, base.rounds_s, strict=True)]
-    return one.model_copy(update={"over_1f1b": Ratio.of(metrics.paired([pairs]))})
+    return one.model_copy(update={"over_base": Ratio.of(metrics.paired([pairs]))})
 
 
 def with_times(run: Result, *, of_formula: float, uneven: float = 0.0) -> Result:
@@ -105,8 +109,8 @@ def with_times(run: Result, *, of_formula: float, uneven: float = 0.0) -> Result
     uneven: by this share the last works longer.
     """
     stages, schedules = Grid.parse(run.grid or "").stages, []
-    for one in run.schedules:
-        expected = OF_THE_FORMULA.get(one.schedule, 1.0) * (stages - 1) / PASSES
+    for one in run.sides(ScheduleSide):
+        expected = OF_THE_FORMULA.get(one.name, 1.0) * (stages - 1) / PASSES
         works_s = [tuple(time_s / 2 for time_s in times) for times in one.rounds_s]
         waits_s = [tuple(of_formula * expected * time_s for time_s in times) for times in works_s]
         times = {"work_s": tuple(works_s), "idle_s": tuple(waits_s)}
@@ -114,16 +118,16 @@ def with_times(run: Result, *, of_formula: float, uneven: float = 0.0) -> Result
         longer = tuple(tuple((1 + uneven) * time_s for time_s in times) for times in works_s)
         same.append(last.model_copy(update={"work_s": longer}))
         schedules.append(one.model_copy(update={"stages": tuple(same)}))
-    return run.model_copy(update={"schedules": tuple(schedules)})
+    return run.model_copy(update={"contest": contest(tuple(schedules))})
 
 
 def hostile(run: Result, name: str) -> Result:
     """The result with this name for a schedule and a task, and times that no clock shows."""
-    first, second, *others = run.schedules
+    first, second, *others = run.sides(ScheduleSide)
     stage = first.stages[0]
     tasks = (("F" + "9" * 5000, 0.0, 1e-3), (name, 0.0, 1e-3), ("B0", -1e308, 1e308), *stage.tasks)
     times = {"idle_s": ((1e308,), ()), "work_s": ((), (0.0,))}
     odd = stage.model_copy(update={"tasks": tasks, "idle_share": 1e308, "most_held": -1} | times)
-    first = first.model_copy(update={"schedule": name, "stages": (odd, *first.stages[1:]), "simulated_s": 1e-308})
+    first = first.model_copy(update={"name": name, "stages": (odd, *first.stages[1:]), "simulated_s": 1e-308})
     second = second.model_copy(update={"rounds_s": ((), (1e308,)), "drawn_s": 1e308, "idle_share": -1e308})
-    return run.model_copy(update={"schedules": (first, second, *others)})
+    return run.model_copy(update={"contest": contest((first, second, *others))})

@@ -9,7 +9,7 @@ from sample_results import save, train
 from test_report_planning import words
 
 from engine.planning.document import GridPlan
-from engine.result.grid_turns import GridTurns
+from engine.result.contest import Contest
 from engine.result.ratio import Ratio
 from engine.result.schema import Result
 from engine.validation.document import Effect, Validation
@@ -45,15 +45,15 @@ def vcluster(grids: tuple[str, ...] = SMALL[:4]) -> list[Result]:
 
 
 def test_grids_that_took_turns_are_a_table_the_fastest_first(tmp_path: Path) -> None:
-    turns = [
-        GridTurns(grid="1x1x2x1", micro_batch=4, rounds_s=((2.0,),), time_per_iteration_s=2.0, exposed_s={"z": 1.0}),
-        GridTurns(
-            grid="1x1x1x1p2", micro_batch=2, schedule="zero-bubble", rounds_s=((1.5,),), time_per_iteration_s=1.5,
-            over_first=Ratio(ratio=0.75, low=0.7, high=0.8), exposed_s={}, predicted_s=1.25,
-        ),
-    ]  # fmt: skip
+    known = {"kind": "grid", "rounds_s": (), "exposed_s": {}}
+    sides = [
+        {"name": "1x1x2x1,4", "grid": "1x1x2x1", "micro_batch": 4, "time_per_iteration_s": 2.0},
+        {"name": "1x1x1x1p2,2,zero-bubble", "grid": "1x1x1x1p2", "micro_batch": 2, "time_per_iteration_s": 1.5},
+    ]
+    sides[1] |= {"schedule": "zero-bubble", "over_base": Ratio(ratio=0.75, low=0.7, high=0.8), "predicted_s": 1.25}
+    contest = Contest.model_validate({"base": "1x1x2x1,4", "sides": [known | side for side in sides]})
     run = train(ranks=2, grid="1x1x2x1", model="gpt-local-2", study="grids", system="local", partition="cpu")
-    html = page([], tmp_path, [run.model_copy(update={"kind": "grids", "grids": tuple(turns), "summary": None})])
+    html = page([], tmp_path, [run.model_copy(update={"kind": "grids", "contest": contest, "summary": None})])
     (rows,) = re.findall(r"In turns: gpt-local-2 on 2 devices of local.*?</table>", html, re.DOTALL)
     said = words(rows)
     assert said.index("1.500 s 0.750 (0.700 to 0.800) 1.250 s") < said.index("2.000 s the first")

@@ -5,11 +5,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from sample_ablation import OWN_CORES, SHARED, ablation, in_turns
+from sample_ablation import OWN_CORES, SHARED, ablation, in_turns, with_sides
 from sample_results import ALL, train
 from sample_steps import simulate
 
 from engine.result import metrics
+from engine.result.contest import OverlapSide
 from engine.result.interval import over_jobs
 from engine.result.schema import Result
 from engine.result.step import AxisTime, Breakdown
@@ -238,7 +239,7 @@ def test_times_by_axis_are_medians_over_jobs() -> None:
         axes = tuple(AxisTime(axis=axis, exposed_s=s, hidden_s=10 * s) for axis, s in seconds.items())
         run = turns({"oar": [9.0]}, job=job)
         told = Breakdown(compute_s=1.0, collectives_s=1.0, axes=axes)
-        return run.model_copy(update={"variants": (run.variants[0].model_copy(update={"breakdown": told}),)})
+        return with_sides(run, [run.sides(OverlapSide)[0].model_copy(update={"breakdown": told})])
 
     setting = only(exposed(0, z=1.0, x=3.0), exposed(1, z=2.0, x=1.0), exposed(2, z=6.0, x=1.5))
     assert setting.axes == ("x", "z")
@@ -266,7 +267,7 @@ def test_ranks_that_compute_on_every_core_are_told_in_words_with_what_the_proces
 
 def test_the_share_of_the_greatest_gain_is_that_of_the_paired_ratio_of_all_jobs() -> None:
     (run,) = ablation(noise=0.2)
-    row, told = at(only(run), "oar"), {variant.overlap: variant for variant in run.variants}["oar"]
+    row, told = at(only(run), "oar"), {side.name: side for side in run.sides(OverlapSide)}["oar"]
     assert told.share_of_greatest_gain is not None
     assert row["share_of_greatest_gain"] == pytest.approx(told.share_of_greatest_gain)
     setting = only(*ablation(jobs=3, noise=0.2))

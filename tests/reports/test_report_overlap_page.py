@@ -5,11 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
-from sample_ablation import OWN_CORES, SHARED, ablation
+from sample_ablation import OWN_CORES, SHARED, ablation, with_sides
 from sample_results import ALL, save, train
 from sample_steps import simulate
 from test_report_overlap import LADDER, turns
 
+from engine.result.contest import OverlapSide
 from engine.result.schema import Result
 from engine.result.step import Bound, Breakdown
 from reports.site import build
@@ -179,8 +180,8 @@ def test_a_share_of_the_greatest_gain_is_grey_where_it_may_be_chance_and_more_th
         told = Breakdown(
             compute_s=9.0, collectives_s=1.0, bound=Bound(bound_s=bound_s, by="compute", step_by_bound=1.1)
         )
-        variants = tuple(variant.model_copy(update={"breakdown": told}) for variant in run.variants)
-        return site_of([run.model_copy(update={"variants": variants})], tmp_path / name).read_text()
+        variants = tuple(variant.model_copy(update={"breakdown": told}) for variant in run.sides(OverlapSide))
+        return site_of([with_sides(run, variants)], tmp_path / name).read_text()
 
     sure, chance = site("sure", [9.0] * 6, 8.0), site("chance", [9.0, 10.6] * 3, 8.0)
     cell = r'<td class="{}" data-s="[^"]+">{} % \('
@@ -204,7 +205,7 @@ def test_the_newest_job_with_a_timeline_is_drawn(tmp_path: Path) -> None:
     def timed(time_s: float | None, job: int) -> Result:
         run = turns({"none": [5.0]}, job=job)
         drawn = simulate("none").timeline(time_s) if time_s else None
-        return run.model_copy(update={"variants": (run.variants[0].model_copy(update={"timeline": drawn}),)})
+        return with_sides(run, [run.sides(OverlapSide)[0].model_copy(update={"timeline": drawn})])
 
     page = site_of([timed(4.0, 5), timed(3.0, 0), timed(None, 9)], tmp_path)
     (name,) = (path.stem.removeprefix("overlap-") for path in (page.parent / "data").glob("overlap-*-timeline.csv"))

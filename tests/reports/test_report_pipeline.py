@@ -12,8 +12,8 @@ from engine.result.schema import Result
 from reports.frame import frames
 from reports.load import load
 from reports.plots.stages import MOST_STAGES, Schedule, picture, tasks
-from reports.schedules import compared
 from reports.site import build
+from reports.studies.pipeline import compared
 
 QUIET = "gpt-vcluster-deep-on-1x1x1x1p4-4-stages"
 

@@ -66,7 +66,7 @@ def _saved(folder: Path, sample: str, changes: Mapping[str, object]) -> Path:
         ("gemm", {"gemm.2.flops_per_s": 192e12}, "% of the advertised peak"),
         ("gemm", {"best_flops_per_s": 192e12}, "its best rate of a device is"),
         ("memory", {"stream.kernels.1.best_bytes_per_s": 1e15}, "bandwidth of scale"),
-        ("pipeline", {"schedules.0.rounds_s.0.0": 0.0}, "rounds_s is 0"),
+        ("pipeline", {"contest.sides.0.rounds_s.0.0": 0.0}, "rounds_s is 0"),
         ("contests", {"comparisons.0.ours_median_s": 0.0}, "ours_median_s is 0"),
         ("contests", {"comparisons.0.grid": "2x2"}, "at comparisons.0.grid: "),
         ("contests", {"comparisons.0.ranks": 3}, "that there were 3"),

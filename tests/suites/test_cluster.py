@@ -312,7 +312,7 @@ def test_a_series_may_take_one_rank_of_each_node_and_run_from_a_folder_there(bef
     assert done.code == 0, done.out
     (case,) = done.cases()
     assert case["record"]["provenance"]["hosts"] == ["n0", "n1"]
-    assert [variant["overlap"] for variant in case["record"]["variants"]] == ["none", "data"]
+    assert [side["name"] for side in case["record"]["contest"]["sides"]] == ["none", "data"]
     (said,) = (tmp_path / "run").glob("output/**/rfm_job.out")
     loaded = [line.split()[1:] for line in said.read_text().splitlines() if line.startswith("loaded")]
     own = f"{STATE}/local/par4d-{case['record']['provenance']['environment']['SLURM_JOB_ID']}"

@@ -8,6 +8,7 @@ from forked_python import FIRST
 from running import ONCE, Run, figures, option, options, project, reframe
 
 from engine.result import metrics
+from engine.result.contest import OverlapSide
 from engine.result.schema import parse
 
 ABLATION = ["-c", "suites/overlap_ablation.py"]
@@ -119,19 +120,19 @@ def test_on_this_machine_each_variant_is_measured_against_none(here: Run, study:
     assert here.code == 0, here.out
     (case,) = [case for case in here.cases() if case["name"].startswith(study)]
     result = parse(case["record"], "record")
-    assert [variant.overlap for variant in result.variants] == variants
+    assert [variant.name for variant in result.sides(OverlapSide)] == variants
     measured = figures(case)
-    for variant in result.variants:
-        name = variant.overlap.replace(",", "_")
+    for variant in result.sides(OverlapSide):
+        name = variant.name.replace(",", "_")
         assert measured.pop(f"time_{name}") == pytest.approx(variant.time_per_iteration_s)
         assert variant.breakdown is not None
         assert variant.breakdown.bound is not None
         assert measured.pop(f"step_by_bound_{name}") == pytest.approx(variant.breakdown.bound.step_by_bound)
         assert measured.pop(f"hidden_{name}") == pytest.approx(100 * (variant.breakdown.share_hidden or 0))
-        if variant.over_none is None:
+        if variant.over_base is None:
             continue
-        assert measured.pop(f"speed_up_{name}") == pytest.approx(metrics.speed_up(1, variant.over_none.ratio))
-        assert variant.over_none.low is None, "two rounds of one job have no interval, and no figures of its ends"
+        assert measured.pop(f"speed_up_{name}") == pytest.approx(metrics.speed_up(1, variant.over_base.ratio))
+        assert variant.over_base.low is None, "two rounds of one job have no interval, and no figures of its ends"
         if variant.share_of_greatest_gain is not None:
             gain = measured.pop(f"share_of_greatest_gain_{name}")
             assert gain == pytest.approx(100 * variant.share_of_greatest_gain)
@@ -139,11 +140,12 @@ def test_on_this_machine_each_variant_is_measured_against_none(here: Run, study:
 
 
 LACKING = """
-from engine.training import turns
-compared = turns._compared
-def lacking(*given):
-    return tuple(variant.model_copy(update={{"rounds_s": variant.rounds_s[{}:]}}) for variant in compared(*given))
-turns._compared = lacking
+from engine.contest.rounds import Side
+times = Side.times
+def lacking(self, base):
+    found = times(self, base)
+    return found | {{"rounds_s": found["rounds_s"][{}:]}}
+Side.times = lacking
 """
 """So many of the first rounds of each variant are lost."""
 
@@ -159,7 +161,7 @@ def test_an_ablation_that_fails_or_lacks_a_turn_says_so(tmp_path: Path) -> None:
         "-S",
         "OverlapGrids.rounds=1",
     ]
-    of_oag = {FIRST: LACKING.format("variant.overlap != 'none'")}
+    of_oag = {FIRST: LACKING.format("self.name != 'none'")}
     both = reframe(tmp_path / "a", *ABLATION, *GRIDS, *few, *wrong, **of_oag)
     assert both.code == 1
     assert "the run failed: The loss became" in both.out

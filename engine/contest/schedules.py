@@ -1,24 +1,31 @@
-"""Check what a comparison of schedules is asked to do, as far as that can be before anything starts. No torch."""
+"""Contest of a pipeline's schedules: how long a step takes, and how long each stage is idle.
+
+Checks that need no process are here, without torch; played_schedules.py carries the contest out.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from cyclopts import Group, Parameter
 
+from engine.contest.rounds import CheckedContest, Rounds
 from engine.errors import UsageError
 from engine.footprint.allowed import settled
 from engine.footprint.fit import check_memory
 from engine.footprint.memory import Footprint
+from engine.loading import loading
 from engine.overlap.flags import Overlap
 from engine.overlap.tasks import StepSchedule
 from engine.pipeline.options import PipelineOptions, ScheduleName
 from engine.pipeline.registry import AUTO, NAMES, ScheduleChoice
-from engine.training.ablation import CheckedTurns, Turns, with_turns
-from engine.training.checks import CheckedRun, Kind, checked
+from engine.training.checks import CheckedRun, ContestSetup, Kind, checked
 from engine.training.config import RunConfig, TrainConfig
 from engine.training_record import Training
+
+if TYPE_CHECKING:
+    from engine.result.contest import Contest
 
 BASE: ScheduleName = "1f1b"
 """All others are compared with this schedule."""
@@ -37,7 +44,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 @Parameter(name="*", group=DISTURBED)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbance:
-    """It says what is made slower on purpose, under all schedules. Raises UsageError for negative numbers."""
+    """What is made slower on purpose, under all schedules. Raises UsageError for negative numbers."""
 
     slow_stage: Annotated[int | None, Parameter(metavar="STAGE")] = None
     """one that computes longer, counted from 0"""
@@ -53,32 +60,45 @@ class Disturbance:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedSchedules(CheckedTurns):
-    """It is a comparison of these schedules, BASE first. trainings: of each, which differ by the cut at most.
-
-    auto: the one that --schedule auto takes, if that is among them. drawn: whether the result has the tasks of a step
-    of each.
-    """
+class CheckedSchedules(CheckedContest):
+    """Contest of these schedules, BASE first."""
 
     kind: ClassVar[Kind] = "pipeline"
     choices: tuple[ScheduleChoice, ...] = ()
     trainings: tuple[Training, ...] = ()
+    """Training of each, which differ by the cut at most."""
     auto: ScheduleChoice | None = None
+    """The one that --schedule auto takes, if that is among them."""
     disturbance: Disturbance = Disturbance()
     drawn: bool = False
+    """Whether the result has the tasks of a step of each."""
 
     def as_options(self) -> dict[str, Any]:
-        """Give every option as it came out (CheckedRun.as_options)."""
+        """Return every option as it came out (CheckedRun.as_options)."""
         own = {"schedules": [str(choice) for choice in self.choices], "drawn": self.drawn}
-        return CheckedTurns.as_options(self) | own | asdict(self.disturbance)
+        return CheckedContest.as_options(self) | own | asdict(self.disturbance)
+
+    def compare(self, setup: ContestSetup) -> "Contest":
+        """Measure every schedule. Collective. Raises Diverged."""
+        with loading():
+            from engine.contest.played_schedules import compare_schedules
+
+        return compare_schedules(self, setup)
 
 
 def checked_schedules(
-    config: RunConfig, overlap: Overlap, names: Sequence[str], turns: Turns, disturbance: Disturbance,
-    ranks: int, *, drawn: bool,
-) -> tuple[CheckedSchedules, list[str]]:  # fmt: skip
-    """Check the comparison of schedules of these names, or else of all that can be, with BASE; and say in a sentence
-    each what is left out. Raises UsageError.
+    config: RunConfig,
+    overlap: Overlap,
+    ranks: int,
+    rounds: Rounds,
+    names: Sequence[str],
+    disturbance: Disturbance = Disturbance(),
+    *,
+    drawn: bool = False,
+) -> tuple[CheckedSchedules, list[str]]:
+    """Check the contest of schedules of these names, or else of all that can be, with BASE.
+
+    Also return a sentence for each that is left out. Raises UsageError.
     """
     if config.pipeline.schedule != AUTO:
         raise UsageError(
@@ -97,12 +117,9 @@ def checked_schedules(
     if drawn and count > MOST_DRAWN:
         left_out.append(f"The timeline is left out: a step has about {count:,} tasks, of which no picture tells much.")
         drawn = False
-    whole = with_turns(run.config, turns, len(found))
-    comparison = CheckedSchedules(
-        whole, run.training, run.grid, run.dataset, pretrained=run.pretrained, turns=turns, choices=tuple(found),
-        trainings=tuple(found.values()), auto=auto, disturbance=disturbance, drawn=drawn,
-    )  # fmt: skip
-    return comparison, left_out
+    own = {"choices": tuple(found), "trainings": tuple(found.values()), "auto": auto}
+    contest = CheckedSchedules.of(run, rounds, len(found), **own, disturbance=disturbance, drawn=drawn)
+    return contest, left_out
 
 
 def _possible(
@@ -160,7 +177,7 @@ def _check_room(run: CheckedRun, training: Training, others: Sequence[Training])
 
 
 def _options(options: PipelineOptions, name: str) -> PipelineOptions:
-    """Give the options of one schedule: of limits and chunks those that it takes."""
+    """Return the options of one schedule: of limits and chunks those that it takes."""
     driven = name.startswith("message-driven")
     return PipelineOptions(
         schedule=name,  # type: ignore[arg-type]

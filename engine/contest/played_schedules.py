@@ -1,4 +1,4 @@
-"""Schedules of a pipeline take turns in the same processes: how long a step takes, and how long each stage is idle.
+"""Schedules of a pipeline take turns: how long a step takes, and how long each stage is idle.
 
 Those of the same cut train one model, and the schedule changes between steps; another cut, which interleaved has, is a
 model of its own. Ranks begin each step together, so that the clocks of stages agree. What a simulation of all stages
@@ -15,19 +15,18 @@ from statistics import mean, median
 import torch
 
 from engine.comm.funnel import Comm
+from engine.contest.rounds import Side, take_rounds
+from engine.contest.schedules import CheckedSchedules
+from engine.contest.watched_runner import Carried, WatchedRunner, carried_out
 from engine.grid import CUTTING_STAGES, HOLDING
 from engine.overlap.tasks import Direction, StepSchedule
 from engine.pipeline.cut import Cut
 from engine.pipeline.simulation import Times, Transit, play
 from engine.result import metrics
-from engine.result.pipeline import PlayedTask, ScheduleTurns, StageTurns
+from engine.result.contest import Contest, PlayedTask, ScheduleSide, StageTimes
+from engine.training.checks import ContestSetup
 from engine.training.gathered import breakdown
-from engine.training.iterations import Measurements
-from engine.training.rounds import Side, take_rounds
-from engine.training.schedules import CheckedSchedules
 from engine.training.trainer import Trainer
-from engine.training.watched import Carried, WatchedRunner, carried_out
-from engine.training_record import Training
 
 log = logging.getLogger(__name__)
 
@@ -36,17 +35,18 @@ DIRECTIONS = tuple(Direction)
 
 @dataclass(slots=True, kw_only=True)
 class _Side(Side):
-    """It is a schedule. steps: its counted ones, as this rank carried them out. idle_s: of each of them, in which this
-    rank waited for other stages. peak_bytes: on a device.
-    """
+    """Schedule."""
 
     schedule: StepSchedule
     runner: WatchedRunner
     steps: list[list[Carried]] = field(default_factory=list)
+    """Counted steps, as this rank carried them out."""
     idle_s: list[float] = field(default_factory=list)
+    """Seconds of each of them in which this rank waited for other stages."""
     held: int = 0
     pending: int = 0
     peak_bytes: int = 0
+    """On a device."""
 
     def begin(self) -> None:
         self.runner.schedule = self.schedule
@@ -67,59 +67,51 @@ class _Side(Side):
 
 @dataclass(frozen=True, slots=True)
 class StageMeans:
-    """It is what one stage's steps come to, in seconds. idle_s, work_s: of each step, by round. rest_s: what is neither
-    a task nor a wait, on average.
-    """
+    """What one stage's steps come to, in seconds."""
 
     rest_s: float
+    """What is neither a task nor a wait, on average."""
     task_s: dict[Direction, float]
     held: int = 0
     pending: int = 0
     peak_bytes: int = 0
     idle_s: tuple[tuple[float, ...], ...] = ()
+    """Of each step, by round, like work_s."""
     work_s: tuple[tuple[float, ...], ...] = ()
     tasks: tuple[PlayedTask, ...] = ()
 
     @property
     def mean_idle_s(self) -> float:
-        """Give that of a step."""
+        """Mean idle seconds of a step."""
         return mean(chain.from_iterable(self.idle_s))
 
 
-def compare_schedules(
-    run: CheckedSchedules,
-    first: Trainer,
-    make: Callable[[Training], Trainer],
-    measurements: Measurements,
-    *,
-    began: float,
-) -> tuple[ScheduleTurns, ...]:
-    """Measure every schedule. Collective. first: the trainer of run.training. make: makes one of another cut.
-    measurements, began: as take_rounds() takes them. Raises Diverged.
-    """
+def compare_schedules(run: CheckedSchedules, setup: ContestSetup) -> Contest:
+    """Measure every schedule. Collective. Raises Diverged."""
+    first = setup.trainer
     trainers: dict[Cut, Trainer] = {run.training.staged(run.grid).cut: first}
     sides = []
     for choice, training in zip(run.choices, run.trainings, strict=True):
         staged = training.staged(run.grid)
-        trainer = trainers.get(staged.cut) or trainers.setdefault(staged.cut, make(training))
+        trainer = trainers.get(staged.cut) or trainers.setdefault(staged.cut, setup.make(training, first.comm))
         if not isinstance(runner := trainer.runner, WatchedRunner):
             runner = WatchedRunner(trainer.model, staged.schedule, run.disturbance, training.seed)
             trainer.runner = runner
         recording = trainer.recorder.new_recording()
         sides.append(_Side(str(choice), trainer, recording, schedule=staged.schedule, runner=runner))
-    take_rounds(sides, run.turns, measurements, began=began)
+    take_rounds(sides, run.rounds, setup)
     passes = run.training.passes(run.grid)
-    found = tuple(
-        _measured(side, sides[0], passes, drawn=run.drawn).model_copy(update={"auto": choice == run.auto})
-        for choice, side in zip(run.choices, sides, strict=True)
-    )
+    found = []
+    for choice, side in zip(run.choices, sides, strict=True):
+        measured = _measured(side, sides[0], passes, drawn=run.drawn)
+        found.append(measured.model_copy(update={"auto": choice == run.auto}))
     for one in found:
         log.info("%s", describe(one))
-    return found
+    return Contest(base=sides[0].name, sides=tuple(found))
 
 
-def _measured(side: _Side, base: _Side, passes: int, *, drawn: bool) -> ScheduleTurns:
-    """Give what a side's turns come to. Collective."""
+def _measured(side: _Side, base: _Side, passes: int, *, drawn: bool) -> ScheduleSide:
+    """Return what a side's turns come to. Collective."""
     comm, step_s = side.trainer.comm, side.recording.time_s / side.recording.steps
     at = _typical(comm, side)
     stages = _stages(comm, side, at if drawn else None)
@@ -127,16 +119,13 @@ def _measured(side: _Side, base: _Side, passes: int, *, drawn: bool) -> Schedule
     idle, simulated_s = simulated(side.schedule, passes, stages, rest_s)
     peak_bytes = max(stage.peak_bytes for stage in stages)
     taken = breakdown(comm, side.recording, None)
-    return ScheduleTurns(
-        schedule=side.name,
-        rounds_s=tuple(side.rounds_s),
-        time_per_iteration_s=side.time_s,
-        over_1f1b=None if side is base else side.over(base),
+    return ScheduleSide(
+        **side.times(base),
         idle_share=mean(metrics.idle_share(stage.mean_idle_s, step_s) for stage in stages),
         simulated_idle_share=mean(idle),
         simulated_s=simulated_s,
         stages=tuple(
-            StageTurns(
+            StageTimes(
                 idle_share=metrics.idle_share(stage.mean_idle_s, step_s),
                 simulated_idle_share=share,
                 task_s={direction.value: time_s for direction, time_s in stage.task_s.items()},
@@ -157,7 +146,7 @@ def _measured(side: _Side, base: _Side, passes: int, *, drawn: bool) -> Schedule
 def simulated(
     schedule: StepSchedule, passes: int, stages: Sequence[StageMeans], rest_s: float
 ) -> tuple[list[float], float]:
-    """Give the idle share of each stage, and the seconds of a step, where each task takes its mean time on its stage
+    """Return the idle share of each stage, and the seconds of a step, where each task takes its mean time on its stage
     and messages take none.
     """
     times = Times(lambda stage, task: stages[stage].task_s[task.direction], lambda stage, task: Transit(0.0, 0.0))
@@ -229,9 +218,9 @@ def _played(numbers: Sequence[float]) -> PlayedTask:
     return f"{DIRECTIONS[direction].value[0].upper()}{number}{part}", numbers[3], numbers[4]
 
 
-def describe(turns: ScheduleTurns) -> str:
+def describe(side: ScheduleSide) -> str:
     """Write one line for a person who waits."""
-    line = f"{turns.label:<36} {turns.time_per_iteration_s:8.3f} s a step"
-    if turns.over_1f1b is not None:
-        line += f"  {turns.over_1f1b} of 1f1b"
-    return f"{line}  {turns.idle_share:.1%} idle, {turns.simulated_idle_share:.1%} simulated"
+    line = f"{side.label:<36} {side.time_per_iteration_s:8.3f} s a step"
+    if side.over_base is not None:
+        line += f"  {side.over_base} of 1f1b"
+    return f"{line}  {side.idle_share:.1%} idle, {side.simulated_idle_share:.1%} simulated"

@@ -1,4 +1,4 @@
-"""A runner that is watched tells when each of its tasks began and ended, and may be made slower on purpose.
+"""Runner that notes when each of its tasks began and ended, and may be made slower on purpose.
 
 Between its tasks a stage waits for a message, in a phase of the step of its own. What makes it slower is asleep before
 a task's message leaves, or at the end of a task that sends none, so that it takes the stage's time as work does.
@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from engine.comm.funnel import Comm
+from engine.contest.schedules import Disturbance
 from engine.overlap.tasks import Direction, StepSchedule, Task
 from engine.parallel.link import Link, Shapes
 from engine.parallel.model import ParallelModel
 from engine.parallel.runner import Mark, MicroBatch, Runner
-from engine.training.schedules import Disturbance
 
 BETWEEN = "message"
-"""This phase of a step is between tasks."""
+"""Phase of a step between tasks."""
 
 
 class Carried(NamedTuple):
-    """It is a task that was carried out, in seconds from the start of the step."""
+    """Task that was carried out, in seconds from the start of the step."""
 
     task: Task
     start_s: float
@@ -40,15 +40,17 @@ def carried_out(tasks: Iterable[Task], marks: Sequence[tuple[str, float]]) -> li
 
 
 class WatchedRunner(Runner):
-    """It drives a model's steps by a schedule that may change between them. tasks: of the last step, in their order.
+    """Driver of a model's steps by a schedule that may change between them.
 
-    seed: of the delays, which are the same for all ranks of a stage.
+    tasks: of the last step, in their order. seed: of the delays, which are the same for all ranks of a stage.
     """
 
     def __init__(self, model: ParallelModel, schedule: StepSchedule, disturbance: Disturbance, seed: int) -> None:
         super().__init__(model, schedule)
         self.tasks: list[Task] = []
-        self._seed, self._steps, self._delays_s = seed, 0, disturbance.delays_s
+        self._seed = seed
+        self._steps = 0
+        self._delays_s = disturbance.delays_s
         self._slow_by = disturbance.slow_by if self._stage == disturbance.slow_stage else 0.0
         self._mark: Mark = lambda _: None
         self._working = False
@@ -100,7 +102,7 @@ class WatchedRunner(Runner):
 
 
 class _WatchedLink(Link):
-    """It tells when a task's message has come, and when one is to leave."""
+    """Link that calls when a task's message has come, and when one is to leave."""
 
     def __init__(
         self,

@@ -1,0 +1,33 @@
+"""Sides take turns, round by round, so that whatever disturbs a machine for longer than a round disturbs all alike."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+Side = TypeVar("Side")
+Order = Callable[[int, Sequence[Side]], Sequence[Side]]
+"""Gives the sides in the order of the round of a number, counted from 0."""
+
+
+def take_turns(
+    sides: Sequence[Side], rounds: int, order: Order[Side], begin: Callable[[int], bool] = lambda number: True
+) -> Iterator[tuple[int, Side]]:
+    """Yield each side's turn with its round's number, counted from 0.
+
+    begin: called before each round; where it returns False, that round and all later ones are left out.
+    """
+    for number in range(rounds):
+        if not begin(number):
+            return
+        for side in order(number, sides):
+            yield number, side
+
+
+def drawn(drawing: random.Random) -> Callable[[int, Sequence[Side]], Sequence[Side]]:
+    """Return an order that is drawn anew for each round; the same seed draws the same on all ranks."""
+    return lambda number, sides: drawing.sample(sides, len(sides))
+
+
+def alternating(number: int, sides: Sequence[Side]) -> Sequence[Side]:
+    """Return the sides as they are, and the other way round in every other round."""
+    return sides if number % 2 == 0 else sides[::-1]

@@ -1,0 +1,136 @@
+"""Schema of a contest: sides that took turns in one job, round by round, each compared with one of them, the base."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from engine.result.grid_text import GridText
+from engine.result.ratio import Ratio
+from engine.result.step import Breakdown, Collective, MachineUsage, Timeline
+from engine.schema import Record
+
+PlayedTask = tuple[str, float, float]
+"""A task's letter and micro-batch, such as F3, B0 and W12, of a second chunk F3.1; its start and end in seconds."""
+
+
+class ContestSide(Record):
+    """One side of a contest."""
+
+    name: str
+    rounds_s: tuple[tuple[float, ...], ...]
+    """Seconds of each counted step, by round."""
+    time_per_iteration_s: float
+    over_base: Ratio | None = None
+    """Its time by that of the base, paired by round; absent for the base itself."""
+
+
+class OverlapSide(ContestSide):
+    """Overlap flags, compared with none."""
+
+    kind: Literal["overlap"] = "overlap"
+    share_of_greatest_gain: float | None = None
+    """As metrics/overlap.py defines it; absent for none."""
+    prefetch_bytes: int = 0
+    """As in Memory, like the next two."""
+    cached_blocks: int = 0
+    cache_bytes: int = 0
+    collectives: tuple[Collective, ...] = ()
+    breakdown: Breakdown | None = None
+    timeline: Timeline | None = None
+
+
+class StageTimes(Record):
+    """One stage under one schedule, as the mean of its counted steps."""
+
+    idle_share: float
+    """Part of a step in which the stage waits for other stages, at the step's end included."""
+    simulated_idle_share: float
+    """The same in a simulation in which each task takes its mean time on its stage, and a message none."""
+    task_s: dict[str, float]
+    """That mean time, by direction."""
+    most_held: int
+    """Most passes whose backward was still to come."""
+    most_pending: int
+    """Most passes whose weight task was still to come."""
+    tasks: tuple[PlayedTask, ...] = ()
+    """Tasks of the step with the median time, from its start, which is that of all stages; absent unless asked for."""
+    idle_s: tuple[tuple[float, ...], ...] = ()
+    """Seconds of each counted step, by round, of waiting for other stages; absent in older results, like work_s."""
+    work_s: tuple[tuple[float, ...], ...] = ()
+    """Seconds of each counted step, by round, of carrying out tasks."""
+
+
+class ScheduleSide(ContestSide):
+    """Schedule of a pipeline, compared with 1F1B."""
+
+    kind: Literal["schedule"] = "schedule"
+    auto: bool = False
+    """Whether --schedule auto takes it."""
+    idle_share: float
+    """Mean over stages, like simulated_idle_share."""
+    simulated_idle_share: float
+    simulated_s: float
+    """Seconds of a simulated step, in which all that isn't a task takes as long as was measured."""
+    stages: tuple[StageTimes, ...]
+    drawn_s: float | None = None
+    """Seconds of the step whose tasks the stages have."""
+    peak_bytes: int | None = None
+    """The most that was allocated on any rank's device during its turns; absent on processors, where nothing tells."""
+    machine: MachineUsage | None = None
+    """What its ranks take of a machine, where they compute on processors."""
+
+    @property
+    def label(self) -> str:
+        """Name for a person."""
+        return f"{self.name} (auto)" if self.auto else self.name
+
+
+class GridSide(ContestSide):
+    """Grid with its micro-batch and, with stages, its schedule, compared with the first one."""
+
+    kind: Literal["grid"] = "grid"
+    grid: GridText
+    micro_batch: int
+    """Sequences that a rank takes at once."""
+    schedule: str | None = None
+    """Schedule of a grid with stages."""
+    exposed_s: dict[str, float]
+    """What a rank waits for in a step, by axis, the mean of all ranks."""
+    predicted_s: float | None = None
+    """Predicted seconds of a step, where the plan chose the grids."""
+
+
+class Contest(Record):
+    """Sides of one kind that took turns in the same processes."""
+
+    base: str
+    """Name of the side that the others are compared with."""
+    sides: tuple[Annotated[OverlapSide | ScheduleSide | GridSide, Field(discriminator="kind")], ...]
+
+
+def migrated(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a result of version 1 to 5 with its contest as version 6 has it.
+
+    Each kind had a list of its own: variants with `overlap` and `over_none`, schedules with `schedule` and
+    `over_1f1b`, grids with `over_first`.
+    """
+    found = dict(data)
+    for key, kind, name, ratio in (
+        ("variants", "overlap", "overlap", "over_none"),
+        ("schedules", "schedule", "schedule", "over_1f1b"),
+        ("grids", "grid", None, "over_first"),
+    ):
+        sides = found.pop(key, None)
+        if isinstance(sides, list) and sides:
+            listed = [_renamed(side, kind, name, ratio) for side in sides]
+            base = {"overlap": "none", "schedule": "1f1b"}.get(kind, listed[0].get("name"))
+            found["contest"] = {"base": base, "sides": listed}
+    return found
+
+
+def _renamed(side: object, kind: str, name: str | None, ratio: str) -> dict[str, Any]:
+    """Return a side of an older result under today's keys; keys that aren't there are named by the schema's error."""
+    own = dict(side) if isinstance(side, dict) else {}
+    words = [own.get("grid"), own.get("micro_batch"), own.get("schedule")]
+    called = ",".join(str(word) for word in words if word is not None) if name is None else own.pop(name, None)
+    return {"kind": kind, "name": called, "over_base": own.pop(ratio, None), **own}
