@@ -27,7 +27,7 @@ def ratios(
             label(row), row["low"], row["high"], row["of_medians"], ratio=row["ratio"], least=row["of_medians_low"],
             most=row["of_medians_high"], target=float(row["target"] or "nan"),
             colour=COLOURS.get(row["verdict"], "muted"), notes=_notes(row, beside) if row["jobs"] else ("",) * 4,
-            missing="failed" if row["failed"] else "not held",
+            missing="failed" if row["failed"] else "not run",
         )
         for _, row in shown.iterrows()
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics, peers
-from engine.result.peers import Measured, Peaks, Work
+from engine.result.peers import Peaks, PeerContest, Work
 from reports.contests import CONTEST, UNEQUAL
 from reports.jobs import fields
 from reports.text import number
@@ -32,7 +32,7 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
     lost or undecided; standing: of the target, met, missed or undecided, "" without one. of_medians:
     metrics.ratio_of_medians, its extremes over jobs of_medians_low and _high. ours_s, peer_s: medians over all steps.
     losses, norms: the largest difference of any. changed: of how many shapes the tuner changed the products, NaN where
-    nothing was tuned. jobs, rounds: of all together; failed: of how many commands it failed. NaN, and "not held", where
+    nothing was tuned. jobs, rounds: of all together; failed: of how many commands it failed. NaN, and "not run", where
     no job ended well. What a side does in a second (in images where the network sees them, of_images), its shares of
     the peaks and its memory: as in engine.result.peers; memory_ratio: metrics.memory_ratio. grid_is: who chose the
     engine's grid, as the suite says it.
@@ -46,7 +46,7 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_one_network(points: pd.DataFrame) -> pd.DataFrame:
-    """Select what a headline counts: contests whose sides had the same network, and those that were not held."""
+    """Select what a headline counts: contests whose sides had the same network, and those that were not run."""
     return points[(points["network"] != UNEQUAL) | (points["jobs"] == 0)]
 
 
@@ -58,7 +58,7 @@ def most_held(points: pd.DataFrame, by: Sequence[str], most: int) -> list[pd.Dat
 
 def _point(rows: pd.DataFrame) -> dict[str, Any]:
     last = rows.sort_values("end", kind="stable").iloc[-1]
-    jobs = [job for measured in rows["measured"] for job in measured]
+    jobs = [job for contests in rows["contests"] for job in contests]
     known = {
         key: last[key] for key in (*CONTEST, "peer_is", "tolerance", "does", "peer_versions", "grid_is", "of_images")
     }
@@ -91,13 +91,13 @@ def _speeds(rows: pd.DataFrame, point: Mapping[str, Any]) -> dict[str, Any]:
     return speeds
 
 
-def _memory(jobs: Sequence[Measured]) -> dict[str, float]:
+def _memory(jobs: Sequence[PeerContest]) -> dict[str, float]:
     ours, peer = (math.nan if taken is None or taken <= 0 else float(taken) for taken in peers.peak_bytes(jobs))
     return {"ours_bytes": ours, "peer_bytes": peer, "memory_ratio": metrics.memory_ratio(ours, peer)}
 
 
-def _figures(jobs: Sequence[Measured], target: str) -> dict[str, Any]:
-    none = dict.fromkeys(_FIGURES, math.nan) | {"verdict": "not held", "standing": "", "jobs": 0, "rounds": 0}
+def _figures(jobs: Sequence[PeerContest], target: str) -> dict[str, Any]:
+    none = dict.fromkeys(_FIGURES, math.nan) | {"verdict": "not run", "standing": "", "jobs": 0, "rounds": 0}
     jobs = [job for job in jobs if _is_timed(job)]
     if not jobs:
         return none
@@ -121,11 +121,11 @@ def _figures(jobs: Sequence[Measured], target: str) -> dict[str, Any]:
     }
 
 
-def _is_timed(job: Measured) -> bool:
+def _is_timed(job: PeerContest) -> bool:
     """Say whether both sides have times, of as many rounds, that a clock can show."""
     sides = (job.ours, job.peer)
-    return len(job.ours.wall_s) == len(job.peer.wall_s) > 0 and all(
-        all(side.wall_s) and _positive(peers.steps(side)) for side in sides
+    return len(job.ours.rounds_s) == len(job.peer.rounds_s) > 0 and all(
+        all(side.rounds_s) and _positive(peers.steps(side)) for side in sides
     )
 
 

@@ -1,4 +1,4 @@
-"""Tables of contests that the pages of contests share: all that was measured, what failed, what was not held, and where
+"""Tables of contests that the pages of contests share: all that was measured, what failed, what was not run, and where
 each comes from.
 """
 
@@ -93,7 +93,7 @@ def settings(table: pd.DataFrame) -> list[Table]:
 
 def provenance(table: pd.DataFrame, name: str = "provenance") -> Table:
     """List every contest of every command, newest first."""
-    data = table.sort_values("end", ascending=False, kind="stable").assign(jobs=table["measured"].map(len))
+    data = table.sort_values("end", ascending=False, kind="stable").assign(jobs=table["contests"].map(len))
     keys = "start end status peer grid network system partition model dtype jobs warmup steps_per_round load"
     columns = columns_of(keys, ORIGIN)
     return Table("Provenance of every contest", columns, data, name)

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from engine.result.peers import Asked, Compared, Measured, Peaks, PeersResult
+from engine.result.peers import Asked, ContestResult, Peaks, PeerContest, PeersResult
 from reports import origin
 from reports.jobs import as_others, with_moments
 from reports.load import Contests
@@ -32,13 +32,13 @@ ONE_AFTER_THE_OTHER, AT_ONCE = "one after the other", "at once"
 TOLERANCE_OF_VERSION_1 = 1e-4
 COLUMNS = [
     *dict.fromkeys((*CONTEST, *origin.COLUMNS)),
-    *("peer_is", "status", "reason", "measured", "compared", "losses", "norms", "tolerance", "memory_max", "load"),
+    *("peer_is", "status", "reason", "contests", "compared", "losses", "norms", "tolerance", "memory_max", "load"),
     *("warmup", "steps_per_round", "work", "peaks", "does", "peer_versions", "grid_is", "settings", "of_images"),
 ]
 
 
 def frame(found: Sequence[Contests]) -> pd.DataFrame:
-    """Make one row a contest of a command; measured: a tuple of jobs, empty for one that failed or was not held.
+    """Make one row a contest of a command; contests: a tuple of jobs, empty for one that failed or was not run.
 
     status: ok, failed, or missing for one that can't be held on that machine; the reason says why.
     """
@@ -105,10 +105,10 @@ def _asked(contest: Asked) -> dict[str, Any]:
 
 
 def _not_held(status: str, reason: str) -> dict[str, Any]:
-    return {"status": status, "reason": clean(reason), "measured": (), "load": math.nan, "apart": ""}
+    return {"status": status, "reason": clean(reason), "contests": (), "load": math.nan, "apart": ""}
 
 
-def _held(contest: Compared, result: PeersResult) -> dict[str, Any]:
+def _held(contest: ContestResult, result: PeersResult) -> dict[str, Any]:
     """Whether its sides came one after the other was an option of the whole command before memory decided it."""
     apart = contest.apart or result.case.get("apart") is True
     equality, memory = contest.equality, contest.memory
@@ -116,8 +116,8 @@ def _held(contest: Compared, result: PeersResult) -> dict[str, Any]:
         equal = (equality.steps, equality.losses, equality.gradient_norms, equality.tolerance)
     else:  # version 1 kept losses only
         equal = (
-            min((len(job.ours.losses) for job in contest.measured), default=0),
-            max(map(_losses, contest.measured), default=math.nan),
+            min((len(job.ours.losses) for job in contest.jobs), default=0),
+            max(map(_losses, contest.jobs), default=math.nan),
             math.nan,
             TOLERANCE_OF_VERSION_1,
         )
@@ -126,22 +126,22 @@ def _held(contest: Compared, result: PeersResult) -> dict[str, Any]:
         "apart": ONE_AFTER_THE_OTHER if apart else AT_ONCE,
         "status": "ok",
         "reason": "",
-        "measured": contest.measured,
+        "contests": contest.jobs,
         **dict(zip(("compared", "losses", "norms", "tolerance"), equal, strict=True)),
-        "peer_versions": ", ".join(dict.fromkeys(_versions(job) for job in contest.measured)),
+        "peer_versions": ", ".join(dict.fromkeys(_versions(job) for job in contest.jobs)),
         "memory_max": max(memory.peak_bytes_per_rank, default=math.nan) if memory else math.nan,
         "load": contest.load,
     }
 
 
-def _versions(job: Measured) -> str:
+def _versions(job: PeerContest) -> str:
     """Return the versions of its packages, and what it had to do without."""
     named = [f"{clean(name, 40)} {clean(version, 40)}" for name, version in sorted(job.peer.versions.items())]
     lacked = [f"without {clean(name, 60)} ({clean(needs, 200)})" for name, needs in sorted(job.peer.without.items())]
     return ", ".join(named + lacked)
 
 
-def _losses(job: Measured) -> float:
+def _losses(job: PeerContest) -> float:
     return metrics.curve_difference(job.ours.losses, job.peer.losses)[0]
 
 

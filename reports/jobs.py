@@ -9,7 +9,7 @@ from reports.text import clean, number, positive, titled
 
 
 def as_others(table: pd.DataFrame, column: str, keys: Sequence[str]) -> pd.DataFrame:
-    """Return the table with a column filled where a job that failed, or was not held, left it empty.
+    """Return the table with a column filled where a job that failed, or was not run, left it empty.
 
     Such a job counts with those that ended well and agree with it in these keys, where those all recorded the same.
     """

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from engine.result.contest import ContestSide, GridSide, OverlapSide, ScheduleSide
+from engine.result.contest import GridSide, OverlapSide, ScheduleSide, TrainingSide
 from engine.result.ratio import Ratio
 from engine.result.schema import Result
 from engine.result.step import Timeline
@@ -44,7 +44,7 @@ class Sides:
     """Rows (side, axis, exposed_s, hidden_s) of overlaps."""
     rounds: Mapping[int, tuple[float, ...]]
     """By the index of the table, seconds of each round: the median of its steps, NaN for a round that has none."""
-    records: Mapping[int, ContestSide]
+    records: Mapping[int, TrainingSide]
     """By the index of the table, what the result has of the side."""
 
     def of(self, runs: pd.DataFrame) -> "Sides":

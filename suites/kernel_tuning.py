@@ -177,7 +177,7 @@ class TunedStep(OfOneRank):
 
     def judge(self) -> None:
         contests = self.record["comparisons"]
-        untuned = [job for contest in contests for job in contest["measured"] if job.get("tuning") is None]
+        untuned = [job for contest in contests for job in contest["jobs"] if job["tuning"] is None]
         if len(contests) != 1 or untuned:
             raise SanityError(f"{len(contests)} contests, {len(untuned)} untuned: it should be one, and tuned")
 

@@ -78,7 +78,7 @@ class SingleDevice(OfSeries, EngineTest):
         found: Figures = {}
         for contest in self.result.comparisons:
             ours, peers = _speed(self.result, contest.ours_median_s), _speed(self.result, contest.peer_median_s)
-            our_bytes, peer_bytes = peak_bytes(contest.measured)
+            our_bytes, peer_bytes = peak_bytes(contest.jobs)
             pair, peer = contest.paired, contest.peer
             assert pair is not None
             found |= {

@@ -158,7 +158,7 @@ class Judge:
     def _contest(self, results: Sequence[peers.PeersResult], training: Training) -> list[Finding]:
         model = training.choice.resolve().name
         asked = results[-1].contests[0]
-        measured = [job for result in results for held in result.comparisons for job in held.measured]
+        measured = [job for result in results for held in result.comparisons for job in held.jobs]
         if not measured:
             return [
                 Finding(name=f"step by that of {asked.peer}, {model}", status="not run", sentence=asked.missing or "")
@@ -191,7 +191,7 @@ class Judge:
             found += [self._speed(results[-1], measured, training), self._planned(ours, training, model)]
         return found
 
-    def _speed(self, result: peers.PeersResult, measured: Sequence[peers.Measured], training: Training) -> Finding:
+    def _speed(self, result: peers.PeersResult, measured: Sequence[peers.PeerContest], training: Training) -> Finding:
         """Give the rate beside a peer, whose memory may leave room for fewer sequences at once: it is only reported."""
         assert result.work is not None
         model = training.choice.resolve().name

@@ -1,7 +1,7 @@
 """Write what a person reads of a training, and of what took turns. No torch."""
 
 from engine.cli.written import columns, facts, size
-from engine.result.contest import ContestSide, GridSide, OverlapSide, ScheduleSide
+from engine.result.contest import GridSide, OverlapSide, ScheduleSide, TrainingSide
 from engine.result.schema import Result
 
 
@@ -63,7 +63,7 @@ def _grids(result: Result) -> str:
     return columns(("grid", "micro-batch", "schedule", "step, ms", "by that of the first", "predicted, ms"), rows)
 
 
-def _row(side: ContestSide, name: str | None = None) -> tuple[str, str, str]:
+def _row(side: TrainingSide, name: str | None = None) -> tuple[str, str, str]:
     """Write what every side of a contest has."""
     return side.name if name is None else name, f"{1e3 * side.time_per_iteration_s:.1f}", str(side.over_base or "")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from cyclopts import Group, Parameter
 
 from engine.errors import UsageError
-from engine.measure.rounds import drawn, take_turns
+from engine.measure.rounds import shuffled, take_turns
 from engine.progress import RENEWED
 from engine.training.checks import CheckedRun, ContestSetup
 from engine.training.config import RunConfig, TrainConfig
@@ -155,7 +155,7 @@ def take_rounds(sides: Sequence[Side], rounds: Rounds, setup: ContestSetup) -> N
         log.warning("only %d of %d rounds: another would end after --end-within", number, rounds.rounds)
         return False
 
-    order = drawn(random.Random(first.training.seed))
+    order = shuffled(random.Random(first.training.seed))
     for number, side in take_turns(sides, rounds.rounds, order, begin):
         first.recorder.record_into(side.recording)
         times = _take(side, rounds.steps, setup, warmup=False)

@@ -23,7 +23,7 @@ def take_turns(
             yield number, side
 
 
-def drawn(drawing: random.Random) -> Callable[[int, Sequence[Side]], Sequence[Side]]:
+def shuffled(drawing: random.Random) -> Callable[[int, Sequence[Side]], Sequence[Side]]:
     """Return an order that is drawn anew for each round; the same seed draws the same on all ranks."""
     return lambda number, sides: drawing.sample(sides, len(sides))
 

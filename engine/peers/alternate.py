@@ -18,6 +18,7 @@ from engine.errors import ContactError
 from engine.grid import Grid
 from engine.layers.compiled import compiles
 from engine.measure.recorder import Recorder
+from engine.measure.rounds import alternating, take_turns
 from engine.peers.comparison import TOLERANCES, Case, Comparison
 from engine.peers.environments import ROOT
 from engine.peers.equality import check_equal
@@ -27,7 +28,7 @@ from engine.peers.peer import Peer, StepMetrics
 from engine.peers.timed_side import LocalSide, on_batches
 from engine.peers.watchdog import At, Fail, Turn, end, limited, nobody, timed, warm_up
 from engine.progress import RENEWED
-from engine.result.peers import NOTHING, SIDES, Measured, SideName
+from engine.result.peers import NOTHING, SIDES, PeerContest, SideName
 from engine.training.run import tuned
 from engine.training.stall import Stalled, watched
 
@@ -76,12 +77,12 @@ def peer_side(case: Case, comm: Comm, peer: Peer) -> Callable[[], StepMetrics]:
 def measure(
     comm: Comm, comparison: Comparison, case: Case, names: Sequence[SideName] = SIDES, launch: Launch = ALONE,
     at: At = nobody,
-) -> Measured:  # fmt: skip
+) -> PeerContest:  # fmt: skip
     """Warm the sides up, check that they train alike, and time them in turns; before, tune ours where the comparison
     asks for it. Collective.
 
     names: of the sides; of one that is left out nothing is measured. launch: this rank's. at: called with each turn.
-    Raises RunError if losses or gradient norms of the warm-up steps differ, Unavailable for a peer that can't be held
+    Raises RunError if losses or gradient norms of the warm-up steps differ, Unavailable for a peer that can't be run
     here.
     """
     here = "ours" in names and not comparison.checkout
@@ -115,13 +116,16 @@ def measure(
             sides[name] = build[name]()
         if len(sides) == len(SIDES):
             check_equal(comparison.name, sides["ours"].values, sides["peer"].values, TOLERANCES[case.precision])
-        for index in range(case.rounds):
+
+        def begin(index: int) -> bool:
             log.info("%s: round %d/%d", comparison.name, index + 1, case.rounds, extra=RENEWED)
-            for name in names if index % 2 == 0 else reversed(names):  # each goes first in every other round
-                comm.barrier()  # until which a rank is at the turn that others are still at
-                at(timed(name, comparison, case, index))
-                sides[name].take(case.steps)
+            return True
+
+        for index, name in take_turns(names, case.rounds, alternating, begin):
+            comm.barrier()  # until which a rank is at the turn that others are still at
+            at(timed(name, comparison, case, index))
+            sides[name].take(case.steps)
         at(end(case))
         measured = {name: sides[name].measured() if name in sides else NOTHING for name in SIDES}
     compiled = compiles(comm.device) if "ours" in names else None
-    return Measured(**measured, tuning=tuning, compiled=compiled)
+    return PeerContest.of(measured["ours"], measured["peer"], tuning, compiled)

@@ -5,7 +5,7 @@ from itertools import chain
 
 from engine.peers.comparison import TOLERANCES, Case, Comparison
 from engine.peers.equality import check_apart
-from engine.result.peers import SIDES, Measured, Side, SideName
+from engine.result.peers import SIDES, PeerContest, PeerSide, SideName
 
 
 def order_in_a_job(number: int) -> tuple[SideName, ...]:
@@ -24,22 +24,22 @@ def parts_in_a_launch(rounds: int) -> list[tuple[tuple[SideName, ...], int]]:
     return [*parts, (("ours",), later)] if later else parts
 
 
-def put_together(comparison: Comparison, case: Case, parts: Sequence[Measured]) -> Measured:
+def put_together(comparison: Comparison, case: Case, parts: Sequence[PeerContest]) -> PeerContest:
     """Join parts that each have one side. Raises RunError if losses or gradient norms differ anywhere."""
-    ours = [part for part in parts if part.ours.wall_s]
-    peers = [part.peer for part in parts if part.peer.wall_s]
+    ours = [part for part in parts if part.ours.rounds_s]
+    peers = [part.peer for part in parts if part.peer.rounds_s]
     for one in ours:
         for peer in peers:
-            check_apart(comparison.name, Measured(ours=one.ours, peer=peer), TOLERANCES[case.precision])
+            check_apart(comparison.name, PeerContest.of(one.ours, peer), TOLERANCES[case.precision])
     joined, first = _joined([one.ours for one in ours]), ours[0]
-    return Measured(ours=joined, peer=_joined(peers), tuning=first.tuning, compiled=first.compiled)
+    return PeerContest.of(joined, _joined(peers), first.tuning, first.compiled)
 
 
-def _joined(sides: Sequence[Side]) -> Side:
+def _joined(sides: Sequence[PeerSide]) -> PeerSide:
     """Join all rounds of a side, in their order, and take the most memory that it took."""
     return sides[0].model_copy(
         update={
-            "wall_s": tuple(chain.from_iterable(side.wall_s for side in sides)),
+            "rounds_s": tuple(chain.from_iterable(side.rounds_s for side in sides)),
             "cpu_s": tuple(chain.from_iterable(side.cpu_s for side in sides)),
             "peak_bytes": max((side.peak_bytes for side in sides if side.peak_bytes is not None), default=None),
         }

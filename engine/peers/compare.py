@@ -24,20 +24,20 @@ from engine.peers.comparison import TOLERANCES, Case, Comparison, Tolerance, Una
 from engine.peers.fit import room_here, settled
 from engine.peers.layout import PeerLayout, unsharded
 from engine.peers.memory import Room, SideBytes, side_bytes
-from engine.peers.ranks import HeldJob, run_ranks, take_part
+from engine.peers.ranks import Job, run_ranks, take_part
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON, another_commit
 from engine.peers.result_writer import ResultWriter, asked_fields
-from engine.result.metrics import paired_ratio, ratio_of_medians
+from engine.result.metrics import ratio_of_medians
 from engine.result.peers import (
     FEWEST_JOBS,
     SIDES,
     Asked,
-    Compared,
+    ContestResult,
     Equality,
     PeersResult,
     difference,
     paired,
-    rounds,
+    round_ratios,
     standing,
     steps,
     verdict,
@@ -80,7 +80,7 @@ def chosen(
 
 
 def kind_of_device(name: str, local_rank: int) -> DeviceKind:
-    """Decide for --device auto, cpu or cuda; whether a GPU is there is asked of what is held (check_devices)."""
+    """Decide for --device auto, cpu or cuda; whether a GPU is there is asked of what is run (check_devices)."""
     if name != "auto":
         return "cuda" if name == "cuda" else "cpu"
     return "cuda" if choose_device(name, local_rank).type == "cuda" else "cpu"
@@ -118,7 +118,7 @@ def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int)
         comparison.check(case.model)
         if isinstance(comparison.layout, Grid):
             check_grid(case.model, unsharded(comparison.layout), case.peer_batch)
-        elif comparison.layout is not None and comparison.knows(case.model):
+        elif comparison.layout is not None and comparison.supports(case.model):
             comparison.layout.for_batch(case.peer_batch).check(case.model, case.batch.sequences)
         check_grid(case.model, comparison.grid, case.batch)
         if ranks > 1 and comparison.grid.size != ranks:
@@ -167,7 +167,7 @@ def compare(
             jobs = [_next(joined)] if joined else [_job(comparison, settings, number) for number in range(case.jobs)]
         except Unavailable as lacking:
             if launch.rank == 0:
-                log.info("%s is not held: %s", comparison.name, lacking)
+                log.info("%s is skipped: %s", comparison.name, lacking)
                 result = writer.missing(comparison, str(lacking))
             continue
         except Exception as error:
@@ -177,7 +177,7 @@ def compare(
             continue
         found = compared(comparison, jobs, TOLERANCES[case.precision], load, side_bytes(comparison, case, device))
         log.info("%s on %s: paired ratio %s", comparison.name, comparison.grid, found.paired)
-        result = writer.held(found, jobs)
+        result = writer.add(found, jobs)
         measure_peak = False  # once is enough
     if joined is not None:
         next(joined, None)
@@ -186,7 +186,7 @@ def compare(
 
 
 def _ready(comparison: Comparison, case: Case, room: Room | None) -> Case | Unavailable:
-    """Give the case with what memory decides, where the room is known; or why the comparison can't be held."""
+    """Give the case with what memory decides, where the room is known; or why the comparison can't be run."""
     if reason := environments.lacking(comparison.library):
         return Unavailable(reason)
     if reason := comparison.lacking(case.model, recompute=case.checkpoint_group(comparison.grid)):
@@ -197,14 +197,14 @@ def _ready(comparison: Comparison, case: Case, room: Room | None) -> Case | Unav
         return lacking
 
 
-def _next(joined: Iterator[HeldJob | Unavailable]) -> HeldJob:
+def _next(joined: Iterator[Job | Unavailable]) -> Job:
     job = next(joined)
     if isinstance(job, Unavailable):
         raise job
     return job
 
 
-def _job(comparison: Comparison, case: Case, number: int) -> HeldJob:
+def _job(comparison: Comparison, case: Case, number: int) -> Job:
     """Hold the job of that number, counted from 0; only the first one measures the peak of matrix products.
 
     Of sides that are apart, each goes first in every other job. Raises RunError, Unavailable.
@@ -217,8 +217,8 @@ def _job(comparison: Comparison, case: Case, number: int) -> HeldJob:
         for name in order_in_a_job(number)
     }
     ours, peer = (halves[name] for name in SIDES)
-    measured = put_together(comparison, case, [ours.measured, peer.measured])
-    return replace(ours, measured=measured, memory=_most([ours.memory, peer.memory]), apart=True)
+    contest = put_together(comparison, case, [ours.contest, peer.contest])
+    return replace(ours, contest=contest, memory=_most([ours.memory, peer.memory]), apart=True)
 
 
 def _most(memories: Sequence[Memory]) -> Memory:
@@ -227,34 +227,31 @@ def _most(memories: Sequence[Memory]) -> Memory:
 
 
 def compared(
-    comparison: Comparison, jobs: Sequence[HeldJob], tolerance: Tolerance, load: float, needed: SideBytes | None = None
-) -> Compared:
+    comparison: Comparison, jobs: Sequence[Job], tolerance: Tolerance, load: float, needed: SideBytes | None = None
+) -> ContestResult:
     """Make the statistics of what rank 0 of each job measured. needed: by a rank, as memory.py has it."""
-    measured = tuple(job.measured for job in jobs)
-    times = [(steps(job.ours), steps(job.peer)) for job in measured]
-    processor_times = [(steps(job.ours, processor=True), steps(job.peer, processor=True)) for job in measured]
-    rounds_by_job = tuple(tuple(paired_ratio([pair]) for pair in pairs) for pairs in rounds(measured))
-    losses, norms = zip(*map(difference, measured), strict=True)
-    return Compared(
+    contests = tuple(job.contest for job in jobs)
+    times = [(steps(job.ours), steps(job.peer)) for job in contests]
+    processor_times = [(steps(job.ours, processor=True), steps(job.peer, processor=True)) for job in contests]
+    losses, norms = zip(*map(difference, contests), strict=True)
+    return ContestResult(
         **asked_fields(comparison, needed),
         apart=jobs[0].apart,
         ratio=ratio_of_medians(times),
         job_ratios=tuple(ratio_of_medians([job]) for job in times),
-        round_ratios=tuple(chain.from_iterable(rounds_by_job)),
-        rounds_by_job=rounds_by_job,
-        paired=paired(measured),
+        paired=paired(contests),
         cpu_ratio=ratio_of_medians(processor_times),
         ours_median_s=median(chain.from_iterable(ours for ours, _ in times)),
         peer_median_s=median(chain.from_iterable(peer for _, peer in times)),
         equality=Equality(
-            steps=len(measured[0].ours.losses),
+            steps=len(contests[0].ours.losses),
             losses=max(losses),
             gradient_norms=max(norms),
             tolerance=tolerance.losses,
             norm_tolerance=tolerance.norms,
         ),
         memory=_most([job.memory for job in jobs]),
-        measured=measured,
+        jobs=contests,
         load=load,
     )
 
@@ -270,17 +267,18 @@ def table(report: PeersResult) -> str:
         f"{'peer':<{wide}}{'grid':<9}{'ours s':>7}{'peer s':>9}  {'paired (interval)':<28}{'outcome':<11}"
         f"{'target':<16}{'of medians':<12}{'jobs':<16}{'rounds':<16}cpu"
     ]
-    lines += [f"{name(c):<{wide}}{c.grid:<9} not held: {c.missing}" for c in report.contests if c.missing]
+    lines += [f"{name(c):<{wide}}{c.grid:<9} skipped: {c.missing}" for c in report.contests if c.missing]
     for c in report.comparisons:
         assert c.paired is not None
-        of, jobs = c.paired.interval, len(c.measured)
+        of, jobs = c.paired.interval, len(c.jobs)
         target = "-" if c.target is None else f"{c.target:.2f} {standing(of, jobs, c.target)}"
+        spans = f"{_span(c.job_ratios):<16}{_span(round_ratios(c.jobs)):<16}"
         lines.append(
             f"{name(c):<{wide}}{c.grid:<9}{c.ours_median_s:7.4f}{c.peer_median_s:9.4f}  {c.paired!s:<28}"
-            f"{verdict(of, jobs):<11}{target:<16}{c.ratio:<12.3f}{_span(c.job_ratios):<16}{_span(c.round_ratios):<16}"
+            f"{verdict(of, jobs):<11}{target:<16}{c.ratio:<12.3f}{spans}"
             f"{c.cpu_ratio:.3f}{'  one after the other' if c.apart else ''}"
         )
-    few = min((len(c.measured) for c in report.comparisons), default=FEWEST_JOBS) < FEWEST_JOBS
+    few = min((len(c.jobs) for c in report.comparisons), default=FEWEST_JOBS) < FEWEST_JOBS
     return "\n".join([*lines, *([ONE_JOB] if few else [])]) + "\n"
 
 

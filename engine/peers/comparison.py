@@ -41,7 +41,7 @@ class Option:
 
 
 class Unavailable(EngineError):
-    """A comparison can't be held here, for want of a package, a compiler or a like network: the sentence says."""
+    """A comparison can't be run here, for want of a package, a compiler or a like network: the sentence says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +92,15 @@ class Comparison:
         module, _, name = self.built_by.partition(":")
         return partial(getattr(import_module(module), name), **self.arguments)
 
-    def knows(self, model: Architecture) -> bool:
-        """Say whether it has such networks."""
+    def supports(self, model: Architecture) -> bool:
+        """Say whether the peer has such networks."""
         return self.families is None or model.family in self.families
 
     def lacking(self, model: Architecture, *, recompute: int) -> str | None:
         """Say in a sentence why the peer has nothing like that training; None where it has. recompute: so many blocks
         together.
         """
-        if self.families is not None and not self.knows(model):
+        if self.families is not None and not self.supports(model):
             return f"{self.name} has no {model.family}: compare a {' or a '.join(self.families)}."
         if recompute and not self.recomputes:
             return f"{self.name} computes no activations again: compare without --checkpoint-activations."

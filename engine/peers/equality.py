@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from engine.errors import RunError
 from engine.peers.comparison import Tolerance
 from engine.result.metrics import relative_difference
-from engine.result.peers import Measured
+from engine.result.peers import PeerContest
 
 
 def check_equal(
@@ -27,7 +27,7 @@ def check_equal(
                 )
 
 
-def check_apart(name: str, measured: Measured, tolerance: Tolerance) -> None:
+def check_apart(name: str, contest: PeerContest, tolerance: Tolerance) -> None:
     """Check sides that were measured in processes of their own. Raises RunError."""
-    ours, peer = (list(zip(side.losses, side.gradient_norms, strict=True)) for side in (measured.ours, measured.peer))
+    ours, peer = (list(zip(side.losses, side.gradient_norms, strict=True)) for side in (contest.ours, contest.peer))
     check_equal(name, ours, peer, tolerance)

@@ -28,7 +28,7 @@ from engine.peers.pickled import dumps
 from engine.peers.settings import environ
 from engine.peers.watchdog import Turn, end, timed, warm_up
 from engine.processes import ends, kill_group
-from engine.result.peers import Side
+from engine.result.peers import PeerSide
 
 log = logging.getLogger(__name__)
 
@@ -90,11 +90,11 @@ class ExternalSide:
         self._send(steps)
         self._answer()
 
-    def measured(self) -> Side:
+    def measured(self) -> PeerSide:
         self._begin(end(self._case))
         self._send(None)
         try:
-            return Side.model_validate(self._answer())
+            return PeerSide.model_validate(self._answer())
         except ValidationError as error:
             raise RunError(f"What {self._comparison.name} measured isn't as here, so take a later commit.") from error
 

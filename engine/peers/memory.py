@@ -32,7 +32,7 @@ Divided = Literal["nothing", "optimizer", "gradients", "weights"]
 Keeps = Literal["never", "always", "unless recomputing", "in a pipeline"]
 Built = Literal["device", "host", "parts"]
 UNFIT = "does not fit"
-"""The sentence of each comparison that isn't held for want of memory has these words."""
+"""The sentence of each comparison that is skipped for want of memory has these words."""
 MOMENTS = len(ADAMW.names)
 DISTRIBUTED_OPTIMIZER = ("megatron-core", "OptimizerConfig")
 """There known/ says on which devices its data ranks divide the optimizer's states."""

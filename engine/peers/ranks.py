@@ -25,7 +25,7 @@ from engine.peers.watchdog import At, Turn, nobody, start
 from engine.progress import log_to_stderr
 from engine.reporter import Reporter
 from engine.result.binding import Bindings
-from engine.result.peers import SIDES, Measured, PeersResult, SideName
+from engine.result.peers import SIDES, PeerContest, PeersResult, SideName
 from engine.result.schema import Memory
 from engine.result.transport import Transport
 
@@ -44,13 +44,13 @@ LEAVE_S = 10
 
 
 @dataclass(frozen=True, slots=True)
-class HeldJob:
-    """Rank 0 knows this of one job. memory, hosts, devices, transport, clocks: of all ranks. peak_flops_per_s: what
+class Job:
+    """What rank 0 knows of one job. memory, hosts, devices, transport, clocks: of all ranks. peak_flops_per_s: what
     matrix products reached on each rank, all at once, where that was asked for. apart: whether its sides were measured
     one after the other.
     """
 
-    measured: Measured
+    contest: PeerContest
     memory: Memory
     hosts: tuple[str, ...]
     devices: tuple[str, ...]
@@ -71,12 +71,12 @@ def take_part(
     reporter: Reporter[PeersResult] | None = None,
     names: Sequence[SideName] = SIDES,
     at: At = nobody,
-) -> Iterator[HeldJob | Unavailable]:
+) -> Iterator[Job | Unavailable]:
     """Take part in each comparison as one of the ranks of a launch, who meet first and part at the end.
 
     store: where they meet, instead of at the master. reporter: fails if a turn lasts too long. names: of the sides to
     measure. at: called with each turn, where there is no reporter. What matrix products reach is measured before the
-    first comparison that is held.
+    first comparison that is run.
     """
     with loading():
         import torch
@@ -98,26 +98,24 @@ def take_part(
             memory = float(comm.everyone(torch.tensor([bytes_of_gpu(device.index)], dtype=torch.float64)).min())
         return Room(device.type, memory, case.node_memory)
 
-    def hold(comparison: Comparison, comm: "Comm", at: At) -> HeldJob | Unavailable:
+    def run(comparison: Comparison, comm: "Comm", at: At) -> Job | Unavailable:
         at(start(case))
         try:
             one = settled(comparison, case, room(comm))
             peak = joint_peak(comm, DTYPES[case.precision]) if case.measure_peak else None
             forget_peak(device)
             both = one.apart and len(names) == len(SIDES)
-            parts: list[Measured] = []
+            parts: list[PeerContest] = []
             for some, rounds in parts_in_a_launch(case.rounds) if both else [(names, case.rounds)]:
                 if parts:
                     give_memory_back(device)  # the other side's
                 parts.append(measure(comm, comparison, replace(one, rounds=rounds), some, launch, at))
-            measured = put_together(comparison, case, parts) if both else parts[0]
+            contest = put_together(comparison, case, parts) if both else parts[0]
         except Unavailable as lacking:
             return lacking
         ranks = everyones(comm, met.heard)
         hosts, devices, clocks = tuple(ranks.hosts), tuple(ranks.devices), tuple(ranks.clocks)
-        return HeldJob(
-            measured, ranks.memory, hosts, devices, ranks.transport, peak, clocks, bool(one.apart), met.bindings
-        )
+        return Job(contest, ranks.memory, hosts, devices, ranks.transport, peak, clocks, bool(one.apart), met.bindings)
 
     with all_ranks(
         launch,
@@ -135,17 +133,17 @@ def take_part(
             if reporter is not None and reporter.roster is None:
                 reporter.roster = roster(comm)
             with looked_on(comm, comparison, case, reporter.fail) if reporter else nullcontext(at) as begin:
-                found = hold(comparison, comm, begin)
+                found = run(comparison, comm, begin)
                 yield found
-                if isinstance(found, HeldJob):
+                if isinstance(found, Job):
                     case = replace(case, measure_peak=False)  # once is enough
                 comm.barrier()
 
 
-def run_ranks(comparison: Comparison, case: Case, names: Sequence[SideName] = SIDES) -> HeldJob:
+def run_ranks(comparison: Comparison, case: Case, names: Sequence[SideName] = SIDES) -> Job:
     """Run one comparison, or those sides of it, on ranks of its own; returns what its rank 0 knows.
 
-    Raises RunError if a rank fails or a turn lasts too long, Unavailable for a peer that can't be held here.
+    Raises RunError if a rank fails or a turn lasts too long, Unavailable for a peer that can't be run here.
     """
     context = multiprocessing.get_context(OWN)
     with tempfile.TemporaryDirectory() as folder:
@@ -169,10 +167,10 @@ def run_ranks(comparison: Comparison, case: Case, names: Sequence[SideName] = SI
                 process.join()
 
 
-def _first_job(pipes: list[Connection], name: str, first: Turn) -> HeldJob:
+def _first_job(pipes: list[Connection], name: str, first: Turn) -> Job:
     """Receive what rank 0, whose pipe is the first, sends, once every rank has sent more than its turns."""
     turns, latest, deadline = dict.fromkeys(pipes, first), first, time.monotonic() + first.limit_s
-    received: dict[Connection, HeldJob] = {}
+    received: dict[Connection, Job] = {}
     while len(received) < len(pipes):
         ready = wait([pipe for pipe in pipes if pipe not in received], max(0.0, deadline - time.monotonic()))
         if not ready:
@@ -201,7 +199,7 @@ def _first_job(pipes: list[Connection], name: str, first: Turn) -> HeldJob:
 def _rank(
     pipe: Connection, store: str, rank: int, comparison: Comparison, case: Case, names: Sequence[SideName]
 ) -> None:
-    """Live as one rank: send a HeldJob, or the reason why there is none."""
+    """Live as one rank: send a Job, or the reason why there is none."""
     os.environ["OMP_NUM_THREADS"] = str(case.threads)  # before torch is loaded
     log_to_stderr(rank)
     size = comparison.grid.size

@@ -42,7 +42,7 @@ OWN_COMPARISON = Comparison(
     tunes=True,
     together=True,
 )
-"""It shows what a tuned engine gains over itself. It is no one else's, so it is held only where it is named."""
+"""It shows what a tuned engine gains over itself. It is no one else's, so it is run only where it is named."""
 
 
 def another_commit(checkout: Path) -> Comparison:

@@ -12,17 +12,17 @@ from engine.models.flops import model_flops
 from engine.peers import settings
 from engine.peers.comparison import Case, Comparison
 from engine.peers.memory import SideBytes, side_bytes
-from engine.peers.ranks import OWN, HeldJob
+from engine.peers.ranks import OWN, Job
 from engine.reporter import UNFINISHED, Reported, Reporter, Status
 from engine.result import provenance
 from engine.result.binding import BindingFault, Bindings
-from engine.result.peers import Asked, Compared, Peaks, PeersResult, Work, read, write
+from engine.result.peers import Asked, ContestResult, Peaks, PeersResult, Work, read, write
 
 log = logging.getLogger(__name__)
 
 
 class ResultWriter(Reporter[PeersResult]):
-    """Result of a command on one of its ranks. Only rank 0 knows of comparisons that were held."""
+    """Result of a command on one of its ranks. Only rank 0 knows of comparisons that were run."""
 
     def __init__(
         self, case: Case, device: Literal["cpu", "cuda"], comparisons: Sequence[Comparison], labels: dict[str, str],
@@ -31,14 +31,14 @@ class ResultWriter(Reporter[PeersResult]):
         super().__init__(launch, out, read, write)
         self._case, self._device, self._labels = case, device, labels
         self._asked = [self._of(comparison) for comparison in comparisons]
-        self._held: list[Compared] = []
-        self._jobs: list[HeldJob] = []
+        self._ended: list[ContestResult] = []
+        self._jobs: list[Job] = []
         self.comparison = ""
         """Name of the one that the command is at."""
 
-    def held(self, compared: Compared, jobs: Sequence[HeldJob]) -> PeersResult:
+    def add(self, contest: ContestResult, jobs: Sequence[Job]) -> PeersResult:
         """Add one comparison and write all so far: they are whole when every one that was asked for is among them."""
-        self._held.append(compared)
+        self._ended.append(contest)
         known = {fault.kind for fault in self._faults()}
         self._jobs += jobs
         if self.launch.world_size == 1:  # else the ranks have said so
@@ -61,7 +61,7 @@ class ResultWriter(Reporter[PeersResult]):
         return known[-1].model_copy(update={"faults": self._faults()}) if known else None
 
     def missing(self, comparison: Comparison, reason: str) -> PeersResult:
-        """Note why a comparison can't be held here, and write all so far."""
+        """Note why a comparison can't be run here, and write all so far."""
         place = self._asked.index(self._of(comparison))
         self._asked[place] = self._asked[place].model_copy(update={"missing": reason})
         return self._as_far_as_it_is()
@@ -70,7 +70,7 @@ class ResultWriter(Reporter[PeersResult]):
         return Asked(**asked_fields(comparison, side_bytes(comparison, self._case, self._device)))
 
     def _as_far_as_it_is(self) -> PeersResult:
-        whole = len(self._held) == sum(asked.missing is None for asked in self._asked)
+        whole = len(self._ended) == sum(asked.missing is None for asked in self._asked)
         if whole:
             return self.succeed(self.document("ok", None, None))
         return self.succeed(self.document("failed", UNFINISHED, "nothing"))
@@ -90,7 +90,7 @@ class ResultWriter(Reporter[PeersResult]):
             work=self._work(),
             peaks=self._peaks(),
             contests=tuple(self._asked),
-            comparisons=tuple(self._held),
+            comparisons=tuple(self._ended),
             transport=self._jobs[-1].transport if self._jobs else None,
             provenance=provenance.collect(
                 start=self.start,

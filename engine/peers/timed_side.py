@@ -13,7 +13,7 @@ from engine.measure.allocated import Allocated
 from engine.measure.clock import HostClock
 from engine.peers.comparison import Case
 from engine.peers.peer import StepMetrics, Tensors
-from engine.result.peers import Side
+from engine.result.peers import PeerSide
 
 Taken = TypeVar("Taken")
 
@@ -49,7 +49,7 @@ class LocalSide:
                 self._memory.forget_peak()  # a compiler has tried its kernels in the first step
             self.values = [*self.values, *(self._step() for _ in range(watched - 1))]
         self.values = [*self.values, *(self._step() for _ in range(warmup - watched))]
-        self._wall_s: list[tuple[float, ...]] = []
+        self._rounds_s: list[tuple[float, ...]] = []
         self._cpu_s: list[tuple[float, ...]] = []
 
     def take(self, steps: int) -> None:
@@ -59,15 +59,15 @@ class LocalSide:
             self._step()
             wall.append(self._clock.stamp_end())
             cpu.append(time.process_time())
-        self._wall_s.append(tuple(self._clock.seconds(start, end) for start, end in pairwise(wall)))
+        self._rounds_s.append(tuple(self._clock.seconds(start, end) for start, end in pairwise(wall)))
         self._cpu_s.append(tuple(end - start for start, end in pairwise(cpu)))
 
-    def measured(self) -> Side:
-        """Give all that was measured."""
-        return Side(
+    def measured(self) -> PeerSide:
+        """Return all that was measured."""
+        return PeerSide(
             losses=tuple(v.loss for v in self.values),
             gradient_norms=tuple(v.gradient_norm for v in self.values),
-            wall_s=tuple(self._wall_s),
+            rounds_s=tuple(self._rounds_s),
             cpu_s=tuple(self._cpu_s),
             peak_bytes=self._memory.peak_bytes,
         )

@@ -18,11 +18,11 @@ SLOWEST = 1.03
 LOOKS = 3
 """A second timing is looked at so often: of so many rounds, twice and four times as many (tuning/tune.py)."""
 _BY_DEFINITION = 1.0
-"""It is the ratio of ways to themselves, which noise doesn't change."""
+"""Ratio of ways to themselves, which noise doesn't change."""
 
 
-class Contest(NamedTuple):
-    """It compares what was chosen with other ways: the median over rounds of seconds by seconds, and its interval."""
+class ChoiceRatio(NamedTuple):
+    """What was chosen by other ways: the median over rounds of seconds by seconds, and its interval."""
 
     ratio: float
     interval: Interval
@@ -33,40 +33,40 @@ class Contest(NamedTuple):
         return at_most(self.interval, SLOWEST)
 
 
-def by_own(*timed: TunedShape, looks: int = LOOKS) -> Contest:
+def by_own(*timed: TunedShape, looks: int = LOOKS) -> ChoiceRatio:
     """Compare all products of a layer as chosen with PyTorch's own ways, which copy nothing and store weights row by
     row.
 
     timed: the layer's shape, as often as it was tuned. Of several times the rounds count together, and tell of these
     times alone. looks: how often they may be looked at in all.
     """
-    return _contest(timed, lambda way: way.own and not way.column_major, looks)
+    return _ratio(timed, lambda way: way.own and not way.column_major, looks)
 
 
-def by_fastest(*timed: TunedShape, looks: int = LOOKS) -> Contest:
+def by_fastest(*timed: TunedShape, looks: int = LOOKS) -> ChoiceRatio:
     """Compare them with the ways that were fastest in the first timing: who wins one by luck does not win the next."""
-    return _contest(timed, lambda way: way.fastest, looks)
+    return _ratio(timed, lambda way: way.fastest, looks)
 
 
-def share_that_holds(found: Sequence[Contest]) -> Interval:
+def share_that_holds(found: Sequence[ChoiceRatio]) -> Interval:
     """Say of contests with the fastest, one or more: how many choices are as fast for certain, and how many may be."""
     failed = sum(contest.outcome == "fail" for contest in found)
     return Interval(metrics.choices_that_hold([contest.interval for contest in found]), 1 - failed / len(found))
 
 
-def _contest(timed: Sequence[TunedShape], others: Callable[[ModeTime], bool], looks: int) -> Contest:
-    """Make the contest. Of too few rounds, or where some ways have no times, or no rounds, nothing is known."""
+def _ratio(timed: Sequence[TunedShape], others: Callable[[ModeTime], bool], looks: int) -> ChoiceRatio:
+    """Make the ratio. Of too few rounds, or where some ways have no times, or no rounds, nothing is known."""
     sides = [
         ([way for way in shape.times if way.chosen], [way for way in shape.times if others(way)]) for shape in timed
     ]
     if all(chosen and chosen == against for chosen, against in sides):
-        return Contest(_BY_DEFINITION, Interval(_BY_DEFINITION, _BY_DEFINITION))
+        return ChoiceRatio(_BY_DEFINITION, Interval(_BY_DEFINITION, _BY_DEFINITION))
     ratios = [
         mine / theirs
         for shape, (chosen, against) in zip(timed, sides, strict=True)
         for mine, theirs in zip(_by_round(shape, chosen), _by_round(shape, against), strict=False)
     ]
-    return Contest(median(ratios) if ratios else float("nan"), over_rounds(ratios, looks))
+    return ChoiceRatio(median(ratios) if ratios else float("nan"), over_rounds(ratios, looks))
 
 
 def _by_round(shape: TunedShape, ways: Sequence[ModeTime]) -> list[float]:

@@ -19,12 +19,17 @@ class ContestSide(Record):
     name: str
     rounds_s: tuple[tuple[float, ...], ...]
     """Seconds of each counted step, by round."""
-    time_per_iteration_s: float
     over_base: Ratio | None = None
     """Its time by that of the base, paired by round; absent for the base itself."""
 
 
-class OverlapSide(ContestSide):
+class TrainingSide(ContestSide):
+    """Training that took turns with others of the same engine."""
+
+    time_per_iteration_s: float
+
+
+class OverlapSide(TrainingSide):
     """Overlap flags, compared with none."""
 
     kind: Literal["overlap"] = "overlap"
@@ -60,7 +65,7 @@ class StageTimes(Record):
     """Seconds of each counted step, by round, of carrying out tasks."""
 
 
-class ScheduleSide(ContestSide):
+class ScheduleSide(TrainingSide):
     """Schedule of a pipeline, compared with 1F1B."""
 
     kind: Literal["schedule"] = "schedule"
@@ -85,7 +90,7 @@ class ScheduleSide(ContestSide):
         return f"{self.name} (auto)" if self.auto else self.name
 
 
-class GridSide(ContestSide):
+class GridSide(TrainingSide):
     """Grid with its micro-batch and, with stages, its schedule, compared with the first one."""
 
     kind: Literal["grid"] = "grid"

@@ -1,22 +1,23 @@
-"""The result of `bench peers` has contests of the engine with other people's parallelism, and what they measured.
+"""Schema of the result of `bench peers`: contests of the engine with other people's parallelism.
 
 Version 1 had one device and number format (processors, fp32), no labels, no status, no paired ratio and no gradient
-norms; version 2 no work, no peaks, no memory of each side and no contest that can't be held; version 3 no peers with a
+norms; version 2 no work, no peaks, no memory of each side and no contest that can't be run; version 3 no peers with a
 layout or an environment of their own. In version 4 each side could have a transport of its own between ranks of one
-host's processors. They are read as what they were.
+host's processors, and version 5 called jobs `measured`. They are read as what they were.
 """
 
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from engine.errors import first_line
 from engine.files import json_of, write_text
 from engine.result import gate, metrics
+from engine.result.contest import ContestSide
 from engine.result.grid_text import GridText
 from engine.result.interval import Interval
 from engine.result.matmul import Tuning
@@ -26,7 +27,7 @@ from engine.result.transport import Transport
 from engine.schema import Document, Record
 
 SCHEMA: Literal["par4d.peers"] = "par4d.peers"
-VERSION: Literal[5] = 5
+VERSION: Literal[6] = 6
 
 SideName = Literal["ours", "peer"]
 SIDES: tuple[SideName, ...] = ("ours", "peer")
@@ -38,45 +39,83 @@ Two leave a wide interval, as Student's t of one degree of freedom is 12.7; of t
 """
 
 
-class Side(Record):
-    """It is what one rank measured of one side. losses, gradient_norms: of the warm-up steps.
+class PeerSide(ContestSide):
+    """What one rank measured of one side."""
 
-    wall_s, cpu_s: elapsed and processor seconds of each timed step, by round. Processor seconds are those of the whole
-    process, threads of the collectives included, without waiting; other work on the machine disturbs them less.
-    peak_bytes: the most that the device's allocator held for this side, from before it was built until it had taken its
-    steps but the last of the warm-up; on processors of tensors only. versions: of the packages that it ran with, where
-    those aren't the engine's. without: modules that it lacked on this device, each with the settings that need it and
-    were as on processors.
-    """
-
+    kind: Literal["peer"] = "peer"
+    name: str = ""
+    """ours or peer; whoever puts both together says which."""
     losses: tuple[float, ...]
+    """Of the warm-up steps, like gradient_norms."""
     gradient_norms: tuple[float, ...] = ()
-    wall_s: tuple[tuple[float, ...], ...]
     cpu_s: tuple[tuple[float, ...], ...]
+    """Processor seconds of each timed step, by round: of the whole process, threads of the collectives included,
+    without waiting. Other work on the machine disturbs them less than elapsed ones.
+    """
     peak_bytes: int | None = None
+    """The most that the device's allocator held for this side, from before it was built until it had taken its steps
+    but the last of the warm-up; on processors of tensors only.
+    """
     versions: dict[str, str] = {}
+    """Of the packages that it ran with, where those aren't the engine's."""
     without: dict[str, str] = {}
+    """Modules that it lacked on this device, each with the settings that need it and were as on processors."""
     carried: dict[str, int] = {}
     """Calls of the timed steps by transport, in version 4."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _migrated(cls, data: object) -> object:
+        """Read rounds_s under the name that it had in files up to version 5, and that older commits give it."""
+        if isinstance(data, dict) and "wall_s" in data:
+            data = dict(data)
+            data.setdefault("rounds_s", data.pop("wall_s"))
+        return data
 
-NOTHING = Side(losses=(), wall_s=(), cpu_s=())
-"""It stands for a side that was left out."""
+
+NOTHING = PeerSide(losses=(), rounds_s=(), cpu_s=())
+"""Stands for a side that was left out."""
 
 
-class Measured(Record):
-    """It has both sides of a contest on one rank. tuning: of ours, where it was tuned. compiled: whether the functions
-    of our layers ran compiled; None where ours was left out, and in older files.
-    """
+class PeerContest(Record):
+    """Both sides of a contest with a peer on one rank of one job, or one of them where the other was left out."""
 
-    ours: Side
-    peer: Side
+    base: str = "peer"
+    sides: tuple[PeerSide, ...]
     tuning: Tuning | None = None
+    """Of ours, where it was tuned."""
     compiled: bool | None = None
+    """Whether the functions of our layers ran compiled; None where ours was left out, and in older files."""
+
+    @classmethod
+    def of(
+        cls, ours: PeerSide = NOTHING, peer: PeerSide = NOTHING, tuning: Tuning | None = None,
+        compiled: bool | None = None,
+    ) -> Self:  # fmt: skip
+        """Put the sides together."""
+        ratio = None
+        if ours.rounds_s and len(ours.rounds_s) == len(peer.rounds_s):
+            ratio = Ratio.of(metrics.paired([_pairs(ours, peer)]))
+        named = [("ours", ours, {"over_base": ratio}), ("peer", peer, {})]
+        sides = [side.model_copy(update={"name": name} | own) for name, side, own in named if side is not NOTHING]
+        return cls(sides=tuple(sides), tuning=tuning, compiled=compiled)
+
+    @property
+    def ours(self) -> PeerSide:
+        """Return the engine's side; NOTHING where it was left out."""
+        return self._side("ours")
+
+    @property
+    def peer(self) -> PeerSide:
+        """Return the peer's side; NOTHING where it was left out."""
+        return self._side("peer")
+
+    def _side(self, name: str) -> PeerSide:
+        return next((side for side in self.sides if side.name == name), NOTHING)
 
 
 class Equality(Record):
-    """It shows that both sides trained alike before they were timed. steps: compared in each job.
+    """How alike both sides trained before they were timed. steps: compared in each job.
 
     losses, gradient_norms: the largest relative difference in a step of a job. Losses may differ by up to the
     tolerance, first norms by norm_tolerance; later ones are only reported. In older files one tolerance was for both.
@@ -90,7 +129,7 @@ class Equality(Record):
 
 
 class Setting(Record):
-    """A peer is set to this for speed on processors and on GPUs: to one of both, by the command's device.
+    """What a peer is set to for speed on processors and on GPUs: to one of both, by the command's device.
 
     needs: a package without which the value is that of processors. source: where the library tells of it.
     """
@@ -103,11 +142,11 @@ class Setting(Record):
 
 
 class Asked(Record):
-    """It is a contest that was asked for. target: what the paired ratio is to be at most; None where it is only
+    """Contest that was asked for. target: what the paired ratio is to be at most; None where it is only
     reported.
 
     layout: how the peer splits ranks, where it does so in its own way. does: what of the work it does how.
-    settings: what else the peer is set to; older files don't tell. missing: why it can't be held on this machine, and
+    settings: what else the peer is set to; older files don't tell. missing: why it can't be run on this machine, and
     wasn't. needs: bytes that a rank of ours and of the peer's needs of a device, as planned; older files don't tell.
     """
 
@@ -124,7 +163,7 @@ class Asked(Record):
 
 
 class Work(Record):
-    """It is the work of one step, all ranks together: tokens, and flops as metrics.rate counts them."""
+    """Work of one step, all ranks together: tokens, and flops as metrics.rate counts them."""
 
     tokens: int
     model_flops: int
@@ -132,37 +171,36 @@ class Work(Record):
 
 
 class Peaks(Record):
-    """Peaks are flop/s of one device: the vendor's, and what products reach; measured: by the command's own ranks."""
+    """Peak flop/s of one device: the vendor's, and what products reach; measured: by the command's own ranks."""
 
     advertised: float | None = None
     empirical: float | None = None
     measured: bool = False
 
 
-class Compared(Asked):
-    """It is one contest that was held.
-
-    ratio: our median step time by the peer's, the median of the jobs; job_ratios: that of each job. round_ratios: of
-    each round, job by job; rounds_by_job: the same, a row a job. paired: metrics.paired of them.
-    cpu_ratio: as ratio, of processor seconds. *_median_s: over all steps. measured: by rank 0 of each job. memory: of
-    processes with both models, the most of any job. load: runnable processes of the whole machine as it started,
-    averaged over a minute. apart: whether the sides were measured one
-    after the other, which older files tell of the whole command only.
-    """
+class ContestResult(Asked):
+    """Contest that was run."""
 
     ratio: float
+    """Our median step time by the peer's, the median of the jobs."""
     job_ratios: tuple[float, ...]
-    round_ratios: tuple[float, ...]
-    rounds_by_job: tuple[tuple[float, ...], ...] = ()
+    """That of each job."""
     paired: Ratio | None = None
+    """metrics.paired of all rounds."""
     cpu_ratio: float
+    """As ratio, of processor seconds."""
     ours_median_s: float
+    """Over all steps, like peer_median_s."""
     peer_median_s: float
     equality: Equality | None = None
     memory: Memory | None = None
-    measured: tuple[Measured, ...]
+    """Of processes with both models, the most of any job."""
+    jobs: tuple[PeerContest, ...]
+    """What rank 0 of each measured."""
     load: float
+    """Runnable processes of the whole machine as it started, averaged over a minute."""
     apart: bool = False
+    """Whether the sides were measured one after the other, which older files tell of the whole command only."""
     road: str = ""
     """Transport of both sides, in version 4: memory, gloo or nccl, or own where ours was memory and the peer's gloo."""
 
@@ -172,14 +210,14 @@ class Compared(Asked):
 
 
 class PeersResult(Document):
-    """It has all contests of one command, and what they ran. They were held in the order in which they were asked for.
+    """All contests of one command, and what they ran. They were run in the order in which they were asked for.
 
     labels are the caller's own words. case is every option as it came out: what was trained, how often it was timed,
-    threads of a rank. A failed one has the contests that were held before the reason.
+    threads of a rank. A failed one has the contests that were run before the reason.
     """
 
     schema_: Literal["par4d.peers"] = Field(default=SCHEMA, alias="schema")
-    version: Literal[1, 2, 3, 4, 5] = VERSION
+    version: Literal[1, 2, 3, 4, 5, 6] = VERSION
     status: Literal["ok", "failed"] = "ok"
     reason: str | None = None
     told: Literal["nothing", "symptom", "cause"] | None = None
@@ -191,14 +229,39 @@ class PeersResult(Document):
     work: Work | None = None
     peaks: Peaks = Peaks()
     contests: tuple[Asked, ...] = ()
-    comparisons: tuple[Compared, ...]
+    comparisons: tuple[ContestResult, ...]
     transport: Transport | None = None
     provenance: Provenance
 
 
 def parse(data: object, where: str) -> PeersResult:
     """Check a decoded JSON document. where names its origin in errors. Raises ResultError."""
+    if isinstance(data, dict) and data.get("version") in range(1, 6):
+        data = _migrated(data)
     return checked(PeersResult, "contest with peers", data, where)
+
+
+def _migrated(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a result of version 1 to 5 with its jobs as version 6 has them.
+
+    Each was `measured`, with `ours` and `peer`, and ratios that follow from times stood beside.
+    """
+    found = data.get("comparisons")
+    if not isinstance(found, list):
+        return data
+    return data | {"comparisons": [_with_jobs(one) if isinstance(one, dict) else one for one in found]}
+
+
+def _with_jobs(one: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in one.items() if key not in ("measured", "round_ratios", "rounds_by_job")}
+    jobs = one.get("measured")
+    return kept | {"jobs": [_with_sides(job) if isinstance(job, dict) else job for job in jobs]} if jobs else kept
+
+
+def _with_sides(job: dict[str, Any]) -> dict[str, Any]:
+    named = {name: job[name] for name in SIDES if isinstance(job.get(name), dict)}
+    rest = {key: value for key, value in job.items() if key not in named}
+    return rest | {"base": "peer", "sides": [{"name": name, **side} for name, side in named.items()]}
 
 
 def read(path: Path) -> PeersResult:
@@ -214,19 +277,25 @@ def write(result: PeersResult, path: Path) -> None:
     write_text(path, result.to_json())
 
 
-def rounds(measured: Sequence[Measured]) -> list[list[tuple[float, float]]]:
+def rounds(jobs: Sequence[PeerContest]) -> list[list[tuple[float, float]]]:
     """Give the seconds of a step of ours and of the peer's, each the median of its steps in the round; a row of
     rounds a job.
     """
-    return [
-        [(median(ours), median(peer)) for ours, peer in zip(job.ours.wall_s, job.peer.wall_s, strict=True)]
-        for job in measured
-    ]
+    return [_pairs(job.ours, job.peer) for job in jobs]
 
 
-def paired(measured: Sequence[Measured]) -> Ratio:
+def _pairs(ours: PeerSide, peer: PeerSide) -> list[tuple[float, float]]:
+    return [(median(mine), median(theirs)) for mine, theirs in zip(ours.rounds_s, peer.rounds_s, strict=True)]
+
+
+def round_ratios(jobs: Sequence[PeerContest]) -> list[float]:
+    """Return the ratio of each round, job by job."""
+    return [metrics.paired_ratio([pair]) for pairs in rounds(jobs) for pair in pairs]
+
+
+def paired(jobs: Sequence[PeerContest]) -> Ratio:
     """Give the paired ratio of the jobs."""
-    return Ratio.of(metrics.paired(rounds(measured)))
+    return Ratio.of(metrics.paired(rounds(jobs)))
 
 
 def verdict(interval: Interval, jobs: int) -> Verdict:
@@ -250,7 +319,7 @@ def standing(interval: Interval, jobs: int, target: float) -> Standing:
 
 
 class Speed(NamedTuple):
-    """These are rates of the job; mfu, hfu: of the advertised peak, of_empirical: of the empirical; None without."""
+    """Rates of the job; mfu, hfu: of the advertised peak, of_empirical: of the empirical; None without."""
 
     tokens_per_s: float
     model_flops_per_s: float
@@ -272,20 +341,20 @@ def speed(work: Work, peaks: Peaks, ranks: int, step_s: float) -> Speed:
     )
 
 
-def peak_bytes(measured: Sequence[Measured]) -> tuple[int | None, int | None]:
+def peak_bytes(jobs: Sequence[PeerContest]) -> tuple[int | None, int | None]:
     """Give the bytes that ours and the peer's side took, the most of any job; None where it wasn't measured."""
-    sides = ([job.ours.peak_bytes for job in measured], [job.peer.peak_bytes for job in measured])
+    sides = ([job.ours.peak_bytes for job in jobs], [job.peer.peak_bytes for job in jobs])
     ours, peer = (max((taken for taken in side if taken is not None), default=None) for side in sides)
     return ours, peer
 
 
-def difference(job: Measured) -> tuple[float, float]:
+def difference(job: PeerContest) -> tuple[float, float]:
     """Give the largest relative difference of losses, and of gradient norms, in a step before those that were timed."""
     losses, _ = metrics.curve_difference(job.ours.losses, job.peer.losses)
     norms, _ = metrics.curve_difference(job.ours.gradient_norms, job.peer.gradient_norms)
     return losses, norms
 
 
-def steps(side: Side, *, processor: bool = False) -> tuple[float, ...]:
+def steps(side: PeerSide, *, processor: bool = False) -> tuple[float, ...]:
     """Give the seconds of every timed step of a job, elapsed or of the processor."""
-    return tuple(chain.from_iterable(side.cpu_s if processor else side.wall_s))
+    return tuple(chain.from_iterable(side.cpu_s if processor else side.rounds_s))

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from engine.errors import UsageError
 from engine.files import json_of, write_text
 from engine.result.binding import Bindings
-from engine.result.contest import Contest, ContestSide, migrated
+from engine.result.contest import Contest, TrainingSide, migrated
 from engine.result.device import GemmPoint, LaunchTime, Stream
 from engine.result.energy import Energy
 from engine.result.grid_text import GridText
@@ -29,7 +29,7 @@ SCHEMA: Literal["par4d.result"] = "par4d.result"
 VERSION: Literal[6] = 6
 
 _Kind = TypeVar("_Kind", bound=Record)
-Side = TypeVar("Side", bound=ContestSide)
+Side = TypeVar("Side", bound=TrainingSide)
 
 
 class Model(Record):

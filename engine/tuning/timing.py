@@ -21,6 +21,7 @@ from engine.comm.funnel import Comm
 from engine.layers import matmul
 from engine.layers.matmul import Mode, Role, modes_of, own_mode
 from engine.measure.memory import forget_peak, free_bytes
+from engine.measure.rounds import shuffled, take_turns
 from engine.measure.sample import calls_of, own_clock, sample
 from engine.precision import Precision
 from engine.tuning.shapes import Products, Shape
@@ -163,11 +164,14 @@ def time_shape(
     rounds = rounds or min(MOST, max(FEWEST, int(budget_s / round_s)))
     drawing = random.Random(0)  # the same order on all ranks
     times: dict[GemmVariant, list[float]] = {way: [] for way in ways}
-    for _ in range(rounds):
+
+    def begin(number: int) -> bool:
         if device.type == "cpu":
             operands.move(drawing)
-        for way in drawing.sample(ways, len(ways)):
-            times[way].append(seconds(way, calls[way]))
+        return True
+
+    for _, way in take_turns(ways, rounds, shuffled(drawing), begin):
+        times[way].append(seconds(way, calls[way]))
     mine = torch.tensor(list(times.values()), dtype=torch.float64)
     means = comm.everyone(mine.flatten()).mean(0).view(mine.shape).tolist()
     return dict(zip(ways, means, strict=True))

@@ -40,6 +40,6 @@ def check_one_comparison(record: dict[str, Any]) -> None:
     reasons = [asked["missing"] for asked in record["contests"] if asked["missing"]]
     for reason in reasons:
         if UNFIT not in reason:
-            raise SanityError(f"undecided: the contest was not held, as {reason}")
+            raise SanityError(f"undecided: the contest was skipped, as {reason}")
     if len(record["comparisons"]) + len(reasons) != 1:
         raise SanityError(f"the result has {len(record['comparisons'])} contests instead of one")

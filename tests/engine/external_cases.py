@@ -15,7 +15,7 @@ from engine.peers import external_side
 from engine.peers.alternate import measure
 from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.peer import check_torch
-from engine.result.peers import Measured
+from engine.result.peers import PeerContest
 from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=4, hidden=32, heads=4, vocabulary=64, sequence=16)
@@ -41,7 +41,7 @@ def fork_externals(python: Path) -> None:
     external_side.python_of = lambda library: python if library is None else PYTHON_OF(library)
 
 
-def hold(comm: Comm, contest: Comparison, case: Case, python: Path | None = None) -> Measured | str:
+def hold(comm: Comm, contest: Comparison, case: Case, python: Path | None = None) -> PeerContest | str:
     """On every rank; or what was told instead. python: see fork_externals."""
     if python is not None:
         fork_externals(python)

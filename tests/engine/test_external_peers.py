@@ -37,7 +37,7 @@ from engine.peers.ours import Ours
 from engine.peers.peer import StepMetrics, check_torch
 from engine.peers.pickled import _made, dumps
 from engine.peers.registry import COMPARISONS, another_commit
-from engine.result.peers import Measured
+from engine.result.peers import PeerContest
 from engine.training_record import OptimConfig, PrecisionName
 
 PAIR = Layout(data=2)
@@ -54,12 +54,12 @@ def external(name: str, layout: Layout = PAIR) -> Comparison:
 
 def test_an_external_peer_has_the_engines_losses_and_takes_turns_with_it() -> None:
     for found in run_processes(Grid(data=2), hold, external("PlainExternal"), CASE):
-        assert isinstance(found, Measured), found
+        assert isinstance(found, PeerContest), found
         assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-5)
         assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-5)
         assert len(set(found.peer.losses)) == 3
-        assert [len(times) for times in found.peer.wall_s] == [2, 2]
-        assert all(second > 0 for times in found.peer.wall_s for second in times)
+        assert [len(times) for times in found.peer.rounds_s] == [2, 2]
+        assert all(second > 0 for times in found.peer.rounds_s for second in times)
         assert found.peer.peak_bytes
 
 
@@ -173,7 +173,7 @@ def two_contests(comm: Comm) -> list[str]:
 
 
 def test_under_a_launcher_contests_go_on_after_one_that_can_not_be_held() -> None:
-    assert run_processes(Grid(data=2), two_contests) == [["Unavailable", "HeldJob"]] * 2
+    assert run_processes(Grid(data=2), two_contests) == [["Unavailable", "Job"]] * 2
 
 
 def test_without_its_environment_a_peer_of_all_is_a_row_that_says_why(
@@ -288,7 +288,7 @@ def test_torchtitan_keeps_each_key_head_between_its_queries_and_its_value() -> N
 def test_the_engine_of_a_checkout_is_a_peer_whose_losses_are_ours() -> None:
     contest = another_commit(environments.ROOT).on(Grid(data=2))
     for found in run_processes(Grid(data=2), hold, contest, replace(CASE, precision="fp64")):
-        assert isinstance(found, Measured), found
+        assert isinstance(found, PeerContest), found
         assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-15)
         assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-15)
         assert len(found.peer.versions["engine"]) in (4, 40), "a commit, or None without git"

@@ -26,7 +26,7 @@ from engine.peers import environments
 from engine.peers.layout import Layout
 from engine.peers.registry import COMPARISONS, OPTIONS
 from engine.peers.settings import chosen
-from engine.result.peers import Measured
+from engine.result.peers import PeerContest
 
 AT_EACH_CHANGE = {
     ("megatron-core", "pipeline=2,micro_batches=4", LLAMA),
@@ -106,7 +106,7 @@ def test_a_library_trains_what_the_engine_trains(name: str, layout: str, model: 
     if reason := environments.lacking(contest.library):
         pytest.skip(reason)
     for found in run_processes(grid, hold, contest, replace(CASE, model=model)):
-        assert isinstance(found, Measured), found
+        assert isinstance(found, PeerContest), found
         assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-5)
         assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-5)
         assert set(found.peer.versions) == {"torch", contest.library}

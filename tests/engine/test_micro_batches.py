@@ -20,7 +20,7 @@ from engine.peers.alternate import measure
 from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout
 from engine.peers.registry import COMPARISONS
-from engine.result.peers import Measured
+from engine.result.peers import PeerContest
 from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
@@ -33,7 +33,7 @@ OURS, PEERS = 2, 1
 """Sequences that a rank of either side takes at once, which may differ."""
 
 
-def losses(comm: Comm, contest: Comparison, case: Case, python: Path) -> tuple[Measured, Measured]:
+def losses(comm: Comm, contest: Comparison, case: Case, python: Path) -> tuple[PeerContest, PeerContest]:
     """Ours at once, which other tests compare with the peer's, and both sides in parts."""
     fork_externals(python)
     launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)

@@ -26,9 +26,9 @@ from engine.peers.apart import order_in_a_job, parts_in_a_launch, put_together
 from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.fit import settled
 from engine.peers.memory import Room, side_bytes
-from engine.peers.ranks import HeldJob
+from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
-from engine.result.peers import NOTHING, Measured, PeersResult, Side, SideName, parse
+from engine.result.peers import NOTHING, PeerContest, PeerSide, PeersResult, SideName, parse
 
 SHAPE = {"--layers": 1, "--hidden": 16, "--heads": 2, "--vocab": 32, "--seq": 8, "--batch-size": 2, "--device": "cpu"}
 TINY = [str(word) for pair in (SHAPE | {"--rounds": 3, "--steps-per-round": 1}).items() for word in pair]
@@ -47,7 +47,7 @@ def written(out: Path) -> PeersResult:
 def test_what_does_not_fit_is_a_row_and_no_rank_is_started_for_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(*_: object) -> HeldJob:
+    def start(*_: object) -> Job:
         raise AssertionError("a rank was started")
 
     monkeypatch.setattr(compare, "run_ranks", start)
@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_a_row_and_no_rank_is_started_for_it(
     assert str(asked.missing).startswith(sentence)
     assert asked.needs == (round(needed.ours), round(needed.peer))
     assert (found.status, found.comparisons) == ("ok", ())
-    assert f"not held: {sentence}" in capsys.readouterr().out
+    assert f"skipped: {sentence}" in capsys.readouterr().out
 
 
 def test_on_gpus_that_are_not_here_what_does_not_fit_is_told_all_the_same(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_sides_that_fit_alone_but_not_together_are_apart_and_each_comes_first_in
     order: list[Sequence[SideName]] = []
     run_ranks = compare.run_ranks
 
-    def noted(contest: Comparison, case: Case, names: Sequence[SideName]) -> HeldJob:
+    def noted(contest: Comparison, case: Case, names: Sequence[SideName]) -> Job:
         order.append(names)
         return run_ranks(contest, case, names)
 
@@ -92,7 +92,7 @@ def test_sides_that_fit_alone_but_not_together_are_apart_and_each_comes_first_in
     (contest,) = found.comparisons
     assert contest.apart
     assert found.case["apart"] is None, "nobody asked for it"
-    assert len(contest.measured) == 3
+    assert len(contest.jobs) == 3
     assert "one after the other" in capsys.readouterr().out
 
 
@@ -117,12 +117,12 @@ def test_where_ranks_make_whole_networks_their_node_has_to_hold_them() -> None:
     settled(contest, replace(CASE, devices_per_node=1), Room("cpu", None, 1.5 * of_one))
 
 
-def parts(comm: Comm, device_memory: float) -> tuple[list[tuple[Sequence[SideName], int]], HeldJob | Unavailable]:
+def parts(comm: Comm, device_memory: float) -> tuple[list[tuple[Sequence[SideName], int]], Job | Unavailable]:
     """What ranks of a launcher measure, and what of it they tell."""
     order: list[tuple[Sequence[SideName], int]] = []
     measure = alternate.measure
 
-    def noted(comm: Comm, contest: Comparison, case: Case, names: Sequence[SideName], *rest: Any) -> Measured:
+    def noted(comm: Comm, contest: Comparison, case: Case, names: Sequence[SideName], *rest: Any) -> PeerContest:
         order.append((names, case.rounds))
         return measure(comm, contest, case, names, *rest)
 
@@ -135,11 +135,11 @@ def parts(comm: Comm, device_memory: float) -> tuple[list[tuple[Sequence[SideNam
 def test_under_a_launcher_half_of_our_rounds_come_before_the_peers_and_half_after() -> None:
     for order, job in run_processes(Grid(data=2), parts, for_one(COMPARISONS["ddp"])):
         assert order == [(("ours",), 2), (("peer",), 3), (("ours",), 1)]
-        assert isinstance(job, HeldJob)
+        assert isinstance(job, Job)
         assert job.apart
-        assert [len(steps) for steps in job.measured.ours.wall_s] == [1, 1, 1]
-        assert [len(steps) for steps in job.measured.peer.wall_s] == [1, 1, 1]
-        assert job.measured.ours.losses == pytest.approx(job.measured.peer.losses, rel=1e-5)
+        assert [len(steps) for steps in job.contest.ours.rounds_s] == [1, 1, 1]
+        assert [len(steps) for steps in job.contest.peer.rounds_s] == [1, 1, 1]
+        assert job.contest.ours.losses == pytest.approx(job.contest.peer.losses, rel=1e-5)
 
 
 def test_ranks_of_a_launcher_build_nothing_that_does_not_fit() -> None:
@@ -158,8 +158,8 @@ def test_a_launched_command_tells_that_sides_came_one_after_the_other(tmp_path: 
     assert done.returncode == 0, done.stderr
     (contest,) = written(out).comparisons
     assert contest.apart
-    (job,) = contest.measured
-    assert len(job.ours.wall_s) == len(job.peer.wall_s) == 3
+    (job,) = contest.jobs
+    assert len(job.ours.rounds_s) == len(job.peer.rounds_s) == 3
 
 
 def test_the_order_of_sides_is_balanced() -> None:
@@ -168,21 +168,21 @@ def test_the_order_of_sides_is_balanced() -> None:
     assert parts_in_a_launch(1) == [(("ours",), 1), (("peer",), 1)]
 
 
-def side(seconds: Sequence[float], loss: float = 2.0, peak: int = 1) -> Side:
+def side(seconds: Sequence[float], loss: float = 2.0, peak: int = 1) -> PeerSide:
     rounds = tuple((s,) for s in seconds)
-    return Side(losses=(loss,), gradient_norms=(1.0,), wall_s=rounds, cpu_s=rounds, peak_bytes=peak)
+    return PeerSide(losses=(loss,), gradient_norms=(1.0,), rounds_s=rounds, cpu_s=rounds, peak_bytes=peak)
 
 
 def test_parts_of_a_side_become_one_and_each_is_held_to_the_peer() -> None:
-    peer = Measured(ours=NOTHING, peer=side([7.0, 8.0, 9.0]))
+    peer = PeerContest.of(NOTHING, side([7.0, 8.0, 9.0]))
     halves = side([1.0, 2.0]), side([3.0], peak=5)
-    first, last = (Measured(ours=one, peer=NOTHING, compiled=False) for one in halves)
+    first, last = (PeerContest.of(one, compiled=False) for one in halves)
     found = put_together(COMPARISONS["ddp"], CASE, [first, peer, last])
-    assert found.ours.wall_s == found.ours.cpu_s == ((1.0,), (2.0,), (3.0,))
+    assert found.ours.rounds_s == found.ours.cpu_s == ((1.0,), (2.0,), (3.0,))
     assert found.ours.peak_bytes == 5
     assert (found.peer, found.compiled) == (peer.peer, False)
     with pytest.raises(RunError, match="the engine's loss was"):
-        put_together(COMPARISONS["ddp"], CASE, [first, peer, Measured(ours=side([3.0], loss=2.1), peer=NOTHING)])
+        put_together(COMPARISONS["ddp"], CASE, [first, peer, PeerContest.of(side([3.0], loss=2.1), NOTHING)])
 
 
 def test_a_file_that_tells_nothing_of_room_is_read(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from engine.peers.alternate import measure
 from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout
 from engine.peers.registry import COMPARISONS
-from engine.result.peers import Measured
+from engine.result.peers import PeerContest
 
 WIDE = GPTConfig("wide", layers=4, hidden=256, heads=4, vocabulary=1024, sequence=64)
 DEEP = GPTConfig("deep", layers=8, hidden=64, heads=4, vocabulary=256, sequence=128)
@@ -36,7 +36,7 @@ CASES = {
 WITHIN = 0.25
 
 
-def took(comm: Comm, contest: Comparison, cases: Sequence[str], python: Path) -> dict[str, Measured]:
+def took(comm: Comm, contest: Comparison, cases: Sequence[str], python: Path) -> dict[str, PeerContest]:
     fork_externals(python)
     launch = Launch(comm.rank, comm.grid.size, comm.rank, "test", "127.0.0.1", 0)
     return {what: measure(comm, contest, CASES[what], ("peer",), launch) for what in cases}

@@ -36,7 +36,7 @@ from engine.peers.peer import StepMetrics, serial_model
 from engine.peers.plain import Plain
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
 from engine.peers.tensor_parallel import regroup_parts
-from engine.result.peers import Measured
+from engine.result.peers import PeerContest
 from engine.training_record import OptimConfig, PrecisionName
 
 MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
@@ -47,7 +47,7 @@ LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vo
 ALWAYS_HERE = [
     name
     for name, one in COMPARISONS.items()
-    if name not in ("compile", "transformers") and not one.splits and one.knows(MODEL)
+    if name not in ("compile", "transformers") and not one.splits and one.supports(MODEL)
 ]
 """The others take a compiler, a package, an environment or images: test_single_device.py, test_libraries.py."""
 WEEKLY = ("fsdp2-reshard", "tensor-parallel")
@@ -81,7 +81,7 @@ def formats(comm: Comm, name: str, *, autocast: bool) -> Formats:
     return Formats(parameter, gradient, *(str(dtype) for dtype in seen))
 
 
-def train_each(comm: Comm, name: str) -> tuple[dict[tuple[str, str], Measured], tuple[Formats, Formats]]:
+def train_each(comm: Comm, name: str) -> tuple[dict[tuple[str, str], PeerContest], tuple[Formats, Formats]]:
     """Every case with one peer, and its formats in bf16: processes take longer to start than to train."""
     measured = {
         (model.family, precision): measure(
@@ -98,7 +98,7 @@ def train_each(comm: Comm, name: str) -> tuple[dict[tuple[str, str], Measured], 
 
 
 @cache
-def trained(name: str) -> list[tuple[dict[tuple[str, str], Measured], tuple[Formats, Formats]]]:
+def trained(name: str) -> list[tuple[dict[tuple[str, str], PeerContest], tuple[Formats, Formats]]]:
     """By rank."""
     return run_processes(COMPARISONS[name].grid, train_each, name)
 
@@ -113,7 +113,7 @@ def test_a_peer_has_the_engines_losses_over_three_steps(name: str, family: str, 
         assert ours.losses == pytest.approx(peer.losses, rel=SEEN[precision])
         assert ours.gradient_norms == pytest.approx(peer.gradient_norms, rel=SEEN[precision])
         assert len(set(ours.losses)) == 3
-        assert [len(times) for times in ours.wall_s] == [len(times) for times in peer.wall_s] == [1]
+        assert [len(times) for times in ours.rounds_s] == [len(times) for times in peer.rounds_s] == [1]
 
 
 @pytest.mark.parametrize("name", IN_ALL_FORMATS)
@@ -165,7 +165,7 @@ def test_a_peer_that_has_no_u_net_says_so_and_nothing_of_its_layout() -> None:
         contest = one.on(one.grid)
         check_comparisons(case, [contest], 1)
         lacking = contest.lacking(DENOISING, recompute=0) or ""
-        assert lacking.startswith(f"{name} has no unet: compare a ") is not one.knows(DENOISING)
+        assert lacking.startswith(f"{name} has no unet: compare a ") is not one.supports(DENOISING)
 
 
 @pytest.mark.parametrize(

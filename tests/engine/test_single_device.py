@@ -31,9 +31,9 @@ from engine.peers.compare import check_comparisons
 from engine.peers.comparison import TOLERANCES, Case, Unavailable
 from engine.peers.equality import check_apart
 from engine.peers.plain import Compiled
-from engine.peers.ranks import HeldJob
+from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
-from engine.result.peers import Measured, Peaks, PeersResult, Side, Work, parse, peak_bytes, speed
+from engine.result.peers import Peaks, PeerContest, PeerSide, PeersResult, Work, parse, peak_bytes, speed
 from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
@@ -64,7 +64,7 @@ def test_each_side_has_its_own_memory_and_both_the_same_steps() -> None:
     both = []
     for hidden in (16, 64):
         (found,) = run_processes(Grid(), train, replace(CASE, model=replace(GPT, hidden=hidden)), "plain")
-        assert isinstance(found, Measured), found
+        assert isinstance(found, PeerContest), found
         ours, peer = peak_bytes([found])
         assert ours is not None
         assert peer is not None
@@ -82,12 +82,12 @@ def test_sides_apart_have_processes_of_their_own_and_are_still_equal_and_the_pea
     (contest,) = result.comparisons
     assert result.work is not None
     assert result.case["apart"] is True
-    assert len(contest.measured) == 2
+    assert len(contest.jobs) == 2
     assert contest.equality is not None
     assert contest.equality.losses <= contest.equality.tolerance
-    for job in contest.measured:
+    for job in contest.jobs:
         assert len(job.ours.losses) == len(job.peer.losses) == 3
-        assert [len(times) for times in job.ours.wall_s] == [len(times) for times in job.peer.wall_s] == [1, 1]
+        assert [len(times) for times in job.ours.rounds_s] == [len(times) for times in job.peer.rounds_s] == [1, 1]
         assert job.ours.peak_bytes
         assert job.peer.peak_bytes
     assert (result.peaks.advertised, result.peaks.measured) == (3e12, True), "and what was given is kept"
@@ -96,11 +96,11 @@ def test_sides_apart_have_processes_of_their_own_and_are_still_equal_and_the_pea
 
 
 def test_sides_apart_that_differ_are_not_compared() -> None:
-    side = Side(losses=(2.0, 1.0), gradient_norms=(1.0, 1.0), wall_s=((1.0,),), cpu_s=((1.0,),))
+    side = PeerSide(losses=(2.0, 1.0), gradient_norms=(1.0, 1.0), rounds_s=((1.0,),), cpu_s=((1.0,),))
     other = side.model_copy(update={"losses": (2.0, 1.1)})
-    check_apart("plain", Measured(ours=side, peer=side), TOLERANCES["fp32"])
+    check_apart("plain", PeerContest.of(side, side), TOLERANCES["fp32"])
     with pytest.raises(RunError, match=r"in step 1 the engine's loss was 1 and that of plain 1\.1"):
-        check_apart("plain", Measured(ours=side, peer=other), TOLERANCES["fp32"])
+        check_apart("plain", PeerContest.of(side, other), TOLERANCES["fp32"])
 
 
 def test_speeds_are_those_of_the_step_and_shares_those_of_the_peaks_that_are_known() -> None:
@@ -125,8 +125,8 @@ def test_a_peak_that_is_none_is_refused(change: dict[str, float], sentence: str)
 def _apart(comm: Comm) -> tuple[int, int]:
     """As ranks of a launcher, with so many timed steps of each side."""
     (job,) = take_part_again(comm, [COMPARISONS["ddp"]], replace(CASE, apart=True, rounds=2, steps=2))
-    assert isinstance(job, HeldJob)
-    return sum(map(len, job.measured.ours.wall_s)), sum(map(len, job.measured.peer.wall_s))
+    assert isinstance(job, Job)
+    return sum(map(len, job.contest.ours.rounds_s)), sum(map(len, job.contest.peer.rounds_s))
 
 
 def test_under_a_launcher_sides_that_are_apart_come_one_after_the_other() -> None:
@@ -156,7 +156,7 @@ def test_where_no_compiler_works_the_contest_is_not_held_and_the_next_one_is(tmp
         "It takes a C++ compiler that works, such as g++, and on a GPU triton and a C compiler."
     )
     assert [contest.peer for contest in result.comparisons] == ["plain"]
-    assert f"not held: {compiled.missing}" in done.stdout
+    assert f"skipped: {compiled.missing}" in done.stdout
 
 
 NO_C = RuntimeError(
@@ -195,7 +195,7 @@ def test_what_is_not_installed_is_said_and_no_failure(tmp_path: Path, monkeypatc
     assert asked.missing == "transformers is not installed here: pip install '.[peers]'."
 
 
-def train(comm: Comm, case: Case, peer: str = "transformers") -> Measured | str:
+def train(comm: Comm, case: Case, peer: str = "transformers") -> PeerContest | str:
     config.cpp.simdlen = 1  # vectors take a C++ compiler three times as long, and are no part of what is compared
     try:
         return measure(comm, COMPARISONS[peer], case)
@@ -207,7 +207,7 @@ def train(comm: Comm, case: Case, peer: str = "transformers") -> Measured | str:
 @pytest.mark.weekly
 def test_a_compiled_model_has_the_engines_losses() -> None:
     (found,) = run_processes(Grid(), train, replace(CASE, model=replace(LLAMA, layers=1)), "compile")
-    if not isinstance(found, Measured):
+    if not isinstance(found, PeerContest):
         pytest.skip(found)
     assert found.ours.losses == pytest.approx(found.peer.losses, rel=TOLERANCES["fp32"].losses)
     assert len(set(found.peer.losses)) == 3
@@ -231,12 +231,12 @@ NO_NETWORK = {
 }
 
 
-def train_each(comm: Comm, cases: dict[str, Case]) -> dict[str, Measured | str]:
+def train_each(comm: Comm, cases: dict[str, Case]) -> dict[str, PeerContest | str]:
     return {name: train(comm, case) for name, case in cases.items()}
 
 
 @pytest.fixture(scope="module")
-def trained() -> dict[str, Measured | str]:
+def trained() -> dict[str, PeerContest | str]:
     """What came of each case with transformers, which takes longer to load than all of them."""
     pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[peers]'")
     (found,) = run_processes(Grid(), train_each, LIKE_OURS | IN_BF16 | NO_NETWORK)
@@ -244,9 +244,9 @@ def trained() -> dict[str, Measured | str]:
 
 
 @pytest.mark.parametrize("name", LIKE_OURS)
-def test_transformers_own_networks_have_the_engines_losses(trained: dict[str, Measured | str], name: str) -> None:
+def test_transformers_own_networks_have_the_engines_losses(trained: dict[str, PeerContest | str], name: str) -> None:
     found = trained[name]
-    assert isinstance(found, Measured), found
+    assert isinstance(found, PeerContest), found
     assert found.ours.losses == pytest.approx(found.peer.losses, rel=1e-5)
     assert found.ours.gradient_norms == pytest.approx(found.peer.gradient_norms, rel=1e-5)
     assert len(set(found.ours.losses)) == 3
@@ -265,10 +265,10 @@ def test_transformers_own_llama_turns_by_the_same_angles(scaling: float) -> None
 
 @pytest.mark.parametrize("name", IN_BF16)
 def test_transformers_own_networks_have_the_engines_losses_in_bf16(
-    trained: dict[str, Measured | str], name: str
+    trained: dict[str, PeerContest | str], name: str
 ) -> None:
     found = trained[name]
-    assert isinstance(found, Measured), found
+    assert isinstance(found, PeerContest), found
     assert found.ours.losses == pytest.approx(found.peer.losses, rel=TOLERANCES["bf16"].losses)
 
 
@@ -281,6 +281,6 @@ def test_transformers_own_networks_have_the_engines_losses_in_bf16(
     ],
 )
 def test_what_transformers_has_no_network_for_is_said(
-    trained: dict[str, Measured | str], name: str, sentence: str
+    trained: dict[str, PeerContest | str], name: str, sentence: str
 ) -> None:
     assert sentence in str(trained[name])

@@ -111,7 +111,7 @@ def test_the_engine_takes_turns_with_itself_untuned_on_the_first_blocks_of_a_net
     assert result.case["model"]["name"] == "gpt-test-l1"
     (contest,) = result.comparisons
     assert (contest.peer, contest.peer_is) == ("untuned", "the engine without its tuner")
-    (job,) = contest.measured
+    (job,) = contest.jobs
     assert job.tuning is not None
     assert {shape.layers for shape in job.tuning.shapes} == {1}
     assert all(shape.times for shape in job.tuning.shapes)

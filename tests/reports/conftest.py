@@ -135,16 +135,16 @@ def hostile_contests(
     known = {"system": name, "series": name, "model": name, "failure": name, "environment": environment}
     found = contests(peers, job=job, ratios=RATIOS | ONE_DEVICE, missing=name, **known)
     first, second = found.comparisons
-    odd = second.measured[0].ours.model_copy(update={"wall_s": ((1e308, 1e308), (5e-324, 1e308))})
-    measured = (second.measured[0].model_copy(update={"ours": odd}), *second.measured[1:])
+    odd = second.jobs[0].ours.model_copy(update={"rounds_s": ((1e308, 1e308), (5e-324, 1e308))})
+    jobs = (second.jobs[0].model_copy(update={"sides": (odd, second.jobs[0].peer)}), *second.jobs[1:])
     first = first.model_copy(update={"peer": name, "peer_is": name})
     asked = tuple(asked.model_copy(update={"peer": name, "peer_is": name}) for asked in found.contests)
-    second = second.model_copy(update={"measured": measured, "target": 1e300})
+    second = second.model_copy(update={"jobs": jobs, "target": 1e300})
     case = found.case | {"sequences": name, "threads": name, "overlap": name}
     theirs = {"layout": name, "does": name, "peer": name}
-    versions = first.measured[0].peer.model_copy(update={"versions": {name: name}})
-    told = (first.measured[0].model_copy(update={"peer": versions}), *first.measured[1:])
-    first = first.model_copy(update=theirs | {"measured": told})
+    versions = first.jobs[0].peer.model_copy(update={"versions": {name: name}})
+    told = (first.jobs[0].model_copy(update={"sides": (first.jobs[0].ours, versions)}), *first.jobs[1:])
+    first = first.model_copy(update=theirs | {"jobs": told})
     asked = tuple(one.model_copy(update=theirs) for one in asked)
     labels = found.labels | {"study": study}
     return found.model_copy(update={"comparisons": (first, second), "contests": asked, "case": case, "labels": labels})

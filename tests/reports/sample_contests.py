@@ -12,10 +12,10 @@ from engine.grid import Grid
 from engine.peers.compare import compared
 from engine.peers.comparison import TOLERANCES
 from engine.peers.layout import Layout
-from engine.peers.ranks import HeldJob
+from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
 from engine.peers.result_writer import asked_fields
-from engine.result.peers import Asked, Compared, Measured, Peaks, PeersResult, Side, Work
+from engine.result.peers import Asked, ContestResult, Peaks, PeerContest, PeerSide, PeersResult, Work
 from engine.result.schema import Memory
 
 RATIOS = {"plain": 1.01, "ddp": 0.98, "fsdp2": 0.87, "fsdp2-reshard": 0.79, "hsdp": 0.93, "tensor-parallel": 1.12}
@@ -26,29 +26,29 @@ MEMORY = {"plain": 690, "compile": 520, "transformers": 810}
 
 
 def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, spread: float = 0.02, step_s: float = 0.4,
-         dtype: str = "fp32", seed: int = 0, **changes: Any) -> Compared:  # fmt: skip
+         dtype: str = "fp32", seed: int = 0, **changes: Any) -> ContestResult:  # fmt: skip
     """One contest on the peer's own grid."""
     noise, contest = random.Random(f"{peer}{seed}"), {**COMPARISONS, OWN_COMPARISON.name: OWN_COMPARISON}[peer]
     tolerance = TOLERANCES[dtype]  # type: ignore[index]
 
-    def side(scale: float, losses: Sequence[float]) -> Side:
+    def side(scale: float, losses: Sequence[float]) -> PeerSide:
         wall = tuple(tuple(step_s * scale * noise.gauss(1.0, spread) for _ in range(2)) for _ in range(rounds))
         taken = MEMORY.get(peer, 650) if scale == 1.0 else 600
         norms = (1.8, 0.9, 0.8)
-        return Side(
+        return PeerSide(
             losses=tuple(losses),
             gradient_norms=norms,
-            wall_s=wall,
+            rounds_s=wall,
             cpu_s=wall,
             peak_bytes=taken * 2**20,
         )
 
-    def job() -> HeldJob:
+    def job() -> Job:
         here, losses = noise.gauss(1.0, spread / 2), (8.31, 8.02, 7.77)
         equal = [loss * (1 + tolerance.losses / 300) for loss in losses]
         memory = Memory(kind="resident", peak_bytes_per_rank=(700 * 2**20,) * contest.grid.size)
-        return HeldJob(
-            Measured(ours=side(ratio * here, losses), peer=side(1.0, equal)), memory, ("n0",), ("a processor",), None
+        return Job(
+            PeerContest.of(side(ratio * here, losses), side(1.0, equal)), memory, ("n0",), ("a processor",), None
         )
 
     found = compared(contest, [job() for _ in range(jobs)], tolerance, load=0.4)
@@ -93,16 +93,16 @@ def one_device(model: str = "gpt-local-1", *, missing: bool = False, **known: An
     return contests(names, model=model, ratios=ONE_DEVICE, **({"missing": reason, "peaks": empirical} | known))
 
 
-def baseline(ratio: float, layout: Layout) -> Compared:
+def baseline(ratio: float, layout: Layout) -> ContestResult:
     """A contest with Megatron-core in an environment of its own."""
     contest = replace(COMPARISONS["megatron-core"].laid_out(layout, Grid(z=layout.size)), target=None)
     found = held("megatron-core", ratio=ratio, seed=layout.tensor)
     versions = {"versions": {"megatron-core": "0.16.1"}}
-    jobs = [job.model_copy(update={"peer": job.peer.model_copy(update=versions)}) for job in found.measured]
-    return found.model_copy(update=asked_fields(contest) | {"measured": tuple(jobs)})
+    jobs = [PeerContest.of(job.ours, job.peer.model_copy(update=versions)) for job in found.jobs]
+    return found.model_copy(update=asked_fields(contest) | {"jobs": tuple(jobs)})
 
 
-def baselines(*more: Compared, job: int = 0) -> PeersResult:
+def baselines(*more: ContestResult, job: int = 0) -> PeersResult:
     """What the suite of baselines leaves, and these."""
     ratios = {"ddp": 0.93, "fsdp2": 0.8}
     every = contests(tuple(ratios), ratios=ratios, model="gpt-pair", job=job)
@@ -111,13 +111,29 @@ def baselines(*more: Compared, job: int = 0) -> PeersResult:
     return every.model_copy(update={"labels": every.labels | {"study": "baselines"}} | own)
 
 
+def version_5(result: PeersResult) -> dict[str, Any]:
+    """As version 5 had it, whose jobs had a key for each side."""
+    old = result.model_dump(mode="json", by_alias=True) | {"version": 5}
+    for found in old["comparisons"]:
+        found["measured"] = [_version_5(job) for job in found.pop("jobs")]
+    return old
+
+
+def _version_5(job: dict[str, Any]) -> dict[str, Any]:
+    sides = {side.pop("name"): side for side in job["sides"]}
+    for side in sides.values():
+        side["wall_s"] = side.pop("rounds_s")
+        del side["kind"], side["over_base"]
+    return sides | {"tuning": job["tuning"], "compiled": job["compiled"]}
+
+
 def version_1(result: PeersResult) -> dict[str, Any]:
     """As the first version of the format had it."""
-    old = result.model_dump(mode="json", by_alias=True)
-    for key in ("status", "reason", "labels", "device", "dtype", "contests", "work", "peaks"):
-        del old[key]
+    old = version_5(result)
+    for key in ("status", "reason", "told", "labels", "device", "dtype", "contests", "work", "peaks"):
+        old.pop(key, None)
     for found in old["comparisons"]:
-        for key in ("rounds_by_job", "paired", "equality", "memory", "missing"):
+        for key in ("paired", "equality", "memory", "missing"):
             del found[key]
         for measured in found["measured"]:
             del measured["tuning"], measured["compiled"]

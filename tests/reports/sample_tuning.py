@@ -99,8 +99,8 @@ def tuning(
 def untuned(result: Result, *, ratio: float = 0.8, job: int = 0, jobs: int = 2) -> PeersResult:
     """The contest of a step with that tuning against one without."""
     found = held(OWN_COMPARISON.name, ratio=ratio, jobs=jobs, seed=job, spread=0.004)
-    measured = tuple(one.model_copy(update={"tuning": result.tuning}) for one in found.measured)
-    found = found.model_copy(update={"measured": measured})
+    measured = tuple(one.model_copy(update={"tuning": result.tuning}) for one in found.jobs)
+    found = found.model_copy(update={"jobs": measured})
     assert result.model is not None
     known: dict[str, Any] = {"model": {"name": f"{result.model.name}-l2", "sequence": 2048}, "sequences": 2}
     return PeersResult(

@@ -10,13 +10,13 @@ from engine.grid import Grid
 from engine.peers.layout import Layout
 from engine.peers.registry import COMPARISONS
 from engine.peers.result_writer import asked_fields
-from engine.result.peers import Asked, Compared
+from engine.result.peers import Asked, ContestResult
 from reports.contests import ONE_AFTER_THE_OTHER, frame
 from reports.load import Contests
 from reports.site import build
 
 
-def page(folder: Path, *more: Compared) -> str:
+def page(folder: Path, *more: ContestResult) -> str:
     save_contests([baselines(*more)], folder / "r")
     build([folder / "r"], folder / "site")
     return (folder / "site" / "baselines.html").read_text()
@@ -42,7 +42,7 @@ def test_where_nobody_does_the_lead_over_the_best_of_them_is_told(tmp_path: Path
 
 def test_a_loss_that_is_certain_is_not_hidden_by_a_wilder_one_of_the_same_peer(tmp_path: Path) -> None:
     wild = baseline(1.3, Layout(tensor=2))
-    one_job = wild.model_copy(update={"measured": wild.measured[:1], "rounds_by_job": wild.rounds_by_job[:1]})
+    one_job = wild.model_copy(update={"jobs": wild.jobs[:1]})
     html = page(tmp_path, one_job, baseline(1.2, Layout(data=2)))
     assert re.search(r"Megatron-core \(data=2\) takes 8\d\.\d %", words(html.split("Time per batch")[0]))
 
@@ -50,7 +50,7 @@ def test_a_loss_that_is_certain_is_not_hidden_by_a_wilder_one_of_the_same_peer(t
 def test_of_one_job_each_who_was_ahead_is_told_and_that_it_decides_nothing(tmp_path: Path) -> None:
     ahead = baseline(1.2, Layout(tensor=2))
     result = baselines(ahead)
-    single = [one.model_copy(update={"measured": one.measured[:1]}) for one in result.comparisons]
+    single = [one.model_copy(update={"jobs": one.jobs[:1]}) for one in result.comparisons]
     save_contests([result.model_copy(update={"comparisons": tuple(single)})], tmp_path / "r")
     build([tmp_path / "r"], tmp_path / "site")
     top = words((tmp_path / "site" / "baselines.html").read_text().split("Time per batch")[0])
@@ -91,7 +91,7 @@ def test_it_is_said_who_chose_our_grid_and_how_a_peer_without_a_layout_of_its_ow
 
 def test_an_undecided_training_is_neither_won_nor_lost_in_the_headline(tmp_path: Path) -> None:
     result = baselines(baseline(0.9, Layout(tensor=2)))
-    single = [one.model_copy(update={"measured": one.measured[:1]}) for one in result.comparisons]
+    single = [one.model_copy(update={"jobs": one.jobs[:1]}) for one in result.comparisons]
     save_contests([result.model_copy(update={"comparisons": tuple(single)})], tmp_path / "r")
     build([tmp_path / "r"], tmp_path / "site")
     index = words((tmp_path / "site" / "index.html").read_text())
@@ -102,7 +102,7 @@ def test_a_layout_that_is_undecided_leaves_the_peer_undecided_though_another_of_
     tmp_path: Path,
 ) -> None:
     wild = baseline(0.7, Layout(tensor=2))
-    top = words(page(tmp_path, wild.model_copy(update={"measured": wild.measured[:1]}), baseline(0.9, Layout(data=2))))
+    top = words(page(tmp_path, wild.model_copy(update={"jobs": wild.jobs[:1]}), baseline(0.9, Layout(data=2))))
     assert "nobody is faster than the engine for certain, and 1 peer may be" in top
 
 

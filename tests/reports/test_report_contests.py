@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_contests import RATIOS, contests, held, save_contests, version_1
+from sample_contests import RATIOS, contests, held, save_contests, version_1, version_5
 from sample_results import as_record, run_report, train, transport
 from test_report_load import database
 from test_report_pages import visible
@@ -81,7 +81,7 @@ def test_contests_that_cannot_be_read_are_listed_with_their_reason(tmp_path: Pat
     for name, change in (("newer", {"version": 99}), ("odd", {"comparisons": 3})):
         (tmp_path / f"{name}.json").write_text(json.dumps(record(contests()) | change))
     newer, odd = load([tmp_path]).skipped
-    assert "up to 5" in newer.reason
+    assert "up to 6" in newer.reason
     assert "is not a valid contest with peers: at comparisons" in odd.reason
 
 
@@ -112,9 +112,9 @@ def test_the_same_contest_held_again_is_one_with_more_jobs() -> None:
     first, again, elsewhere = contests(("ddp",)), contests(("ddp",), job=5), contests(("ddp",), dtype="fp64", job=6)
     told = points(frame([Contests(result, "a.json") for result in (first, again, elsewhere)]))
     assert sorted(zip(told["dtype"], told["jobs"], strict=True)) == [("fp32", 6), ("fp64", 3)]
-    jobs = [job for result in (first, again) for job in result.comparisons[0].measured]
+    jobs = [job for result in (first, again) for job in result.comparisons[0].jobs]
     pairs = [
-        [(sum(ours) / 2, sum(peer) / 2) for ours, peer in zip(job.ours.wall_s, job.peer.wall_s, strict=True)]
+        [(sum(ours) / 2, sum(peer) / 2) for ours, peer in zip(job.ours.rounds_s, job.peer.rounds_s, strict=True)]
         for job in jobs
     ]
     assert told.loc[told["dtype"] == "fp32", "ratio"].item() == pytest.approx(metrics.paired(pairs).ratio)
@@ -125,7 +125,7 @@ def test_a_failed_contest_has_the_reason_and_those_after_it_were_not_begun() -> 
     assert told["reason"].to_dict() == {
         "fsdp2": "", "hsdp": "memory is short", "tensor-parallel": "not begun, as one before it failed"
     }  # fmt: skip
-    assert told.loc["hsdp", "verdict"] == "not held"
+    assert told.loc["hsdp", "verdict"] == "not run"
     assert math.isnan(told.loc["hsdp", "ratio"])
     both = table(contests(("fsdp2", "hsdp")), contests(("fsdp2",), failure="memory is short", job=3))
     assert (both.loc["hsdp", "jobs"], both.loc["hsdp", "failed"]) == (3, 1)
@@ -206,7 +206,7 @@ def test_the_same_contest_over_another_network_is_another_and_a_failed_one_count
 
 def version_4(result: PeersResult, transport: str) -> PeersResult:
     """As version 4 had it, which counted by which transport the calls of each side went."""
-    old = result.model_dump(mode="json", by_alias=True) | {"version": 4}
+    old = version_5(result) | {"version": 4}
     for one in old["comparisons"]:
         one["road"] = transport
         for job in one["measured"]:
@@ -235,7 +235,7 @@ def test_a_contest_whose_test_found_it_wrong_is_not_held(tmp_path: Path) -> None
     (tmp_path / "report.json").write_text(json.dumps(report))
     loaded = load([tmp_path])
     (row,) = points(frame(loaded.contests)).to_dict("records")
-    assert (row["verdict"], row["jobs"], row["failed"]) == ("not held", 0, 1)
+    assert (row["verdict"], row["jobs"], row["failed"]) == ("not run", 0, 1)
     assert row["reason"] == "sanity error: NCCL took Socket"
     assert loaded.statuses == ["failed"]
 

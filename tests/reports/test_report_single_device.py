@@ -67,7 +67,7 @@ def test_a_peer_that_is_not_installed_is_a_row_that_says_so_and_no_failure(tmp_p
     build([tmp_path / "r"], tmp_path / "site")
     text = visible(tmp_path / "site" / "single_device.html")
     assert "llama-local transformers" in text
-    assert "not held" in text
+    assert "not run" in text
     assert "transformers is not installed here: pip install '.[peers]'." in text
     assert "Failed contests" not in text
     assert "failed" not in visible(tmp_path / "site" / "index.html").split("Single device")[2].split("Peers")[0]

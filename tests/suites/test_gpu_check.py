@@ -20,12 +20,12 @@ from waiting import LONG_S
 from engine import processes
 from engine.peers.compare import compared
 from engine.peers.comparison import TOLERANCES
-from engine.peers.ranks import HeldJob
+from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
 from engine.result import provenance, schema
 from engine.result.gpu_check import Finding, GpuCheck, Status, parse, write_findings
 from engine.result.matmul import ModeTime, TunedShape, Tuning
-from engine.result.peers import Measured, Peaks, PeersResult, Side, Work
+from engine.result.peers import Peaks, PeerContest, PeerSide, PeersResult, Work
 from engine.result.schema import Memory
 from gpu_check import budget, process, session
 from gpu_check.__main__ import NEEDED
@@ -225,14 +225,16 @@ def test_the_last_words_of_what_raised_are_not_the_hints_that_follow(named: str)
     assert process.last_words("\n", raised=True) == "it said nothing"
 
 
-def _job(ours_s: float, theirs_s: float, bytes_of: tuple[int, int], compiled: bool | None) -> HeldJob:
+def _job(ours_s: float, theirs_s: float, bytes_of: tuple[int, int], compiled: bool | None) -> Job:
     """Six rounds of one step a side."""
     sides = [
-        Side(losses=(1.0,), gradient_norms=(1.0,), wall_s=((time_s,),) * 6, cpu_s=((time_s,),) * 6, peak_bytes=taken)
+        PeerSide(
+            losses=(1.0,), gradient_norms=(1.0,), rounds_s=((time_s,),) * 6, cpu_s=((time_s,),) * 6, peak_bytes=taken
+        )
         for time_s, taken in zip((ours_s, theirs_s), bytes_of, strict=True)
     ]
-    measured = Measured(ours=sides[0], peer=sides[1], compiled=compiled)
-    return HeldJob(measured, Memory(kind="allocated", peak_bytes_per_rank=(1,)), (), (), None)
+    measured = PeerContest.of(*sides, compiled=compiled)
+    return Job(measured, Memory(kind="allocated", peak_bytes_per_rank=(1,)), (), (), None)
 
 
 def _contest(

@@ -118,7 +118,7 @@ def test_products_and_a_step_are_measured_here_and_kept_in_reframes_own_report(t
     assert (run.result.kind, contest.result.comparisons[0].peer) == ("matmul", "untuned")
     assert run.result.tuning is not None
     assert len(run.result.tuning.again) == len(run.result.tuning.shapes) > 0
-    (job, *_) = contest.result.comparisons[0].measured
+    (job, *_) = contest.result.comparisons[0].jobs
     assert job.tuning is not None
     assert job.tuning.shapes
 

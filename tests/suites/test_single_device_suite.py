@@ -60,7 +60,7 @@ def test_a_run_keeps_the_contest_with_what_both_sides_do_and_hold(tmp_path: Path
     assert measured["plain_paired_ratio"] == pytest.approx(contest.paired.ratio)
     assert measured["engine_of_empirical"] > 0
     assert "engine_mfu" not in measured
-    assert measured["plain_memory"] == contest.measured[0].peer.peak_bytes
+    assert measured["plain_memory"] == contest.jobs[0].peer.peak_bytes
 
 
 @pytest.mark.slow
