@@ -19,9 +19,9 @@ from engine.grid import Grid
 from engine.layers.compiled import compiles
 from engine.measure.recorder import Recorder
 from engine.measure.rounds import alternating, take_turns
+from engine.peers.apart import check_equal
 from engine.peers.comparison import TOLERANCES, Case, Comparison
 from engine.peers.environments import ROOT
-from engine.peers.equality import check_equal
 from engine.peers.external_side import ExternalSide
 from engine.peers.ours import Ours
 from engine.peers.peer import Peer, StepMetrics

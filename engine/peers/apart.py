@@ -1,10 +1,11 @@
-"""Sides that a device can't hold at once are measured in parts, which are put together here. No torch."""
+"""Both sides have to train alike, also where a device can't hold both and they are measured in parts. No torch."""
 
 from collections.abc import Sequence
 from itertools import chain
 
-from engine.peers.comparison import TOLERANCES, Case, Comparison
-from engine.peers.equality import check_apart
+from engine.errors import RunError
+from engine.peers.comparison import TOLERANCES, Case, Comparison, Tolerance
+from engine.result.metrics import relative_difference
 from engine.result.peers import SIDES, PeerContest, PeerSide, SideName
 
 
@@ -44,3 +45,28 @@ def _joined(sides: Sequence[PeerSide]) -> PeerSide:
             "peak_bytes": max((side.peak_bytes for side in sides if side.peak_bytes is not None), default=None),
         }
     )
+
+
+def check_equal(
+    name: str, ours: Sequence[tuple[float, float]], peer: Sequence[tuple[float, float]], tolerance: Tolerance
+) -> None:
+    """Raises RunError unless both sides had the same losses, a pair a step, and the same first gradient norm, up to the
+    tolerance.
+
+    Later norms are only reported: on processors PyTorch's norm of 4 million fp32 elements is off by 2e-5, another way
+    to sum them is not, and clipping by it hands the difference on (1e-4 in the third step, while losses differed by
+    1e-7).
+    """
+    for step, (a, b) in enumerate(zip(ours, peer, strict=True)):
+        for what, x, y, most in zip(("loss", "gradient norm"), a, b, tolerance, strict=True):
+            if (step == 0 or what == "loss") and not relative_difference(x, y) <= most:
+                raise RunError(
+                    f"The engine and {name} don't do the same: in step {step} the engine's {what} was {x:.7g} and "
+                    f"that of {name} {y:.7g}, more than {most:g} apart, so their times can't be compared."
+                )
+
+
+def check_apart(name: str, contest: PeerContest, tolerance: Tolerance) -> None:
+    """Check sides that were measured in processes of their own. Raises RunError."""
+    ours, peer = (list(zip(side.losses, side.gradient_norms, strict=True)) for side in (contest.ours, contest.peer))
+    check_equal(name, ours, peer, tolerance)

@@ -21,9 +21,8 @@ from engine.grid import Grid
 from engine.peers import environments
 from engine.peers.apart import order_in_a_job, put_together
 from engine.peers.comparison import TOLERANCES, Case, Comparison, Tolerance, Unavailable
-from engine.peers.fit import room_here, settled
 from engine.peers.layout import PeerLayout, unsharded
-from engine.peers.memory import Room, SideBytes, side_bytes
+from engine.peers.memory import Room, SideBytes, choose_apart, room_here, side_bytes
 from engine.peers.ranks import Job, run_ranks, take_part
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON, another_commit
 from engine.peers.result_writer import ResultWriter, asked_fields
@@ -192,7 +191,7 @@ def _ready(comparison: Comparison, case: Case, room: Room | None) -> Case | Unav
     if reason := comparison.lacking(case.model, recompute=case.checkpoint_group(comparison.grid)):
         return Unavailable(reason)
     try:
-        return case if room is None else settled(comparison, case, room)
+        return case if room is None else choose_apart(comparison, case, room)
     except Unavailable as lacking:
         return lacking
 

@@ -27,7 +27,7 @@ from engine.training_record import PrecisionName, ReduceDtype, Training, Trainin
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A library is set to this for speed, on processors and on GPUs, beyond what a comparison itself fixes; None is the
+    """Setting of a library for speed, on processors and on GPUs, beyond what a comparison itself fixes; None is the
     library's own. The columns of GPUs follow the libraries' sources; no GPU has run them yet.
 
     source: a file of the library at the version that external/*.txt pins, or a page of its documentation. needs: the
@@ -40,13 +40,51 @@ class Option:
     needs: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How a peer uses memory, by which memory.py counts what a rank of it needs."""
+
+    data: Literal["nothing", "optimizer", "gradients", "weights"] = "nothing"
+    """The most that its data ranks divide: nothing (DDP), optimizer states (ZeRO-1), gradients (ZeRO-2), or weights
+    (ZeRO-3, FSDP); each takes in what comes before it.
+    """
+    divides: tuple[str, str] | None = None
+    """Section and name of the setting with which data ranks divide the optimizer's states as well."""
+    keeps: Literal["never", "always", "unless recomputing", "in a pipeline"] = "never"
+    """When gathered weights of all blocks are there at once."""
+    sums: bool = True
+    """Whether gradients are then there, too, whole until the last micro-batch."""
+    stream: bool = False
+    """Whether tensor ranks split the residual stream by positions."""
+    gathers: bool = False
+    """Whether they then gather a product's input again in the backward, instead of keeping it whole."""
+    vocabulary: bool = True
+    """Whether they split the logits; else each has all of them."""
+    scores: bool = False
+    """Whether attention keeps its scores."""
+    fuses: tuple[str, str] | None = None
+    """Section and name of the setting with which attention is one kernel, which keeps no scores."""
+    autocast: bool = True
+    """Whether bf16 is autocast's where the case asks for that, with weights, residual stream and gradients in fp32 and
+    a cast of each weight kept; else weights are bf16 beside fp32 masters.
+    """
+    copies: bool = True
+    """Whether a rank copies its own share of the weights in bf16, too, or only what it gathers."""
+    flights: Literal["all", "stage"] = "stage"
+    """Micro-batches in flight of a pipeline, all of them or one a stage."""
+    again: Literal["block", "stage"] = "block"
+    """What recomputation holds at once, a stage as was seen of PyTorch's pipelines."""
+    built: Literal["device", "host", "parts"] = "device"
+    """Where each rank makes the whole network first, or that it makes its parts only."""
+
+
 class Unavailable(EngineError):
     """A comparison can't be run here, for want of a package, a compiler or a like network: the sentence says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """It sets one peer against one grid of ours. built_by: "module:class" of the peer, loaded by the ranks only;
+    """One peer against one grid of ours. built_by: "module:class" of the peer, loaded by the ranks only;
     arguments: further ones of that class, by name.
 
     target: what the ratio of medians, our step time by the peer's, is to be at most; None where it is only reported.
@@ -152,7 +190,7 @@ class Comparison:
 
 
 DECODERS = ("gpt", "llama")
-"""Each library here has its own networks of these families of causal language models."""
+"""Families of causal language models of which each library here has its own networks."""
 
 WHOLE = "vocabulary and activations whole on each rank, clipped by the norm over all ranks"
 
@@ -204,7 +242,7 @@ class Sampling(Timeouts):
 
 
 class Tolerance(NamedTuple):
-    """Losses of both sides may differ by so much, relative, and their first gradient norms."""
+    """Largest relative difference allowed between both sides' losses, and between their first gradient norms."""
 
     losses: float
     norms: float

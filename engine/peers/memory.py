@@ -1,121 +1,47 @@
-"""Both sides of a comparison need so much of a device, by the formulas of engine/footprint. No torch in it.
+"""What both sides of a comparison need of a device, and whether a machine has room for them.
+
+No torch in it, but to ask a GPU here. A comparison that doesn't fit is no job but a row with the sentence.
 
 Ours is Footprint's. A peer's is put together of the same parts: what the network's blocks keep of a token (Kept), the
-activation of a rank's rows, and the states of a parameter. What differs from peer to peer is data: MEMORY below says of
-each which ranks divide what, and what it has besides. Sources: ZeRO (Rajbhandari et al. 2020, 3 and 5) for what data
+activation of a rank's rows, and the states of a parameter. What differs from peer to peer is its row of MEMORY in
+known/: which ranks divide what, and what it has besides. Sources: ZeRO (Rajbhandari et al. 2020, 3 and 5) for what data
 ranks divide in its stages; Korthikanti et al. 2022, 4, for activations by tensor ranks with and without sequence
 parallelism; Narayanan et al. 2021, 2.2, for micro-batches in flight of a pipeline; for the others their own code, as
 external/ calls it. Against what PyTorch's allocator handed out on a processor it was within 25 % for those that
 tests/engine/test_peer_memory.py asks; external ones have never been measured. No GPU has confirmed any of it.
 """
 
-from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, prod
+from multiprocessing import get_context
 from statistics import fmean
-from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from engine.comm.launch import choose_device
 from engine.footprint.memory import Footprint, usable
 from engine.grid import INNER, Grid
 from engine.models.architecture import Architecture
 from engine.models.operations import Kept
 from engine.optimizer_state import ADAMW
 from engine.peers import environments
-from engine.peers.comparison import Case, Comparison
+from engine.peers.comparison import Case, Comparison, Habits, Unavailable
 from engine.peers.layout import Layout
+from engine.peers.registry import MEMORY
 from engine.peers.settings import chosen
 from engine.training_record import BYTES
 
-Divided = Literal["nothing", "optimizer", "gradients", "weights"]
-Keeps = Literal["never", "always", "unless recomputing", "in a pipeline"]
-Built = Literal["device", "host", "parts"]
 UNFIT = "does not fit"
 """The sentence of each comparison that is skipped for want of memory has these words."""
 MOMENTS = len(ADAMW.names)
-DISTRIBUTED_OPTIMIZER = ("megatron-core", "OptimizerConfig")
-"""There known/ says on which devices its data ranks divide the optimizer's states."""
-FUSED_ATTENTION = {
-    "megatron-core": ("layers", "TEDotProductAttention"),
-    "colossalai": ("HybridParallelPlugin", "enable_flash_attention"),
-}
-"""There it says, by library, on which devices attention is one kernel, which keeps no scores."""
-
-
-@dataclass(frozen=True, slots=True)
-class Habits:
-    """A peer uses memory in these ways.
-
-    data: the most that its data ranks divide: nothing (DDP), optimizer states (ZeRO-1), gradients (ZeRO-2), or weights
-    (ZeRO-3, FSDP); each takes in what comes before it. keeps: when gathered weights of all blocks are there at once;
-    sums: then gradients, too, whole until the last micro-batch. stream: whether tensor ranks split the residual stream
-    by positions. gathers: whether they then gather a product's input again in the backward, instead of keeping it
-    whole. vocabulary: whether they split the logits; else each has all of them. scores: whether attention keeps its
-    scores, where no setting makes it one kernel. autocast: whether bf16 is autocast's where the case asks for that,
-    with weights, residual stream and gradients in fp32 and a cast of each weight kept; else weights are bf16 beside
-    fp32 masters, of which a rank then copies its own share, too, or only what it gathers. flights: micro-batches in
-    flight of a pipeline, "all" of them or one a "stage". again: what recomputation holds at once, a "block", or a
-    "stage" as was seen of PyTorch's pipelines. built: where each rank makes the whole network first, or that it makes
-    its "parts" only.
-    """
-
-    data: Divided = "nothing"
-    keeps: Keeps = "never"
-    stream: bool = False
-    gathers: bool = False
-    vocabulary: bool = True
-    scores: bool = False
-    autocast: bool = True
-    copies: bool = True
-    sums: bool = True
-    flights: Literal["all", "stage"] = "stage"
-    again: Literal["block", "stage"] = "block"
-    built: Built = "device"
-
-
-_FULL = Habits(vocabulary=False)
-_PIPELINE = replace(_FULL, again="stage")
-_SHARDED = Habits(data="weights", autocast=False, copies=False, built="parts")
-_MEGATRON = Habits(scores=True, autocast=False, built="host")
-_DEEPSPEED = Habits(vocabulary=False, autocast=False)
-_TITAN = Habits(data="weights", keeps="in a pipeline", autocast=False, copies=False, built="host")
-MEMORY: Mapping[str, Habits] = MappingProxyType(
-    {
-        "plain": _FULL,
-        "compile": _FULL,
-        "channels-last": _FULL,
-        "transformers": _FULL,
-        "ddp": _FULL,
-        "fsdp2": replace(_SHARDED, keeps="always"),
-        "fsdp2-reshard": _SHARDED,
-        "hsdp": replace(_SHARDED, keeps="unless recomputing", sums=False),
-        "tensor-parallel": Habits(),
-        "tensor-parallel-sp": Habits(stream=True),
-        "pipeline-gpipe": replace(_PIPELINE, flights="all"),
-        "pipeline-1f1b": _PIPELINE,
-        "pipeline-interleaved": _PIPELINE,
-        "pipeline-zero-bubble": _PIPELINE,
-        "megatron-core": _MEGATRON,
-        "megatron-core-sp": replace(_MEGATRON, stream=True, gathers=True),
-        "deepspeed-zero1": replace(_DEEPSPEED, data="optimizer"),
-        "deepspeed-zero2": replace(_DEEPSPEED, data="gradients"),
-        "deepspeed-zero3": replace(_DEEPSPEED, data="weights"),
-        "deepspeed-pipeline": replace(_DEEPSPEED, data="optimizer"),
-        "deepspeed-3d": replace(_DEEPSPEED, data="optimizer"),
-        "torchtitan": _TITAN,
-        "torchtitan-sp": replace(_TITAN, stream=True),
-        "transformers-tp": replace(_FULL, data="weights"),
-        "colossalai": Habits(scores=True, autocast=False, built="host"),
-        "axonn": replace(_FULL, built="host"),
-        "axonn-depth": replace(_FULL, data="weights", keeps="always", built="host"),
-        "litgpt": replace(_FULL, built="host"),
-    }
-)
 
 
 class Ranks(NamedTuple):
-    """So many ranks of a peer split the network each way. shards: that data ranks divide over. parts: micro-batches."""
+    """Numbers of ranks of a peer that split the network each way.
+
+    shards: that data ranks divide over. parts: micro-batches.
+    """
 
     tensor: int
     pipeline: int
@@ -126,8 +52,10 @@ class Ranks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """device: cpu or cuda. device_memory: bytes of one; node_memory: of a node's processors; None where not known,
-    which is taken to hold everything.
+    """Memory of a machine.
+
+    device: cpu or cuda. device_memory: bytes of one; node_memory: of a node's processors; None where not known, which
+    is taken to hold everything.
     """
 
     device: str
@@ -155,7 +83,7 @@ def _unfit(clause: str, needed: float, memory: float | None, of: str) -> str | N
 
 
 class SideBytes(NamedTuple):
-    """These are the bytes of a device that a rank of each side needs."""
+    """Bytes of a device that a rank of each side needs."""
 
     ours: float
     peer: float
@@ -178,12 +106,16 @@ def peer(comparison: Comparison, case: Case, device: str) -> float:
     habits = MEMORY.get(comparison.name)
     if habits is None:
         return ours(case, comparison.grid, device)
-    library, installed = comparison.library, partial(environments.has, comparison.library)
-    if library == "megatron-core" and chosen(*DISTRIBUTED_OPTIMIZER, device).get("use_distributed_optimizer"):
+
+    def is_set(setting: tuple[str, str] | None) -> bool:
+        if setting is None or comparison.library is None:
+            return False
+        section, name = setting
+        return bool(chosen(comparison.library, section, device, partial(environments.has, comparison.library))[name])
+
+    if is_set(habits.divides):
         habits = replace(habits, data="optimizer")
-    if library in FUSED_ATTENTION:
-        section, name = FUSED_ATTENTION[library]
-        habits = replace(habits, scores=habits.scores and not chosen(library, section, device, installed)[name])
+    habits = replace(habits, scores=habits.scores and not is_set(habits.fuses))
     ranks = _ranks(comparison, case)
     return max(_trained(habits, ranks, case), _built(habits, ranks, case))
 
@@ -288,3 +220,32 @@ def host(comparison: Comparison, case: Case, ranks_of_a_node: int) -> float:
     if habits is None or habits.built != "host":
         return 0.0
     return 2 * BYTES["fp32"] * case.model.parameters * ranks_of_a_node
+
+
+def choose_apart(comparison: Comparison, case: Case, room: Room) -> Case:
+    """Return the case with apart decided: what is asked for, else both sides at once where a device has room for both.
+
+    Raises Unavailable where a side doesn't fit by itself.
+    """
+    ours, peer = side_bytes(comparison, case, room.device)
+    ranks_of_a_node = min(case.devices_per_node or comparison.grid.size, comparison.grid.size)
+    lacking = room.lacking("the engine", ours) or room.lacking(comparison.name, peer)
+    if reason := lacking or room.lacking_in_node(comparison.name, host(comparison, case, ranks_of_a_node)):
+        raise Unavailable(reason)
+    return case if case.apart is not None else replace(case, apart=not room.fits(ours + peer))
+
+
+def room_here(case: Case, device: str) -> Room:
+    """Take the room that the case says, or the first GPU's where it says nothing. Raises UsageError without one."""
+    memory = case.device_memory
+    if memory is None and device == "cuda":
+        choose_device(device, 0)
+        with ProcessPoolExecutor(1, get_context("spawn")) as other:  # so that this process takes nothing of it
+            memory = other.submit(bytes_of_gpu, 0).result()
+    return Room(device, memory, case.node_memory)
+
+
+def bytes_of_gpu(index: int) -> float:
+    import torch
+
+    return float(torch.cuda.get_device_properties(index).total_memory)

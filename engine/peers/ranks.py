@@ -19,8 +19,7 @@ from engine.errors import EngineError, RunError, first_line
 from engine.loading import loading
 from engine.peers.apart import parts_in_a_launch, put_together
 from engine.peers.comparison import Case, Comparison, Unavailable
-from engine.peers.fit import bytes_of_gpu, settled
-from engine.peers.memory import Room
+from engine.peers.memory import Room, bytes_of_gpu, choose_apart
 from engine.peers.watchdog import At, Turn, nobody, start
 from engine.progress import log_to_stderr
 from engine.reporter import Reporter
@@ -101,7 +100,7 @@ def take_part(
     def run(comparison: Comparison, comm: "Comm", at: At) -> Job | Unavailable:
         at(start(case))
         try:
-            one = settled(comparison, case, room(comm))
+            one = choose_apart(comparison, case, room(comm))
             peak = joint_peak(comm, DTYPES[case.precision]) if case.measure_peak else None
             forget_peak(device)
             both = one.apart and len(names) == len(SIDES)

@@ -1,4 +1,7 @@
-"""The peers are those that files of known/ describe. No torch in it."""
+"""Peers that files of known/ describe. No torch in it.
+
+Each file has COMPARISONS, MEMORY with a row for each of them, and OPTIONS where its library is set to something.
+"""
 
 import pkgutil
 from collections.abc import Mapping
@@ -9,7 +12,7 @@ from pathlib import Path
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.peers import known
-from engine.peers.comparison import Comparison, Option
+from engine.peers.comparison import Comparison, Habits, Option
 from engine.result.names import ANOTHER_COMMIT, UNTUNED
 
 _FILES = [import_module(f"{known.__name__}.{file.name}") for file in pkgutil.iter_modules(known.__path__)]
@@ -21,16 +24,20 @@ COMPARISONS: Mapping[str, Comparison] = {
         key=lambda one: (bool(one.splits), one.grid.size),
     )
 }
-"""They are by name: those in processes of the engine come first, and those of fewer ranks."""
+"""By name: those in processes of the engine come first, and those of fewer ranks."""
 
 OPTIONS: Mapping[str, Mapping[str, Mapping[str, Option]]] = {
     peers: sections for file in _FILES for peers, sections in getattr(file, "OPTIONS", {}).items()
 }
-"""They are by the name of a comparison or with which it begins, by what takes them (a class, a function, a file, or the
-environment of its processes, environ), and by their own."""
+"""By the name of a comparison or with which it begins, by what takes them (a class, a function, a file, or the
+environment of its processes, environ), and by their own.
+"""
+
+MEMORY: Mapping[str, Habits] = {name: habits for file in _FILES for name, habits in file.MEMORY.items()}
+"""By the name of a comparison."""
 
 ALONE = tuple(name for name, comparison in COMPARISONS.items() if not comparison.splits and not comparison.axes)
-"""These peers take one device."""
+"""Peers that take one device."""
 
 OWN_COMPARISON = Comparison(
     UNTUNED,
@@ -42,7 +49,7 @@ OWN_COMPARISON = Comparison(
     tunes=True,
     together=True,
 )
-"""It shows what a tuned engine gains over itself. It is no one else's, so it is run only where it is named."""
+"""Shows what a tuned engine gains over itself. It is no one else's, so it is run only where it is named."""
 
 
 def another_commit(checkout: Path) -> Comparison:

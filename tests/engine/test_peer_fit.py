@@ -24,8 +24,7 @@ from engine.models.gpt.config import GPTConfig
 from engine.peers import alternate, compare
 from engine.peers.apart import order_in_a_job, parts_in_a_launch, put_together
 from engine.peers.comparison import Case, Comparison, Unavailable
-from engine.peers.fit import settled
-from engine.peers.memory import Room, side_bytes
+from engine.peers.memory import Room, choose_apart, side_bytes
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
 from engine.result.peers import NOTHING, PeerContest, PeerSide, PeersResult, SideName, parse
@@ -99,22 +98,22 @@ def test_sides_that_fit_alone_but_not_together_are_apart_and_each_comes_first_in
 def test_memory_decides_unless_it_is_told() -> None:
     contest = COMPARISONS["plain"]
     one, two = for_one(contest), 2 * for_one(contest)
-    assert settled(contest, CASE, Room("cpu", one)).apart is True
-    assert settled(contest, CASE, Room("cpu", two)).apart is False
-    assert settled(contest, CASE, Room("cpu")).apart is False
-    assert settled(contest, replace(CASE, apart=False), Room("cpu", one)).apart is False
-    assert settled(contest, replace(CASE, apart=True), Room("cpu")).apart is True
+    assert choose_apart(contest, CASE, Room("cpu", one)).apart is True
+    assert choose_apart(contest, CASE, Room("cpu", two)).apart is False
+    assert choose_apart(contest, CASE, Room("cpu")).apart is False
+    assert choose_apart(contest, replace(CASE, apart=False), Room("cpu", one)).apart is False
+    assert choose_apart(contest, replace(CASE, apart=True), Room("cpu")).apart is True
     with pytest.raises(Unavailable, match="does not fit: needs"):
-        settled(contest, CASE, Room("cpu", 1000))
+        choose_apart(contest, CASE, Room("cpu", 1000))
 
 
 def test_where_ranks_make_whole_networks_their_node_has_to_hold_them() -> None:
     contest = COMPARISONS["megatron-core"].on(Grid(x=2))
-    settled(contest, CASE, Room("cpu", None, 1e9))
+    choose_apart(contest, CASE, Room("cpu", None, 1e9))
     of_one = 2 * 4 * CASE.model.parameters / USABLE
     with pytest.raises(Unavailable, match="its ranks make whole networks first"):
-        settled(contest, CASE, Room("cpu", None, 1.5 * of_one))
-    settled(contest, replace(CASE, devices_per_node=1), Room("cpu", None, 1.5 * of_one))
+        choose_apart(contest, CASE, Room("cpu", None, 1.5 * of_one))
+    choose_apart(contest, replace(CASE, devices_per_node=1), Room("cpu", None, 1.5 * of_one))
 
 
 def parts(comm: Comm, device_memory: float) -> tuple[list[tuple[Sequence[SideName], int]], Job | Unavailable]:

@@ -27,9 +27,9 @@ from engine.models.llama.config import LlamaConfig
 from engine.models.unet.config import UNetConfig
 from engine.peers import alternate, ddp
 from engine.peers.alternate import measure, peer_side
+from engine.peers.apart import check_equal
 from engine.peers.compare import check_comparisons
 from engine.peers.comparison import TOLERANCES, Case
-from engine.peers.equality import check_equal
 from engine.peers.layout import Layout
 from engine.peers.ours import Ours
 from engine.peers.peer import StepMetrics, serial_model

@@ -27,9 +27,9 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.models.rotary import rotary_frequencies
 from engine.peers.alternate import measure
+from engine.peers.apart import check_apart
 from engine.peers.compare import check_comparisons
 from engine.peers.comparison import TOLERANCES, Case, Unavailable
-from engine.peers.equality import check_apart
 from engine.peers.plain import Compiled
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS

@@ -15,8 +15,8 @@ from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops
 from engine.peers import memory
 from engine.peers.comparison import Case, Unavailable
-from engine.peers.fit import settled
 from engine.peers.layout import Layout, unsharded
+from engine.peers.memory import choose_apart
 from engine.peers.registry import ALONE, COMPARISONS
 from engine.planning.choose import choose_grid
 from engine.simulator.bandwidth import Bandwidths
@@ -105,10 +105,10 @@ def test_the_command_holds_every_baseline_that_fits_and_says_why_it_holds_no_oth
         )
         contest = COMPARISONS[match.peer].laid_out(match.layout, grid)
         if match.fits:
-            assert settled(contest, case, room(system)).apart in (True, False)
+            assert choose_apart(contest, case, room(system)).apart in (True, False)
         else:
             with pytest.raises(Unavailable, match=r"^\S+ does not fit: .*needs \S+ of \S+ GB that a plan counts on"):
-                settled(contest, case, room(system))
+                choose_apart(contest, case, room(system))
 
 
 @pytest.mark.parametrize("name", ["frontier", "local", "perlmutter", "vcluster"])

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from engine.grid import Grid
-from engine.peers.comparison import DECODERS, Comparison, Option
+from engine.peers.comparison import DECODERS, Comparison, Habits, Option
 
 _DOES = "head split over tensor ranks and logits gathered, table and activations whole on each, "
 _ROWS = Comparison(
@@ -41,3 +41,5 @@ OPTIONS = {
         "Linear": {"cache_weights_in_all_gather": Option(True, True, "axonn/intra_layer/fully_connected.py")},
     }
 }
+_HABITS = Habits(vocabulary=False, built="host")
+MEMORY = {"axonn": _HABITS, "axonn-depth": replace(_HABITS, data="weights", keeps="always")}

@@ -1,7 +1,7 @@
 """Colossal-AI's hybrid parallelism."""
 
 from engine.grid import Grid
-from engine.peers.comparison import DECODERS, Comparison, Option
+from engine.peers.comparison import DECODERS, Comparison, Habits, Option
 
 COMPARISONS = (
     Comparison(
@@ -32,4 +32,9 @@ OPTIONS = {
             "overlap_p2p": Option(True, True, _PLUGIN),
         }
     }
+}
+MEMORY = {
+    "colossalai": Habits(
+        scores=True, fuses=("HybridParallelPlugin", "enable_flash_attention"), autocast=False, built="host"
+    )
 }

@@ -1,7 +1,7 @@
 """torch's DistributedDataParallel."""
 
 from engine.grid import Grid
-from engine.peers.comparison import Comparison, Option
+from engine.peers.comparison import Comparison, Habits, Option
 
 COMPARISONS = (
     Comparison("ddp", "DistributedDataParallel", Grid(data=2), "engine.peers.ddp:DDP", ("data",), 1.0, together=True),
@@ -13,3 +13,4 @@ DISTRIBUTED = {
     "bucket_cap_mb": Option(25, 25, f"{_SOURCE} (its default)"),
 }
 OPTIONS = {"ddp": {"DistributedDataParallel": DISTRIBUTED}}
+MEMORY = {"ddp": Habits(vocabulary=False)}

@@ -1,7 +1,9 @@
 """DeepSpeed: the stages of ZeRO, its pipeline, and its three dimensions."""
 
+from dataclasses import replace
+
 from engine.grid import Grid
-from engine.peers.comparison import DECODERS, WHOLE, Comparison, Option
+from engine.peers.comparison import DECODERS, WHOLE, Comparison, Habits, Option
 
 _MODULE = "engine.peers.external.deepspeed"
 COMPARISONS = (
@@ -56,4 +58,9 @@ OPTIONS = {
             "stage3_prefetch_bucket_size": Option(50000000, 50000000, _SOURCE),
         }
     }
+}
+_HABITS = Habits(data="optimizer", vocabulary=False, autocast=False)
+MEMORY = {one.name: _HABITS for one in COMPARISONS} | {
+    "deepspeed-zero2": replace(_HABITS, data="gradients"),
+    "deepspeed-zero3": replace(_HABITS, data="weights"),
 }

@@ -1,7 +1,9 @@
 """torch's fully_shard: gathered weights kept or gathered twice, over all ranks or in copies."""
 
+from dataclasses import replace
+
 from engine.grid import Grid
-from engine.peers.comparison import Comparison, Option
+from engine.peers.comparison import Comparison, Habits, Option
 
 COMPARISONS = (
     Comparison("fsdp2", "fully_shard, keeps gathered weights", Grid(z=2), "engine.peers.fsdp2:FSDP2", ("z",), 1.0),
@@ -24,4 +26,10 @@ OPTIONS = {
     "fsdp2": _options(reshard=False),
     "fsdp2-reshard": _options(reshard=True),
     "hsdp": _options(reshard=False, where=" (on where activations are recomputed)"),
+}
+_SHARDED = Habits(data="weights", autocast=False, copies=False, built="parts")
+MEMORY = {
+    "fsdp2": replace(_SHARDED, keeps="always"),
+    "fsdp2-reshard": _SHARDED,
+    "hsdp": replace(_SHARDED, keeps="unless recomputing", sums=False),
 }

@@ -1,7 +1,7 @@
 """litgpt, through Lightning's Fabric."""
 
 from engine.grid import Grid
-from engine.peers.comparison import DECODERS, WHOLE, Comparison
+from engine.peers.comparison import DECODERS, WHOLE, Comparison, Habits
 from engine.peers.known.ddp import DISTRIBUTED
 
 COMPARISONS = (
@@ -18,3 +18,4 @@ COMPARISONS = (
     ),
 )
 OPTIONS = {"litgpt": {"DDPStrategy": DISTRIBUTED}}
+MEMORY = {"litgpt": Habits(vocabulary=False, built="host")}

@@ -1,7 +1,9 @@
 """Megatron-core, without and with its sequence parallelism."""
 
+from dataclasses import replace
+
 from engine.grid import Grid
-from engine.peers.comparison import DECODERS, STREAM_WHOLE, Comparison, Option, and_by_positions
+from engine.peers.comparison import DECODERS, STREAM_WHOLE, Comparison, Habits, Option, and_by_positions
 
 COMPARISONS = and_by_positions(
     Comparison(
@@ -66,3 +68,11 @@ OPTIONS = {
         },
     }
 }
+_HABITS = Habits(
+    scores=True,
+    fuses=("layers", "TEDotProductAttention"),
+    divides=("OptimizerConfig", "use_distributed_optimizer"),
+    autocast=False,
+    built="host",
+)
+MEMORY = {"megatron-core": _HABITS, "megatron-core-sp": replace(_HABITS, stream=True, gathers=True)}

@@ -1,7 +1,9 @@
 """torch.distributed.pipelining, under each of its schedules."""
 
+from dataclasses import replace
+
 from engine.grid import Grid
-from engine.peers.comparison import DECODERS, WHOLE, Comparison
+from engine.peers.comparison import DECODERS, WHOLE, Comparison, Habits
 
 COMPARISONS = tuple(
     Comparison(
@@ -24,3 +26,5 @@ COMPARISONS = tuple(
         ("zero-bubble", "interleaved zero bubble", "ScheduleInterleavedZeroBubble", 2),
     )
 )
+_STAGES = Habits(vocabulary=False, again="stage")
+MEMORY = {one.name: _STAGES for one in COMPARISONS} | {"pipeline-gpipe": replace(_STAGES, flights="all")}

@@ -1,7 +1,7 @@
 """PyTorch on one device, as any of its users writes a training step, the same compiled, and in its other format."""
 
 from engine.grid import Grid
-from engine.peers.comparison import Comparison, Option
+from engine.peers.comparison import Comparison, Habits, Option
 
 COMPARISONS = (
     Comparison("plain", "plain PyTorch", Grid(), "engine.peers.plain:Plain", target=1.0, together=True),
@@ -26,3 +26,4 @@ OPTIONS = {
         }
     }
 }
+MEMORY = dict.fromkeys(("plain", "compile", "channels-last"), Habits(vocabulary=False))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from engine.grid import Grid
-from engine.peers.comparison import DECODERS, Comparison
+from engine.peers.comparison import DECODERS, Comparison, Habits
 
 _TENSOR = Comparison(
     "tensor-parallel",
@@ -24,3 +24,4 @@ _SEQUENCE = replace(
     arguments={"sequence_parallel": True},
 )
 COMPARISONS = (_TENSOR, _SEQUENCE)
+MEMORY = {"tensor-parallel": Habits(), "tensor-parallel-sp": Habits(stream=True)}

@@ -1,7 +1,9 @@
 """torchtitan, without and with its sequence parallelism."""
 
+from dataclasses import replace
+
 from engine.grid import Grid
-from engine.peers.comparison import STREAM_WHOLE, Comparison, Option, and_by_positions
+from engine.peers.comparison import STREAM_WHOLE, Comparison, Habits, Option, and_by_positions
 
 COMPARISONS = and_by_positions(
     Comparison(
@@ -24,3 +26,5 @@ OPTIONS = {
         }
     }
 }
+_HABITS = Habits(data="weights", keeps="in a pipeline", autocast=False, copies=False, built="host")
+MEMORY = {"torchtitan": _HABITS, "torchtitan-sp": replace(_HABITS, stream=True)}

@@ -1,7 +1,7 @@
 """Hugging Face's transformers: its networks on one device, and its own tensor parallelism."""
 
 from engine.grid import Grid
-from engine.peers.comparison import DECODERS, Comparison, Option
+from engine.peers.comparison import DECODERS, Comparison, Habits, Option
 
 COMPARISONS = (
     Comparison(
@@ -28,3 +28,7 @@ _FROM_CONFIG = {
     "from_config": {"attn_implementation": Option("sdpa", "sdpa", "transformers/modeling_utils.py (its default)")}
 }
 OPTIONS = {"transformers": _FROM_CONFIG, "transformers-tp": _FROM_CONFIG}
+MEMORY = {
+    "transformers": Habits(vocabulary=False),
+    "transformers-tp": Habits(data="weights", vocabulary=False),
+}
