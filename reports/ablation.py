@@ -1,4 +1,4 @@
-"""What each overlap buys in one setting, from jobs whose variants took turns (par4d IV, axonn-sc24 V-D).
+"""Gain of each overlap in one setting, from jobs whose variants took turns (par4d IV, axonn-sc24 V-D).
 
 The variants of all jobs of a setting, in the papers' order: each with its time, its paired ratios, and what its steps
 tell of what is hidden and what bounds them.
@@ -62,7 +62,7 @@ class Setting:
         return float(self.first["nodes"])
 
     def fullest(self) -> "pd.Series[Any] | None":
-        """This variant has the most flags of those that add one after another; None where there is none but none."""
+        """Return the variant with the most flags of those that add one after another; None where only none ran."""
         if self.variants.empty:
             return None
         ladder = self.variants[(self.variants["place"] == "ladder") & (self.variants["overlap"] != NONE)]

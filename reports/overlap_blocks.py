@@ -126,7 +126,7 @@ def timeline(name: str, setting: Setting, every: Sides) -> list[Figure]:
 
 _WHAT, _WHERE = "model grid", "ranks nodes system network"
 _FIGURES = f"share_hidden step_by_bound bound_by {GREATEST}"
-"""These columns are read from a variant's own steps."""
+"""Columns that are read from a variant's own steps."""
 
 
 def layouts(settings: Sequence[Setting], drawn: int) -> Table:

@@ -44,7 +44,7 @@ class StoredResult:
     def judged(self, failure: str) -> dict[str, Any]:
         """Give the data as that of a run that failed for this reason, unless it says so itself.
 
-        A contest is as one that was asked for and not held. Without data there is none.
+        A contest is as one that was asked for and not run. Without data there is none.
         """
         data = self.data or {}
         if data.get("status", "ok") != "ok":

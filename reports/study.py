@@ -56,7 +56,7 @@ def contests_where(own: Callable[[pd.DataFrame], "pd.Series[bool]"]) -> Callable
     """The tuned engine's contests with the untuned one are on the page of kernels; those with another commit, which
     ci/nightly judges, are on none.
     """
-    return lambda held: ~held["peer"].isin([UNTUNED, ANOTHER_COMMIT]) & own(held)
+    return lambda ran: ~ran["peer"].isin([UNTUNED, ANOTHER_COMMIT]) & own(ran)
 
 
 def all_studies() -> tuple[Study, ...]:

@@ -67,10 +67,10 @@ class _Side(Side):
 
 @dataclass(frozen=True, slots=True)
 class StageMeans:
-    """What one stage's steps come to, in seconds."""
+    """Seconds of one stage's steps."""
 
     rest_s: float
-    """What is neither a task nor a wait, on average."""
+    """Mean time that is neither a task nor a wait."""
     task_s: dict[Direction, float]
     held: int = 0
     pending: int = 0

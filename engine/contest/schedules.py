@@ -44,7 +44,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 @Parameter(name="*", group=DISTURBED)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbance:
-    """What is made slower on purpose, under all schedules. Raises UsageError for negative numbers."""
+    """Slowness that is added on purpose, under all schedules. Raises UsageError for negative numbers."""
 
     slow_stage: Annotated[int | None, Parameter(metavar="STAGE")] = None
     """one that computes longer, counted from 0"""

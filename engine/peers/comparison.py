@@ -73,7 +73,7 @@ class Habits:
     flights: Literal["all", "stage"] = "stage"
     """Micro-batches in flight of a pipeline, all of them or one a stage."""
     again: Literal["block", "stage"] = "block"
-    """What recomputation holds at once, a stage as was seen of PyTorch's pipelines."""
+    """Memory that recomputation holds at once, of a stage as was seen of PyTorch's pipelines."""
     built: Literal["device", "host", "parts"] = "device"
     """Where each rank makes the whole network first, or that it makes its parts only."""
 

@@ -1,4 +1,4 @@
-"""What both sides of a comparison need of a device, and whether a machine has room for them.
+"""Memory that both sides of a comparison need of a device, and whether a machine has room for them.
 
 No torch in it, but to ask a GPU here. A comparison that doesn't fit is no job but a row with the sentence.
 

@@ -44,7 +44,7 @@ LEAVE_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What rank 0 knows of one job. memory, hosts, devices, transport, clocks: of all ranks. peak_flops_per_s: what
+    """One job, as rank 0 knows it. memory, hosts, devices, transport, clocks: of all ranks. peak_flops_per_s: what
     matrix products reached on each rank, all at once, where that was asked for. apart: whether its sides were measured
     one after the other.
     """

@@ -18,7 +18,7 @@ class Turn:
     """Part of a comparison."""
 
     at: str
-    """What it is, in words."""
+    """Words for the turn."""
     limit_s: float
     """Longest time for it, as the option says."""
     option: str

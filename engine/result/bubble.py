@@ -21,11 +21,11 @@ ZERO = 0.5
 UNEVEN = 0.02
 """Stages are equal if the one that works longest works at most this much longer than the one that works shortest."""
 OF_THE_FORMULA = {"gpipe": 1.0, "1f1b": 1.0, "zero-bubble": ZERO}
-"""These schedules are judged, by so much of the formula's bubble."""
+"""Schedules that are judged, each by this part of the formula's bubble."""
 
 
 class Bubble(NamedTuple):
-    """It is the judged bubble of a schedule, over jobs or over the rounds of the only one.
+    """Judged bubble of a schedule, over jobs or over the rounds of the only one.
 
     expected: what the formula gives, and half of it for the zero bubble. off: what the time in the measured bubble has
     above the expected one, as a part of a step; of it the middle and its interval, which may be NOTHING_KNOWN. uneven:
@@ -42,7 +42,7 @@ class Bubble(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """It is the median step of a round. idle_s: the mean of all stages; works_s: of each stage."""
+    """Median step of a round. idle_s: the mean of all stages; works_s: of each stage."""
 
     step_s: float
     idle_s: float
@@ -61,14 +61,14 @@ def judge(jobs: Sequence[ScheduleSide], micro_batches: float) -> Bubble | None:
     didn't keep what that takes.
     """
     part = OF_THE_FORMULA.get(jobs[0].name) if jobs else None
-    held = [rounds for job in jobs if (rounds := list(_rounds(job)))]
-    if part is None or not held or not micro_batches >= 1:
+    timed = [rounds for job in jobs if (rounds := list(_rounds(job)))]
+    if part is None or not timed or not micro_batches >= 1:
         return None
     expected = part * metrics.formula_bubble(len(jobs[0].stages), micro_batches)
     # what is left of a step is a ratio above 0, as intervals take it
-    left = metrics.paired([[(1 - one.off(expected), 1.0) for one in rounds] for rounds in held])
+    left = metrics.paired([[(1 - one.off(expected), 1.0) for one in rounds] for rounds in timed])
     outcome = gate.at_least(left.interval, 1.0) if part < 1 else gate.within(left.interval, 1 - OFF, 1 + OFF)
-    uneven = _uneven([one for rounds in held for one in rounds])
+    uneven = _uneven([one for rounds in timed for one in rounds])
     why = ""
     if any(job.machine is not None and job.machine.shared for job in jobs):
         why = "ranks share cores"
@@ -76,7 +76,7 @@ def judge(jobs: Sequence[ScheduleSide], micro_batches: float) -> Bubble | None:
         why = "stages aren't equal"
     return Bubble(
         expected,
-        metrics.paired([[(one.bubble, 1.0) for one in rounds] for rounds in held]),
+        metrics.paired([[(one.bubble, 1.0) for one in rounds] for rounds in timed]),
         Paired(1 - left.ratio, NOTHING_KNOWN if left.interval == NOTHING_KNOWN else _beyond(left.interval)),
         uneven,
         "undecided" if why else outcome,

@@ -22,7 +22,7 @@ _BY_DEFINITION = 1.0
 
 
 class ChoiceRatio(NamedTuple):
-    """What was chosen by other ways: the median over rounds of seconds by seconds, and its interval."""
+    """Ratio of the choice to other ways: the median over rounds of seconds by seconds, and its interval."""
 
     ratio: float
     interval: Interval

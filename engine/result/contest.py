@@ -52,7 +52,7 @@ class StageTimes(Record):
     simulated_idle_share: float
     """The same in a simulation in which each task takes its mean time on its stage, and a message none."""
     task_s: dict[str, float]
-    """That mean time, by direction."""
+    """Mean time of a task, by direction."""
     most_held: int
     """Most passes whose backward was still to come."""
     most_pending: int
@@ -82,7 +82,7 @@ class ScheduleSide(TrainingSide):
     peak_bytes: int | None = None
     """The most that was allocated on any rank's device during its turns; absent on processors, where nothing tells."""
     machine: MachineUsage | None = None
-    """What its ranks take of a machine, where they compute on processors."""
+    """Usage of a machine by its ranks, where they compute on processors."""
 
     @property
     def label(self) -> str:
@@ -100,7 +100,7 @@ class GridSide(TrainingSide):
     schedule: str | None = None
     """Schedule of a grid with stages."""
     exposed_s: dict[str, float]
-    """What a rank waits for in a step, by axis, the mean of all ranks."""
+    """Seconds that a rank waits in a step, by axis, the mean of all ranks."""
     predicted_s: float | None = None
     """Predicted seconds of a step, where the plan chose the grids."""
 

@@ -1,4 +1,4 @@
-"""An interval holds the middle of what was repeated with confidence 0.95. No torch.
+"""Intervals that hold the middle of what was repeated with confidence 0.95. No torch.
 
 What is repeated decides what an interval speaks of: jobs, of other jobs on that machine; rounds of one job, of that job
 alone.
@@ -14,14 +14,14 @@ CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """It goes from low to high."""
+    """Interval from low to high."""
 
     low: float
     high: float
 
 
 NOTHING_KNOWN = Interval(0.0, math.inf)
-"""It is the interval of a ratio that was measured too few times."""
+"""Interval of a ratio that was measured too few times."""
 
 
 def over_jobs(ratios: Sequence[float], looks: int = 1, usual: float | None = None) -> Interval:

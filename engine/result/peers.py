@@ -40,7 +40,7 @@ Two leave a wide interval, as Student's t of one degree of freedom is 12.7; of t
 
 
 class PeerSide(ContestSide):
-    """What one rank measured of one side."""
+    """Measurements of one side on one rank."""
 
     kind: Literal["peer"] = "peer"
     name: str = ""
@@ -129,7 +129,7 @@ class Equality(Record):
 
 
 class Setting(Record):
-    """What a peer is set to for speed on processors and on GPUs: to one of both, by the command's device.
+    """Setting of a peer for speed on processors and on GPUs: to one of both, by the command's device.
 
     needs: a package without which the value is that of processors. source: where the library tells of it.
     """
@@ -184,7 +184,7 @@ class ContestResult(Asked):
     ratio: float
     """Our median step time by the peer's, the median of the jobs."""
     job_ratios: tuple[float, ...]
-    """That of each job."""
+    """Ratio of each job."""
     paired: Ratio | None = None
     """metrics.paired of all rounds."""
     cpu_ratio: float
@@ -196,7 +196,7 @@ class ContestResult(Asked):
     memory: Memory | None = None
     """Of processes with both models, the most of any job."""
     jobs: tuple[PeerContest, ...]
-    """What rank 0 of each measured."""
+    """Measurements of rank 0 of each job."""
     load: float
     """Runnable processes of the whole machine as it started, averaged over a minute."""
     apart: bool = False

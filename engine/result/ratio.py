@@ -1,4 +1,4 @@
-"""This part of the schema of results is a ratio of times that were measured in pairs."""
+"""Schema of a ratio of times that were measured in pairs."""
 
 from engine.result.interval import NOTHING_KNOWN, Interval
 from engine.result.metrics import Paired
@@ -6,7 +6,7 @@ from engine.schema import Record
 
 
 class Ratio(Record):
-    """It is a paired ratio of times with its interval of confidence 0.95 (metrics.paired): over jobs, or over the
+    """Paired ratio of times with its interval of confidence 0.95 (metrics.paired): over jobs, or over the
     rounds of the only one. low, high: None where nothing is known of it.
 
     Results of earlier versions have one that was bootstrapped over jobs and rounds, too narrow of few jobs.

@@ -9,9 +9,8 @@ from engine.result import metrics
 from engine.result.peers import FEWEST_JOBS
 from reports import published, text
 from reports.columns import NOT_PRINTED, columns_of
-from reports.contest_points import over_one_network, points
-from reports.contest_tables import contests_table, equal, failures, missing, provenance, settings
-from reports.contests import SERIES
+from reports.contest_blocks import contests_table, equal, failures, missing, provenance, settings
+from reports.contests import SERIES, over_one_network, points
 from reports.derived import by_row
 from reports.frame import Frames
 from reports.jobs import grouped
@@ -64,7 +63,7 @@ def build(mine: Frames, everything: Frames) -> Page:
 
 
 STUDY = Study(
-    "baselines", TITLE, SUMMARY, 6, contests_where(lambda held: held["study"] == "baselines"), build, "contests"
+    "baselines", TITLE, SUMMARY, 6, contests_where(lambda ran: ran["study"] == "baselines"), build, "contests"
 )
 
 
@@ -93,19 +92,19 @@ def _who(row: "pd.Series[Any]") -> str:
 
 def _standing(rows: pd.DataFrame) -> str:
     """Say who beats the engine, in words; where nobody does, by how much it leads."""
-    held, where = rows[rows["jobs"] > 0], _title(rows.iloc[0])
-    if held.empty:
+    ran, where = rows[rows["jobs"] > 0], _title(rows.iloc[0])
+    if ran.empty:
         return f"{where}: no contest ended well."
-    lost = held[held["verdict"] == "lost"]
+    lost = ran[ran["verdict"] == "lost"]
     if len(lost):
         said = "; ".join(
             f"{_who(row)} takes {text.percent(1 / row['ratio'])} of the engine's time" for _, row in lost.iterrows()
         )
         return f"{where}: the engine is not the fastest. {said}."
-    best = held.iloc[0]
+    best = ran.iloc[0]
     span = text.span(best["low"], best["high"])
     span = f"interval {span}" if span == "not known" else span
-    undecided = held[held["open"]]
+    undecided = ran[ran["open"]]
     if len(undecided):
         ahead = "" if best["ratio"] <= 1 else f" {_who(best)} was ahead of it, though."
         few = " One job decides nothing: --repeat 3 or more do." if (undecided["jobs"] < FEWEST_JOBS).all() else ""
@@ -115,17 +114,17 @@ def _standing(rows: pd.DataFrame) -> str:
             f"({span}).{few}"
         )
     return (
-        f"{where}: the engine is faster than {text.plural(len(held), 'peer')}. Of the best of them, {_who(best)}, it "
+        f"{where}: the engine is faster than {text.plural(len(ran), 'peer')}. Of the best of them, {_who(best)}, it "
         f"takes {text.ratio(best['ratio'])} of the time ({span})."
     )
 
 
 def _headline(groups: list[pd.DataFrame]) -> str:
-    held = [rows[rows["jobs"] > 0] for rows in groups if (rows["jobs"] > 0).any()]
-    won = sum(bool(((rows["verdict"] == "won") & ~rows["open"]).all()) for rows in held)
-    lost = sum(bool((rows["verdict"] == "lost").any()) for rows in held)
-    undecided = len(held) - won - lost
-    said = f"fastest of all in {won:,} of {text.plural(len(held), 'training')}, not in {lost:,}"
+    ran = [rows[rows["jobs"] > 0] for rows in groups if (rows["jobs"] > 0).any()]
+    won = sum(bool(((rows["verdict"] == "won") & ~rows["open"]).all()) for rows in ran)
+    lost = sum(bool((rows["verdict"] == "lost").any()) for rows in ran)
+    undecided = len(ran) - won - lost
+    said = f"fastest of all in {won:,} of {text.plural(len(ran), 'training')}, not in {lost:,}"
     return f"{said}, {undecided:,} undecided"
 
 
@@ -161,17 +160,17 @@ def _par4ds(rows: pd.DataFrame) -> list[Paragraph]:
 
 
 def _bars(name: str, rows: pd.DataFrame) -> Figure:
-    held = rows[rows["jobs"] > 0]
-    ours_s = float(held["ours_s"].median())
-    times = [ours_s, *held["peer_s"]]
+    ran = rows[rows["jobs"] > 0]
+    ours_s = float(ran["ours_s"].median())
+    times = [ours_s, *ran["peer_s"]]
     colours = [
-        Bars("the engine", [ours_s] + [0.0] * len(held), "blue"),
-        Bars("a peer", [0.0, *held["peer_s"]], "muted"),
+        Bars("the engine", [ours_s] + [0.0] * len(ran), "blue"),
+        Bars("a peer", [0.0, *ran["peer_s"]], "muted"),
     ]
-    drawn = [Row("the engine", notes=(str(held.iloc[0]["grid"]), text.seconds(ours_s), ""))]
+    drawn = [Row("the engine", notes=(str(ran.iloc[0]["grid"]), text.seconds(ours_s), ""))]
     drawn += [
         Row(row["peer"], notes=(row["layout"] or row["grid"], text.seconds(row["peer_s"]), text.ratio(row["ratio"])))
-        for _, row in held.iterrows()
+        for _, row in ran.iterrows()
     ]
     said = "; ".join(f"{bar.label} {text.seconds(time_s)}" for bar, time_s in zip(drawn, times, strict=True))
     title = "Time per batch"
@@ -181,7 +180,7 @@ def _bars(name: str, rows: pd.DataFrame) -> Figure:
     )
     drawing = stacked(colours, drawn, "seconds per batch", columns=("layout", "batch", "engine's\nby its"), width=900)
     keys = ["peer", "layout", "grid", "ours_s", "peer_s", "ratio", "low", "high"]
-    return Figure(title, caption, drawing, held[keys], f"{name}-times", f"{said}. {caption}")
+    return Figure(title, caption, drawing, ran[keys], f"{name}-times", f"{said}. {caption}")
 
 
 def _against(name: str, rows: pd.DataFrame) -> Table:

@@ -8,8 +8,8 @@ from engine.result import metrics
 from engine.result.names import UNTUNED
 from reports import published, text
 from reports.columns import columns_of
-from reports.contest_figure import COLOURS
-from reports.contest_points import points
+from reports.contest_blocks import COLOURS
+from reports.contests import points
 from reports.derived import by_row
 from reports.frame import SERIES, Frames, series_title
 from reports.jobs import grouped
@@ -115,7 +115,7 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames, every: pd.
 def _facts(run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.DataFrame) -> Facts:
     timed = shapes.dropna(subset=["own_s", "chosen_s"])
     again = timed[timed["holds"] != ""]
-    held = (again["holds"] == "yes").mean() if len(again) else None
+    kept = (again["holds"] == "yes").mean() if len(again) else None
     own_s, chosen_s = ((timed["layers"] * timed[key]).sum() for key in ("own_s", "chosen_s"))
     rates = ways.loc[ways["chosen"], "flops_per_s"]
     peak, of = (run["empirical"], "empirical") if run["empirical"] > 0 else (run["advertised"], "advertised")
@@ -123,8 +123,8 @@ def _facts(run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.DataFrame) -> F
     changed = f"{int(timed['changed'].sum()):,} of {len(timed):,}"
     faster = f"{metrics.speed_up(own_s, chosen_s):.3f}x"
     holds: KeyFact = (None, "of the choices hold", "of shapes timed twice")
-    if held is not None:
-        holds = (text.percent(held), holds[1], f"in a second timing; {text.percent(TARGET)} wanted")
+    if kept is not None:
+        holds = (text.percent(kept), holds[1], f"in a second timing; {text.percent(TARGET)} wanted")
     share: KeyFact = (None, f"of the {of} peak", "no peak is known of this device")
     if peak > 0 and low == low:
         share = (f"{text.percent(low)} to {text.percent(high)}", share[1], "slowest and fastest product as chosen")
@@ -149,12 +149,12 @@ def _shapes(name: str, shapes: pd.DataFrame, *, of_several: bool = False) -> Tab
     return Table("Shapes", columns, shapes, f"{name}-shapes", note)
 
 
-def steps(held: pd.DataFrame) -> pd.DataFrame:
+def steps(ran: pd.DataFrame) -> pd.DataFrame:
     """Make one row a contest: that of contests.points, speed_up, meaning in words, and the colour of its dot.
 
-    held: the contests with the peer "untuned".
+    ran: the contests with the peer "untuned".
     """
-    table = points(held)
+    table = points(ran)
     meaning = [_meaning(row) for _, row in table.iterrows()]
     colour = table["verdict"].map(COLOURS).where(table["changed"] != 0).fillna("muted")
     speed_up = by_row(metrics.speed_up, 1.0, table["ratio"].astype(float)) if len(table) else 1.0

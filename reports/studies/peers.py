@@ -5,10 +5,8 @@ from typing import Any
 import pandas as pd
 
 from reports import text
-from reports.contest_figure import ratios
-from reports.contest_points import most_held, over_one_network, points
-from reports.contest_tables import contests_table, failures, missing, provenance, settings
-from reports.contests import SERIES
+from reports.contest_blocks import contests_table, failures, missing, provenance, ratios, settings
+from reports.contests import SERIES, most_run, over_one_network, points
 from reports.frame import Frames
 from reports.methods import INTERVALS, ROOM, UNLIKE
 from reports.page import (
@@ -40,7 +38,7 @@ HOW = (
     "together; its range is over jobs. A contest is won where the whole interval of the paired ratio is below 1 and "
     "lost where all of it is above; a target is met where all of it is at or below the target and missed where all is "
     "above. Anything else is undecided, and so is what one job measured: where a process happens to place its memory "
-    "makes one side faster for as long as it lives. Holding the same contest again adds its jobs. "
+    "makes one side faster for as long as it lives. Running the same contest again adds its jobs. "
     f"{UNLIKE} {ROOM} {INTERVALS}"
 )
 RUN = "reframe -c suites/peers.py --system local"
@@ -51,7 +49,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     if table.empty:
         return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
     contests = points(table).sort_values([*SERIES, "ratio", "peer"], kind="stable")
-    drawn = most_held(contests, SERIES, MOST_SECTIONS)
+    drawn = most_run(contests, SERIES, MOST_SECTIONS)
     sections = [_section(*one) for one in text.titled(drawn, lambda rows: _title(rows.iloc[0]))]
     every = [contests_table("all", contests)] if sum(map(len, drawn)) < len(contests) else []
     tables = [*failures(table), *missing(table), *settings(table), provenance(table)]
@@ -59,7 +57,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     return Page(TITLE, LEAD, sections, _headline(contests))
 
 
-OWN = contests_where(lambda held: (held["ranks"] > 1) & ~held["study"].isin(["baselines", "validation"]))
+OWN = contests_where(lambda ran: (ran["ranks"] > 1) & ~ran["study"].isin(["baselines", "validation"]))
 STUDY = Study("peers", TITLE, SUMMARY, 8, OWN, build, "contests")
 
 
@@ -70,39 +68,39 @@ def _title(row: "pd.Series[Any]") -> str:
 
 
 def _headline(contests: pd.DataFrame) -> str:
-    held = contests[contests["jobs"] > 0]
-    if held.empty:
+    ran = contests[contests["jobs"] > 0]
+    if ran.empty:
         return "no contest ended well"
-    held = over_one_network(held)
-    if held.empty:
+    ran = over_one_network(ran)
+    if ran.empty:
         return "no contest had one network for both sides"
-    won, lost, undecided = _count(held)
-    return f"{won:,} of {text.plural(len(held), 'contest')} won, {lost:,} lost, {undecided:,} undecided"
+    won, lost, undecided = _count(ran)
+    return f"{won:,} of {text.plural(len(ran), 'contest')} won, {lost:,} lost, {undecided:,} undecided"
 
 
-def _count(held: pd.DataFrame) -> tuple[int, int, int]:
+def _count(ran: pd.DataFrame) -> tuple[int, int, int]:
     """Return contests won, lost, and those of which the interval leaves it open."""
-    won, lost, undecided = (int((held["verdict"] == verdict).sum()) for verdict in ("won", "lost", "undecided"))
+    won, lost, undecided = (int((ran["verdict"] == verdict).sum()) for verdict in ("won", "lost", "undecided"))
     return won, lost, undecided
 
 
 def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
-    held = rows[rows["jobs"] > 0]
+    ran = rows[rows["jobs"] > 0]
     blocks: list[Block] = [Paragraph("Not measured: no contest of this series ended well.")]
-    if len(held):
-        blocks = [_facts(rows, held), Figures([_figure(name, rows)], wide=True)]
+    if len(ran):
+        blocks = [_facts(rows, ran), Figures([_figure(name, rows)], wide=True)]
     return Section(title, [*blocks, contests_table(name, rows)], f"series-{name}", one_of_many=True)
 
 
-def _facts(rows: pd.DataFrame, held: pd.DataFrame) -> Facts:
-    first, apart = rows.iloc[0], held["losses"].max()
-    held = over_one_network(held)
-    won, lost, undecided = _count(held)
-    met, missed, unknown = (int((held["standing"] == one).sum()) for one in ("met", "missed", "undecided"))
+def _facts(rows: pd.DataFrame, ran: pd.DataFrame) -> Facts:
+    first, apart = rows.iloc[0], ran["losses"].max()
+    ran = over_one_network(ran)
+    won, lost, undecided = _count(ran)
+    met, missed, unknown = (int((ran["standing"] == one).sum()) for one in ("met", "missed", "undecided"))
     targets = (f"{met:,} of {met + missed + unknown:,}", "targets met", f"{missed:,} missed, {unknown:,} undecided")
     apart_words, allowed = None if pd.isna(apart) else f"{apart:.1e}", f"{rows['tolerance'].max():.1e}"
     facts: list[KeyFact] = [
-        (f"{won:,} of {len(held):,}", "contests won", f"{lost:,} lost, {undecided:,} undecided"),
+        (f"{won:,} of {len(ran):,}", "contests won", f"{lost:,} lost, {undecided:,} undecided"),
         *([targets] if met + missed + unknown else []),
         (text.count(rows["ranks"].max()), "ranks at most", first["devices"] or "unnamed devices"),
         (text.clean(first["torch"], 16) or None, "torch", f"number format {first['dtype']}"),

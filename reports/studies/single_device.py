@@ -6,9 +6,8 @@ import pandas as pd
 
 from reports import text
 from reports.columns import columns_of
-from reports.contest_figure import ratios
-from reports.contest_points import most_held, points
-from reports.contest_tables import contests_table, failures, missing, provenance
+from reports.contest_blocks import contests_table, failures, missing, provenance, ratios
+from reports.contests import most_run, points
 from reports.frame import Frames
 from reports.methods import INTERVALS, ROOM
 from reports.page import (
@@ -60,13 +59,13 @@ def build(mine: Frames, everything: Frames) -> Page:
     order = {peer: place for place, peer in enumerate(PEERS)}
     contests = contests.assign(place=contests["peer"].map(lambda peer: order.get(peer, len(order))))
     contests = contests.sort_values([*MACHINE, *TRAINED, "place", "peer"], kind="stable")
-    drawn = most_held(contests, MACHINE, MOST_SECTIONS)
+    drawn = most_run(contests, MACHINE, MOST_SECTIONS)
     sections = [_section(*one) for one in text.titled(drawn, lambda rows: _title(rows.iloc[0]))]
     tables = [*failures(table), *missing(table), contests_table("all", contests), provenance(table)]
     return Page(TITLE, LEAD, [*sections, Section("Details", [Paragraph(HOW), *tables])], _headline(contests))
 
 
-STUDY = Study("single_device", TITLE, SUMMARY, 7, contests_where(lambda held: held["ranks"] == 1), build, "contests")
+STUDY = Study("single_device", TITLE, SUMMARY, 7, contests_where(lambda ran: ran["ranks"] == 1), build, "contests")
 
 
 def _title(row: "pd.Series[Any]") -> str:
@@ -75,21 +74,21 @@ def _title(row: "pd.Series[Any]") -> str:
 
 
 def _headline(contests: pd.DataFrame) -> str:
-    held = contests[contests["jobs"] > 0]
-    if held.empty:
+    ran = contests[contests["jobs"] > 0]
+    if ran.empty:
         return "no contest ended well"
-    counts = [f"{(held['verdict'] == verdict).sum():,} {verdict}" for verdict in ("won", "lost", "undecided")]
-    return f"{text.plural(len(held), 'contest')} of one device: {', '.join(counts)}"
+    counts = [f"{(ran['verdict'] == verdict).sum():,} {verdict}" for verdict in ("won", "lost", "undecided")]
+    return f"{text.plural(len(ran), 'contest')} of one device: {', '.join(counts)}"
 
 
 def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
-    held = rows[rows["jobs"] > 0]
-    if held.empty:
+    ran = rows[rows["jobs"] > 0]
+    if ran.empty:
         return Section(
             title, [Paragraph("Not measured: no contest on it ended well.")], f"machine-{name}", one_of_many=True
         )
     figures = Figures([_figure(name, rows)], wide=True)
-    return Section(title, [_facts(held), figures, _sides(name, rows)], f"machine-{name}", one_of_many=True)
+    return Section(title, [_facts(ran), figures, _sides(name, rows)], f"machine-{name}", one_of_many=True)
 
 
 def _trained(rows: pd.DataFrame) -> list[pd.DataFrame]:
@@ -97,10 +96,10 @@ def _trained(rows: pd.DataFrame) -> list[pd.DataFrame]:
     return [group for _, group in rows.groupby(TRAINED, dropna=False, sort=True)]
 
 
-def _facts(held: pd.DataFrame) -> Facts:
+def _facts(ran: pd.DataFrame) -> Facts:
     """Return the answer: what the engine does in a second with each network, its share of the peak and its standing."""
     facts = []
-    for rows in _trained(held)[:MOST_FACTS]:
+    for rows in _trained(ran)[:MOST_FACTS]:
         engine = _engine(rows)
         rate = None if pd.isna(engine["tokens_per_s"]) else f"{text.significant(engine['tokens_per_s'])} tokens/s"
         standing = "step time " + ", ".join(

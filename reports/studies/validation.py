@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from reports import contest_tables, text
+from reports import contest_blocks, text
 from reports.columns import NO_SERIAL, columns_of
-from reports.contest_points import points
+from reports.contests import points
 from reports.frame import Frames
 from reports.jobs import grouped
 from reports.page import (
@@ -64,9 +64,9 @@ STUDY = Study("validation", TITLE, SUMMARY, 4, trainings_of("validation"), build
 def _beside(contests: pd.DataFrame) -> Section:
     """Say how alike the losses of the first steps are to those of other people's parallelism."""
     held = points(contests)
-    told = contest_tables.equal("peers", held, "system model dtype grid") if held["jobs"].any() else NOTHING_HELD
-    others = [*contest_tables.failures(contests), *contest_tables.missing(contests)]
-    where = contest_tables.provenance(contests, "peers-provenance")
+    told = contest_blocks.equal("peers", held, "system model dtype grid") if held["jobs"].any() else NOTHING_HELD
+    others = [*contest_blocks.failures(contests), *contest_blocks.missing(contests)]
+    where = contest_blocks.provenance(contests, "peers-provenance")
     return Section("Beside other people's parallelism", [told, *others, where], "peers")
 
 

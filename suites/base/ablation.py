@@ -20,7 +20,7 @@ from suites.base.in_rounds import InTurns, times_of
 from suites.base.training import Refused
 
 LEARNING_RATE = 1e-6
-"""It is so small that no step changes the network much: without clipping a long ablation might diverge otherwise, which
+"""So small that no step changes the network much: without clipping a long ablation might diverge otherwise, which
 would end the job and lose what it has measured. Times don't depend on it.
 """
 

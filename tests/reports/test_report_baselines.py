@@ -138,7 +138,7 @@ def test_what_does_not_fit_is_a_row_and_sides_that_a_device_cannot_hold_at_once_
     save_contests([baselines().model_copy(update={"comparisons": apart}), later], tmp_path / "r")
     build([tmp_path / "r"], tmp_path / "site")
     text = words((tmp_path / "site" / "baselines.html").read_text())
-    assert sentence in text.split("Contests that can't be held there")[1]
+    assert sentence in text.split("Contests that can't be run there")[1]
     assert re.search(r"DistributedDataParallel .{,600} one after the other", text)
     older = every.model_copy(update={"case": every.case | {"apart": True}})
     assert set(frame([Contests(older, "older.json")])["apart"]) == {ONE_AFTER_THE_OTHER}

@@ -16,9 +16,8 @@ from test_report_pages import visible
 from engine.result import metrics
 from engine.result.interval import NOTHING_KNOWN, Interval
 from engine.result.peers import PeersResult, parse, standing, verdict
-from reports.contest_points import points
-from reports.contest_tables import contests_table
-from reports.contests import UNEQUAL, checkpointing, frame
+from reports.contest_blocks import contests_table
+from reports.contests import UNEQUAL, checkpointing, frame, points
 from reports.frame import frames
 from reports.load import Contests, load
 from reports.methods import INTERVALS

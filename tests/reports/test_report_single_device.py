@@ -10,8 +10,7 @@ from test_report_pages import visible
 
 from engine.result import metrics
 from engine.result.peers import PeersResult, Work
-from reports.contest_points import points
-from reports.contests import frame
+from reports.contests import frame, points
 from reports.load import Contests
 from reports.site import build
 

@@ -6,19 +6,19 @@ counted, what not and how it is measured: the report's page of methods prints bo
 """
 
 from engine.result.definition import Definition
-from engine.result.metrics import device, energy, overlap, pipeline, planning, products, training, turns
+from engine.result.metrics import device, energy, overlap, pipeline, planning, products, rounds, training
 from engine.result.metrics.device import *
 from engine.result.metrics.energy import *
 from engine.result.metrics.overlap import *
 from engine.result.metrics.pipeline import *
 from engine.result.metrics.planning import *
 from engine.result.metrics.products import *
+from engine.result.metrics.rounds import *
 from engine.result.metrics.training import *
-from engine.result.metrics.turns import *
 
 DEFINITIONS: tuple[Definition, ...] = tuple(
     found
-    for file in (training, device, products, overlap, pipeline, turns, energy, planning)
+    for file in (training, device, products, overlap, pipeline, rounds, energy, planning)
     for value in vars(file).values()
     if isinstance(found := getattr(value, "definition", None), Definition)
 )

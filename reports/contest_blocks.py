@@ -1,14 +1,61 @@
-"""Tables of contests that the pages of contests share: all that was measured, what failed, what was not run, and where
-each comes from.
-"""
+"""Figure and tables that the pages of contests share: a row a contest, what failed and was skipped, and where from."""
+
+from collections.abc import Callable
 
 import pandas as pd
 
 from reports import text
 from reports.columns import columns_of, first
-from reports.page import NOT_RECORDED, Table
+from reports.page import NOT_RECORDED, Figure, Table
+from reports.plots.rows import Dot, around_one
 from reports.provenance import ORIGIN
 from reports.series_page import samples_of
+
+MOST_ROWS = 40
+COLOURS = {"won": "blue", "lost": "red"}
+OF_MEDIANS = ["ratio", "low", "high", "of_medians", "of_medians_low", "of_medians_high", "target"]
+
+
+def ratios(
+    name: str, rows: pd.DataFrame, *, other: str, label: Callable[[pd.Series], str], heads: tuple[str, str],
+    beside: Callable[[pd.Series], tuple[str, str]], columns: list[str], remark: str = "",
+) -> Figure:  # fmt: skip
+    """Draw the first rows of the frame that contests.points makes, each by the other's; other: what that one is called.
+
+    label: of a row; heads, beside: two columns besides the ratio; columns: what else the data holds.
+    """
+    shown = rows.head(MOST_ROWS)
+    drawn = [
+        Dot(
+            label(row), row["low"], row["high"], row["of_medians"], ratio=row["ratio"], least=row["of_medians_low"],
+            most=row["of_medians_high"], target=float(row["target"] or "nan"),
+            colour=COLOURS.get(row["verdict"], "muted"), notes=_notes(row, beside) if row["jobs"] else ("",) * 4,
+            missing="failed" if row["failed"] else "not run",
+        )
+        for _, row in shown.iterrows()
+    ]  # fmt: skip
+    title = f"Step time by the {other}'s"
+    caption = (
+        "Dot and whiskers: paired ratio with its interval. Open circle and pale band: ratio of medians with its range "
+        f"over jobs. Dashed: the target. {remark}{' ' if remark else ''}Grey: undecided, as the interval holds 1 or is "
+        "of one job."
+    )
+    if len(rows) > len(shown):
+        caption += f" The first {MOST_ROWS} contests."
+    said = [
+        f"{' '.join(label(row).split())}: {row['ratio']:.3f} ({text.span(row['low'], row['high'])})"
+        for _, row in shown.iterrows()
+        if row["jobs"]
+    ]
+    sides = ("the engine is faster", f"the {other} is faster")
+    drawing = around_one(drawn, sides, "our step time by the peer's", columns=("paired", "interval", *heads))
+    data = shown[[*columns, *OF_MEDIANS]]
+    return Figure(title, caption, drawing, data, f"{name}-ratios", "Paired ratios. " + ". ".join(said))
+
+
+def _notes(row: pd.Series, beside: Callable[[pd.Series], tuple[str, str]]) -> tuple[str, ...]:
+    return f"{row['ratio']:.3f}", text.span(row["low"], row["high"]), *beside(row)
+
 
 NOT_FUSED = (
     "Beyond what a contest fixes for both sides, such as the number format, the layout, and what makes both compute "
@@ -51,11 +98,11 @@ def contests_table(name: str, rows: pd.DataFrame) -> Table:
 def equal(name: str, rows: pd.DataFrame, which: str = "") -> Table:
     """Say how alike both sides were before they were timed. which: the columns before the peer's."""
     note = "Same initial weights, data and optimizer; of the steps before those that were timed."
-    held = rows[rows["jobs"] > 0]
-    does = held["does"].where(held["does"] != "", "as " + held["layout"].where(held["layout"] != "", "our grid"))
+    ran = rows[rows["jobs"] > 0]
+    does = ran["does"].where(ran["does"] != "", "as " + ran["layout"].where(ran["layout"] != "", "our grid"))
     keys = f"{which} peer peer_versions losses norms tolerance compared does"
     columns = columns_of(keys, tolerance="Losses may")
-    return Table("Equal work?", columns, held.assign(does=does), f"{name}-equal", note)
+    return Table("Equal work?", columns, ran.assign(does=does), f"{name}-equal", note)
 
 
 def failures(table: pd.DataFrame) -> list[Table]:
@@ -74,7 +121,7 @@ def missing(table: pd.DataFrame) -> list[Table]:
     models = data.groupby(same)["model"].transform(lambda names: text.clean(", ".join(sorted(set(names) - {""})), 200))
     data = data.assign(models=models).drop_duplicates(same)
     columns = columns_of("peer peer_is layout ranks models system reason source", ranks="Ranks", reason="Why")
-    return [Table("Contests that can't be held there", columns, data, "missing")]
+    return [Table("Contests that can't be run there", columns, data, "missing")]
 
 
 def settings(table: pd.DataFrame) -> list[Table]:

@@ -29,7 +29,7 @@ def memory_ratio(ours_bytes: float, peer_bytes: float) -> float:
 
 
 class Paired(NamedTuple):
-    """It is a ratio of times that were taken in turns, with its interval, which may be NOTHING_KNOWN."""
+    """Ratio of times that were taken in turns, with its interval, which may be NOTHING_KNOWN."""
 
     ratio: float
     interval: Interval
@@ -64,10 +64,10 @@ def paired(jobs: Sequence[Sequence[tuple[float, float]]]) -> Paired:
 
     Jobs without a round don't count. Raises ValueError where none has one.
     """
-    held = [rounds for rounds in jobs if rounds]
-    if not held:
+    timed = [rounds for rounds in jobs if rounds]
+    if not timed:
         raise ValueError("A paired ratio takes at least one round.")
-    ratios = [paired_ratio(rounds) for rounds in held]
-    if len(held) > 1:
+    ratios = [paired_ratio(rounds) for rounds in timed]
+    if len(timed) > 1:
         return Paired(ratio_over_jobs(ratios), over_jobs(ratios))
-    return Paired(ratios[0], over_rounds([time_s / base_s for time_s, base_s in held[0]]))
+    return Paired(ratios[0], over_rounds([time_s / base_s for time_s, base_s in timed[0]]))
