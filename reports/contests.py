@@ -263,8 +263,8 @@ def _figures(jobs: Sequence[PeerContest], target: str) -> dict[str, Any]:
     processor = [(peers.steps(job.ours, processor=True), peers.steps(job.peer, processor=True)) for job in jobs]
     pair, by_job = peers.paired(jobs), [metrics.ratio_of_medians([job]) for job in times]
     return {
-        "verdict": peers.verdict(pair.interval, len(jobs)),
-        "standing": peers.standing(pair.interval, len(jobs), float(target)) if target else "",
+        "verdict": peers.WON[peers.verdict(pair.interval, len(jobs))],
+        "standing": peers.MET[peers.standing(pair.interval, len(jobs), float(target))] if target else "",
         "ratio": pair.ratio,
         "low": number(pair.low),
         "high": number(pair.high),

@@ -29,7 +29,9 @@ from engine.peers.result_writer import ResultWriter, asked_fields
 from engine.result.metrics import ratio_of_medians
 from engine.result.peers import (
     FEWEST_JOBS,
+    MET,
     SIDES,
+    WON,
     Asked,
     ContestResult,
     Equality,
@@ -270,11 +272,11 @@ def table(report: PeersResult) -> str:
     for c in report.comparisons:
         assert c.paired is not None
         of, jobs = c.paired.interval, len(c.jobs)
-        target = "-" if c.target is None else f"{c.target:.2f} {standing(of, jobs, c.target)}"
+        target = "-" if c.target is None else f"{c.target:.2f} {MET[standing(of, jobs, c.target)]}"
         spans = f"{_span(c.job_ratios):<16}{_span(round_ratios(c.jobs)):<16}"
         lines.append(
             f"{name(c):<{wide}}{c.grid:<9}{c.ours_median_s:7.4f}{c.peer_median_s:9.4f}  {c.paired!s:<28}"
-            f"{verdict(of, jobs):<11}{target:<16}{c.ratio:<12.3f}{spans}"
+            f"{WON[verdict(of, jobs)]:<11}{target:<16}{c.ratio:<12.3f}{spans}"
             f"{c.cpu_ratio:.3f}{'  one after the other' if c.apart else ''}"
         )
     few = min((len(c.jobs) for c in report.comparisons), default=FEWEST_JOBS) < FEWEST_JOBS

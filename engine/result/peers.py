@@ -31,8 +31,10 @@ VERSION: Literal[6] = 6
 
 SideName = Literal["ours", "peer"]
 SIDES: tuple[SideName, ...] = ("ours", "peer")
-Verdict = Literal["won", "lost", "undecided"]
-Standing = Literal["met", "missed", "undecided"]
+WON: dict[gate.Outcome, str] = {"pass": "won", "fail": "lost", "undecided": "undecided"}
+"""Words for a person of verdict()."""
+MET: dict[gate.Outcome, str] = {"pass": "met", "fail": "missed", "undecided": "undecided"}
+"""Words for a person of standing()."""
 FEWEST_JOBS = 2
 """One set of processes happens to be faster or slower for one side as long as it lives, and tells nothing of others.
 Two leave a wide interval, as Student's t of one degree of freedom is 12.7; of three jobs it is 4.3, of six 2.6.
@@ -298,24 +300,23 @@ def paired(jobs: Sequence[PeerContest]) -> Ratio:
     return Ratio.of(metrics.paired(rounds(jobs)))
 
 
-def verdict(interval: Interval, jobs: int) -> Verdict:
-    """Judge the engine by the interval of its paired ratio: won where all of it is below 1, lost where all is above.
+def verdict(interval: Interval, jobs: int) -> gate.Outcome:
+    """Judge the engine by the interval of its paired ratio: pass where all of it is below 1, fail where all is above.
 
     Anything else is undecided, and so is whatever fewer than FEWEST_JOBS jobs measured.
     """
     shorter, longer = gate.at_most(interval, 1.0), gate.at_least(interval, 1.0)
     if jobs < FEWEST_JOBS or shorter == longer:
         return "undecided"
-    return "won" if shorter == "pass" else "lost" if longer == "pass" else "undecided"
+    return "pass" if shorter == "pass" else "fail" if longer == "pass" else "undecided"
 
 
-def standing(interval: Interval, jobs: int, target: float) -> Standing:
-    """Say whether the interval of the paired ratio is at or below the target, above it, or across it.
+def standing(interval: Interval, jobs: int, target: float) -> gate.Outcome:
+    """Judge whether the interval of the paired ratio is at or below the target.
 
     Of fewer than FEWEST_JOBS jobs it is undecided.
     """
-    words: dict[gate.Outcome, Standing] = {"pass": "met", "fail": "missed", "undecided": "undecided"}
-    return words[gate.at_most(interval, target)] if jobs >= FEWEST_JOBS else "undecided"
+    return gate.at_most(interval, target) if jobs >= FEWEST_JOBS else "undecided"
 
 
 class Speed(NamedTuple):

@@ -144,11 +144,11 @@ def test_version_1_is_told_with_what_it_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("interval", "jobs", "told"),
     [
-        (Interval(0.8, 0.995), 2, "won"),
+        (Interval(0.8, 0.995), 2, "pass"),
         (Interval(0.8, 1.001), 3, "undecided"),
         (Interval(0.999, 1.2), 3, "undecided"),
         (Interval(1.0, 1.0), 3, "undecided"),
-        (Interval(1.001, 1.2), 2, "lost"),
+        (Interval(1.001, 1.2), 2, "fail"),
         (Interval(0.8, 0.81), 1, "undecided"),
         (NOTHING_KNOWN, 2, "undecided"),
     ],
@@ -159,7 +159,7 @@ def test_an_interval_that_holds_1_or_is_of_one_job_decides_nothing(interval: Int
 
 def test_a_target_is_met_missed_or_neither_by_the_whole_interval_and_never_by_one_job() -> None:
     inside, across, outside = Interval(0.9, 0.95), Interval(0.94, 0.96), Interval(0.96, 0.99)
-    assert [standing(of, 3, 0.95) for of in (inside, across, outside)] == ["met", "undecided", "missed"]
+    assert [standing(of, 3, 0.95) for of in (inside, across, outside)] == ["pass", "undecided", "fail"]
     assert [standing(of, 1, 0.95) for of in (inside, across, outside)] == ["undecided"] * 3
 
 
