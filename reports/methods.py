@@ -5,11 +5,8 @@ from engine.result.interval import CONFIDENCE
 from engine.result.metrics import DEFINITIONS
 from reports import text
 from reports.contests import UNEQUAL
-from reports.nights import culprit, detector
-from reports.nights.judge import MOVED_BY_OTHERS, RARELY
+from reports.nights.page import METHODS as NIGHTS
 from reports.page import Block, Definitions, Page, Paragraph, Section
-from systems import references
-from systems.references import FEWEST_JOBS
 
 NAME, TITLE = "methods", "Methods"
 LEAD = (
@@ -112,36 +109,6 @@ ENERGY = (
     "has no such counter. What stood still, was measured for too short a time for how often its counter is renewed, "
     "or could not be read on every node is not measured: no part of a sum is given as the sum. Ablations and contests "
     "with peers count no energy.",
-)
-NIGHTS = (
-    "A night is one run of ci/nightly, or what people started on one day. A test is compared with itself only: on the "
-    "same partition, with the same grid, precision and options. Times, memory and factors are worse when they grow, "
-    "rates when they shrink; a figure that follows from another by arithmetic is not judged again.",
-    f"The reference is the median of the jobs that `par4d reference make` took, {FEWEST_JOBS} or more; every night "
-    "counts the same in it. ReFrame fails a job that is far off it, and nights before its first job tell nothing. A "
-    f"figure without a reference, or of fewer than {detector.FEWEST} nights, is unknown, never the same.",
-    "A level has changed if the step of the last nights, by generalised least squares, is surer than chance gives: "
-    f"{detector.FALSE_ALARMS_A_YEAR:g} times a year in all figures of a system, one that is "
-    f"{text.percent(references.LEAST)} or more. Up to {detector.BASELINE} nights before tell how nights vary, how "
-    "alike one is to the next, by the upper end of its interval, and how the level drifts; nights that are alike count "
-    "as the fewer ones that they are worth. A night farther off, from the level and from the nights around it, than "
-    f"{detector.REACH:g} times what is new in a night counts as if it were so far, and {detector.WINDOWS[0]} nights at "
-    f"least, {detector.WINDOWS[-1]} at most, have to agree: the two that speak most for a change count like the third. "
-    "A job that also ran the canary, a frozen program that "
-    "knows nothing of the engine, is judged less what that explains: a machine's mood is the canary's own. The "
-    "interval of a night's change and the band in a chart are those of a night without any change, of confidence 0.95.",
-    "A level that got worse is an alarm until one that got better undoes half of it or more, or until references are "
-    "made of nights that it is in. How often nights without any change raise one is simulated in noise that is "
-    "independent, alike from night to night, common to all figures, and measured (tests/reports/simulate_nights.py). "
-    + " ".join(
-        f"Where {other} is measured, {one} may raise {text.percent(RARELY)} as many false ones, and none when it does."
-        for one, other in MOVED_BY_OTHERS.items()
-    ),
-    "The culprit is the part of a step that grew most, set against the nights before: compute, or communication that "
-    f"is waited for along an axis, where that is {text.percent(culprit.COUNTS)} of the step or more. One node "
-    f"comes first that computes longer than the others, which wait for it, by {text.percent(culprit.NODE_APART)} more "
-    "than is usual. "
-    "What changed is what the results tell of versions, settings, commit and nodes: it is no proof of a cause.",
 )
 OLDER = (
     "Results of schema version 1 and 2 keep what they measured. They have no bound of a step, and no share hidden: "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import RunError
-from reports.nights.history import CHOSEN, DATABASE, NIGHT, said
+from reports.nights.history import CHOSEN, DATABASE, NIGHT, write_tests
 from suites.base.night import NIGHTLY
 from suites.base.running import LAUNCHER, run_reframe
 
@@ -90,7 +90,7 @@ class NightRun:
         if self.left_s <= 0:
             return False
         names = [word for test in tests for word in ("--name", f"/{test.hashcode}")]
-        extras = f"{NIGHT}={self.name},{CHOSEN}={said(test.name for test in tests)}"
+        extras = f"{NIGHT}={self.name},{CHOSEN}={write_tests(test.name for test in tests)}"
         words = self._words("--run", *names, "--session-extras", extras)
         return run_reframe(words, self.folder, self.left_s, sys.stderr) is not None
 

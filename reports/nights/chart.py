@@ -1,4 +1,4 @@
-"""A chart draws a figure through the nights: a dot a night, what was expected, and where its level changed."""
+"""Chart of a figure through the nights: a dot a night, what was expected, and where its level changed."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ from reports.plots.canvas import Scale
 from reports.plots.lines import Line, scatter
 
 MOST_NIGHTS = 180
-"""A chart shows at most this many nights, the last ones."""
+"""Most nights in a chart, the last ones."""
 FAR, LATELY = 3.0, 12
 """Values farther than FAR widths beyond the usual range stand at the edge, but for the last LATELY nights."""
 LARGEST = 9e4
-"""Of a unit that suits most nights; a scale has no room for the names of larger values."""
+"""Largest value on a scale, in the unit that suits most nights: larger ones have names too long for it."""
 
 
 def chart(rows: pd.DataFrame, nights: Sequence[Night]) -> Figure:
@@ -47,7 +47,7 @@ def chart(rows: pd.DataFrame, nights: Sequence[Night]) -> Figure:
 
 
 def _scale(unit: str, usual: float) -> tuple[float, str]:
-    """Return what values are divided by, and the unit that they then have."""
+    """Return the divisor of values, and their unit after it."""
     if unit == "B":
         return (2.0**30, "GiB") if usual >= 2**30 else (2.0**20, "MiB")
     if unit == "x" or (unit == "s" and usual >= 1):

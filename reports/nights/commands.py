@@ -33,7 +33,7 @@ def make(*, system: System = None, since: Since = None, database: Database = DAT
     """
     from reports.nights.history import history
     from reports.nights.reference import make as make_references
-    from reports.nights.report import named
+    from reports.nights.report import name_tests
 
     name, old = _name(system), None
     found = history(database, name)
@@ -53,7 +53,7 @@ def make(*, system: System = None, since: Since = None, database: Database = DAT
     figures = sum(len(one.figures) for one in new.values())
     told = f"New references: {text.plural(len(new), 'test')}, {text.plural(figures, 'figure')}."
     told += f" Kept: {text.plural(len(kept), 'other test')}.\n" if kept else "\n"
-    if few := [test for key, test in named(found).items() if key not in new]:
+    if few := [test for key, test in name_tests(found).items() if key not in new]:
         told += f"Too few jobs: {', '.join(few)}.\n"
     say(f"{told}{references.path_of(name)}\n", kept=True)
     return 0

@@ -1,5 +1,4 @@
-"""Clauses say what of a test got worse, compute, communication along an axis, matrix products, a link, or one node, and
-what of the machine changed.
+"""Which part of a test got worse (compute, an axis' communication, matrix products, a link, a node), and what changed.
 
 The parts of the night's results (NightJob.parts) are compared with those of the nights before. One slow node is looked
 for first, because the others then wait for it, which looks like slow communication.
@@ -14,9 +13,9 @@ from reports.text import gain, signed
 from systems.references import CANARY
 
 NODE_APART = 0.1
-"""A node is the slow one if it computes longer than the others by this fraction more than is usual."""
+"""Fraction by which the slow node computes longer than the others, beyond what is usual."""
 COUNTS = 0.03
-"""A part that grew counts from this part of the step on, and a rate that fell from this part of what it was on."""
+"""Fraction of a step from which a part that grew counts, and fraction of itself from which a rate that fell does."""
 OF_ONE_THING = {
     "Peak": "compute: matrix products alone got slower",
     "MemoryBandwidth": "memory: copying alone got slower",
@@ -24,12 +23,13 @@ OF_ONE_THING = {
     "Bandwidth": "the link: collectives alone got slower",
     CANARY: "the machine, as the canary never changes",
 }
-"""These tests, and the canary in whichever test, measure one thing only, which is the culprit."""
+"""Culprits of tests that measure one thing only, and of the canary."""
 
 
 def culprit(test: str, tonight: Sequence[NightJob], before: Sequence[NightJob]) -> str:
-    """Say what of a test got slower, or of a machine if the canary in its jobs did; "" where nothing shows it. The jobs
-    before are those from before it did.
+    """Name the part of a test that got slower, or of a machine if the canary did; "" where nothing shows it.
+
+    before: jobs from before it got slower.
     """
     if named := _slow_node(tonight, before) or OF_ONE_THING.get(test):
         return named
@@ -60,8 +60,9 @@ def _of_hosts(parts: Parts) -> dict[str, float]:
 
 
 def _slow_node(tonight: Sequence[NightJob], before: Sequence[NightJob]) -> str:
-    """Name the one node that is the slowest in most of tonight's jobs, by more than is usual; "" for none. Where all
-    are known from before, each is measured by itself, as nodes may have unlike work.
+    """Name the one node that is the slowest in most of tonight's jobs, by more than is usual; "" for none.
+
+    Where all are known from before, each is compared with itself, as nodes may have unlike work.
     """
     own = _of_hosts(_usual_parts(before))
     unlike = own if {host for job in tonight for kind, host in job.parts if kind == "host"} <= own.keys() else {}
@@ -77,8 +78,9 @@ def _slow_node(tonight: Sequence[NightJob], before: Sequence[NightJob]) -> str:
 
 
 def _slowest(job: NightJob, unlike: Mapping[str, float]) -> tuple[float, str] | None:
-    """Return by which fraction the slowest node of a job computes longer than the others' median, and its name. unlike:
-    what a node's time is divided by.
+    """Return the fraction by which the slowest node of a job computes longer than the others' median, and its name.
+
+    unlike: divisors of the nodes' times.
     """
     hosts = sorted((value / unlike.get(host, 1.0), host) for host, value in _of_hosts(job.parts).items())
     if len(hosts) < 2:
@@ -87,14 +89,16 @@ def _slowest(job: NightJob, unlike: Mapping[str, float]) -> tuple[float, str] | 
 
 
 def _fell(words: str, part: tuple[str, str], now: Parts, then: Parts) -> str:
-    """Say by how much a rate fell, "" where it did not or isn't known."""
+    """Write by how much a rate fell, "" where it did not or isn't known."""
     fell = 1 - now[part] / then[part] if part in now and then.get(part) else 0.0
     return f"{words} {gain(fell)}" if fell > COUNTS else ""
 
 
 def what_changed(before: Sequence[Mapping[str, str]], since: Sequence[Mapping[str, str]]) -> list[str]:
-    """Say how the state of jobs differs from that of jobs before: torch 2.9 -> 2.10. What had varied before is no
-    change. Of nodes, which a queue draws anew every night, only those count that all jobs since then have had.
+    """Describe how the state of jobs differs from that of jobs before: torch 2.9 -> 2.10.
+
+    A value that jobs before had too is no change. Of nodes, which a queue draws anew every night, only those count
+    that all jobs since then have had.
     """
     nodes = [{*state.get(NODES, "").split(", ")} for state in since]
     known = {node for state in before for node in state.get(NODES, "").split(", ")} | {""}

@@ -1,4 +1,4 @@
-"""ReFrame's results database tells of a system's nights: its jobs, what they measured and how the machine was.
+"""History of a system's nights, from ReFrame's results database: jobs, their figures and the machine's state.
 
 The database is ReFrame's and is opened read-only (run_reports.py). A night is what one run of ci/nightly has started;
 of sessions that it didn't start, those of one day. Only jobs whose result was good carry figures: one that failed only
@@ -27,60 +27,62 @@ from reports.run_reports import AFTER_SANITY, RECORD, Session, failure, sessions
 from systems.references import Key, key_of, name_of
 
 DATABASE = Path("results/reframe/results.db")
-"""ReFrame keeps its database here, below the folder that it runs in."""
+"""ReFrame's database, below the folder that it runs in."""
 NODES = "nodes"
-"""A job's state has its nodes under this name, as "n0, n1"."""
+"""Name of the nodes in a job's state, as "n0, n1"."""
 STARTING_S = 30.0
-"""A launcher may take this long to start the ranks of a job."""
+"""Time that a launcher may take to start the ranks of a job."""
 NIGHT, CHOSEN = "par4d_night", "par4d_chosen"
-"""ci/nightly adds to the information of its sessions the night's name, and the tests that they have to run (said)."""
+"""Keys that ci/nightly adds to its sessions: the night's name, and the tests that they have to run (write_tests)."""
 SKIPPED = "it was skipped"
-"""The reason of a job that a test never had, as its partition can't run it, or something else is missing there."""
+"""Reason of a job that a test never had, as its partition can't run it, or something else is missing there."""
 OF_A_JOB = ("SLURM_JOB_", "SLURM_STEP_", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID")
-"""Environment variables whose names begin so are other ones in every job."""
+"""Beginnings of names of environment variables that differ in every job."""
 
 
 @dataclass(frozen=True, slots=True)
 class NightJob:
-    """A job of a night ran a test case, which has failed if more did than its references.
-
-    reason says why it has no result; it is "" where it has one, or was a dry run. figures are (value, unit) by name,
-    none without a result. state is what can change from night to night, in words, by name. parts are numbers that tell
-    what of a step got slower, by (what, which), in seconds, bytes/s, flop/s or Hz.
-    """
+    """One job of a night: a test case that ran."""
 
     key: Key
     failed: bool
+    """Whether more failed than its references."""
     reason: str
+    """Why it has no result; "" where it has one, or was a dry run."""
     figures: Mapping[str, tuple[float, str]]
+    """Value and unit by name; none without a result."""
     state: Mapping[str, str]
+    """What can change from night to night, in words, by name."""
     parts: Mapping[tuple[str, str], float]
+    """Numbers that tell which part of a step got slower, by (what, which), in seconds, bytes/s, flop/s or Hz."""
     node_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """A night has jobs, in the order in which they were stored. chosen: the tests that ci/nightly had to run, by name
-    and point, in their order; none of a night that people have started.
-    """
+    """One night and its jobs."""
 
     name: str
     began: datetime
     jobs: list[NightJob]
+    """In the order in which they were stored."""
     chosen: dict[tuple[str, str], None]
+    """Tests that ci/nightly had to run, by name and point, in their order; none of a night that people have started."""
 
     def measured(self, key: Key) -> list[NightJob]:
-        """Give the jobs of a key that have figures."""
+        """Return the jobs of a key that have figures."""
         return [job for job in self.jobs if job.key == key and job.figures]
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A system has nights, in the order in which they were stored, and remarks say what is odd about the database."""
+    """Nights of a system."""
 
     system: str
     nights: tuple[Night, ...]
+    """In the order in which they were stored."""
     remarks: tuple[str, ...] = ()
+    """What is odd about the database, in sentences."""
 
     @property
     def jobs(self) -> Iterator[NightJob]:
@@ -91,12 +93,12 @@ class History:
 
     @property
     def nightly(self) -> bool:
-        """What people start by hand alone is no night to speak of: ci/nightly has to have run."""
+        """Return whether ci/nightly has run: jobs started by hand alone are no nights."""
         return any(night.chosen for night in self.nights)
 
 
-class Told(BaseModel):
-    """What a night reads of a result, or of a contest with peers."""
+class NightResult(BaseModel):
+    """Parts of a result, or of a contest with peers, that a night reads."""
 
     provenance: Provenance
     summary: Summary | None = None
@@ -105,13 +107,13 @@ class Told(BaseModel):
     transport: Transport | None = None
 
 
-def said(tests: Iterable[str]) -> str:
-    """Write the names of tests as ReFrame displays them without a comma, which would end what ReFrame is given."""
+def write_tests(tests: Iterable[str]) -> str:
+    """Write the names of tests as ReFrame displays them, without a comma, which would end what ReFrame is given."""
     return " ".join(quote(name, safe="") for name in tests)
 
 
 def history(database: Path, system: str) -> History:
-    """Read a system's nights, none where there is no such file.
+    """Read a system's nights; there are none without a file.
 
     Raises ResultError for a file that can't be read as a database of this ReFrame's.
     """
@@ -122,8 +124,8 @@ def history(database: Path, system: str) -> History:
 
 def histories(databases: Sequence[Iterable[Session]], *systems: str) -> list[History]:
     """Read the history of each system that has nights in these databases, and of these systems, in alphabetical order.
-    Nights of several databases are in the order in which they began, and a session that two hold, as a copy does,
-    counts once.
+
+    Nights of several databases are in the order in which they began, and a session that two of them have counts once.
     """
     stored, broken = dict(chain.from_iterable(databases)), 0
     nights = defaultdict[str, dict[str, Night]](dict, {system: {} for system in systems})
@@ -158,7 +160,7 @@ def _job(case: Mapping[str, Any]) -> NightJob:
     stored = (case.get("perfvalues") or {}).items() if good and record.get("status") == "ok" else ()
     if record:
         try:
-            told = Told.model_validate(record)
+            told = NightResult.model_validate(record)
         except ValidationError as error:
             reason = reason or f"of its result only the figures can be read: {first_problem(error)}"
     return NightJob(
@@ -174,13 +176,13 @@ def _job(case: Mapping[str, Any]) -> NightJob:
         figures={name.rpartition(":")[2]: (of[0], of[4]) for name, of in stored if of[0] and 0 < of[0] < math.inf},
         state=_state(told) if told else {},
         parts=dict(_parts(told)) if good and told else {},
-        node_seconds=(case.get("nodes") or 1) * _held_s(case, told),
+        node_seconds=(case.get("nodes") or 1) * _occupied_s(case, told),
     )
 
 
-def _held_s(case: Mapping[str, Any], told: Told | None) -> float:
-    """A job has held its nodes at most for what ReFrame counts, in which the time in the queue is, and at least for
-    what the result tells, which begins with its first rank.
+def _occupied_s(case: Mapping[str, Any], told: NightResult | None) -> float:
+    """Return how long a job had its nodes: the result's time and the launcher's, at most what ReFrame counts, which
+    includes the queue.
     """
     most = min(max(0.0, case.get("time_run") or 0.0), case.get("time_limit_s") or math.inf)
     if told:
@@ -190,8 +192,8 @@ def _held_s(case: Mapping[str, Any], told: Told | None) -> float:
     return float(most)
 
 
-def _state(told: Told) -> dict[str, str]:
-    """Say what an update of a machine may change, and nothing of a job's own numbers."""
+def _state(told: NightResult) -> dict[str, str]:
+    """Return what an update of a machine may change, and nothing of a job's own numbers."""
     origin, network = told.provenance, told.transport
     environment = {name: value for name, value in origin.environment.items() if not name.startswith(OF_A_JOB)}
     commit = f"{(origin.git_commit or '')[:12]}{', modified' if origin.git_dirty else ''}"
@@ -203,8 +205,8 @@ def _state(told: Told) -> dict[str, str]:
     return {name: value for name, value in state.items() if value}
 
 
-def _parts(told: Told) -> Iterator[tuple[tuple[str, str], float]]:
-    """Give NightJob.parts as far as the result has them."""
+def _parts(told: NightResult) -> Iterator[tuple[tuple[str, str], float]]:
+    """Yield NightJob.parts as far as the result has them."""
     if told.breakdown:
         yield ("compute", ""), told.breakdown.compute_s
         yield from ((("exposed", one.axis), one.exposed_s) for one in told.breakdown.axes)

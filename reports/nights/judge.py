@@ -1,4 +1,4 @@
-"""Each figure of a night is judged by the nights before it, since the first of its reference (detector.py).
+"""Judgement of each figure of a night by the nights before it, since the first of its reference (detector.py).
 
 A figure without a reference, or of fewer than FEWEST nights, is unknown, never the same. As a change takes three
 nights, the two after those can only be far off. What isn't measured any more doesn't pass, for GIVEN_UP nights.
@@ -18,24 +18,24 @@ from typing import Literal
 
 from scipy.special import stdtrit
 
-from reports.nights.detector import FEWEST, WINDOWS, Alarm, Follower, limit_of
+from reports.nights.detector import FEWEST, WINDOWS, Alarm, Follower, false_alarm_limit
 from reports.nights.history import History, Night, NightJob
 from systems.references import CANARY, FEWEST_JOBS, LEAST, Key, Reference, References, ReferenceSet, worse_by
 
 NOT_JUDGED = frozenset({"compute", "exposed_communication", "link", "step", "half_size"})
-"""These are parts of a step, or numbers of a fit through judged figures."""
+"""Parts of a step, and numbers of a fit through judged figures."""
 QUOTIENTS = ("speed_up", "step_by_bound")
-"""Names begin with these if the figure is a quotient of two judged times, or of a time and its lower bound."""
+"""Beginnings of names of quotients: of two judged times, or of a time and its lower bound."""
 ENDS = ("_low", "_high")
-"""Names end with these if the figure is the end of an interval."""
+"""Endings of names of an interval's ends."""
 FOLLOW = {"hardware_flops_per_s": "time_per_iteration"}
-"""Each figure follows from the other one by arithmetic."""
-MOVED_BY_OTHERS = {"time_per_iteration": "faster_half"}
-"""Each figure has a steadier one of the same work."""
-RARELY = 0.1
-"""A figure that other work on the machine moves may raise this share of a steady figure's false alarms."""
+"""A figure, and the one that it follows from by arithmetic."""
+STEADIER = {"time_per_iteration": "faster_half"}
+"""A figure that other work on the machine moves, and a steadier one of the same work."""
+UNSTEADY_SHARE = 0.1
+"""Share of a steady figure's false alarms that a figure with a steadier one beside it may raise."""
 GIVEN_UP = 12
-"""An alarm is given up when its figure wasn't measured in so many nights."""
+"""Nights without its figure after which an alarm is given up."""
 CONFIDENCE = 0.95
 
 Word = Literal["worse", "better", "same", "unknown", "failed"]
@@ -43,34 +43,39 @@ Word = Literal["worse", "better", "same", "unknown", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A figure is worse while it has an alarm, its own or that of a steadier figure of the same work (reason), and
-    better if its level has lately changed for the better.
+    """Judgement of a figure in one night.
 
-    A test without a result has a verdict without a figure (""). value is the median of the night's jobs, usual what was
-    expected of it, in the mood that the canary tells, without any change that an alarm is about, and change the first
-    by the second, less one, with the interval in which at least 95 of 100 nights without any change lie around it.
-    drift is by how much the level is worse than the reference, and far says that the night is worse by twice its
-    interval, where no alarm says either. reason says why it failed, is unknown, or has no alarm of its own.
+    The word is worse while the figure has an alarm, its own or that of a steadier figure of the same work (reason), and
+    better if its level has lately changed for the better.
     """
 
     key: Key
     figure: str
+    """Empty for a test without a result."""
     unit: str
     word: Word
     jobs: int
     value: float = math.nan
+    """Median of the night's jobs."""
     usual: float = math.nan
+    """Expected value, in the state that the canary tells, without any change that an alarm is about."""
     change: float = math.nan
+    """Value by usual, less one."""
     low: float = math.nan
+    """Lower end of the interval around the change that holds at least 95 of 100 nights without any change."""
     high: float = math.nan
+    """Upper end of that interval."""
     drift: float = 0.0
+    """Factor by which the level is worse than the reference, less one, where no alarm says so."""
     far: bool = False
+    """Whether the night is worse by twice its interval, where no alarm says so."""
     reason: str = ""
+    """Why it failed, is unknown, or has no alarm of its own."""
     alarm: Alarm | None = None
 
 
 def is_judged(figure: str, unit: str, beside: Set[str]) -> bool:
-    """A figure is judged by its unit, its name, and the other figures of the job beside it."""
+    """Return whether a figure is judged, by its unit, its name, and the other figures of its job."""
     return (
         worse_by(unit) != 0
         and figure not in NOT_JUDGED
@@ -82,23 +87,22 @@ def is_judged(figure: str, unit: str, beside: Set[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FigureHistory:
-    """A figure was measured by jobs of some nights, which are given by position in their order.
-
-    references: those of its test. verdicts: by position of the night. changes: its level has changed with these nights,
-    by the sum of the sizes of the steps that begin with the same one.
-    """
+    """One figure of a test through the nights, which are given by position in their order."""
 
     key: Key
     figure: str
     unit: str
     references: ReferenceSet | None = None
+    """References of the figure's test."""
     jobs: dict[int, list[NightJob]] = field(default_factory=dict)
+    """Jobs that measured it, by night."""
     verdicts: dict[int, Verdict] = field(default_factory=dict)
     changes: dict[int, float] = field(default_factory=dict)
+    """Sum of the sizes of the steps of its level that begin with a night."""
 
     @property
     def values(self) -> list[list[float]]:
-        """Give each night's values, one a job."""
+        """Return each night's values, one a job."""
         return [self.measured(jobs) for jobs in self.jobs.values()]
 
     def measured(self, jobs: Iterable[NightJob]) -> list[float]:
@@ -106,32 +110,33 @@ class FigureHistory:
 
     @property
     def share(self) -> float:
-        """Say what share of a steady figure's false alarms it may raise, by the figures with a reference beside it."""
+        """Share of a steady figure's false alarms that it may raise, by the figures with a reference beside it."""
         beside = self.references.figures if self.references else ()
-        return RARELY if MOVED_BY_OTHERS.get(self.figure) in beside else 1.0
+        return UNSTEADY_SHARE if STEADIER.get(self.figure) in beside else 1.0
 
     def since(self, nights: Sequence[Night]) -> dict[int, list[NightJob]]:
-        """Leave out nights before the first of the reference, by the order of storing: a clock may run backwards."""
+        """Leave out nights stored before the first of the reference: by order, as a clock may run backwards."""
         if self.references is None:
             return {}
         first = datetime.fromisoformat(self.references.first)
         return dict(dropwhile(lambda of: nights[of[0]].began < first, self.jobs.items()))
 
-    def followed(self, jobs: Sequence[NightJob]) -> tuple[list[float], list[float]]:
-        """Give how bad it is in each of these jobs, and seconds of the frozen program in those that ran it, both as
-        natural logarithms. That program itself is set against nothing.
+    def logarithms(self, jobs: Sequence[NightJob]) -> tuple[list[float], list[float]]:
+        """Return how bad it is in each of these jobs, and the canary's seconds in those that ran it, as natural
+        logarithms. The canary itself is compared with nothing.
         """
         canary = [job.figures[CANARY][0] for job in jobs if self.figure != CANARY and CANARY in job.figures]
         bad = [worse_by(self.unit) * math.log(value) for value in self.measured(jobs)]
         return bad, [math.log(seconds) for seconds in canary]
 
     def unknown(self, values: Sequence[float], reason: str, alarm: Alarm | None = None) -> Verdict:
-        """Give the verdict where it can't be judged by the values of that night."""
+        """Return the verdict of a night whose values can't be judged."""
         value = median(values) if values else math.nan
         return Verdict(self.key, self.figure, self.unit, "unknown", len(values), value, reason=reason, alarm=alarm)
 
 
-def figures(nights: Sequence[Night], known: References | None = None) -> list[FigureHistory]:
+def collect_figures(nights: Sequence[Night], known: References | None = None) -> list[FigureHistory]:
+    """Collect the figures that are judged, by test and name."""
     by_key = known.by_key() if known else {}
     found: dict[tuple[Key, str], FigureHistory] = {}
     for position, night in enumerate(nights):
@@ -143,32 +148,32 @@ def figures(nights: Sequence[Night], known: References | None = None) -> list[Fi
     return list(found.values())
 
 
-def judged(history: History, known: References | None) -> list[FigureHistory]:
+def judge_nights(history: History, known: References | None) -> list[FigureHistory]:
     """Judge each figure in all nights that have it, or miss it."""
-    every = figures(history.nights, known)
+    every = collect_figures(history.nights, known)
     limit, by_name = _limit(every), {(one.key, one.figure): one for one in every}
     for one in every:
         _judge(one, history.nights, limit)
     for one in every:
-        steadier = by_name.get((one.key, MOVED_BY_OTHERS.get(one.figure, "")))
+        steadier = by_name.get((one.key, STEADIER.get(one.figure, "")))
         alarmed = {at for at, verdict in steadier.verdicts.items() if verdict.alarm} if steadier else set()
         for at, verdict in one.verdicts.items():
             if verdict.alarm and at in alarmed:  # of the same work one alarm is left
-                reason = verdict.reason or f"its alarm is that of {MOVED_BY_OTHERS[one.figure]}"
+                reason = verdict.reason or f"its alarm is that of {STEADIER[one.figure]}"
                 one.verdicts[at] = replace(verdict, alarm=None, reason=reason)
     return every
 
 
 def _limit(every: Iterable[FigureHistory]) -> float:
-    """Limit the chance of a steady figure's change, by how many figures have a reference."""
-    return limit_of(sum(one.share for one in every if one.references and one.figure in one.references.figures))
+    """Return the false-alarm limit of a steady figure, by how many figures have a reference."""
+    return false_alarm_limit(sum(one.share for one in every if one.references and one.figure in one.references.figures))
 
 
 def _judge(one: FigureHistory, nights: Sequence[Night], limit: float) -> None:
-    """Give a figure its verdicts, and the changes of its level.
+    """Add a figure's verdicts and the changes of its level.
 
-    Of GIVEN_UP nights without the figure none passes where the test has run; where it hasn't, an alarm stays, and the
-    next night says that it is given up.
+    A night without the figure is unknown if its test has run, for GIVEN_UP nights; if it hasn't, an alarm stays as
+    long, and the next night says that it is given up.
     """
     usual = one.references.figures.get(one.figure) if one.references else None
     if usual is None:
@@ -181,8 +186,8 @@ def _judge(one: FigureHistory, nights: Sequence[Night], limit: float) -> None:
     measured, watch, alarm = one.since(nights), Follower(limit * one.share), None
     for at, night in enumerate(nights):
         if of_night := measured.get(at):
-            level = -sum(each.left for each in watch.worse)
-            watch.add(*one.followed(of_night))
+            level = -sum(each.remaining for each in watch.worse)
+            watch.add(*one.logarithms(of_night))
             one.verdicts[at] = _verdict(one, one.measured(of_night), watch, level, usual)
             alarm = one.verdicts[at].alarm
         elif (missed := watch.miss()) > GIVEN_UP and alarm:
@@ -197,12 +202,12 @@ def _judge(one: FigureHistory, nights: Sequence[Night], limit: float) -> None:
 
 
 def _has_run(one: FigureHistory, night: Night) -> bool:
-    """Say whether a night has run the figure's test. The canary is looked for in nights of ci/nightly alone."""
+    """Return whether a night has run the figure's test. The canary is expected in nights of ci/nightly alone."""
     return (one.figure != CANARY or bool(night.chosen)) and any(job.key.name == one.key.name for job in night.jobs)
 
 
 def _verdict(one: FigureHistory, values: Sequence[float], watch: Follower, level: float, usual: Reference) -> Verdict:
-    """Set a night against what is expected of it with this mood. level: what open alarms have moved that by."""
+    """Compare a night with what is expected of it. level: by how much open alarms have moved that."""
     if (last := watch.last()) is None:
         return one.unknown(values, f"{len(watch.nights) - 1} of the {FEWEST} nights before that tell what is usual")
     expected, now = last
@@ -210,14 +215,14 @@ def _verdict(one: FigureHistory, values: Sequence[float], watch: Follower, level
     lately = any(watch.changes.get(each, 0.0) < 0 for each in watch.nights[-WINDOWS[-1] :])
     word: Word = "worse" if alarm else "better" if lately else "same"
     value, sign = median(values), worse_by(one.unit)
-    mood = sign * math.log(value) - now
+    by_canary = sign * math.log(value) - now
     without = expected.level + expected.drift + level
     effect = now - without
-    half = float(stdtrit(expected.freedom, (1 + CONFIDENCE) / 2)) * expected.scale
+    half = float(stdtrit(expected.degrees_of_freedom, (1 + CONFIDENCE) / 2)) * expected.scale
     low, high = sorted(math.expm1(sign * end) for end in (effect - half, effect + half))
     drift = math.expm1(without - sign * math.log(usual.median))
     return Verdict(
-        one.key, one.figure, one.unit, word, len(values), value=value, usual=math.exp(sign * (without + mood)),
+        one.key, one.figure, one.unit, word, len(values), value=value, usual=math.exp(sign * (without + by_canary)),
         change=math.expm1(sign * effect), low=low, high=high, alarm=alarm,
         far=not alarm and math.expm1(effect) >= LEAST and effect > 2 * half,
         drift=drift if not alarm and drift >= LEAST and drift > math.expm1(expected.scale) else 0.0,
@@ -225,15 +230,15 @@ def _verdict(one: FigureHistory, values: Sequence[float], watch: Follower, level
 
 
 def suspects(history: History, known: References | None, tonight: Sequence[NightJob]) -> list[Key]:
-    """Find the tests with a figure that looks worse in tonight's jobs than before: another job is worth it."""
-    every, found = figures(history.nights, known), list[Key]()
+    """Find the tests with a figure that looks worse in tonight's jobs than before, and is worth another job."""
+    every, found = collect_figures(history.nights, known), list[Key]()
     limit = _limit(every)
     for one in every:
         jobs = [job for job in tonight if job.key == one.key and one.figure in job.figures]
         if jobs and one.share >= 1 and one.key not in found:
             watch = Follower(limit)
             for earlier in one.since(history.nights).values():
-                watch.add(*one.followed(earlier))
-            if watch.looks_worse(*one.followed(jobs)):
+                watch.add(*one.logarithms(earlier))
+            if watch.looks_worse(*one.logarithms(jobs)):
                 found.append(one.key)
     return found

@@ -1,4 +1,4 @@
-"""A system's page says whether anything got worse last night, and shows every judged figure night by night."""
+"""Page of a system's nights: whether anything got worse last night, every judged figure, and how nights are judged."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,15 +9,16 @@ import pandas as pd
 from engine.errors import EngineError
 from reports import text
 from reports.columns import columns_of
+from reports.nights import culprit, detector
 from reports.nights.chart import MOST_NIGHTS, chart
 from reports.nights.culprit import what_changed
 from reports.nights.history import NODES, History, Night
-from reports.nights.judge import GIVEN_UP, FigureHistory
+from reports.nights.judge import GIVEN_UP, STEADIER, UNSTEADY_SHARE, FigureHistory
 from reports.nights.report import FINE, WORSE, NightReport, night_reports
 from reports.nights.table import CHANGE, Amount, row, table
 from reports.page import Column, Download, Figure, Figures, Notice, Notices, Page, Paragraph, Section, Table
 from systems import references
-from systems.references import Key, worse_by
+from systems.references import FEWEST_JOBS, Key, worse_by
 
 MOST_CHARTS = 60
 LEAD = "Whether anything got worse last night, through what, and every figure that is judged, night by night."
@@ -32,12 +33,55 @@ CHANGES = (
     "undoes it; the night may be off by one or two."
 )
 QUIET = ("commit ", f"{NODES}: ")
-"""Words that begin so are of what differs from night to night anyway, and of no update."""
+"""Beginnings of changes that nights have anyway, without any update."""
+METHODS = (
+    "A night is one run of ci/nightly, or what people started on one day. A test is compared with itself only: on the "
+    "same partition, with the same grid, precision and options. Times, memory and factors are worse when they grow, "
+    "rates when they shrink; a figure that follows from another by arithmetic is not judged again.",
+    f"The reference is the median of the jobs that `par4d reference make` took, {FEWEST_JOBS} or more; every night "
+    "counts the same in it. ReFrame fails a job that is far off it, and nights before its first job tell nothing. A "
+    f"figure without a reference, or of fewer than {detector.FEWEST} nights, is unknown, never the same.",
+    "A level has changed if the step of the last nights, by generalised least squares with autocorrelated noise, is "
+    f"larger than chance gives: {detector.FALSE_ALARMS_A_YEAR:g} times a year in all figures of a system. It has to be "
+    f"{text.percent(references.LEAST)} or more. Up to {detector.BASELINE} nights before tell how nights vary, their "
+    "autocorrelation (by the upper end of its interval) and how the level drifts. A night farther off, from the level "
+    f"and from the nights around it, than {detector.WINSOR_LIMIT:g} standard deviations is winsorised to these, and "
+    f"{detector.WINDOWS[0]} nights at least, {detector.WINDOWS[-1]} at most, have to agree: the two that speak most "
+    "for a change count like the third.",
+    "Each job of a night also runs the canary, a frozen program that knows nothing of the engine. A figure is judged "
+    "less the canary's share of it, by least squares between differences from night to night. Where the canary is "
+    "farther off than in any night before, that share isn't known: it can excuse a slowdown, never report a gain. The "
+    "canary is a figure itself: when the machine gets slower, it says so, and which node if it is one.",
+    "The interval of a night's change and the band in a chart are those of a night without any change, of confidence "
+    "0.95. A level that got worse is an alarm until one that got better undoes half of it or more, until references "
+    f"are made of nights that it is in, or until the figure was not measured in {GIVEN_UP} nights. "
+    + " ".join(
+        f"Where {other} is measured, {one} may raise {text.percent(UNSTEADY_SHARE)} as many false ones, and none when "
+        "it does."
+        for one, other in STEADIER.items()
+    ),
+    "The culprit is the part of a step that grew most, compared with the nights before: compute, or communication that "
+    f"is waited for along an axis, where that is {text.percent(culprit.COUNTS)} of the step or more. One node "
+    f"comes first that computes longer than the others, which wait for it, by {text.percent(culprit.NODE_APART)} more "
+    "than is usual. What changed is what the results tell of versions, settings, commit and nodes: it is no proof of a "
+    "cause.",
+    "How often nights without any change raise an alarm is simulated (tests/reports/simulate_nights.py: 200 figures, "
+    "one job a night, 20 years of each noise; bounds are upper ends of 95 %). With the noise measured on shared "
+    "virtual machines, whose jobs vary by 4 to 19 %, there was none, at most 0.15 a year; but no slowdown by 5 % is "
+    "found there within 30 nights: `ci/nightly --against` is for such machines. Where nights vary by 1.5 % with an "
+    "autocorrelation of 0, 0.3 or 0.5 there was none either, and of 0.7 there were 0.3 a year, at most 0.59. There 5 % "
+    "slower is found within 30 nights in 96, 70, 46 and 26 of 100 cases; after 60 nights only, instead of 110, in 22, "
+    "16, 12 and 14. With a state of the machine that varies by 1.5 %, that all figures share and the canary knows, "
+    "there was one in 20 years, at most 0.24 a year; 5 % slower is found within ten nights in all of 200 cases, 3 % in "
+    "56 of 100. With three jobs a night (10 years, 20 at an autocorrelation of 0.7) there were at most 0.3 a year, "
+    "with a bound of 0.59.",
+)
+"""How nights are judged, in a paragraph each."""
 
 
 @dataclass(frozen=True, slots=True)
 class NightsPage:
-    """A system's page has a name, and a notice that tells its last night on other pages."""
+    """Page of a system, its name, and the notice that tells its last night on other pages."""
 
     name: str
     page: Page
@@ -63,14 +107,17 @@ def _page(name: str, history: History) -> NightsPage:
     remarks = [Paragraph(text.clean(words, 1000)) for words in (*why, *report.remarks, of)]
     sections = [Section("Last night", (Notices((notice,)), verdicts, *remarks), "night")]
     sections += [_figures(data, history.nights), _changes(data)] if len(data) else []
+    sections.append(Section("How nights are judged", tuple(map(Paragraph, METHODS)), "methods"))
     title = f"Nights of {text.clean(history.system, 24)}"
     told = replace(notice, details=(), links=((f"{name}.html", title),))
     return NightsPage(name, Page(title, LEAD, sections, ""), told)
 
 
 def _rows(nights: Sequence[Night], every: Iterable[FigureHistory], names: Mapping[Key, str]) -> pd.DataFrame:
-    """Make a row of every judged figure in every night that has it: its verdict (table.py), the least and the most of
-    its jobs, since when it has an alarm, what its level changed by with that night, and what was updated then.
+    """Make a row of each judged figure in each night that has it.
+
+    Its verdict (table.py), the least and the most of its jobs, the first night of its alarm, the change of its level
+    with that night, and what was updated then.
     """
     rows = []
     for one in every:
@@ -102,7 +149,7 @@ def _notice(report: NightReport) -> Notice:
 
 
 def _figures(data: pd.DataFrame, nights: Sequence[Night]) -> Section:
-    """Draw what has an alarm first, then what has changed, and last what is not measured any more."""
+    """Draw figures with an alarm first, then those that changed, and last those that are not measured any more."""
     ranked = []
     for (test, figure), rows in data.groupby(["test", "figure"]):
         last = rows.iloc[-1]
@@ -119,7 +166,7 @@ def _figures(data: pd.DataFrame, nights: Sequence[Night]) -> Section:
 
 
 def _caption(last: pd.Series, nights: int) -> str:
-    """Say how the figure was when it was last measured."""
+    """Describe the figure when it was last measured."""
     when = "last night" if last["at"] == nights - 1 else f"in the night {last['night']}, the last one that has it"
     value, usual = (Amount(last[key], last["unit"]).read() for key in ("value", "usual"))
     if last["verdict"] == "unknown":

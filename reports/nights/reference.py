@@ -1,4 +1,4 @@
-"""A system's references are made of the jobs that are in its results database.
+"""References of a system, made of the jobs in its results database.
 
 Every night counts the same, however many jobs of a test it has: what looks worse is run again in the same night, and
 would else count more often than what doesn't.
@@ -13,7 +13,7 @@ from itertools import accumulate
 from engine.errors import UsageError
 from engine.result import provenance
 from reports.nights.history import NODES, History
-from reports.nights.judge import figures
+from reports.nights.judge import collect_figures
 from systems import references
 from systems.references import FEWEST_JOBS, Key, Reference, References, ReferenceSet
 
@@ -25,9 +25,9 @@ def make(history: History, before: References | None = None) -> dict[Key, Refere
     Raises UsageError where nothing has enough, OSError where it can't be written.
     """
     older = before.by_key() if before else {}
-    new = made(history, older)
+    new = make_series(history, older)
     if not new:
-        most = max((sum(map(len, one.values)) for one in figures(history.nights)), default=0)
+        most = max((sum(map(len, one.values)) for one in collect_figures(history.nights)), default=0)
         raise UsageError(
             f"No reference can be made for {history.system}: it takes {FEWEST_JOBS} jobs of the same test, and the "
             f"most are {most}. Run ci/nightly --system {history.system} on more nights, or name another --database."
@@ -37,17 +37,17 @@ def make(history: History, before: References | None = None) -> dict[Key, Refere
     return new
 
 
-def made(history: History, older: Mapping[Key, ReferenceSet]) -> dict[Key, ReferenceSet]:
+def make_series(history: History, older: Mapping[Key, ReferenceSet]) -> dict[Key, ReferenceSet]:
     """Make the references of every figure that enough jobs have."""
     new = defaultdict[Key, dict[str, Reference]](dict)
-    for one in figures(history.nights):
+    for one in collect_figures(history.nights):
         if sum(map(len, one.values)) >= FEWEST_JOBS:
             new[one.key][one.figure] = reference_of(one.unit, one.values)
     return {key: _series(key, of_test, history, older.get(key)) for key, of_test in new.items()}
 
 
 def _series(key: Key, new: Mapping[str, Reference], history: History, before: ReferenceSet | None) -> ReferenceSet:
-    """Say of what nights, versions, commits and devices the references of a test are."""
+    """Record the nights, versions, commits and devices that the references of a test are of."""
     began = sorted(night.began.isoformat(timespec="seconds") for night in history.nights if night.measured(key))
     jobs = [job for job in history.jobs if job.key == key and job.figures]
     measured = {name for job in jobs for name in job.figures}
@@ -62,7 +62,7 @@ def _series(key: Key, new: Mapping[str, Reference], history: History, before: Re
 
 
 def reference_of(unit: str, nights: Sequence[Sequence[float]]) -> Reference:
-    """Take medians, of two values the lower one, of values that the jobs of each night have."""
+    """Return the median (of two values the lower one) and MAD of the jobs' values, each night counting the same."""
     weighed = [(value, Fraction(1, len(night))) for night in nights for value in night]
 
     def middle(values: Iterable[tuple[float, Fraction]]) -> float:

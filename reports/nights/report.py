@@ -1,4 +1,4 @@
-"""A report says of a night its verdicts, its alarms with their culprits, and how much chance is in them."""
+"""Report of a night: its verdicts, its alarms with their culprits, and how much chance is in them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,33 +8,35 @@ from reports import text
 from reports.nights.culprit import culprit, what_changed
 from reports.nights.detector import FALSE_ALARMS_A_YEAR
 from reports.nights.history import SKIPPED, History, Night, NightJob
-from reports.nights.judge import FigureHistory, Verdict, Word, judged
+from reports.nights.judge import FigureHistory, Verdict, Word, judge_nights
 from systems.references import CANARY, FEWEST_JOBS, Key, References, worse_by
 
 BEFORE = 20
-"""This many nights before a change show how it was."""
+"""Nights before a change that show how it was."""
 RANKS: Sequence[Word] = ("failed", "worse", "better", "same", "unknown")
-"""Verdicts are listed in this order, those with an alarm first."""
+"""Order of verdicts in a list, after those with an alarm."""
 NOTHING_KEPT = "ReFrame has kept nothing of it, as where the night's time limit is reached"
-"""A night had to run a test of which there is no job."""
+"""Reason of a test that a night had to run, without any job."""
 FINE, WORSE, UNKNOWN = 0, 1, 2
-"""These are the exit codes of par4d verdict."""
+"""Exit codes of par4d verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class NightReport:
-    """A night has verdicts, what is worst first, and a sentence about each alarm, by its figure. Remarks say in
-    sentences what else is to be known. Each test that has ever measured something has a name of its own. figures: all
-    that are judged, through all nights.
-    """
+    """Verdicts of a night, and what explains them."""
 
     system: str
     night: Night
     verdicts: tuple[Verdict, ...]
+    """The worst first."""
     alarms: Mapping[tuple[Key, str], str]
+    """A sentence about each alarm, by its test and figure."""
     remarks: tuple[str, ...]
+    """What else is to be known, in sentences."""
     names: Mapping[Key, str]
+    """A unique name of each test that has ever measured something."""
     figures: Sequence[FigureHistory]
+    """All figures that are judged, through all nights."""
 
     def named(self, key: Key) -> str:
         return self.names.get(key) or text.clean(plainly(key), 120)
@@ -65,7 +67,7 @@ def night_reports(
     history: History, known: References | None, *, last: int = 1, night: str | None = None
 ) -> list[NightReport]:
     """Report the last nights, oldest first, or the one of that name."""
-    every, names, found = judged(history, known), named(history), list[NightReport]()
+    every, names, found = judge_nights(history, known), name_tests(history), list[NightReport]()
     positions = [at for at, one in enumerate(history.nights) if night in (None, one.name)]
     for position in positions[-last:]:
         nights = history.nights[: position + 1]
@@ -79,7 +81,7 @@ def night_reports(
 
 
 def _without_result(night: Night) -> tuple[list[Verdict], list[str]]:
-    """Give the verdicts of a night's tests that have no result, and a remark on each that has it of some jobs alone."""
+    """Return verdicts of a night's tests without a result, and a remark on each with results of some jobs only."""
     verdicts, remarks, by_test = list[Verdict](), list[str](), defaultdict[object, list[NightJob]](list)
     for job in night.jobs:
         by_test[job.key.partition, job.key.name].append(job)  # of a key this is what a job without a result has
@@ -100,8 +102,8 @@ def _without_result(night: Night) -> tuple[list[Verdict], list[str]]:
     return verdicts + [Verdict(key, "", "", "unknown", 0, reason=NOTHING_KEPT) for key in lost], remarks
 
 
-def named(history: History) -> dict[Key, str]:
-    """Name each measured test by its name and point, and also by what else it has where others are called so."""
+def name_tests(history: History) -> dict[Key, str]:
+    """Name each measured test by its name and point, and by its other settings where names would clash."""
     every = dict.fromkeys(job.key for job in history.jobs if job.figures)
     taken, seen, found = Counter(map(plainly, every)), Counter[str](), dict[Key, str]()
     for key in every:
@@ -129,13 +131,13 @@ def _remarks(
         system, make = history.system, f"run `par4d reference make --system {history.system}`"
         yield f"There are no references of {system}: with {FEWEST_JOBS} jobs of a test, {make}."
     if drifted := sorted((one for one in verdicts if one.drift), key=lambda one: -one.drift):
-        names, stays = named(history), "If it is meant to stay, make the references anew."
+        names, stays = name_tests(history), "If it is meant to stay, make the references anew."
         words = ", ".join(f"{names[one.key]} {one.figure} (by {text.percent(one.drift)})" for one in drifted)
         yield f"Worse than the reference, without an alarm: {words}. {stays}"
 
 
 def _sentence(verdict: Verdict, test: str, nights: Sequence[Night]) -> str:
-    """Say what got worse, by how much, since when, through what, and what of the machine changed then.
+    """Tell what got worse, by how much, since when, through what, and what of the machine changed then.
 
     The alarm may begin a night early or late, so that its first night and the one before it tell nothing of that.
     """

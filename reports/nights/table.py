@@ -1,4 +1,4 @@
-"""One table has a night's verdicts: the page shows it, and text, Markdown and JUnit are written from it."""
+"""Table of a night's verdicts, for the page, and as text, Markdown and JUnit."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -25,7 +25,7 @@ MARKUP = str.maketrans({char: f"\\{char}" for char in "\\|*_`["} | {"<": "&lt;",
 
 
 class Amount(float):
-    """A number that knows its unit: it sorts and goes to a CSV as a number, and is read with the unit."""
+    """Number with a unit: sorted, and written to a CSV, as a number; read with the unit."""
 
     unit: str
 

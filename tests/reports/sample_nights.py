@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sample_results import as_record, train
 
-from reports.nights.history import history, said
+from reports.nights.history import history, write_tests
 from reports.nights.reference import make
 from systems import references
 
@@ -59,7 +59,7 @@ def session(
         "time_start_unix": began.timestamp(), "time_end_unix": began.timestamp() + 600,
     }  # fmt: skip
     if night is not None:
-        info |= {"par4d_night": night, "par4d_chosen": said(chosen or [one["display_name"] for one in cases])}
+        info |= {"par4d_night": night, "par4d_chosen": write_tests(chosen or [one["display_name"] for one in cases])}
     return {"session_info": info, "runs": [{"run_index": 0, "testcases": cases}], "restored_cases": []}
 
 

@@ -35,8 +35,8 @@ from engine.result.interval import Interval
 from reports.nights import detector
 from reports.nights.detector import FEWEST, NIGHTS_A_YEAR, Follower, Step
 from reports.nights.history import histories
-from reports.nights.judge import MOVED_BY_OTHERS, figures
-from reports.nights.report import named
+from reports.nights.judge import STEADIER, collect_figures
+from reports.nights.report import name_tests
 from reports.run_reports import sessions
 
 MEASURED = Path(__file__).with_name("measured_noise.csv")
@@ -77,12 +77,12 @@ def write(databases: list[Path], path: Path, first: int) -> None:
         for found in histories([sessions(database)]):
             nights = found.nights[:first]
             devices |= {job.state["device"] for night in nights for job in night.jobs if "device" in job.state}
-            every = figures(nights)
-            names = named(found)
+            every = collect_figures(nights)
+            names = name_tests(found)
             for one in every:
                 values = [value for night in one.values for value in night]
                 beside = {other.figure for other in every if other.key == one.key}
-                if MOVED_BY_OTHERS.get(one.figure) not in beside and len(values) >= FEWEST:
+                if STEADIER.get(one.figure) not in beside and len(values) >= FEWEST:
                     rows += [(f"{found.system} {names[one.key]} {one.figure}", f"{value:.6g}") for value in values]
     with path.open("w") as file:
         file.write(f"# Jobs of nothing changed on {' and '.join(sorted(devices))}, by simulate_nights.py --write.\n")
@@ -195,7 +195,7 @@ def main() -> int:
     if given.write:
         write(given.write, MEASURED, given.first)
         return 0
-    limit = detector.limit_of(given.figures)
+    limit = detector.false_alarm_limit(given.figures)
     said = {
         report(kind, jobs, given.figures, given.nights, given.years, given.trials, limit)
         for jobs in given.jobs

@@ -8,10 +8,10 @@ import simulate_nights as simulated
 
 from engine.result.gate import at_most
 from reports.nights import detector
-from reports.nights.detector import Follower, Step, limit_of
+from reports.nights.detector import Follower, Step, false_alarm_limit
 from systems.references import LEAST
 
-LIMIT = limit_of(200)
+LIMIT = false_alarm_limit(200)
 QUIET = 110
 """Nights before anything happens."""
 
@@ -42,8 +42,8 @@ def test_two_bad_nights_prove_nothing_however_bad_they_are(bad: float) -> None:
 @pytest.mark.parametrize("bad", [0.05, 0.2, 5.0, -0.2])
 @pytest.mark.parametrize("nights", [(1,), (1, 1), (1, 0, 1)])
 def test_nor_do_they_where_there_is_one_figure_only(nights: tuple[int, ...], bad: float) -> None:
-    assert not any(followed(*(bad * night for night in nights), *[0.0] * 12, limit=limit_of(1))[1])
-    assert any(followed(*[bad] * 10, limit=limit_of(1))[1])
+    assert not any(followed(*(bad * night for night in nights), *[0.0] * 12, limit=false_alarm_limit(1))[1])
+    assert any(followed(*[bad] * 10, limit=false_alarm_limit(1))[1])
 
 
 def test_two_bad_nights_before_a_usual_level_are_no_gain_where_nights_are_alike() -> None:
@@ -51,7 +51,7 @@ def test_two_bad_nights_before_a_usual_level_are_no_gain_where_nights_are_alike(
     for seed in range(200):
         values = simulated.alike(95, 0.8, 0.01, np.random.default_rng(seed))
         values[-7:-5] += 0.3
-        found += detector.step(values, limit_of(1)) is not None
+        found += detector.find_step(values, false_alarm_limit(1)) is not None
     assert found <= 6
 
 
@@ -66,8 +66,8 @@ def test_a_lasting_slowdown_of_the_first_nights_is_found_before_it_is_taken_for_
 def test_nights_enough_are_kept_for_the_longest_window() -> None:
     tried = []
     with pytest.MonkeyPatch.context() as patch:
-        sure = detector._sure
-        patch.setattr(detector, "_sure", lambda *of: tried.append((len(of[0]), of[2])) or sure(*of))
+        sure = detector._z_scores
+        patch.setattr(detector, "_z_scores", lambda *of: tried.append((len(of[0]), of[2])) or sure(*of))
         followed(*[0.0] * 60)
     assert tried[-1] == (detector.BASELINE + detector.WINDOWS[-1], detector.WINDOWS[-1])
 
@@ -100,7 +100,7 @@ def test_what_got_worse_is_over_when_it_got_better_by_half_of_that_or_more() -> 
 
 def test_gains_in_stages_add_up() -> None:
     watched, _ = followed(*[0.12] * 12, *[0.08] * 12)
-    assert [one.left for one in watched.worse] == pytest.approx([0.08], abs=0.01)
+    assert [one.remaining for one in watched.worse] == pytest.approx([0.08], abs=0.01)
     watched, _ = followed(*[0.12] * 12, *[0.08] * 12, *[0.04] * 12)
     assert not watched.worse
 
@@ -109,7 +109,7 @@ def test_a_gain_undoes_the_newest_first_and_what_is_beyond_is_that_of_the_one_be
     watched, _ = followed(*[0.1] * 12, *[0.2] * 12, *[0.06] * 12)
     (opened,) = watched.worse
     assert opened.since == QUIET
-    assert opened.left == pytest.approx(0.06, abs=0.012)
+    assert opened.remaining == pytest.approx(0.06, abs=0.012)
 
 
 def test_what_gets_worse_still_is_a_change_of_its_own() -> None:
@@ -128,27 +128,27 @@ def test_a_drift_is_no_change() -> None:
 
 def test_nights_that_are_alike_tell_less() -> None:
     random = np.random.default_rng(1)
-    alone, alike = (detector.noise_of(simulated.alike(90, by, 0.01, random)) for by in (0.0, 0.7))
-    assert alike.alike > 0.5 > alone.alike
-    assert alike.new < 0.9 * alone.new
+    alone, alike = (detector.estimate_noise(simulated.alike(90, by, 0.01, random)) for by in (0.0, 0.7))
+    assert alike.rho > 0.5 > alone.rho
+    assert alike.innovation_scale < 0.9 * alone.innovation_scale
     before = simulated.alike(90, 0.7, 0.01, random)
-    assert detector.step(np.append(before, before[-1] + np.full(8, 0.025)), LIMIT) is None
+    assert detector.find_step(np.append(before, before[-1] + np.full(8, 0.025)), LIMIT) is None
     shuffled = random.permutation(before)
-    assert detector.step(np.append(shuffled, np.median(shuffled) + np.full(8, 0.025)), LIMIT)
+    assert detector.find_step(np.append(shuffled, np.median(shuffled) + np.full(8, 0.025)), LIMIT)
 
 
 def test_the_canary_explains_a_mood_and_what_it_does_not_share_is_left() -> None:
     random = np.random.default_rng(2)
     mood, own = simulated.alike(80, 0.7, 0.02, random), random.normal(0, 0.004, 80)
-    left = mood + own - detector.explained(mood + own, mood + random.normal(0, 0.002, 80))
+    left = mood + own - detector.canary_share(mood + own, mood + random.normal(0, 0.002, 80))
     assert np.std(left) < 0.3 * np.std(mood)
-    assert np.max(np.abs(detector.explained(own, mood))) < 0.3 * np.std(own)
-    assert not detector.explained(own, np.full(80, math.nan)).any()
+    assert np.max(np.abs(detector.canary_share(own, mood))) < 0.3 * np.std(own)
+    assert not detector.canary_share(own, np.full(80, math.nan)).any()
 
 
 def test_a_share_that_chance_gives_is_mostly_none() -> None:
     random = np.random.default_rng(5)
-    found = [detector.explained(*random.normal(0, 0.01, (2, 80))) for _ in range(50)]
+    found = [detector.canary_share(*random.normal(0, 0.01, (2, 80))) for _ in range(50)]
     assert sum(one.any() for one in found) < 15
 
 
@@ -160,9 +160,9 @@ def test_a_night_without_the_canary_has_the_mood_of_the_nights_around_it() -> No
     canary[-6:] += 0.3
     canary[-4:] = math.nan
     canary[40] = math.nan
-    left = mood - detector.explained(mood, canary)
+    left = mood - detector.canary_share(mood, canary)
     assert np.ptp(left) < 0.08
-    watched = Follower(limit_of(1))
+    watched = Follower(false_alarm_limit(1))
     for level, told in zip(mood, canary, strict=True):
         watched.add([level], [] if math.isnan(told) else [told])
     assert not watched.worse
@@ -182,9 +182,9 @@ def test_a_machine_far_off_excuses_what_changed_by_less_and_makes_nothing_else_o
     canary[60:70] += size
     step[60:70] += size / 2
     for nights in (step, steady):
-        left = nights - detector.explained(nights, canary)
+        left = nights - detector.canary_share(nights, canary)
         assert np.abs(left[60:70] - np.median(left)).max() < 0.05
-    watched = Follower(limit_of(1))
+    watched = Follower(false_alarm_limit(1))
     assert not any(watched.add([level], [told]) for level, told in zip(step, canary, strict=True))
 
 

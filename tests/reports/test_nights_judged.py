@@ -11,10 +11,10 @@ import simulate_nights as simulated
 from sample_nights import FIRST, night_name
 
 from reports.nights.culprit import culprit, what_changed
-from reports.nights.detector import Follower, limit_of
+from reports.nights.detector import Follower, false_alarm_limit
 from reports.nights.history import History, Night, NightJob
-from reports.nights.judge import GIVEN_UP, FigureHistory, is_judged, judged, suspects
-from reports.nights.reference import made, reference_of
+from reports.nights.judge import GIVEN_UP, FigureHistory, is_judged, judge_nights, suspects
+from reports.nights.reference import make_series, reference_of
 from systems.references import CANARY, Key, References, digest, worse_by
 
 
@@ -65,11 +65,11 @@ def of_nights(*nights: dict[str, float], by_hand: Sequence[int] = ()) -> History
 
 def judged_all(history: History) -> dict[str, FigureHistory]:
     """By the name of the figure, with references of the first 30 nights."""
-    return {one.figure: one for one in judged(history, references_of(history)) if one.key == KEY}
+    return {one.figure: one for one in judge_nights(history, references_of(history)) if one.key == KEY}
 
 
 def references_of(history: History) -> References:
-    series = tuple(made(replace(history, nights=history.nights[:30]), {}).values())
+    series = tuple(make_series(replace(history, nights=history.nights[:30]), {}).values())
     return References(system="s", made="today", digest=digest(series), series=series)
 
 
@@ -133,7 +133,7 @@ def test_gains_in_stages_move_what_is_expected_back_in_stages():
 
 def test_of_two_changes_that_begin_with_one_night_both_count():
     levels = simulated.alike(300, 0.9, 0.05, np.random.default_rng(270))
-    watched = Follower(limit_of(1))
+    watched = Follower(false_alarm_limit(1))
     found = [(at + 1 - step.nights, step.size) for at, level in enumerate(levels) if (step := watched.add([level]))]
     told = judged_all(of_nights(*({"t": math.exp(level)} for level in levels)))["t"].changes
     assert len(told) == len({at for at, _ in found}) < len(found)
