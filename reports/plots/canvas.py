@@ -1,13 +1,14 @@
-"""What all drawings share: an empty one, words at places given in pixels, ticks, and names in colour above it."""
+"""Parts that all drawings share: an empty one, words at places given in pixels, ticks, and a legend above it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from reports.plots.svg import COLOURS
@@ -15,7 +16,17 @@ from reports.text import clean
 
 WIDTH = 360.0
 WIDE = 960.0
-LETTER = 6.6  # mean width of a letter in pixels, on the wide side
+LETTER = 6.6
+"""Mean width of a letter in pixels, on the wide side."""
+HOLLOW = {"markerfacecolor": "none"}
+SIGNS: Mapping[str, dict[str, Any]] = {
+    "■": {"marker": "s"},
+    "□": {"marker": "s", **HOLLOW},
+    "●": {"marker": "o"},
+    "○": {"marker": "o", **HOLLOW},
+    "❙": {"marker": "|", "markeredgewidth": 2.4},
+}
+"""Markers of a legend's entries, by the sign that their words begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,40 +42,46 @@ class Scale:
 def canvas(
     width: float, height: float, *, left: float, right: float, bottom: float, top: float = 30
 ) -> tuple[Figure, Axes]:
-    """Return an empty transparent figure of so many CSS pixels, with one pair of axes so many pixels from its edges."""
+    """Return an empty transparent figure of this size in CSS pixels, with one pair of axes that far from its edges."""
     figure = Figure(figsize=(width / 72, height / 72), dpi=72, facecolor="none")
     FigureCanvasSVG(figure)
     axes = figure.add_axes(
         (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
     )
     axes.patch.set_alpha(0)
-    for side in ("left", "top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["left", "top", "right"]].set_visible(False)
     axes.tick_params(length=3, pad=4)
     return figure, axes
 
 
 def write(figure: Figure, x: float, y: float, words: str, colour: str, align: str, weight: str = "normal") -> None:
-    """Text at so many pixels from the left and from the top."""
-    width, height = figure.get_figwidth() * 72, figure.get_figheight() * 72
+    """Write text that many pixels from the left and from the top."""
+    width, height = figure.get_size_inches() * 72
     figure.text(x / width, 1 - y / height, words, color=COLOURS[colour], ha=align, va="center_baseline", weight=weight)
 
 
 def legend(figure: Figure, named: Iterable[tuple[str, str]], y: float = 14) -> None:
-    """Write words in their colours, in one line at so many pixels from the top."""
-    x = 1.0
+    """Draw a legend in one line, its middle that many pixels from the top. named: a sign and words, and a colour."""
+    handles = []
     for words, colour in named:
-        write(figure, x, y, words, colour, "left", weight="bold")
-        x += LETTER * (len(words) + 3)
+        sign, _, label = words.partition(" ")
+        looks: dict[str, Any] = {"markersize": 7, "linestyle": "none"} | SIGNS[sign]
+        handles.append(Line2D([], [], color=COLOURS[colour], label=label, **looks))
+    place = (0, 1 - y / (figure.get_figheight() * 72))
+    figure.legend(
+        handles=handles, ncols=max(len(handles), 1), loc="center left", bbox_to_anchor=place, frameon=False,
+        labelcolor=[handle.get_color() for handle in handles], prop={"weight": "bold", "size": 11}, borderpad=0,
+        borderaxespad=0, handlelength=1, handletextpad=0.3, columnspacing=1.6,
+    )  # fmt: skip
 
 
 def width_of(words: str) -> float:
-    """Pixels that words take; a letter that isn't of the Latin alphabet may be twice as wide."""
+    """Return the pixels that words take; a letter that isn't of the Latin alphabet may be twice as wide."""
     return LETTER * sum(1 if letter < "\u0250" or letter == "…" else 2 for letter in words)
 
 
 def fitted(words: str, letters: int) -> str:
-    """Write words in the room of so many letters; of longer ones the middle is cut out, as names differ at their ends.
+    """Write words in the room of that many letters; longer ones lose their middle, as names differ at their ends.
 
     >>> fitted("a-node-of-the-centre-0001", 15)
     'a-node-of-…0001'
@@ -83,15 +100,10 @@ def plain(value: float) -> str:
 
 
 def format_ticks(axis: Axis, write: Callable[[float], str] | None = None) -> None:
-    """Ticks in these words, else plain ones."""
+    """Write ticks in these words, else plain ones."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: (write or plain)(value)))
 
 
 def rule(axes: Axes, axis: Literal["x", "y"]) -> None:
-    """Pale lines at the ticks of an axis."""
+    """Draw pale lines at the ticks of an axis."""
     axes.grid(axis=axis, color=COLOURS["rule"], linewidth=0.8)
-
-
-def not_measured(axes: Axes) -> None:
-    axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", style="italic")
-    axes.set(xticks=(), yticks=())

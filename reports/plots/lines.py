@@ -1,6 +1,5 @@
 """Lines or dots between two scales, each kind named at its end or above."""
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,27 +9,28 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from reports.plots.canvas import LETTER, WIDTH, Scale, canvas, format_ticks, legend, not_measured, plain, rule, write
+from reports.plots.canvas import HOLLOW, LETTER, WIDTH, Scale, canvas, format_ticks, legend, plain, rule, write
 from reports.plots.svg import COLOURS, styled
 from reports.text import clean
 
 HEIGHT, LEFT, RIGHT, BOTTOM = 250.0, 50.0, 16.0, 42.0
 TOP = 50.0
-"""This leaves room for names above."""
+"""Room for a legend above."""
 LINE_HEIGHT = 13.0
 DECADE = 4.0
-"""Values that span more than so many times the least are drawn on logarithmic scales."""
+"""Ratio of the largest to the least value from which scales are logarithmic."""
 DOTTED = (0, (1.5, 2.5))
 Kind = Literal[
     "measured", "published", "predicted", "guide", "curve", "backdrop", "best", "rings", "dots", "open dots", "band"
 ]
-_RING = {"marker": "o", "markersize": 10, "markerfacecolor": "none", "markeredgewidth": 1.6}
+_DOT = {"marker": "o", "markersize": 5.5, "markeredgewidth": 0}
+_RING = {"marker": "o", "markersize": 10, "markeredgewidth": 1.6, **HOLLOW}
+_OPEN = {"markeredgewidth": 1.6, "markerfacecolor": COLOURS["paper"]}
 _LOOKS: dict[Kind, dict[str, Any]] = {
-    "measured": {"linewidth": 2.0, "marker": "o", "markersize": 5.5, "markeredgewidth": 0},
-    "published": {"linewidth": 1.4, "linestyle": (0, (4, 2.5)), "markersize": 5, "markeredgewidth": 1.3,
-                  "markerfacecolor": COLOURS["paper"]},
+    "measured": {"linewidth": 2.0, **_DOT},
+    "published": {"linewidth": 1.4, "linestyle": (0, (4, 2.5)), "markersize": 5, **_OPEN, "markeredgewidth": 1.3},
     "predicted": {"linewidth": 1.6, "linestyle": (0, (7, 3)), "marker": "D", "markersize": 5, "markeredgewidth": 0},
     "guide": {"linewidth": 1.0, "linestyle": DOTTED},
     "curve": {"linewidth": 1.6},
@@ -38,10 +38,9 @@ _LOOKS: dict[Kind, dict[str, Any]] = {
     "band": {"linewidth": 1.0},
     "best": _RING,
     "rings": _RING | {"linestyle": "none"},
-    "dots": {"linestyle": "none", "marker": "o", "markersize": 5.5, "markeredgewidth": 0},
-    "open dots": {"linestyle": "none", "marker": "o", "markersize": 6, "markerfacecolor": COLOURS["paper"],
-                  "markeredgewidth": 1.6},
-}  # fmt: skip
+    "dots": _DOT | {"linestyle": "none"},
+    "open dots": {"linestyle": "none", "marker": "o", "markersize": 6, **_OPEN},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,7 @@ def lines(chart: Sequence[Line], x: Scale, y: Scale) -> Figure:
     ends = [len(text) for text, line in zip(labels, drawn, strict=True) if line.x[-1] == last]
     right = RIGHT + LETTER * max(ends, default=0)
     figure, axes = canvas(WIDTH, HEIGHT, left=46, right=right, bottom=BOTTOM)
-    _scale_x(axes, [value for line in drawn for value in line.x], x)
-    _scale_y(axes, _heights(drawn), y)
+    _set_scales(axes, drawn, x, y)
     _label_ends(figure, axes, drawn, labels)
     _draw(figure, axes, drawn, x, y)
     return figure
@@ -94,8 +92,7 @@ def scatter(groups: Sequence[Line], x: Scale, y: Scale, *, upright: float = math
     """Draw dots, later groups on top, their names above. upright: where a dotted line stands."""
     drawn = _drawable(groups, x, y)
     figure, axes = canvas(WIDTH, HEIGHT, left=LEFT, right=RIGHT, top=TOP, bottom=BOTTOM)
-    _scale_x(axes, [value for dots in drawn for value in dots.x], x)
-    _scale_y(axes, _heights(drawn), y)
+    _set_scales(axes, drawn, x, y)
     if math.isfinite(upright):
         axes.axvline(upright, color=COLOURS["muted"], linewidth=1.0, linestyle=DOTTED)
     _draw(figure, axes, drawn, x, y)
@@ -105,16 +102,16 @@ def scatter(groups: Sequence[Line], x: Scale, y: Scale, *, upright: float = math
 
 @styled
 def against(groups: Sequence[Line], x: Scale, y: Scale, *, within: float) -> Figure:
-    """Draw dots on two scales that are one, with the diagonal, and dotted lines so large a part above and below it."""
+    """Draw dots on two equal scales, with the diagonal, and dotted lines a fraction (within) above and below it."""
     drawn = _drawable(groups, x, y)
     values = [*_heights(drawn), *(value for dots in drawn for value in dots.x)]
     low, high = min(values, default=0.0), max(values, default=1.0) or 1.0
     square = WIDTH - LEFT - RIGHT + TOP + BOTTOM
     figure, axes = canvas(WIDTH, square, left=LEFT, right=RIGHT, top=TOP, bottom=BOTTOM)
     logarithmic = low > 0 and high > DECADE * low
+    ends = (low / 1.2, high * 1.2) if logarithmic else (0.0, 1.1 * high)
     if logarithmic:
         axes.set(xscale="log", yscale="log")
-    ends = (low / 1.2, high * 1.2) if logarithmic else (0.0, 1.1 * high)
     axes.set(xlim=ends, ylim=ends)
     for axis in (axes.xaxis, axes.yaxis):
         subs = (1.0,) if high > 20 * low else (1.0, 2.0, 5.0)
@@ -123,7 +120,6 @@ def against(groups: Sequence[Line], x: Scale, y: Scale, *, within: float) -> Fig
     for slope in (1.0, 1 + within, 1 - within):
         dashes = "-" if slope == 1 else DOTTED
         axes.plot(ends, [slope * end for end in ends], color=COLOURS["muted"], linewidth=1.0, linestyle=dashes)
-    rule(axes, "y")
     _draw(figure, axes, drawn, x, y)
     _name_above(figure, drawn)
     return figure
@@ -135,17 +131,17 @@ def _drawable(chart: Iterable[Line], x: Scale, y: Scale) -> list[Line]:
     def stands(value: float, scale: Scale) -> bool:
         return math.isfinite(value) and (scale.spacing == "linear" or value > 0)
 
-    found = []
+    kept = []
     for line in chart:
-        kept = [
+        points = [
             (at, value, *(end if stands(end, y) else value for end in ends))
             for at, value, *ends in zip(line.x, line.y, line.low or line.y, line.high or line.y, strict=True)
             if stands(at, x) and stands(value, y)
         ]
-        if kept:
-            xs, ys, lows, highs = (tuple(column) for column in zip(*kept, strict=True))
-            found.append(replace(line, x=xs, y=ys, low=lows if line.low else (), high=highs if line.low else ()))
-    return found
+        if points:
+            xs, ys, lows, highs = (tuple(column) for column in zip(*points, strict=True))
+            kept.append(replace(line, x=xs, y=ys, low=lows if line.low else (), high=highs if line.low else ()))
+    return kept
 
 
 def _heights(drawn: Iterable[Line]) -> list[float]:
@@ -154,67 +150,62 @@ def _heights(drawn: Iterable[Line]) -> list[float]:
 
 def _draw(figure: Figure, axes: Axes, drawn: Sequence[Line], x: Scale, y: Scale) -> None:
     for line in drawn:
-        colour = COLOURS[line.colour]
+        colour, reach = COLOURS[line.colour], None
+        looks = _LOOKS[line.kind] | ({"marker": line.mark} if line.kind == "published" else {})
         if line.kind == "band":
             axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, linewidth=0)
         elif line.low:
-            axes.vlines(line.x, line.low, line.high, color=colour, linewidth=1.4)
-        looks = _LOOKS[line.kind] | ({"marker": line.mark} if line.kind == "published" else {})
-        axes.plot(line.x, line.y, color=colour, **looks)
+            middle = np.asarray(line.y)
+            reach = np.maximum([middle - line.low, np.asarray(line.high) - middle], 0.0)
+        axes.errorbar(line.x, line.y, yerr=reach, color=colour, elinewidth=1.4, **looks)
     if not drawn:
-        not_measured(axes)
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", style="italic")
+        axes.set(xticks=(), yticks=())
     format_ticks(axes.xaxis, x.write)
     format_ticks(axes.yaxis, y.write)
+    rule(axes, "y")
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(x.caption, labelpad=6)
     write(figure, 1, 14, y.caption, "muted", "left")  # level and above the axis, where it can be read
 
 
-def _scale_x(axes: Axes, values: Sequence[float], scale: Scale) -> None:
-    if scale.spacing == "log2":
-        axes.set_xscale("log", base=2)
+def _set_scales(axes: Axes, drawn: Sequence[Line], x: Scale, y: Scale) -> None:
+    values = [value for line in drawn for value in line.x]
+    if x.spacing == "log2":
         first = math.floor(math.log2(min(values, default=1)) + 0.01)
         final = math.ceil(math.log2(max(values, default=2)) - 0.01)
-        write_tick = scale.write or plain
-        widths = [LETTER * len(write_tick(2.0**power)) + 8 for power in range(first, final + 1)]
-        room = axes.bbox.width
-        step = next(step for step in itertools.count(1) if sum(widths[::step]) <= room or step > final - first)
+        widest = LETTER * max(len((x.write or plain)(2.0**power)) for power in range(first, final + 1)) + 8
+        step = math.ceil((final - first + 1) * widest / axes.bbox.width)
         margin = 0.03 * (final - first) or 0.5
+        axes.set_xscale("log", base=2)
         axes.set_xlim(2.0 ** (first - margin), 2.0 ** (final + margin))
-        axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(first, final + 1, step)]))
+        axes.set_xticks([2.0**power for power in range(first, final + 1, step)])
         axes.xaxis.set_minor_locator(NullLocator())
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         low, high = min(values, default=0), max(values, default=1)
         pad = 0.03 * (high - low) or 0.5
-        axes.set_xlim(min(0.0, low) if scale.from_zero else low - pad, high + pad)
-
-
-def _scale_y(axes: Axes, values: Sequence[float], scale: Scale) -> None:
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    if scale.spacing == "log10":
+        axes.set_xlim(min(0.0, low) if x.from_zero else low - pad, high + pad)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    heights = _heights(drawn)
+    low, high = min(heights, default=0.0), max(heights, default=1.0)
+    if y.spacing == "log10":
         axes.set_yscale("log")
         axes.set_ylim(low / 1.4, high * 1.4)
-        wide = math.log10(high / low) > 1.3
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 20 * low else (1.0, 2.0, 5.0)))
         axes.yaxis.set_minor_locator(NullLocator())
     else:
         pad = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
-        axes.set_ylim((min(0.0, low), (high or 1.0) * 1.12) if scale.from_zero else (low - pad, high + pad))
+        axes.set_ylim((min(0.0, low), (high or 1.0) * 1.12) if y.from_zero else (low - pad, high + pad))
         axes.yaxis.set_major_locator(MaxNLocator(5))
-    rule(axes, "y")
 
 
 def _name_above(figure: Figure, drawn: Iterable[Line]) -> None:
-    legend(
-        figure,
-        [(f"{'○' if dots.kind in ('open dots', 'rings') else '●'} {dots.label}", dots.colour) for dots in drawn],
-        y=30,
-    )
+    signs = {"open dots": "○", "rings": "○"}
+    legend(figure, [(f"{signs.get(dots.kind, '●')} {dots.label}", dots.colour) for dots in drawn], y=30)
 
 
 def _label_ends(figure: Figure, axes: Axes, drawn: Sequence[Line], labels: Sequence[str]) -> None:
-    """Names right of the last points, moved apart where they'd touch; above or below that of a line that ends early."""
+    """Write names right of the last points, moved apart where they'd touch; above or below a line that ends early."""
     paths = [axes.transData.transform(list(zip(line.x, line.y, strict=True))) for line in drawn]
     last = max((path[-1][0] for path in paths), default=0.0)
     ends = []
@@ -234,7 +225,7 @@ def _label_ends(figure: Figure, axes: Axes, drawn: Sequence[Line], labels: Seque
 
 
 def _free(x: float, y: float, half_width: float, paths: Sequence[np.ndarray]) -> float:
-    """Say how far above or below (x, y) a name of that width is clear of every line, or as clear as can be."""
+    """Return how far above or below (x, y) a name of that width is clear of every line, or as clear as can be."""
     places = np.linspace(x - half_width, x + half_width, 9)
     lines_y = [np.interp(places, path[:, 0], path[:, 1], left=np.nan, right=np.nan) for path in paths]
     taken = np.concatenate([line[np.isfinite(line)] for line in lines_y])
@@ -247,7 +238,7 @@ def _free(x: float, y: float, half_width: float, paths: Sequence[np.ndarray]) ->
 
 
 def _apart(places: Sequence[float]) -> list[float]:
-    """Ascending places moved as little as it takes to stand one line apart.
+    """Move ascending places as little as it takes to stand one line apart.
 
     >>> _apart([10.0, 12.0, 50.0])
     [4.5, 17.5, 50.0]

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,9 +16,9 @@ from reports.text import clean
 
 ROW, HEADING, TOP, BOTTOM = 24.0, 26.0, 34.0, 40.0
 LETTERS, MOST_LETTERS = 22, 34
-"""A label has at most this many letters in a narrow and in a wide drawing."""
+"""Most letters of a label in a narrow and in a wide drawing."""
 FARTHEST = 4.0
-"""A ratio above this, or below 1 over this, stands at the edge: one odd ratio must not flatten the others."""
+"""Ratio above which, or below 1 over which, one stands at the edge: an odd ratio must not flatten the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,33 +30,34 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row: its name; the range of its whole, drawn as a whisker; the heading of the group that begins with it.
-
-    mark: where an upright mark stands, NaN for none. notes: what stands in each column beside it; pale: those of the
-    columns that are written in a quiet colour. missing: what stands in place of a row without a value.
-    """
+    """Name and numbers of a row."""
 
     label: str
     low: float = math.nan
+    """Lower end of the range of its whole, which is drawn as a whisker."""
     high: float = math.nan
     mark: float = math.nan
+    """Place of an upright mark, NaN for none."""
     heading: str = ""
+    """Heading of the group that begins with it."""
     notes: tuple[str, ...] = ()
+    """Words in each column beside it."""
     pale: tuple[int, ...] = ()
+    """Columns that are written in a quiet colour."""
     missing: str = "not measured"
+    """Words in place of a row without a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dot(Row):
-    """A value, such as a ratio, with the interval around it. least, most: a wider spread, drawn as a pale band.
-
-    mark: another value of it, drawn as an open circle; target: a tick that it is to stay left of. NaN is not drawn.
-    """
+    """Value, such as a ratio, with the interval around it; NaN is not drawn. The mark is drawn as an open circle."""
 
     ratio: float = math.nan
     least: float = math.nan
+    """Lower end of a wider spread, drawn as a pale band."""
     most: float = math.nan
     target: float = math.nan
+    """Place of a tick that the value is to stay left of."""
     colour: str = "muted"
 
 
@@ -64,8 +66,8 @@ def stacked(
     parts: Sequence[Bars], rows: Sequence[Row], caption: str, *, columns: Sequence[str] = (), mark: str = "",
     width: float = WIDTH,
 ) -> Figure:  # fmt: skip
-    """The bars, first on top. caption: of the scale; columns: the heads of the notes, each in two lines at most; mark:
-    what the marks are.
+    """Draw bars, first on top. caption: of the scale; columns: heads of the notes, of two lines at most; mark: meaning
+    of the marks.
     """
     figure, axes, centres = _frame(rows, caption, columns, width, top=TOP + (18 if columns else 0))
     reach = [0.0] * len(rows)
@@ -77,9 +79,9 @@ def stacked(
         if not any(math.isfinite(part.values[place]) for part in parts):
             axes.text(0, centre, f" {row.missing}", color=COLOURS["muted"], va="center", style="italic")
         elif row.high > row.low:
-            _whisker(axes, row.low, row.high, centre, COLOURS["ink"], 1.3)
+            _whisker(axes, row.low, row.high, centre, COLOURS["ink"], elinewidth=1.3)
         if math.isfinite(row.mark):
-            axes.vlines(row.mark, centre - 0.44 * ROW, centre + 0.44 * ROW, color=COLOURS["ink"], linewidth=2.4)
+            axes.plot(row.mark, centre, marker="|", markersize=0.88 * ROW, color=COLOURS["ink"], markeredgewidth=2.4)
     highs = [end for row in rows for end in (row.high, row.mark) if math.isfinite(end)]
     longest = max((*reach, *highs), default=0.0)
     axes.set_xlim(0, longest * 1.04 or 1.0)
@@ -93,13 +95,28 @@ def stacked(
 def around_one(
     rows: Sequence[Dot], sides: tuple[str, str], caption: str, *, columns: Sequence[str] = (), width: float = 900.0
 ) -> Figure:
-    """The ratios, first on top. sides: what it means to stand left and right of 1; columns: the heads of the notes."""
+    """Draw ratios, first on top. sides: what it means to stand left and right of 1; columns: heads of the notes."""
     figure, axes, centres = _frame(rows, caption, columns, width, top=TOP)
-    axes.set_xlim(*_limits(rows))
+    values = [value for row in rows for value in (row.ratio, row.low, row.high, row.least, row.most, row.mark)]
+    known = [_near(value) for value in values if math.isfinite(value)]
+    low, high = min([*known, 0.9]), max([*known, 1.1])
+    low, high = low - 0.06 * (high - low), high + 0.06 * (high - low)
+    axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axes.axvline(1.0, color=COLOURS["ink"], linewidth=1.2)
-    for row, centre in zip(rows, centres, strict=True):
-        _draw_dot(axes, row, centre)
+    for row, y in zip(rows, centres, strict=True):
+        if not math.isfinite(row.ratio):
+            place: dict[str, Any] = {"textcoords": "offset points", "va": "center", "style": "italic"}
+            axes.annotate(clean(row.missing, 24), (1.0, y), (8, 0), color=COLOURS["muted"], **place)
+            continue
+        colour = COLOURS[row.colour]
+        if row.most >= row.least:
+            axes.hlines(y, _near(row.least), _near(row.most), color=colour, linewidth=7.0, alpha=0.25)
+        _whisker(axes, _near(row.low), _near(row.high), y, colour)
+        if low < row.target < high:
+            axes.vlines(row.target, y - 8, y + 8, color=COLOURS["ink"], linewidth=1.2, linestyle=(0, (2, 1.5)))
+        axes.plot(_near(row.mark), y, marker="o", markersize=6.5, mfc=COLOURS["paper"], mec=colour)
+        axes.plot(_near(row.ratio), y, marker="o", markersize=6.5, color=colour, markeredgewidth=0)
     one = float(axes.transData.transform((1.0, 0.0))[0])
     write(figure, one - 8, TOP - 12, f"\u2190 {sides[0]}", "blue", "right", weight="bold")
     write(figure, one + 8, TOP - 12, f"{sides[1]} \u2192", "red", "left", weight="bold")
@@ -111,7 +128,7 @@ def dots(
     rows: Sequence[Dot], caption: str, named: Sequence[tuple[str, str]], *, columns: Sequence[str] = (),
     width: float = WIDE,
 ) -> Figure:  # fmt: skip
-    """Values on a scale from 0, first on top, each with its interval, an open circle (mark) and a tick (target).
+    """Draw values on a scale from 0, first on top, each with its interval, an open circle (mark) and a tick (target).
 
     caption: of the scale; named: what the signs mean, with their colours; columns: the heads of the notes.
     """
@@ -120,12 +137,11 @@ def dots(
     axes.set_xlim(0, 1.04 * max(ends, default=1.0))
     axes.xaxis.set_major_locator(MaxNLocator(6))
     for row, y in zip(rows, centres, strict=True):
-        if math.isfinite(row.target):
-            axes.vlines(row.target, y - 0.3 * ROW, y + 0.3 * ROW, color=COLOURS["muted"], linewidth=2.0)
+        axes.plot(row.target, y, marker="|", markersize=0.6 * ROW, color=COLOURS["muted"], markeredgewidth=2.0)
         if row.high > row.low:
-            _whisker(axes, row.low, row.high, y, COLOURS[row.colour], 1.6)
-        axes.plot([row.mark], [y], marker="o", markersize=7.5, markerfacecolor="none", markeredgecolor=COLOURS["red"])
-        axes.plot([row.ratio], [y], marker="o", markersize=5.5, color=COLOURS[row.colour], markeredgewidth=0)
+            _whisker(axes, row.low, row.high, y, COLOURS[row.colour])
+        axes.plot(row.mark, y, marker="o", markersize=7.5, mfc="none", mec=COLOURS["red"])
+        axes.plot(row.ratio, y, marker="o", markersize=5.5, color=COLOURS[row.colour], markeredgewidth=0)
     legend(figure, named)
     return figure
 
@@ -133,7 +149,7 @@ def dots(
 def _frame(
     rows: Sequence[Row], caption: str, columns: Sequence[str], width: float, top: float
 ) -> tuple[Figure, Axes, list[float]]:
-    """Draw labels, headings, columns and the scale's caption; returns where the middle of each row is, too."""
+    """Draw labels, headings, columns and the scale's caption; returns the middle of each row, too."""
     labels = [fitted(row.label, MOST_LETTERS if width > WIDTH else LETTERS) for row in rows]
     left = 12 + max(map(width_of, labels), default=0)
     notes = [row.notes for row in rows if row.notes]
@@ -159,42 +175,14 @@ def _frame(
             if row.notes:
                 write(figure, end, top + centre, row.notes[place], "muted" if place in row.pale else "ink", "right")
     for row, centre in zip(rows, centres, strict=True):
-        if row.heading:
-            write(figure, 1.0, top + centre - (ROW + HEADING) / 2, row.heading, "muted", "left", weight="bold")
+        write(figure, 1.0, top + centre - (ROW + HEADING) / 2, row.heading, "muted", "left", weight="bold")
     return figure, axes, centres
 
 
-def _whisker(axes: Axes, low: float, high: float, y: float, colour: str, width: float) -> None:
-    axes.hlines(y, low, high, color=colour, linewidth=width)
-    axes.vlines((low, high), y - 4, y + 4, color=colour, linewidth=width)
+def _whisker(axes: Axes, low: float, high: float, y: float, colour: str, **looks: Any) -> None:
+    middle = (low + high) / 2
+    axes.errorbar(middle, y, xerr=max(0.0, high - middle), color=colour, capsize=4, **{"elinewidth": 1.6, **looks})
 
 
 def _near(ratio: float) -> float:
     return min(max(ratio, 1 / FARTHEST), FARTHEST) if math.isfinite(ratio) else ratio
-
-
-def _limits(rows: Sequence[Dot]) -> tuple[float, float]:
-    """The scale spans all values that are drawn, and 1 with some room on both sides."""
-    values = [value for row in rows for value in (row.ratio, row.low, row.high, row.least, row.most, row.mark)]
-    known = [_near(value) for value in values if math.isfinite(value)]
-    low, high = min([*known, 0.9]), max([*known, 1.1])
-    pad = 0.06 * (high - low)
-    return low - pad, high + pad
-
-
-def _draw_dot(axes: Axes, row: Dot, y: float) -> None:
-    if not math.isfinite(row.ratio):
-        axes.annotate(
-            clean(row.missing, 24), (1.0, y), (8, 0), textcoords="offset points", color=COLOURS["muted"], va="center",
-            style="italic",
-        )  # fmt: skip
-        return
-    colour, mark = COLOURS[row.colour], _near(row.mark)
-    if row.most >= row.least:
-        axes.hlines(y, _near(row.least), _near(row.most), color=colour, linewidth=7.0, alpha=0.25)
-    _whisker(axes, _near(row.low), _near(row.high), y, colour, 1.6)
-    if math.isfinite(row.target) and axes.get_xlim()[0] < row.target < axes.get_xlim()[1]:
-        axes.vlines(row.target, y - 8, y + 8, color=COLOURS["ink"], linewidth=1.2, linestyle=(0, (2, 1.5)))
-    if math.isfinite(mark):
-        axes.plot([mark], [y], marker="o", markersize=6.5, markerfacecolor=COLOURS["paper"], markeredgecolor=colour)
-    axes.plot([_near(row.ratio)], [y], marker="o", markersize=6.5, color=colour, markeredgewidth=0)

@@ -1,4 +1,4 @@
-"""A step of a pipeline drawn as a picture: a row a stage, what it does in colour, and white where it waits.
+"""Picture of a pipeline's step: a row a stage, its tasks in colour, and white where it waits.
 
 Schedules that are compared share the time axis. A task has its micro-batch's number where there is room for it; what is
 narrower than a pixel is drawn as the part of its place that it fills (timeline.py).
@@ -8,37 +8,38 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from engine.result.contest import PlayedTask
-from reports.plots.canvas import LETTER, WIDE, canvas, format_ticks, legend, rule
+from reports.plots.canvas import legend
 from reports.plots.svg import COLOURS, styled
-from reports.plots.timeline import fill, strips
+from reports.plots.timeline import BOTTOM, TOP, fill, frame, title
 from reports.text import clean, seconds
 
 ROW, BAR, HEAD, GAP = 20.0, 16.0, 24.0, 14.0
-TOP, BOTTOM, LEFT, RIGHT = 30.0, 40.0, 62.0, 16.0
+LEFT = 62.0
 SEAM = 0.75
-"""Two tasks that follow one another stand so many pixels apart."""
+"""Pixels between two tasks that follow one another."""
 DIGIT = 5.6
-"""A digit of a task's number is so many pixels wide."""
+"""Width of a digit of a task's number in pixels."""
 MOST_STAGES = 16
-"""Of more stages so many are drawn, evenly spaced."""
+"""Most stages that are drawn; of more, that many, evenly spaced."""
 KINDS = {"F": ("forward", "blue"), "B": ("backward", "green"), "W": ("weight gradients", "gold")}
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """It is a step under one schedule. remark: what is said of it. stages: the tasks of each."""
+    """One step under one schedule."""
 
     label: str
     remark: str
     step_s: float
     stages: tuple[tuple[PlayedTask, ...], ...]
+    """Tasks of each stage."""
 
 
 def drawable(schedules: Sequence[Schedule]) -> list[Schedule]:
@@ -67,22 +68,13 @@ def picture(schedules: Sequence[Schedule]) -> Figure | None:
     rows = [_shown(len(one.stages)) for one in steps]
     tall = [HEAD + ROW * len(shown) for shown in rows]
     height = TOP + sum(tall) + GAP * (len(steps) - 1) + BOTTOM
-    figure, axes = canvas(WIDE, height, left=LEFT, right=RIGHT, top=TOP, bottom=BOTTOM)
-    longest = max(one.step_s for one in steps)
-    axes.set_xlim(0, longest)
-    axes.set_ylim(height - TOP - BOTTOM, 0)
-    scale = (WIDE - LEFT - RIGHT) / longest
+    figure, axes = frame(height, LEFT, max(one.step_s for one in steps))
     ticks: list[tuple[float, str]] = []
     place = 0.0
     for one, shown, high in zip(steps, rows, tall, strict=True):
-        ticks += _draw_step(axes, place, one, shown, scale)
+        ticks += _draw_step(axes, place, one, shown)
         place += high + GAP
-    axes.set_yticks([at for at, _ in ticks], [words for _, words in ticks])
-    axes.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
-    axes.xaxis.set_major_locator(MaxNLocator(8))
-    format_ticks(axes.xaxis)
-    rule(axes, "x")
-    axes.set_xlabel("seconds from the start of the step", labelpad=6)
+    axes.set_yticks(*zip(*ticks, strict=True))
     found = {name[0] for one in steps for tasks in one.stages for name, *_ in tasks}
     named = [(f"■ {words}", colour) for kind, (words, colour) in KINDS.items() if kind in found]
     legend(figure, [*named, ("□ waiting, or none of these", "muted")])
@@ -96,35 +88,35 @@ def _shown(stages: int) -> list[int]:
     return [round(row * (stages - 1) / (MOST_STAGES - 1)) for row in range(MOST_STAGES)]
 
 
-def _draw_step(axes: Axes, top: float, one: Schedule, shown: Sequence[int], scale: float) -> list[tuple[float, str]]:
-    """Draw one step from so many pixels from the top down; returns the place and the name of each row."""
-    label = clean(one.label, 60)
-    axes.text(0, top + HEAD / 2, label, weight="bold", va="center")
-    axes.text((LETTER * len(label) + 16) / scale, top + HEAD / 2, one.remark, color=COLOURS["muted"], va="center")
+def _draw_step(axes: Axes, top: float, one: Schedule, shown: Sequence[int]) -> list[tuple[float, str]]:
+    """Draw one step from that many pixels down; returns the place and the name of each row."""
+    title(axes, top + HEAD / 2, one.label, one.remark)
+    pixel = axes.get_xlim()[1] / axes.bbox.width
     ticks = []
     for row, stage in enumerate(shown):
         low = top + HEAD + ROW * row + (ROW - BAR) / 2
         for kind, (_, colour) in KINDS.items():
-            tasks = [task for task in one.stages[stage] if task[0].startswith(kind)]
-            seam = SEAM / scale
-            spans = [(start_s, max(start_s + (end_s - start_s) / 2, end_s - seam)) for _, start_s, end_s in tasks]
-            fill(axes, strips(spans, scale), low, BAR, colour, scale)
-            _write_numbers(axes, tasks, low + BAR / 2, scale)
+            spans = [
+                (start_s, max((start_s + end_s) / 2, end_s - SEAM * pixel))
+                for name, start_s, end_s in one.stages[stage]
+                if name.startswith(kind)
+            ]
+            fill(axes, spans, low, BAR, colour)
+        _write_numbers(axes, one.stages[stage], low + BAR / 2, pixel)
         ticks.append((low + BAR / 2, f"stage {stage}"))
     bottom = top + HEAD + ROW * len(shown)
     axes.vlines(one.step_s, top + HEAD, bottom, color=COLOURS["ink"], linewidth=1.4)
     return ticks
 
 
-def _write_numbers(axes: Axes, tasks: Sequence[PlayedTask], middle: float, scale: float) -> None:
+def _write_numbers(axes: Axes, tasks: Sequence[PlayedTask], middle: float, pixel: float) -> None:
     """Write in each task its micro-batch's number, and a dash for each chunk before its own, where there is room."""
+    looks: dict[str, Any] = {"color": COLOURS["paper"], "size": 9, "ha": "center", "va": "center_baseline"}
     for name, start_s, end_s in tasks:
         number, _, chunk = name[1:].partition(".")
         words = number + "\u2032" * min(int(chunk or 0), 3)
-        if (end_s - start_s) * scale > DIGIT * len(number) + 2.5 * (len(words) - len(number)) + 3:
-            axes.text(
-                (start_s + end_s) / 2, middle, words, color=COLOURS["paper"], size=9, ha="center", va="center_baseline"
-            )
+        if end_s - start_s > (DIGIT * len(number) + 2.5 * (len(words) - len(number)) + 3) * pixel:
+            axes.text((start_s + end_s) / 2, middle, words, **looks)
 
 
 def tasks(schedules: Sequence[Schedule]) -> pd.DataFrame:

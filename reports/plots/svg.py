@@ -1,4 +1,4 @@
-"""Turn a matplotlib figure into SVG that lives inside a page.
+"""A matplotlib figure as SVG inside a page.
 
 The text stays text in the page's own font, colours become CSS variables (so that a dark page has a dark figure),
 identifiers are made unique, and the picture carries a title and a description for those who can't see it.

@@ -1,4 +1,4 @@
-"""One training step drawn as a picture: compute on top, a lane for each kind of communication below (par4d Fig. 4).
+"""Picture of one training step: compute on top, a lane for each kind of communication below (par4d Fig. 4).
 
 Colour says whether communication is in flight behind compute, or while compute stands still. Steps that are compared
 share the time axis. What is narrower than a pixel is drawn as the part of its place that it fills, so a picture of a
@@ -13,8 +13,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import PathPatch
-from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
 from engine.grid import Axis
@@ -26,19 +24,18 @@ from reports.text import clean, percent, seconds
 
 LANE, COMPUTE_LANE, PANEL_HEAD, PHASE_HEAD, GAP = 17.0, 26.0, 24.0, 18.0, 16.0
 TOP, BOTTOM, RIGHT = 28.0, 40.0, 16.0
-BIN = 2.0  # pixels, the width of a place that narrow spans share
-SHADES = 6  # levels that such a place can be filled to
+BIN = 2.0
+"""Width in pixels of a place that spans narrower than a pixel share."""
+SHADES = 6
+"""Levels that such a place can be filled to."""
 MOST_LANES = 14
 COMPUTE = "compute"
 _AXES = tuple(Axis)
 
-Strip = tuple[float, float, float]
-"""A strip has a start, an end, and the part of the lane's height that is filled."""
-
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One step and what it is called."""
+    """One step and its name."""
 
     label: str
     timeline: Timeline
@@ -46,12 +43,13 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class DrawnStep:
-    """A step sorted for drawing, all intervals ascending and apart. lanes: collectives by lane."""
+    """Step sorted for drawing, all intervals ascending and apart."""
 
     length: float
     phases: tuple[Span, ...]
     waits: tuple[Interval, ...]
     lanes: dict[str, tuple[Interval, ...]]
+    """Collectives by lane."""
 
     @property
     def waiting(self) -> float:
@@ -75,25 +73,40 @@ def sort(timeline: Timeline) -> DrawnStep | None:
     return DrawnStep(length, phases, union(waits), {lane: union(busy) for lane, busy in lanes.items()})
 
 
-def strips(intervals: Sequence[Interval], pixels_per_s: float) -> list[Strip]:
-    """Say what to draw of intervals, in pixels: wide ones as they are, narrow ones as the part of a place they fill."""
-    drawn: list[Strip] = []
-    filled: dict[int, float] = {}
-    for start, end in intervals:
-        low, high = start * pixels_per_s, end * pixels_per_s
-        if high - low >= 1:
-            drawn.append((low, high, 1.0))
-        else:
-            place = int((low + high) / 2 / BIN)
-            filled[place] = filled.get(place, 0.0) + (high - low) / BIN
-    shares = {place: min(1.0, math.ceil(share * SHADES) / SHADES) for place, share in filled.items()}
-    for place in sorted(shares):
-        low = place * BIN
-        if drawn and drawn[-1][1] == low and drawn[-1][2] == shares[place]:
-            drawn[-1] = (drawn[-1][0], low + BIN, shares[place])
-        else:
-            drawn.append((low, low + BIN, shares[place]))
-    return drawn
+def fill(axes: Axes, intervals: Sequence[Interval], top: float, height: float, colour: str) -> None:
+    """Draw intervals of one lane: wide ones as they are, narrow ones as the part of a place that they fill."""
+    pixel = axes.get_xlim()[1] / axes.bbox.width
+    wide = [(start, end - start) for start, end in intervals if end - start >= pixel]
+    axes.broken_barh(wide, (top, height), facecolors=COLOURS[colour], linewidth=0, clip_on=False)
+    edges = np.arange(axes.bbox.width // BIN + 2) * BIN * pixel
+    narrow = np.array([(start, end) for start, end in intervals if end - start < pixel]).reshape(-1, 2)
+    filled, _ = np.histogram(narrow.mean(axis=1), edges, weights=narrow[:, 1] - narrow[:, 0])
+    shares = np.minimum(np.ceil(filled / (BIN * pixel) * SHADES) / SHADES, 1.0)
+    ends = np.flatnonzero(np.diff(shares, append=-1.0))
+    levels, borders = shares[ends], np.concatenate([edges[:1], edges[ends + 1]])
+    if levels.any():
+        bottom = top + height
+        axes.stairs(bottom - height * levels, borders, baseline=bottom, fill=True, color=COLOURS[colour], linewidth=0)
+
+
+def frame(height: float, left: float, longest_s: float) -> tuple[Figure, Axes]:
+    """Return a wide figure for lanes from the top down, in pixels, over one time axis."""
+    figure, axes = canvas(WIDE, height, left=left, right=RIGHT, top=TOP, bottom=BOTTOM)
+    axes.set(xlim=(0, longest_s), ylim=(height - TOP - BOTTOM, 0))
+    axes.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
+    axes.xaxis.set_major_locator(MaxNLocator(8))
+    format_ticks(axes.xaxis)
+    rule(axes, "x")
+    axes.set_xlabel("seconds from the start of the step", labelpad=6)
+    return figure, axes
+
+
+def title(axes: Axes, y: float, label: str, remark: str) -> None:
+    """Write the name of a step above it, and a remark."""
+    words = clean(label, 60)
+    axes.text(0, y, words, weight="bold", va="center")
+    place = (LETTER * len(words) + 16, 0)
+    axes.annotate(remark, (0, y), place, textcoords="offset points", va="center", color=COLOURS["muted"])
 
 
 @styled
@@ -106,24 +119,15 @@ def picture(panels: Sequence[Panel]) -> Figure | None:
     left = 16 + LETTER * max(len(lane) for lane in (COMPUTE, *lanes))
     tall = PANEL_HEAD + PHASE_HEAD + COMPUTE_LANE + LANE * len(lanes)
     height = TOP + len(steps) * tall + (len(steps) - 1) * GAP + BOTTOM
-    longest = max(step.length for _, step in steps)
     first = steps[0][1].length
-    figure, axes = canvas(WIDE, height, left=left, right=RIGHT, top=TOP, bottom=BOTTOM)
-    axes.set_xlim(0, longest)
-    axes.set_ylim(height - TOP - BOTTOM, 0)
-    scale = (WIDE - left - RIGHT) / longest
+    figure, axes = frame(height, left, max(step.length for _, step in steps))
     ticks: list[tuple[float, str]] = []
     for number, (panel, step) in enumerate(steps):
         place = number * (tall + GAP)
-        ticks += _draw_step(axes, place, panel.label, step, lanes, scale)
+        ticks += _draw_step(axes, place, panel.label, step, lanes)
         if step.length < first:
-            _draw_saved(axes, place, tall, step.length, first, scale)
-    axes.set_yticks([place for place, _ in ticks], [words for _, words in ticks])
-    axes.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
-    axes.xaxis.set_major_locator(MaxNLocator(8))
-    format_ticks(axes.xaxis)
-    rule(axes, "x")
-    axes.set_xlabel("seconds from the start of the step", labelpad=6)
+            _draw_saved(axes, place, tall, step.length, first)
+    axes.set_yticks(*zip(*ticks, strict=True))
     waits = ("■ compute waits, and what is in flight then", "red")
     legend(figure, [("■ compute", "blue"), waits, ("■ in flight behind compute", "green")])
     return figure
@@ -134,12 +138,14 @@ def drawable(panels: Sequence[Panel]) -> list[tuple[Panel, DrawnStep]]:
 
 
 def spans(timeline: Timeline) -> pd.DataFrame:
+    """List the spans of a step."""
     keys = ["lane", "kind", "name", "start_s", "end_s"]
     table = pd.DataFrame([span.model_dump(include=set(keys)) for span in timeline.spans], columns=keys)
     return table.assign(lane=table["lane"].map(clean), name=table["name"].map(clean))
 
 
 def describe(panels: Sequence[Panel]) -> str:
+    """Describe the picture in words."""
     said = []
     for panel, step in drawable(panels):
         lanes = [
@@ -163,62 +169,40 @@ def _lanes(steps: Sequence[DrawnStep]) -> list[str]:
     return sorted(names, key=place)[:MOST_LANES]
 
 
-def _draw_step(
-    axes: Axes, top: float, label: str, step: DrawnStep, lanes: Sequence[str], scale: float
-) -> list[tuple[float, str]]:
-    """Draw one step from so many pixels from the top down; returns the place and the name of each lane."""
-    head = top + PANEL_HEAD / 2
-    axes.text(0, head, clean(label, 60), weight="bold", va="center")
-    said = f"{seconds(step.length)}, waiting for {percent(step.waiting)} of it"
-    axes.text((LETTER * len(clean(label, 60)) + 16) / scale, head, said, color=COLOURS["muted"], va="center")
+def _draw_step(axes: Axes, top: float, label: str, step: DrawnStep, lanes: Sequence[str]) -> list[tuple[float, str]]:
+    """Draw one step from that many pixels down; returns the place and the name of each lane."""
+    title(axes, top + PANEL_HEAD / 2, label, f"{seconds(step.length)}, waiting for {percent(step.waiting)} of it")
     base = top + PANEL_HEAD + PHASE_HEAD
-    _draw_phases(axes, base, step, scale)
+    _draw_phases(axes, base, step)
     computing = common([(0.0, step.length)], [(phase.start_s, phase.end_s) for phase in step.phases])
-    fill(axes, strips(union(computing or [(0.0, step.length)]), scale), base, COMPUTE_LANE, "blue", scale)
-    fill(axes, strips(step.waits, scale), base, COMPUTE_LANE, "red", scale)
+    fill(axes, union(computing or [(0.0, step.length)]), base, COMPUTE_LANE, "blue")
+    fill(axes, step.waits, base, COMPUTE_LANE, "red")
     ticks = [(base + COMPUTE_LANE / 2, COMPUTE)]
     for number, lane in enumerate(lanes):
         low = base + COMPUTE_LANE + LANE * number
         busy = step.lanes.get(lane, ())
-        fill(axes, strips(busy, scale), low + 3, LANE - 5, "green", scale)
-        fill(axes, strips(common(busy, step.waits), scale), low + 3, LANE - 5, "red", scale)
+        fill(axes, busy, low + 3, LANE - 5, "green")
+        fill(axes, common(busy, step.waits), low + 3, LANE - 5, "red")
         ticks.append((low + LANE / 2, lane))
     return ticks
 
 
-def _draw_saved(axes: Axes, top: float, tall: float, end: float, first: float, scale: float) -> None:
-    """Mark where a step ends that is shorter than the first, and by how much."""
+def _draw_saved(axes: Axes, top: float, tall: float, end: float, first: float) -> None:
+    """Mark the end of a step that is shorter than the first, and by how much."""
     axes.vlines(end, top + PANEL_HEAD, top + tall, color=COLOURS["ink"], linewidth=1.0)
     words = f"{seconds(first - end)} saved"
-    if (first - end) * scale > LETTER * len(words) + 16:
+    pixel = axes.get_xlim()[1] / axes.bbox.width
+    if first - end > (LETTER * len(words) + 16) * pixel:
         place = top + PANEL_HEAD + PHASE_HEAD + COMPUTE_LANE / 2
-        axes.text(end + 8 / scale, place, words, weight="bold", va="center")
+        axes.text(end + 8 * pixel, place, words, weight="bold", va="center")
 
 
-def _draw_phases(axes: Axes, base: float, step: DrawnStep, scale: float) -> None:
+def _draw_phases(axes: Axes, base: float, step: DrawnStep) -> None:
     """Draw a rule over each phase, with its name where there is room."""
+    pixel = axes.get_xlim()[1] / axes.bbox.width
     for phase in step.phases:
         low, high = max(0.0, phase.start_s), min(step.length, phase.end_s)
         name = clean(phase.name, 20)
-        axes.hlines(base - 3, low, high - min(1.5 / scale, (high - low) / 2), color=COLOURS["muted"], linewidth=1.5)
-        if (high - low) * scale > LETTER * len(name) + 4:
+        axes.hlines(base - 3, low, high - min(1.5 * pixel, (high - low) / 2), color=COLOURS["muted"], linewidth=1.5)
+        if high - low > (LETTER * len(name) + 4) * pixel:
             axes.text(low, base - 11, name, color=COLOURS["muted"], va="center")
-
-
-def fill(axes: Axes, drawn: Sequence[Strip], top: float, height: float, colour: str, scale: float) -> None:
-    """Draw all strips of one lane as one shape, standing on the lane's lower edge."""
-    if not drawn:
-        return
-    bottom = top + height
-    corners = np.array(
-        [
-            (x / scale, y)
-            for low, high, share in drawn
-            for x, y in (
-                *((low, bottom), (high, bottom), (high, bottom - share * height), (low, bottom - share * height)),
-                (low, bottom),
-            )
-        ]
-    )
-    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(drawn)
-    axes.add_patch(PathPatch(Path(corners, codes), facecolor=COLOURS[colour], linewidth=0))
