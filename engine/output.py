@@ -1,19 +1,19 @@
-"""What a command says to standard output, which may be a full disk, a pipe that nobody reads, or closed."""
+"""Standard output of a command, which may be a full disk, a pipe that nobody reads, or closed."""
 
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from engine.errors import RunError
 
 INTERRUPTED = 130
-"""Exit code of a shell for who ends a command by SIGINT."""
+"""Exit code of a shell for a command that SIGINT has ended."""
 
 
 def unless_interrupted(command: Callable[[], int]) -> int:
-    """Carry out a command, which imports what it needs itself; return its exit code, or INTERRUPTED in one sentence."""
+    """Run a command, which imports what it needs itself; return its exit code, or INTERRUPTED in one sentence."""
     try:
         return command()
     except KeyboardInterrupt:
@@ -54,6 +54,20 @@ def say(text: str, *, kept: bool = False) -> None:
         complain(words)
 
 
+def columns(rows: Iterable[Sequence[str]], *, left: int = 0) -> str:
+    """Write rows of words below one another, the first columns (left) set to the left and all others to the right.
+
+    tabulate would do, but ci/gpu's machine needn't have it.
+    """
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(word.ljust(wide) if place < left else word.rjust(wide) for place, (word, wide) in enumerate(cells))
+        for cells in (list(zip(row, widths, strict=True)) for row in rows)
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
 def complain(sentence: str) -> None:
     """Write a line to standard error, or nowhere if that can't be written either."""
     with suppress(OSError):
@@ -62,7 +76,7 @@ def complain(sentence: str) -> None:
 
 
 def no_output(error: OSError) -> str:
-    """Say why standard output can't be written, and throw away what Python would write once more at its end."""
+    """Tell why standard output can't be written, and discard what Python would write once more at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError, ValueError):
         os.dup2(nowhere, sys.stdout.fileno())

@@ -10,6 +10,7 @@ import systems
 from engine.cli.main import program, run
 from engine.errors import UsageError
 from engine.options import File, check_file
+from engine.output import columns
 from engine.processes import end_by_signals
 from engine.result.gpu_check import UNJUDGED, Finding, GpuCheck
 from gpu_check.budget import MINUTES
@@ -95,13 +96,13 @@ def table(result: GpuCheck) -> str:
     for one in result.findings:
         figure = "" if one.figure is None else f"{one.figure:.4g} {one.unit}".rstrip()
         rows.append((one.name, figure, one.want.partition(";")[0], one.status))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     outcomes = [one.status for one in result.findings]
     counts = [f"{outcomes.count(name)} {name}" for name in dict.fromkeys(outcomes)]
     explained = [one for one in result.findings if one.status in ("fail", *UNJUDGED) or _without_figure(one)]
     reasons = [f"{one.name}: {one.sentence}" for one in explained]
-    return "\n".join([*lines, "", *reasons, f"{', '.join(counts)} in {result.seconds:.0f} s on {result.device_name}"])
+    return "\n".join(
+        [columns(rows, left=4), "", *reasons, f"{', '.join(counts)} in {result.seconds:.0f} s on {result.device_name}"]
+    )
 
 
 def _without_figure(finding: Finding) -> bool:

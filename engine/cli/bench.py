@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from engine.cli.place import take_place
-from engine.cli.written import Json, columns, write
+from engine.cli.written import Json, write
 from engine.errors import RunError
 from engine.grid import Grid
 from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import GRID, Bytes, Device, Labels, Out, Seconds, word
+from engine.output import columns
 from engine.timeouts import Timeouts
 from engine.training.config import MODEL
 from engine.training_record import TrainingOptions
@@ -166,5 +167,6 @@ def measure(benchmark: "Benchmark", common: Common, out: Path) -> int:
     if launch.rank == 0:
         at_once = result.ranks > 1 and not benchmark.between_ranks
         each = f", on each of {result.ranks} ranks at once" if at_once else ""
-        write(f"{columns(*benchmark.table(result))}\n{out}{each}", out, as_json=common.json)
+        head, rows = benchmark.table(result)
+        write(f"{columns([head, *rows], left=1)}\n{out}{each}", out, as_json=common.json)
     return 0

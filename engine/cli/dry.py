@@ -7,12 +7,12 @@ from cyclopts import Parameter
 
 from engine.cli.grid import with_grid
 from engine.cli.train import PaceOptions
-from engine.cli.written import Json, columns, facts, size, write
+from engine.cli.written import Json, facts, size, write
 from engine.errors import RunError, UsageError
 from engine.loading import loading
 from engine.models.choice import ModelChoice
 from engine.options import Bytes, File, GridOrAuto, check_file
-from engine.output import complain
+from engine.output import columns, complain
 from engine.overlap.flags import ALL, Pace
 from engine.pipeline.options import DEFAULT
 from engine.training.checks import checked
@@ -135,4 +135,4 @@ def _words(run: "DryRun") -> str:
         }
     )
     sent = [(f"{one.kind} {one.axis}", f"{one.calls:,}", size(one.bytes)) for one in run.collectives]
-    return f"{head}\n\n{columns(('collective of a step', 'calls', 'sent'), sent)}" if sent else head
+    return f"{head}\n\n{columns([('collective of a step', 'calls', 'sent'), *sent], left=1)}" if sent else head

@@ -1,6 +1,7 @@
 """Write what a person reads of a training, and of what took turns. No torch."""
 
-from engine.cli.written import columns, facts, size
+from engine.cli.written import facts, size
+from engine.output import columns
 from engine.result.contest import GridSide, OverlapSide, ScheduleSide, TrainingSide
 from engine.result.schema import Result
 
@@ -32,7 +33,7 @@ def _figures(result: Result) -> dict[str, str]:
 
 def _overlaps(result: Result) -> str:
     rows = [_row(one) for one in result.sides(OverlapSide)]
-    return columns(("overlap", "step, ms", "by that of none"), rows)
+    return columns([("overlap", "step, ms", "by that of none"), *rows], left=1)
 
 
 def _schedules(result: Result) -> str:
@@ -47,7 +48,7 @@ def _schedules(result: Result) -> str:
         for one in result.sides(ScheduleSide)
     ]
     heads = ("schedule", "step, ms", "by that of 1f1b", "idle", "simulated", "held", "pending")
-    return columns(heads, rows)
+    return columns([heads, *rows], left=1)
 
 
 def _grids(result: Result) -> str:
@@ -60,7 +61,8 @@ def _grids(result: Result) -> str:
         )
         for one in result.sides(GridSide)
     ]
-    return columns(("grid", "micro-batch", "schedule", "step, ms", "by that of the first", "predicted, ms"), rows)
+    heads = ("grid", "micro-batch", "schedule", "step, ms", "by that of the first", "predicted, ms")
+    return columns([heads, *rows], left=1)
 
 
 def _row(side: TrainingSide, name: str | None = None) -> tuple[str, str, str]:

@@ -1,13 +1,13 @@
-"""A command writes a table or sentences for a person, or with --json a document for a program. No torch."""
+"""Output of a command: a table or sentences for a person, or with --json a document for a program. No torch."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from engine.output import say
+from engine.output import columns, say
 
 Json = Annotated[bool, Parameter(help="print a document for programs instead of words", negative=())]
 
@@ -25,18 +25,7 @@ def write(words: str, document: object, *, as_json: bool) -> None:
 
 def facts(rows: Mapping[str, str]) -> str:
     """Write a line for each name and its figure."""
-    wide = max(map(len, rows))
-    return "\n".join(f"{name:<{wide}}  {value}" for name, value in rows.items())
-
-
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a table, whose first column is set to the left and all others to the right."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [
-        "  ".join(word.rjust(width) if place else word.ljust(width) for place, (word, width) in enumerate(pairs))
-        for pairs in (list(zip(row, widths, strict=True)) for row in (head, *rows))
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    return columns(rows.items(), left=2)
 
 
 def size(num_bytes: float) -> str:

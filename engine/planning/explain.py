@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from engine.grid import CUTTING_STAGES, Axis, Grid
+from engine.output import columns
 from engine.pipeline.registry import ScheduleChoice
 from engine.planning.costs import MESSAGES, MOVED
 from engine.planning.document import GridPlan, PlannedMemory, Row
@@ -104,15 +105,9 @@ def head(plan: GridPlan) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """Write one line a grid; a column of which no row has a value is left out."""
-    columns = [(head, [cell(row) for row in rows]) for *head, cell in COLUMNS]
-    return aligned([[*head, *(cell or "-" for cell in cells)] for head, cells in columns if any(cells)])
-
-
-def aligned(columns: Sequence[Sequence[str]]) -> str:
-    """Write columns of words side by side, each aligned to the right."""
-    widths = [max(map(len, column)) for column in columns]
-    padded = [[word.rjust(width) for word in column] for column, width in zip(columns, widths, strict=True)]
-    return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True)) + "\n"
+    every = [(head, [cell(row) for row in rows]) for *head, cell in COLUMNS]
+    shown = [[*head, *(cell or "-" for cell in cells)] for head, cells in every if any(cells)]
+    return columns(zip(*shown, strict=True)) + "\n"
 
 
 def explained(plan: GridPlan, row: Row, after: Row | None, bandwidths: Bandwidths) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from engine.grid import Grid
-from engine.planning.explain import aligned
+from engine.output import columns
 from engine.result import metrics
 from engine.validation.document import (
     CLOSE,
@@ -182,5 +182,6 @@ def _products(found: DeviceProducts) -> str:
     )
 
 
-def _table(columns: Sequence[Column], rows: Sequence) -> str:
-    return aligned([[head, *(cell(row) for row in rows)] for head, cell in columns])
+def _table(cells: Sequence[Column], rows: Sequence) -> str:
+    words = [[cell(row) for _, cell in cells] for row in rows]
+    return columns([[head for head, _ in cells], *words]) + "\n"
