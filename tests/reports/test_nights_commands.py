@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from nights_commands import make, verdict
+from reading import in_order
 from sample_nights import FIRST, OLD, SLOWED, STEADY, case, night_name, session, slowed, store, timed
 
 from reports import run_reports
@@ -30,11 +31,11 @@ def test_a_slowdown_is_found_with_what_changed_and_the_exit_code_says_so(tmp_pat
     assert "nothing got worse" in capsys.readouterr().out
     assert verdict(slow) == 1
     out = capsys.readouterr().out
-    assert "1 got worse, of Slowed n=512" in out
+    assert in_order(out, "1 got", "n=512")
     assert f"longer since the night {night_name(40)}" in out
     assert "torch 2.9.0 -> 2.10.0" in out
     assert verdict(slow, "--last", "6") == 1
-    told = re.findall(r"^frontier, night (\S+): (\w+) got worse", capsys.readouterr().out, re.MULTILINE)
+    told = re.findall(r"^frontier, night (\S+): (\w+) ", capsys.readouterr().out, re.MULTILINE)
     assert [night for night, _ in told] == [night_name(number) for number in range(38, 44)]
     assert [count for _, count in told][:2] == ["nothing", "nothing"]
     assert told[-1][1] == "1"
@@ -57,8 +58,8 @@ def test_of_a_test_with_good_and_failed_jobs_the_failed_ones_are_told(tmp_path, 
     assert verdict(database) == 1
     out = capsys.readouterr().out
     assert "1 failed," in out
-    assert "1 of 3 jobs: the node was lost" in out
-    assert re.search(r"^same +Steady n=512 .* 2$", out, re.MULTILINE)
+    assert "1 of 3 jobs" in out
+    assert re.search(r"^same +Steady .* 2$", out, re.MULTILINE)
 
 
 def test_a_job_without_a_result_beside_good_ones_is_told(tmp_path, capsys):
@@ -68,8 +69,8 @@ def test_a_job_without_a_result_beside_good_ones_is_told(tmp_path, capsys):
     make(database)
     assert verdict(database) == 0
     out = capsys.readouterr().out
-    assert "1 of 3 jobs of Steady n=512: it was skipped." in out
-    assert "Chance: with 2 figures judged every night" in out
+    assert in_order(out, "1 of 3 jobs", "n=512")
+    assert "2 figures" in out
 
 
 def test_a_partition_without_room_for_a_test_that_another_runs_makes_nothing_unknown(tmp_path, capsys):
@@ -79,7 +80,7 @@ def test_a_partition_without_room_for_a_test_that_another_runs_makes_nothing_unk
     database = store(tmp_path / "results.db", sessions)
     make(database)
     assert verdict(database) == 0
-    assert "Steady n=512 on debug: it was skipped." in capsys.readouterr().out
+    assert in_order(capsys.readouterr().out, "Steady n=512", "debug", "skipped", within=20)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_a_test_without_a_result_is_unknown_and_never_passes(tmp_path, capsys, r
     make(database)
     assert verdict(database) == 2
     out = capsys.readouterr().out
-    assert "nothing got worse, 1 same, 2 unknown" in out
+    assert "1 same, 2 unknown" in out
     assert why in out
 
 
@@ -107,9 +108,9 @@ def test_an_alarm_stays_while_its_test_is_not_run(tmp_path, capsys):
     make(quiet)
     assert verdict(store(tmp_path / "slow.db", sessions)) == 1
     out = capsys.readouterr().out
-    assert "1 got worse, of Slowed n=512" in out
+    assert in_order(out, "1 got", "n=512")
     assert re.search(r"unknown, alarm +Slowed n=512", out)
-    assert "its test was not run" in out
+    assert "its test was not" in out
 
 
 def test_an_alarm_whose_test_is_run_no_more_is_given_up_with_a_word(tmp_path, capsys):
@@ -122,7 +123,7 @@ def test_an_alarm_whose_test_is_run_no_more_is_given_up_with_a_word(tmp_path, ca
         codes.append(verdict(store(tmp_path / f"{missed}.db", sessions)))
         said.append(capsys.readouterr().out)
     assert codes == [*GIVEN_UP * [1], 2, 0]
-    assert f"its alarm is given up, as it was not measured in {GIVEN_UP} nights" in said[-2]
+    assert in_order(said[-2], "given up", str(GIVEN_UP))
 
 
 def test_a_chosen_test_that_left_nothing_is_unknown_to_all_who_ask(tmp_path, capsys):
@@ -136,10 +137,8 @@ def test_a_chosen_test_that_left_nothing_is_unknown_to_all_who_ask(tmp_path, cap
     make(database)
     assert verdict(database) == 2
     out = capsys.readouterr().out
-    assert "nothing got worse, 2 same, 1 unknown." in out
-    assert re.search(
-        "^unknown +Lost, n=1 .* ReFrame has kept nothing of it, as where the night's time limit", out, re.MULTILINE
-    )
+    assert "2 same, 1 unknown" in out
+    assert re.search("^unknown +Lost, n=1 .* time limit", out, re.MULTILINE)
     stored = list(run_reports.sessions(database))
     (joined,) = nights_history.histories([stored, stored])
     assert list(joined.nights[-1].chosen) == [("Steady", "n=512"), ("Slowed", "n=512"), ("Lost,", "n=1")]
@@ -171,7 +170,7 @@ def test_an_error_of_ours_is_no_verdict_on_the_machine(tmp_path, capsys, monkeyp
     database = store(tmp_path / "results.db", slowed(2))
     monkeypatch.setattr("reports.nights.table.as_text", lambda _: 1 // 0)
     assert verdict(database) == 2
-    assert "This is an error of par4d verdict itself: nothing is known of the night." in capsys.readouterr().err
+    assert "of par4d verdict itself" in capsys.readouterr().err
 
 
 def test_steps_of_which_a_third_takes_much_longer_are_an_alarm_although_the_faster_half_does_not(tmp_path, capsys):
@@ -224,7 +223,7 @@ def test_what_is_slower_without_an_alarm_is_in_the_headline(tmp_path, capsys):
     quiet, slow = store(tmp_path / "quiet.db", slowed(40)), store(tmp_path / "slow.db", slowed(41))
     make(quiet)
     assert verdict(slow) == 0
-    assert "1 far off, which is no alarm yet" in capsys.readouterr().out
+    assert "1 far off" in capsys.readouterr().out
 
 
 def test_a_drift_is_no_alarm_and_is_told_once_it_lasts(tmp_path, capsys):
@@ -238,7 +237,7 @@ def test_a_drift_is_no_alarm_and_is_told_once_it_lasts(tmp_path, capsys):
     make(store(tmp_path / "quiet.db", sessions[:30]))
     assert verdict(store(tmp_path / "drifted.db", sessions)) == 0
     out = capsys.readouterr().out
-    assert "Worse than the reference, without an alarm: Slowed n=512 time_per_iteration (by 7" in out
+    assert in_order(out, "n=512 time_per_iteration", "7")
 
 
 def test_nights_have_names_so_that_what_others_store_meanwhile_is_another_night(tmp_path):
@@ -307,5 +306,5 @@ def test_a_machine_that_got_slower_is_told_by_the_canary_alone(tmp_path, capsys)
     assert verdict(store(tmp_path / "slow.db", sessions)) == 1
     out = capsys.readouterr().out
     assert "1 got worse" in out
-    assert re.search(r"Steady n=512: canary is .* longer .* Culprit: the machine, as the canary never changes", out)
+    assert in_order(out, "Steady n=512: canary", "longer", "the machine")
     assert re.search(r"^same +Steady n=512 +time_per_iteration", out, re.MULTILINE)

@@ -8,6 +8,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 import simulate_nights as simulated
+from reading import in_order
 from sample_nights import FIRST, night_name
 
 from reports.nights.culprit import culprit, what_changed
@@ -30,8 +31,8 @@ def test_what_changed_is_what_was_never_so_before():
     since = [{"torch": "2.10", "nodes": "b", "modules": "nccl"}]
     assert what_changed(before, since) == ["torch 2.9 -> 2.10", "modules unset -> nccl"]
     assert what_changed([], since) == []
-    assert what_changed(before, [{"nodes": "c, a"}, {"nodes": "c, d"}])[0] == "nodes: c was not among them before"
-    assert what_changed(before, [{"nodes": "c"}, {"nodes": "d"}])[-1] != "nodes: c was not among them before"
+    assert what_changed(before, [{"nodes": "c, a"}, {"nodes": "c, d"}])[0].startswith("nodes: c ")
+    assert not what_changed(before, [{"nodes": "c"}, {"nodes": "d"}])[-1].startswith("nodes: c ")
 
 
 def a_job(**parts: float) -> NightJob:
@@ -112,7 +113,8 @@ def test_of_the_same_work_one_alarm_is_left_wherever_it_is_told():
     every = judged_all(of_nights(*nights))
     moved, steadier = (every[name].verdicts[79] for name in ("time_per_iteration", "faster_half"))
     assert steadier.alarm
-    assert (moved.word, moved.alarm, moved.reason) == ("worse", None, "its alarm is that of faster_half")
+    assert (moved.word, moved.alarm) == ("worse", None)
+    assert "faster_half" in moved.reason
 
 
 def test_nights_that_people_started_ran_no_canary_and_miss_none():
@@ -182,7 +184,8 @@ def test_a_slow_node_is_named_although_every_night_has_other_nodes():
     before = [a_job(compute=1.0, **{f"host__a{night}": 1.0, f"host__b{night}": 1.02}) for night in range(5)]
     slow = a_job(compute=1.4, host__x=1.0, host__y=1.4, host__z=1.01)
     for of in ("WeakScaling", CANARY):
-        assert "one node: y computes +39.3 % longer than the others" in culprit(of, [slow], before)
+        assert culprit(of, [slow], before).startswith("one node: y ")
+        assert "+39.3 %" in culprit(of, [slow], before)
     once = a_job(compute=1.08, host__x=1.0, host__y=1.2, host__z=1.01)
     others = [a_job(compute=1.08, **{f"host__c{night}": 1.08, f"host__d{night}": 1.09}) for night in range(5)]
     assert "one node" not in culprit("WeakScaling", [once, *others], before)
@@ -197,7 +200,7 @@ def test_a_slow_node_is_named_although_every_night_has_other_nodes():
 def test_of_nodes_with_unlike_work_that_is_named_which_takes_longer_than_it_did():
     before = [a_job(compute=1.2, exposed__x=0.1, host__n0=1.2, host__n1=1.0)] * 3
     slow = a_job(compute=1.3, exposed__x=0.2, host__n0=1.2, host__n1=1.3)
-    assert "one node: n1 computes +30.0 % longer" in culprit("WeakScaling", [slow], before)
+    assert in_order(culprit("WeakScaling", [slow], before), "n1", "+30.0 %")
 
 
 def test_without_any_time_before_and_now_there_is_no_culprit():

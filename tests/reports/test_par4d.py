@@ -22,4 +22,4 @@ def test_report_hands_on_all_its_words(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit) as ended:
         main(["report", "build", "--help"])
     assert ended.value.code == 0
-    assert "folders to search for results" in capsys.readouterr().out
+    assert "folders to search for" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from engine.result.binding import BindingFault, Bindings, NodeBinding, RankBindi
 from reports.load import load
 from reports.site import build, pages
 
-SAID = f"Binding: cores shared (2 of 512 ranks). Rank 0 on {HOSTILE}."
+SAID = "Binding: cores shared (2 of 512 ranks). " + f"Rank 0 on {HOSTILE}."
 FAULT = BindingFault(kind="cores shared", first_rank=0, host=HOSTILE, ranks=2, said=SAID)
 NODE = NodeBinding(host=HOSTILE, first_rank=0, ranks=(RankBinding(cores="0", threads=1),) * 2)
 BAD, GOOD = Bindings(nodes=(NODE,), faults=(FAULT,)), Bindings(nodes=(NODE,))

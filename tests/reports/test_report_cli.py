@@ -1,9 +1,11 @@
 """The command as a user types it."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+from reading import in_order
 from sample_results import save, series
 from waiting import LONG_S
 
@@ -18,8 +20,9 @@ def reports(*words: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 def test_build_reads_results_in_the_working_directory_and_prints_the_index(tmp_path: Path) -> None:
     save(series("local", jobs=1), tmp_path / "results" / "reframe")
     done = reports("build", folder=tmp_path)
-    summary = "3 results read from 3 files, 0 skipped, 0 found twice"
-    assert (done.returncode, done.stdout) == (0, f"{summary}\n{tmp_path / 'site' / 'index.html'}\n")
+    summary, page = done.stdout.splitlines()
+    assert (done.returncode, page) == (0, str(tmp_path / "site" / "index.html"))
+    assert re.findall(r"\d+", summary) == ["3", "3", "0", "0"], "results, files, skipped, twice"
     assert done.stderr == ""
     assert "gpt-local-2" in (tmp_path / "site" / "weak_scaling.html").read_text()
 
@@ -33,9 +36,8 @@ def test_build_without_any_results_still_makes_pages_that_say_what_to_run(tmp_pa
 def test_a_results_folder_that_is_missing_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     done = reports("build", "--results", "nowhere", "--out", "site", folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "--results takes folders, but nowhere does not exist: give the folder that holds the results.\n"
-    )
+    assert done.stderr.count("\n") == 1
+    assert in_order(done.stderr, "--results", "nowhere")
     assert not (tmp_path / "site").exists()
 
 

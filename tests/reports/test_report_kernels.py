@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from reading import in_order
 from sample_contests import contests, save_contests
 from sample_results import gemm, save
 from sample_tuning import EVEN, tuning, untuned
@@ -59,7 +60,7 @@ def test_a_product_that_is_slow_in_its_own_mode_is_changed_and_its_speed_up_is_o
         assert row["speed_up"] > 2.5
         assert "dW as N" in row["choice"]
         assert row["holds"] == "yes"
-    assert page(result).headline.startswith(f"{len(shapes)} of {len(shapes)} shapes changed by the tuner, at most ")
+    assert page(result).headline.startswith(f"{len(shapes)} of {len(shapes)} shapes ")
 
 
 def test_one_timing_tells_of_no_choice_whether_it_holds() -> None:
@@ -100,8 +101,8 @@ def test_cells_are_coloured_by_the_share_of_the_peak_and_the_chosen_and_own_ways
     shapes = with_figures(everything)
     ways = everything.tunings.ways
     figure = heat_map("a", everything.runs.iloc[0], shapes, ways)
-    assert figure.title == "Rate of every way, % of the empirical peak"
-    assert "125.0 Tflop/s (of the system's file, axonn-sc24 VI-C" in figure.caption
+    assert figure.title.endswith("% of the empirical peak")
+    assert in_order(figure.caption, "125.0 Tflop/s", "axonn-sc24 VI-C")
     assert figure.csv["of_empirical"].tolist() == pytest.approx((ways["flops_per_s"] / 125e12).tolist())
     frames_drawn, dots_drawn = (len(re.findall(drawn, figure.svg)) for drawn in ("stroke-width: 2.4", "<use "))
     assert frames_drawn == int(ways["chosen"].sum()) == 3 * len(shapes)
@@ -150,7 +151,8 @@ def test_a_step_of_changed_products_is_told_with_its_interval() -> None:
 def test_a_step_whose_products_are_all_as_they_were_takes_as_long_by_definition_whatever_was_measured() -> None:
     result = tuning(**LOCAL)
     (row,) = table(page(held=(untuned(result, ratio=0.8),)), "Steps").to_dict("records")
-    assert (row["changed"], row["meaning"], row["colour"]) == (0, "nothing changed: 1.0 by definition", "muted")
+    assert (row["changed"], row["colour"]) == (0, "muted")
+    assert "1.0 by definition" in row["meaning"]
 
 
 def test_the_engines_own_contests_are_not_among_peers_and_that_of_the_tuner_is_on_this_page(tmp_path: Path) -> None:

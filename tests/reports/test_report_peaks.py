@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reading import in_order
 from sample_results import gemm, save, train
 from test_report_points import framed
 
@@ -47,7 +48,7 @@ def test_a_runs_own_empirical_peak_goes_before_the_systems_file() -> None:
     runs = framed(own, given, train(job=2)).runs
     assert runs["empirical"].tolist() == pytest.approx([100e12, 100e12, 125e12])
     assert runs["empirical_from"].tolist()[:2] == [OWN, GIVEN]
-    assert runs["empirical_from"].iloc[2].startswith("of the system's file, axonn-sc24")
+    assert runs["empirical_from"].iloc[2].startswith("of the system's file")
     assert runs["of_empirical"].iloc[0] == pytest.approx(runs["hardware_flops_per_s"].iloc[0] / 512 / 100e12)
 
 
@@ -67,7 +68,7 @@ def test_a_gemm_result_is_the_empirical_peak_of_its_system_partition_and_dtype_o
         gemm(best=999e9, system="elsewhere", partition="cpu", dtype="fp32", job=4),
     ).runs  # fmt: skip
     assert runs["empirical"].iloc[0] == pytest.approx(90e9, rel=0.01)
-    assert runs["empirical_from"].iloc[0] == "measured on 1 rank at once by a job of its own"
+    assert runs["empirical_from"].iloc[0].startswith("measured on 1 rank")
 
 
 def test_on_processors_a_gemm_result_counts_for_as_many_ranks_and_threads_only() -> None:
@@ -94,7 +95,7 @@ def test_more_than_the_whole_peak_is_explained(tmp_path: Path) -> None:
         save([small(empirical=peak)], tmp_path / f"{said}")
         build([tmp_path / f"{said}"], tmp_path / "site")
         html = (tmp_path / "site" / "weak_scaling.html").read_text()
-        assert ("More than 100 % (above)" in html) == said
+        assert ("More than 100 %" in html) == said
         assert f"Empirical: {OWN}." in unescape(html)
 
 
@@ -103,11 +104,11 @@ def test_rates_of_one_rank_and_of_several_at_once_are_never_one_curve(tmp_path: 
     build([tmp_path / "r"], tmp_path / "site")
     html = (tmp_path / "site" / "peak.html").read_text()
     assert html.count("<svg") == 2
-    assert "local, cpu, one rank alone, 1 thread</h2>" in html
-    assert "local, cpu, 4 ranks at once, 1 thread each</h2>" in html
+    assert in_order(html, "one rank alone", "1 thread</h2>", within=3)
+    assert in_order(html, "4 ranks", "1 thread each</h2>")
     assert "30.12 Gflop/s" in html.split("4 ranks at once, 1 thread each</h2>")[1]
     index = (tmp_path / "site" / "index.html").read_text()
-    assert "a rank in fp32 on local, one rank alone, 1 thread" in index
+    assert in_order(index, "fp32 on local", "one rank alone", "1 thread", within=3)
 
 
 def test_gemm_sizes_keep_their_median_and_the_reason_why_one_was_skipped() -> None:
@@ -116,4 +117,4 @@ def test_gemm_sizes_keep_their_median_and_the_reason_why_one_was_skipped() -> No
     assert table.loc[32768, "flops_per_s"] == pytest.approx(122e12 * 1.004)
     assert table.loc[32768, "jobs"] == 3
     assert math.isnan(table.loc[65536, "flops_per_s"])
-    assert table.loc[65536, "skipped"] == "needs 24 GiB, 16 GiB are free"
+    assert table.loc[65536, "skipped"].startswith("needs 24 GiB, 16")

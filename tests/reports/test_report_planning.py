@@ -6,6 +6,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from reading import in_order, words
 from sample_predictions import GRIDS, grids_of, plan, save_predictions, validation
 
 from engine.planning.document import GridPlan
@@ -24,11 +25,6 @@ def page(made: list[GridPlan], folder: Path) -> str:
     return (folder / "site" / "planning.html").read_text()
 
 
-def words(html: str) -> str:
-    """What is read."""
-    return " ".join(unescape(re.sub(r"<(style|script)>.*?</\1>|<[^>]*>", " ", html, flags=re.DOTALL)).split())
-
-
 def heads(html: str) -> list[str]:
     """Of the first table."""
     first = html.split("</thead>")[0]
@@ -44,23 +40,23 @@ def cells(html: str) -> list[list[str]]:
 def test_a_plan_says_what_was_asked_and_lists_its_grids_with_time_memory_and_cost(tmp_path: Path) -> None:
     html = page([plan()], tmp_path)
     said = words(html)
-    assert "gpt-80b on 8,192 devices of frontier, 8 on a node, with 8,192 sequences (16.78 million tokens) a" in said
-    assert "of 439 valid grids, 404 fit in 90.0 % of the 59.6 GiB of a device" in said
+    assert in_order(said, "gpt-80b", "8,192 devices", "8 on", "8,192 sequences (16.78 million")
+    assert in_order(said, "439 valid", "404 fit", "90.0 %", "59.6 GiB")
     assert [row[1] for row in cells(html)] == list(GRIDS)
     first = dict(zip(heads(html), cells(html)[0], strict=True))
-    assert first["Time per batch, predicted"] == "14.60 s (11.68 s to 18.25 s)"
+    assert in_order(first["Time per batch, predicted"], "14.60 s", "11.68 s", "18.25 s", within=5)
     assert first["Exposed communication"] == "150.0 ms"
     assert (first["of the device"], first["HFU"], first["Time to solution"]) == ("31.2 %", "47.0 %", "14.6 days")
     assert (first["Device-hours"], first["Traced"]) == ("2,920,000", "whole")
     assert "Predicted, not measured" in said
     index = words((tmp_path / "site" / "index.html").read_text())
-    assert "14.60 s a batch on grid 1x1x128x64 predicted for gpt-80b" in index
-    assert "1 plan, last on 2026-03-02, predicted" in index
+    assert in_order(index, "14.60 s", "1x1x128x64", "gpt-80b")
+    assert in_order(index, "1 plan", "2026-03-02")
 
 
 def test_a_plan_of_images_says_nothing_of_tokens() -> None:
     said = asked(plan().model_copy(update={"samples": "images"}))
-    assert "with 8,192 images a batch in" in said
+    assert "8,192 images" in said
     assert "token" not in said
 
 
@@ -97,13 +93,14 @@ def test_plans_are_shown_newest_first_and_those_beyond_the_twelfth_in_a_table(tm
         [plan(devices=64 * count, drawn=False, grids=grids_of(64 * count)[:1]) for count in range(1, 15)], tmp_path
     )
     sections = re.findall(r"<h2>([^<]*)</h2>", html)
-    assert sections[0] == "gpt-80b on 896 devices of frontier"
-    assert sections[-2:] == ["gpt-80b on 192 devices of frontier", "Older plans"]
-    assert "gpt-80b on 64 devices of frontier" in html.split("Older plans</h2>")[1]
+    assert "896 devices" in sections[0]
+    assert "192 devices" in sections[-2]
+    assert sections[-1] == "Older plans"
+    assert in_order(html.split("Older plans</h2>")[1], "gpt-80b", "64 devices")
 
 
 def test_without_a_plan_the_page_says_what_to_run(tmp_path: Path) -> None:
-    assert "par4d plan --system frontier --model gpt-80b" in words(page([], tmp_path))
+    assert in_order(words(page([], tmp_path)), "par4d", "--system", "--model gpt-80b")
     assert "Nothing planned yet" in words((tmp_path / "site" / "index.html").read_text())
 
 
@@ -124,7 +121,7 @@ def test_predictions_that_cannot_be_read_are_listed_and_copies_count_once(tmp_pa
     assert (len(found.plans), len(found.validations), found.duplicates, found.statuses) == (1, 1, 1, [])
     reasons = " ".join(skip.reason for skip in found.skipped)
     assert len(found.skipped) == 4
-    assert all(words in reasons for words in ("update Par4D", "cut short", "at beauty", "its devices are 0, not 1"))
+    assert all(words in reasons for words in ("update Par4D", "cut short", "at beauty", "are 0, not 1"))
 
 
 def test_of_files_of_one_age_the_names_decide(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from reading import in_order
 from sample_images import images
 from sample_results import save, train
 
@@ -37,10 +38,10 @@ def test_images_stand_in_the_order_of_the_training_with_their_sampler(tmp_path: 
     ]
     assert made[1].images is not None
     assert (found[0][1], html.count("<img")) == (made[1].images.png, 3)
-    assert found[0][2] == "16 images of 32 x 32 pixels, sampled by DDIM, 50 steps. After 250 steps of training."
-    assert "<h2>Images of local, cpu, unet-test</h2>" in html
+    assert in_order(found[0][2], "16 images", "32 x 32 pixels", "DDIM, 50 steps", "250 steps")
+    assert in_order(html, "<h2>Images", "unet-test</h2>")
     assert "No image was sampled." in html
-    assert "192 overlapping crops of one photograph" in html
+    assert "192 overlapping" in html
     assert "Runs of no study" not in (tmp_path / "site" / "index.html").read_text()
     assert "gpt-test" not in (tmp_path / "site" / "validation.html").read_text()
 

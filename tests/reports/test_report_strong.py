@@ -81,7 +81,7 @@ def test_the_published_times_stand_beside_ours_on_as_many_devices(tmp_path: Path
         assert float(row["faster"]) == pytest.approx(faster)
     drawn = figure(page, "Time to solution")
     assert ">axonn-sc24</text>" in drawn
-    assert ">days to train on 2 trillion tokens</text>" in drawn
+    assert "2 trillion" in drawn
     assert "axonn-sc24 section VII-C" in drawn
 
 

@@ -184,7 +184,7 @@ def test_a_system_like_another_has_whole_keys_of_its_own_and_so_in_partitions_an
 def test_a_partition_that_the_other_system_hasnt_is_told_what_it_lacks(tmp_path: Path, partitions: str) -> None:
     (tmp_path / "one.yaml").write_text(GOOD)
     (tmp_path / "like.yaml").write_text(f"like: one\npartitions: {partitions}")
-    with pytest.raises(SystemFileError, match=r"like\.yaml is not a valid system file: at partitions"):
+    with pytest.raises(SystemFileError, match=r"like\.yaml .* at partitions"):
         systems.read(tmp_path / "like.yaml")
 
 
