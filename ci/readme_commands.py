@@ -37,7 +37,7 @@ IN_A_SHELL = '[ ! -e "$1" ] || . "$1" >/dev/null 2>&1; eval "$2"; code=$?; expor
 """Takes up what the commands before have exported, and leaves what this one has."""
 TOO_LATE = "the time for all of them was over"
 QUICK_S = 60.0
-"""A command that undoes another has ended by then, and so has bash where it only parses."""
+"""Time-out of a command that undoes another, and of bash where it only parses."""
 
 
 class Row(Record):
@@ -49,7 +49,7 @@ class Row(Record):
     why: str = ""
     """Reason why it isn't run as it stands, and of one that is not run, what is run in its place."""
     run: str = ""
-    """What is run in its place, where that is something else."""
+    """Command that is run in its place, if any."""
     minutes: float = Field(0, ge=0, allow_inf_nan=False)
     """To take at most."""
     codes: tuple[int, ...] = Field((0,), min_length=1)
@@ -78,12 +78,12 @@ class Row(Record):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of a row."""
+    """Outcome of a row."""
 
     readme: str
     row: Row
     text: str = ""
-    """What was run."""
+    """Command that was run."""
     code: int | None = None
     """None where its time was over."""
     seconds: float = 0.0

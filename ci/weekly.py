@@ -49,14 +49,14 @@ MARK = "mark.weekly"
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)")
 OF_ITS_OWN = {"PYTHONPATH": "", "PAR4D_TORCH": "", "PAR4D_VERSIONS": ""}
-"""What would bring this tree, or other versions, into a clone."""
+"""Variables that would bring this tree, or other versions, into a clone."""
 ON_16_RANKS = ["-c", "suites/validation.py", "-n", "^Validation", "-S", "Validation.grid=2x2x2x2", "--system", "local"]
 READMES = "readmes"
 SUMMARY = re.compile(r"^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*) in [\d.]+s", re.MULTILINE)
 COUNTED = ("passed", "failed", "error", "skipped")
 SHOWN_LINES = 40
 ANSWER_S = 60
-"""A command that only tells its version has ended by then."""
+"""Time-out of a command that only tells its version."""
 NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Letters that XML can't hold, such as those that color a terminal."""
 MODIFIED, UNTOLD = ", modified", "unknown"

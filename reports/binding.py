@@ -12,16 +12,16 @@ from reports.page import BINDING, Notice
 WHY = "Their figures say what these bindings reach, not what the machine does. ▲ marks them in tables."
 MOST_TOLD = 6
 NAMED = ("kind", "peer", "model", "ranks", "grid", "system")
-"""These columns tell jobs from others in a sentence, as far as a frame has them."""
+"""Columns that tell jobs from others in a sentence, as far as a frame has them."""
 
 
 def words(bindings: Bindings | None) -> str:
-    """Give the sentences of what is wrong with them; "" where nothing is, or nothing was recorded."""
+    """Return the faults of bindings in sentences; "" where there are none, or nothing was recorded."""
     return text.clean(" ".join(fault.said for fault in bindings.faults), 1600) if bindings else ""
 
 
 def notices(rows: pd.DataFrame) -> tuple[Notice, ...]:
-    """Say which of a page's jobs were badly bound, and how; nothing where none was."""
+    """Return a notice on the badly bound jobs of a page, and how they were bound; none where all are well."""
     bad = badly_bound(rows)
     if bad.empty:
         return ()

@@ -1,4 +1,4 @@
-"""What a result says of where a step's time goes, as columns: the same of a run as of a variant of an ablation."""
+"""Columns of where a step's time goes: the same for a run and for a variant of an ablation."""
 
 import math
 from typing import Any, TypeGuard

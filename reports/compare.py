@@ -14,7 +14,7 @@ from reports.plots.rows import Dot, dots
 TITLE = "Systems compared"
 MACHINE = ["system", "partition"]
 WORK = ["model", "parameters", "sequence", "dtype", "batch_size", "checkpointing", "ranks"]
-"""What has to be the same for two machines to have done the same work; how each lays it out is its own matter."""
+"""Columns that are equal where two machines did the same work; the layout may differ."""
 FEWEST = 2
 MOST_TOLD = 12
 

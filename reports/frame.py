@@ -39,7 +39,7 @@ SETTING = [
 POINT = [*SETTING, "overlap", "tuning"]
 NO_PREDICTIONS = Predictions()
 IN_TURNS = "in turns"
-"""This stands for the overlap of a job that measured several."""
+"""Overlap of a job that measured several."""
 SUITE_LABELS = ("study", "system", "partition", "series", "token_budget")
 _TUNES = {"oag": "prefetch_depth", "ors": "reduce_window", "cache=auto": "cache_bytes", "data": "bucket_bytes"}
 

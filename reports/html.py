@@ -14,12 +14,12 @@ from reports.index import Card
 from reports.page import FOLDED, Block, Cell, Column, Download, Figure, Figures, Notices, Page, Table
 
 LONG = 40
-"""A text in a table that has more letters may stand in several lines."""
+"""Letters from which a text in a table may be broken into lines."""
 _HERE = Path(__file__).parent
 
 
 class Renderer:
-    """Draws the pages of one report, which shows so many results. The menu has the name and title of each page."""
+    """Renderer of the pages of one report. The menu has the name and title of each page."""
 
     def __init__(self, menu: Iterable[tuple[str, str]], *, results: int, built: datetime) -> None:
         script = "".join((_HERE / "static" / name).read_text() for name in ("sort.js", "fold.js"))

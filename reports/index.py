@@ -21,7 +21,7 @@ FIRST_STEPS = ("reframe -c suites/weak_scaling.py --system local", "python -m re
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A study stands on the first page; it is empty if it has nothing to show yet."""
+    """Study on the first page; empty if it has nothing to show yet."""
 
     name: str
     title: str

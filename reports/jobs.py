@@ -1,4 +1,4 @@
-"""What frames of jobs share: gaps that other jobs fill, rows of the jobs that ended well, times and words."""
+"""Functions that frames of jobs share: gaps that other jobs fill, rows of the jobs that ended well, times and words."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

@@ -35,7 +35,7 @@ PREDICTIONS = (PLAN, VALIDATION)
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """Something was found in a file; the remark says why its test failed although the result is good.
+    """Record found in a file; the remark tells why its test failed although the result is good.
 
     Of a plan or validation it is known when the file was written.
     """
@@ -57,7 +57,7 @@ Validated = Found[Validation]
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Something that can't be in the report, and why."""
+    """File that can't be in the report, and why."""
 
     source: str
     reason: str
@@ -65,7 +65,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """All that was found is here; duplicates are runs met again, test cases without_record measured nothing, and
+    """All records that were found. duplicates are runs met again, test cases without_record measured nothing, and
     histories are each system's nights.
     """
 

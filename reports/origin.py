@@ -1,4 +1,4 @@
-"""Which job a row is of: labels, software, machine and file, the same columns of a run as of a contest."""
+"""Columns that tell a row's job: labels, software, machine and file, the same columns of a run as of a contest."""
 
 from collections.abc import Mapping, Sequence
 

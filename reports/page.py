@@ -1,4 +1,4 @@
-"""What a page is made of: sections of text, facts, figures and tables. templates/study.html draws them."""
+"""Parts of a page: sections of text, facts, figures and tables. templates/study.html draws them."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ NOT_RECORDED = "not recorded"
 BINDING = "binding"
 """The column of a frame that says how a row's ranks were badly bound; such a row is marked in every table."""
 MOST_SECTIONS = 60
-"""A page has so many sections of one kind at most; what is beyond stands in its tables."""
+"""Most sections of one kind on a page; what is beyond stands in its tables."""
 FEW = 4
 """More sections of one kind are folded, each to its title and a few figures."""
 MOST_TOLD = 3
@@ -29,23 +29,23 @@ FOLDED = "folded"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table has a key of the frame, also in the CSV, whose values it writes as text.
-
-    missing stands where there is no value. The head leads to the definition of the derived figure that the column is
-    (metrics.DEFINITIONS). spread has the keys of the ends of an interval, which is written behind the value; what has
-    the level in its interval, or has none, is written in grey. bad values are written as a warning. Raises ValueError
-    for a figure that is defined nowhere.
-    """
+    """Column of a table. Raises ValueError for a figure that is defined nowhere."""
 
     title: str
     key: str
+    """Column of the frame, and of the CSV."""
     write: Callable[[Any], str] = str
     numeric: bool = True
     missing: str = NOT_MEASURED
+    """Words in place of a value."""
     figure: str = ""
+    """Name of the derived figure whose definition (metrics.DEFINITIONS) the head leads to."""
     spread: tuple[str, str] | None = None
+    """Keys of the ends of an interval, which is written behind the value."""
     level: float = math.nan
+    """Value that makes a cell grey if it lies in the interval, or if there is none."""
     bad: frozenset[Any] = frozenset()
+    """Values that are written as a warning."""
 
     def __post_init__(self) -> None:
         if self.figure and self.figure not in derived.NAMES:
@@ -77,7 +77,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell has a text and sorts by a value; there may be none, it may be chance (quiet), or it may be bad."""
+    """Text of a cell and the value that it sorts by. A quiet one may be chance, a bad one is a warning."""
 
     text: str
     sort: object
@@ -85,12 +85,12 @@ class Cell:
     quiet: bool = False
     bad: bool = False
     mark: str = ""
-    """What is wrong with the whole row, said where one points at its first cell."""
+    """Fault of the whole row, shown where one points at its first cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table has rows under sortable heads. Its CSV holds every row of the data, also those beyond HTML_ROWS."""
+    """Rows under sortable heads. The CSV has every row of the data, also those beyond HTML_ROWS."""
 
     title: str
     columns: tuple[Column, ...]
@@ -98,7 +98,7 @@ class Table:
     name: str
     note: str = ""
     failed: str = ""
-    """A boolean column of this key says which rows are of failed jobs only: "failed" stands for what they lack."""
+    """Key of a boolean column: rows of failed jobs only, in which "failed" stands for a missing value."""
 
     HTML_ROWS = 1000
 
@@ -128,7 +128,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure is a drawing with the data it was drawn from, and a description for those who can't see it."""
+    """Drawing with its data, and a description for those who can't see it."""
 
     title: str
     caption: str
@@ -144,7 +144,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Charts that stand side by side where there is room; wide ones take a row each."""
+    """Charts side by side where there is room; wide ones take a row each."""
 
     figures: Sequence[Figure]
     wide: bool = False
@@ -152,7 +152,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture is a PNG in base64, with a description for those who can't see it."""
+    """PNG in base64, with a description for those who can't see it."""
 
     title: str
     caption: str
@@ -162,7 +162,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """Pictures stand in a strip, one after the other."""
+    """Strip of pictures."""
 
     pictures: Sequence[Picture]
 
@@ -178,12 +178,12 @@ class Commands:
 
 
 KeyFact = tuple[str | None, str, str]
-"""A large figure has a value, what it is, and a remark."""
+"""Value of a large figure, its meaning, and a remark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A few large figures stand there. A value of None is not known, and the remark says why."""
+    """A few large figures. A value of None is not known, and the remark says why."""
 
     facts: Sequence[KeyFact]
 
@@ -197,19 +197,19 @@ class Definitions:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A notice says by a sign, a colour and a word whether something is well. Below it stand details, which are
-    sentences, and links, each an address and words.
-    """
+    """Sign, colour and word that tell whether something is well."""
 
     kind: Literal["worse", "fine", "unknown"]
     word: str
     text: str
     details: tuple[str, ...] = ()
+    """Sentences below it."""
     links: tuple[tuple[str, str], ...] = ()
+    """Addresses and words."""
 
     @property
     def sign(self) -> str:
-        """The sign tells the kinds apart without colour."""
+        """Return the sign that tells the kinds apart without colour."""
         return {"worse": "\u25b2", "fine": "\u2713", "unknown": "?"}[self.kind]
 
 
@@ -220,7 +220,7 @@ class Notices:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A CSV alone, and what is in it."""
+    """CSV alone, and its contents in words."""
 
     text: str
     csv: pd.DataFrame
@@ -235,7 +235,7 @@ class Section:
     title: str
     blocks: Sequence[Block]
     name: str = ""
-    """The fragment in the address is unique in the page; it is made of the title if it is not given."""
+    """Fragment in the address, unique in the page; made of the title if it is empty."""
     one_of_many: bool = False
     """Whether the page has a section like it for each system, series or setting."""
 
@@ -245,7 +245,7 @@ class Section:
 
     @property
     def gist(self) -> str:
-        """Give its first figures in words, for its title where it is folded."""
+        """Return its first figures in words, for its title where it is folded."""
         facts = next((block.facts for block in self.blocks if isinstance(block, Facts)), ())
         known = [f"{value} {what}" for value, what, _ in facts if value is not None]
         return ", ".join(known[:MOST_TOLD])
@@ -253,28 +253,27 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The headline says a page in a few words, for the index; it is empty if nothing was measured.
-
-    The remark says what the page is of, where that isn't the number of its jobs; of an empty one what is missing.
-    """
+    """Page of the report."""
 
     title: str
     lead: str
     sections: Sequence[Section]
     headline: str
+    """Few words for the index; empty if nothing was measured."""
     empty: bool = False
     remark: str = ""
+    """Contents of the page, where the number of its jobs doesn't tell it; of an empty one what is missing."""
     notices: Notices | None = None
-    """What to know before any figure is read."""
+    """Warnings to be read before any figure."""
 
     @property
     def folds(self) -> bool:
-        """Say whether sections of one kind are folded, as they are more than a few."""
+        """Return whether sections of one kind are folded, as they are more than a few."""
         return sum(section.one_of_many for section in self.sections) > FEW
 
     @property
     def contents(self) -> list[tuple[str, str]]:
-        """Give titles and fragments that a reader is led to: those of folded sections are a list on the page itself."""
+        """Return titles and fragments of the contents; folded sections are one entry, and a list on the page itself."""
         many = [place for place, section in enumerate(self.sections) if self.folds and section.one_of_many]
         return [
             (f"{len(many)} sections, folded", FOLDED) if place in many else (section.title, section.anchor)
@@ -291,6 +290,6 @@ def flops_column(title: str, key: str, data: pd.DataFrame, missing: str = NOT_ME
 
 
 def nothing_measured(*commands: str, done: str = "measured", how: str = "Run the suite") -> Section:
-    """A page without results says what to run: the commands that measure, and the one that builds the report again."""
+    """Return a section that tells which commands measure, and which builds the report again."""
     lines = (*commands, "python -m reports build --out site/")
     return Section(f"Nothing {done} yet", (Paragraph(f"{how}, then build this report:"), Commands(lines)))

@@ -18,7 +18,7 @@ from reports.text import plural
 from systems import Fact
 
 Run = Mapping[Any, Any]
-"""A run is a row of the frame of runs."""
+"""Row of the frame of runs."""
 OWN = "measured by the job's ranks at once"
 GIVEN = "given to the job"
 TIMES_THE_CACHE = 4
@@ -27,7 +27,7 @@ ABOVE = " More than 100 % (above): that peak was measured too low, on another ni
 
 
 class Peaks(NamedTuple):
-    """A system's file may say of one number format what one device reaches, in flop/s."""
+    """Peaks of one device in one number format, in flop/s, as far as a system's file has them."""
 
     advertised: Fact | None = None
     empirical: Fact | None = None

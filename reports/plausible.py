@@ -1,4 +1,4 @@
-"""What a file says that no machine can have done: such figures are in no table, and the index page names the file.
+"""Figures of a file that no machine can have reached: such figures are in no table, and the index page names the file.
 
 A rate above an advertised peak, a time or rate that isn't positive and finite, or a grid that isn't the number of ranks
 comes of an edited file, a broken clock or an option that was mistyped. A rate above an empirical peak is none of them:
@@ -25,7 +25,7 @@ POSITIVE = frozenset((
     "flops_per_s", "best_flops_per_s", "best_bytes_per_s", "median_bytes_per_s", "bytes_per_s",
     "peak_flops_per_device", "empirical_peak_flops_per_device",
 ))  # fmt: skip
-"""These are greater than 0. Other times and rates, such as those of a wait, may be 0."""
+"""Times and rates that are greater than 0; others, such as those of a wait, may be 0."""
 MEASURED = ("_s", "_per_device", "bytes", "_bytes_per_rank", "cores", "iterations")
 """Names of times, rates and counts end so."""
 SAID_OF_PLACE = frozenset({"config", "labels", "provenance", "versions"})
@@ -33,7 +33,7 @@ SAID_OF_PLACE = frozenset({"config", "labels", "provenance", "versions"})
 
 
 class Rate(NamedTuple):
-    """A rate of one device, and what it is of, for a sentence."""
+    """Rate of one device, and its name in a sentence."""
 
     value: float
     what: str

@@ -6,7 +6,7 @@ from reports.columns import columns_of, first
 from reports.page import Table
 
 ORIGIN = "commit dirty launcher transport hosts devices versions binding remark source"
-"""These columns say where a job or contest comes from."""
+"""Columns that tell the origin of a job or contest."""
 
 
 def provenance(runs: pd.DataFrame) -> Table:

@@ -18,19 +18,19 @@ from reports.text import clean
 
 RECORD = "record"
 SCHEMAS = (SCHEMA, peers.SCHEMA, gpu_check.SCHEMA)
-"""A record has one of these schemas."""
+"""Schemas of a record."""
 DATA_VERSION = 4
 """Newer major versions of ReFrame's report data are refused."""
 LOCK_TIMEOUT_S = 10
 Session = tuple[str, dict[str, Any] | None]
-"""A session has a name and its run report, None for one that is none."""
+"""Name of a session and its run report; None for an invalid one."""
 AFTER_SANITY = ("performance", "cleanup", "finalize")
-"""These stages of a test case come once its result has been found good."""
+"""Stages of a test case after its result has been found good."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """A result is decoded JSON, not yet checked. data is None where a test case measured nothing.
+    """Result as decoded JSON, not yet checked. data is None where a test case measured nothing.
 
     failure says why its test case failed, None for one that did not fail, or failed only once its result was found
     good; the remark says why that one failed.

@@ -25,9 +25,7 @@ _MARKS = {"axonn-sc24": "o", "par4d": "s"}
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSeries:
-    """A series has points on one machine, and published ones to draw beside them (possibly none), from that source in
-    the papers.
-    """
+    """Points of a series on one machine, and published ones beside them (possibly none), with their source."""
 
     name: str
     points: pd.DataFrame

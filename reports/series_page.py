@@ -1,4 +1,4 @@
-"""What the pages of scaling series share: a section a series, the table of its points, the details of all."""
+"""Parts that the pages of scaling series share: a section a series, the table of its points, the details of all."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from reports.scaling import MeasuredSeries
 
 @dataclass(frozen=True, slots=True)
 class ScalingKind:
-    """What differs between weak and strong scaling.
+    """Differences between weak and strong scaling.
 
     by: the columns that tell series apart; title: of a series, from its first point; draw: from its name and points
     to what stands before and after the table of its points; extra: columns that this table has more.

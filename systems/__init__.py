@@ -35,7 +35,7 @@ ANY = ".*"
 
 
 class Node(Record):
-    """What one node has. Bandwidths are bytes/s in one direction.
+    """Hardware of one node. Bandwidths are bytes/s in one direction.
 
     intra_node_bytes_per_s: what two devices of the node send each other; where the links differ, the slowest of them.
     memory_bytes: the memory of its processors.
@@ -59,7 +59,7 @@ def _pattern(text: str) -> str:
 
 
 class Here(Record):
-    """This machine is the system if its host name matches one of these, or a variable has the value given here."""
+    """Host names, and values of variables, by which this machine is the system."""
 
     hostnames: tuple[Annotated[str, AfterValidator(_pattern)], ...] = ()
     environment: dict[str, str] = {}
@@ -80,15 +80,15 @@ def _named_once(partitions: tuple[Partition, ...]) -> tuple[Partition, ...]:
 
 
 class System(Record):
-    """A machine: how to know it, its hardware, and its partitions."""
+    """Machine: how to know it, its hardware, and its partitions."""
 
     name: str = Field(pattern=NAME)
-    """That of its file."""
+    """Name of its file."""
     title: str = Field(min_length=1)
     here: Here = Here()
     device: Annotated[Device, BeforeValidator(completed)]
     nodes: Count | None = None
-    """How many it has of these."""
+    """Number of these."""
     node: Node
     performance: Performance | None = None
     partitions: Annotated[tuple[Partition, ...], AfterValidator(_named_once)] = ()

@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 from engine.schema import Record
 
 GPU_OPTIONS = {"rocm": "--rocm", "cuda": "--nv"}
-"""What shows the GPUs to a container of Apptainer, by a feature of the partition. Hooks do it for the other kinds."""
+"""Options that show the GPUs to Apptainer, by a feature of the partition. Hooks do it for other kinds."""
 SEPARATORS = ":,"
 """No container's list of folders can have these in a name."""
 
@@ -30,7 +30,7 @@ class Container(Record):
 
     kind: Literal["apptainer", "singularity", "sarus", "pyxis"]
     image: Line
-    """A path, of Apptainer and Singularity also one below the checkout, or the name that the kind knows it by."""
+    """Path, of Apptainer and Singularity also one below the checkout, or the name that the kind knows it by."""
     options: tuple[Line, ...] = ()
     """Stand behind the kind's own."""
     python: Line = "python3"

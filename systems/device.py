@@ -31,7 +31,7 @@ class Device(Record):
 
 
 class Advertised(Record):
-    """What a maker says of a device. aliases: names that PyTorch gives it on older drivers."""
+    """Data sheet of a device. aliases: names that PyTorch gives it on older drivers."""
 
     aliases: tuple[str, ...] = ()
     memory_bytes: Fact
@@ -41,7 +41,7 @@ class Advertised(Record):
 
 
 class Devices(Record):
-    """A maker's file: its devices, by their whole names."""
+    """Devices of a maker's file, by their whole names."""
 
     kind: Literal["cpu", "cuda"]
     devices: dict[str, Advertised]

@@ -1,4 +1,4 @@
-"""A file of this folder is YAML and becomes a record, or else one sentence says what is wrong with it."""
+"""Files of this folder: YAML that becomes a record, or one sentence on what is wrong with it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ _Kind = TypeVar("_Kind", bound=Record)
 
 
 class SystemFileError(UsageError):
-    """A system's file can't be used; the message names the file, the key and what is expected there."""
+    """Fault of a system's file: the message names the file, the key and what is expected there."""
 
 
 def read_as(kind: type[_Kind], path: Path, *, what: str, holds: str, **given: str) -> _Kind:

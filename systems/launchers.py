@@ -13,7 +13,7 @@ CPUS_OF_A_SET = ("--cpu_per_rs", "-c")
 
 @register_launcher("torchrun-one-node")
 class TorchrunLauncher(JobLauncher):
-    """PyTorch's own launcher starts the job's tasks on this node; a single task needs no launcher."""
+    """PyTorch's own launcher on this node; a single task needs no launcher."""
 
     def command(self, job: Job) -> list[str]:
         if job.num_tasks == 1:
@@ -25,7 +25,7 @@ class TorchrunLauncher(JobLauncher):
 
 @register_launcher("jsrun")
 class JsrunLauncher(JobLauncher):
-    """Each task is a resource set with one device; a node is filled before the next."""
+    """jsrun with a resource set of one device for each task; a node is filled before the next."""
 
     def command(self, job: Job) -> list[str]:
         per_host = job.num_tasks_per_node or 1

@@ -18,12 +18,12 @@ LAUNCHERS = (
     *("srun", "ibrun", "alps", "mpiexec", "mpirun", "mpirun-openmpi", "mpirun-intelmpi"),
     *("lrun", "lrun-gpu", "jsrun", "torchrun-one-node"),
 )
-"""Those that start a job's ranks: ReFrame's, and launchers.py's own. srunalloc asks for neither GPUs nor `access`."""
+"""Launchers of a job's ranks: ReFrame's, and launchers.py's own. srunalloc asks for neither GPUs nor `access`."""
 SLURM = ("slurm", "squeue")
 """squeue is Slurm without its accounting."""
 
 NAME = r"^[a-zA-Z_][a-zA-Z0-9_-]*$"
-"""What ReFrame takes as the name of a system, a partition or a feature."""
+"""Form of a name of a system, a partition or a feature in ReFrame."""
 
 
 def _one_of(known: tuple[str, ...], what: str) -> AfterValidator:
@@ -50,7 +50,7 @@ TimeLimit = Annotated[str, Field(pattern=r"^(\d+h)?(\d+m)?$", min_length=2), Aft
 
 
 class LongestJobs(Sourced[Annotated[dict[Annotated[int, Field(gt=0)], TimeLimit], Field(min_length=1)]]):
-    """A queue's time limits: nodes -> the longest job on so many nodes at most, in the order of the nodes."""
+    """Time limits of a queue: nodes -> the longest job on so many nodes at most, in the order of the nodes."""
 
     def on(self, nodes: int) -> str | None:
         """Return the limit of a job on so many nodes; None for more than the queue takes."""
@@ -62,7 +62,7 @@ Variable = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")]
 
 
 class Transport(Record):
-    """The network that NCCL (or RCCL) has to take between nodes there.
+    """Network that NCCL (or RCCL) has to take between nodes there.
 
     networks: its names, as NCCL's log prints them. provider: the provider of libfabric, where there are several.
     nccl_net: the value of NCCL_NET between nodes, so that NCCL takes no other one; a job of one node may have none at
@@ -80,13 +80,13 @@ LauncherOption = Annotated[Line, AfterValidator(lambda text: check(text, RANKS_P
 
 
 class Partition(Record):
-    """A ReFrame partition, in ReFrame's words where it has them. Options are words of a job script, as they are."""
+    """ReFrame partition, in ReFrame's words where it has them. Options are words of a job script, as they are."""
 
     name: str = Field(pattern=NAME)
     scheduler: Annotated[str, _one_of(SCHEDULERS, "scheduler")]
     launcher: Annotated[str, _one_of(LAUNCHERS, "launcher")]
     access: tuple[Annotated[Line, AfterValidator(lambda text: check(text, ACCOUNT))], ...] = ()
-    """An option that speaks of {account} is left out where the environment names no account."""
+    """Options; one with {account} is left out where the environment names no account."""
     devices_option: Annotated[str, AfterValidator(lambda text: text and check(one_line(text), DEVICES))] | None = None
     """How a job asks for {devices} GPUs of each node; on Slurm this has a default, and nothing is asked for by ''."""
     launcher_options: tuple[LauncherOption, ...] = ()
@@ -95,7 +95,7 @@ class Partition(Record):
     """Are added for jobs whose ranks fill their nodes."""
     cpus_per_task: int | None = Field(default=None, gt=0)
     container: Container | None = None
-    """What the ranks run in."""
+    """Container of the ranks."""
     features: tuple[Annotated[str, Field(pattern=NAME)], ...] = ()
     env_vars: dict[Variable, str] = {}
     """Values are no shell's text: nothing in them is replaced."""
@@ -103,9 +103,9 @@ class Partition(Record):
     cancel_reasons: tuple[Line, ...] = ()
     """Reasons (up to a comma) for which Slurm lets a job wait, and which no waiting mends."""
     transport: Transport | None = None
-    """What NCCL has to take there, where the machine has a network that it doesn't take by itself."""
+    """Network for NCCL, where the machine has a network that it doesn't take by itself."""
     longest_jobs: LongestJobs | None = None
-    """What the queue allows, where that depends on a job's nodes."""
+    """Limits of the queue, where they depend on a job's nodes."""
     max_jobs: int = Field(default=1, gt=0)
     """How many may run at once; two that measure disturb each other where they share a network."""
     time_limit: TimeLimit

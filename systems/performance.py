@@ -1,4 +1,4 @@
-"""What the performance model takes of a machine besides its data sheet and its links.
+"""Inputs of the performance model besides a machine's data sheet and its links.
 
 `par4d calibrate` measures it, and keeps it in measured/NAME.yaml; where nobody has run that, the system's own file has
 what follows from published times.
@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 class Sourced(Record, Generic[Value]):
-    """A value, and the source that gives it."""
+    """Value and its source."""
 
     value: Value
     source: str = Field(min_length=1)
@@ -39,7 +39,7 @@ class Cores(Record):
 
 
 class Performance(Record):
-    """What the performance model takes besides (engine/simulator/machine.py says what each number is).
+    """Numbers of the performance model (each is explained in engine/simulator/machine.py).
 
     products, link, fading, slowdown: were fitted to the measured times that fitted_to names; deviations: with these
     standard deviations. spread: nine times in ten a time that nothing was fitted to lies within the factor 1 + spread

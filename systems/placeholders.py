@@ -8,10 +8,10 @@ PLACES = {ACCOUNT: "access", DEVICES: "devices_option", RANKS_PER_NODE: "launche
 """The keys of a partition that each placeholder is replaced in."""
 
 _BRACES = re.compile(r"(?<!\$)\{([^{}]*)\}")
-"""A shell's ${NAME} is none of ours."""
+"""Placeholder; a shell's ${NAME} is none."""
 _NAME = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:[:!].*)?")
 NEAR = 0.8
-"""A name so similar to a placeholder's (of 1) is taken for a slip of it."""
+"""Similarity (of 1) from which a name is taken for a misspelt placeholder."""
 
 
 def speaks_of(placeholder: str, text: str) -> bool:

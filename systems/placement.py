@@ -1,4 +1,4 @@
-"""How many ranks a node takes: the words by which a launcher of MPI learns it, where no batch script tells."""
+"""Ranks of a node: the words by which a launcher of MPI learns it, where no batch script tells."""
 
 import re
 from collections.abc import Sequence

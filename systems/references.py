@@ -1,4 +1,4 @@
-"""What a system's tests usually measure is in references/NAME.yaml, which only `par4d reference make` writes.
+"""References of a system's tests, in references/NAME.yaml, which only `par4d reference make` writes.
 
 A suite takes ReFrame's references from there, and `par4d verdict` judges a night by them. Published figures are not
 here: they are targets (suites/base/targets.py).
@@ -40,7 +40,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Key(NamedTuple):
-    """What jobs have to have in common to be compared.
+    """Settings that jobs have in common to be compared.
 
     options: the command's, without those that only describe the machine or say where files are.
     """
@@ -63,12 +63,12 @@ _OF_THE_MACHINE = frozenset(
     {"--label", "--out", "--timeout", "--meeting-timeout", "--peak-flops", "--empirical-peak-flops"}
     | {"--link-bytes-per-s", "--intra-node-bytes-per-s", "--device-memory"}
 )
-"""These options and their values change no work: they say where a result goes, and what the machine is."""
+"""Options that change no work: they tell where a result goes, and what the machine is."""
 _PATHS = frozenset({"--data"})
 
 
 _REPETITION = re.compile(r" %?\.repeat_no=\d+")
-"""What `reframe --repeat` adds to a test's name."""
+"""Suffix that `reframe --repeat` adds to a test's name."""
 
 
 def key_of(*, partition: str, display_name: str, ranks: int, words: Iterable[str], record: Mapping[str, Any]) -> Key:
@@ -122,7 +122,7 @@ def worse_by(unit: str) -> int:
 
 
 class Reference(Record):
-    """The median of a figure over jobs, and the median of their absolute deviations from it; all nights count alike."""
+    """Median of a figure over jobs, and of their absolute deviations from it; all nights count alike."""
 
     unit: str = Field(min_length=1)
     median: Positive
@@ -139,7 +139,7 @@ class Reference(Record):
 
 
 class ReferenceSet(Record):
-    """The jobs of one key.
+    """Jobs of one key.
 
     first, last: when the sessions of its first and last job began. versions, commits, devices: all that they had.
     """
@@ -165,7 +165,7 @@ class ReferenceSet(Record):
 
 
 class References(Record):
-    """A system's file. commit: the project's when the file was made. digest: shows that a series was edited."""
+    """References of a system. commit: the project's when the file was made. digest: shows that a series was edited."""
 
     schema_: Literal["par4d.references"] = Field(default=SCHEMA, alias="schema")
     version: Literal[2] = VERSION

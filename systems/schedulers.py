@@ -18,12 +18,12 @@ from reframe.core.schedulers.pbs import PbsJobScheduler, PbsProJobScheduler, Tor
 OURS = {"local": "local-by-progress", "pbs": "pbs-quoted", "pbspro": "pbspro-quoted", "torque": "torque-quoted"}
 """The schedulers of systems' files for which ReFrame gets one of ours."""
 STANDSTILL_S = 1200
-"""A job that has written nothing for so long is ended."""
+"""Time without output after which a job is ended."""
 
 
 @register_scheduler(OURS["local"], local=True)
 class ProgressScheduler(LocalJobScheduler):
-    """Processes of this machine, which may be as slow as it is: no queue needs to know when they end.
+    """Scheduler of processes of this machine, which no queue limits.
 
     The engine writes a line for each step, so a job whose output and errors stay as they are stands still. A job's time
     limit has no meaning here.

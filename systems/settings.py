@@ -28,7 +28,7 @@ FIRST_NODE = 'export MASTER_ADDR="${MASTER_ADDR:-$(head -n 1 "$PBS_NODEFILE")}"'
 """Only the first node of a job of PBS can read the list of nodes."""
 REPORT = {"report_file": f"{RESULTS}/run-report-{{sessionid}}.json"}
 OFTEN = {"poll_rate_min": 4}
-"""How often ReFrame asks a scheduler of one's own: its usual rate falls, and sees a job of seconds much too late."""
+"""Rate at which ReFrame polls a scheduler of one's own: its usual one falls, and sees a job of seconds too late."""
 
 __all__ = ["launchers", "schedulers", "site_configuration"]  # importing them is what registers what they have
 

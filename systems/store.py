@@ -1,4 +1,4 @@
-"""What was measured on a system is in measured/NAME.yaml.
+"""Measurements of a system, in measured/NAME.yaml.
 
 Its links are the database of axonn-sc24 V-B, which suites/bandwidth.py writes by itself from what `bench collectives`
 finds there; `par4d calibrate` writes them and what a device does. A planner asks systems.measured() for it.
@@ -24,7 +24,7 @@ Pair = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}x[1-9]\d{0,8}$")]
 
 
 class Source(Record):
-    """Where the numbers come from.
+    """Origin of the numbers.
 
     device: what a rank's device (or processor) calls itself. processor: all that tells it from others of that name.
     commit: the project's, with "modified" where files differed from it.
@@ -43,14 +43,14 @@ Kinds = dict[Name, Rate]
 
 
 class OfProcessor(Record):
-    """The processor time that a collective takes of a rank (engine/simulator/collectives.py), by step and by byte."""
+    """Processor time that a collective takes of a rank (engine/simulator/collectives.py), by step and by byte."""
 
     step_s: NotNegative
     byte_s: NotNegative
 
 
 class Between(Record):
-    """What rings reach between nodes, in bytes/s and one direction.
+    """Rates of rings between nodes, in bytes/s and one direction.
 
     bytes_per_s: the rate of one rank a node with nothing beside it, over the three collectives; kinds: that of each.
     shared: each ring's rate while all ranks of all nodes communicate. link_bytes_per_s, step_s, half_bytes: the Link
@@ -72,7 +72,7 @@ class Between(Record):
 
 
 class Measured(Record):
-    """What was measured on one system.
+    """Measurements of one system.
 
     intra: what each ring within a node reaches while all of the node communicate, in bytes/s over the three
     collectives; intra_kinds: the same of each. intra_step_s, intra_processor: are as Between has them, among all ranks

@@ -13,7 +13,7 @@ LOOK_S, MOST_LOOK_S = 20.0, 90.0
 LATE = {"cuda": 3.0, "cpu": 30.0}
 """How many times its own seconds a check may take; processors rehearse, and may be busy with something else."""
 LATE_S = 30.0
-"""It gets so much besides, for libraries that come from a file system over a network."""
+"""Time that it gets besides, for libraries that come from a file system over a network."""
 COLD = 2.0
 """The first process of a check may take so many times as long where Inductor has compiled nothing yet."""
 RANKS_WAIT = {"cuda": 1.0, "cpu": 6.0}

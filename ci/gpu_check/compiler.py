@@ -12,7 +12,7 @@ NAME = "compiler"
 
 
 def compiler(device: torch.device) -> Finding:
-    """It fails on a GPU for which nothing can be compiled, which the engine survives but not its speed."""
+    """Fail on a GPU for which nothing can be compiled, which the engine survives but not its speed."""
     if device.type != "cuda":
         return reported(NAME, "processors run the functions as they are written")
     if disabled():

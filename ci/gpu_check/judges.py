@@ -1,4 +1,4 @@
-"""What the engine's own commands measured is judged here: their result files become findings. No torch.
+"""Judges of what the engine's own commands measured: their result files become findings. No torch.
 
 A check whose figure varies has a file of each of its processes, and the interval over them is what keeps a limit,
 breaks it or leaves it open: one process happens to be faster or slower for as long as it lives. Three of them show how

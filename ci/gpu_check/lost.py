@@ -33,7 +33,7 @@ LOST = re.compile(r"Rank 1 \(process \d+ on \S+\) is gone, killed or crashed\b")
 
 
 class Left(NamedTuple):
-    """What the other rank left.
+    """Remains of the other rank.
 
     code: its exit code; None if it had to be ended. seconds: passed from the kill to its end. status, reason: the
     result's.

@@ -1,4 +1,4 @@
-"""Which network does NCCL take here? Its own log says so in every run; with two cards there are two ranks, else one."""
+"""Network that NCCL takes here. Its own log names it in every run; with two cards there are two ranks, else one."""
 
 import multiprocessing
 import os

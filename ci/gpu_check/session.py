@@ -23,7 +23,7 @@ ENDED_BEFORE = "The command was ended before it came to this."
 
 
 class There(NamedTuple):
-    """What the machine has. devices: how many. name, memory_bytes, free_bytes, tf32: describe the first of them."""
+    """Devices of the machine. devices: how many. name, memory_bytes, free_bytes, tf32: describe the first of them."""
 
     devices: int
     name: str

@@ -87,7 +87,7 @@ ON_GPU: dict[str, Sequence[Training]] = {
 }
 """The first two of each are of about a billion parameters. Of 16 GiB llama has none whose sides fit at once."""
 ONE_RANK = {"cpu": TINY["gpt"], "cuda": _cut("gpt3-1.3b", 4, 2)}
-"""These steps are short, as the cost of flags is the host's."""
+"""Short steps, as the cost of flags is the host's."""
 
 
 def training(family: str, device: str, memory_bytes: float) -> Training:

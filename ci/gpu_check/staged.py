@@ -132,7 +132,7 @@ class StagedMessages:
 
 
 class StagedMessage:
-    """It comes to the host, and from there to the device when it is waited for."""
+    """Message that comes to the host, and from there to the device when it is waited for."""
 
     def __init__(
         self, coming: Arriving, on_host: Tensor, target: Tensor, streams: CudaStreams, lane: torch.cuda.Stream

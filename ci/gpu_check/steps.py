@@ -99,7 +99,7 @@ class SerialTraining:
 
 
 class StepResult(NamedTuple):
-    """What steps did: the last one's loss and gradients by name, and all changes of weights."""
+    """Results of steps: the last one's loss and gradients by name, and all changes of weights."""
 
     loss: float
     gradients: Mapping[str, Tensor]

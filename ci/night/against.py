@@ -34,9 +34,9 @@ from reports.nights.table import junit_file
 from systems.references import name_of
 
 LIMIT = 1.01
-"""A step may take so many times as long as the commit's: all of the interval beyond it is slower."""
+"""Ratio of step times beyond all of whose interval a test is slower."""
 JOBS = 6
-"""So many jobs of each test tell by how much one set of processes differs from another."""
+"""Jobs of each test, which tell by how much one set of processes differs from another."""
 FOLDER = Path("results") / ".against"
 """Hidden, so that no report takes it for a night; it has the checkouts of commits, too."""
 FIGURE = "paired_ratio"
@@ -46,7 +46,7 @@ SAID: dict[Outcome, str] = {"fail": "slower", "pass": "no slower", "undecided": 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A test has these ratios, one a job, of the step's time by the commit's. of: how many tests are judged together,
+    """Ratios of a test's step times by the commit's, one a job. of: how many tests are judged together,
     which share the chance to be wrong. reason: why it failed, or has no ratios.
     """
 
@@ -160,7 +160,7 @@ def as_text(commit: str, found: Sequence[Point]) -> str:
 
 
 def as_junit(system: str, found: Sequence[Point]) -> str:
-    """A test that got slower or failed is a failure, an undecided one is skipped."""
+    """Write JUnit: a test that got slower or failed is a failure, an undecided one is skipped."""
     cases = []
     for point in found:
         case = TestCase("time of a step", classname=text.clean(point.name))

@@ -1,5 +1,7 @@
-"""A night selects the most valuable tests for which its budget of node-hours has room, runs them, runs again what looks
-worse, judges, and keeps the summary.
+"""Procedure of a night.
+
+Select the most valuable tests for which its budget of node-hours has room, run them, run again what looks worse, judge,
+and keep the summary.
 """
 
 import math
@@ -25,7 +27,7 @@ HOUR_S = 3600.0
 MARGIN = 1.25
 """The next job may take so many times as long as earlier ones did."""
 ENOUGH = 3
-"""So many slow jobs of a test in a night are enough: more say nothing new, as a whole night can be off."""
+"""Slow jobs of a test after which a night runs no more: a whole night can be off."""
 REPORT_TIMEOUT_S = 1800
 NO_RESULTS = "The night has left no results: ReFrame's own words say why."
 OUT_OF_TIME = "The night's time limit was reached: what was still to be run was left out."

@@ -18,13 +18,13 @@ from suites.base.running import LAUNCHER, run_reframe
 
 ROOT = Path(__file__).parents[2]
 OF_A_NIGHT = ("--setvar", "Bandwidth.keep=no", "--setvar", "canary=yes")
-"""A night changes no file of the project, no slow link gets to a planner, and its jobs tell the machine's mood."""
+"""Settings of a night: no file of the project changes, no slow link gets to a planner, and jobs run the canary."""
 DESCRIBE_TIMEOUT_S = 600
 
 
 @dataclass(frozen=True, slots=True)
 class NightlyTest:
-    """A test as `reframe --describe` has it. worth: see suites/base/night.py.
+    """Test as `reframe --describe` has it. worth: see suites/base/night.py.
 
     node_hours: what a job of it takes, by earlier runs or at most, with the jobs that it needs first, at most.
     """

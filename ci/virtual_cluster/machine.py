@@ -1,4 +1,4 @@
-"""This machine: the commands it has, the packages that bring them, and its processes."""
+"""The machine: the commands it has, the packages that bring them, and its processes."""
 
 import os
 import shutil

@@ -4,13 +4,13 @@ import sys
 
 
 class Problem(Exception):
-    """Something went wrong; the message says what in one sentence."""
+    """Fault, in one sentence."""
 
     code = 1
 
 
 class Misuse(Problem):
-    """The command line asks for what can't be had."""
+    """Fault of the command line."""
 
     code = 2
 

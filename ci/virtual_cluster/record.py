@@ -1,4 +1,4 @@
-"""What `up` records of the cluster in /run, from which `status` and `down` know it again."""
+"""Record of the cluster that `up` writes in /run, from which `status` and `down` know it again."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -12,7 +12,7 @@ HEAD = "head"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the user asked for. rate: bytes/s of each node's link; link: the rate as the user wrote it."""
+    """Wishes of the user. rate: bytes/s of each node's link; link: the rate as the user wrote it."""
 
     nodes: int
     ranks_per_node: int
@@ -36,7 +36,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster that is up, or whose making was broken off. processes: those of the head and the nodes, by name."""
+    """Cluster that is up, or whose making was broken off. processes: those of the head and the nodes, by name."""
 
     shape: Shape
     processes: dict[str, Process]

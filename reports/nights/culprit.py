@@ -1,4 +1,4 @@
-"""Which part of a test got worse (compute, an axis' communication, matrix products, a link, a node), and what changed.
+"""Culprits: the part of a test that got worse (compute, communication, products, a link, a node), and what changed.
 
 The parts of the night's results (NightJob.parts) are compared with those of the nights before. One slow node is looked
 for first, because the others then wait for it, which looks like slow communication.

@@ -52,7 +52,7 @@ class NightJob:
     figures: Mapping[str, tuple[float, str]]
     """Value and unit by name; none without a result."""
     state: Mapping[str, str]
-    """What can change from night to night, in words, by name."""
+    """State that can change from night to night, in words, by name."""
     parts: Mapping[tuple[str, str], float]
     """Numbers that tell which part of a step got slower, by (what, which), in seconds, bytes/s, flop/s or Hz."""
     node_seconds: float
@@ -82,7 +82,7 @@ class History:
     nights: tuple[Night, ...]
     """In the order in which they were stored."""
     remarks: tuple[str, ...] = ()
-    """What is odd about the database, in sentences."""
+    """Oddities of the database, in sentences."""
 
     @property
     def jobs(self) -> Iterator[NightJob]:

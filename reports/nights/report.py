@@ -32,7 +32,7 @@ class NightReport:
     alarms: Mapping[tuple[Key, str], str]
     """A sentence about each alarm, by its test and figure."""
     remarks: tuple[str, ...]
-    """What else is to be known, in sentences."""
+    """Other facts, in sentences."""
     names: Mapping[Key, str]
     """A unique name of each test that has ever measured something."""
     figures: Sequence[FigureHistory]

@@ -45,7 +45,7 @@ TITLE = "title: "
 """A part of a drawing whose identifier (gid) begins so has the rest of it as a tooltip."""
 
 styled = matplotlib.rc_context(_STYLE)
-"""This decorates functions that draw or save."""
+"""Decorator of functions that draw or save."""
 
 
 @styled

@@ -33,7 +33,7 @@ NOTHING = (
 )
 OF_RUNS = ["status", "time_s", "model_flops_per_s", "images_per_s", "end", *POINT]
 _COLOURS = {"node": "red", "device": "blue", "processor": "green", "memory": "purple"}
-"""They are ordered from the most that is counted to the least: the first that a series has is its headline."""
+"""Components from the one that counts most to the least: the first that a series has is its headline."""
 
 
 def build(mine: Frames, everything: Frames) -> Page:

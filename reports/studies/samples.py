@@ -21,7 +21,7 @@ DATA = Paragraph(
 )
 RUN = "reframe -c suites/samples.py --system local"
 MOST_PICTURES = 12
-"""A strip has so many pictures at most, and fewer where all strips together would have more than MOST_BYTES."""
+"""Most pictures of a strip; fewer where all strips together would have more than MOST_BYTES."""
 MOST_BYTES = 8e6
 FEWEST_PICTURES = 2
 SAMPLERS = {"ddim": "DDIM", "ddpm": "DDPM"}

@@ -45,10 +45,10 @@ RUN = "reframe -c suites/single_device.py --system local"
 MACHINE = ["system", "partition", "device", "devices", "torch"]
 TRAINED = ["model", "dtype", "series", "sequences", "sequence", "checkpointing", "threads", "overlap"]
 PEERS = ("plain", "compile", "transformers")
-"""These peers stand in this order, others after them."""
+"""Order of peers; others come after them."""
 MOST_FACTS = 6
 SHORT = 16
-"""A name in a narrow column has at most this many letters."""
+"""Most letters of a name in a narrow column."""
 
 
 def build(mine: Frames, everything: Frames) -> Page:
