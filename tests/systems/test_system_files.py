@@ -1,6 +1,5 @@
 """The system files: what they hold, and what a bad one is told."""
 
-import csv
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +9,9 @@ from pydantic import BaseModel
 
 import systems
 from engine.errors import UsageError
+from engine.published import select
 from systems import Count, Fact, SystemFileError
 
-PUBLISHED = Path(systems.__file__).parents[1] / "reports" / "published" / "peaks.csv"
 UNPUBLISHED = {"local", "vcluster"}
 
 GOOD = """
@@ -57,16 +56,12 @@ def test_the_expected_systems_are_there() -> None:
 
 
 def test_the_peaks_are_those_of_the_published_table() -> None:
-    every = list(csv.DictReader(PUBLISHED.open()))
-    rows = [row for row in every if row["source"].startswith(("axonn-sc24", "axonn-ipdps22"))]
-    assert {row["system"] for row in rows} >= {"Perlmutter", "Frontier", "Alps"}
-    for row in rows:
-        device = systems.load(row["system"].lower()).device
-        peaks = device.peak_flops if row["metric"] == "advertised" else device.empirical_peak_flops
-        if row["dtype"] in peaks:
-            assert peaks[row["dtype"]].value == pytest.approx(float(row["value"]) * 1e12)
-        else:
-            pytest.fail(f"{row['system']} has no {row['metric']} peak in {row['dtype']}")
+    peaks = [number for number in select(study="peak") if number.paper in ("axonn-sc24", "axonn-ipdps22")]
+    assert {number.system for number in peaks} >= {"Perlmutter", "Frontier", "Alps", "Summit"}
+    for number in peaks:
+        device = systems.load(number.system.lower()).device
+        of_system = device.peak_flops if number.metric == "advertised" else device.empirical_peak_flops
+        assert of_system[number.dtype].value == pytest.approx(number.si)
 
 
 @pytest.mark.parametrize("name", sorted(set(systems.names()) - UNPUBLISHED))
