@@ -139,8 +139,13 @@ def main() -> int:
     options.add_argument("--resume", action="store_true", help="leave out the parts that are done on this commit")
     options.add_argument("--list", action="store_true", help="show the parts and their last outcomes, and run nothing")
     options.add_argument("--minutes", metavar="N", type=float, default=360, help="to take at most (default: 360)")
-    options.add_argument("--junit", metavar="FILE", type=Path, default=ROOT / "results" / "weekly.xml",
-                         help="gets the outcome of every part (default: results/weekly.xml)")  # fmt: skip
+    options.add_argument(
+        "--junit",
+        metavar="FILE",
+        type=Path,
+        default=ROOT / "results" / "weekly.xml",
+        help="gets the outcome of every part (default: results/weekly.xml)",
+    )
     given = options.parse_args()
     chosen = [every[name] for name in given.part or every]
     if given.list:

@@ -58,9 +58,15 @@ def carry_out(
         return process, ends(process, start + timeout_s)
 
     process, in_time = supervise(
-        words, wait, kill_group, cwd=folder, stdout=output, stderr=subprocess.STDOUT,
-        env=os.environ | dict(environment), start_new_session=True,
-    )  # fmt: skip
+        words,
+        wait,
+        kill_group,
+        cwd=folder,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=os.environ | dict(environment),
+        start_new_session=True,
+    )
     return process.returncode if in_time else None, time.monotonic() - start
 
 

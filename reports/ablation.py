@@ -28,9 +28,7 @@ MEDIANS = (
 WORDS = ("bound_by", "shared", "crowded")
 OVER = tuple(f"over_{name}" for name in RATIOS)
 GREATEST = "share_of_greatest_gain"
-_COLUMNS = [
-    *("overlap", "place", "label", "over", *MEDIANS, *WORDS, *POOLED, "drawn", *OVER),
-]
+_COLUMNS = [*("overlap", "place", "label", "over", *MEDIANS, *WORDS, *POOLED, "drawn", *OVER)]
 Place = Literal["ladder", "alone", "other"]
 
 

@@ -25,11 +25,15 @@ def by_kernel(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
     """Make a row a kernel, in STREAM's order: median and extremes of the jobs' best repeats, and how many jobs."""
     rows = measured_by(frames.stream, runs)
     table = rows.groupby("kernel", sort=False).agg(
-        bytes_per_s=("best_bytes_per_s", "median"), bytes_per_s_low=("best_bytes_per_s", "min"),
-        bytes_per_s_high=("best_bytes_per_s", "max"), median_bytes_per_s=("median_bytes_per_s", "median"),
-        array_bytes=("array_bytes", "min"), cache_bytes=("cache_bytes", "max"), repeats=("repeats", "min"),
+        bytes_per_s=("best_bytes_per_s", "median"),
+        bytes_per_s_low=("best_bytes_per_s", "min"),
+        bytes_per_s_high=("best_bytes_per_s", "max"),
+        median_bytes_per_s=("median_bytes_per_s", "median"),
+        array_bytes=("array_bytes", "min"),
+        cache_bytes=("cache_bytes", "max"),
+        repeats=("repeats", "min"),
         jobs=("best_bytes_per_s", "count"),
-    )  # fmt: skip
+    )
     known = advertised_bandwidth(runs.iloc[0]["system"]) if len(runs) else None
     peak = known.value if known else math.nan
     table["advertised"] = peak
@@ -53,20 +57,26 @@ def figure(name: str, table: pd.DataFrame, known: systems.Fact | None) -> Figure
     shares = [(f"{100 * share:.0f} %",) if known else () for share in table["of_advertised"]]
     bars = [
         Row(
-            str(row["kernel"]), row["bytes_per_s_low"] / factor, row["bytes_per_s_high"] / factor,
-            row["advertised"] / factor, notes=(text.significant(row["bytes_per_s"] / factor, 3), *share),
+            str(row["kernel"]),
+            row["bytes_per_s_low"] / factor,
+            row["bytes_per_s_high"] / factor,
+            row["advertised"] / factor,
+            notes=(text.significant(row["bytes_per_s"] / factor, 3), *share),
         )
         for (_, row), share in zip(table.iterrows(), shares, strict=True)
-    ]  # fmt: skip
+    ]
     title = "Memory bandwidth"
     unit = f"{letter}B/s"
     caption = "STREAM's kernels, the best repeat; whiskers span the jobs." + (
         f" Upright mark: advertised, {text.rate(known.value)} ({known.source})." if known else ""
     )
     drawing = stacked(
-        [Bars("best repeat", scaled, "green")], bars, f"{unit} of a rank",
-        columns=(unit, "of peak") if known else (unit,), mark="advertised",
-    )  # fmt: skip
+        [Bars("best repeat", scaled, "green")],
+        bars,
+        f"{unit} of a rank",
+        columns=(unit, "of peak") if known else (unit,),
+        mark="advertised",
+    )
     return Figure(title, caption, drawing, table, name, caption)
 
 

@@ -47,11 +47,18 @@ def breakdown(series: MeasuredSeries, remark: str = "", *, as_share: bool = Fals
             "over jobs of their own, in grey where it may be chance: the jobs' times meet, or there is one only."
         )
     return _bars(
-        series, "breakdown", "Where the time goes", parts, rows, f"{unit} on rank 0",
+        series,
+        "breakdown",
+        "Where the time goes",
+        parts,
+        rows,
+        f"{unit} on rank 0",
         caption + remark + left_out(line, series.line),
-        {"compute_s": "compute", "collectives_s": "exposed", "bound_s": "bound"}, text.seconds,
-        bars=bars, columns=("saved",) if several else (),
-    )  # fmt: skip
+        {"compute_s": "compute", "collectives_s": "exposed", "bound_s": "bound"},
+        text.seconds,
+        bars=bars,
+        columns=("saved",) if several else (),
+    )
 
 
 def _by_overlap(series: MeasuredSeries, line: pd.DataFrame) -> tuple[pd.DataFrame, list[Row]]:
@@ -78,10 +85,16 @@ def memory(series: MeasuredSeries) -> Figure:
     chosen = spread_out(series.line, MOST_BARS)
     parts = [Bars("fullest rank", (chosen["memory_max"] / 2**30).tolist(), "green")]
     return _bars(
-        series, "memory", "Peak memory", parts, chosen, "GiB per rank",
+        series,
+        "memory",
+        "Peak memory",
+        parts,
+        chosen,
+        "GiB per rank",
         "The emptiest rank is in the table below." + left_out(chosen, series.line),
-        {"memory_max": "fullest rank", "memory_min": "emptiest rank"}, text.memory,
-    )  # fmt: skip
+        {"memory_max": "fullest rank", "memory_min": "emptiest rank"},
+        text.memory,
+    )
 
 
 def traffic(series: MeasuredSeries, frames: Frames) -> Figure:
@@ -101,17 +114,31 @@ def traffic(series: MeasuredSeries, frames: Frames) -> Figure:
         parts.append(Bars("none", [0.0 if ranks == 1 else math.nan for ranks in chosen["ranks"]], "muted"))
     table = chosen.assign(**{f"bytes_{axis}": sums[axis].to_numpy() for axis in known})
     return _bars(
-        series, "traffic", "Data in collectives", parts, table, f"{letter}B per iteration on rank 0, by grid axis",
+        series,
+        "traffic",
+        "Data in collectives",
+        parts,
+        table,
+        f"{letter}B per iteration on rank 0, by grid axis",
         "Bytes of the input buffers." + left_out(chosen, series.line),
-        {f"bytes_{axis}": axis for axis in known}, text.size,
-    )  # fmt: skip
+        {f"bytes_{axis}": axis for axis in known},
+        text.size,
+    )
 
 
 def _bars(
-    series: MeasuredSeries, suffix: str, title: str, parts: Sequence[Bars], chosen: pd.DataFrame, axis: str,
-    caption: str, said: Mapping[str, str], write: Callable[[float], str], bars: Sequence[Row] = (),
+    series: MeasuredSeries,
+    suffix: str,
+    title: str,
+    parts: Sequence[Bars],
+    chosen: pd.DataFrame,
+    axis: str,
+    caption: str,
+    said: Mapping[str, str],
+    write: Callable[[float], str],
+    bars: Sequence[Row] = (),
     columns: Sequence[str] = (),
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Draw a bar for each row of chosen. said: the numbers to put into words, and what each is."""
     name = f"{series.name}-{suffix}"
     words = [

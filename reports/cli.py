@@ -39,17 +39,27 @@ def parser() -> argparse.ArgumentParser:
     main_parser = argparse.ArgumentParser(prog="python -m reports", description="Results to an HTML report.")
     commands = main_parser.add_subparsers(dest="command", required=True, metavar="build")
     build_parser = commands.add_parser(
-        "build", help="write the report", description=DESCRIPTION, epilog=EPILOG,
+        "build",
+        help="write the report",
+        description=DESCRIPTION,
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     build_parser.add_argument(
-        "--results", metavar="DIR", type=Path, nargs="+", action="extend",
+        "--results",
+        metavar="DIR",
+        type=Path,
+        nargs="+",
+        action="extend",
         help="folders to search for results, with all below them (default: results, if it is there)",
-    )  # fmt: skip
+    )
     build_parser.add_argument(
-        "--out", metavar="DIR", type=Path, default=SITE,
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default=SITE,
         help="folder to write to; other files in it are left alone (default: site)",
-    )  # fmt: skip
+    )
     return main_parser
 
 

@@ -97,14 +97,20 @@ def _figure(rows: pd.DataFrame) -> Figure:
     ]
     drawn = [
         Dot(
-            label, row["rate_low"] / factor, row["rate_high"] / factor, row["rate_published"] / factor,
-            _work(row) if begins else "", note, ratio=row["rate"] / factor, target=row["advertised"] / factor,
+            label,
+            row["rate_low"] / factor,
+            row["rate_high"] / factor,
+            row["rate_published"] / factor,
+            _work(row) if begins else "",
+            note,
+            ratio=row["rate"] / factor,
+            target=row["advertised"] / factor,
             colour="blue",
         )
         for label, note, begins, (_, row) in zip(
             _labels(rows), notes, ~rows.duplicated("place"), rows.iterrows(), strict=True
         )
-    ]  # fmt: skip
+    ]
     named = [("● measured", "blue")]
     named += [("○ published", "red")] if rows["rate_published"].notna().any() else []
     named += [("❙ advertised peak", "muted")] if rows["advertised"].notna().any() else []

@@ -17,9 +17,16 @@ OF_MEDIANS = ["ratio", "low", "high", "of_medians", "of_medians_low", "of_median
 
 
 def ratios(
-    name: str, rows: pd.DataFrame, *, other: str, label: Callable[[pd.Series], str], heads: tuple[str, str],
-    beside: Callable[[pd.Series], tuple[str, str]], columns: list[str], remark: str = "",
-) -> Figure:  # fmt: skip
+    name: str,
+    rows: pd.DataFrame,
+    *,
+    other: str,
+    label: Callable[[pd.Series], str],
+    heads: tuple[str, str],
+    beside: Callable[[pd.Series], tuple[str, str]],
+    columns: list[str],
+    remark: str = "",
+) -> Figure:
     """Draw the first rows of the frame that contests.points makes, each by the other's; other: what that one is called.
 
     label: of a row; heads, beside: two columns besides the ratio; columns: what else the data holds.
@@ -27,13 +34,20 @@ def ratios(
     shown = rows.head(MOST_ROWS)
     drawn = [
         Dot(
-            label(row), row["low"], row["high"], row["of_medians"], ratio=row["ratio"], least=row["of_medians_low"],
-            most=row["of_medians_high"], target=float(row["target"] or "nan"),
-            colour=COLOURS.get(row["verdict"], "muted"), notes=_notes(row, beside) if row["jobs"] else ("",) * 4,
+            label(row),
+            row["low"],
+            row["high"],
+            row["of_medians"],
+            ratio=row["ratio"],
+            least=row["of_medians_low"],
+            most=row["of_medians_high"],
+            target=float(row["target"] or "nan"),
+            colour=COLOURS.get(row["verdict"], "muted"),
+            notes=_notes(row, beside) if row["jobs"] else ("",) * 4,
             missing="failed" if row["failed"] else "not run",
         )
         for _, row in shown.iterrows()
-    ]  # fmt: skip
+    ]
     title = f"Step time by the {other}'s"
     caption = (
         "Dot and whiskers: paired ratio with its interval. Open circle and pale band: ratio of medians with its range "

@@ -125,9 +125,11 @@ def frames(
 
 def _stream(results: Sequence[Result]) -> pd.DataFrame:
     rates = long(
-        results, lambda one: one.stream.kernels if one.stream else (), plain="name",
+        results,
+        lambda one: one.stream.kernels if one.stream else (),
+        plain="name",
         positives="best_bytes_per_s median_bytes_per_s",
-    )  # fmt: skip
+    )
     arrays = long(results, lambda one: filter(None, [one.stream]), numbers="array_bytes cache_bytes repeats")
     return rates.rename(columns={"name": "kernel"}).merge(arrays, on="run")
 
@@ -135,10 +137,12 @@ def _stream(results: Sequence[Result]) -> pd.DataFrame:
 def _energy(results: Sequence[Result]) -> pd.DataFrame:
     """Where there is no figure, unmeasured says why."""
     components = long(
-        results, lambda one: one.energy.components if one.energy else (), plain="component",
+        results,
+        lambda one: one.energy.components if one.energy else (),
+        plain="component",
         texts="scope source unmeasured",
         positives="joules_per_iteration tokens_per_joule sample_s counters machines",
-    )  # fmt: skip
+    )
     return components.merge(long(results, lambda one: filter(None, [one.energy]), positives="seconds"), on="run")
 
 

@@ -28,10 +28,12 @@ def by_size(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
     rows = measured_by(frames.gemm, runs)
     grouped = rows.groupby("size")
     table = grouped.agg(
-        flops_per_s=("flops_per_s", "median"), flops_per_s_low=("flops_per_s", "min"),
-        flops_per_s_high=("flops_per_s", "max"), median_time_s=("median_time_s", "median"),
+        flops_per_s=("flops_per_s", "median"),
+        flops_per_s_low=("flops_per_s", "min"),
+        flops_per_s_high=("flops_per_s", "max"),
+        median_time_s=("median_time_s", "median"),
         jobs=("flops_per_s", "count"),
-    )  # fmt: skip
+    )
     table["skipped"] = rows.dropna(subset="skipped").groupby("size")["skipped"].last()
     table["skipped"] = table["skipped"].fillna("").map(text.clean)
     known = peaks.facts(runs.iloc[0]["system"], runs.iloc[0]["dtype"]) if len(runs) else Peaks()
@@ -84,9 +86,12 @@ def figure(name: str, dtype: str, table: pd.DataFrame, known: Peaks) -> Figure |
     drawn.append(Line([fastest["size"]], [rate], "blue", f"best {text.significant(rate / factor, 3)}", kind="best"))
     sources = [f"{label} {text.flops(peak.value)} ({peak.source})" for label, peak, _ in references if peak]
     caption = "Ring: the best size. Upright lines span the jobs." + (
-        f" Dotted: {'; '.join(sources)}; published is what others measured." if known.empirical
-        else f" Dotted: {'; '.join(sources)}." if sources else ""
-    )  # fmt: skip
+        f" Dotted: {'; '.join(sources)}; published is what others measured."
+        if known.empirical
+        else f" Dotted: {'; '.join(sources)}."
+        if sources
+        else ""
+    )
     title = f"Matrix products in {text.clean(dtype, 20)}"
     x = Scale("rows of the square matrices", "log2", write=text.count)
     y = Scale(f"{letter}flop/s of a rank", from_zero=True, write=lambda value: f"{value / factor:,.4g}")

@@ -57,8 +57,9 @@ def heat_map(name: str, run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.Da
     drawing = heat(
         [(_layers(shape), f"{shape.m} x {shape.k} by {shape.k} x {shape.n}") for shape in drawn.itertuples()],
         [Group(PRODUCTS[role], STORED[stored], tuple(modes)) for role, stored in GROUPS],
-        cells, ("what the tuner chose", "copies no operand: by rows, PyTorch's own mode"),
-    )  # fmt: skip
+        cells,
+        ("what the tuner chose", "copies no operand: by rows, PyTorch's own mode"),
+    )
     caption = (
         f"The fuller the colour the faster. {said} A dash: not tried, for want of memory or because the weight is "
     )
@@ -98,7 +99,11 @@ def step_dots(tuned: pd.DataFrame) -> Figure:
     shown = tuned.head(MOST_STEPS)
     rows = [
         Dot(
-            f"{row['model']}  {row['grid']}", row["low"], row["high"], ratio=row["ratio"], colour=row["colour"],
+            f"{row['model']}  {row['grid']}",
+            row["low"],
+            row["high"],
+            ratio=row["ratio"],
+            colour=row["colour"],
             missing="failed",
             notes=(
                 text.clean(row["system"], 18),
@@ -106,13 +111,15 @@ def step_dots(tuned: pd.DataFrame) -> Figure:
             ),
         )
         for _, row in shown.iterrows()
-    ]  # fmt: skip
+    ]
     title = "Tuned step by untuned step"
     said = [f"{row['model']} on {row['grid']}: {row['ratio']:.3f}" for _, row in shown.iterrows() if row["jobs"]]
     drawing = around_one(
-        rows, ("the tuner gains", "the tuner loses"), "time of a tuned step by that of an untuned one",
+        rows,
+        ("the tuner gains", "the tuner loses"),
+        "time of a tuned step by that of an untuned one",
         columns=("system", "paired", "interval"),
-    )  # fmt: skip
+    )
     caption = (
         "Dot and whiskers: paired ratio with its interval. Grey: the tuner changed nothing and 1 is the truth, or "
         "undecided, as the interval holds 1 or is of one job."

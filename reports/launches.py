@@ -19,9 +19,13 @@ def by_way(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
     """Make one row a way to launch: medians over jobs of the jobs' medians and percentiles, and the number of jobs."""
     rows = measured_by(frames.launches, runs)
     table = rows.groupby("name", sort=False).agg(
-        launch_s=("launch_s", "median"), low_s=("low_s", "median"), high_s=("high_s", "median"),
-        operators=("operators", "max"), samples=("samples", "min"), jobs=("launch_s", "count"),
-    )  # fmt: skip
+        launch_s=("launch_s", "median"),
+        low_s=("low_s", "median"),
+        high_s=("high_s", "median"),
+        operators=("operators", "max"),
+        samples=("samples", "min"),
+        jobs=("launch_s", "count"),
+    )
     return table.reset_index().assign(way=lambda table: table["name"].map(WORDS))
 
 

@@ -147,9 +147,18 @@ def load(folders: Sequence[Path]) -> Loaded:
             seen.add(identity)
     runs, contests, checks, plans, validations = (tuple(some) for some in by_schema.values())
     return Loaded(
-        tuple(map(str, folders)), runs, tuple(skipped), files, duplicates, without_record, contests, checks, plans,
-        validations, tuple(histories(list(databases.values()))),
-    )  # fmt: skip
+        tuple(map(str, folders)),
+        runs,
+        tuple(skipped),
+        files,
+        duplicates,
+        without_record,
+        contests,
+        checks,
+        plans,
+        validations,
+        tuple(histories(list(databases.values()))),
+    )
 
 
 def _files(folders: Iterable[Path]) -> Iterator[Path]:

@@ -124,12 +124,18 @@ def page() -> Page:
         *(
             Section(title, _paragraphs(words))
             for title, words in (
-                ("How it is timed", TIMES), ("How spread is given", SPREAD), ("What colours and lines mean", COLOURS),
-                ("Which peak", PEAKS), ("Energy", ENERGY), ("Published figures", PUBLISHED),
-                ("Predictions", PREDICTED), ("Nights", NIGHTS), ("Older results", OLDER),
+                ("How it is timed", TIMES),
+                ("How spread is given", SPREAD),
+                ("What colours and lines mean", COLOURS),
+                ("Which peak", PEAKS),
+                ("Energy", ENERGY),
+                ("Published figures", PUBLISHED),
+                ("Predictions", PREDICTED),
+                ("Nights", NIGHTS),
+                ("Older results", OLDER),
             )
         ),
-    )  # fmt: skip
+    )
     return Page(TITLE, LEAD, sections, "")
 
 

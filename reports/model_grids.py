@@ -104,13 +104,17 @@ def _errors(name: str, rows: pd.DataFrame) -> list[Block]:
     data = pd.DataFrame(
         [
             {
-                "what": what, "median": metrics.median_absolute_error(errors.tolist()), "runs": len(errors),
-                "within": int((errors.abs() <= CLOSE).sum()), "low": errors.min(), "high": errors.max(),
+                "what": what,
+                "median": metrics.median_absolute_error(errors.tolist()),
+                "runs": len(errors),
+                "within": int((errors.abs() <= CLOSE).sum()),
+                "low": errors.min(),
+                "high": errors.max(),
             }
             for what, errors in parts.items()
             if not errors.empty
         ]
-    )  # fmt: skip
+    )
     if data.empty:
         return []
     columns = columns_of(
@@ -147,10 +151,8 @@ def _rank(name: str, order: str, rows: pd.DataFrame) -> Figure:
     fast = rows.index < TOP
     groups = [
         Line.of(part, place, "measured_s", colour, label, kind="dots")
-        for part, colour, label in (
-            (rows[~fast], "muted", "other grids"), (rows[fast], "green", "efficient"),
-        )
-    ]  # fmt: skip
+        for part, colour, label in ((rows[~fast], "muted", "other grids"), (rows[fast], "green", "efficient"))
+    ]
     title = TITLES[order]
     most, left = min(TOP, len(rows)), rows[place] <= TOP
     caption = (
@@ -163,9 +165,14 @@ def _rank(name: str, order: str, rows: pd.DataFrame) -> Figure:
 
 
 def _against(
-    name: str, suffix: str, title: str, measured: str, predicted: str, rows: pd.DataFrame,
+    name: str,
+    suffix: str,
+    title: str,
+    measured: str,
+    predicted: str,
+    rows: pd.DataFrame,
     ends: tuple[str, str] | None = None,
-) -> Figure:  # fmt: skip
+) -> Figure:
     groups = []
     for fitted, colour, label in ((False, "blue", "predicted"), (True, "red", FITTED)):
         part = rows[rows["fitted"] == fitted]

@@ -195,15 +195,20 @@ def products_verdict(found: DeviceProducts) -> str:
 def _product_jobs(found: Sequence[DeviceProducts]) -> Table:
     rows = [
         {
-            "device": text.clean(one.device, 80), "rule": one.rule, "job": text.clean(job, 120),
-            "launch": seconds(one.kernel_s), "products": len(of), "within": count_close(of),
-            "share": text.number(share), "median": metrics.median_absolute_error([row.error for row in of]),
+            "device": text.clean(one.device, 80),
+            "rule": one.rule,
+            "job": text.clean(job, 120),
+            "launch": seconds(one.kernel_s),
+            "products": len(of),
+            "within": count_close(of),
+            "share": text.number(share),
+            "median": metrics.median_absolute_error([row.error for row in of]),
             "baseline": metrics.median_absolute_error([row.one_rate_error for row in of]),
         }
         for one in found
         for job, share in one.fitted.items()
         if (of := one.of(job))
-    ]  # fmt: skip
+    ]
     columns = columns_of(
         *(Column(title, title.lower(), numeric=False) for title in ("Device", "Rule", "Job")),
         Column("A kernel takes at least", "launch", text.seconds),
@@ -220,13 +225,20 @@ def _product_rows(found: DeviceProducts) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "job": text.clean(row.job, 120), "m": row.m, "n": row.n, "k": row.k, "mode": row.mode,
-                "measured_s": seconds(row.time_s), "predicted_s": seconds(row.predicted_s), "error": row.error,
-                "baseline_s": seconds(row.one_rate_s), "baseline_error": row.one_rate_error,
+                "job": text.clean(row.job, 120),
+                "m": row.m,
+                "n": row.n,
+                "k": row.k,
+                "mode": row.mode,
+                "measured_s": seconds(row.time_s),
+                "predicted_s": seconds(row.predicted_s),
+                "error": row.error,
+                "baseline_s": seconds(row.one_rate_s),
+                "baseline_error": row.one_rate_error,
             }
             for row in found.rows
         ]
-    )  # fmt: skip
+    )
 
 
 def _products_figure(name: str, title: str, rows: pd.DataFrame) -> Figure:
@@ -239,9 +251,12 @@ def _products_figure(name: str, title: str, rows: pd.DataFrame) -> Figure:
 
 def _products_table(name: str, title: str, rows: pd.DataFrame) -> Table:
     columns = columns_of(
-        Column("Job", "job", numeric=False), *(Column(one, one, text.count) for one in "mnk"),
-        Column("Mode", "mode", numeric=False), "measured_s", Column("Predicted", "predicted_s", text.seconds),
+        Column("Job", "job", numeric=False),
+        *(Column(one, one, text.count) for one in "mnk"),
+        Column("Mode", "mode", numeric=False),
+        "measured_s",
+        Column("Predicted", "predicted_s", text.seconds),
         "error baseline_s baseline_error",
-    )  # fmt: skip
+    )
     note = "A product of [m, k] by [k, n], as PyTorch multiplies; the mode says how both factors lie in memory."
     return Table(f"Each product alone on {title}", columns, rows, f"{name}-all", note)

@@ -36,12 +36,16 @@ def steps(name: str, setting: Setting) -> Figure:
     kept = [place for place in range(len(heads)) if any(row[place] for row in notes)]
     drawn = [
         Row(
-            row["label"], row["time_s_low"], row["time_s_high"], row["bound_s"],
-            HEADINGS[row["place"]] if begins else "", tuple(note[place] for place in kept),
+            row["label"],
+            row["time_s_low"],
+            row["time_s_high"],
+            row["bound_s"],
+            HEADINGS[row["place"]] if begins else "",
+            tuple(note[place] for place in kept),
             tuple(at for at, place in enumerate(kept) if _unsure(row, place)),
         )
         for begins, note, (_, row) in zip(~ordered.duplicated("place"), notes, ordered.iterrows(), strict=True)
-    ]  # fmt: skip
+    ]
     title = "A step by overlap"
     caption = (
         "Medians over jobs of the mean step, on rank 0; whiskers span the rounds. Blocking and other waits are both "
@@ -52,9 +56,13 @@ def steps(name: str, setting: Setting) -> Figure:
         caption += f" Grey too: the published gains, {_of_what(theirs)}."
     said = [f"{row['label']}: {text.seconds(row['time_s'])}" for _, row in ordered.iterrows()]
     drawing = stacked(
-        parts, drawn, "seconds per iteration on rank 0", columns=[heads[place] for place in kept],
-        mark="bound of the step", width=WIDE,
-    )  # fmt: skip
+        parts,
+        drawn,
+        "seconds per iteration on rank 0",
+        columns=[heads[place] for place in kept],
+        mark="bound of the step",
+        width=WIDE,
+    )
     return Figure(title, caption, drawing, ordered[_CSV], f"{name}-variants", f"{'. '.join(said)}. {caption}")
 
 
@@ -137,8 +145,10 @@ def layouts(settings: Sequence[Setting], drawn: int) -> Table:
         _WHAT,
         ratio_column("Ratio to none", missing=NO_BASE),
         f"gain {_FIGURES} none_s time_s hides share rounds {_WHERE} axis axis_s shared crowded",
-        time_s="With", hides="which is", axis="Most exposed axis",
-    )  # fmt: skip
+        time_s="With",
+        hides="which is",
+        axis="Most exposed axis",
+    )
     note = (
         "Every layout that ran: the variant that has the most flags, fast or slow, against none. Ratios with their "
         "intervals, in grey where they may be chance." + _intervals(data)
@@ -217,8 +227,11 @@ def variants(name: str, setting: Setting) -> Table:
         ),
         "prefetch_bytes cache_bytes cached_blocks",
         missing={"gain": "", "exposed_s": NOT_RECORDED},
-        time_s="Step", spread="Rounds from, to, s", gain="Saved over none", exposed_s="Other exposed",
-    )  # fmt: skip
+        time_s="Step",
+        spread="Rounds from, to, s",
+        gain="Saved over none",
+        exposed_s="Other exposed",
+    )
     note = (
         "Medians over jobs; times are of one iteration on rank 0. Memory gathered ahead and cached is part of its peak."
         + _intervals(data)

@@ -47,8 +47,10 @@ def with_peaks(runs: pd.DataFrame) -> pd.DataFrame:
     table["empirical_from"] = pd.Series([source for _, source in best], index=table.index, dtype=object)
     ranks, hardware, model = table["ranks"], table["hardware_flops_per_s"], table["model_flops_per_s"]
     for name, work, peak in (
-        ("hfu", hardware, "advertised"), ("mfu", model, "advertised"), ("of_empirical", hardware, "empirical"),
-    ):  # fmt: skip
+        ("hfu", hardware, "advertised"),
+        ("mfu", model, "advertised"),
+        ("of_empirical", hardware, "empirical"),
+    ):
         table[name] = table[f"given_{name}"].fillna(by_row(metrics.utilisation, work, ranks, table[peak]))
     return table
 

@@ -37,18 +37,18 @@ def times(name: str, rows: pd.DataFrame) -> Figure:
             "Predicted, not measured. Blue: compute; the other colours: exposed communication, by axis. Whiskers: the "
             f"interval that the time is expected in. {SIMPLIFIED}"
         )
-    marked = [
-        Row(row["grid"], row["low_s"], row["high_s"], notes=_notes(row, whole))
-        for _, row in shown.iterrows()
-    ]  # fmt: skip
+    marked = [Row(row["grid"], row["low_s"], row["high_s"], notes=_notes(row, whole)) for _, row in shown.iterrows()]
     if len(shown) < len(rows):
         caption += f" {len(shown)} of {len(rows)} grids drawn."
     title = "Where the predicted time goes" if whole else "Communication by the equations"
     said = [f"{row['grid']}: {text.seconds(row[total])}" for _, row in shown.iterrows() if row[total] == row[total]]
     drawing = stacked(
-        parts, marked, f"seconds per batch, {'predicted' if whole else 'by the equations'}",
-        columns=("step", "exposed", "memory") if whole else ("sum", "memory"), width=WIDE,
-    )  # fmt: skip
+        parts,
+        marked,
+        f"seconds per batch, {'predicted' if whole else 'by the equations'}",
+        columns=("step", "exposed", "memory") if whole else ("sum", "memory"),
+        width=WIDE,
+    )
     keys = ["grid", "predicted_s", "low_s", "high_s", "compute_s", *(f"exposed_{axis}" for axis in AXES)]
     keys += ["equations_s", *(f"equations_{axis}" for axis in AXES)]
     return Figure(title, caption, drawing, shown[keys], f"{name}-times", f"{'. '.join(said)}. {caption}")

@@ -37,24 +37,30 @@ def points(runs: pd.DataFrame, series: Sequence[str] = SERIES) -> pd.DataFrame:
     ok = ordered["status"] == "ok"
     jobs = ordered.assign(
         **{key: ordered[key].where(ok) for key in (*MEASURES, "commit", "newest")},
-        **{key: ordered[key].where(ok, "") for key in (*WORDS, BINDING)}, jobs=ok, failed=~ok,
+        **{key: ordered[key].where(ok, "") for key in (*WORDS, BINDING)},
+        jobs=ok,
+        failed=~ok,
         reason=ordered["reason"].mask(ok),
-    )  # fmt: skip
+    )
     table = jobs.groupby(POINT, dropna=False, sort=False).agg(
         **{key: (key, "median") for key in MEASURES},
-        **{f"{key}_low": (key, "min") for key in RANGED}, **{f"{key}_high": (key, "max") for key in RANGED},
-        **{key: (key, each_once) for key in WORDS}, **{BINDING: (BINDING, all_said)},
+        **{f"{key}_low": (key, "min") for key in RANGED},
+        **{f"{key}_high": (key, "max") for key in RANGED},
+        **{key: (key, each_once) for key in WORDS},
+        **{BINDING: (BINDING, all_said)},
         **{key: (key, "sum") for key in ("jobs", "failed")},
-        commits=("commit", "nunique"), **{key: (key, "last") for key in ("newest", "reason")},
-    )  # fmt: skip
+        commits=("commit", "nunique"),
+        **{key: (key, "last") for key in ("newest", "reason")},
+    )
     table = table.reset_index().sort_values([*series, "ranks", "time_s"], kind="stable", ignore_index=True)
     return with_efficiency(
         table.assign(
-            newest=table["newest"].fillna(-1).astype(int), reason=table["reason"].fillna(""),
+            newest=table["newest"].fillna(-1).astype(int),
+            reason=table["reason"].fillna(""),
             batch_tokens=pd.to_numeric(table["batch_size"], errors="coerce") * table["sequence"],
         ),
         series,
-    )  # fmt: skip
+    )
 
 
 def with_efficiency(table: pd.DataFrame, series: Sequence[str]) -> pd.DataFrame:

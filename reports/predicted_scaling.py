@@ -43,16 +43,19 @@ def strong(mine: Frames, predictions: Predictions) -> list[Section]:
     rows = pd.DataFrame(
         [
             {
-                "system": text.clean(one.result.system, 120), "model": text.clean(one.result.model, 120),
-                "ranks": float(one.result.devices), "tokens": text.number(one.result.tokens),
-                "precision": text.clean(one.result.precision, 40), "recomputed": one.result.activations,
+                "system": text.clean(one.result.system, 120),
+                "model": text.clean(one.result.model, 120),
+                "ranks": float(one.result.devices),
+                "tokens": text.number(one.result.tokens),
+                "precision": text.clean(one.result.precision, 40),
+                "recomputed": one.result.activations,
                 **plan_rows(one.result).iloc[0],
             }
             for one in predictions.plans
             if one.result.rows
         ],
         columns=[*by, "ranks", "grid", "micro_batch", "predicted_s", "low_s", "high_s"],
-    )  # fmt: skip
+    )
     rows = rows[~rows["system"].str.lower().isin(_measured(mine))].dropna(subset="predicted_s")
     newest = rows.drop_duplicates([*by, "ranks"]).sort_values([*by, "ranks"])
     groups = [part for _, part in newest.groupby(by, sort=False) if len(part) > 1]
@@ -90,10 +93,10 @@ def _figure(name: str, title: str, rows: pd.DataFrame, caption: str) -> Figure:
         ranks, seconds = rows["ranks"].tolist(), rows["predicted_s"].tolist()
         predicted = Line.of(rows, "ranks", "predicted_s", "blue", "predicted", kind="predicted")
         ideal = [seconds[0] * ranks[0] / count for count in ranks]
-        drawn, scale = [
-            Line(ranks, ideal, "muted", kind="guide"),
-            predicted.between(rows, "low_s", "high_s"),
-        ], Scale("seconds per batch", "log10")  # fmt: skip
+        drawn, scale = (
+            [Line(ranks, ideal, "muted", kind="guide"), predicted.between(rows, "low_s", "high_s")],
+            Scale("seconds per batch", "log10"),
+        )
     said = [
         f"{row['model']} on {text.count(row['ranks'])}: {text.seconds(row['predicted_s'])}"
         for _, row in rows.dropna(subset=["ranks", "predicted_s"]).iterrows()

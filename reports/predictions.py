@@ -118,8 +118,9 @@ def published_rows(validation: Validation) -> pd.DataFrame:
     columns = [
         *("source", "paper", "system", "model", "ranks", "sequences", "time_s_published", "grid", "micro_batch"),
         *("predicted_s", "low_s", "high_s", "compute_s", "baseline_s", "fitted", "fitted_words"),
-        *(f"exposed_{axis}" for axis in AXES), "exposed_s",
-    ]  # fmt: skip
+        *(f"exposed_{axis}" for axis in AXES),
+        "exposed_s",
+    ]
     table = pd.DataFrame(rows, columns=columns).sort_values(["system", "source", "ranks"], kind="stable")
     published_s = table["time_s_published"]
     return table.assign(

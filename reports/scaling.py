@@ -41,10 +41,15 @@ def time(series: MeasuredSeries) -> Figure:
     """Draw the time per batch (axonn-sc24 Fig. 6), without published times of other batches: they don't compare."""
     series = replace(series, published=same_batch(series))
     return scaling(
-        series, "time", "Time per batch", [("time_s", "blue", "measured")], Scale("seconds per batch", from_zero=True),
-        text.seconds, "Level is ideal. Bars span the jobs of a point."
+        series,
+        "time",
+        "Time per batch",
+        [("time_s", "blue", "measured")],
+        Scale("seconds per batch", from_zero=True),
+        text.seconds,
+        "Level is ideal. Bars span the jobs of a point."
         + published_in(series, "time_s", "its times are implied by the printed flop/s"),
-    )  # fmt: skip
+    )
 
 
 def flops(series: MeasuredSeries) -> Figure:
@@ -53,10 +58,15 @@ def flops(series: MeasuredSeries) -> Figure:
     factor, letter = text.prefix(min((value for value in values if value == value), default=1.0))
     scale = Scale(f"{letter}flop/s, hardware", "log10", write=lambda value: plain(value / factor))
     return scaling(
-        series, "flops", "Sustained flop/s", [("hardware_flops_per_s", "blue", "measured")], scale, text.flops,
+        series,
+        "flops",
+        "Sustained flop/s",
+        [("hardware_flops_per_s", "blue", "measured")],
+        scale,
+        text.flops,
         "Recomputation counted. Dotted: linear from the smallest point." + published_in(series, "hardware_flops_per_s"),
         guides=ideal(series.line, "hardware_flops_per_s", 1),
-    )  # fmt: skip
+    )
 
 
 def peak(series: MeasuredSeries) -> Figure:
@@ -64,10 +74,16 @@ def peak(series: MeasuredSeries) -> Figure:
     measures = [("of_empirical", "red", "of empirical"), ("hfu", "blue", "HFU"), ("mfu", "green", "MFU")]
     scale = Scale("% of peak", from_zero=True, write=lambda value: f"{100 * value:.0f}")
     return scaling(
-        series, "peak", "Share of the peak", measures, scale, text.percent,
-        "HFU and MFU are of the advertised peak; HFU counts recomputation, MFU does not." + _empirical(series)
+        series,
+        "peak",
+        "Share of the peak",
+        measures,
+        scale,
+        text.percent,
+        "HFU and MFU are of the advertised peak; HFU counts recomputation, MFU does not."
+        + _empirical(series)
         + published_in(series, "hfu"),
-    )  # fmt: skip
+    )
 
 
 def _empirical(series: MeasuredSeries) -> str:
@@ -88,9 +104,14 @@ def efficiency(series: MeasuredSeries, title: str) -> Figure:
     if (line["efficiency"] > 1).any():
         said += " More than 100 %: a device did less at the smallest point than at a larger one."
     return scaling(
-        series, "efficiency", title, [("efficiency", "blue", "measured")], scale, text.percent, said
-        + published_in(series, "efficiency", "relative to its own smallest"),
-    )  # fmt: skip
+        series,
+        "efficiency",
+        title,
+        [("efficiency", "blue", "measured")],
+        scale,
+        text.percent,
+        said + published_in(series, "efficiency", "relative to its own smallest"),
+    )
 
 
 def loss(series: MeasuredSeries, frames: Frames) -> Figure:

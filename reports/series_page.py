@@ -155,9 +155,12 @@ def details(table: pd.DataFrame, frames: Frames) -> Section:
     which = "system ranks model grid hides"
     columns = columns_of(which, "kind axis calls bytes flight_s", kind="Collective")
     collectives = Table(
-        "Collectives of one iteration", columns, calls, "collectives",
+        "Collectives of one iteration",
+        columns,
+        calls,
+        "collectives",
         "On rank 0, newest job of each point; bytes are those of the input buffers.",
-    )  # fmt: skip
+    )
     keys = "compute_s processors_s collectives_s share_hidden bound_s bound_by step_by_bound shared"
     columns = columns_of(which, keys, "memory_max memory_min")
     note = "Medians over jobs; times are of one iteration on rank 0."

@@ -25,9 +25,11 @@ NOTE = (
 def transfers(results: Sequence[Result]) -> pd.DataFrame:
     """Make one row for each size of each back end that a result measured."""
     found = long(
-        results, lambda one: one.transfers, plain="operation backend nodes ranks num_bytes",
+        results,
+        lambda one: one.transfers,
+        plain="operation backend nodes ranks num_bytes",
         positives="average_s low_s high_s",
-    )  # fmt: skip
+    )
     return found.rename(columns={"ranks": "among"})
 
 
@@ -58,10 +60,14 @@ def figures(name: str, table: pd.DataFrame) -> list[Figure]:
             label = backend if nodes == 1 else f"{backend}, {nodes} nodes"
             drawn.append(
                 Line.of(
-                    line, "num_bytes", "average_s", COLOURS[backend], label,
+                    line,
+                    "num_bytes",
+                    "average_s",
+                    COLOURS[backend],
+                    label,
                     kind="measured" if nodes == 1 else "published",
                 )
-            )  # fmt: skip
+            )
         title = TITLES[str(operation)]
         caption = "Solid lines: within a node; dashed ones: between nodes."
         chart = lines(

@@ -42,9 +42,12 @@ def tunings(results: Sequence[Result]) -> Tunings:
         for shape in result.tuning.again or result.tuning.shapes
     ]
     ways = long(
-        [shape for _, shape, _ in listed], lambda shape: shape.times, key="shape",
-        plain="role column_major mode own chosen", positives="median_s low_s high_s flops_per_s",
-    )  # fmt: skip
+        [shape for _, shape, _ in listed],
+        lambda shape: shape.times,
+        key="shape",
+        plain="role column_major mode own chosen",
+        positives="median_s low_s high_s flops_per_s",
+    )
     return Tunings(pd.DataFrame([_row(*one) for one in listed], columns=SHAPE_COLUMNS), ways)
 
 

@@ -55,14 +55,19 @@ class Recipe:
 # 125M network of par4d VII-A, in fp32: rounding differs from the first step on, and grows.
 RECIPES = {
     "cpu": Recipe(
-        "gpt-test", vocabulary=512, sequences=16, precision="fp64", learning_rate=3e-3,
-        serial_limit="1m", limit="4m",
+        "gpt-test", vocabulary=512, sequences=16, precision="fp64", learning_rate=3e-3, serial_limit="1m", limit="4m"
     ),
     "cuda": Recipe(
-        "gpt2-125m", vocabulary=16384, sequences=16, precision="fp32", learning_rate=3e-4,
-        serial_limit="5m", limit="3m", micro_batch=1,
+        "gpt2-125m",
+        vocabulary=16384,
+        sequences=16,
+        precision="fp32",
+        learning_rate=3e-4,
+        serial_limit="5m",
+        limit="3m",
+        micro_batch=1,
     ),
-}  # fmt: skip
+}
 RECIPE = RECIPES[SYSTEM.device.kind]
 # The 50M network of par4d Fig. 8 on GPUs, for as many steps as show that the curves are one.
 UNETS = {

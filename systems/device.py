@@ -55,9 +55,13 @@ def devices() -> dict[str, Device]:
         family = read_as(Devices, path, what="a devices", holds="kind and devices")
         for name, said in family.devices.items():
             device = Device(
-                name=name, kind=family.kind, memory_bytes=said.memory_bytes, processors=said.processors,
-                memory_bytes_per_s=said.memory_bytes_per_s, peak_flops=said.peak_flops,
-            )  # fmt: skip
+                name=name,
+                kind=family.kind,
+                memory_bytes=said.memory_bytes,
+                processors=said.processors,
+                memory_bytes_per_s=said.memory_bytes_per_s,
+                peak_flops=said.peak_flops,
+            )
             found |= dict.fromkeys((name, *said.aliases), device)
     return found
 

@@ -56,9 +56,13 @@ class Judge:
     def found(self, name: str, figure: float, unit: str, outcome: Outcome, want: str, sentence: str = "") -> Finding:
         """Return a finding that is judged on a GPU, and only reported elsewhere."""
         return Finding(
-            name=name, status=outcome if self.on_gpu else "told", figure=figure, unit=unit,
-            want=want if self.on_gpu else "", sentence=sentence,
-        )  # fmt: skip
+            name=name,
+            status=outcome if self.on_gpu else "told",
+            figure=figure,
+            unit=unit,
+            want=want if self.on_gpu else "",
+            sentence=sentence,
+        )
 
     def own(self, outs: Sequence[Path]) -> list[Finding]:
         """Return the findings of a part that judges itself, once."""
@@ -85,11 +89,14 @@ class Judge:
         between, words = _over_processes(ratios)
         return [
             self.found(
-                found[-1].name, metrics.ratio_over_jobs(ratios), "", gate.at_most(between, FLAGS_BY),
+                found[-1].name,
+                metrics.ratio_over_jobs(ratios),
+                "",
+                gate.at_most(between, FLAGS_BY),
                 f"at most {FLAGS_BY:.2f} of the step without them{BY_INTERVAL}",
                 f"{words}; the last: {found[-1].sentence}",
             )
-        ]  # fmt: skip
+        ]
 
     def gemm(self, outs: Sequence[Path]) -> list[Finding]:
         """Return the best rate of matrix products over sizes, which is the empirical peak."""
@@ -173,10 +180,13 @@ class Judge:
         )
         ours, theirs = peers.peak_bytes(measured)
         step = self.found(
-            f"step by that of {peer}, {model}", ratio.ratio, "", gate.at_most(between, most),
+            f"step by that of {peer}, {model}",
+            ratio.ratio,
+            "",
+            gate.at_most(between, most),
             f"at most {most:.2f}{BY_INTERVAL}",
             f"{words}; {1e3 * ours_s:.1f} ms by {1e3 * theirs_s:.1f} ms; {training.words}",
-        )  # fmt: skip
+        )
         if any(job.compiled is False for job in measured):  # slower than need be, which another finding says
             sentence = f"{step.sentence}; ours ran uncompiled"
             step = step.model_copy(update={"status": "told", "want": "", "sentence": sentence})
@@ -234,14 +244,17 @@ class Judge:
         )
         return [
             self.found(
-                "profile by the run's own record", 100 * worst.difference, "%", found.outcome,
+                "profile by the run's own record",
+                100 * worst.difference,
+                "%",
+                found.outcome,
                 f"at most {AGREEMENT:.0%} off; all of the interval over steps, or beyond it to fail",
                 sentence,
             ),
             self._alone(result, training, _best(schema.read(products)).flops_per_s if products.exists() else None),
             *profiled.longest(found, model),
             profiled.energy(result, model),
-        ]  # fmt: skip
+        ]
 
     def _alone(self, result: schema.Result, training: Training, products: float | None) -> Finding:
         """Return the rate of steps that were not profiled and had the device alone, by the advertised peak.
@@ -263,9 +276,13 @@ class Judge:
             least = min(MFU, OF_PRODUCTS * metrics.utilisation(products, 1, peak))
             sentence += f"; {metrics.utilisation(rate, 1, products):.0%} of what matrix products reach"
         return self.found(
-            name, 100 * share, "%", gate.at_least(between, least), f"at least {least:.1%}{BY_INTERVAL}",
+            name,
+            100 * share,
+            "%",
+            gate.at_least(between, least),
+            f"at least {least:.1%}{BY_INTERVAL}",
             f"{sentence}; {words}",
-        )  # fmt: skip
+        )
 
 
 def _best(result: schema.Result) -> GemmPoint:

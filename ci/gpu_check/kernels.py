@@ -75,18 +75,24 @@ def cases(device: torch.device) -> dict[str, Call]:
         "sums of split rows": Call(loss.of_split_rows, (x_MH, columns_M1, highest_M1), 2),
         "gradient of split rows": Call(loss.to_gradient, (x_MH, highest_M1, rstd_M1, columns_M1, mean_M1), 4),
         "sum and its LayerNorm": Call(
-            norm_parts.layer_norm, (few_MH, added_MH, weight_H, bias_H, 1e-5), 8,
+            norm_parts.layer_norm,
+            (few_MH, added_MH, weight_H, bias_H, 1e-5),
+            8,
             rival=native.sum_and(native.layer_norm, weight_H, bias_H),
         ),
         "gradient of a LayerNorm": Call(
-            norm_parts.layer_norm_gradients, (g_MH, *of_layer, dsum_MH), 8 + 4,
+            norm_parts.layer_norm_gradients,
+            (g_MH, *of_layer, dsum_MH),
+            8 + 4,
             rival=native.gradients_of(native.layer_norm, weight_H, bias_H),
         ),
         "sum and its RMSNorm": Call(
             norm_parts.rms_norm, (few_MH, added_MH, weight_H, 1e-5), 8, rival=native.sum_and(native.rms_norm, weight_H)
         ),
         "gradient of an RMSNorm": Call(
-            norm_parts.rms_norm_gradients, (g_MH, *of_rms, dsum_MH), 8 + 4,
+            norm_parts.rms_norm_gradients,
+            (g_MH, *of_rms, dsum_MH),
+            8 + 4,
             rival=native.gradients_of(native.rms_norm, weight_H),
         ),
         "sum and its moments": Call(norm_parts.moments, (few_MH, added_MH), 4 + 6),
@@ -95,14 +101,16 @@ def cases(device: torch.device) -> dict[str, Call]:
         "moments of groups": Call(group_norm_parts.own_moments, (x_BCHW, groups), 2),
         "GroupNorm of shared groups": Call(
             group_norm_parts.group_norm,
-            (x_BCHW, own_2BG, own_2BG[None, ..., shared], groups, *of_channels_2BC, 1e-5), 4,
+            (x_BCHW, own_2BG, own_2BG[None, ..., shared], groups, *of_channels_2BC, 1e-5),
+            4,
         ),
         "sums of a GroupNorm's gradient": Call(
             group_norm_parts.gradient_sums, (g_BCHW, x_BCHW, squares_2M, groups, of_channels_2BC[0], 1e-5), 4
         ),
         "gradient of a GroupNorm": Call(
             group_norm_parts.group_norm_gradient,
-            (g_BCHW, x_BCHW, squares_2M, own_2BG, own_2BG[..., shared], groups, of_channels_2BC[0], columns, 1e-5), 6,
+            (g_BCHW, x_BCHW, squares_2M, own_2BG, own_2BG[..., shared], groups, of_channels_2BC[0], columns, 1e-5),
+            6,
         ),
         "gradient from shares": Call(norm_parts.norm_gradient, (g_MH, *of_layer, shares_2M, columns, dsum_MH), 8),
         "gradient from its share": Call(norm_parts.rms_gradient, (g_MH, *of_rms, shares_M, columns, dsum_MH), 8),
@@ -114,7 +122,7 @@ def cases(device: torch.device) -> dict[str, Call]:
         "SwiGLU": Call(fused.swiglu, (x_MH,), 4, roundings=2),
         "gradient of SwiGLU": Call(fused.swiglu_gradient, (g_MF, x_MH, opened_MF), 12, roundings=2),
         "AdamW": Call(adamw, (*of_weights, *step), 16 + 12 + 2),
-    }  # fmt: skip
+    }
 
 
 def given_as(given: Sequence[Any], dtype: torch.dtype | None = None) -> list[Any]:
@@ -198,10 +206,12 @@ def by_plain(name: str, rounds: Sequence[tuple[float, float]]) -> Finding:
     """Judge whether a function is faster. rounds: its seconds, and those of its plain form or its rival."""
     ratios = over_rounds([ours / plain for ours, plain in rounds], 1)
     return Finding(
-        name=f"{name}, compiled by plain", status=gate.at_most(ratios, 1.0), figure=ratios.high,
+        name=f"{name}, compiled by plain",
+        status=gate.at_most(ratios, 1.0),
+        figure=ratios.high,
         want="at most 1 over all of its interval",
         sentence=f"{ratios.low:.3f} to {ratios.high:.3f}",
-    )  # fmt: skip
+    )
 
 
 def _rate(name: str, case: Call, device: torch.device) -> Finding:

@@ -87,9 +87,12 @@ class Bench:
         return ShardedWeight(placement, self.parameter(stored), shape)
 
     def step(
-        self, build: Callable[[WeightSchedule], Callable[[], Tensor]], weight: ShardedWeight,
-        replicated: Sequence[nn.Parameter], gradient: Tensor,
-    ) -> Tensor:  # fmt: skip
+        self,
+        build: Callable[[WeightSchedule], Callable[[], Tensor]],
+        weight: ShardedWeight,
+        replicated: Sequence[nn.Parameter],
+        gradient: Tensor,
+    ) -> Tensor:
         """Run a layer with a weight forward and backward; returns its result, while gradients are in their .grad."""
         schedule = self.schedule([weight], replicated)
         forward = build(schedule)
@@ -136,8 +139,10 @@ def linear(bench: Bench) -> Iterator[Compared]:
         biases, x = [bias] if bias is not None else [], bench.input(x_MK)
         found = bench.step(
             lambda schedule, w=weight, b=bias, k=kernels, x=x: lambda: Linear(bench.comm, schedule, w, b, k)(x),  # type: ignore[misc]
-            weight, biases, g_MN,
-        )  # fmt: skip
+            weight,
+            biases,
+            g_MN,
+        )
         assert weight.shard.grad is not None
         yield Compared([found, *_gradients([x]), weight.tile(weight.shard.grad), *_gradients(biases)], *wanted[biased])
 

@@ -100,9 +100,12 @@ def _ranks(words: list[str], log: Path) -> Iterator[list["subprocess.Popen[bytes
                 processes.append(
                     subprocess.Popen(
                         [sys.executable, "-m", "engine", *words],
-                        env=own, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
+                        env=own,
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        stderr=said,
                     )
-                )  # fmt: skip
+                )
         yield processes
     finally:
         for process in processes:

@@ -34,10 +34,11 @@ def longest(found: TraceBreakdown, model: str) -> list[Finding]:
         reported(
             f"{what} {place} of a step, {_cut(one.name)}",
             f"{1e3 * one.time_s:.2f} of {1e3 * found.step_s:.2f} ms in {one.calls} calls, {model}",
-            100 * metrics.share_of_step(one.time_s, found.step_s), "%",
+            100 * metrics.share_of_step(one.time_s, found.step_s),
+            "%",
         )
         for place, one in enumerate(found.operations[:LONGEST], 1)
-    ]  # fmt: skip
+    ]
 
 
 def energy(result: Result, model: str) -> Finding:

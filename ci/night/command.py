@@ -72,14 +72,33 @@ def main(words: Sequence[str]) -> int:
 def parser() -> Parser:
     found = Parser("ci/nightly", __doc__)
     found.add_argument("--system", metavar="NAME", help="which (default: this machine)")
-    found.add_argument("--node-hours", metavar="N", type=float, default=None,
-                       help="to spend at most, by estimate (default: 2; against a commit 4)")  # fmt: skip
-    found.add_argument("--jobs", metavar="N", type=int, default=None,
-                       help=f"of each test, if the budget does (default: 3; against a commit {JOBS})")  # fmt: skip
-    found.add_argument("--time-limit", metavar="TIME", default="4h",
-                       help=f"of its jobs, waiting in queues included, such as {EXAMPLE} (default: 4h)")  # fmt: skip
-    found.add_argument("--dir", metavar="DIR", type=Path, default=ROOT,
-                       help="where to run, with results/ and site/ (default: the project's folder)")  # fmt: skip
+    found.add_argument(
+        "--node-hours",
+        metavar="N",
+        type=float,
+        default=None,
+        help="to spend at most, by estimate (default: 2; against a commit 4)",
+    )
+    found.add_argument(
+        "--jobs",
+        metavar="N",
+        type=int,
+        default=None,
+        help=f"of each test, if the budget does (default: 3; against a commit {JOBS})",
+    )
+    found.add_argument(
+        "--time-limit",
+        metavar="TIME",
+        default="4h",
+        help=f"of its jobs, waiting in queues included, such as {EXAMPLE} (default: 4h)",
+    )
+    found.add_argument(
+        "--dir",
+        metavar="DIR",
+        type=Path,
+        default=ROOT,
+        help="where to run, with results/ and site/ (default: the project's folder)",
+    )
     found.add_argument("--against", metavar="COMMIT", help="take turns with the engine of that commit")
     return found
 

@@ -160,9 +160,8 @@ def _measured(of: Pattern, comm: Comm, buffers: tuple[torch.Tensor, torch.Tensor
     together = times[: len(NAMES)]  # of the largest message
     rate = ring_bandwidth(sum(one.moved_bytes for one in together), sum(one.median_s for one in together))
     log.info(
-        "%d rings of %d ranks, %d apart, over %d nodes: %.4g GB/s",
-        groups, party.size, of.apart, of.nodes, rate / 1e9,
-    )  # fmt: skip
+        "%d rings of %d ranks, %d apart, over %d nodes: %.4g GB/s", groups, party.size, of.apart, of.nodes, rate / 1e9
+    )
     return Rings(apart=of.apart, ranks=party.size, groups=groups, nodes=of.nodes, times=times, bytes_per_s=rate)
 
 
@@ -180,9 +179,13 @@ def _timed(
     found = sampler.take(lambda calls: party.seconds(lambda comm: comm.run(kind, AXIS, source, out=out), calls))
     processor_s = found.processor_s / ranks if party.on_processors else None
     return CollectiveTime(
-        kind=name, input_bytes=input_bytes, moved_bytes=moved, bytes_per_s=ring_bandwidth(moved, found.median_s),
-        processor_s=processor_s, **found.model_dump(include=set(Sampled.model_fields)),
-    )  # fmt: skip
+        kind=name,
+        input_bytes=input_bytes,
+        moved_bytes=moved,
+        bytes_per_s=ring_bandwidth(moved, found.median_s),
+        processor_s=processor_s,
+        **found.model_dump(include=set(Sampled.model_fields)),
+    )
 
 
 def _fitted(alone: Sequence[Rings]) -> FittedLink | None:

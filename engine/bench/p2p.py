@@ -132,11 +132,15 @@ class Race:
         works: list[Callable[[int], float]] = [partial(time, party, sent, received) for party in self.parties.values()]
         return [
             Transfer(
-                operation=self.operation, backend=backend, nodes=self.nodes, ranks=self.parties[backend].size,
-                num_bytes=sent.nbytes, **one.model_dump(exclude={"processor_s"}),
+                operation=self.operation,
+                backend=backend,
+                nodes=self.nodes,
+                ranks=self.parties[backend].size,
+                num_bytes=sent.nbytes,
+                **one.model_dump(exclude={"processor_s"}),
             )
             for backend, one in zip(self.parties, sampler.in_turns(works), strict=True)
-        ]  # fmt: skip
+        ]
 
 
 def _races(world: World, backends: Sequence[Backend]) -> list[Race]:

@@ -82,6 +82,11 @@ class Sampler:
 def _summed_up(calls: int, samples: Sequence[_Sample]) -> Samples:
     slowest, average, processor = zip(*samples, strict=True)
     return Samples(
-        samples=len(samples), calls=calls, median_s=median(slowest), low_s=min(slowest), high_s=max(slowest),
-        average_s=median(average), processor_s=median(processor),
-    )  # fmt: skip
+        samples=len(samples),
+        calls=calls,
+        median_s=median(slowest),
+        low_s=min(slowest),
+        high_s=max(slowest),
+        average_s=median(average),
+        processor_s=median(processor),
+    )

@@ -150,14 +150,18 @@ def judge(found: Sequence[Binding]) -> tuple[BindingFault, ...]:
         _fault("cores shared", found, {r for one in crowds for r in one.ranks}, lambda r: _crowd(crowds, r)),
         _fault("cores far from the GPU", found, far, lambda r: _distance(found[r])),
         _fault(
-            "fewer cores than asked", found, few,
+            "fewer cores than asked",
+            found,
+            few,
             lambda r: f"has {_room(found[r]):g} of the {asked[r]} cores that the job asked for it: {ALL_ASKED}",
         ),
         _fault(
-            "fewer cores than threads", found, less,
+            "fewer cores than threads",
+            found,
+            less,
             lambda r: f"has {_threads(found[r])} threads, and for them {_cores(_room(found[r]))}: {NO_MORE_THREADS}",
         ),
-    ]  # fmt: skip
+    ]
     return tuple(filter(None, made))
 
 

@@ -96,9 +96,7 @@ LAUNCHERS = (
 """Launchers that others start come first: Open MPI's and MPICH's daemons are started by srun, Flux and jsrun run in
 jobs of Slurm, and srun, flux and jsrun set the variables of PMI and MPI, too.
 """
-STRANGERS = {
-    "PMIX_RANK": "a launcher of PMIx", "ALPS_APP_PE": "aprun", "HOROVOD_RANK": "horovodrun", "MP_CHILD": "poe",
-}  # fmt: skip
+STRANGERS = {"PMIX_RANK": "a launcher of PMIx", "ALPS_APP_PE": "aprun", "HOROVOD_RANK": "horovodrun", "MP_CHILD": "poe"}
 """Variables of launchers that leave out how many ranks there are, or that nobody has asked for."""
 PREPARES_MPI = tuple(sorted({name for launcher in LAUNCHERS for name in launcher.mpi}))
 

@@ -34,9 +34,12 @@ from engine.measure.pending import Pending
 READS_DEVICES = "PAR4D_MPI_CUDA"
 """With 1 or 0 this environment variable says whether MPI reads device memory, instead of MPI itself."""
 NUMBERS = {
-    torch.float64: "DOUBLE", torch.float32: "FLOAT",
-    torch.int64: "INT64_T", torch.int32: "INT32_T", torch.uint8: "UINT8_T",
-}  # fmt: skip
+    torch.float64: "DOUBLE",
+    torch.float32: "FLOAT",
+    torch.int64: "INT64_T",
+    torch.int32: "INT32_T",
+    torch.uint8: "UINT8_T",
+}
 """MPI adds these up. It has no half precision."""
 
 

@@ -13,13 +13,7 @@ from engine.data.shuffle import Arrays, Ints
 
 
 def batch(
-    dataset: Dataset,
-    make: Callable[[Arrays, int, Ints], Arrays],
-    *,
-    seed: int,
-    step: int,
-    batch_size: int,
-    rows: range,
+    dataset: Dataset, make: Callable[[Arrays, int, Ints], Arrays], *, seed: int, step: int, batch_size: int, rows: range
 ) -> Arrays:
     """Make the given rows of one step's global batch, as a task makes them of samples, the seed and their positions.
 

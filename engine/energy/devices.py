@@ -56,13 +56,7 @@ def _counter(index: int, uuid: str) -> Counter:
     summed = PowerSum(lambda: reading(power))
     summed.begin()
     return Counter(
-        "device",
-        f"{library}, power summed",
-        SCOPE,
-        summed.read,
-        RENEWED_S,
-        sample_s=SAMPLE_S,
-        close=summed.end,
+        "device", f"{library}, power summed", SCOPE, summed.read, RENEWED_S, sample_s=SAMPLE_S, close=summed.end
     )
 
 

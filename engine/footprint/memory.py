@@ -127,14 +127,22 @@ class Footprint:
         share = of.batch.sequences / grid.batch_split
         at_once = of.batch.micro or share
         activations = Activations(
-            self._network, self._stream.of_stage(stage.chunks, group), Rows(model, grid, at_once, *dtypes, on_cpu),
-            group=group, deferring=stage.deferring,
-        )  # fmt: skip
+            self._network,
+            self._stream.of_stage(stage.chunks, group),
+            Rows(model, grid, at_once, *dtypes, on_cpu),
+            group=group,
+            deferring=stage.deferring,
+        )
         head = self._head if stage.is_last else None
         weights = Weights(
-            ([self._placed[number] for number in stage.numbers], rest), head, grid, *dtypes, of.overlap,
-            recomputed=group > 0, offloaded=of.offload,
-        )  # fmt: skip
+            ([self._placed[number] for number in stage.numbers], rest),
+            head,
+            grid,
+            *dtypes,
+            of.overlap,
+            recomputed=group > 0,
+            offloaded=of.offload,
+        )
         scattered, summed = of.reduce(grid, SHARDING), of.reduce(grid, REPLICATING[0])
         gradients = Gradients(weights, grid, of.overlap, scattered, summed, of.gradient, on_cpu, stage.deferring)
         moments = Moments(stage, group, *dtypes, activations, weights, gradients, alike=self._network.alike)

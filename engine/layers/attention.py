@@ -58,14 +58,7 @@ class Backend(StrEnum):
 
 
 def backend(
-    heads: int,
-    kv_heads: int,
-    head_size: int,
-    sequence: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    *,
-    causal: bool,
+    heads: int, kv_heads: int, head_size: int, sequence: int, dtype: torch.dtype, device: torch.device, *, causal: bool
 ) -> Backend | None:
     """Name what attention of so many heads with gradients takes; None where PyTorch can't compute it at all."""
     q, k = (

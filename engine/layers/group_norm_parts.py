@@ -84,13 +84,7 @@ def _of_groups(moments_2BC: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
 
 
 def _group_norm(
-    x_BCHW: Tensor,
-    own_2BG: Tensor,
-    found_R2BS: Tensor,
-    groups: Groups,
-    weight_BC: Tensor,
-    bias_BC: Tensor,
-    eps: float,
+    x_BCHW: Tensor, own_2BG: Tensor, found_R2BS: Tensor, groups: Groups, weight_BC: Tensor, bias_BC: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
     """Combine the moments that ranks found, and compute the norm by them; give them for each channel, too, [2, M]."""
     means_RBS, variances_RBS = found_R2BS.unbind(1)

@@ -71,12 +71,7 @@ class Reduction:
     """It owns the buffer, flat; each parameter's .grad is a view of it, final after finish()."""
 
     def __init__(
-        self,
-        comm: Comm,
-        weights: Sequence[ShardedWeight],
-        flat: Flat,
-        precision: Precision,
-        overlap: Overlap,
+        self, comm: Comm, weights: Sequence[ShardedWeight], flat: Flat, precision: Precision, overlap: Overlap
     ) -> None:
         self._comm = comm
         self._scattered, self._summed = precision.reduce(comm.grid.shards), precision.reduce(comm.grid.model_replicas)

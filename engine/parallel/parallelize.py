@@ -74,10 +74,14 @@ def parallelize(
     copies = [name for name, own in cut.parameters(table, cut.stages - 1).items() if not own]
     entering = [table.boundaries[place] for place in (*(blocks.start for blocks in cut.in_order), len(table.blocks))]
     parts = Parts(
-        cut, placements, cut.owners(table), held, ties,
+        cut,
+        placements,
+        cut.owners(table),
+        held,
+        ties,
         tuple(tuple(carried.of_rank(grid) for carried in some) for some in entering),
         shared=next((name for name in copies if name in held), None),
-    )  # fmt: skip
+    )
     ours = {name: placement for name, placement in placements.items() if name in held}
     parameters: dict[str, nn.Parameter] = {}
     weights: dict[str, ShardedWeight] = {}
@@ -97,9 +101,14 @@ def parallelize(
             weights[name] = ShardedWeight(placement, parameters[name], tile)
     replicated = [parameter for name, parameter in parameters.items() if name not in weights]
     schedule = WeightSchedule(
-        comm, list(weights.values()), replicated, precision, overlap, lie,
+        comm,
+        list(weights.values()),
+        replicated,
+        precision,
+        overlap,
+        lie,
         gathers_again=cut.stages > 1 and not checkpoint_every,
-    )  # fmt: skip
+    )
 
     for name, layer in list(model.named_modules()):
         own = {key: f"{name}.{key}" for key, _ in layer.named_parameters(recurse=False)}

@@ -75,9 +75,13 @@ def peer_side(case: Case, comm: Comm, peer: Peer) -> Callable[[], StepMetrics]:
 
 
 def measure(
-    comm: Comm, comparison: Comparison, case: Case, names: Sequence[SideName] = SIDES, launch: Launch = ALONE,
+    comm: Comm,
+    comparison: Comparison,
+    case: Case,
+    names: Sequence[SideName] = SIDES,
+    launch: Launch = ALONE,
     at: At = nobody,
-) -> PeerContest:  # fmt: skip
+) -> PeerContest:
     """Warm the sides up, check that they train alike, and time them in turns; before, tune ours where the comparison
     asks for it. Collective.
 

@@ -25,9 +25,14 @@ class ResultWriter(Reporter[PeersResult]):
     """Result of a command on one of its ranks. Only rank 0 knows of comparisons that were run."""
 
     def __init__(
-        self, case: Case, device: Literal["cpu", "cuda"], comparisons: Sequence[Comparison], labels: dict[str, str],
-        launch: Launch, out: Path,
-    ) -> None:  # fmt: skip
+        self,
+        case: Case,
+        device: Literal["cpu", "cuda"],
+        comparisons: Sequence[Comparison],
+        labels: dict[str, str],
+        launch: Launch,
+        out: Path,
+    ) -> None:
         super().__init__(launch, out, read, write)
         self._case, self._device, self._labels = case, device, labels
         self._asked = [self._of(comparison) for comparison in comparisons]
@@ -112,9 +117,7 @@ class ResultWriter(Reporter[PeersResult]):
     def _work(self) -> Work:
         case, model, sequences = self._case, self._case.model, self._case.batch.sequences
         return Work(
-            tokens=sequences * model.sequence,
-            model_flops=model_flops(model, sequences),
-            hardware_flops=case.flops,
+            tokens=sequences * model.sequence, model_flops=model_flops(model, sequences), hardware_flops=case.flops
         )
 
     def _peaks(self) -> Peaks:

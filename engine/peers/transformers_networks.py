@@ -26,21 +26,35 @@ def network(shape: Architecture, of_llama: Mapping[str, Any], of_gpt2: Mapping[s
         longest = max(shape.sequence, int(UNSCALED_SEQUENCE * shape.rope_scaling))
         return LlamaForCausalLM(
             transformers.LlamaConfig(
-                hidden_size=shape.hidden, intermediate_size=shape.ffn, num_hidden_layers=shape.layers,
-                num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, rms_norm_eps=shape.norm_eps,
-                max_position_embeddings=longest, **common, **of_llama,
+                hidden_size=shape.hidden,
+                intermediate_size=shape.ffn,
+                num_hidden_layers=shape.layers,
+                num_attention_heads=shape.heads,
+                num_key_value_heads=shape.kv_heads,
+                rms_norm_eps=shape.norm_eps,
+                max_position_embeddings=longest,
+                **common,
+                **of_llama,
             )
-        )  # fmt: skip
+        )
     learnt = isinstance(shape, GPTConfig) and shape.rotary is None and not shape.parallel_residual
     if isinstance(shape, GPTConfig) and learnt and shape.norm == "layernorm" and shape.bias:
         return GPT2LMHeadModel(
             GPT2Config(
-                n_positions=shape.rows_of_positions, n_embd=shape.hidden, n_layer=shape.layers, n_head=shape.heads,
-                n_inner=shape.wide, layer_norm_epsilon=shape.norm_eps,
+                n_positions=shape.rows_of_positions,
+                n_embd=shape.hidden,
+                n_layer=shape.layers,
+                n_head=shape.heads,
+                n_inner=shape.wide,
+                layer_norm_epsilon=shape.norm_eps,
                 activation_function="gelu" if shape.activation == "gelu" else "gelu_new",
-                resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **common, **of_gpt2,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                **common,
+                **of_gpt2,
             )
-        )  # fmt: skip
+        )
     return None
 
 

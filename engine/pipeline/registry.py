@@ -26,11 +26,7 @@ _MADE: Mapping[str, Callable[..., StepSchedule]] = {
     "message-driven": MessageDriven,
     "message-driven-zb": MessageDrivenZeroBubble,
 }
-_TAKES = {
-    "interleaved": ("chunks",),
-    "message-driven": ("limit",),
-    "message-driven-zb": ("limit", "cap"),
-}
+_TAKES = {"interleaved": ("chunks",), "message-driven": ("limit",), "message-driven-zb": ("limit", "cap")}
 NAMES = tuple(_MADE)
 _LEAST = {"limit": 1, "cap": 1, "chunks": 2}
 _OPTIONS = {"limit": "--pipeline-limit", "cap": "--weight-limit", "chunks": "--chunks"}

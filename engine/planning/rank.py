@@ -148,11 +148,7 @@ class Workload:
 
 
 def rank(
-    workload: Workload,
-    grids: Sequence[Grid],
-    bandwidths: Bandwidths,
-    *,
-    links_as_run: LinksOn | None = None,
+    workload: Workload, grids: Sequence[Grid], bandwidths: Bandwidths, *, links_as_run: LinksOn | None = None
 ) -> Ranking:
     """Rank those of the valid grids that fit, best first by the equations. links_as_run: links of a run other than
     those of simulator.bandwidth.run_links.

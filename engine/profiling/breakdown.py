@@ -98,9 +98,15 @@ def _difference(figure: str, of: _Compared, steps: Sequence[_Compared], late_s: 
     explained = not of.agrees and abs(of.noted - 1) <= AGREEMENT
     reason = NOTED_LATE.format(late_ms=1e3 * late_s, noted_s=of.noted_s) if explained else None
     return Difference(
-        figure=figure, traced_s=of.traced_s, recorded_s=of.recorded_s, difference=abs(of.ratio - 1), reason=reason,
-        low=between.low if known else None, high=between.high if known else None, outcome=outcome,
-    )  # fmt: skip
+        figure=figure,
+        traced_s=of.traced_s,
+        recorded_s=of.recorded_s,
+        difference=abs(of.ratio - 1),
+        reason=reason,
+        low=between.low if known else None,
+        high=between.high if known else None,
+        outcome=outcome,
+    )
 
 
 def _within(between: Interval) -> Outcome:

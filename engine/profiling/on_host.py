@@ -53,9 +53,18 @@ def ran(step: Step) -> Ran:
     lost = max(unlike, len(by_run) - len(untraced))
     notes = [NO_IDLE, *[LOST.format(lost, len(collectives))] * bool(lost), *[BY_RUN] * bool(untraced)]
     return Ran(
-        region.start, region.end, collectives, work, copies, operations, layers, notes, _as_noted(step, collectives),
-        lost, frozenset(one.axis for one in untraced),
-    )  # fmt: skip
+        region.start,
+        region.end,
+        collectives,
+        work,
+        copies,
+        operations,
+        layers,
+        notes,
+        _as_noted(step, collectives),
+        lost,
+        frozenset(one.axis for one in untraced),
+    )
 
 
 def _as_noted(step: Step, collectives: list[RanCollective]) -> list[RanCollective]:

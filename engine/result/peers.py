@@ -91,9 +91,12 @@ class PeerContest(Record):
 
     @classmethod
     def of(
-        cls, ours: PeerSide = NOTHING, peer: PeerSide = NOTHING, tuning: Tuning | None = None,
+        cls,
+        ours: PeerSide = NOTHING,
+        peer: PeerSide = NOTHING,
+        tuning: Tuning | None = None,
         compiled: bool | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Put the sides together."""
         ratio = None
         if ours.rounds_s and len(ours.rounds_s) == len(peer.rounds_s):

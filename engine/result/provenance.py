@@ -87,11 +87,7 @@ def git_state(checkout: Path) -> tuple[str | None, bool | None]:
 
     def git(*words: str) -> str:
         return subprocess.run(
-            ["git", "-C", str(checkout), *words],
-            capture_output=True,
-            text=True,
-            timeout=GIT_TIMEOUT_S,
-            check=True,
+            ["git", "-C", str(checkout), *words], capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=True
         ).stdout.strip()
 
     try:

@@ -114,9 +114,14 @@ class ImageSampling(Benchmark):
         if why := world.obstacle(why):
             raise Unmeasurable(why)
         found["images"] = ImageSheet(
-            trained_steps=self.saved.manifest.step, sampler=self.sampler.name, steps=self.sampler.steps,
-            images=self.count, side=self.task.data.side, time_s=time_s, png=base64.b64encode(png).decode(),
-        )  # fmt: skip
+            trained_steps=self.saved.manifest.step,
+            sampler=self.sampler.name,
+            steps=self.sampler.steps,
+            images=self.count,
+            side=self.task.data.side,
+            time_s=time_s,
+            png=base64.b64encode(png).decode(),
+        )
 
     def _own(self, model: ParallelModel, comm: Comm) -> Tensor:
         """Make the images of this rank, as bytes."""

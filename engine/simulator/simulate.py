@@ -252,10 +252,14 @@ def simulate(trace: Trace, machine: MachineModel, *, timeline: bool = False) -> 
             stop_s = end_s if flight.end_s is None else flight.end_s
             spans.append(
                 Span(
-                    lane=flight.event.lane, kind="collective", name=flight.event.kind, start_s=flight.start_s,
-                    end_s=stop_s, issued_s=flight.issued_s,
+                    lane=flight.event.lane,
+                    kind="collective",
+                    name=flight.event.kind,
+                    start_s=flight.start_s,
+                    end_s=stop_s,
+                    issued_s=flight.issued_s,
                 )
-            )  # fmt: skip
+            )
     spread = machine.fitted.spread
     return Simulated(
         time_s=end_s,

@@ -13,17 +13,7 @@ from engine.layers.attention import computed_by
 from engine.layers.matmul import Role, own_mode
 from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder
-from engine.simulator.events import (
-    Attention,
-    Convolution,
-    Event,
-    Issue,
-    Mark,
-    MatrixProduct,
-    Segment,
-    Sweep,
-    Wait,
-)
+from engine.simulator.events import Attention, Convolution, Event, Issue, Mark, MatrixProduct, Segment, Sweep, Wait
 from engine.tracing.carried_out import FREE, carried_out, held, on_meta
 
 aten = torch.ops.aten

@@ -14,17 +14,7 @@ from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.catalogue import published
 from engine.models.choice import ModelChoice
-from engine.options import (
-    Bytes,
-    Device,
-    File,
-    Folder,
-    GridOrAuto,
-    Labels,
-    Numbers,
-    Out,
-    word,
-)
+from engine.options import Bytes, Device, File, Folder, GridOrAuto, Labels, Numbers, Out, word
 from engine.overlap.flags import ALL, Overlap
 from engine.pipeline.options import DEFAULT, PipelineOptions
 from engine.timeouts import Timeouts

@@ -104,9 +104,15 @@ def _train(
             kernels, tuning = tuned(training, comm, force=config.tune_matmul == "force")
             tunings.append(tuning)
         return Trainer(
-            training, run.dataset, comm, recorder, kernels,
-            overlaps=run.overlaps, pretrained=run.pretrained, saved=run.saved,
-        )  # fmt: skip
+            training,
+            run.dataset,
+            comm,
+            recorder,
+            kernels,
+            overlaps=run.overlaps,
+            pretrained=run.pretrained,
+            saved=run.saved,
+        )
 
     trainer = made(training)
     if config.save is not None:
@@ -156,10 +162,14 @@ def _attention(training: Training, grid: Grid, device: torch.device) -> str | No
     model, ranks = training.model, grid[INNER]
     section, of_block = next((section, op) for section in model.network().sections for op in section.of_kind(Attention))
     taken = attention.backend(
-        of_block.heads // ranks, of_block.kv_heads // ranks, of_block.head_size,
+        of_block.heads // ranks,
+        of_block.kv_heads // ranks,
+        of_block.head_size,
         section.tokens_of(of_block, model.sequence),
-        Precision.named(training.precision).compute, device, causal=of_block.causal,
-    )  # fmt: skip
+        Precision.named(training.precision).compute,
+        device,
+        causal=of_block.causal,
+    )
     if taken is attention.Backend.MATH and device.type == "cuda":
         log.warning(
             "PyTorch has no attention kernel for heads of %d features in %s on this GPU: the scores of all pairs of "

@@ -44,9 +44,13 @@ class Row(Record):
     """Number of devices by model; each is an effect of its own."""
     sequences: int
     predicts: Literal[
-        "saved by grid", "saved by overlap", "compute", "compute of slow products", "rate of products",
+        "saved by grid",
+        "saved by overlap",
+        "compute",
+        "compute of slow products",
+        "rate of products",
         "exposed communication",
-    ]  # fmt: skip
+    ]
     overlap: str
     before: str = "none"
     """Overlap over which time is saved."""

@@ -204,9 +204,13 @@ def _job(system: str, series: str, grids: dict[str, Result]) -> MeasuredJob:
         for grid, result in grids.items()
     }
     return _made(
-        system, series, next(iter(grids.values())), {grid: times[grid] for grid in fastest}, exposed,
+        system,
+        series,
+        next(iter(grids.values())),
+        {grid: times[grid] for grid in fastest},
+        exposed,
         fitted=tuple(grid for grid in fastest if one_axis(grid)),
-    )  # fmt: skip
+    )
 
 
 def _in_turns(system: str, series: str, results: Sequence[Result]) -> MeasuredJob:

@@ -70,15 +70,23 @@ def _predict_by_rule(
         fitted[job] = shaped.fitted.products
         rows += [
             ProductRow(
-                **product.model_dump(), job=job, predicted_s=_seconds(shaped, product),
+                **product.model_dump(),
+                job=job,
+                predicted_s=_seconds(shaped, product),
                 one_rate_s=_seconds(flat, product),
             )
             for product in products
-        ]  # fmt: skip
+        ]
     return DeviceProducts(
-        device=measured.device, source=measured.source, precision=measured.precision, rule=rule,
-        empirical_peak=measured.empirical_peak, kernel_s=kernel_s, fitted=fitted, rows=tuple(rows),
-    )  # fmt: skip
+        device=measured.device,
+        source=measured.source,
+        precision=measured.precision,
+        rule=rule,
+        empirical_peak=measured.empirical_peak,
+        kernel_s=kernel_s,
+        fitted=fitted,
+        rows=tuple(rows),
+    )
 
 
 def _machine(device: Device, peak: float, kernel_s: float) -> MachineModel:
@@ -122,11 +130,13 @@ def measured_products(results: Sequence[Result]) -> list[MeasuredProducts]:
             newest[device, result.dtype] = result
     return [
         MeasuredProducts(
-            device=device, precision="bf16" if dtype == "bf16" else "fp16", jobs=some,
+            device=device,
+            precision="bf16" if dtype == "bf16" else "fp16",
+            jobs=some,
             source=_source(newest[device, dtype]),
         )
         for (device, dtype), some in jobs.items()
-    ]  # fmt: skip
+    ]
 
 
 def _source(result: Result) -> str:
@@ -150,8 +160,10 @@ def _products(result: Result) -> Iterator[MeasuredProduct]:
     for shape in result.tuning.shapes if result.tuning else ():
         m, n, k = shape.m, shape.n, shape.k
         of_role: Mapping[str, tuple[int, int, int]] = {
-            "forward": (m, n, k), "input_gradient": (m, k, n), "weight_gradient": (k, n, m)
-        }  # fmt: skip
+            "forward": (m, n, k),
+            "input_gradient": (m, k, n),
+            "weight_gradient": (k, n, m),
+        }
         for way in shape.times:
             if way.own and not way.column_major:
                 yield _product(*of_role[way.role], way.mode, way.median_s)

@@ -222,11 +222,20 @@ def _verdict(one: FigureHistory, values: Sequence[float], watch: Follower, level
     low, high = sorted(math.expm1(sign * end) for end in (effect - half, effect + half))
     drift = math.expm1(without - sign * math.log(usual.median))
     return Verdict(
-        one.key, one.figure, one.unit, word, len(values), value=value, usual=math.exp(sign * (without + by_canary)),
-        change=math.expm1(sign * effect), low=low, high=high, alarm=alarm,
+        one.key,
+        one.figure,
+        one.unit,
+        word,
+        len(values),
+        value=value,
+        usual=math.exp(sign * (without + by_canary)),
+        change=math.expm1(sign * effect),
+        low=low,
+        high=high,
+        alarm=alarm,
         far=not alarm and math.expm1(effect) >= LEAST and effect > 2 * half,
         drift=drift if not alarm and drift >= LEAST and drift > math.expm1(expected.scale) else 0.0,
-    )  # fmt: skip
+    )
 
 
 def suspects(history: History, known: References | None, tonight: Sequence[NightJob]) -> list[Key]:

@@ -129,14 +129,18 @@ def _rows(nights: Sequence[Night], every: Iterable[FigureHistory], names: Mappin
             before = states
             rows.append(
                 {
-                    "at": at, "night": text.clean(nights[at].name, 40), "began": nights[at].began.isoformat(),
-                    **row(names[one.key], verdict), "least": min(values), "most": max(values),
+                    "at": at,
+                    "night": text.clean(nights[at].name, 40),
+                    "began": nights[at].began.isoformat(),
+                    **row(names[one.key], verdict),
+                    "least": min(values),
+                    "most": max(values),
                     "alarm_since": text.clean(nights[verdict.alarm.since].name, 40) if verdict.alarm else "",
                     "level": math.nan if size is None else math.expm1(worse_by(one.unit) * size),
                     "way": "" if size is None else "worse" if size > 0 else "better",
                     "updated": text.clean("; ".join(updates), 400),
                 }
-            )  # fmt: skip
+            )
     return pd.DataFrame(rows)
 
 

@@ -56,9 +56,15 @@ def _series(key: Key, new: Mapping[str, Reference], history: History, before: Re
     states = {name: tuple(dict.fromkeys(job.state[name] for job in jobs if name in job.state)) for name in names}
     commits, devices, _ = (states.pop(name, ()) for name in ("commit", "device", NODES))
     return ReferenceSet(
-        **key._asdict(), nights=len(began), first=began[0], last=began[-1], commits=commits, devices=devices,
-        versions=states, figures=old | dict(new),
-    )  # fmt: skip
+        **key._asdict(),
+        nights=len(began),
+        first=began[0],
+        last=began[-1],
+        commits=commits,
+        devices=devices,
+        versions=states,
+        figures=old | dict(new),
+    )
 
 
 def reference_of(unit: str, nights: Sequence[Sequence[float]]) -> Reference:

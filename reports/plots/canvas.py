@@ -69,10 +69,19 @@ def legend(figure: Figure, named: Iterable[tuple[str, str]], y: float = 14) -> N
         handles.append(Line2D([], [], color=COLOURS[colour], label=label, **looks))
     place = (0, 1 - y / (figure.get_figheight() * 72))
     figure.legend(
-        handles=handles, ncols=max(len(handles), 1), loc="center left", bbox_to_anchor=place, frameon=False,
-        labelcolor=[handle.get_color() for handle in handles], prop={"weight": "bold", "size": 11}, borderpad=0,
-        borderaxespad=0, handlelength=1, handletextpad=0.3, columnspacing=1.6,
-    )  # fmt: skip
+        handles=handles,
+        ncols=max(len(handles), 1),
+        loc="center left",
+        bbox_to_anchor=place,
+        frameon=False,
+        labelcolor=[handle.get_color() for handle in handles],
+        prop={"weight": "bold", "size": 11},
+        borderpad=0,
+        borderaxespad=0,
+        handlelength=1,
+        handletextpad=0.3,
+        columnspacing=1.6,
+    )
 
 
 def width_of(words: str) -> float:

@@ -40,9 +40,11 @@ class Group:
 
 @styled
 def heat(
-    rows: Sequence[tuple[str, str]], groups: Sequence[Group], cells: Mapping[tuple[int, int, int], Cell],
+    rows: Sequence[tuple[str, str]],
+    groups: Sequence[Group],
+    cells: Mapping[tuple[int, int, int], Cell],
     marks: tuple[str, str],
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Draw rows, first on top, with a name and a quieter line below it, and cells by (row, group, column in it).
 
     marks: meaning of a frame, and of a dot.

@@ -63,9 +63,14 @@ class Dot(Row):
 
 @styled
 def stacked(
-    parts: Sequence[Bars], rows: Sequence[Row], caption: str, *, columns: Sequence[str] = (), mark: str = "",
+    parts: Sequence[Bars],
+    rows: Sequence[Row],
+    caption: str,
+    *,
+    columns: Sequence[str] = (),
+    mark: str = "",
     width: float = WIDTH,
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Draw bars, first on top. caption: of the scale; columns: heads of the notes, of two lines at most; mark: meaning
     of the marks.
     """
@@ -125,9 +130,13 @@ def around_one(
 
 @styled
 def dots(
-    rows: Sequence[Dot], caption: str, named: Sequence[tuple[str, str]], *, columns: Sequence[str] = (),
+    rows: Sequence[Dot],
+    caption: str,
+    named: Sequence[tuple[str, str]],
+    *,
+    columns: Sequence[str] = (),
     width: float = WIDE,
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Draw values on a scale from 0, first on top, each with its interval, an open circle (mark) and a tick (target).
 
     caption: of the scale; named: what the signs mean, with their colours; columns: the heads of the notes.

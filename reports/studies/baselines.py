@@ -163,10 +163,7 @@ def _bars(name: str, rows: pd.DataFrame) -> Figure:
     ran = rows[rows["jobs"] > 0]
     ours_s = float(ran["ours_s"].median())
     times = [ours_s, *ran["peer_s"]]
-    colours = [
-        Bars("the engine", [ours_s] + [0.0] * len(ran), "blue"),
-        Bars("a peer", [0.0, *ran["peer_s"]], "muted"),
-    ]
+    colours = [Bars("the engine", [ours_s] + [0.0] * len(ran), "blue"), Bars("a peer", [0.0, *ran["peer_s"]], "muted")]
     drawn = [Row("the engine", notes=(str(ran.iloc[0]["grid"]), text.seconds(ours_s), ""))]
     drawn += [
         Row(row["peer"], notes=(row["layout"] or row["grid"], text.seconds(row["peer_s"]), text.ratio(row["ratio"])))

@@ -93,11 +93,15 @@ def findings(result: GpuCheck) -> pd.DataFrame:
     """Make one row a finding of a run, as text: each figure has a unit of its own."""
     rows = [
         (
-            text.clean(one.name, 160), one.status, _figure(one), text.clean(one.want, 160), text.clean(one.sentence),
+            text.clean(one.name, 160),
+            one.status,
+            _figure(one),
+            text.clean(one.want, 160),
+            text.clean(one.sentence),
             text.number(one.seconds),
         )
         for one in result.findings
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(rows, columns=FINDINGS.split())
 
 

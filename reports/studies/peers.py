@@ -115,8 +115,12 @@ def _label(row: "pd.Series[Any]", *, several: bool) -> str:
 
 def _figure(name: str, rows: pd.DataFrame) -> Figure:
     return ratios(
-        name, rows, other="peer", label=lambda row: _label(row, several=rows["network"].nunique() > 1),
+        name,
+        rows,
+        other="peer",
+        label=lambda row: _label(row, several=rows["network"].nunique() > 1),
         heads=("ours", "peer's"),
         beside=lambda row: (text.seconds(row["ours_s"]), text.seconds(row["peer_s"])),
-        columns=["peer", "grid", "network", "ours_s", "peer_s"], remark=INTERVALS,
-    )  # fmt: skip
+        columns=["peer", "grid", "network", "ours_s", "peer_s"],
+        remark=INTERVALS,
+    )

@@ -164,10 +164,12 @@ def _overview(found: Sequence[Schedules], drawn: int) -> Section:
         Column("Micro-batches", "micro_batches", text.count),
         Column("Slowed down", "disturbed", numeric=False, missing="nothing"),
         Column("Fastest", "label", numeric=False, missing=NO_BASE),
-        ratio_column("Ratio to 1f1b", missing=NO_BASE), _idle(), _idle("Simulated", "simulated_idle"),
+        ratio_column("Ratio to 1f1b", missing=NO_BASE),
+        _idle(),
+        _idle("Simulated", "simulated_idle"),
         Column("1F1B idle", "base_idle", text.percent, figure="idle_share"),
         "rounds ranks system network",
-    )  # fmt: skip
+    )
     note = f"Of each setting the schedule with the smallest ratio to {BASE}; the least of several is partly chance."
     if drawn < len(found):
         note += f" The {drawn} with the most schedules are drawn below."
@@ -221,14 +223,18 @@ def _table(name: str, one: Schedules) -> Table:
         Column("Schedule", "label", numeric=False),
         "time_s spread",
         ratio_column("Ratio to 1f1b", missing=""),
-        _idle(), _idle("least", "idle_least"), _idle("most", "idle_most"), _idle("Simulated", "simulated_idle"),
+        _idle(),
+        _idle("least", "idle_least"),
+        _idle("most", "idle_most"),
+        _idle("Simulated", "simulated_idle"),
         Column("Step, simulated", "simulated_s", text.seconds),
         Column("Held", "held", text.count),
         Column("Pending", "pending", text.count),
         Column("Peak memory", "peak_bytes", text.memory, missing="not known"),
         "jobs rounds",
-        time_s="Step", spread="Rounds from, to, s",
-    )  # fmt: skip
+        time_s="Step",
+        spread="Rounds from, to, s",
+    )
     note = (
         "Medians over jobs. Idle: mean, least and most of the stages. Held and pending: on the stage that has most, "
         "the micro-batches whose backward was still to come, and those of whose backward only the weight gradients "
@@ -242,12 +248,15 @@ def idle_figure(name: str, one: Schedules) -> Figure:
     table = one.table
     rows = [
         Row(
-            row["label"], 100 * row["idle_least"], 100 * row["idle_most"], 100 * row["simulated_idle"],
+            row["label"],
+            100 * row["idle_least"],
+            100 * row["idle_most"],
+            100 * row["simulated_idle"],
             notes=(text.seconds(row["time_s"]), text.ratio(row["ratio"]) if row["ratio"] == row["ratio"] else ""),
             pale=() if row["ratio_low"] > 1 or row["ratio_high"] < 1 else (1,),
         )
         for _, row in table.iterrows()
-    ]  # fmt: skip
+    ]
     bars = [Bars("idle, mean of the stages", (100 * table["idle"]).tolist(), "sky")]
     drawing = stacked(
         bars, rows, "percent of a step", columns=["step", "by that\nof 1f1b"], mark="simulated", width=WIDE
@@ -308,7 +317,7 @@ def bubbles(found: Sequence[Schedules]) -> Table | None:
         Column("Outcome", "outcome", numeric=False, bad=frozenset({"fail"})),
         Column("Why", "why", numeric=False, missing=""),
         "jobs rounds model grid system",
-    )  # fmt: skip
+    )
     return Table("Bubbles", columns, pd.DataFrame(rows), "bubbles", BUBBLES_NOTE)
 
 

@@ -156,10 +156,14 @@ def _sides(name: str, contests: pd.DataFrame) -> Table:
 def _figure(name: str, rows: pd.DataFrame) -> Figure:
     rates = ("ours_tokens_per_s", "peer_tokens_per_s")
     return ratios(
-        name, rows, other="other", label=lambda row: f"{row['model']}  {row['peer']}",
-        heads=("our tokens/s", "other's"), beside=lambda row: (_rate(row[rates[0]]), _rate(row[rates[1]])),
+        name,
+        rows,
+        other="other",
+        label=lambda row: f"{row['model']}  {row['peer']}",
+        heads=("our tokens/s", "other's"),
+        beside=lambda row: (_rate(row[rates[0]]), _rate(row[rates[1]])),
         columns=["model", "dtype", "peer", *rates],
-    )  # fmt: skip
+    )
 
 
 def _rate(tokens_per_s: float) -> str:

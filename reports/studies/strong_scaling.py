@@ -39,7 +39,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     predicted = predicted_scaling.strong(mine, everything.predictions)
     return Page(
         TITLE, LEAD, (*(made or (nothing_measured(RUN),)), *predicted, _published()), _headline(table), empty=not made
-    )  # fmt: skip
+    )
 
 
 STUDY = Study("strong_scaling", TITLE, SUMMARY, 2, trainings_of("strong_scaling"), build)
@@ -123,28 +123,34 @@ def _time(series: MeasuredSeries) -> Figure:
     theirs = theirs.assign(per_million_s=by_row(metrics.time_to_solution, 1e6, rate))
     series = replace(series, published=theirs)
     return scaling.scaling(
-        series, "time", f"Time per {what}", [(key, "blue", "measured")], Scale(f"seconds per {what}", "log10"),
-        text.seconds, "Dotted: ideal, from the smallest point."
-        + scaling.published_in(series, key, "implied by the printed flop/s"),
+        series,
+        "time",
+        f"Time per {what}",
+        [(key, "blue", "measured")],
+        Scale(f"seconds per {what}", "log10"),
+        text.seconds,
+        "Dotted: ideal, from the smallest point." + scaling.published_in(series, key, "implied by the printed flop/s"),
         guides=scaling.ideal(series.line, key, -1),
-    )  # fmt: skip
+    )
 
 
 def _solution(series: MeasuredSeries) -> Figure:
     """Draw time to solution (axonn-sc24 Fig. 9, axonn-ipdps22 Fig. 11)."""
     unit, length = ("days", text.DAY) if series.line["solution_s"].min() > 2 * text.DAY else ("hours", 3600.0)
     key = f"solution_{unit}"
-    ours, theirs = (
-        table.assign(**{key: table["solution_s"] / length}) for table in (series.points, series.published)
-    )  # fmt: skip
+    ours, theirs = (table.assign(**{key: table["solution_s"] / length}) for table in (series.points, series.published))
     series = replace(series, points=ours, published=theirs)
     scale = Scale(f"{unit} to train on {text.tokens(ours['token_budget'].iloc[0])}", "log10")
     return scaling.scaling(
-        series, "solution", "Time to solution", [(key, "blue", "measured")], scale,
+        series,
+        "solution",
+        "Time to solution",
+        [(key, "blue", "measured")],
+        scale,
         lambda value: text.duration(value * length),
         "Extrapolated from the time per batch. Dotted: ideal." + scaling.published_in(series, key),
         guides=scaling.ideal(series.line, key, -1),
-    )  # fmt: skip
+    )
 
 
 def _against(series: MeasuredSeries) -> list[Block]:

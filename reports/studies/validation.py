@@ -92,10 +92,16 @@ def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     steps["difference"] = steps["loss"] - steps["serial_loss"]
     pairs_of_losses = zip(steps["loss"], steps["serial_loss"], strict=True)
     steps["relative"] = [_relative(loss, serial_loss) for loss, serial_loss in pairs_of_losses]
-    by_run = steps.sort_values("index").groupby("run").agg(
-        compared=("index", "size"), loss=("loss", "last"), serial_loss=("serial_loss", "last"),
-        largest=("relative", "max"),
-    )  # fmt: skip
+    by_run = (
+        steps.sort_values("index")
+        .groupby("run")
+        .agg(
+            compared=("index", "size"),
+            loss=("loss", "last"),
+            serial_loss=("serial_loss", "last"),
+            largest=("relative", "max"),
+        )
+    )
     return pairs.merge(by_run.reset_index(), on="run", how="left"), steps
 
 

@@ -60,10 +60,15 @@ def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block
     if series.line.empty:
         return (), ()
     figures = (
-        scaling.time(series), scaling.flops(series), scaling.peak(series),
-        scaling.efficiency(series, "Weak-scaling efficiency"), scaling.loss(series, frames),
-        budget.memory(series), budget.traffic(series, frames), budget.breakdown(series, _figure_7(series)),
-    )  # fmt: skip
+        scaling.time(series),
+        scaling.flops(series),
+        scaling.peak(series),
+        scaling.efficiency(series, "Weak-scaling efficiency"),
+        scaling.loss(series, frames),
+        budget.memory(series),
+        budget.traffic(series, frames),
+        budget.breakdown(series, _figure_7(series)),
+    )
     largest = Facts((*of_size(series), *of_peak(series), of_efficiency(series)))
     return (largest, Figures(figures)), (*_against(series), *_against_ranges(series))
 
@@ -117,10 +122,13 @@ def _against_ranges(series: MeasuredSeries) -> list[Block]:
         return []
     both["times"] = both["times"].where(both["batch_tokens"] == both["batch_tokens_published"], "")
     columns = columns_of(
-        "ranks model framework time_s", _range("Published time (implied)", "times", "of another batch"),
-        "hfu", _range("Published HFU", "shares"), "source",
+        "ranks model framework time_s",
+        _range("Published time (implied)", "times", "of another batch"),
+        "hfu",
+        _range("Published HFU", "shares"),
+        "source",
         source="Published in",
-    )  # fmt: skip
+    )
     return [Table("Against published ranges", columns, both, f"{series.name}-ranges", RANGES)]
 
 
@@ -155,10 +163,11 @@ def _published() -> Section:
     )
     weak = Table("Published weak scaling", columns, table, "published", note)
     columns = columns_of(
-        "source system framework ranks model", _range("Of advertised peak (HFU)", "shares"),
+        "source system framework ranks model",
+        _range("Of advertised peak (HFU)", "shares"),
         _range("Time per batch, implied", "times"),
         source="Source",
-    )  # fmt: skip
+    )
     table = _as_words(published.weak_scaling_ranges())
     ranges = Table("Published ranges", columns, table, "published-ranges", f"{NOT_OURS} {RANGES}")
     return Section("Published figures", (weak, ranges, published_gains(published.gains("weak_scaling"))))

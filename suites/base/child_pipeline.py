@@ -16,9 +16,14 @@ from engine.errors import UsageError
 from suites.base.costs import cannot_run
 
 CARRIED = {
-    "vars": "--setvar", "job_options": "--job-option", "hooks": "--disable-hook", "module_mappings": "--map-module",
-    "user_modules": "--module", "unload_modules": "--unload-module", "module_paths": "--module-path",
-}  # fmt: skip
+    "vars": "--setvar",
+    "job_options": "--job-option",
+    "hooks": "--disable-hook",
+    "module_mappings": "--map-module",
+    "user_modules": "--module",
+    "unload_modules": "--unload-module",
+    "module_paths": "--module-path",
+}
 """The options of ReFrame's that may be given several times, by the names of its parser."""
 FLAGS = ("skip_performance_check", "skip_prgenv_check", "skip_sanity_check", "skip_system_check", "keep_stage_files")
 GENERATED = ("parameterize", "repeat", "distribute")

@@ -105,11 +105,7 @@ def _command(
 
 
 def start(
-    ranks: int,
-    *options: str,
-    under: Sequence[str] = (),
-    anew: bool = False,
-    before: Callable[[], object] | None = None,
+    ranks: int, *options: str, under: Sequence[str] = (), anew: bool = False, before: Callable[[], object] | None = None
 ) -> list[subprocess.Popen[str] | Forked]:
     """One process a rank, with the variables that torchrun would set.
 

@@ -21,9 +21,15 @@ from engine.training_record import OptimConfig
 GPT = GPTConfig("tiny", layers=4, hidden=32, heads=4, vocabulary=64, sequence=16)
 LLAMA = LlamaConfig("tiny", layers=4, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
 CASE = Case(
-    GPT, Batch(8), optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=2, steps=2,
-    timeout_s=LONG_S, meeting_timeout_s=LONG_S,
-)  # fmt: skip
+    GPT,
+    Batch(8),
+    optim=OptimConfig(learning_rate=1e-2),
+    warmup=3,
+    rounds=2,
+    steps=2,
+    timeout_s=LONG_S,
+    meeting_timeout_s=LONG_S,
+)
 PYTHON_OF = external_side.python_of
 
 

@@ -86,9 +86,7 @@ class Ranks:
         with self._turn:
             self._processes = [
                 CONTEXT.Process(
-                    target=_rank,
-                    args=(place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, options, log),
-                    daemon=True,
+                    target=_rank, args=(place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, options, log), daemon=True
                 )
                 for rank in range(count)
             ]

@@ -25,7 +25,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", COMMON | NO_DROPOUT | {"n_embd": 64, "n_layer": 1, "n_head": 16, "n_positions": SEQUENCE}),
     "gpt2-narrow": (
         "GPT2",
-        COMMON | {"n_embd": 64, "n_layer": 1, "n_head": 8, "n_inner": 40, "n_positions": SEQUENCE + 2}
+        COMMON
+        | {"n_embd": 64, "n_layer": 1, "n_head": 8, "n_inner": 40, "n_positions": SEQUENCE + 2}
         | {"activation_function": "gelu", "layer_norm_epsilon": 1e-3, "tie_word_embeddings": False},
     ),
     "qwen2": ("Qwen2", GROUPED),
@@ -35,17 +36,20 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "neox": ("GPTNeoX", WIDTHS | {"num_attention_heads": 8, "max_position_embeddings": SEQUENCE, "rotary_pct": 0.5}),
     "neox-serial": (
         "GPTNeoX",
-        WIDTHS | {"num_attention_heads": 8, "max_position_embeddings": SEQUENCE, "use_parallel_residual": False}
+        WIDTHS
+        | {"num_attention_heads": 8, "max_position_embeddings": SEQUENCE, "use_parallel_residual": False}
         | {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.75}},
     ),
     "bert": (
         "Bert",
-        WIDTHS | {"max_position_embeddings": SEQUENCE + 2, "layer_norm_eps": 1e-3}
+        WIDTHS
+        | {"max_position_embeddings": SEQUENCE + 2, "layer_norm_eps": 1e-3}
         | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
     ),
     "bert-padded": (
         "Bert",
-        WIDTHS | {"max_position_embeddings": SEQUENCE, "pad_token_id": 3}
+        WIDTHS
+        | {"max_position_embeddings": SEQUENCE, "pad_token_id": 3}
         | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
     ),
     "vit": (
@@ -53,7 +57,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {"hidden_size": 64, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 16}
         | {"image_size": 8, "patch_size": 4, "num_labels": 16, "layer_norm_eps": 1e-3},
     ),
-}  # fmt: skip
+}
 NETWORKS = {"GPT2": "GPT2LMHeadModel", "Bert": "BertForMaskedLM", "ViT": "ViTForImageClassification"}
 
 
@@ -80,7 +84,7 @@ LITGPT: dict[str, dict[str, Any]] = {
     "litgpt-llama": {"norm_class_name": "RMSNorm", "mlp_class_name": "LLaMAMLP", "bias": False, "attn_bias": True}
     | {"n_query_groups": 4, "parallel_residual": False, "rotary_percentage": 1.0, "norm_qk": True, "head_size": 6},
     "litgpt-neox": {"rotary_percentage": 0.5, "gelu_approximate": "tanh"},
-}  # fmt: skip
+}
 SHAPE = {"n_layer": 1, "n_embd": 64, "n_head": 8, "intermediate_size": 40, "block_size": SEQUENCE}
 
 LEVELS = {"sample_size": 8, "block_out_channels": (64, 128), "layers_per_block": 1}

@@ -19,8 +19,11 @@ LARGE = 100_000
 """Elements of a message that no socket's buffers have room for."""
 CASE = Case(
     GPTConfig("stages", layers=3, hidden=96, heads=4, vocabulary=96, sequence=64),
-    sequences=48, micro_batches=12, overlap=Overlap(), order=make("1f1b"),
-)  # fmt: skip
+    sequences=48,
+    micro_batches=12,
+    overlap=Overlap(),
+    order=make("1f1b"),
+)
 """Its stages send each other four times 192 KiB a micro-batch, of which each of two ranks has half."""
 
 

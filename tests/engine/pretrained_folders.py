@@ -18,24 +18,53 @@ LLAMA: dict[str, Any] = {
     "max_position_embeddings": 16, "tie_word_embeddings": True, "rope_theta": 500.0, "torch_dtype": "bfloat16",
 }  # fmt: skip
 GPT2: dict[str, Any] = {
-    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32, "n_layer": 2, "n_head": 4,
-    "n_positions": 16, "n_ctx": 16, "vocab_size": 24, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0,
-}  # fmt: skip
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 16,
+    "n_ctx": 16,
+    "vocab_size": 24,
+    "embd_pdrop": 0.0,
+    "resid_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}
 NEOX: dict[str, Any] = {
-    "model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "hidden_size": 32, "intermediate_size": 24,
-    "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 24, "max_position_embeddings": 16,
-    "rotary_pct": 0.5, "rotary_emb_base": 10000, "use_parallel_residual": True,
-}  # fmt: skip
+    "model_type": "gpt_neox",
+    "architectures": ["GPTNeoXForCausalLM"],
+    "hidden_size": 32,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "vocab_size": 24,
+    "max_position_embeddings": 16,
+    "rotary_pct": 0.5,
+    "rotary_emb_base": 10000,
+    "use_parallel_residual": True,
+}
 BERT: dict[str, Any] = {
-    "model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 32, "intermediate_size": 24,
-    "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 24, "max_position_embeddings": 16,
-    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
+    "model_type": "bert",
+    "architectures": ["BertForMaskedLM"],
+    "hidden_size": 32,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "vocab_size": 24,
+    "max_position_embeddings": 16,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
 UNET: dict[str, Any] = {
-    "_class_name": "UNet2DModel", "_diffusers_version": "0.0.4", "sample_size": 8, "block_out_channels": [32, 64],
-    "layers_per_block": 1, "down_block_types": ["DownBlock2D", "AttnDownBlock2D"], "attention_head_dim": 16,
+    "_class_name": "UNet2DModel",
+    "_diffusers_version": "0.0.4",
+    "sample_size": 8,
+    "block_out_channels": [32, 64],
+    "layers_per_block": 1,
+    "down_block_types": ["DownBlock2D", "AttnDownBlock2D"],
+    "attention_head_dim": 16,
     "up_block_types": ["AttnUpBlock2D", "UpBlock2D"],
-}  # fmt: skip
+}
 
 
 def write(folder: Path, config: dict[str, Any], *, dtype: torch.dtype = torch.float32, files: int = 1) -> Path:

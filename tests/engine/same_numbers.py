@@ -78,9 +78,17 @@ def run_trainer(comm: Comm, precision: str) -> dict[str, str]:
     """Train GPT as `train` does, with AdamW, clipping and masters on the host in bf16."""
     config = TrainConfig(
         model=ModelChoice(layers=2, hidden=96, heads=8, vocab=96, seq=16),
-        grid=comm.grid, batch=Batch(16, 4), precision=precision, data="synthetic", iterations=3,  # type: ignore[arg-type]
-        warmup=0, overlap=ALL, optim=OptimConfig(clip=0.1), offload=precision == "bf16", device="cpu",
-    )  # fmt: skip
+        grid=comm.grid,
+        batch=Batch(16, 4),
+        precision=precision,
+        data="synthetic",
+        iterations=3,  # type: ignore[arg-type]
+        warmup=0,
+        overlap=ALL,
+        optim=OptimConfig(clip=0.1),
+        offload=precision == "bf16",
+        device="cpu",
+    )
     trainer = trainer_of(config, comm)
     losses = [trainer.step().loss for _ in range(config.iterations)]
     name = f"trainer {precision}"

@@ -172,10 +172,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: with_layer("model.norm", nn.RMSNorm(64)),
         "model.norm of .* is a RMSNorm, which the adapter",
     ),
-    "activation": (
-        lambda: with_layer(f"{MLP}.act_fn", nn.Identity()),
-        "act_fn of .* is a Identity.*, but the config",
-    ),
+    "activation": (lambda: with_layer(f"{MLP}.act_fn", nn.Identity()), "act_fn of .* is a Identity.*, but the config"),
     "eps": (lambda: with_layer("model.norm", other_norm()), r"norm of .*eps=0.5\), but .*says LlamaRMSNorm.*eps=0.001"),
     "untied": (untied, "lm_head.weight of .* are one tensor or two, but not as the configuration"),
     "hook": (lambda: with_hook(build("llama")), "model.norm of .* has a forward or hooks of its own, which would not"),

@@ -69,9 +69,15 @@ def test_auto_is_settled_by_memory_and_what_a_person_names_is_left() -> None:
 
 def config(memory: float | None, options: PipelineOptions) -> TrainConfig:
     return TrainConfig(
-        model=ModelChoice(model="gpt-20b"), grid=GRID, batch=TRAINING.batch, precision="bf16", data="synthetic",
-        checkpoint_activations=True, device_memory=memory, pipeline=options,
-    )  # fmt: skip
+        model=ModelChoice(model="gpt-20b"),
+        grid=GRID,
+        batch=TRAINING.batch,
+        precision="bf16",
+        data="synthetic",
+        checkpoint_activations=True,
+        device_memory=memory,
+        pipeline=options,
+    )
 
 
 @pytest.mark.parametrize(("memory", "schedule", "limit"), [(None, "zero-bubble", None), (64e9, "message-driven-zb", 8)])

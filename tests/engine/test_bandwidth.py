@@ -85,10 +85,7 @@ def test_a_machine_that_is_no_cluster_holds_every_job() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "missing"),
-    [("summit", "node.nics"), ("local", "node.intra_node_bytes_per_s")],
-)
+@pytest.mark.parametrize(("name", "missing"), [("summit", "node.nics"), ("local", "node.intra_node_bytes_per_s")])
 def test_missing_facts_are_named_with_what_to_run(name: str, missing: str) -> None:
     with pytest.raises(UsageError) as refused:
         bandwidths(systems.load(name), None)

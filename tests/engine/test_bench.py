@@ -173,8 +173,10 @@ def test_a_size_that_fails_is_skipped_with_the_reason_and_the_others_stay(
     written = run_gemm(out, sizes="32..128")
     assert written.status == "ok"
     assert [point.skipped for point in written.gemm] == [
-        None, "failed with: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate", None,
-    ]  # fmt: skip
+        None,
+        "failed with: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate",
+        None,
+    ]
 
 
 def test_when_other_ranks_are_lost_the_result_has_failed_and_keeps_what_was_measured(

@@ -27,9 +27,7 @@ TWO = Launch(0, 2, 0, "torchrun", "127.0.0.1", 20000)
 
 
 def test_every_pair_that_fits_on_a_node_is_there_once() -> None:
-    assert pairs(8) == [
-        *((1, g1) for g1 in range(2, 9)), (2, 2), (2, 3), (2, 4), (3, 2), (4, 2),
-    ]  # fmt: skip
+    assert pairs(8) == [*((1, g1) for g1 in range(2, 9)), (2, 2), (2, 3), (2, 4), (3, 2), (4, 2)]
     assert pairs(2) == [(1, 2)]
     assert pairs(1) == []
 

@@ -82,8 +82,11 @@ def test_the_result_holds_the_best_and_the_median_of_every_kernel(tmp_path: Path
     assert written.stream.repeats == 4
     assert written.stream.array_bytes == 1_000_000
     assert [(kernel.name, kernel.arrays) for kernel in written.stream.kernels] == [
-        ("copy", 2), ("scale", 2), ("add", 3), ("triad", 3),
-    ]  # fmt: skip
+        ("copy", 2),
+        ("scale", 2),
+        ("add", 3),
+        ("triad", 3),
+    ]
     assert all(kernel.best_bytes_per_s >= kernel.median_bytes_per_s > 0 for kernel in written.stream.kernels)
 
 

@@ -101,9 +101,11 @@ def test_the_card_with_the_longest_way_in_common_is_the_nearest(tmp_path: Path) 
     switch = f"{NEAR}/0000:c2:00.0"
     device(root, f"{switch}/0000:c3:00.0", 1)
     for name, path, node in (
-        ("mlx5_10", f"{switch}/0000:c4:00.0", 1), ("mlx5_9", f"{switch}/0000:c4:00.1", 1),
-        ("mlx5_2", f"{NEAR}/0000:c5:00.0", 1), ("mlx5_0", f"{FAR}/0000:02:00.0", 0),
-    ):  # fmt: skip
+        ("mlx5_10", f"{switch}/0000:c4:00.0", 1),
+        ("mlx5_9", f"{switch}/0000:c4:00.1", 1),
+        ("mlx5_2", f"{NEAR}/0000:c5:00.0", 1),
+        ("mlx5_0", f"{FAR}/0000:02:00.0", 0),
+    ):
         card(root, "infiniband", name, path, node)
     card(root, "net", "eth0", f"{switch}/0000:c6:00.0", 1)
     (root / "class/net/lo").mkdir()

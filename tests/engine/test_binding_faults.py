@@ -19,8 +19,11 @@ def rank(cores: str = "0-15", *, main: str | None = None, node: int = 0, **chang
 
 def on_gpu(place: int, cores: str, *, node: int = 0, **changes: Any) -> Binding:
     usual = {
-        "gpu": f"0000:{place:02x}:00.0", "uuid": f"GPU-{node}-{place}", "slot": f"{place}/all", "gpu_node": place // 2,
-    }  # fmt: skip
+        "gpu": f"0000:{place:02x}:00.0",
+        "uuid": f"GPU-{node}-{place}",
+        "slot": f"{place}/all",
+        "gpu_node": place // 2,
+    }
     return rank(cores, node=node, **(usual | changes))
 
 
@@ -98,8 +101,10 @@ def test_ranks_of_one_task_share_what_was_asked_for_it() -> None:
     assert kinds(*bound_to_one)["fewer cores than asked"] == (0, "n0", 4)
 
 
-@pytest.mark.parametrize(("omp", "threads", "wrong"), [("16", 1, True), ("16,2", 1, True), (None, 4, True),
-                                                       ("2", 2, False), (" 1,8", 1, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("omp", "threads", "wrong"),
+    [("16", 1, True), ("16,2", 1, True), (None, 4, True), ("2", 2, False), (" 1,8", 1, False)],
+)
 def test_fewer_cores_than_threads_are_told(omp: str | None, threads: int, wrong: bool) -> None:
     found = kinds(rank("0-1", omp=omp, threads=threads))
     assert found == ({"fewer cores than threads": (0, "n0", 1)} if wrong else {})

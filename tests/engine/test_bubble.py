@@ -19,15 +19,26 @@ def turns(name: str, idle_s: float, *, noise: float = 1.0, longer: float = 0.0, 
     works_s = [WORK_S * (1 + longer * (stage == STAGES - 1)) for stage in range(STAGES)]
     stages = tuple(
         StageTimes(
-            idle_share=0.5, simulated_idle_share=0.5, task_s={}, most_held=1, most_pending=0,
-            idle_s=tuple((wait_s,) for wait_s in waits_s), work_s=((work_s,),) * len(waits_s),
+            idle_share=0.5,
+            simulated_idle_share=0.5,
+            task_s={},
+            most_held=1,
+            most_pending=0,
+            idle_s=tuple((wait_s,) for wait_s in waits_s),
+            work_s=((work_s,),) * len(waits_s),
         )
         for work_s in works_s
-    )  # fmt: skip
+    )
     return ScheduleSide(
-        name=name, rounds_s=tuple((wait_s + WORK_S + REST_S,) for wait_s in waits_s), time_per_iteration_s=1.0,
-        idle_share=0.5, simulated_idle_share=0.5, simulated_s=1.0, stages=stages, **changes,
-    )  # fmt: skip
+        name=name,
+        rounds_s=tuple((wait_s + WORK_S + REST_S,) for wait_s in waits_s),
+        time_per_iteration_s=1.0,
+        idle_share=0.5,
+        simulated_idle_share=0.5,
+        simulated_s=1.0,
+        stages=stages,
+        **changes,
+    )
 
 
 def outcome(one: ScheduleSide, micro_batches: float) -> tuple[str, str]:

@@ -27,9 +27,14 @@ def test_of_a_ring_over_many_ranks_a_fifth_is_latency(link: float, devices: int)
 
 def _bucket(overlap: Overlap, data: int) -> float:
     config = TrainConfig(
-        model=ModelChoice(model="gpt-test"), batch=Batch(data), data="synthetic", grid=Grid(data=data), overlap=overlap,
-        link_bytes_per_s=100e9, devices_per_node=8,
-    )  # fmt: skip
+        model=ModelChoice(model="gpt-test"),
+        batch=Batch(data),
+        data="synthetic",
+        grid=Grid(data=data),
+        overlap=overlap,
+        link_bytes_per_s=100e9,
+        devices_per_node=8,
+    )
     found: float = checked(config, data).as_options()["bucket_bytes"]
     return found
 

@@ -34,9 +34,7 @@ def test_a_budget_is_filled_with_whole_blocks_and_no_more_than_there_are() -> No
         assert run_ranks(Grid(z=2), lambda comm, b=budget: _cached(comm, b), record=True) == [(0, kept)] * 2
 
 
-def test_without_a_budget_the_ranks_of_a_host_share_half_of_what_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_budget_the_ranks_of_a_host_share_half_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "free_bytes", lambda device: 2 * 2 * 4.5 * BLOCK_BYTES)
     assert run_ranks(Grid(z=2), lambda comm: _cached(comm, None), record=True) == [(0, 4)] * 2
 

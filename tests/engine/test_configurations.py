@@ -256,7 +256,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         PUBLISHED["Qwen2-0.5B"][0] | {"use_sliding_window": True, "sliding_window": 4096},
         "has use_sliding_window=True, which can't be trained here",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)

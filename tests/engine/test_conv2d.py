@@ -180,12 +180,7 @@ def test_one_of_whose_channels_some_are_not_split_is_pytorchs(shape: Case, split
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"bias": False},
-        {"gathers_again": True},
-        {"deferring": True, "gathers_again": True},
-        {"channels_last": True},
-    ],
+    [{"bias": False}, {"gathers_again": True}, {"deferring": True, "gathers_again": True}, {"channels_last": True}],
     ids=lambda change: "-".join(change),
 )
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=shape_id)

@@ -270,11 +270,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [
-        ({}, "holds no text"),
-        ({"a.bin": b"\0\1"}, "1 left out"),
-        ({"empty.txt": b""}, "all others empty"),
-    ],
+    [({}, "holds no text"), ({"a.bin": b"\0\1"}, "1 left out"), ({"empty.txt": b""}, "all others empty")],
 )
 def test_a_folder_without_text_is_refused(tmp_path: Path, text: dict[str, bytes], says: str) -> None:
     (tmp_path / "in").mkdir()

@@ -80,12 +80,18 @@ def _safetensors(file: Path, **changed: dict[str, Any]) -> Path:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"a": {"data_offsets": [8, 16]}}, {"b": {"data_offsets": [4, 12]}}, {"a": {"shape": [2.0]}},
-        {"a": {"shape": ["2"]}}, {"a": {"shape": [-2]}}, {"b": {"data_offsets": [8.0, 16]}}, {"a": {"shape": 2}},
-        {"a": {"data_offsets": [True, 8]}}, {"b": {"data_offsets": [8, 24]}},
+        {"a": {"data_offsets": [8, 16]}},
+        {"b": {"data_offsets": [4, 12]}},
+        {"a": {"shape": [2.0]}},
+        {"a": {"shape": ["2"]}},
+        {"a": {"shape": [-2]}},
+        {"b": {"data_offsets": [8.0, 16]}},
+        {"a": {"shape": 2}},
+        {"a": {"data_offsets": [True, 8]}},
+        {"b": {"data_offsets": [8, 24]}},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_tensors_tile_their_file_and_are_told_by_whole_numbers(changed: dict[str, Any], tmp_path: Path) -> None:
     assert read_header(_safetensors(tmp_path / "good")).keys() == {"a", "b"}
     with pytest.raises(UsageError, match=r"bad"):
@@ -102,26 +108,42 @@ def test_a_file_that_an_export_would_copy_can_be_read(content: str, tmp_path: Pa
 
 SHARD = {"file": "tokens-00000.bin", "tokens": 99, "sha256": "0" * 64}
 CORPUS: dict[str, Any] = {
-    "format": "par4d.tokens", "version": 2, "dtype": "uint16", "vocabulary": 300, "end_of_text": 0, "shards": [SHARD],
-    "tokenizer": "tokenizer.json", "tokenizer_sha256": "0" * 64,
+    "format": "par4d.tokens",
+    "version": 2,
+    "dtype": "uint16",
+    "vocabulary": 300,
+    "end_of_text": 0,
+    "shards": [SHARD],
+    "tokenizer": "tokenizer.json",
+    "tokenizer_sha256": "0" * 64,
     "source": {"folder": "f", "files": 1, "bytes": 1, "skipped": 0},
-}  # fmt: skip
+}
 IMAGES: dict[str, Any] = {
-    "format": "par4d.images", "version": 2, "size": 8, "images": 4, "classes": ["a", "b"], "pixels_sha256": "0" * 64,
-    "labels_sha256": "0" * 64, "source": {"folder": "f", "files": 4, "skipped": 0},
-}  # fmt: skip
+    "format": "par4d.images",
+    "version": 2,
+    "size": 8,
+    "images": 4,
+    "classes": ["a", "b"],
+    "pixels_sha256": "0" * 64,
+    "labels_sha256": "0" * 64,
+    "source": {"folder": "f", "files": 4, "skipped": 0},
+}
 
 
 @pytest.mark.parametrize(
     ("record", "whole", "changed"),
     [
-        (Header, CORPUS, {"tokenizer_sha256": None}), (Header, CORPUS, {"shards": [SHARD | {"sha256": None}]}),
-        (Header, CORPUS, {"shards": [SHARD, SHARD]}), (Header, CORPUS, {"version": 1}),
-        (ImageHeader, IMAGES, {"pixels_sha256": None}), (ImageHeader, IMAGES, {"labels_sha256": None}),
-        (ImageHeader, IMAGES, {"classes": ["a", "a"]}), (ImageHeader, IMAGES, {"version": 1}),
+        (Header, CORPUS, {"tokenizer_sha256": None}),
+        (Header, CORPUS, {"shards": [SHARD | {"sha256": None}]}),
+        (Header, CORPUS, {"shards": [SHARD, SHARD]}),
+        (Header, CORPUS, {"version": 1}),
+        (ImageHeader, IMAGES, {"pixels_sha256": None}),
+        (ImageHeader, IMAGES, {"labels_sha256": None}),
+        (ImageHeader, IMAGES, {"classes": ["a", "a"]}),
+        (ImageHeader, IMAGES, {"version": 1}),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_header_that_says_less_than_its_version_does_is_damaged(
     record: type[Header | ImageHeader], whole: dict[str, Any], changed: dict[str, Any]
 ) -> None:

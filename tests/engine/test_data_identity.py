@@ -210,10 +210,11 @@ def test_a_document_is_given_whole_to_a_tokenizer_that_puts_something_before_eac
 ENDS: dict[str, tuple[Callable[[Path], object], str | None]] = {
     "config": (lambda folder: (folder / "config.json").write_text('{"eos_token_id": [64, 65]}'), "`"),
     "tokenizer_config": (
-        lambda folder: (folder / "tokenizer_config.json").write_text('{"eos_token": {"content": "A"}}'), "A",
+        lambda folder: (folder / "tokenizer_config.json").write_text('{"eos_token": {"content": "A"}}'),
+        "A",
     ),
     "usual": (lambda folder: None, "</s>"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ENDS)

@@ -63,7 +63,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "side": ({"down_block_types": ["UpBlock2D", "AttnDownBlock2D"]}, "UpBlock2D among its down_block_types, .* Down"),
     "heads": ({"attention_head_dim": 24}, "attends on 64 channels, which heads of 24 channels don't divide"),
     "new option": ({"cross_attention_dim": 8}, "cross_attention_dim=8, an option that no adapter knows"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -142,11 +142,17 @@ def test_diffusers_can_build_the_published_network() -> None:
     diffusers = pytest.importorskip("diffusers", reason=LACKING)
     with torch.device("meta"):
         model = diffusers.UNet2DModel(
-            sample_size=32, block_out_channels=(128, 256, 256, 256), layers_per_block=3, attention_head_dim=64,
+            sample_size=32,
+            block_out_channels=(128, 256, 256, 256),
+            layers_per_block=3,
+            attention_head_dim=64,
             down_block_types=("ResnetDownsampleBlock2D", "AttnDownBlock2D", "AttnDownBlock2D", "DownBlock2D"),
             up_block_types=("ResnetUpsampleBlock2D", "AttnUpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
-            downsample_type="resnet", upsample_type="resnet", attn_norm_num_groups=32, **SCALING,
-        )  # fmt: skip
+            downsample_type="resnet",
+            upsample_type="resnet",
+            attn_norm_num_groups=32,
+            **SCALING,
+        )
     found, own = understand(model).architecture, lookup("unet-50m")
     assert found.shape == own.shape
     assert sum(parameter.numel() for parameter in model.parameters()) == own.parameters == 57_091_203

@@ -110,10 +110,7 @@ def test_images_of_a_batch_are_at_steps_of_their_own(diffusion: Diffusion) -> No
             diffusion.ancestral(x, start, fresh, steps, to),
             [diffusion.ancestral(x[i], start[i], fresh[i], steps[i], to[i]) for i in alone],
         ),
-        (
-            diffusion.implicit(x, start, steps, to),
-            [diffusion.implicit(x[i], start[i], steps[i], to[i]) for i in alone],
-        ),
+        (diffusion.implicit(x, start, steps, to), [diffusion.implicit(x[i], start[i], steps[i], to[i]) for i in alone]),
     ):
         assert torch.equal(found, torch.cat(each))
 

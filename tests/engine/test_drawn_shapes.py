@@ -77,9 +77,12 @@ def drawn(number: int, family: Callable[[random.Random], Architecture]) -> tuple
             continue
         sequences = grid.batch_split * micro_batches * draw.randint(1, 2)
         case = Case(
-            model, sequences=max(sequences, 2), micro_batches=micro_batches, overlap=overlap(draw),
+            model,
+            sequences=max(sequences, 2),
+            micro_batches=micro_batches,
+            overlap=overlap(draw),
             checkpoint=draw.choice([0, 1, 2]),
-        )  # fmt: skip
+        )
         if grid.x * grid.y > 1 and draw.random() < 0.3 and model.layers > 1:
             grid = grid.with_stages(2)
             case = replace(case, order=make(draw.choice(["gpipe", "1f1b", "zero-bubble", "message-driven"])))
@@ -94,11 +97,8 @@ def drawn(number: int, family: Callable[[random.Random], Architecture]) -> tuple
 @pytest.mark.parametrize("family", [bert, vit], ids=lambda family: family.__name__)
 @pytest.mark.parametrize(
     "number",
-    [
-        pytest.param(number, marks=() if number < DRAWS else pytest.mark.weekly)
-        for number in range(DRAWS + WEEKLY)
-    ],
-)  # fmt: skip
+    [pytest.param(number, marks=() if number < DRAWS else pytest.mark.weekly) for number in range(DRAWS + WEEKLY)],
+)
 def test_a_drawn_shape_trains_like_the_serial_model(
     number: int, family: Callable[[random.Random], Architecture]
 ) -> None:

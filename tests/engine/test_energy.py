@@ -64,8 +64,11 @@ def test_of_two_packages_one_that_can_not_be_read_leaves_no_half_sum(tmp_path: P
 def test_a_cray_node_is_read_by_its_files(tmp_path: Path, stamp: str) -> None:
     cray(tmp_path, node=9000, processor=900, memory=300, devices=(1000, 2000, 3000, 4000), stamp=stamp)
     assert values(pm_counters.find(tmp_path)) == {
-        "device": [1000, 2000, 3000, 4000], "processor": [900], "memory": [300], "node": [9000],
-    }  # fmt: skip
+        "device": [1000, 2000, 3000, 4000],
+        "processor": [900],
+        "memory": [300],
+        "node": [9000],
+    }
 
 
 def test_a_cray_node_with_one_sum_of_its_accelerators_is_read_too(tmp_path: Path) -> None:

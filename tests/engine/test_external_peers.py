@@ -262,9 +262,13 @@ def environment(folder: Path, library: str) -> None:
     ],
 )
 def test_a_layout_that_does_not_fit_is_told(
-    peer: str, layout: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    peer: str,
+    layout: str,
+    sentence: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(environments, "FOLDER", tmp_path)
     environment(tmp_path, str(COMPARISONS[peer].library))
     words = ["--peer", peer, "--layout", layout, "--grid", f"1x1x1x{Layout.parse(layout).size}"]

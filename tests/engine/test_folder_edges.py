@@ -15,23 +15,47 @@ from engine.models.adapters.folder import has_weights, read_network
 from engine.models.choice import ModelChoice
 
 LLAMA: dict[str, Any] = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
-    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
-    "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 5e5, "hidden_act": "silu",
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 5e5,
+    "hidden_act": "silu",
     "tie_word_embeddings": False,
-}  # fmt: skip
+}
 GPT2: dict[str, Any] = {
-    "model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 4, "n_positions": 16, "vocab_size": 48,
+    "model_type": "gpt2",
+    "n_embd": 64,
+    "n_layer": 1,
+    "n_head": 4,
+    "n_positions": 16,
+    "vocab_size": 48,
     "attn_pdrop": 0.0,
-}  # fmt: skip
+}
 BERT: dict[str, Any] = {
-    "model_type": "bert", "hidden_size": 64, "intermediate_size": 40, "num_hidden_layers": 1, "vocab_size": 48,
-    "num_attention_heads": 4, "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
+    "model_type": "bert",
+    "hidden_size": 64,
+    "intermediate_size": 40,
+    "num_hidden_layers": 1,
+    "vocab_size": 48,
+    "num_attention_heads": 4,
+    "attention_probs_dropout_prob": 0.0,
+}
 VIT: dict[str, Any] = {
-    "model_type": "vit", "hidden_size": 64, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 4,
-    "image_size": 32, "patch_size": 8,
-}  # fmt: skip
+    "model_type": "vit",
+    "hidden_size": 64,
+    "intermediate_size": 40,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+}
 
 
 def _folder(folder: Path, config: Mapping[str, Any], **files: object) -> Path:
@@ -67,9 +91,15 @@ def test_a_value_out_of_its_range_is_refused_with_the_file(
 
 
 PROCESSOR: dict[str, Any] = {
-    "do_normalize": True, "do_rescale": True, "do_resize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
-    "resample": 2, "rescale_factor": 1 / 255, "size": {"height": 32, "width": 32},
-}  # fmt: skip
+    "do_normalize": True,
+    "do_rescale": True,
+    "do_resize": True,
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+    "resample": 2,
+    "rescale_factor": 1 / 255,
+    "size": {"height": 32, "width": 32},
+}
 
 
 @pytest.mark.parametrize("changed", [{}, {"size": 32}, {"image_mean": 0.5}, {"resample": 3}])
@@ -80,12 +110,19 @@ def test_colours_as_images_have_them_here_are_taken(changed: Mapping[str, object
 @pytest.mark.parametrize(
     "changed",
     [
-        {"image_mean": [0.485, 0.456, 0.406]}, {"image_std": [0.229, 0.224, 0.225]}, {"image_mean": []},
-        {"image_mean": "x"}, {"do_normalize": False}, {"do_rescale": False}, {"rescale_factor": 1.0},
-        {"size": {"height": 64, "width": 64}}, {"size": {"shortest_edge": 16}}, {"size": 224},
+        {"image_mean": [0.485, 0.456, 0.406]},
+        {"image_std": [0.229, 0.224, 0.225]},
+        {"image_mean": []},
+        {"image_mean": "x"},
+        {"do_normalize": False},
+        {"do_rescale": False},
+        {"rescale_factor": 1.0},
+        {"size": {"height": 64, "width": 64}},
+        {"size": {"shortest_edge": 16}},
+        {"size": 224},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_network_that_has_learnt_from_other_colours_is_refused(changed: Mapping[str, object], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=rf"preprocessor_config\.json has {next(iter(changed))}="):
         read_network(_folder(tmp_path, VIT, preprocessor_config=PROCESSOR | changed))

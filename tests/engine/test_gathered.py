@@ -90,11 +90,7 @@ def test_a_host_computes_as_long_as_its_ranks_do_on_average() -> None:
 
 @pytest.mark.parametrize(
     ("compute_s", "lane_s", "shared", "by", "bound_s"),
-    [
-        (3.0, 2.0, False, "compute", 3.0),
-        (2.0, 3.0, False, "z", 3.0),
-        (1.0, 9.0, True, "processors", 4.0),
-    ],
+    [(3.0, 2.0, False, "compute", 3.0), (2.0, 3.0, False, "z", 3.0), (1.0, 9.0, True, "processors", 4.0)],
 )
 def test_a_wait_for_a_turn_on_the_core_is_no_lane(
     compute_s: float, lane_s: float, shared: bool, by: str, bound_s: float

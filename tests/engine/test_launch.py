@@ -150,8 +150,11 @@ LEFT = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
         *(
             (started | LEFT, ("WORLD_SIZE=1", name))
             for started, name in (
-                (SRUN | STEP, "SLURM_STEP_NUM_TASKS=8"), (OPEN_MPI, "OMPI_COMM_WORLD_SIZE=4"),
-                (PALS, "PMI_SIZE=24"), (JSRUN, "JSM_NAMESPACE_SIZE=12"), (FLUX, "FLUX_JOB_SIZE=4"),
+                (SRUN | STEP, "SLURM_STEP_NUM_TASKS=8"),
+                (OPEN_MPI, "OMPI_COMM_WORLD_SIZE=4"),
+                (PALS, "PMI_SIZE=24"),
+                (JSRUN, "JSM_NAMESPACE_SIZE=12"),
+                (FLUX, "FLUX_JOB_SIZE=4"),
                 (MVAPICH, "MV2_COMM_WORLD_SIZE=2"),
             )
         ),
@@ -172,7 +175,7 @@ LEFT = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
         ({"PMI_RANK": "1", "PMI_SIZE": "4", "MASTER_ADDR": "a"}, ("PMI_RANK=1", "LOCAL_RANK")),
         *((SRUN | {"MASTER_PORT": port}, ("MASTER_PORT",)) for port in ("0", "65536", "99999", "-1", "1.5", "ssh")),
     ],
-)  # fmt: skip
+)
 def test_what_contradicts_or_is_left_out_is_refused_by_its_name(
     environ: dict[str, str], names: tuple[str, ...]
 ) -> None:

@@ -28,10 +28,7 @@ from engine.peers.registry import COMPARISONS, OPTIONS
 from engine.peers.settings import chosen
 from engine.result.peers import PeerContest
 
-AT_EACH_CHANGE = {
-    ("megatron-core", "pipeline=2,micro_batches=4", LLAMA),
-    ("deepspeed-pipeline", "pipeline=2", LLAMA),
-}
+AT_EACH_CHANGE = {("megatron-core", "pipeline=2,micro_batches=4", LLAMA), ("deepspeed-pipeline", "pipeline=2", LLAMA)}
 LAYOUTS = {
     "megatron-core": ("tensor=2", "pipeline=2,micro_batches=4", "data=2"),
     "megatron-core-sp": ("tensor=2", "tensor=2,pipeline=2,micro_batches=2"),
@@ -143,6 +140,10 @@ def test_the_installed_library_takes_each_setting(library: str) -> None:
         script += f"for name, own in {given!r}.items(): known[name](**own)\n"
     done = subprocess.run(
         [environments.python_of(library), "-P", "-c", script],
-        capture_output=True, text=True, timeout=LONG_S, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0, done.stderr[-2000:]

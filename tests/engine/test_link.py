@@ -23,12 +23,7 @@ def times(link: Link, lengths: tuple[int, ...], factor: float = 1.0) -> list[Rin
 
 @pytest.mark.parametrize(
     "link",
-    [
-        Link(25e9),
-        Link(117e6, step_s=1.3e-3),
-        Link(25e9, half_bytes=3e6),
-        Link(21e9, step_s=2e-5, half_bytes=3e5),
-    ],
+    [Link(25e9), Link(117e6, step_s=1.3e-3), Link(25e9, half_bytes=3e6), Link(21e9, step_s=2e-5, half_bytes=3e5)],
 )
 def test_rings_of_two_lengths_tell_all_three_parameters(link: Link) -> None:
     found = fit_link(times(link, (2, 4)))

@@ -26,9 +26,15 @@ from engine.training_record import OptimConfig
 GPT = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
 LLAMA = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
 CASE = Case(
-    GPT, Batch(8), optim=OptimConfig(learning_rate=1e-2), warmup=3, rounds=1, steps=1,
-    timeout_s=LONG_S, meeting_timeout_s=LONG_S,
-)  # fmt: skip
+    GPT,
+    Batch(8),
+    optim=OptimConfig(learning_rate=1e-2),
+    warmup=3,
+    rounds=1,
+    steps=1,
+    timeout_s=LONG_S,
+    meeting_timeout_s=LONG_S,
+)
 OURS, PEERS = 2, 1
 """Sequences that a rank of either side takes at once, which may differ."""
 
@@ -64,11 +70,7 @@ def test_fsdp2_over_copies_recomputes_and_adds_up_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "layout", "model"),
-    [
-        ("pipeline-1f1b", "pipeline=2", GPT),
-        ("transformers-tp", "tensor=2", LLAMA),
-    ],
+    ("name", "layout", "model"), [("pipeline-1f1b", "pipeline=2", GPT), ("transformers-tp", "tensor=2", LLAMA)]
 )
 def test_an_external_peer_adds_up_the_gradients_of_its_micro_batches(
     name: str, layout: str, model: GPTConfig | LlamaConfig

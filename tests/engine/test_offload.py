@@ -50,9 +50,13 @@ class Outcome(NamedTuple):
 
 def trainer_of(training: Training, comm: Comm, saved: Saved | None = None) -> Trainer:
     trainer = Trainer(
-        training, training.model.task.data.synthetic(), comm, comm.recorder or Recorder(), saved=saved,
+        training,
+        training.model.task.data.synthetic(),
+        comm,
+        comm.recorder or Recorder(),
+        saved=saved,
         optimizer=partial(AdamW, bucket=BUCKET),
-    )  # fmt: skip
+    )
     if training.precision == "fp16" and saved is None:
         trainer.loss_scale = HUGE
     return trainer

@@ -68,7 +68,11 @@ def test_a_command_refuses_before_torch_is_loaded(tmp_path: Path) -> None:
     for words in (TRAIN, ["bench", "gemm"]):
         done = subprocess.run(
             [sys.executable, "-c", script, *words, "--out", str(tmp_path / "out.json")],
-            env=os.environ | {"OMP_NUM_THREADS": ""}, capture_output=True, text=True, timeout=LONG_S, check=True,
-        )  # fmt: skip
+            env=os.environ | {"OMP_NUM_THREADS": ""},
+            capture_output=True,
+            text=True,
+            timeout=LONG_S,
+            check=True,
+        )
         assert json.loads(done.stdout) == [2, False]
         assert done.stderr.count("\n") == 1

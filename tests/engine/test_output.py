@@ -29,9 +29,12 @@ def engine(
     line = f'exec "$@" {ends}'
     return subprocess.run(
         ["sh", "-c", line, "sh", sys.executable, "-m", "engine", *words],
-        cwd=at, env=os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {}), capture_output=True, timeout=LONG_S,
+        cwd=at,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {}),
+        capture_output=True,
+        timeout=LONG_S,
         check=False,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("ends", [">/dev/full", ">&-", ">/dev/full 2>&1", ">&- 2>&- <&-"])

@@ -27,12 +27,7 @@ TWO = Launch(0, 2, 0, "torchrun", "127.0.0.1", 20000)
 
 @pytest.mark.parametrize(
     ("text", "lengths"),
-    [
-        ("1KiB..4KiB", (1024, 2048, 4096)),
-        ("100..300", (100, 200)),
-        ("1MiB,4", (4, 1 << 20)),
-        ("1GiB", (1 << 30,)),
-    ],
+    [("1KiB..4KiB", (1024, 2048, 4096)), ("100..300", (100, 200)), ("1MiB,4", (4, 1 << 20)), ("1GiB", (1 << 30,))],
 )
 def test_sizes_double_or_are_listed(text: str, lengths: tuple[int, ...]) -> None:
     assert parse_lengths(text) == lengths
@@ -129,11 +124,18 @@ def test_mpi_runs_beside_the_others_under_its_own_launcher(tmp_path: Path) -> No
     command = [*mpirun(2), sys.executable, "-m", "engine", "bench", "p2p", "--sizes", "4,1MiB", "--repeats", "3"]
     ended = subprocess.run(
         [*command, "--device", "cpu", "--out", str(out)],
-        env=environment(), timeout=LONG_S, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=environment(),
+        timeout=LONG_S,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr
     result = schema.read(out)
     assert result.provenance.launcher == "mpirun"
     assert {(one.operation, one.num_bytes) for one in result.transfers if one.backend == "mpi"} == {
-        ("message", 4), ("message", 1 << 20), ("all_reduce", 4), ("all_reduce", 1 << 20),
-    }  # fmt: skip
+        ("message", 4),
+        ("message", 1 << 20),
+        ("all_reduce", 4),
+        ("all_reduce", 1 << 20),
+    }

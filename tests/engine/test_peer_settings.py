@@ -28,11 +28,16 @@ def test_every_setting_has_a_source() -> None:
 def test_every_peer_but_those_without_any_tells_its_settings() -> None:
     without = {name for name in COMPARISONS if not recorded(name)}
     assert without == {
-        "plain", "channels-last", "tensor-parallel", "tensor-parallel-sp",
-        *(one for one in COMPARISONS if one.startswith("pipeline-"))
-    }  # fmt: skip
-    assert set(OPTIONS) == {next(key for key in sorted(OPTIONS, key=len, reverse=True) if name == key or
-                                 name.startswith(f"{key}-")) for name in set(COMPARISONS) - without}  # fmt: skip
+        "plain",
+        "channels-last",
+        "tensor-parallel",
+        "tensor-parallel-sp",
+        *(one for one in COMPARISONS if one.startswith("pipeline-")),
+    }
+    assert set(OPTIONS) == {
+        next(key for key in sorted(OPTIONS, key=len, reverse=True) if name == key or name.startswith(f"{key}-"))
+        for name in set(COMPARISONS) - without
+    }
     first = recorded("deepspeed-zero3")[0]
     assert (first.name, first.cpu, first.cuda, first.needs) == ("zero_optimization: overlap_comm", "on", "on", None)
     assert recorded("transformers-tp") == recorded("transformers")

@@ -205,8 +205,10 @@ def test_batches_of_cifar_10_are_an_image_set(tmp_path: Path) -> None:
     assert (header.images, header.classes, header.source.files) == (3, tuple("abcdefghij"), 2)
     found = open_dataset(str(out), Images(32, 10)).read(0, np.arange(3))
     assert {(label, *pixels[:, 31, 31]) for label, pixels in zip(found["labels"], found["pixels"], strict=True)} == {
-        (9, 1, 2, 3), (0, 4, 5, 6), (3, 7, 8, 9),
-    }  # fmt: skip
+        (9, 1, 2, 3),
+        (0, 4, 5, 6),
+        (3, 7, 8, 9),
+    }
     assert prepare(source, out, 32, unlabelled=True).classes == ()
     with pytest.raises(UsageError, match="have 32 pixels a side, but --size 64 was given: leave it out"):
         prepare(source, out, 64)

@@ -78,9 +78,10 @@ def test_neighbours_send_and_take_in_one_order(name: str) -> None:
                     makes = [task for task in order if task.direction is direction]
                     sent = [found[1] for task in makes if (found := receiver(stage, task, stages, schedule.chunks))]
                     taken = [
-                        task for task in orders[there]
+                        task
+                        for task in orders[there]
                         if task.direction is direction and takes_message(there, task, stages, schedule.chunks)
-                    ]  # fmt: skip
+                    ]
                     assert sent == taken
 
 

@@ -106,11 +106,7 @@ def test_a_convolutions_weight_is_covered_whole() -> None:
     [
         (Placement("w", (6, 4), NORMAL, True, Gaussian(1.0)), Grid(x=4), "splits dim 0 of w over x=4, but 6 is not"),
         (Placement("w", (6, 4), NORMAL, True, Gaussian(1.0), {0: (4, 2)}), Grid(x=3), "but 4 is not a multiple of 3"),
-        (
-            Placement("w", (6, 5), NORMAL, True, Gaussian(1.0)),
-            Grid(z=4),
-            "a tile of 30 elements is not a multiple",
-        ),
+        (Placement("w", (6, 5), NORMAL, True, Gaussian(1.0)), Grid(z=4), "a tile of 30 elements is not a multiple"),
     ],
 )
 def test_what_the_grid_does_not_divide_is_refused_instead_of_left_out(

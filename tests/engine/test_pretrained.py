@@ -133,7 +133,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "second copy": (lambda f: with_tensors(f, {"lm_head.weight": torch.ones(3, 32)}), "has lm_head.weight, which no"),
     "padding": (lambda f: altered(f, pad_token_id=24), "pad_token_id=24, which can't be trained here: only tokens"),
     "integers": (lambda f: with_tensors(f, {NORM: torch.ones(32).int()}), "model.norm.weight in I32, but only F64, F"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -151,7 +151,7 @@ UNSOUND: dict[str, tuple[Any, str]] = {
     "nan": (lambda f: with_tensors(f, {NORM: torch.ones(32).index_fill(0, torch.tensor(5), math.nan)}), NORM),
     "inf": (lambda f: with_tensors(f, {NORM: torch.ones(32).index_fill(0, torch.tensor(5), math.inf)}), NORM),
     "a head of its own": (lambda f: with_tensors(f, {HEAD: torch.ones(24, 32)}), "twice, with different numbers"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", UNSOUND)

@@ -29,20 +29,30 @@ def measured() -> MeasuredProducts:
     processors = devices()[H200].processors
     assert processors is not None
     machine = MachineModel(
-        H200, 8e14, 8e14, 4.8e12, None, Bandwidths(1, inf, inf), Fitted(products=SHARE), kernel_s=LAUNCH_S,
+        H200,
+        8e14,
+        8e14,
+        4.8e12,
+        None,
+        Bandwidths(1, inf, inf),
+        Fitted(products=SHARE),
+        kernel_s=LAUNCH_S,
         processors=processors.value,
-    )  # fmt: skip
+    )
     full = machine.with_fitted(Fitted(products=1.0))
     jobs = {
         job: [
             MeasuredProduct(
-                m=m, n=n, k=k, mode="NN",
+                m=m,
+                n=n,
+                k=k,
+                mode="NN",
                 time_s=(full if job == SQUARES else machine).compute_s(MatrixProduct(m, n, k, "NN", 2)),
             )
             for m, n, k in shapes
         ]
         for job, shapes in SHAPES.items()
-    }  # fmt: skip
+    }
     return MeasuredProducts.model_validate({"device": H200, "source": "made up", "precision": "bf16", "jobs": jobs})
 
 
@@ -111,8 +121,10 @@ def test_benchmarks_of_a_known_gpu_become_rows_and_those_of_processors_do_not(tm
     assert [one.m for one in squares] == [64, 128]
     assert len(layers) % 3 == 0
     forward, to_input, to_weight = layers[:3]
-    assert (forward.m, forward.n, forward.k) == (to_input.m, to_input.k, to_input.n) == (
-        to_weight.k, to_weight.n, to_weight.m
-    )  # fmt: skip
+    assert (
+        (forward.m, forward.n, forward.k)
+        == (to_input.m, to_input.k, to_input.n)
+        == (to_weight.k, to_weight.n, to_weight.m)
+    )
     assert MeasuredRows.model_validate(yaml.safe_load(as_yaml(rows))) == rows
     assert all(isinstance(one, DeviceProducts) for one in predict_products(found))

@@ -16,13 +16,26 @@ from engine.models.adapters.folder import read_network
 WITHOUT_TOKENS = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES = WITHOUT_TOKENS | {"vocab_size": 96}
 LLAMA = SIZES | {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "max_position_embeddings": 64,
-    "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2, "use_cache": True, "initializer_range": 0.02,
-}  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "use_cache": True,
+    "initializer_range": 0.02,
+}
 QWEN2 = LLAMA | {
-    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_key_value_heads": 2, "max_window_layers": 2,
-    "sliding_window": 131072, "use_sliding_window": False, "attention_dropout": 0.0, "tie_word_embeddings": False,
-}  # fmt: skip
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "num_key_value_heads": 2,
+    "max_window_layers": 2,
+    "sliding_window": 131072,
+    "use_sliding_window": False,
+    "attention_dropout": 0.0,
+    "tie_word_embeddings": False,
+}
 GPT2 = {
     "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new", "attn_pdrop": 0.0,
     "embd_pdrop": 0.1, "resid_pdrop": 0.1, "layer_norm_epsilon": 1e-5, "n_ctx": 64, "n_embd": 64, "n_head": 4,
@@ -30,21 +43,44 @@ GPT2 = {
     "summary_first_dropout": 0.1, "summary_proj_to_labels": True, "summary_activation": None,
 }  # fmt: skip
 NEOX = SIZES | {
-    "architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox", "hidden_act": "gelu", "rotary_pct": 0.25,
-    "rotary_emb_base": 10000, "max_position_embeddings": 64, "layer_norm_eps": 1e-5, "use_parallel_residual": True,
-    "tie_word_embeddings": False, "torch_dtype": "float16", "transformers_version": "4.24.0",
-}  # fmt: skip
+    "architectures": ["GPTNeoXForCausalLM"],
+    "model_type": "gpt_neox",
+    "hidden_act": "gelu",
+    "rotary_pct": 0.25,
+    "rotary_emb_base": 10000,
+    "max_position_embeddings": 64,
+    "layer_norm_eps": 1e-5,
+    "use_parallel_residual": True,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float16",
+    "transformers_version": "4.24.0",
+}
 BERT = SIZES | {
-    "architectures": ["BertForMaskedLM"], "model_type": "bert", "attention_probs_dropout_prob": 0.0,
-    "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "layer_norm_eps": 1e-12, "max_position_embeddings": 64,
-    "pad_token_id": 0, "type_vocab_size": 2,
-}  # fmt: skip
+    "architectures": ["BertForMaskedLM"],
+    "model_type": "bert",
+    "attention_probs_dropout_prob": 0.0,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "type_vocab_size": 2,
+}
 VIT = WITHOUT_TOKENS | {
-    "architectures": ["ViTForImageClassification"], "model_type": "vit", "attention_probs_dropout_prob": 0.0,
-    "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "image_size": 32, "patch_size": 8, "num_channels": 3,
-    "layer_norm_eps": 1e-12, "qkv_bias": True, "encoder_stride": 16, "id2label": {"0": "a", "1": "b", "2": "c"},
+    "architectures": ["ViTForImageClassification"],
+    "model_type": "vit",
+    "attention_probs_dropout_prob": 0.0,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0,
+    "image_size": 32,
+    "patch_size": 8,
+    "num_channels": 3,
+    "layer_norm_eps": 1e-12,
+    "qkv_bias": True,
+    "encoder_stride": 16,
+    "id2label": {"0": "a", "1": "b", "2": "c"},
     "label2id": {"a": 0, "b": 1, "c": 2},
-}  # fmt: skip
+}
 WRITTEN_BY_4: dict[str, Any] = {
     "return_dict": True, "output_hidden_states": False, "output_attentions": False, "torchscript": False,
     "torch_dtype": None, "use_bfloat16": False, "tf_legacy_loss": False, "pruned_heads": {},
@@ -72,8 +108,7 @@ PUBLIC: dict[str, dict[str, Any]] = {
     "of unsloth": LLAMA
     | {"unsloth_version": "2024.9", "unsloth_fixed": True, "pad_token_id": 95, "padding_side": "left"},
     "with custom code beside": LLAMA | {"auto_map": {"AutoModelForCausalLM": "modeling_flash.LlamaForCausalLM"}},
-    "of old attention options": LLAMA
-    | {"_flash_attn_2_enabled": True, "_attn_implementation": "sdpa"},
+    "of old attention options": LLAMA | {"_flash_attn_2_enabled": True, "_attn_implementation": "sdpa"},
     "of version 5": LLAMA | {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}, "dtype": "bfloat16"},
     "Qwen2-VL's text, by itself": QWEN2 | {"image_token_id": 90, "video_token_id": 91, "vision_start_token_id": 92},
     "R1 distilled": QWEN2 | {"use_mrope": False, "_commit_hash": "0", "rope_theta": 10000},
@@ -86,16 +121,21 @@ PUBLIC: dict[str, dict[str, Any]] = {
     "polyglot": NEOX | {"num_steps": "global_step320000", "rotary_pct": 0.5, "pad_token_id": 2},
     "dolly": NEOX | {"custom_pipelines": {"text-generation": {"impl": "x.P", "pt": "AutoModelForCausalLM"}}},
     "RedPajama": NEOX | {"rotary_pct": 1.0, "use_parallel_residual": False},
-    "bert-base-chinese": BERT | {
-        "directionality": "bidi", "pooler_fc_size": 768, "pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3,
-        "pooler_size_per_head": 128, "pooler_type": "first_token_transform",
+    "bert-base-chinese": BERT
+    | {
+        "directionality": "bidi",
+        "pooler_fc_size": 768,
+        "pooler_num_attention_heads": 12,
+        "pooler_num_fc_layers": 3,
+        "pooler_size_per_head": 128,
+        "pooler_type": "first_token_transform",
     },
     "bert-base-uncased": BERT | {"gradient_checkpointing": False, "position_embedding_type": "absolute"},
     "a fine-tuned BERT": BERT | {"finetuning_task": "tnews", "output_past": True, "classifier_dropout": None},
     "vit-base": VIT | {"pooler_act": "tanh", "pooler_output_size": 64, "problem_type": "single_label_classification"},
     "vit of labels counted": {key: value for key, value in VIT.items() if "label" not in key} | {"num_labels": 3},
     **{f"all of {name}": config | WRITTEN_BY_4 for name, config in EVERY.items()},
-}  # fmt: skip
+}
 
 MATTERS: dict[str, tuple[dict[str, Any], str]] = {
     "attention dropout": (LLAMA | {"attention_dropout": 0.1}, "attention_dropout=0.1"),

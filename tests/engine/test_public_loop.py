@@ -51,10 +51,7 @@ def settings(config: Architecture, criterion: Criterion) -> tuple[Case, Criterio
     return Case(config, sequences=16, micro_batches=MICRO_BATCHES, checkpoint=1, overlap=EAGER), criterion
 
 
-CASES = {
-    **{name: settings(FAMILIES[name], smoothed) for name in ("gpt", "llama")},
-    "unet": settings(GUIDED, absolute),
-}
+CASES = {**{name: settings(FAMILIES[name], smoothed) for name in ("gpt", "llama")}, "unet": settings(GUIDED, absolute)}
 
 
 def readme_loop() -> str:

@@ -12,9 +12,11 @@ from engine.published import numbers, select
 from engine.validation.held_out import published_series
 
 BLOCK = {
-    "where": "Table IV", "system": "Frontier", "metrics": {"hfu": "%", "time_s": {"unit": "s", "origin": "implied"}},
+    "where": "Table IV",
+    "system": "Frontier",
+    "metrics": {"hfu": "%", "time_s": {"unit": "s", "origin": "implied"}},
     "rows": [{"model": "gpt-5b", "devices": 512, "hfu": [40, 41.5], "time_s": 17}],
-}  # fmt: skip
+}
 
 
 def written(folder: Path, *blocks: object) -> Path:
@@ -70,6 +72,8 @@ def test_the_networks_of_the_papers_are_those_of_the_catalogue() -> None:
 def test_validation_s_series_are_the_implied_times_of_our_own_systems() -> None:
     every = [(one.source.split(":")[0], one.system, sum(map(len, one.batch_s.values()))) for one in published_series()]
     assert every == [
-        ("axonn-sc24 Table III", "frontier", 7), ("axonn-sc24 Table III", "perlmutter", 4),
-        ("axonn-sc24 Table III", "alps", 4), ("par4d Table III", "perlmutter", 5),
-    ]  # fmt: skip
+        ("axonn-sc24 Table III", "frontier", 7),
+        ("axonn-sc24 Table III", "perlmutter", 4),
+        ("axonn-sc24 Table III", "alps", 4),
+        ("par4d Table III", "perlmutter", 5),
+    ]

@@ -123,9 +123,14 @@ def test_a_result_tells_how_each_axis_summed() -> None:
 
 def test_fp16_is_summed_in_fp32_or_itself_and_steps_no_bucket_early() -> None:
     config = TrainConfig(
-        model=ModelChoice(model="gpt-test"), grid=Grid(data=2), batch=Batch(2), data="synthetic", precision="fp16",
-        overlap=Overlap(data=True), optim=OptimConfig(clip=0.0),
-    )  # fmt: skip
+        model=ModelChoice(model="gpt-test"),
+        grid=Grid(data=2),
+        batch=Batch(2),
+        data="synthetic",
+        precision="fp16",
+        overlap=Overlap(data=True),
+        optim=OptimConfig(clip=0.0),
+    )
     (notice,) = notices(checked(config, 2))
     assert notice.endswith("waits for all of them: in fp16 a step is skipped where any gradient overflows.")
     assert checked(config, 2).as_options()["reduce_dtype"] == {"z": "fp16", "data": "fp32"}

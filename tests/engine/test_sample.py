@@ -150,7 +150,7 @@ def test_the_command_makes_one_sheet_on_one_rank_or_several_and_records_it(train
     told = result.images.trained_steps, result.images.sampler, result.images.steps, result.images.images
     assert told == (2, "ddim", 2, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("alone.json", "alone.png", "other.PNG", "other.json", "shared.json", "shared.png"),
+        *("alone.json", "alone.png", "other.PNG", "other.json", "shared.json", "shared.png")
     ]
 
 

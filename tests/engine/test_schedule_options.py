@@ -33,9 +33,16 @@ def config_of(grid: Grid, pipeline: PipelineOptions, **options: str) -> TrainCon
     model = ModelChoice(layers=4, hidden=16, heads=2, vocab=16, seq=4)
     batch = Batch(4 * grid.batch_split, 1)
     return TrainConfig(
-        model=model, grid=grid, batch=batch, data="synthetic", device="cpu", precision="fp64", pipeline=pipeline,
-        out=Path("unwritten.json"), **options,
-    )  # fmt: skip
+        model=model,
+        grid=grid,
+        batch=batch,
+        data="synthetic",
+        device="cpu",
+        precision="fp64",
+        pipeline=pipeline,
+        out=Path("unwritten.json"),
+        **options,
+    )
 
 
 def loss_after_a_step(config: TrainConfig) -> float:

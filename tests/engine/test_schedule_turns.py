@@ -121,9 +121,7 @@ def test_a_wait_is_no_part_of_a_task(run: tuple[ScheduleSide, ...]) -> None:
         assert all(idle_s + work_s <= step_s for step_s, idle_s, work_s in steps)
 
 
-def test_the_timeline_has_every_task_of_a_step_of_each_stage_one_after_the_other(
-    run: tuple[ScheduleSide, ...],
-) -> None:
+def test_the_timeline_has_every_task_of_a_step_of_each_stage_one_after_the_other(run: tuple[ScheduleSide, ...]) -> None:
     for one in run:
         letters = "FBW" if one.name in ("zero-bubble", "message-driven-zb") else "FB"
         wanted = {f"{letter}{number}" for letter in letters for number in range(PASSES)}
@@ -168,8 +166,13 @@ def test_the_simulation_takes_each_stages_own_times_and_the_rest_of_a_step() -> 
 def test_all_that_can_be_are_compared_and_what_cant_is_said() -> None:
     run, left_out = asked(grid=Grid(pipe=3), device_memory=1e9)
     assert [str(choice) for choice in run.choices] == [
-        "1f1b", "gpipe", "zero-bubble", "message-driven", "message-driven-zb", "message-driven-zb, limit 4, cap 4"
-    ]  # fmt: skip
+        "1f1b",
+        "gpipe",
+        "zero-bubble",
+        "message-driven",
+        "message-driven-zb",
+        "message-driven-zb, limit 4, cap 4",
+    ]
     assert run.auto == run.choices[-1]
     (said,) = left_out
     assert said.startswith("interleaved is left out. ")

@@ -45,8 +45,7 @@ def test_without_overlap_every_collective_is_waited_for_where_it_is_issued() -> 
 
 
 @pytest.mark.parametrize(
-    ("flag", "kind", "axis"),
-    [("oar", "all_reduce", "x"), ("ors", "reduce_scatter", "z"), ("oag", "all_gather", "z")],
+    ("flag", "kind", "axis"), [("oar", "all_reduce", "x"), ("ors", "reduce_scatter", "z"), ("oag", "all_gather", "z")]
 )
 def test_each_flag_puts_products_between_issue_and_wait(flag: str, kind: str, axis: str) -> None:
     def products_in_flight(overlap: str) -> int:

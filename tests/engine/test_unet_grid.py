@@ -25,9 +25,16 @@ from engine.overlap.flags import ALL, Overlap
 # groups of one, in which the biases before a norm change nothing.
 GUIDED = UNetConfig("guided", 96, (1, 2), 1, (2,), head_channels=8, image=4, last_std=0.02)
 IMPROVED = replace(
-    GUIDED, name="improved", resampling="convolution", level_heads=24, channels_out=6, schedule="cosine",
-    diffusion_steps=4000, rescales_steps=True, dropout=0.3,
-)  # fmt: skip
+    GUIDED,
+    name="improved",
+    resampling="convolution",
+    level_heads=24,
+    channels_out=6,
+    schedule="cosine",
+    diffusion_steps=4000,
+    rescales_steps=True,
+    dropout=0.3,
+)
 PLAIN = Case(GUIDED, overlap=Overlap())
 EVERYTHING = Case(GUIDED, sequences=16, micro_batches=2, checkpoint=1, overlap=EAGER)
 CASES = {
@@ -95,13 +102,18 @@ RESAMPLING = replace(IMPROVED, attention=(), image=2)
 @pytest.mark.parametrize(
     ("model", "grid", "turn"),
     [
-        pytest.param(model, grid, turn, marks=() if model is TINY and turn == 0 else pytest.mark.weekly,
-                     id=f"{model.name}-{grid_id(grid)}-{turn}")
+        pytest.param(
+            model,
+            grid,
+            turn,
+            marks=() if model is TINY and turn == 0 else pytest.mark.weekly,
+            id=f"{model.name}-{grid_id(grid)}-{turn}",
+        )
         for model, grids in ((TINY, ONE_AXIS), (RESAMPLING, [Grid(x=2), Grid(y=3)]))
         for grid in grids
         for turn in range(OFTEN)
     ],
-)  # fmt: skip
+)
 def test_one_wrong_collective_breaks_parity(model: UNetConfig, grid: Grid, turn: int) -> None:
     case, right = Case(model, sequences=4, steps=1, overlap=ALL), Wrong()
     assert right.error(case, grid) < TOLERANCE

@@ -46,9 +46,16 @@ def test_losses_of_real_tiles_fall_and_equal_one_ranks(tiles: Path) -> None:
 
     def config(grid: Grid) -> TrainConfig:
         return TrainConfig(
-            model=ModelChoice(model="unet-tiny"), grid=grid, batch=Batch(16), data=str(tiles), precision="fp64",
-            out=tiles.parent / "result.json", iterations=steps, warmup=0, optim=OptimConfig(learning_rate=1e-3),
-        )  # fmt: skip
+            model=ModelChoice(model="unet-tiny"),
+            grid=grid,
+            batch=Batch(16),
+            data=str(tiles),
+            precision="fp64",
+            out=tiles.parent / "result.json",
+            iterations=steps,
+            warmup=0,
+            optim=OptimConfig(learning_rate=1e-3),
+        )
 
     grids = Grid(), Grid(1, 2, 2, 1)
     losses = [run_processes(grid, _losses, config(grid))[0] for grid in grids]

@@ -185,10 +185,7 @@ def test_of_several_orders_the_one_whose_first_grids_lose_the_least_has_proved_b
     jobs = [JobRows(name=name, system="a", source="", model="m", sequences=1, grids=(), orders=orders) for name in "ab"]
     assert [
         (proof.name, proof.lost, proof.right, proof.jobs) for proof in judge_orders(job.orders for job in jobs)
-    ] == [
-        ("equations", pytest.approx(0), 2, 2),
-        ("simulated", pytest.approx(0.2), 0, 2),
-    ]
+    ] == [("equations", pytest.approx(0), 2, 2), ("simulated", pytest.approx(0.2), 0, 2)]
 
 
 def test_a_plan_takes_the_equations_word_where_simulated_times_are_too_close_to_tell() -> None:

@@ -29,9 +29,16 @@ def test_a_job_has_the_errors_of_its_parts_with_their_range_and_pipelines_have_a
 
 def test_a_fitted_row_outside_of_its_interval_is_told() -> None:
     known: dict[str, Any] = {
-        "source": "a paper", "system": "alps", "sequences": 8, "measured_s": 1.0, "grid": "1x1x1x8", "micro_batch": 1,
-        "compute_s": 1.0, "exposed_s": {}, "baseline_s": 1.0,
-    }  # fmt: skip
+        "source": "a paper",
+        "system": "alps",
+        "sequences": 8,
+        "measured_s": 1.0,
+        "grid": "1x1x1x8",
+        "micro_batch": 1,
+        "compute_s": 1.0,
+        "exposed_s": {},
+        "baseline_s": 1.0,
+    }
     near = PublishedRow(model="near", devices=8, predicted_s=1.0, low_s=0.9, high_s=1.1, fitted=False, **known)
     far = PublishedRow(model="far", devices=6144, predicted_s=1.6, low_s=1.2, high_s=2.0, fitted=True, **known)
     told = "alps, fitted rows that lie outside of their own intervals: far on 6,144, +60.0%."

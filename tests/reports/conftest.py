@@ -157,12 +157,18 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = HOSTILES
     results = [
         train(
-            name=name, system=name, partition=name, variant=name, other=name, ranks=512 * 2**n, job=n,
+            name=name,
+            system=name,
+            partition=name,
+            variant=name,
+            other=name,
+            ranks=512 * 2**n,
+            job=n,
             environment={"hosts": (name,), "launcher": name, "versions": {name: name}, "git_commit": name},
             energy=energy({"node": 9e5, "device": 1e-3}, why=name, scope=name, source=name),
         )
         for n, name in enumerate(names)
-    ]  # fmt: skip
+    ]
     results += [train(name=name, failure=name, job=50 + n) for n, name in enumerate(names)]
     results += [train(name=name, study=name, job=100 + n) for n, name in enumerate(names)]
     results += [run.model_copy(update={"labels": run.labels | {"system": HOSTILE}}) for run in validation()]

@@ -16,9 +16,7 @@ from engine.result.schema import Result
 from engine.result.step import MachineUsage
 
 STEPS = 3
-SHARED = MachineUsage(
-    ranks=8, threads_per_rank=1, cores=2, processor_s=1.9, link_bytes=60e6, link_bytes_per_s=125e6,
-)  # fmt: skip
+SHARED = MachineUsage(ranks=8, threads_per_rank=1, cores=2, processor_s=1.9, link_bytes=60e6, link_bytes_per_s=125e6)
 OWN_CORES = SHARED.model_copy(update={"ranks": 2, "processor_s": 1.9})
 
 
@@ -53,10 +51,16 @@ def ablation(
 
 
 def in_turns(
-    overlaps: Sequence[str], times: Sequence[Sequence[Sequence[float]]], steps: Sequence[Step | None] = (), *,
-    machine: MachineUsage | None = None, grid: str = "2x2x2x1", failure: str | None = None, hosts: int = 4,
+    overlaps: Sequence[str],
+    times: Sequence[Sequence[Sequence[float]]],
+    steps: Sequence[Step | None] = (),
+    *,
+    machine: MachineUsage | None = None,
+    grid: str = "2x2x2x1",
+    failure: str | None = None,
+    hosts: int = 4,
     **shape: Any,
-) -> Result:  # fmt: skip
+) -> Result:
     """One job. times: seconds of each step by variant and round; steps: what ran when in each, where it is told."""
     known = {"partition": "cpu", "dtype": "fp32", "sequences": 16, "study": "overlap_ablation", "system": "vcluster"}
     known |= {"model": "gpt-local-4", "environment": {"hosts": tuple(f"n{n}" for n in range(hosts))}} | shape
@@ -82,10 +86,13 @@ def _variant(
 ) -> OverlapSide:
     time_s = mean(seconds for one in rounds for seconds in one)
     return OverlapSide(
-        name=overlap, rounds_s=tuple(map(tuple, rounds)), time_per_iteration_s=time_s,
-        breakdown=step.breakdown(time_s, machine) if step else None, **(step.memory if step else {}),
+        name=overlap,
+        rounds_s=tuple(map(tuple, rounds)),
+        time_per_iteration_s=time_s,
+        breakdown=step.breakdown(time_s, machine) if step else None,
+        **(step.memory if step else {}),
         timeline=step.timeline(time_s) if step and (overlap == "none" or overlap.count(",") > 2) else None,
-    )  # fmt: skip
+    )
 
 
 def _compared(variant: OverlapSide, none: OverlapSide) -> OverlapSide:

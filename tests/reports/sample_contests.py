@@ -35,13 +35,7 @@ def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, sprea
         wall = tuple(tuple(step_s * scale * noise.gauss(1.0, spread) for _ in range(2)) for _ in range(rounds))
         taken = MEMORY.get(peer, 650) if scale == 1.0 else 600
         norms = (1.8, 0.9, 0.8)
-        return PeerSide(
-            losses=tuple(losses),
-            gradient_norms=norms,
-            rounds_s=wall,
-            cpu_s=wall,
-            peak_bytes=taken * 2**20,
-        )
+        return PeerSide(losses=tuple(losses), gradient_norms=norms, rounds_s=wall, cpu_s=wall, peak_bytes=taken * 2**20)
 
     def job() -> Job:
         here, losses = noise.gauss(1.0, spread / 2), (8.31, 8.02, 7.77)
@@ -74,15 +68,20 @@ def contests(names: Sequence[str] = tuple(RATIOS), *, system: str = "local", ser
         device=device,  # type: ignore[arg-type]
         dtype=dtype,
         case={
-            "model": {"name": model, "sequence": 128}, "sequences": 8, "threads": 1, "checkpoint_activations": False,
-            "warmup": 3, "steps": 2, "overlap": {"oar": True, "ors": True, "oag": True, "cache": "auto", "data": True},
+            "model": {"name": model, "sequence": 128},
+            "sequences": 8,
+            "threads": 1,
+            "checkpoint_activations": False,
+            "warmup": 3,
+            "steps": 2,
+            "overlap": {"oar": True, "ors": True, "oag": True, "cache": "auto", "data": True},
         },
         work=Work(tokens=1024, model_flops=2 * 10**10, hardware_flops=2 * 10**10),
         peaks=peaks,
         contests=tuple(asked),
         comparisons=tuple(found),
         provenance=provenance(job, **({"devices": ("AMD EPYC",)} | (environment or {}))),
-    )  # fmt: skip
+    )
 
 
 def one_device(model: str = "gpt-local-1", *, missing: bool = False, **known: Any) -> PeersResult:

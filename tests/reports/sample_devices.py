@@ -15,9 +15,16 @@ def _config(partition: str, threads: int) -> dict[str, object]:
 
 
 def memory(
-    *, system: str = "frontier", partition: str = "gpu", triad: float = 1.31e12, job: int = 0, ranks: int = 1,
-    threads: int = 1, array_bytes: int = 2**30, cache_bytes: int | None = 8 * 2**20,
-) -> Result:  # fmt: skip
+    *,
+    system: str = "frontier",
+    partition: str = "gpu",
+    triad: float = 1.31e12,
+    job: int = 0,
+    ranks: int = 1,
+    threads: int = 1,
+    array_bytes: int = 2**30,
+    cache_bytes: int | None = 8 * 2**20,
+) -> Result:
     """Four kernels, of which the triad reaches so many bytes/s."""
     kernels = [
         StreamKernel(name=name, arrays=count, best_bytes_per_s=best, median_bytes_per_s=0.97 * best)  # type: ignore[arg-type]
@@ -26,15 +33,26 @@ def memory(
     ]
     stream = Stream(array_bytes=array_bytes, cache_bytes=cache_bytes, repeats=10, kernels=tuple(kernels))
     return Result(
-        kind="memory", status="ok", labels={"study": "peak", "system": system, "partition": partition},
-        config=_config(partition, threads), ranks=ranks, dtype="fp64", stream=stream, provenance=provenance(job),
-    )  # fmt: skip
+        kind="memory",
+        status="ok",
+        labels={"study": "peak", "system": system, "partition": partition},
+        config=_config(partition, threads),
+        ranks=ranks,
+        dtype="fp64",
+        stream=stream,
+        provenance=provenance(job),
+    )
 
 
 def latency(
-    *, system: str = "frontier", partition: str = "gpu", dispatch: float = 4.2e-6, job: int = 0, ranks: int = 1,
+    *,
+    system: str = "frontier",
+    partition: str = "gpu",
+    dispatch: float = 4.2e-6,
+    job: int = 0,
+    ranks: int = 1,
     threads: int = 1,
-) -> Result:  # fmt: skip
+) -> Result:
     """Every way that the device has; a processor has one."""
     ways = [("dispatch", 100, dispatch), ("completion", 1, 5 * dispatch), ("graph", 100, 0.4 * dispatch)]
     found = [
@@ -42,30 +60,47 @@ def latency(
         for name, count, time in ways[: 1 if partition == "cpu" else 3]
     ]
     return Result(
-        kind="latency", status="ok", labels={"study": "peak", "system": system, "partition": partition},
-        config=_config(partition, threads), ranks=ranks, dtype="fp32", launches=tuple(found),
+        kind="latency",
+        status="ok",
+        labels={"study": "peak", "system": system, "partition": partition},
+        config=_config(partition, threads),
+        ranks=ranks,
+        dtype="fp32",
+        launches=tuple(found),
         provenance=provenance(job),
-    )  # fmt: skip
+    )
 
 
 def _rings(apart: int, ranks: int, groups: int, nodes: int, rate: float, size: int) -> Rings:
     """The all-reduce is a tenth faster than the other two. A quarter of the size comes after it, at half the rate."""
     times = [
         CollectiveTime(
-            kind=kind, input_bytes=length, moved_bytes=length, samples=7, calls=1, median_s=length / own,
-            low_s=0.9 * length / own, high_s=1.2 * length / own, bytes_per_s=own,
+            kind=kind,
+            input_bytes=length,
+            moved_bytes=length,
+            samples=7,
+            calls=1,
+            median_s=length / own,
+            low_s=0.9 * length / own,
+            high_s=1.2 * length / own,
+            bytes_per_s=own,
         )
         for length, share in ((size, 1.0), (size // 4, 0.5))
         for kind, faster in (("all_gather", 1.0), ("reduce_scatter", 1.0), ("all_reduce", 1.1))
         for own in [rate * share * faster]
-    ]  # fmt: skip
+    ]
     return Rings(apart=apart, ranks=ranks, groups=groups, nodes=nodes, times=tuple(times), bytes_per_s=rate)
 
 
 def links(
-    *, system: str = "frontier", partition: str = "gpu", alone: float = 21e9, nodes: int = 4, job: int = 0,
+    *,
+    system: str = "frontier",
+    partition: str = "gpu",
+    alone: float = 21e9,
+    nodes: int = 4,
+    job: int = 0,
     message_bytes: int = 10**9,
-) -> Result:  # fmt: skip
+) -> Result:
     """Two ranks a node on so many nodes, of which one alone reaches so many bytes/s; of one node nothing is between."""
     alone *= 1 + 0.02 * job
     within = (_rings(1, 2, nodes, 1, 5 * alone, message_bytes),)
@@ -81,25 +116,46 @@ def links(
         nodes=nodes, devices_per_node=2, message_bytes=message_bytes, within=within, **(between if nodes > 1 else {})
     )
     return Result(
-        kind="collectives", status="ok", labels={"study": "bandwidth", "system": system, "partition": partition},
-        config=_config(partition, 1), ranks=2 * nodes, dtype="fp32", links=found, provenance=provenance(job),
-    )  # fmt: skip
+        kind="collectives",
+        status="ok",
+        labels={"study": "bandwidth", "system": system, "partition": partition},
+        config=_config(partition, 1),
+        ranks=2 * nodes,
+        dtype="fp32",
+        links=found,
+        provenance=provenance(job),
+    )
 
 
 def transfers(*, system: str = "frontier", partition: str = "cpu", message: float = 2e-5, job: int = 0) -> Result:
     """Two nodes of two ranks. A message of 1 KiB takes gloo so long within a node, and half of that other back ends."""
     found = [
         Transfer(
-            operation=operation, backend=backend, nodes=nodes, ranks=ranks, num_bytes=size, samples=7, calls=100,
-            median_s=time, low_s=0.9 * time, high_s=1.2 * time, average_s=time,
+            operation=operation,
+            backend=backend,
+            nodes=nodes,
+            ranks=ranks,
+            num_bytes=size,
+            samples=7,
+            calls=100,
+            median_s=time,
+            low_s=0.9 * time,
+            high_s=1.2 * time,
+            average_s=time,
         )
         for size in (1 << 10, 1 << 14, 1 << 18)
         for nodes in (1, 2)
         for operation, ranks in (("message", 2), ("all_reduce", 2 * nodes))
         for backend in ("gloo", "memory", "mpi")[::nodes]
         for time in [message * (1 + job) * (size / 1024) ** 0.5 * nodes * ranks / (2 if backend == "gloo" else 4)]
-    ]  # fmt: skip
+    ]
     return Result(
-        kind="p2p", status="ok", labels={"study": "peak", "system": system, "partition": partition},
-        config=_config(partition, 1), ranks=4, dtype="fp32", transfers=tuple(found), provenance=provenance(job),
-    )  # fmt: skip
+        kind="p2p",
+        status="ok",
+        labels={"study": "peak", "system": system, "partition": partition},
+        config=_config(partition, 1),
+        ranks=4,
+        dtype="fp32",
+        transfers=tuple(found),
+        provenance=provenance(job),
+    )

@@ -31,9 +31,14 @@ OLD, NEW = {"versions": {"torch": "2.9.0"}}, {"versions": {"torch": "2.10.0"}}
 
 
 def case(
-    name: str, figures: Mapping[str, tuple[float, str]], record: Mapping[str, Any], *, system: str = "frontier",
-    failure: str = "", words: Sequence[str] = ("-m", "engine", "train", "--model", "gpt-5b"),
-) -> dict[str, Any]:  # fmt: skip
+    name: str,
+    figures: Mapping[str, tuple[float, str]],
+    record: Mapping[str, Any],
+    *,
+    system: str = "frontier",
+    failure: str = "",
+    words: Sequence[str] = ("-m", "engine", "train", "--model", "gpt-5b"),
+) -> dict[str, Any]:
     """A test case: what it measured, as (value, unit) by name, and its result. failure: it failed, for that reason."""
     return {
         "name": name, "display_name": name, "system": system, "partition": "gpu", "environ": "engine",
@@ -55,9 +60,13 @@ def session(
     """
     cases = list(cases)
     info = {
-        "data_version": "4.2", "version": "4.10.4", "hostname": "login1", "uuid": str(uuid.uuid4()),
-        "time_start_unix": began.timestamp(), "time_end_unix": began.timestamp() + 600,
-    }  # fmt: skip
+        "data_version": "4.2",
+        "version": "4.10.4",
+        "hostname": "login1",
+        "uuid": str(uuid.uuid4()),
+        "time_start_unix": began.timestamp(),
+        "time_end_unix": began.timestamp() + 600,
+    }
     if night is not None:
         info |= {"par4d_night": night, "par4d_chosen": write_tests(chosen or [one["display_name"] for one in cases])}
     return {"session_info": info, "runs": [{"run_index": 0, "testcases": cases}], "restored_cases": []}
@@ -92,9 +101,14 @@ def timed(seconds: float, number: int, environment: Mapping[str, Any]) -> tuple[
 
 
 def slowed(
-    count: int = NIGHTS, *, since: int = SLOWER_FROM, by: float = SLOWER_BY, jobs: int = 1, system: str = "frontier",
+    count: int = NIGHTS,
+    *,
+    since: int = SLOWER_FROM,
+    by: float = SLOWER_BY,
+    jobs: int = 1,
+    system: str = "frontier",
     names: Sequence[str] = (STEADY, SLOWED),
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """Nights of two tests with noise of half a per cent: the second is slower from a night on, with another torch."""
     noise = random.Random(7)
     made = []

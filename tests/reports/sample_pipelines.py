@@ -24,9 +24,18 @@ REST_S = 0.008
 
 
 def pipeline(
-    *, jobs: int = 1, rounds: int = 6, grid: str = "1x1x1x1p4", schedules: Sequence[str] = SCHEDULES, job: int = 0,
-    slow_stage: int | None = None, delays_s: float = 0.0, drawn: bool = True, failure: str | None = None, **shape: Any,
-) -> list[Result]:  # fmt: skip
+    *,
+    jobs: int = 1,
+    rounds: int = 6,
+    grid: str = "1x1x1x1p4",
+    schedules: Sequence[str] = SCHEDULES,
+    job: int = 0,
+    slow_stage: int | None = None,
+    delays_s: float = 0.0,
+    drawn: bool = True,
+    failure: str | None = None,
+    **shape: Any,
+) -> list[Result]:
     """So many jobs of one setting."""
     known = {"partition": "cpu", "dtype": "fp32", "sequences": PASSES, "study": "pipeline", "system": "vcluster"}
     known |= {"model": "gpt-vcluster-deep"} | shape
@@ -89,11 +98,16 @@ def _turns(
     )
     times = [step_s * some for some in noise]
     return ScheduleSide(
-        name=name, rounds_s=tuple((time_s,) for time_s in times), time_per_iteration_s=fmean(times),
+        name=name,
+        rounds_s=tuple((time_s,) for time_s in times),
+        time_per_iteration_s=fmean(times),
         idle_share=fmean(one.idle_share for one in made),
         simulated_idle_share=fmean(one.simulated_idle_share for one in made),
-        auto=name == "zero-bubble", simulated_s=quiet_s, stages=made, drawn_s=step_s if drawn else None,
-    )  # fmt: skip
+        auto=name == "zero-bubble",
+        simulated_s=quiet_s,
+        stages=made,
+        drawn_s=step_s if drawn else None,
+    )
 
 
 def _compared(one: ScheduleSide, base: ScheduleSide) -> ScheduleSide:

@@ -28,8 +28,14 @@ from engine.validation.document import (
 GRIDS = ("1x1x128x64", "2x1x128x32", "2x1x64x64", "4x2x32x32", "8x4x32x8")
 SOURCE = "axonn-sc24 Table III: flops over the sustained flop/s"
 PUBLISHED = {512: ("gpt-5b", 17.9), 1024: ("gpt-10b", 19.0), 2048: ("gpt-20b", 19.3), 8192: ("gpt-80b", 18.5)}
-SMALL = tuple(f"{x}x{y}x{z}x{data}" for x in (1, 2, 4, 8) for y in (1, 2, 4, 8) for z in (1, 2, 4, 8)
-              for data in (1, 2, 4, 8) if x * y * z * data == 8)  # fmt: skip
+SMALL = tuple(
+    f"{x}x{y}x{z}x{data}"
+    for x in (1, 2, 4, 8)
+    for y in (1, 2, 4, 8)
+    for z in (1, 2, 4, 8)
+    for data in (1, 2, 4, 8)
+    if x * y * z * data == 8
+)
 
 
 def grids_of(devices: int) -> list[str]:
@@ -72,19 +78,34 @@ def _row(place: int, grid: str, time_s: float, simulated: bool, drawn: bool) -> 
     if simulated:
         took = time_s + 0.2 * place
         told = {
-            "time_s": took, "interval_s": (took / 1.25, took * 1.25), "compute_s": took - sum(seconds.values()),
-            "hidden_s": 2.0, "exposed_s": seconds, "hfu": 0.47, "mfu": 0.35, "days": took, "device_hours": 2e5 * took,
-            "exact": drawn, "timeline": simulate("oar,ors,oag").timeline(took) if drawn else None,
-        }  # fmt: skip
+            "time_s": took,
+            "interval_s": (took / 1.25, took * 1.25),
+            "compute_s": took - sum(seconds.values()),
+            "hidden_s": 2.0,
+            "exposed_s": seconds,
+            "hfu": 0.47,
+            "mfu": 0.35,
+            "days": took,
+            "device_hours": 2e5 * took,
+            "exact": drawn,
+            "timeline": simulate("oar,ors,oag").timeline(took) if drawn else None,
+        }
     return Row(
-        place=place, grid=grid, micro_batch=2, equations_s=3 * sum(seconds.values()),
-        as_run_s=5 * sum(seconds.values()), costs=tuple(costs), bytes_per_s=dict.fromkeys(Axis, 1e11),
-        memory=PlannedMemory(parts={"state": 16e9, "activations": 4e9}, total=20e9, of_device=20 / 64), **told,
-    )  # fmt: skip
+        place=place,
+        grid=grid,
+        micro_batch=2,
+        equations_s=3 * sum(seconds.values()),
+        as_run_s=5 * sum(seconds.values()),
+        costs=tuple(costs),
+        bytes_per_s=dict.fromkeys(Axis, 1e11),
+        memory=PlannedMemory(parts={"state": 16e9, "activations": 4e9}, total=20e9, of_device=20 / 64),
+        **told,
+    )
 
 
-def published(system: str = "frontier", *, off: float = 0.04, baseline_off: float = 0.12, **changes: Any
-              ) -> tuple[PublishedRow, ...]:  # fmt: skip
+def published(
+    system: str = "frontier", *, off: float = 0.04, baseline_off: float = 0.12, **changes: Any
+) -> tuple[PublishedRow, ...]:
     """Rows of a series, the first and the last fitted. off, baseline_off: error of the others."""
     rows = []
     for place, (devices, (model, seconds)) in enumerate(PUBLISHED.items()):
@@ -108,8 +129,11 @@ def measured(name: str = "wide", system: str = "vcluster", grids: Sequence[str] 
     equations = {grid: took / 2 * noise.uniform(0.6, 1.4) for grid, took in seconds.items()}
     agnostic = {grid: noise.uniform(0.1, 1.0) for grid in seconds}
     costs: dict[OrderName, dict[str, float]] = {
-        "planned": predicted, "simulated": predicted, "equations": equations, "agnostic": agnostic,
-    }  # fmt: skip
+        "planned": predicted,
+        "simulated": predicted,
+        "equations": equations,
+        "agnostic": agnostic,
+    }
     places = {
         title: {grid: float(place) for place, grid in enumerate(sorted(by, key=by.__getitem__), 1)}
         for title, by in costs.items()
@@ -124,10 +148,14 @@ def measured(name: str = "wide", system: str = "vcluster", grids: Sequence[str] 
         for place, (grid, took) in enumerate(seconds.items())
     ]  # fmt: skip
     known: dict[str, Any] = {
-        "name": name, "system": system, "source": "measured on 2026-03-02", "model": "gpt-vcluster-small",
-        "sequences": 8, "grids": tuple(rows),
+        "name": name,
+        "system": system,
+        "source": "measured on 2026-03-02",
+        "model": "gpt-vcluster-small",
+        "sequences": 8,
+        "grids": tuple(rows),
         "orders": tuple(judge_order(title, by, seconds) for title, by in places.items()),
-    }  # fmt: skip
+    }
     return JobRows(**(known | changes))
 
 
@@ -143,15 +171,27 @@ def alone(device: str = "NVIDIA H200", job: str = "gpt-5b on 1x1x1x1", **changes
     """Products of a device, every second one predicted too slow by half, and at one rate by a tenth."""
     rows = [
         ProductRow(
-            m=size, n=size, k=size, mode="NN", job=job, time_s=size * 1e-7,
-            predicted_s=size * 1e-7 * (1.5 if place % 2 else 1.0), one_rate_s=size * 1.1e-7,
+            m=size,
+            n=size,
+            k=size,
+            mode="NN",
+            job=job,
+            time_s=size * 1e-7,
+            predicted_s=size * 1e-7 * (1.5 if place % 2 else 1.0),
+            one_rate_s=size * 1.1e-7,
         )
         for place, size in enumerate((256, 1024, 4096, 8192))
-    ]  # fmt: skip
+    ]
     known: dict[str, Any] = {
-        "device": device, "source": "measured on 2026-03-02", "precision": "bf16", "rule": "second",
-        "empirical_peak": 7e14, "kernel_s": 3e-5, "fitted": {job: 0.9}, "rows": tuple(rows),
-    }  # fmt: skip
+        "device": device,
+        "source": "measured on 2026-03-02",
+        "precision": "bf16",
+        "rule": "second",
+        "empirical_peak": 7e14,
+        "kernel_s": 3e-5,
+        "fitted": {job: 0.9},
+        "rows": tuple(rows),
+    }
     return DeviceProducts(**(known | changes))
 
 

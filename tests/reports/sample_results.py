@@ -82,14 +82,24 @@ def train(
     labels = {"study": "weak_scaling", "system": "frontier", "partition": "gpu"} | labels
     config = lookup(model)
     shape = Model(
-        name=name or config.name, layers=config.layers, hidden=config.hidden, heads=config.heads,
-        vocabulary=config.vocabulary, sequence=config.sequence, parameters=config.parameters,
+        name=name or config.name,
+        layers=config.layers,
+        hidden=config.hidden,
+        heads=config.heads,
+        vocabulary=config.vocabulary,
+        sequence=config.sequence,
+        parameters=config.parameters,
         parameters_per_rank=config.parameters // ranks,
-    )  # fmt: skip
+    )
     options = {
-        "model": {"name": shape.name}, "batch": {"sequences": sequences, "micro": None}, "precision": dtype,
-        "checkpoint_activations": recompute, "iterations": 10, "warmup": 2, "out": f"job{job}/result.json",
-    }  # fmt: skip
+        "model": {"name": shape.name},
+        "batch": {"sequences": sequences, "micro": None},
+        "precision": dtype,
+        "checkpoint_activations": recompute,
+        "iterations": 10,
+        "warmup": 2,
+        "out": f"job{job}/result.json",
+    }
     if version > 1:
         pace = asdict(Pace()) | {"bucket_bytes": bucket_bytes(Grid.parse(grid).data)}
         options |= {"overlap": overlap, **pace, **(tuning or {})}
@@ -97,51 +107,77 @@ def train(
         options |= {"device": "cpu" if labels["partition"] == "cpu" else "cuda", "threads": 1}
     common: dict[str, Any] = {
         "version": version,
-        "kind": "train", "labels": labels, "config": options, "ranks": ranks, "grid": grid, "model": shape,
-        "dtype": dtype, "provenance": provenance(job, **(environment or {})),
-    }  # fmt: skip
+        "kind": "train",
+        "labels": labels,
+        "config": options,
+        "ranks": ranks,
+        "grid": grid,
+        "model": shape,
+        "dtype": dtype,
+        "provenance": provenance(job, **(environment or {})),
+    }
     if failure:
         return Result(status="failed", reason=failure, **common)
     curve = losses or tuple(math.log(config.vocabulary) - 0.25 * step**0.7 for step in range(10))
     iterations = tuple(
         Iteration(
-            index=index, time_s=time_s * noise.uniform(0.98, 1.02), loss=loss, grad_norm=1.0 / (index + 1),
-            learning_rate=3e-4, warmup=index < 2,
+            index=index,
+            time_s=time_s * noise.uniform(0.98, 1.02),
+            loss=loss,
+            grad_norm=1.0 / (index + 1),
+            learning_rate=3e-4,
+            warmup=index < 2,
         )
         for index, loss in enumerate(curve)
-    )  # fmt: skip
+    )
     hardware = hardware_flops(config, sequences, recompute=recompute) / time_s
     useful = model_flops(config, sequences) / time_s
     summary = Summary(
-        counted_iterations=len(curve) - 2, time_per_iteration_s=time_s, median_time_s=time_s,
-        tokens_per_s=sequences * config.sequence / time_s, hardware_flops_per_s=hardware, model_flops_per_s=useful,
-        peak_flops_per_device=peak, hfu=hardware / ranks / peak if peak else None,
-        mfu=useful / ranks / peak if peak else None, empirical_peak_flops_per_device=empirical,
+        counted_iterations=len(curve) - 2,
+        time_per_iteration_s=time_s,
+        median_time_s=time_s,
+        tokens_per_s=sequences * config.sequence / time_s,
+        hardware_flops_per_s=hardware,
+        model_flops_per_s=useful,
+        peak_flops_per_device=peak,
+        hfu=hardware / ranks / peak if peak else None,
+        mfu=useful / ranks / peak if peak else None,
+        empirical_peak_flops_per_device=empirical,
         empirical_peak_measured=empirical is not None,
         of_empirical=hardware / ranks / empirical if empirical else None,
-    )  # fmt: skip
+    )
     share = min(0.6, 0.06 * math.log2(max(ranks, 2)))
     sizes = dict(zip("xyz", map(int, grid.split("x")), strict=False)) | {"data": int(grid.split("x")[3])}
     collectives = tuple(
         Collective(
-            kind=kind, axis=axis, calls=calls * config.layers, bytes=calls * 2.0 * config.parameters / ranks,
+            kind=kind,
+            axis=axis,
+            calls=calls * config.layers,
+            bytes=calls * 2.0 * config.parameters / ranks,
             time_s=time_s * share / 4,
         )
         for kind, axis, calls in (
-            ("all_reduce", "x", 4), ("all_reduce", "y", 4), ("all_gather", "z", 8), ("reduce_scatter", "z", 4),
+            ("all_reduce", "x", 4),
+            ("all_reduce", "y", 4),
+            ("all_gather", "z", 8),
+            ("reduce_scatter", "z", 4),
             ("all_reduce", "data", 1),
         )
         if sizes[axis] > 1
-    )  # fmt: skip
+    )
     told = Breakdown(compute_s=time_s * (1 - share), collectives_s=time_s * share)
     peaks = tuple(int(2**30 * noise.uniform(38, 44)) for _ in range(min(ranks, 64)))
     return Result(
-        status="ok", iterations=iterations, summary=summary, collectives=collectives,
+        status="ok",
+        iterations=iterations,
+        summary=summary,
+        collectives=collectives,
         breakdown=step.breakdown(time_s) if step else told,
         memory=Memory(kind="allocated", peak_bytes_per_rank=peaks, **(step.memory if step else {})),
-        timeline=step.timeline(time_s) if step and step.drawn else None, energy=energy,
+        timeline=step.timeline(time_s) if step and step.drawn else None,
+        energy=energy,
         **common,
-    )  # fmt: skip
+    )
 
 
 def energy(
@@ -169,26 +205,42 @@ def transport(name: str | None, backend: Literal["gloo", "nccl"] = "nccl", **tol
 
 
 def strong(
-    system: str = "frontier", model: str = "gpt-80b", first: int = 128, points: int = 7, time_s: float = 1120.0,
+    system: str = "frontier",
+    model: str = "gpt-80b",
+    first: int = 128,
+    points: int = 7,
+    time_s: float = 1120.0,
     **changes: Any,
-) -> list[Result]:  # fmt: skip
+) -> list[Result]:
     """A strong-scaling series whose time falls a little less than its devices grow, two jobs a point."""
     known = {"token_budget": "2e+12", "series": "axonn-sc24", "study": "strong_scaling"} | changes
     return [
         train(
-            ranks=ranks, model=model, grid=f"8x1x8x{ranks // 64}", system=system, job=30 * power + job,
-            time_s=time_s * (first / ranks) ** 0.98 * (1 + 0.02 * job), **known,
+            ranks=ranks,
+            model=model,
+            grid=f"8x1x8x{ranks // 64}",
+            system=system,
+            job=30 * power + job,
+            time_s=time_s * (first / ranks) ** 0.98 * (1 + 0.02 * job),
+            **known,
         )
         for power in range(points)
         for ranks in [first * 2**power]
         for job in range(2)
-    ]  # fmt: skip
+    ]
 
 
 def gemm(
-    *, system: str = "frontier", partition: str = "gpu", dtype: str = "bf16", best: float = 122e12, job: int = 0,
-    ranks: int = 1, threads: int = 1, **changes: Any,
-) -> Result:  # fmt: skip
+    *,
+    system: str = "frontier",
+    partition: str = "gpu",
+    dtype: str = "bf16",
+    best: float = 122e12,
+    job: int = 0,
+    ranks: int = 1,
+    threads: int = 1,
+    **changes: Any,
+) -> Result:
     """A benchmark of matrix products that rises to `best` at 32768 and skips 65536, on so many ranks at once."""
     config = {"sizes": "1024..65536", "device": "cpu" if partition == "cpu" else "cuda", "threads": threads} | changes
     points = [
@@ -200,10 +252,17 @@ def gemm(
     in_turns = [(mode, best * of) for mode, of in (("NN", 0.97), ("NT", 0.95), ("TN", 0.36))]
     modes = [GemmPoint(size=16384, mode=mode, flops_per_s=rate, repeats=9) for mode, rate in in_turns]  # type: ignore[arg-type]
     return Result(
-        kind="gemm", status="ok", labels={"study": "peak", "system": system, "partition": partition},
-        config=config, ranks=ranks, dtype=dtype, gemm=tuple(points), gemm_modes=tuple(modes),
-        best_flops_per_s=max(point.flops_per_s or 0 for point in points), provenance=provenance(job),
-    )  # fmt: skip
+        kind="gemm",
+        status="ok",
+        labels={"study": "peak", "system": system, "partition": partition},
+        config=config,
+        ranks=ranks,
+        dtype=dtype,
+        gemm=tuple(points),
+        gemm_modes=tuple(modes),
+        best_flops_per_s=max(point.flops_per_s or 0 for point in points),
+        provenance=provenance(job),
+    )
 
 
 def series(system: str, jobs: int = 3) -> list[Result]:
@@ -214,12 +273,20 @@ def series(system: str, jobs: int = 3) -> list[Result]:
     noise = random.Random(system)
     return [
         train(
-            ranks=ranks, model=model, grid=grid, time_s=time_s * noise.uniform(0.97, 1.05), job=12 * (ranks % 97) + job,
-            sequences=sequences, dtype=dtype, recompute=system == "frontier", system=system, partition=partition,
+            ranks=ranks,
+            model=model,
+            grid=grid,
+            time_s=time_s * noise.uniform(0.97, 1.05),
+            job=12 * (ranks % 97) + job,
+            sequences=sequences,
+            dtype=dtype,
+            recompute=system == "frontier",
+            system=system,
+            partition=partition,
         )
         for ranks, (model, grid, time_s) in points.items()
         for job in range(jobs)
-    ]  # fmt: skip
+    ]
 
 
 def validation(drift: float = 1e-6) -> list[Result]:
@@ -227,9 +294,15 @@ def validation(drift: float = 1e-6) -> list[Result]:
     serial = tuple(math.log(512) - 0.9 * math.log1p(step / 4) for step in range(60))
     parallel = tuple(loss + drift * math.sin(3.0 * step) * step / 60 for step, loss in enumerate(serial))
     common: dict[str, Any] = {
-        "model": "gpt-test", "dtype": "fp32", "sequences": 16, "study": "validation", "system": "local",
-        "partition": "cpu", "time_s": 0.05, "recompute": False,
-    }  # fmt: skip
+        "model": "gpt-test",
+        "dtype": "fp32",
+        "sequences": 16,
+        "study": "validation",
+        "system": "local",
+        "partition": "cpu",
+        "time_s": 0.05,
+        "recompute": False,
+    }
     return [
         train(ranks=1, grid="1x1x1x1", losses=serial, variant="serial", job=1, **common),
         train(ranks=16, grid="2x2x2x2", losses=parallel, variant="4d", job=2, **common),
@@ -250,13 +323,21 @@ def run_report(
     """A run report as ReFrame 4.10 writes it, one test case a record."""
     cases = [
         {
-            "name": f"weak_scaling_{n}", "display_name": f"weak_scaling %n={n}", "system": "frontier",
-            "partition": "gpu", "environ": "engine", "result": result, "fail_reason": fail_reason,
+            "name": f"weak_scaling_{n}",
+            "display_name": f"weak_scaling %n={n}",
+            "system": "frontier",
+            "partition": "gpu",
+            "environ": "engine",
+            "result": result,
+            "fail_reason": fail_reason,
             "fail_phase": fail_phase if result == "fail" else None,
-            "uuid": f"abc:0:{n}", "record": record, "perfvalues": {}, "job_nodelist": [],
+            "uuid": f"abc:0:{n}",
+            "record": record,
+            "perfvalues": {},
+            "job_nodelist": [],
         }
         for n, record in enumerate(records)
-    ]  # fmt: skip
+    ]
     session = {"data_version": "4.2", "hostname": "login1", "uuid": "abc", "num_cases": len(cases)}
     return {"session_info": session, "runs": [{"run_index": 0, "testcases": cases}], "restored_cases": []}
 

@@ -34,13 +34,20 @@ def of_system(system: str, place: int, *, jobs: int = 2, every_study: bool = Tru
     counted = energy({"node": 9e5, "device": 7e5}) if place % 3 == 0 else None
     results = [
         train(
-            ranks=ranks, model=model, grid=grid, job=12 * ranks % 97 + job, sequences=SEQUENCES, energy=counted,
-            time_s=hardware_flops(lookup(model), SEQUENCES, recompute=True) / ranks
-            / (peak * noise.uniform(0.42, 0.5) * (512 / ranks) ** 0.03), **known,  # type: ignore[arg-type]
+            ranks=ranks,
+            model=model,
+            grid=grid,
+            job=12 * ranks % 97 + job,
+            sequences=SEQUENCES,
+            energy=counted,
+            time_s=hardware_flops(lookup(model), SEQUENCES, recompute=True)
+            / ranks
+            / (peak * noise.uniform(0.42, 0.5) * (512 / ranks) ** 0.03),
+            **known,  # type: ignore[arg-type]
         )
         for ranks, (model, grid, _) in list(FRONTIER.items())[: 3 if place % 4 == 3 else 5]
         for job in range(jobs)
-    ]  # fmt: skip
+    ]
     if every_study:
         results += strong(system=system, points=4, time_s=1120.0 * 150e12 / peak)
         results += [gemm(system=system, best=0.7 * peak), memory(system=system, triad=8e11), latency(system=system)]

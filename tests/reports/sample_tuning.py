@@ -34,9 +34,7 @@ GPU = torch.device("cuda")
 def timed(shape: Shape, way: GemmVariant, rates: Mapping[str, float], noise: random.Random) -> list[float]:
     """Seconds of a way by round."""
     flops = 2 * shape.m * shape.n * shape.k
-    return [
-        (flops / rates[way.mode] + way.copied(shape) / COPIED_PER_S) * noise.gauss(1.0, 0.003) for _ in range(7)
-    ]  # fmt: skip
+    return [(flops / rates[way.mode] + way.copied(shape) / COPIED_PER_S) * noise.gauss(1.0, 0.003) for _ in range(7)]
 
 
 def tuned(one: Products, dtype: str, rates: Mapping[str, float], noise: random.Random) -> tuple[TunedShape, ...]:
@@ -53,13 +51,21 @@ def tuned(one: Products, dtype: str, rates: Mapping[str, float], noise: random.R
         parts = {"own_s": PLAIN, "chosen_s": kernels, "best_s": best}
         rows = tuple(
             ModeTime(
-                role=way.role.value, column_major=way.column_major, mode=way.mode.value, own=way.own,
-                median_s=median(of), low_s=min(of), high_s=max(of), rounds=len(of), chosen=chosen(way, kernels),
-                fastest=chosen(way, best), by_round_s=tuple(of),
+                role=way.role.value,
+                column_major=way.column_major,
+                mode=way.mode.value,
+                own=way.own,
+                median_s=median(of),
+                low_s=min(of),
+                high_s=max(of),
+                rounds=len(of),
+                chosen=chosen(way, kernels),
+                fastest=chosen(way, best),
+                by_round_s=tuple(of),
                 flops_per_s=metrics.product_rate(one.shape.m, one.shape.n, one.shape.k, median(of)),
             )
             for way, of in times.items()
-        )  # fmt: skip
+        )
         found.append(
             TunedShape(
                 m=one.shape.m, n=one.shape.n, k=one.shape.k, dtype=dtype, layers=len(one.layers), layer=one.layers[0],
@@ -86,14 +92,23 @@ def tuning(
         again = tuple(shape.model_copy(update={"layer": name}) for shape in again)
     told = recorded(training, split)
     return Result(
-        kind="matmul", status="failed" if failure else "ok", reason=failure,
+        kind="matmul",
+        status="failed" if failure else "ok",
+        reason=failure,
         labels={"study": "kernel_tuning", "system": system, "partition": partition, "series": "axonn-sc24"} | labels,
-        config={"batch": {"micro": 2}, "checkpoint_activations": True, "threads": 1,
-                "device": "cpu" if partition == "cpu" else "cuda"},
-        ranks=ranks, grid=grid, model=told.model_copy(update={"name": name}) if name else told, dtype=dtype,
+        config={
+            "batch": {"micro": 2},
+            "checkpoint_activations": True,
+            "threads": 1,
+            "device": "cpu" if partition == "cpu" else "cuda",
+        },
+        ranks=ranks,
+        grid=grid,
+        model=told.model_copy(update={"name": name}) if name else told,
+        dtype=dtype,
         tuning=Tuning(time_s=4.2, timed=len(first), shapes=first, again=again if twice else ()),
         provenance=provenance(job),
-    )  # fmt: skip
+    )
 
 
 def untuned(result: Result, *, ratio: float = 0.8, job: int = 0, jobs: int = 2) -> PeersResult:
@@ -104,7 +119,11 @@ def untuned(result: Result, *, ratio: float = 0.8, job: int = 0, jobs: int = 2) 
     assert result.model is not None
     known: dict[str, Any] = {"model": {"name": f"{result.model.name}-l2", "sequence": 2048}, "sequences": 2}
     return PeersResult(
-        labels=result.labels, device="cuda", dtype=result.dtype, case=known, comparisons=(found,),
+        labels=result.labels,
+        device="cuda",
+        dtype=result.dtype,
+        case=known,
+        comparisons=(found,),
         contests=(Asked.model_validate(found.model_dump(include=set(Asked.model_fields))),),
         provenance=provenance(job),
-    )  # fmt: skip
+    )

@@ -107,8 +107,9 @@ def jobs_of(kind: str, number: int, year: int, nights: int) -> Job:
         mood = alike(nights, MOOD_ALIKE, NIGHT, np.random.default_rng([SEED, year]))
         own, part = alike(nights, 0.0, OWN, random), random.uniform(0.5, 1.2)
         return lambda night: (
-            part * mood[night] + own[night] + random.normal(0, JOB), mood[night] + random.normal(0, CANARY)
-        )  # fmt: skip
+            part * mood[night] + own[night] + random.normal(0, JOB),
+            mood[night] + random.normal(0, CANARY),
+        )
     own = alike(nights, float(kind.removeprefix("alike-")) if kind.startswith("alike-") else 0.0, NIGHT, random)
     return lambda night: (own[night] + random.normal(0, JOB), None)
 
@@ -188,8 +189,13 @@ def main() -> int:
     options.add_argument("--years", type=int, default=20)
     options.add_argument("--jobs", type=int, nargs="+", default=[1, 3], help="a night")
     options.add_argument("--trials", type=int, default=200, help="of each slowdown")
-    options.add_argument("--write", type=Path, nargs="+", metavar="DATABASE",
-                         help="take the measured noise from these results databases, and do nothing else")  # fmt: skip
+    options.add_argument(
+        "--write",
+        type=Path,
+        nargs="+",
+        metavar="DATABASE",
+        help="take the measured noise from these results databases, and do nothing else",
+    )
     options.add_argument("--first", type=int, default=40, help="nights of each of them only, as before a fault")
     given = options.parse_args()
     if given.write:

@@ -59,9 +59,12 @@ def test_one_figure_compares_many_systems_the_fastest_on_top_with_peaks_and_publ
 
 
 def test_systems_that_did_other_work_are_compared_with_their_like_or_named(tmp_path: Path) -> None:
-    results = [train(system=name, job=n, dtype=dtype) for n, (name, dtype) in enumerate(
-        [("a", "bf16"), ("b", "bf16"), ("c", "bf16"), ("g", "bf16"), ("d", "fp16"), ("e", "fp16"), ("f", "fp32")]
-    )]  # fmt: skip
+    results = [
+        train(system=name, job=n, dtype=dtype)
+        for n, (name, dtype) in enumerate(
+            [("a", "bf16"), ("b", "bf16"), ("c", "bf16"), ("g", "bf16"), ("d", "fp16"), ("e", "fp16"), ("f", "fp32")]
+        )
+    ]
     results.append(train(system="a", dtype="fp16", job=10, time_s=9.0))
     (section,) = compared(points_of(results, tmp_path))
     rows = figure_of([section]).csv

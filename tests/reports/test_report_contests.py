@@ -103,9 +103,13 @@ def test_a_contest_has_the_figures_of_its_result() -> None:
         assert row["losses"] == pytest.approx(1e-5 / 300, rel=1e-6)
         assert row["tolerance"] == pytest.approx(1e-5)
     assert told["verdict"].to_dict() == {
-        "fsdp2": "won", "fsdp2-reshard": "won", "hsdp": "won", "tensor-parallel": "lost", "ddp": "undecided",
+        "fsdp2": "won",
+        "fsdp2-reshard": "won",
+        "hsdp": "won",
+        "tensor-parallel": "lost",
+        "ddp": "undecided",
         "plain": "undecided",
-    }  # fmt: skip
+    }
 
 
 def test_the_same_contest_held_again_is_one_with_more_jobs() -> None:
@@ -222,8 +226,10 @@ def test_an_old_contest_whose_sides_had_different_transports_is_another_and_in_n
     every = [over(contests(("ddp",), job=job), name) for job, name in enumerate(("tcp", "shared memory", "tcp"))]
     results = [every[0], version_4(every[1], "memory"), version_4(every[2], "own")]
     assert sorted(zip(table(*results)["network"], table(*results)["jobs"], strict=True)) == [
-        (UNEQUAL, 3), ("shared memory", 3), ("tcp", 3),
-    ]  # fmt: skip
+        (UNEQUAL, 3),
+        ("shared memory", 3),
+        ("tcp", 3),
+    ]
     assert "of 2 contests won" in headline(results)
     assert "won" not in headline(results[2:])
     assert "won" not in headline([version_4(every[1], "")]), "nobody had counted"

@@ -163,9 +163,15 @@ def test_effects_stand_beside_the_published_range(tmp_path: Path) -> None:
 
 def test_the_page_says_how_often_intervals_hold_and_why_an_effect_is_off(tmp_path: Path) -> None:
     far = Effect(
-        name="compute", setting="gpt-320b", unit="s", predicted=19.0, published_low=13.19, published_high=13.19,
-        source="axonn-sc24 V-C", reason="it was fitted to whole batches",
-    )  # fmt: skip
+        name="compute",
+        setting="gpt-320b",
+        unit="s",
+        predicted=19.0,
+        published_low=13.19,
+        published_high=13.19,
+        source="axonn-sc24 V-C",
+        reason="it was fitted to whole batches",
+    )
     html = page([validation(effects=(far,))], tmp_path)
     assert in_order(words(html), "36 runs", "36 measured")
     assert in_order(words(html), "15.0 %", "compute", "fitted to whole batches")

@@ -62,11 +62,13 @@ def test_figures_that_a_result_carries_are_taken_from_it() -> None:
 
 def test_a_gemm_result_is_the_empirical_peak_of_its_system_partition_and_dtype_only() -> None:
     runs = framed(
-        small(), gemm(best=90e9, **LOCAL), gemm(best=80e9, job=1, **LOCAL),
+        small(),
+        gemm(best=90e9, **LOCAL),
+        gemm(best=80e9, job=1, **LOCAL),
         gemm(best=999e9, system="local", partition="cpu", dtype="fp64", job=2),
         gemm(best=999e9, system="local", partition="other", dtype="fp32", job=3),
         gemm(best=999e9, system="elsewhere", partition="cpu", dtype="fp32", job=4),
-    ).runs  # fmt: skip
+    ).runs
     assert runs["empirical"].iloc[0] == pytest.approx(90e9, rel=0.01)
     assert runs["empirical_from"].iloc[0].startswith("measured on 1 rank")
 

@@ -57,8 +57,10 @@ def test_a_person_sees_at_once_what_a_device_does_beside_others(site: Path) -> N
         assert f"{float(row['ratio']):.3f} of {row['side']}" in first
         assert f"{float(row['ratio']):.3f} ({float(row['low']):.3f} to {float(row['high']):.3f})" in text
     assert {row["side"]: row["verdict"] for row in rows[1:]} == {
-        "plain": "won", "compile": "lost", "transformers": "won"
-    }  # fmt: skip
+        "plain": "won",
+        "compile": "lost",
+        "transformers": "won",
+    }
     assert "of one device: " in visible(site / "index.html")
 
 

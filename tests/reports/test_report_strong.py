@@ -137,8 +137,8 @@ def test_published_gains_over_other_frameworks_are_listed_with_their_source(tmp_
 
 def test_long_times_and_many_tokens_are_written_as_people_say_them() -> None:
     assert [duration(value) for value in (90.0, 5400.0, 25.5 * DAY, 120 * DAY, 14 * 365.25 * DAY)] == [
-        *("90.00 s", "1.50 hours", "25.5 days", "3.94 months", "14.0 years"),
+        *("90.00 s", "1.50 hours", "25.5 days", "3.94 months", "14.0 years")
     ]
     assert [tokens(value) for value in (2e12, 3e11, 1.2e8, 512.0)] == [
-        *("2 trillion tokens", "300 billion tokens", "120 million tokens", "512 tokens"),
+        *("2 trillion tokens", "300 billion tokens", "120 million tokens", "512 tokens")
     ]

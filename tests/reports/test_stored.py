@@ -14,11 +14,14 @@ from reports.site import build
 
 STORED = Path(__file__).parent / "stored"
 CONTESTS = {
-    "ablation_3": {"none": (1.8748364453700437, None), "ors": (1.666947198915696, 0.8895781196766207),
-                   "ors,oag": (1.2319525709228143, 0.6571257462576132)},
+    "ablation_3": {
+        "none": (1.8748364453700437, None),
+        "ors": (1.666947198915696, 0.8895781196766207),
+        "ors,oag": (1.2319525709228143, 0.6571257462576132),
+    },
     "pipeline_5": {"1f1b": (0.3333371109689294, None), "zero-bubble": (0.29777403170762173, 0.8933611275889914)},
     "grids_5": {"1x1x2x1,4": (2.25, None), "1x1x1x1p2,2,zero-bubble": (1.625, 0.725)},
-}  # fmt: skip
+}
 CONTESTS["ablation_5"] = CONTESTS["ablation_3"]
 
 

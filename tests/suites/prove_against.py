@@ -101,9 +101,15 @@ def night(folder: Path, words: list[str]) -> "subprocess.CompletedProcess[str]":
     kept = {"HOME": os.environ["HOME"], "RFM_CONFIG_FILES": str(folder / "systems" / "settings.py")} | own
     command = [sys.executable, "-P", "-m", "night", "--system", "local", "--against", "HEAD", *words]
     running = subprocess.Popen(
-        command, env=kept, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, process_group=0,
-    )  # fmt: skip
+        command,
+        env=kept,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
     try:
         out, err = running.communicate(timeout=LONGEST_S)
         return subprocess.CompletedProcess(command, running.returncode, out, err)

@@ -56,8 +56,10 @@ def test_a_test_that_left_nothing_is_undecided_one_that_is_skipped_here_is_not_j
     bad = [job("bad", ratio=1.0), job("bad", failed=True, reason="it hung")]
     found = points(chosen, [good, good, skipped, *bad])
     assert [(one.name, one.outcome, one.of) for one in found] == [
-        ("good", "pass", 3), ("lost", "undecided", 3), ("bad", "fail", 3)
-    ]  # fmt: skip
+        ("good", "pass", 3),
+        ("lost", "undecided", 3),
+        ("bad", "fail", 3),
+    ]
     assert [one.reason for one in found] == ["", NOTHING_KEPT, "1 of 2 jobs failed: it hung"]
 
 

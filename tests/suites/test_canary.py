@@ -43,10 +43,19 @@ def test_it_knows_the_launchers_that_the_engine_knows_in_their_order() -> None:
 @pytest.mark.parametrize(
     "environ",
     [
-        SRUN, SRUN | PMI2, PALS, HYDRA, JSRUN, FLUX, OPEN_MPI, MVAPICH, TORCHRUN, SRUN | TORCHRUN,
+        SRUN,
+        SRUN | PMI2,
+        PALS,
+        HYDRA,
+        JSRUN,
+        FLUX,
+        OPEN_MPI,
+        MVAPICH,
+        TORCHRUN,
+        SRUN | TORCHRUN,
         OPEN_MPI | {"SLURM_LOCALID": "0", "SLURM_PROCID": "0"},
     ],
-)  # fmt: skip
+)
 def test_each_rank_times_the_gpu_that_the_engine_takes(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,10 +231,7 @@ def test_a_link_rate_that_cant_be_had_is_refused_before_anything_is_built(
     ("prepare", "expected"),
     [
         ("ip link add par4d type bridge", "a network link par4d is there that is not the cluster's"),
-        (
-            "ip link add other up type bridge && ip address add 198.18.77.9/25 dev other",
-            "198.18.77.0/25 is on other",
-        ),
+        ("ip link add other up type bridge && ip address add 198.18.77.9/25 dev other", "198.18.77.0/25 is on other"),
         ("touch /etc/slurm/slurm.conf", "a Slurm of its own"),
         ("export SLURM_CONF=/etc/theirs.conf", "SLURM_CONF=/etc/theirs.conf"),
         ("mount -n --bind /bin/false $(command -v nsenter)", "`nsenter --net="),
@@ -338,8 +335,13 @@ def test_cron_runs_a_night_by_the_line_of_its_example_and_mails_what_is_not_fine
     done = subprocess.run(
         ["/bin/sh", "-c", line.split(maxsplit=5)[5]],
         env=usual | given | {"PAR4D": str(tmp_path), "SYSTEM": "vcluster"},
-        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONG_S, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+    )
     assert "vcluster, night 20" in done.stdout, done
     assert "nothing could be judged" in done.stdout  # there are no references
     told = (tmp_path / "results" / "nights" / "vcluster" / "latest.md").read_text()

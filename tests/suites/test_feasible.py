@@ -14,9 +14,16 @@ A100, V100, MI250X = "NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-16GB", "AMD Insti
 QUEUE = {"name": "p", "scheduler": "slurm", "launcher": "srun", "time_limit": "30m"}
 DESK = {**QUEUE, "scheduler": "local", "launcher": "torchrun-one-node"}
 STUDIES = [
-    "weak_scaling", "strong_scaling", "overlap_ablation", "overlap_grids", "model_validation", "grids", "peers",
-    "single_device", "pipeline",
-]  # fmt: skip
+    "weak_scaling",
+    "strong_scaling",
+    "overlap_ablation",
+    "overlap_grids",
+    "model_validation",
+    "grids",
+    "peers",
+    "single_device",
+    "pipeline",
+]
 
 
 def said(value: Any) -> dict[str, Any]:
@@ -28,10 +35,15 @@ def machine(device: str | dict[str, Any] = A100, devices: int | None = 4, nodes:
     given = {"name": device} if isinstance(device, str) else device
     system = System.model_validate(
         {
-            "name": "planted", "title": "planted", "here": {"hostnames": ["^planted$"]}, "device": given,
-            "node": {"devices": said(devices)} if devices else {}, "partitions": [QUEUE | partition],
-        } | ({"nodes": said(nodes)} if nodes else {})
-    )  # fmt: skip
+            "name": "planted",
+            "title": "planted",
+            "here": {"hostnames": ["^planted$"]},
+            "device": given,
+            "node": {"devices": said(devices)} if devices else {},
+            "partitions": [QUEUE | partition],
+        }
+        | ({"nodes": said(nodes)} if nodes else {})
+    )
     return system, system.partitions[0]
 
 

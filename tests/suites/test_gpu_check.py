@@ -252,9 +252,13 @@ def _contest(
     jobs = [_job(ours_s * by, 1.0, bytes_of, compiled) for by in noise]
     every = [compared(COMPARISONS["plain"], [job], TOLERANCES["fp32"], 0.0) for job in jobs]
     empty = PeersResult(
-        dtype="bf16", case={}, comparisons=(), peaks=Peaks(), provenance=THERE.provenance,
+        dtype="bf16",
+        case={},
+        comparisons=(),
+        peaks=Peaks(),
+        provenance=THERE.provenance,
         work=Work(tokens=10, model_flops=500, hardware_flops=500),
-    )  # fmt: skip
+    )
     results = [empty.model_copy(update={"contests": (held,), "comparisons": (held,)}) for held in every]
     return Judge(True, {} if peak is None else {"bf16": peak}, None)._contest(results, training)
 
@@ -301,9 +305,7 @@ def test_only_where_micro_batches_add_up_may_memory_be_more_and_by_what_their_su
     parts = replace(whole, micro=2)
     wider = 2 * parts.choice.resolve().parameters
     theirs = round(parts.needs.total)
-    for of, more, status in (
-        (parts, 0.9, "pass"), (parts, 1.1, "fail"), (whole, 0.9, "fail"), (whole, 0.0, "pass")
-    ):  # fmt: skip
+    for of, more, status in ((parts, 0.9, "pass"), (parts, 1.1, "fail"), (whole, 0.9, "fail"), (whole, 0.0, "pass")):
         ours = theirs + round(more * wider)
         assert _contest(0.9, bytes_of=(ours, theirs), training=of)[1].status == status
     assert replace(parts, precision="fp32").wider_sums == pytest.approx(0)
@@ -424,16 +426,18 @@ def test_what_is_undecided_is_measured_again_until_it_is_decided_or_a_most(
 @pytest.mark.parametrize(
     ("statuses", "code"),
     [
-        (("pass", "told"), 0), (("pass", "undecided"), 2), (("pass", "not run"), 2), (("undecided", "fail"), 1),
+        (("pass", "told"), 0),
+        (("pass", "undecided"), 2),
+        (("pass", "not run"), 2),
+        (("undecided", "fail"), 1),
         (("not run", "fail"), 1),
     ],
-)  # fmt: skip
+)
 def test_the_exit_code_tells_what_failed_from_what_is_not_decided(statuses: tuple[Status, ...], code: int) -> None:
     findings = tuple(Finding(name=status, status=status) for status in statuses)
     found = GpuCheck(
-        device="cuda", device_name="it", devices=1, minutes=9, seconds=1, findings=findings,
-        provenance=THERE.provenance,
-    )  # fmt: skip
+        device="cuda", device_name="it", devices=1, minutes=9, seconds=1, findings=findings, provenance=THERE.provenance
+    )
     assert EXIT_CODES[found.status] == code
 
 

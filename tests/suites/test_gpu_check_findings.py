@@ -75,10 +75,17 @@ GOOD = Left(1, 18.5, "failed", REASON)
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"code": None}, {"code": 0}, {"code": -6}, {"seconds": 90.0}, {"status": "ok"}, {"status": "unreadable"},
-        {"reason": ""}, {"reason": "The run has not ended."}, {"reason": REASON.replace("Rank 1", "Rank 0")},
+        {"code": None},
+        {"code": 0},
+        {"code": -6},
+        {"seconds": 90.0},
+        {"status": "ok"},
+        {"status": "unreadable"},
+        {"reason": ""},
+        {"reason": "The run has not ended."},
+        {"reason": REASON.replace("Rank 1", "Rank 0")},
     ],
-)  # fmt: skip
+)
 def test_a_killed_rank_that_is_not_named_in_time_by_the_others_result_fails(wrong: dict[str, Any]) -> None:
     assert lost.judged(GOOD).status == "pass"
     assert lost.judged(GOOD._replace(**wrong)).status == "fail"
@@ -115,10 +122,13 @@ def _trace(path: Path, *, steps: int = 6, off: float = 1.0, collective: bool = T
 @pytest.mark.parametrize(
     ("given", "status"),
     [
-        ({}, "pass"), ({"off": 1.05}, "fail"), ({"off": 0.95}, "fail"), ({"collective": False}, "fail"),
+        ({}, "pass"),
+        ({"off": 1.05}, "fail"),
+        ({"off": 0.95}, "fail"),
+        ({"collective": False}, "fail"),
         ({"steps": 5}, "undecided"),
     ],
-)  # fmt: skip
+)
 def test_a_trace_that_does_not_say_what_the_run_recorded_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], status: str
 ) -> None:

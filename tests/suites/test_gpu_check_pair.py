@@ -93,10 +93,7 @@ def _faulty(pair: Pair) -> Iterator[Finding]:
     less = replace(splits.CASE, model=replace(splits.CASE.model, layers=2), checkpoint_every=0)
     with patch.multiple(splits, STEPS=2, CASE=less), patch.object(rounding, "SEEDS", range(2)):
         for channel in (*FAULTY, Exchanged, Lost):
-            with (
-                patch.object(staged, "StagedChannel", channel),
-                patch.object(splits, "GRIDS", FAULTY.get(channel)),
-            ):
+            with patch.object(staged, "StagedChannel", channel), patch.object(splits, "GRIDS", FAULTY.get(channel)):
                 for finding in (splits.splits if channel in FAULTY else messages.messages)(pair):
                     yield finding.model_copy(update={"name": f"{channel.__name__}: {finding.name}"})
     dist.barrier()  # the first has told the last of it

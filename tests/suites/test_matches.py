@@ -56,9 +56,13 @@ def our_grid(point: Point, system: systems.System) -> Grid:
     bandwidths = Bandwidths(per_node, inter=nics * inter.value, within=within.value) if inter and within else None
     bytes_ = device.memory_bytes.value if device.memory_bytes else None
     return choose_grid(
-        training, point.devices, device=case.device,
-        devices_per_node=per_node, device_memory=bytes_, bandwidths=bandwidths,
-    )  # fmt: skip
+        training,
+        point.devices,
+        device=case.device,
+        devices_per_node=per_node,
+        device_memory=bytes_,
+        bandwidths=bandwidths,
+    )
 
 
 @pytest.mark.parametrize("name", systems.names())

@@ -37,8 +37,14 @@ def nightly(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     kept = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
     return subprocess.run(
         [str(ROOT / "ci" / "nightly"), "--system", "local", "--dir", str(folder), *words],
-        env=kept, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONG_S, check=False,
-    )  # fmt: skip
+        env=kept,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+    )
 
 
 def candidate(name: str, worth: int, node_hours: float) -> NightlyTest:
@@ -58,14 +64,16 @@ def test_the_most_valuable_tests_fill_the_budget():
 def test_without_earlier_runs_a_test_costs_its_nodes_for_its_time_limit():
     described = [
         {
-            "display_name": "A %n=1", "hashcode": "1", "worth": 3,
+            "display_name": "A %n=1",
+            "hashcode": "1",
+            "worth": 3,
             "cases": [
                 {"partition": "long", "node_hours": 0.3, "skipped": ""},
                 {"partition": "short", "node_hours": 0.1, "skipped": ""},
             ],
             "fixture_jobs": [{"unique_name": "text", "node_hours": 0.1}],
         }
-    ]  # fmt: skip
+    ]
     (one,) = nightly_tests(described, History("local", ()))
     assert (one.node_hours, one.by) == (pytest.approx(0.5), "by its time limit")
     none = [{**case, "node_hours": 0.0, "skipped": "one node"} for case in described[0]["cases"]]

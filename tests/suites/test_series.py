@@ -22,9 +22,16 @@ from suites.base import series, targets
 
 ROOT = Path(series.__file__).parents[2]
 STUDIES = [
-    "weak_scaling", "strong_scaling", "overlap_ablation", "overlap_grids", "model_validation", "grids", "peers",
-    "single_device", "pipeline",
-]  # fmt: skip
+    "weak_scaling",
+    "strong_scaling",
+    "overlap_ablation",
+    "overlap_grids",
+    "model_validation",
+    "grids",
+    "peers",
+    "single_device",
+    "pipeline",
+]
 
 
 def table_3() -> list[Number]:
@@ -108,7 +115,7 @@ def test_strong_scaling_keeps_the_model_and_on_all_but_the_oldest_series_the_bat
 def test_the_micro_batches_of_the_oldest_series_are_those_of_its_table_2() -> None:
     points = [point for point in series.points("weak_scaling", "summit") if point.series.name != "night"]
     assert [(point.model, point.micro_batch) for point in points] == 2 * [
-        *(("gpt-12b", 8), ("gpt-24b", 4), ("gpt-50b", 4), ("gpt-100b", 2)),
+        *(("gpt-12b", 8), ("gpt-24b", 4), ("gpt-50b", 4), ("gpt-100b", 2))
     ]
     of_text = [point for point in series.points("weak_scaling", "frontier") if point.model.startswith("gpt")]
     assert {point.micro_batch for point in of_text} == {2}
@@ -185,10 +192,7 @@ def test_the_work_of_u_nets_doubles_with_their_ranks_as_nearly_as_channels_allow
         ("sequences: {2: 8}", r"weak_scaling\.0.*sequences are given for \[2\] devices, but not for 4"),
         ("sequences: 8, micro_batch: {4: 8}", r"0.*micro-batches are given for \[4\] devices, but not for 2"),
         ("sequences: 8, micro_batch: {2: 0, 4: 8}", r"weak_scaling\.0\.micro_batch"),
-        (
-            "sequences: 8, grids: {gpt-tset: [2x1x1x1]}",
-            "grids are given for gpt-tset, which the series doesn't run",
-        ),
+        ("sequences: 8, grids: {gpt-tset: [2x1x1x1]}", "grids are given for gpt-tset, which the series doesn't run"),
         ("sequences: 8, grids: {gpt-test: []}", r"weak_scaling\.0\.grids"),
         ("sequences: 8, grids: {8: [2x1x1x1]}", "grids are given for 8, which the series doesn't run"),
         ("sequences: 8, schedules: [slowest]", r"weak_scaling\.0\.schedules"),

@@ -78,9 +78,14 @@ def staged(folder: Path, archive: Path, sbcast: str) -> subprocess.CompletedProc
     job = {"PAR4D_NODE_FOLDER": str(folder / "node"), "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}
     own = {"PATH": f"{folder}/tools:{os.environ['PATH']}", "PYTHONPATH": "/a/view"}
     return subprocess.run(
-        ["bash", "-c", JOB.format(archive=archive)], cwd=ROOT, env=os.environ | job | own, capture_output=True,
-        text=True, timeout=LONG_S, check=False,
-    )  # fmt: skip
+        ["bash", "-c", JOB.format(archive=archive)],
+        cwd=ROOT,
+        env=os.environ | job | own,
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+    )
 
 
 def test_a_staged_job_finds_the_project_before_all_else_and_peers_where_they_are(tmp_path: Path) -> None:

@@ -89,10 +89,16 @@ def test_peaks_are_dense_and_in_proportion_to_each_other_and_to_the_memory(name:
 @pytest.mark.parametrize(
     "name",
     [
-        "NVIDIA H100", "nvidia h200", "NVIDIA A100", "NVIDIA L40S", "A100", "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
-        "AMD Instinct MI250X / MI250", "",
+        "NVIDIA H100",
+        "nvidia h200",
+        "NVIDIA A100",
+        "NVIDIA L40S",
+        "A100",
+        "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
+        "AMD Instinct MI250X / MI250",
+        "",
     ],
-)  # fmt: skip
+)
 def test_a_part_of_a_name_a_slice_of_a_gpu_and_an_unknown_one_are_none(name: str) -> None:
     assert device_called(name) is None
 

@@ -125,16 +125,7 @@ def test_a_file_is_called_as_reframe_can_call_a_system(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "option",
-    [
-        '--comment={"image": 1}',
-        "--export=ALL,X={a}",
-        "--x=${account}",
-        "--x={}",
-        "--x={0}",
-        "--x={",
-        "}",
-    ],
+    "option", ['--comment={"image": 1}', "--export=ALL,X={a}", "--x=${account}", "--x={}", "--x={0}", "--x={", "}"]
 )
 def test_braces_that_are_no_placeholder_stay_wherever_options_are(tmp_path: Path, option: str) -> None:
     quoted = "'" + option.replace("'", "''") + "'"

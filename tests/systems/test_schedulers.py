@@ -41,9 +41,15 @@ def _ended(folder: Path, script: str, standstill_s: float) -> dict[str, Any]:
     command = [sys.executable, "-c", RUN, str(standstill_s)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=True, start_new_session=True,
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=True,
         timeout=LONG_S,
-    )  # fmt: skip
+    )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

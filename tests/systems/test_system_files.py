@@ -152,7 +152,7 @@ def test_a_queue_s_limit_is_that_of_the_job_s_nodes() -> None:
     limits = systems.load("frontier").partitions[0].longest_jobs
     assert limits is not None
     assert [limits.on(nodes) for nodes in (1, 91, 92, 183, 184, 9472, 9473)] == [
-        *("2h", "2h", "6h", "6h", "12h", "12h", None),
+        *("2h", "2h", "6h", "6h", "12h", "12h", None)
     ]
 
 

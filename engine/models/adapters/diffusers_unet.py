@@ -30,10 +30,16 @@ PLAIN = {
 }
 """The other blocks say it by their names."""
 FIXED: dict[str, object] = {
-    "in_channels": CHANNELS, "center_input_sample": False, "time_embedding_type": "positional",
-    "mid_block_type": "UNetMidBlock2D", "mid_block_scale_factor": 1,
-    "norm_num_groups": GROUPS, "add_attention": True, "class_embed_type": None, "num_class_embeds": None,
-}  # fmt: skip
+    "in_channels": CHANNELS,
+    "center_input_sample": False,
+    "time_embedding_type": "positional",
+    "mid_block_type": "UNetMidBlock2D",
+    "mid_block_scale_factor": 1,
+    "norm_num_groups": GROUPS,
+    "add_attention": True,
+    "class_embed_type": None,
+    "num_class_embeds": None,
+}
 OF_DDPM = (
     *("DDPMScheduler", "DDPMParallelScheduler", "DDIMScheduler", "DDIMParallelScheduler", "PNDMScheduler"),
     *("DEISMultistepScheduler", "DPMSolverMultistepScheduler", "DPMSolverSinglestepScheduler"),
@@ -151,19 +157,26 @@ def unet_stored(architecture: Architecture) -> Stored:
     """Say where a UNet2DModel keeps its parameters."""
     assert isinstance(architecture, UNetConfig)
     names: dict[str, str | list[tuple[str, Index]]] = {
-        "time.fc1": "time_embedding.linear_1", "time.fc2": "time_embedding.linear_2", "conv_in": "conv_in",
-        "norm": "conv_norm_out", "conv_out": "conv_out",
-    }  # fmt: skip
+        "time.fc1": "time_embedding.linear_1",
+        "time.fc2": "time_embedding.linear_2",
+        "conv_in": "conv_in",
+        "norm": "conv_norm_out",
+        "conv_out": "conv_out",
+    }
     for number, (step, path) in enumerate(zip(architecture.steps, _paths(architecture), strict=True)):
         attention, rows = path.replace("resnets", "attentions"), np.arange(step.channels)
         layers: Names = {
-            "residual.norm1": f"{path}.norm1", "residual.conv1": f"{path}.conv1",
-            "residual.embedding": f"{path}.time_emb_proj", "residual.norm2": f"{path}.norm2",
-            "residual.conv2": f"{path}.conv2", "residual.skip": f"{path}.conv_shortcut",
-            "resampling.conv": f"{path}.conv", "attention.norm": f"{attention}.group_norm",
+            "residual.norm1": f"{path}.norm1",
+            "residual.conv1": f"{path}.conv1",
+            "residual.embedding": f"{path}.time_emb_proj",
+            "residual.norm2": f"{path}.norm2",
+            "residual.conv2": f"{path}.conv2",
+            "residual.skip": f"{path}.conv_shortcut",
+            "resampling.conv": f"{path}.conv",
+            "attention.norm": f"{attention}.group_norm",
             "attention.attention.qkv": [(f"{attention}.to_{part}", rows) for part in "qkv"],
             "attention.attention.out": f"{attention}.to_out.0",
-        }  # fmt: skip
+        }
         names |= {f"blocks.{number}.{layer}": where for layer, where in layers.items()}  # type: ignore[misc]
     return stored(architecture, names)
 
@@ -195,7 +208,5 @@ UNET = Adapter(
     stored=unet_stored,
     files="diffusion_pytorch_model",
     scheduler=("scheduler_config.json", "../scheduler/scheduler_config.json"),
-    parts_in_files={
-        ".query.": ".to_q.", ".key.": ".to_k.", ".value.": ".to_v.", ".proj_attn.": ".to_out.0.",
-    },
-)  # fmt: skip
+    parts_in_files={".query.": ".to_q.", ".key.": ".to_k.", ".value.": ".to_v.", ".proj_attn.": ".to_out.0."},
+)

@@ -64,11 +64,7 @@ def weights_of(pretrained: Pretrained) -> Iterator[WeightLoader]:
 
 
 def export(
-    pretrained: Pretrained,
-    comm: Comm,
-    parameters: Mapping[str, Tensor],
-    folder: Path,
-    tokenizer: Path | None = None,
+    pretrained: Pretrained, comm: Comm, parameters: Mapping[str, Tensor], folder: Path, tokenizer: Path | None = None
 ) -> None:
     """Write the weights as they came: the same files, tensors and dtypes. All ranks together, on one file system.
 

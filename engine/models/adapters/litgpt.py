@@ -19,9 +19,14 @@ OFF = (
     *("lm_head_bias", "norm_topk_prob"),
 )
 FIXED: dict[str, object] = {
-    "norm_1": True, "norm_2": True, "rope_condense_ratio": 1, "norm_qk_type": "default", "n_expert": 0,
-    "n_expert_per_token": 0, "routed_scaling_factor": 1.0,
-}  # fmt: skip
+    "norm_1": True,
+    "norm_2": True,
+    "rope_condense_ratio": 1,
+    "norm_qk_type": "default",
+    "n_expert": 0,
+    "n_expert_per_token": 0,
+    "routed_scaling_factor": 1.0,
+}
 OTHER_NORMS = ("Gemma", "OLMo")
 """These words in a configuration's name make norms others."""
 ACTIVATIONS = {"none": "gelu", "tanh": "gelu_tanh"}
@@ -105,9 +110,14 @@ def _scaling(options: Options) -> float:
 def litgpt_stored(architecture: Architecture) -> Stored:
     """Say where a GPT keeps its parameters."""
     names: dict[str, str | Sequence[tuple[str, Index]]] = {
-        "tokens": "transformer.wte", "blocks": "transformer.h", "norm1": "norm_1", "attention.out": "attn.proj",
-        "norm2": "norm_2", "norm": "transformer.ln_f", "head": "lm_head",
-    }  # fmt: skip
+        "tokens": "transformer.wte",
+        "blocks": "transformer.h",
+        "norm1": "norm_1",
+        "attention.out": "attn.proj",
+        "norm2": "norm_2",
+        "norm": "transformer.ln_f",
+        "head": "lm_head",
+    }
     if isinstance(architecture, LlamaConfig):
         size, ffn = architecture.head_size, np.arange(architecture.ffn)
         fused = _fused(architecture.heads, architecture.kv_heads, size, size)

@@ -35,14 +35,21 @@ def bert_stored(architecture: Architecture) -> Stored:
     """Say where a BertForMaskedLM keeps its parameters. The head's bias is a parameter beside it, too."""
     rows, head = np.arange(architecture.hidden), "cls.predictions"
     names: Names = {
-        "tokens": "bert.embeddings.word_embeddings", "positions": "bert.embeddings.position_embeddings",
-        "segments": "bert.embeddings.token_type_embeddings", "norm": "bert.embeddings.LayerNorm",
+        "tokens": "bert.embeddings.word_embeddings",
+        "positions": "bert.embeddings.position_embeddings",
+        "segments": "bert.embeddings.token_type_embeddings",
+        "norm": "bert.embeddings.LayerNorm",
         "blocks": "bert.encoder.layer",
         "attention.qkv": [(f"attention.self.{part}", rows) for part in ("query", "key", "value")],
-        "attention.out": "attention.output.dense", "norm1": "attention.output.LayerNorm",
-        "feed_forward.fc1": "intermediate.dense", "feed_forward.fc2": "output.dense", "norm2": "output.LayerNorm",
-        "transform": f"{head}.transform.dense", "head_norm": f"{head}.transform.LayerNorm", "head": f"{head}.decoder",
-    }  # fmt: skip
+        "attention.out": "attention.output.dense",
+        "norm1": "attention.output.LayerNorm",
+        "feed_forward.fc1": "intermediate.dense",
+        "feed_forward.fc2": "output.dense",
+        "norm2": "output.LayerNorm",
+        "transform": f"{head}.transform.dense",
+        "head_norm": f"{head}.transform.LayerNorm",
+        "head": f"{head}.decoder",
+    }
     found = stored(architecture, names).kept_as("head.bias", f"{head}.bias")
     return found.also_called(f"{head}.decoder.bias", f"{head}.bias")
 

@@ -8,10 +8,18 @@ from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
 
 NAMES = {
-    "tokens": "transformer.wte", "positions": "transformer.wpe", "blocks": "transformer.h", "norm1": "ln_1",
-    "attention.qkv": "attn.c_attn", "attention.out": "attn.c_proj", "norm2": "ln_2", "feed_forward.fc1": "mlp.c_fc",
-    "feed_forward.fc2": "mlp.c_proj", "norm": "transformer.ln_f", "head": "lm_head",
-}  # fmt: skip
+    "tokens": "transformer.wte",
+    "positions": "transformer.wpe",
+    "blocks": "transformer.h",
+    "norm1": "ln_1",
+    "attention.qkv": "attn.c_attn",
+    "attention.out": "attn.c_proj",
+    "norm2": "ln_2",
+    "feed_forward.fc1": "mlp.c_fc",
+    "feed_forward.fc2": "mlp.c_proj",
+    "norm": "transformer.ln_f",
+    "head": "lm_head",
+}
 
 
 def gpt2(options: Options, name: str, sequence: int | None, dropout: float | None) -> GPTConfig:

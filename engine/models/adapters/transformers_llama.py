@@ -53,7 +53,9 @@ def llama_names(shape: LlamaConfig) -> Names:
     """Name the layers of a LlamaForCausalLM and of its kin."""
     size, ffn = shape.head_size, np.arange(shape.ffn)
     return {
-        "tokens": "model.embed_tokens", "blocks": "model.layers", "norm1": "input_layernorm",
+        "tokens": "model.embed_tokens",
+        "blocks": "model.layers",
+        "norm1": "input_layernorm",
         "attention.qkv": [
             ("self_attn.q_proj", halves(shape.heads, size)),
             ("self_attn.k_proj", halves(shape.kv_heads, size)),
@@ -61,10 +63,13 @@ def llama_names(shape: LlamaConfig) -> Names:
         ],
         "attention.norm_q": [("self_attn.q_norm", halves(1, size))],
         "attention.norm_k": [("self_attn.k_norm", halves(1, size))],
-        "attention.out": "self_attn.o_proj", "norm2": "post_attention_layernorm",
+        "attention.out": "self_attn.o_proj",
+        "norm2": "post_attention_layernorm",
         "feed_forward.gate_up": [("mlp.gate_proj", ffn), ("mlp.up_proj", ffn)],
-        "feed_forward.down": "mlp.down_proj", "norm": "model.norm", "head": "lm_head",
-    }  # fmt: skip
+        "feed_forward.down": "mlp.down_proj",
+        "norm": "model.norm",
+        "head": "lm_head",
+    }
 
 
 def llama_stored(architecture: Architecture) -> Stored:

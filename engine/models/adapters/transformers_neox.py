@@ -43,12 +43,17 @@ def neox_names(shape: GPTConfig) -> Names:
     turned = halves(shape.heads, size, shape.rotary, apart=3 * size)
     straight = halves(shape.heads, size, 0, apart=3 * size)
     return {
-        "tokens": "gpt_neox.embed_in", "blocks": "gpt_neox.layers", "norm1": "input_layernorm",
+        "tokens": "gpt_neox.embed_in",
+        "blocks": "gpt_neox.layers",
+        "norm1": "input_layernorm",
         "attention.qkv": [(path, turned), (path, turned + size), (path, straight + 2 * size)],
-        "attention.out": "attention.dense", "norm2": "post_attention_layernorm",
-        "feed_forward.fc1": "mlp.dense_h_to_4h", "feed_forward.fc2": "mlp.dense_4h_to_h",
-        "norm": "gpt_neox.final_layer_norm", "head": "lm_head",
-    }  # fmt: skip
+        "attention.out": "attention.dense",
+        "norm2": "post_attention_layernorm",
+        "feed_forward.fc1": "mlp.dense_h_to_4h",
+        "feed_forward.fc2": "mlp.dense_4h_to_h",
+        "norm": "gpt_neox.final_layer_norm",
+        "head": "lm_head",
+    }
 
 
 def neox_stored(architecture: Architecture) -> Stored:

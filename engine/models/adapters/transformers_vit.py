@@ -36,12 +36,19 @@ def vit_stored(architecture: Architecture) -> Stored:
     assert isinstance(architecture, ViTConfig)
     h, rows, tables = architecture.hidden, np.arange(architecture.hidden), "vit.embeddings"
     names: Names = {
-        "patches": f"{tables}.patch_embeddings.projection", "class_token": tables, "positions": f"{tables}.positions",
-        "blocks": "vit.layers", "norm1": "layernorm_before",
-        "attention.qkv": [(f"attention.{part}_proj", rows) for part in "qkv"], "attention.out": "attention.o_proj",
-        "norm2": "layernorm_after", "feed_forward.fc1": "mlp.fc1", "feed_forward.fc2": "mlp.fc2",
-        "norm": "vit.layernorm", "head": "classifier",
-    }  # fmt: skip
+        "patches": f"{tables}.patch_embeddings.projection",
+        "class_token": tables,
+        "positions": f"{tables}.positions",
+        "blocks": "vit.layers",
+        "norm1": "layernorm_before",
+        "attention.qkv": [(f"attention.{part}_proj", rows) for part in "qkv"],
+        "attention.out": "attention.o_proj",
+        "norm2": "layernorm_after",
+        "feed_forward.fc1": "mlp.fc1",
+        "feed_forward.fc2": "mlp.fc2",
+        "norm": "vit.layernorm",
+        "head": "classifier",
+    }
     pixels = (h, CHANNELS, architecture.patch, architecture.patch)
     found = stored(architecture, names)
     found = found.kept_as("patches.weight", f"{tables}.patch_embeddings.projection.weight", pixels)

@@ -25,8 +25,15 @@ def table(shape: "UNetConfig") -> Network:
         _linear("time.fc2", 4 * base, 4 * base, split=TRANSPOSED, tokens=1),
     )
     first = _conv("conv_in", base, CHANNELS, shape.image, split=(STREAM, None), reads_data=True)
-    last = _conv("conv_out", shape.channels_out, base * shape.multipliers[0], shape.image, split=(None, STREAM),
-                 init=_ending(shape.last_std), bias_init=ZERO)  # fmt: skip
+    last = _conv(
+        "conv_out",
+        shape.channels_out,
+        base * shape.multipliers[0],
+        shape.image,
+        split=(None, STREAM),
+        init=_ending(shape.last_std),
+        bias_init=ZERO,
+    )
     network = Network(
         (
             Section((*time, first)),
@@ -58,9 +65,15 @@ def _section(shape: "UNetConfig", step: Step, number: int) -> Section:
         ]
     taken = _images(step.takes, step.side) if step.takes else None
     return Section(
-        tuple(operations), "blocks", recomputed=True, tokens=step.side_out**2, first=number,
-        output=_images(n, step.side_out), takes=taken, leaves=step.leaves,
-    )  # fmt: skip
+        tuple(operations),
+        "blocks",
+        recomputed=True,
+        tokens=step.side_out**2,
+        first=number,
+        output=_images(n, step.side_out),
+        takes=taken,
+        leaves=step.leaves,
+    )
 
 
 def _residual(shape: "UNetConfig", step: Step) -> list[Operation]:

@@ -71,10 +71,7 @@ class AxoNN(TrainingStep):
         return self._masters.adamw(self._case, parameters, decays=lambda one: id(one) in matrices)
 
     def _backward(self, batch: Tensors) -> Tensor:
-        with optimize_communication(
-            **self._overlapped,
-            model_object_for_overlapping_allgathers=self._model,
-        ):  # fmt: skip
+        with optimize_communication(**self._overlapped, model_object_for_overlapping_allgathers=self._model):
             loss = super()._backward(batch)
         sync_gradients(self._model, mean=True, expert_mode=True)
         return loss

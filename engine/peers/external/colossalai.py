@@ -46,11 +46,17 @@ class ColossalAI:
         model = _model(case)
         load(model, case, "cpu")
         plugin = hybrid.HybridParallelPlugin(
-            tp_size=layout.tensor, pp_size=layout.pipeline, zero_stage=0, precision=case.precision,
-            max_norm=case.optim.clip, num_microbatches=layout.micro_batches if layout.pipeline > 1 else None,
-            enable_all_optimization=False, parallel_output=True, make_vocab_size_divisible_by=1,
+            tp_size=layout.tensor,
+            pp_size=layout.pipeline,
+            zero_stage=0,
+            precision=case.precision,
+            max_norm=case.optim.clip,
+            num_microbatches=layout.micro_batches if layout.pipeline > 1 else None,
+            enable_all_optimization=False,
+            parallel_output=True,
+            make_vocab_size_divisible_by=1,
             **chosen("colossalai", "HybridParallelPlugin", device.type),
-        )  # fmt: skip
+        )
         self.data_rank = dist.get_rank(plugin.dp_group)
         with_loss(case.model.outputs, plugin.tp_group)
         self._parts = layout.micro_batches

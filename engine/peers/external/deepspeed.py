@@ -74,9 +74,12 @@ class Pipeline:
             split_layers(model, case, layout.tensor)
             topology = PipeModelDataParallelTopology(layout.pipeline, layout.tensor, layout.data)
         stages = PipelineModule(
-            layers=cut(model), num_stages=layout.pipeline, topology=topology, loss_fn=mean_cross_entropy,
+            layers=cut(model),
+            num_stages=layout.pipeline,
+            topology=topology,
+            loss_fn=mean_cross_entropy,
             partition_method="parameters",
-        )  # fmt: skip
+        )
         self._parts = layout.micro_batches
         self._engine, *_ = deepspeed.initialize(
             model=stages,
@@ -123,8 +126,12 @@ def _config(case: Case, layout: Layout, device: torch.device, stage: int) -> dic
         "optimizer": {
             "type": "AdamW",
             "params": {
-                "torch_adam": True, "fused": True, "lr": optim.learning_rate, "betas": [optim.beta1, optim.beta2],
-                "eps": optim.eps, "weight_decay": optim.weight_decay,
+                "torch_adam": True,
+                "fused": True,
+                "lr": optim.learning_rate,
+                "betas": [optim.beta1, optim.beta2],
+                "eps": optim.eps,
+                "weight_decay": optim.weight_decay,
             },
         },
-    }  # fmt: skip
+    }

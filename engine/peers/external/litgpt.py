@@ -45,9 +45,13 @@ class LitGPT(TrainingStep):
         options = chosen("litgpt", "DDPStrategy", device.type)
         options["static_graph"] &= layout.micro_batches == 1
         self._fabric = Fabric(
-            accelerator=device.type, devices=here, num_nodes=layout.data // here, precision=precision,
-            strategy=DDPStrategy(**options) if layout.data > 1 else "auto", plugins=[TorchElasticEnvironment()],
-        )  # fmt: skip
+            accelerator=device.type,
+            devices=here,
+            num_nodes=layout.data // here,
+            precision=precision,
+            strategy=DDPStrategy(**options) if layout.data > 1 else "auto",
+            plugins=[TorchElasticEnvironment()],
+        )
         self._fabric.launch()
         self.data_rank = dist.get_rank()
         model = GPT(_config(case))
@@ -75,16 +79,28 @@ def _config(case: Case) -> Config:
     if not isinstance(shape, GPTConfig | LlamaConfig):
         raise Unavailable(f"litgpt has no network like {shape.name}.")
     options: dict[str, Any] = {
-        "block_size": shape.sequence, "n_layer": shape.layers, "n_embd": shape.hidden, "n_head": shape.heads,
-        "vocab_size": shape.vocabulary, "padded_vocab_size": shape.vocabulary, "norm_eps": shape.norm_eps,
+        "block_size": shape.sequence,
+        "n_layer": shape.layers,
+        "n_embd": shape.hidden,
+        "n_head": shape.heads,
+        "vocab_size": shape.vocabulary,
+        "padded_vocab_size": shape.vocabulary,
+        "norm_eps": shape.norm_eps,
         "rope_base": shape.rope_theta,
-    }  # fmt: skip
+    }
     if isinstance(shape, LlamaConfig):
         options |= {
-            "norm_class_name": "RMSNorm", "mlp_class_name": "LLaMAMLP", "bias": False, "parallel_residual": False,
-            "n_query_groups": shape.kv_heads, "intermediate_size": shape.ffn, "head_size": shape.head_size,
-            "rotary_percentage": 1.0, "attn_bias": shape.qkv_bias, "norm_qk": shape.qk_norm,
-        }  # fmt: skip
+            "norm_class_name": "RMSNorm",
+            "mlp_class_name": "LLaMAMLP",
+            "bias": False,
+            "parallel_residual": False,
+            "n_query_groups": shape.kv_heads,
+            "intermediate_size": shape.ffn,
+            "head_size": shape.head_size,
+            "rotary_percentage": 1.0,
+            "attn_bias": shape.qkv_bias,
+            "norm_qk": shape.qk_norm,
+        }
         if shape.rope_scaling != 1:
             own = {"original_max_seq_len" if "original" in name else name: value for name, value in LLAMA3.items()}
             options["rope_adjustments"] = {"factor": shape.rope_scaling} | own
@@ -92,10 +108,15 @@ def _config(case: Case) -> Config:
     if shape.norm != "layernorm" or not shape.bias:
         raise Unavailable(f"litgpt has no network like {shape.name}: its GPT takes LayerNorm and biases.")
     return Config(
-        norm_class_name="LayerNorm", mlp_class_name="GptNeoxMLP", bias=True, intermediate_size=shape.wide,
-        parallel_residual=shape.parallel_residual, rotary_percentage=shape.rotary_features / shape.head_size,
-        gelu_approximate="tanh" if shape.activation == "gelu_tanh" else "none", **options,
-    )  # fmt: skip
+        norm_class_name="LayerNorm",
+        mlp_class_name="GptNeoxMLP",
+        bias=True,
+        intermediate_size=shape.wide,
+        parallel_residual=shape.parallel_residual,
+        rotary_percentage=shape.rotary_features / shape.head_size,
+        gelu_approximate="tanh" if shape.activation == "gelu_tanh" else "none",
+        **options,
+    )
 
 
 def _load(model: GPT, case: Case) -> None:

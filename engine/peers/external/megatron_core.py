@@ -65,12 +65,18 @@ class MegatronCore:
         optim = case.optim
         self._optimizer = get_megatron_optimizer(
             OptimizerConfig(
-                optimizer="adam", lr=optim.learning_rate, weight_decay=optim.weight_decay, adam_beta1=optim.beta1,
-                adam_beta2=optim.beta2, adam_eps=optim.eps, clip_grad=optim.clip, bf16=case.precision == "bf16",
+                optimizer="adam",
+                lr=optim.learning_rate,
+                weight_decay=optim.weight_decay,
+                adam_beta1=optim.beta1,
+                adam_beta2=optim.beta2,
+                adam_eps=optim.eps,
+                clip_grad=optim.clip,
+                bf16=case.precision == "bf16",
                 **_of_data_ranks("OptimizerConfig", layout, device),
             ),
             [self._model],
-        )  # fmt: skip
+        )
         for group in self._optimizer.param_groups:
             group["weight_decay"] = optim.weight_decay * group["wd_mult"]  # as its scheduler does in every step
             group["fused"] = True  # of torch's AdamW, which it takes without Apex and Transformer Engine
@@ -84,10 +90,14 @@ class MegatronCore:
         self._optimizer.zero_grad()
         parts = micro_batches(batch, self._layout.micro_batches)
         losses = self._forward_backward(
-            forward_step_func=self._forward, data_iterator=iter(parts),
-            model=[self._model], num_microbatches=len(parts), seq_length=self._case.model.sequence,
-            micro_batch_size=len(parts[0]["tokens"]), forward_only=False,
-        )  # fmt: skip
+            forward_step_func=self._forward,
+            data_iterator=iter(parts),
+            model=[self._model],
+            num_microbatches=len(parts),
+            seq_length=self._case.model.sequence,
+            micro_batch_size=len(parts[0]["tokens"]),
+            forward_only=False,
+        )
         _, norm, _ = self._optimizer.step()
         loss = float(torch.stack([one["loss"] for one in losses]).mean()) if losses else float("nan")
         return StepMetrics(loss, float(norm))
@@ -131,15 +141,24 @@ def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parall
     together = case.checkpoint_group(Grid())
     recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": together}
     return TransformerConfig(
-        num_layers=shape.layers, hidden_size=shape.hidden, num_attention_heads=shape.heads,
-        tensor_model_parallel_size=layout.tensor, pipeline_model_parallel_size=layout.pipeline,
-        sequence_parallel=sequence_parallel, attention_dropout=0.0, hidden_dropout=0.0,
+        num_layers=shape.layers,
+        hidden_size=shape.hidden,
+        num_attention_heads=shape.heads,
+        tensor_model_parallel_size=layout.tensor,
+        pipeline_model_parallel_size=layout.pipeline,
+        sequence_parallel=sequence_parallel,
+        attention_dropout=0.0,
+        hidden_dropout=0.0,
         use_cpu_initialization=device.type == "cpu",
-        params_dtype=dtype, pipeline_dtype=dtype, bf16=case.precision == "bf16",
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        bf16=case.precision == "bf16",
         persist_layer_norm=False,
-        finalize_model_grads_func=finalize_model_grads, **(recompute if together else {}), **options,
+        finalize_model_grads_func=finalize_model_grads,
+        **(recompute if together else {}),
+        **options,
         **fusions,
-    )  # fmt: skip
+    )
 
 
 def _model(case: Case, config: TransformerConfig, device: torch.device) -> GPTModel:
@@ -149,11 +168,15 @@ def _model(case: Case, config: TransformerConfig, device: torch.device) -> GPTMo
         rope = {"position_embedding_type": "rope", "rotary_base": shape.rope_theta}
         rope |= {"rope_scaling": shape.rope_scaling != 1, "rope_scaling_factor": shape.rope_scaling}
     return GPTModel(
-        config, _layers(config, device), vocab_size=shape.outputs,
-        max_sequence_length=shape.sequence, pre_process=parallel_state.is_pipeline_first_stage(),
+        config,
+        _layers(config, device),
+        vocab_size=shape.outputs,
+        max_sequence_length=shape.sequence,
+        pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
-        share_embeddings_and_output_weights=bool(shape.ties), **rope,
-    )  # fmt: skip
+        share_embeddings_and_output_weights=bool(shape.ties),
+        **rope,
+    )
 
 
 def _layers(config: TransformerConfig, device: torch.device) -> Any:
@@ -184,12 +207,19 @@ def names(shape: Architecture, tensor: int) -> Names:
     keys = shape.kv_heads if isinstance(shape, LlamaConfig) else shape.heads
     fused = grouped(shape.heads, keys, shape.hidden // shape.heads, halved=isinstance(shape, LlamaConfig))
     found: dict[str, str | Sequence[tuple[str, Index]]] = {
-        "tokens": "embedding.word_embeddings", "positions": "embedding.position_embeddings", "blocks": "decoder.layers",
-        "norm1": "input_layernorm", "attention.qkv": [("self_attention.linear_qkv", fused)],
-        "attention.out": "self_attention.linear_proj", "norm2": "pre_mlp_layernorm",
-        "feed_forward.fc1": "mlp.linear_fc1", "feed_forward.fc2": "mlp.linear_fc2",
-        "feed_forward.down": "mlp.linear_fc2", "norm": "decoder.final_layernorm", "head": "output_layer",
-    }  # fmt: skip
+        "tokens": "embedding.word_embeddings",
+        "positions": "embedding.position_embeddings",
+        "blocks": "decoder.layers",
+        "norm1": "input_layernorm",
+        "attention.qkv": [("self_attention.linear_qkv", fused)],
+        "attention.out": "self_attention.linear_proj",
+        "norm2": "pre_mlp_layernorm",
+        "feed_forward.fc1": "mlp.linear_fc1",
+        "feed_forward.fc2": "mlp.linear_fc2",
+        "feed_forward.down": "mlp.linear_fc2",
+        "norm": "decoder.final_layernorm",
+        "head": "output_layer",
+    }
     if isinstance(shape, LlamaConfig):
         shares = np.arange(2 * shape.ffn).reshape(tensor, 2, -1)
         found["feed_forward.gate_up"] = [("mlp.linear_fc1", np.concatenate([shares[:, 0], shares[:, 1]], None))]
@@ -199,10 +229,7 @@ def names(shape: Architecture, tensor: int) -> Names:
 @torch.no_grad()
 def _load(model: GPTModel, whole: Mapping[str, Tensor], layout: Layout) -> None:
     """Copy this rank's part of every parameter, whose attributes say how it is split."""
-    rank, stage = (
-        parallel_state.get_tensor_model_parallel_rank(),
-        parallel_state.get_pipeline_model_parallel_rank(),
-    )
+    rank, stage = (parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_pipeline_model_parallel_rank())
     before = stage * model.config.num_layers // layout.pipeline
     for name, parameter in model.named_parameters():
         words = name.split(".")

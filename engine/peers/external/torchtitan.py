@@ -54,12 +54,16 @@ class TorchTitan(TrainingStep):
         self._pipeline, self._count = layout.pipeline > 1, layout.micro_batches
         share = case.batch.sequences // layout.data
         parallelism = ParallelismConfig(
-            data_parallel_shard_degree=layout.data, tensor_parallel_degree=layout.tensor,
-            pipeline_parallel_degree=layout.pipeline, enable_sequence_parallel=sequence_parallel,
-            pipeline_parallel_schedule="1F1B", pipeline_parallel_microbatch_size=share // layout.micro_batches,
-            pipeline_parallel_first_stage_less_layers=0, pipeline_parallel_last_stage_less_layers=0,
+            data_parallel_shard_degree=layout.data,
+            tensor_parallel_degree=layout.tensor,
+            pipeline_parallel_degree=layout.pipeline,
+            enable_sequence_parallel=sequence_parallel,
+            pipeline_parallel_schedule="1F1B",
+            pipeline_parallel_microbatch_size=share // layout.micro_batches,
+            pipeline_parallel_first_stage_less_layers=0,
+            pipeline_parallel_last_stage_less_layers=0,
             spmd_backend="full_dtensor",
-        )  # fmt: skip
+        )
         self._dims = ParallelDims.from_config(parallelism, dist.get_world_size())
         self._dims.build_mesh()
         self.data_rank = self._dims.get_mesh("batch").get_local_rank() if self._dims.dp_enabled else 0
@@ -72,17 +76,28 @@ class TorchTitan(TrainingStep):
         self._sum = CrossEntropyLoss.Config(global_vocab_size=case.model.outputs).build(compile_config=compiler)
         precision = str(Precision.named(case.precision).compute).removeprefix("torch.")
         options: dict[str, Any] = {
-            "parallel_dims": self._dims, "parallelism": parallelism, "compile_config": compiler, "dump_folder": "",
-            "training": TrainingConfig(local_batch_size=share, seq_len=case.model.sequence,
-                                       mixed_precision_param=precision, disable_cuda_graphs=True),
+            "parallel_dims": self._dims,
+            "parallelism": parallelism,
+            "compile_config": compiler,
+            "dump_folder": "",
+            "training": TrainingConfig(
+                local_batch_size=share,
+                seq_len=case.model.sequence,
+                mixed_precision_param=precision,
+                disable_cuda_graphs=True,
+            ),
             "ac_config": FullAC.Config() if case.checkpoint_activations else None,
-        }  # fmt: skip
+        }
         self._first = self._last = True
         if self._pipeline:
             self._schedule, parts, self._first, self._last = pipeline_llm(
-                model, device=device, model_config=config, parallelize_fn=parallelize_llama, loss_fn=self._sum,
+                model,
+                device=device,
+                model_config=config,
+                parallelize_fn=parallelize_llama,
+                loss_fn=self._sum,
                 **options,
-            )  # fmt: skip
+            )
         else:
             parts = [parallelize_llama(model, **options)]
         values = renamed(case, stored(case.model, names(shape)))
@@ -98,10 +113,12 @@ class TorchTitan(TrainingStep):
         if self._pipeline:
             tokens, targets, _ = self._inputs(self._dims, batch["tokens"], batch["targets"], {})
             self._schedule.step(
-                *((tokens,) if self._first else ()), target=targets if self._last else None,
-                losses=losses if self._last else None, loss_kwargs={"global_valid_tokens": self._tokens},
+                *((tokens,) if self._first else ()),
+                target=targets if self._last else None,
+                losses=losses if self._last else None,
+                loss_kwargs={"global_valid_tokens": self._tokens},
                 return_outputs=False,
-            )  # fmt: skip
+            )
             return torch.stack(losses).sum().detach() if self._last else torch.tensor(torch.nan)
         for part in micro_batches(batch, self._count):
             tokens, targets, _ = self._inputs(self._dims, part["tokens"], part["targets"], {})
@@ -137,45 +154,63 @@ def _config(shape: LlamaConfig) -> Any:
     from torchtitan.models.llama3.model import Llama3TransformerBlock
 
     rope = ComplexRoPE.Config(
-        dim=shape.head_size, max_seq_len=shape.sequence, theta=shape.rope_theta,
-        scaling="none" if shape.rope_scaling == 1 else "llama", scaling_factor=shape.rope_scaling,
-    )  # fmt: skip
+        dim=shape.head_size,
+        max_seq_len=shape.sequence,
+        theta=shape.rope_theta,
+        scaling="none" if shape.rope_scaling == 1 else "llama",
+        scaling_factor=shape.rope_scaling,
+    )
 
     def norm() -> Any:
         return RMSNorm.Config(normalized_shape=shape.hidden, eps=shape.norm_eps, param_init=ANY)
 
     layers = [
         Llama3TransformerBlock.Config(
-            attention_norm=norm(), ffn_norm=norm(),
+            attention_norm=norm(),
+            ffn_norm=norm(),
             attention=make_gqa_config(
-                dim=shape.hidden, n_heads=shape.heads, n_kv_heads=shape.kv_heads, wqkv_param_init=ANY,
-                wo_param_init=ANY, inner_attention=ScaledDotProductAttention.Config(), fuse_qkv=True, rope=rope,
+                dim=shape.hidden,
+                n_heads=shape.heads,
+                n_kv_heads=shape.kv_heads,
+                wqkv_param_init=ANY,
+                wo_param_init=ANY,
+                inner_attention=ScaledDotProductAttention.Config(),
+                fuse_qkv=True,
+                rope=rope,
             ),
             feed_forward=make_ffn_config(
                 dim=shape.hidden, hidden_dim=shape.ffn, w1_param_init=ANY, w2w3_param_init=ANY
             ),
         )
         for _ in range(shape.layers)
-    ]  # fmt: skip
+    ]
     table = {"weight": skip_param_init} if shape.tied else ANY
     return Llama3Model.Config(
-        dim=shape.hidden, vocab_size=shape.outputs, enable_weight_tying=shape.tied, norm=norm(), layers=layers,
-        tok_embeddings=Embedding.Config(
-            num_embeddings=shape.outputs, embedding_dim=shape.hidden, param_init=table
-        ),
+        dim=shape.hidden,
+        vocab_size=shape.outputs,
+        enable_weight_tying=shape.tied,
+        norm=norm(),
+        layers=layers,
+        tok_embeddings=Embedding.Config(num_embeddings=shape.outputs, embedding_dim=shape.hidden, param_init=table),
         lm_head=Linear.Config(in_features=shape.hidden, out_features=shape.outputs, param_init=ANY),
-    )  # fmt: skip
+    )
 
 
 def names(shape: LlamaConfig) -> Names:
     """Name its layers. Rotary pairs are neighbours, as the serial model has them."""
     fused, ffn = grouped(shape.heads, shape.kv_heads, shape.head_size, halved=False), np.arange(shape.ffn)
     return {
-        "tokens": "tok_embeddings", "blocks": "layers", "norm1": "attention_norm",
-        "attention.qkv": [("attention.qkv_linear.wqkv", fused)], "attention.out": "attention.wo",
-        "norm2": "ffn_norm", "feed_forward.gate_up": [("feed_forward.w1", ffn), ("feed_forward.w3", ffn)],
-        "feed_forward.down": "feed_forward.w2", "norm": "norm", "head": "lm_head",
-    }  # fmt: skip
+        "tokens": "tok_embeddings",
+        "blocks": "layers",
+        "norm1": "attention_norm",
+        "attention.qkv": [("attention.qkv_linear.wqkv", fused)],
+        "attention.out": "attention.wo",
+        "norm2": "ffn_norm",
+        "feed_forward.gate_up": [("feed_forward.w1", ffn), ("feed_forward.w3", ffn)],
+        "feed_forward.down": "feed_forward.w2",
+        "norm": "norm",
+        "head": "lm_head",
+    }
 
 
 @torch.no_grad()

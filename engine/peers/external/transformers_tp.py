@@ -38,9 +38,12 @@ except ImportError:
 
 LAYER = "model.decoder.layers.*"
 PLAN = {f"{LAYER}.self_attn.{one}_proj": "colwise" for one in "qkv"} | {
-    f"{LAYER}.self_attn.out_proj": "rowwise", f"{LAYER}.fc1": "colwise", f"{LAYER}.fc2": "rowwise",
-    "model.decoder.embed_tokens": "embedding_rowwise", "lm_head": "colwise_gather_output",
-}  # fmt: skip
+    f"{LAYER}.self_attn.out_proj": "rowwise",
+    f"{LAYER}.fc1": "colwise",
+    f"{LAYER}.fc2": "rowwise",
+    "model.decoder.embed_tokens": "embedding_rowwise",
+    "lm_head": "colwise_gather_output",
+}
 """It is made for OPT after that of its Llama."""
 SHARDED = dict.fromkeys([LAYER, "model.decoder.embed_tokens", "model.decoder.embed_positions"], "free_full_weight")
 """These modules are sharded over data ranks, likewise."""
@@ -67,10 +70,12 @@ class TransformersTP(TransformersStep):
         places = LLAMA.stored(case.model) if llama else opt_stored(case)
         config, _, mesh = type(model).prepare_distribute_model(
             DistributedConfig(
-                tp_size=layout.tensor, fsdp_size=layout.data,
-                tp_plan=None if llama else PLAN, fsdp_plan=None if llama else SHARDED,
+                tp_size=layout.tensor,
+                fsdp_size=layout.data,
+                tp_plan=None if llama else PLAN,
+                fsdp_plan=None if llama else SHARDED,
             )
-        )  # fmt: skip
+        )
         model = type(model).maybe_distribute_model(model, config, mesh)
         model.to_empty(device=device)
         if llama:
@@ -109,11 +114,18 @@ def opt_stored(case: Case) -> Stored:
     """Say where an OPT keeps its parameters, but for the rows before the first position."""
     decoder, rows = "model.decoder", np.arange(case.model.hidden)
     names: Names = {
-        "tokens": f"{decoder}.embed_tokens", "positions": f"{decoder}.embed_positions", "blocks": f"{decoder}.layers",
-        "norm1": "self_attn_layer_norm", "attention.qkv": [(f"self_attn.{one}_proj", rows) for one in "qkv"],
-        "attention.out": "self_attn.out_proj", "norm2": "final_layer_norm", "feed_forward.fc1": "fc1",
-        "feed_forward.fc2": "fc2", "norm": f"{decoder}.final_layer_norm", "head": "lm_head",
-    }  # fmt: skip
+        "tokens": f"{decoder}.embed_tokens",
+        "positions": f"{decoder}.embed_positions",
+        "blocks": f"{decoder}.layers",
+        "norm1": "self_attn_layer_norm",
+        "attention.qkv": [(f"self_attn.{one}_proj", rows) for one in "qkv"],
+        "attention.out": "self_attn.out_proj",
+        "norm2": "final_layer_norm",
+        "feed_forward.fc1": "fc1",
+        "feed_forward.fc2": "fc2",
+        "norm": f"{decoder}.final_layer_norm",
+        "head": "lm_head",
+    }
     return stored(case.model, names)
 
 

@@ -28,7 +28,4 @@ _FROM_CONFIG = {
     "from_config": {"attn_implementation": Option("sdpa", "sdpa", "transformers/modeling_utils.py (its default)")}
 }
 OPTIONS = {"transformers": _FROM_CONFIG, "transformers-tp": _FROM_CONFIG}
-MEMORY = {
-    "transformers": Habits(vocabulary=False),
-    "transformers-tp": Habits(data="weights", vocabulary=False),
-}
+MEMORY = {"transformers": Habits(vocabulary=False), "transformers-tp": Habits(data="weights", vocabulary=False)}
