@@ -24,9 +24,9 @@ from engine.comm.roster import Roster
 from engine.errors import OUT_OF_MEMORY, ContactError, EngineError, UsageError, is_out_of_memory, of_a_file, sentence
 from engine.files import locked
 from engine.result import provenance
-from engine.result.binding import Bindings
-from engine.result.peers import PeersResult
 from engine.result.schema import Result, ResultError
+from engine.result.schema.machine import Bindings
+from engine.result.schema.peers import PeersResult
 
 log = logging.getLogger(__name__)
 

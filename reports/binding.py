@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from engine.result.binding import Bindings
+from engine.result.schema.machine import Bindings
 from reports import text
 from reports.page import BINDING, Notice
 

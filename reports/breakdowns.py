@@ -4,7 +4,7 @@ import math
 from typing import Any, TypeGuard
 
 from engine.result import metrics
-from engine.result.step import Breakdown, MachineUsage
+from engine.result.schema.step import Breakdown, MachineUsage
 from reports.text import clean, number, plural, positive
 
 COLUMNS = (

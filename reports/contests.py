@@ -9,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from engine.result import metrics, peers
-from engine.result.peers import Asked, ContestResult, Peaks, PeerContest, PeersResult, Work
+from engine.result import metrics
+from engine.result.judges import peers
+from engine.result.schema.peers import Asked, ContestResult, Peaks, PeerContest, PeersResult, Work
 from reports import origin
 from reports.jobs import as_others, fields, with_moments
 from reports.load import Contests

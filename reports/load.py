@@ -17,8 +17,7 @@ from typing import Any, Generic, TypeVar
 from engine.errors import UsageError
 from engine.planning.document import SCHEMA as PLAN
 from engine.planning.document import GridPlan
-from engine.result import gpu_check, peers
-from engine.result.schema import SCHEMA, Result, ResultError, checked, parse
+from engine.result.schema import SCHEMA, Result, ResultError, checked, gpu_check, parse, peers
 from engine.validation.document import SCHEMA as VALIDATION
 from engine.validation.document import Validation
 from reports import run_reports

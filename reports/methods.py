@@ -1,7 +1,7 @@
 """The page of methods: every derived figure by its formula, how spread is given, and what colours mean."""
 
 from engine.footprint.memory import USABLE
-from engine.result.interval import CONFIDENCE
+from engine.result.gate import CONFIDENCE
 from engine.result.metrics import DEFINITIONS
 from reports import text
 from reports.contests import UNEQUAL

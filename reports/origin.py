@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from engine.result.schema import Provenance, Transport
-from engine.result.transport import Network
+from engine.result.schema.machine import Network
 from reports import binding
 from reports.page import BINDING
 from reports.text import clean

@@ -10,7 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure as Drawing
 
-from engine.result.definition import Definition
+from engine.result.metrics.definition import Definition
 from reports import derived, text
 from reports.plots.svg import inline
 

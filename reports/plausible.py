@@ -14,9 +14,9 @@ from pydantic import BaseModel
 from engine.grid import Grid
 from engine.planning.document import GridPlan
 from engine.result import metrics
-from engine.result.contest import GridSide
-from engine.result.peers import SIDES, PeersResult
 from engine.result.schema import Result
+from engine.result.schema.contest import GridSide
+from engine.result.schema.peers import SIDES, PeersResult
 from reports.peaks import TIMES_THE_CACHE, advertised_bandwidth, facts
 
 POSITIVE = frozenset((

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.result import gpu_check, peers
-from engine.result.schema import SCHEMA, ResultError
+from engine.result.schema import SCHEMA, ResultError, gpu_check, peers
 from reports.text import clean
 
 RECORD = "record"

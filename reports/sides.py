@@ -9,10 +9,9 @@ from typing import Any
 import pandas as pd
 
 from engine.result import metrics
-from engine.result.contest import GridSide, OverlapSide, ScheduleSide, TrainingSide
-from engine.result.ratio import Ratio
 from engine.result.schema import Result
-from engine.result.step import Timeline
+from engine.result.schema.contest import GridSide, OverlapSide, Ratio, ScheduleSide, TrainingSide
+from engine.result.schema.step import Timeline
 from reports.breakdowns import COLUMNS, values
 from reports.derived import by_row
 from reports.jobs import long

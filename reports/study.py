@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from engine.result.names import ANOTHER_COMMIT, UNTUNED
+from engine.result import ANOTHER_COMMIT, UNTUNED
 from reports import binding, studies
 from reports.frame import Frames
 from reports.page import Notices, Page

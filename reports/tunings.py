@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from engine.result import choices
-from engine.result.matmul import TunedShape
+from engine.result.judges import choices
 from engine.result.schema import Result
+from engine.result.schema.tuning import TunedShape
 from reports.jobs import long
 from reports.text import clean, positive
 

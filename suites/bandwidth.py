@@ -14,8 +14,8 @@ from reframe.core.logging import getlogger
 from reframe.utility import typecheck as typ
 
 import systems
-from engine.result.links import Links
 from engine.result.schema import Result, parse
+from engine.result.schema.bench import Links
 from suites.base.figures import Figures
 from suites.base.kept import links_of, superseded
 from suites.base.night import NIGHTLY, Worth

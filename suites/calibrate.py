@@ -17,9 +17,9 @@ import systems
 from engine.errors import RunError, UsageError
 from engine.loading import loading
 from engine.result import metrics
-from engine.result.device import GemmPoint
 from engine.result.provenance import processor, processor_name
 from engine.result.schema import Result, read
+from engine.result.schema.bench import GemmPoint
 from engine.simulator.machine import Fitted, MachineModel
 from engine.validation.calibrate import as_data
 from engine.validation.measured import measured_in, row_name

@@ -22,10 +22,10 @@ from reframe.utility import typecheck as typ
 from engine.batch import Batch
 from engine.grid import SPLITTING_FEATURES, Grid
 from engine.models.catalogue import lookup
-from engine.result import choices, metrics
+from engine.result import UNTUNED, metrics
 from engine.result.gate import Outcome, all_of
-from engine.result.matmul import TunedShape
-from engine.result.names import UNTUNED
+from engine.result.judges import choices
+from engine.result.schema.tuning import TunedShape
 from suites.base.figures import Figures, speed_up_figures
 from suites.base.point_training import SYSTEM, PointTraining, points_of
 

@@ -18,7 +18,8 @@ from reframe.utility import typecheck as typ
 
 from engine.errors import UsageError
 from engine.models.catalogue import lookup
-from engine.result.peers import PeersResult, Speed, parse, peak_bytes, speed
+from engine.result.judges.peers import Speed, peak_bytes, speed
+from engine.result.schema.peers import PeersResult, parse
 from suites.base.engine_test import EngineTest
 from suites.base.figures import Figures, percent
 from suites.base.point_training import OfSeries, points_of

@@ -12,7 +12,7 @@ from engine.errors import UsageError
 from engine.options import File, check_file
 from engine.output import columns
 from engine.processes import end_by_signals
-from engine.result.gpu_check import UNJUDGED, Finding, GpuCheck
+from engine.result.schema.gpu_check import UNJUDGED, Finding, GpuCheck
 from gpu_check.budget import MINUTES
 from gpu_check.checks import checks
 from gpu_check.judges import Judge

@@ -5,7 +5,7 @@ import time
 import torch
 
 from engine.layers.compiled import REMEDY, disabled, why_not
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from gpu_check.findings import passes_if, reported
 
 NAME = "compiler"

@@ -1,6 +1,6 @@
 """Most findings have one of two forms: something passes or fails, or nothing is asked of it. No torch."""
 
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 
 
 def passes_if(

@@ -13,7 +13,7 @@ from engine.measure.recorder import Recorder
 from engine.overlap.flags import ALL, Overlap
 from engine.peers.comparison import Case
 from engine.peers.ours import trainer
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from engine.training.checks import ContestSetup
 from engine.training_record import OptimConfig
 from gpu_check.findings import reported

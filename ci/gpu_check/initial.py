@@ -9,7 +9,7 @@ from engine.bench.startup import draw
 from engine.grid import Grid
 from engine.parallel.initial import fill
 from engine.placement import NORMAL, Gaussian, Placement
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from gpu_check.findings import passes_if, reported
 
 ROWS, COLUMNS, EPS = 1 << 10, 1 << 11, 4.0

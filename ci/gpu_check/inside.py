@@ -7,7 +7,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from engine.files import write_text
-from engine.result.gpu_check import Finding, write_findings
+from engine.result.schema.gpu_check import Finding, write_findings
 
 if TYPE_CHECKING:
     import torch

@@ -13,11 +13,13 @@ from pathlib import Path
 from statistics import median
 
 from engine.profiling.breakdown import AGREEMENT, break_down
-from engine.result import choices, gate, metrics, peers, schema
-from engine.result.device import GemmPoint
-from engine.result.gate import Outcome
-from engine.result.gpu_check import Finding, read_findings
-from engine.result.interval import Interval, over_jobs
+from engine.result import gate, metrics, schema
+from engine.result.gate import Interval, Outcome, over_jobs
+from engine.result.judges import choices
+from engine.result.judges import peers as peer_judge
+from engine.result.schema import peers
+from engine.result.schema.bench import GemmPoint
+from engine.result.schema.gpu_check import Finding, read_findings
 from gpu_check import profiled
 from gpu_check.findings import reported
 from gpu_check.sizes import Training
@@ -171,14 +173,14 @@ class Judge:
                 Finding(name=f"step by that of {asked.peer}, {model}", status="not run", sentence=asked.missing or "")
             ]
         peer = results[-1].comparisons[0].peer
-        ratio = peers.paired(measured)
-        between, words = _over_processes([peers.paired([job]).ratio for job in measured])
+        ratio = peer_judge.paired(measured)
+        between, words = _over_processes([peer_judge.paired([job]).ratio for job in measured])
         most = STEP_BY[peer]
         ours_s, theirs_s = (
-            median(time_s for side in sides for time_s in peers.steps(side))
+            median(time_s for side in sides for time_s in peer_judge.steps(side))
             for sides in ([job.ours for job in measured], [job.peer for job in measured])
         )
-        ours, theirs = peers.peak_bytes(measured)
+        ours, theirs = peer_judge.peak_bytes(measured)
         step = self.found(
             f"step by that of {peer}, {model}",
             ratio.ratio,
@@ -206,7 +208,7 @@ class Judge:
         assert result.work is not None
         model = training.choice.resolve().name
         known = peers.Peaks(advertised=self.peaks.get(result.dtype))
-        speeds = [peers.speed(result.work, known, 1, median(peers.steps(job.ours))) for job in measured]
+        speeds = [peer_judge.speed(result.work, known, 1, median(peer_judge.steps(job.ours))) for job in measured]
         rate, tokens = median(s.model_flops_per_s for s in speeds), median(s.tokens_per_s for s in speeds)
         sentence = f"{tokens:,.0f} tokens/s, {rate / 1e12:.3g} Tflop/s of {training.words}"
         shares = [speed.mfu for speed in speeds if speed.mfu is not None]

@@ -14,8 +14,8 @@ from engine.layers.compiled import Compiled, compiles
 from engine.measure.sample import sample
 from engine.placement import Constant, Placement
 from engine.result import gate
-from engine.result.gpu_check import Finding
-from engine.result.interval import over_rounds
+from engine.result.gate import over_rounds
+from engine.result.schema.gpu_check import Finding
 from engine.training.optim import Rule, adamw
 from gpu_check import native
 from gpu_check.compiler import compiler

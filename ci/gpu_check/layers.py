@@ -34,7 +34,7 @@ from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.placement import NORMAL, Constant, Gaussian, Placement
 from engine.precision import Precision, at_least_fp32
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from gpu_check import rounding
 from gpu_check.findings import passes_if, reported
 from gpu_check.rounding import error, times_as_far

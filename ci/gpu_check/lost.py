@@ -17,7 +17,7 @@ import torch
 
 from engine.errors import EngineError, RunError
 from engine.result import schema
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from gpu_check.budget import RANKS_WAIT
 from gpu_check.findings import passes_if, reported
 

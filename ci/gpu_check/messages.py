@@ -12,7 +12,7 @@ from engine.comm.collective import Kind
 from engine.comm.funnel import Comm, Handle
 from engine.grid import REPLICATING, Grid
 from engine.measure.clock import HostClock
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from gpu_check.findings import passes_if, reported
 from gpu_check.pair import Pair
 from gpu_check.staged import keep_busy

@@ -14,7 +14,7 @@ from engine.comm.launch import Launch
 from engine.comm.meeting import init_process_group
 from engine.comm.transport import Heard, backend_of, listen
 from engine.errors import RunError
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from gpu_check.budget import RANKS_WAIT
 from gpu_check.findings import passes_if
 from gpu_check.pair import received

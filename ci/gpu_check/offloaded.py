@@ -10,7 +10,7 @@ from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.measure.recorder import Recorder
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from engine.training.optim import AdamW
 from engine.training.trainer import Trainer
 from engine.training_record import Training

@@ -20,7 +20,7 @@ from engine.comm.launch import Launch
 from engine.comm.meeting import init_process_group
 from engine.errors import RunError
 from engine.grid import Grid
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from gpu_check.budget import RANKS_WAIT
 from gpu_check.staged import Staged
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from engine.measure.gemm import full_precision
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from gpu_check.compiler import compiler
 from gpu_check.initial import initial_values
 from gpu_check.layers import dropout, layers

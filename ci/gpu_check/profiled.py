@@ -1,10 +1,10 @@
 """A training that was profiled has a rate, kernels that its steps spend their time in, and an energy. No torch."""
 
 from engine.result import metrics
-from engine.result.energy import ComponentEnergy
-from engine.result.gpu_check import Finding
-from engine.result.profile import TraceBreakdown
 from engine.result.schema import Result
+from engine.result.schema.gpu_check import Finding
+from engine.result.schema.profile import TraceBreakdown
+from engine.result.schema.step import ComponentEnergy
 from gpu_check.findings import reported
 
 LONGEST, LETTERS = 10, 50

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from engine.result import gate
-from engine.result.interval import over_jobs
+from engine.result.gate import over_jobs
 
 SEEDS = range(6)
 LOOKS = 4

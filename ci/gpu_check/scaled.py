@@ -13,8 +13,8 @@ from engine.peers.comparison import Case
 from engine.peers.ours import trainer
 from engine.peers.peer import Tensors, adamw, mean_divisor, serial_loss, serial_model
 from engine.peers.timed_side import on_batches
-from engine.result.gpu_check import Finding
 from engine.result.metrics import relative_difference
+from engine.result.schema.gpu_check import Finding
 from engine.training.loss_scale import LossScale
 from engine.training_record import OptimConfig
 from gpu_check.findings import passes_if

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 from engine.errors import RunError, UsageError
 from engine.files import cache_folder
 from engine.result import provenance
-from engine.result.gpu_check import Finding, GpuCheck, read_findings, write
 from engine.result.schema import Provenance
+from engine.result.schema.gpu_check import Finding, GpuCheck, read_findings, write
 from gpu_check import budget, process
 from gpu_check.checks import Check
 from gpu_check.judges import MOST_PROCESSES

@@ -15,8 +15,8 @@ from engine.overlap.flags import ALL
 from engine.peers.comparison import Case
 from engine.peers.ours import Ours
 from engine.peers.peer import StepMetrics
-from engine.result.gpu_check import Finding
 from engine.result.metrics import relative_difference
+from engine.result.schema.gpu_check import Finding
 from engine.training_record import OptimConfig
 from gpu_check import rounding
 from gpu_check.findings import passes_if

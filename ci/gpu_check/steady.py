@@ -15,7 +15,7 @@ from engine.grid import Grid
 from engine.measure.recorder import Recorder
 from engine.peers.comparison import Case
 from engine.peers.ours import trainer
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from engine.training.trainer import Trainer
 from gpu_check.findings import passes_if, reported
 from gpu_check.sizes import ONE_RANK

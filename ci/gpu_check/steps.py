@@ -34,8 +34,8 @@ from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.peers.comparison import Case
 from engine.peers.peer import StepMetrics, Tensors, adamw, mean_divisor, serial_loss, serial_model
 from engine.peers.timed_side import on_batches
-from engine.result.gpu_check import Finding
 from engine.result.metrics import relative_difference
+from engine.result.schema.gpu_check import Finding
 from engine.training.trainer import Trainer
 from engine.training_record import OptimConfig
 from gpu_check import rounding

@@ -15,7 +15,7 @@ from engine.comm.meeting import init_process_group
 from engine.comm.nccl import NcclChannel
 from engine.grid import Axis, Grid
 from engine.measure.pending import Pending
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from gpu_check.findings import passes_if
 from gpu_check.messages import messages
 from gpu_check.pair import Pair, found_by_all, limit

@@ -12,7 +12,7 @@ from engine.measure.sample import calls_of, sample
 from engine.overlap.flat import Flat
 from engine.overlap.weight import Casts
 from engine.parallel.gradients import sum_of_squares
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from gpu_check.findings import reported
 from gpu_check.judges import RATE
 

@@ -20,10 +20,9 @@ from tabulate import tabulate
 
 from engine.errors import RunError, UsageError
 from engine.files import write_text
-from engine.result.gate import Outcome, at_most
-from engine.result.interval import NOTHING_KNOWN, Interval, over_jobs
+from engine.result.gate import NOTHING_KNOWN, Interval, Outcome, at_most, over_jobs
+from engine.result.judges.peers import FEWEST_JOBS
 from engine.result.metrics import ratio_over_jobs
-from engine.result.peers import FEWEST_JOBS
 from engine.result.provenance import PACKED
 from night.procedure import NO_RESULTS, OUT_OF_TIME, choose, nightly_tests, say
 from night.session import ROOT, NightRun

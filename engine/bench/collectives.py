@@ -24,10 +24,9 @@ from engine.comm.collective import Kind
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.errors import UsageError
-from engine.result.links import CollectiveTime, FittedLink, Links, Rings
 from engine.result.metrics import ring_bandwidth
-from engine.result.sampled import Sampled
 from engine.result.schema import Result
+from engine.result.schema.bench import CollectiveTime, FittedLink, Links, Rings, Sampled
 from engine.simulator.collectives import moved_bytes
 from engine.simulator.link import RingTime, fit_link
 

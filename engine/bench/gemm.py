@@ -21,9 +21,9 @@ from engine.errors import UsageError
 from engine.measure.gemm import FEWEST, WINDOW_S, GemmTimer, full_precision
 from engine.precision import DTYPES
 from engine.result import provenance
-from engine.result.device import GemmPoint, Mode
 from engine.result.metrics import gemm_rate
 from engine.result.schema import Result
+from engine.result.schema.bench import GemmPoint, Mode
 
 log = logging.getLogger(__name__)
 

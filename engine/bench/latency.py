@@ -15,9 +15,9 @@ from engine.bench.benchmark import Benchmark, Table
 from engine.bench.world import World
 from engine.comm.launch import Launch
 from engine.errors import UsageError
-from engine.result.device import Launched, LaunchTime
 from engine.result.metrics import per_operator
 from engine.result.schema import Result
+from engine.result.schema.bench import Launched, LaunchTime
 
 FEWEST, MOST = 20, 10_000_000
 """Samples are from so many to so many: of 20 a 5th percentile can be told."""

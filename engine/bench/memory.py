@@ -21,9 +21,9 @@ from engine.comm.launch import Launch
 from engine.measure.machine import read_or_nothing
 from engine.measure.sample import sample
 from engine.openmp import cores
-from engine.result.device import Stream, StreamKernel
 from engine.result.metrics import memory_bandwidth
 from engine.result.schema import Result
+from engine.result.schema.bench import Stream, StreamKernel
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from engine.comm.launch import Launch
 from engine.comm.launchers import has_mpi
 from engine.errors import UsageError
 from engine.result.schema import Result
-from engine.result.transfers import Backend, Operation, Transfer
+from engine.result.schema.bench import Backend, Operation, Transfer
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from statistics import median
 from engine.bench.benchmark import FEWEST
 from engine.bench.world import World
 from engine.measure.machine import processor_s
-from engine.result.sampled import Sampled
+from engine.result.schema.bench import Sampled
 
 WINDOW_S = 0.02
 """A sample lasts so long at least, and has as many calls as that takes."""

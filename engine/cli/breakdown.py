@@ -9,7 +9,7 @@ from engine.options import File
 from engine.output import say
 
 if TYPE_CHECKING:
-    from engine.result.profile import TraceBreakdown
+    from engine.result.schema.profile import TraceBreakdown
 
 MOST = 10
 """A table has so many rows."""

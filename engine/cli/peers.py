@@ -20,7 +20,7 @@ from engine.peers.comparison import Case, PeerTraining, Sampling, SideOptions
 from engine.peers.layout import PeerLayout, parse
 from engine.peers.registry import COMPARISONS
 from engine.pipeline.options import DEFAULT, PipelineOptions
-from engine.result.names import UNTUNED
+from engine.result import UNTUNED
 from engine.training.config import MODEL, BatchOptions, OverlapFlags
 
 SHAPE: dict[str, Any] = {"layers": 6, "hidden": 512, "heads": 8, "vocab": 8192, "seq": 128}

@@ -12,7 +12,7 @@ from engine.grid import Grid
 from engine.loading import loading
 from engine.models.denoising import Denoising
 from engine.options import GRID, File, Folder, check_file, word
-from engine.result.names import SamplerName
+from engine.result import SamplerName
 from engine.training_record import PrecisionName
 
 USUAL_STEPS = 50

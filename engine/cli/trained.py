@@ -2,8 +2,8 @@
 
 from engine.cli.written import facts, size
 from engine.output import columns
-from engine.result.contest import GridSide, OverlapSide, ScheduleSide, TrainingSide
 from engine.result.schema import Result
+from engine.result.schema.contest import GridSide, OverlapSide, ScheduleSide, TrainingSide
 
 
 def trained(result: Result) -> str:

@@ -21,7 +21,7 @@ from engine.comm.agreement import told_by_first
 from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.measure.binding import Binding, Gpu, read
-from engine.result.binding import BindingFault, Bindings, FaultKind, NodeBinding, RankBinding
+from engine.result.schema.machine import BindingFault, Bindings, FaultKind, NodeBinding, RankBinding
 
 log = logging.getLogger(__name__)
 

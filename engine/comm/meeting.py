@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from engine.comm.transport import Heard
-    from engine.result.binding import Bindings
+    from engine.result.schema.machine import Bindings
 
 MEETING_S = 1200.0
 """Longest time for all ranks to come: thousands of them load torch from one file system."""

@@ -21,7 +21,7 @@ from engine.training.checks import CheckedRun, ContestSetup, Kind, checked
 from engine.training.config import RunConfig, TrainConfig
 
 if TYPE_CHECKING:
-    from engine.result.contest import Contest
+    from engine.result.schema.contest import Contest
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class _Side(Side):
 
 def compare_grids(run: CheckedGrids, setup: ContestSetup) -> "Contest":
     """Measure every grid. Collective. Raises Diverged."""
-    from engine.result.contest import Contest, GridSide
+    from engine.result.schema.contest import Contest, GridSide
 
     comms = {run.grid: setup.trainer.comm}
     trainers = {model_of(run): setup.trainer}

@@ -21,8 +21,8 @@ from engine.training.notices import why_late
 
 if TYPE_CHECKING:
     from engine.overlap.schedule import GatheredMemory
-    from engine.result.contest import Contest, OverlapSide
-    from engine.result.step import Breakdown
+    from engine.result.schema.contest import Contest, OverlapSide
+    from engine.result.schema.step import Breakdown
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class _Side(Side):
 
 def compare_overlaps(variants: Sequence[Overlap], rounds: Rounds, setup: ContestSetup) -> "Contest":
     """Measure every variant, none first. Collective. Raises Diverged."""
-    from engine.result.contest import Contest, OverlapSide
+    from engine.result.schema.contest import Contest, OverlapSide
     from engine.training.gathered import breakdown, collectives, timeline  # loads torch
 
     trainer = setup.trainer

@@ -23,7 +23,7 @@ from engine.overlap.tasks import Direction, StepSchedule
 from engine.pipeline.cut import Cut
 from engine.pipeline.simulation import Times, Transit, play
 from engine.result import metrics
-from engine.result.contest import Contest, PlayedTask, ScheduleSide, StageTimes
+from engine.result.schema.contest import Contest, PlayedTask, ScheduleSide, StageTimes
 from engine.training.checks import ContestSetup
 from engine.training.gathered import breakdown
 from engine.training.trainer import Trainer

@@ -24,8 +24,8 @@ from engine.training.config import RunConfig, TrainConfig
 
 if TYPE_CHECKING:
     from engine.measure.recording import Recording
-    from engine.result.ratio import Ratio
     from engine.result.schema import Iteration
+    from engine.result.schema.contest import Ratio
     from engine.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Side:
     def over(self, base: "Side") -> "Ratio | None":
         """Return its time by that of the base, paired by round; None for the base itself."""
         from engine.result import metrics
-        from engine.result.ratio import Ratio
+        from engine.result.schema.contest import Ratio
 
         if self is base:
             return None

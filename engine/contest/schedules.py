@@ -25,7 +25,7 @@ from engine.training.config import RunConfig, TrainConfig
 from engine.training_record import Training
 
 if TYPE_CHECKING:
-    from engine.result.contest import Contest
+    from engine.result.schema.contest import Contest
 
 BASE: ScheduleName = "1f1b"
 """All others are compared with this schedule."""

@@ -6,7 +6,7 @@ A counter that goes round is read again between steps, so that it can't have gon
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from engine.result.energy import Component
+from engine.result.schema.step import Component
 
 MOST_W = 1000.0
 """No processor, and no memory of one, takes more: a counter that goes round could have counted so much at most."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.energy import devices, pm_counters, rapl
 from engine.energy.counter import Count, Counter, Found, Unreadable
-from engine.result.energy import Component, ComponentEnergy
+from engine.result.schema.step import Component, ComponentEnergy
 
 ROUND_S = 20.0
 """A counter that goes round is read so often between steps."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.energy.counter import Counter, Found, Unreadable
 from engine.measure.machine import read_or_nothing
-from engine.result.energy import Component
+from engine.result.schema.step import Component
 
 FOLDER = "cray/pm_counters"
 _SCOPES: dict[Component, str] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.energy.counter import Counter, Found, Unreadable
 from engine.measure.machine import read_or_nothing
-from engine.result.energy import Component
+from engine.result.schema.step import Component
 
 FOLDER = "class/powercap"
 _PACKAGE, _PART = re.compile(r"intel-rapl:\d+"), re.compile(r"intel-rapl:\d+:\d+")

@@ -28,7 +28,7 @@ from engine.peers.peer import Peer, StepMetrics
 from engine.peers.timed_side import LocalSide, on_batches
 from engine.peers.watchdog import At, Fail, Turn, end, limited, nobody, timed, warm_up
 from engine.progress import RENEWED
-from engine.result.peers import NOTHING, SIDES, PeerContest, SideName
+from engine.result.schema.peers import NOTHING, SIDES, PeerContest, SideName
 from engine.training.run import tuned
 from engine.training.stall import Stalled, watched
 

@@ -6,7 +6,7 @@ from itertools import chain
 from engine.errors import RunError
 from engine.peers.comparison import TOLERANCES, Case, Comparison, Tolerance
 from engine.result.metrics import relative_difference
-from engine.result.peers import SIDES, PeerContest, PeerSide, SideName
+from engine.result.schema.peers import SIDES, PeerContest, PeerSide, SideName
 
 
 def order_in_a_job(number: int) -> tuple[SideName, ...]:

@@ -26,24 +26,10 @@ from engine.peers.memory import Room, SideBytes, choose_apart, room_here, side_b
 from engine.peers.ranks import Job, run_ranks, take_part
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON, another_commit
 from engine.peers.result_writer import ResultWriter, asked_fields
+from engine.result.judges.peers import FEWEST_JOBS, MET, WON, difference, paired, round_ratios, standing, steps, verdict
 from engine.result.metrics import ratio_of_medians
-from engine.result.peers import (
-    FEWEST_JOBS,
-    MET,
-    SIDES,
-    WON,
-    Asked,
-    ContestResult,
-    Equality,
-    PeersResult,
-    difference,
-    paired,
-    round_ratios,
-    standing,
-    steps,
-    verdict,
-)
 from engine.result.schema import Memory
+from engine.result.schema.peers import SIDES, Asked, ContestResult, Equality, PeersResult
 
 DeviceKind = Literal["cpu", "cuda"]
 ONE_JOB = "One job decides nothing, as processes differ: take three to six, by --jobs or by starting this again."

@@ -28,7 +28,7 @@ from engine.peers.pickled import dumps
 from engine.peers.settings import environ
 from engine.peers.watchdog import Turn, end, timed, warm_up
 from engine.processes import ends, kill_group
-from engine.result.peers import PeerSide
+from engine.result.schema.peers import PeerSide
 
 log = logging.getLogger(__name__)
 

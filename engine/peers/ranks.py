@@ -23,10 +23,9 @@ from engine.peers.memory import Room, bytes_of_gpu, choose_apart
 from engine.peers.watchdog import At, Turn, nobody, start
 from engine.progress import log_to_stderr
 from engine.reporter import Reporter
-from engine.result.binding import Bindings
-from engine.result.peers import SIDES, PeerContest, PeersResult, SideName
 from engine.result.schema import Memory
-from engine.result.transport import Transport
+from engine.result.schema.machine import Bindings, Transport
+from engine.result.schema.peers import SIDES, PeerContest, PeersResult, SideName
 
 if TYPE_CHECKING:
     import torch.distributed as dist

@@ -13,7 +13,7 @@ from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.peers import known
 from engine.peers.comparison import Comparison, Habits, Option
-from engine.result.names import ANOTHER_COMMIT, UNTUNED
+from engine.result import ANOTHER_COMMIT, UNTUNED
 
 _FILES = [import_module(f"{known.__name__}.{file.name}") for file in pkgutil.iter_modules(known.__path__)]
 

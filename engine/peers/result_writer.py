@@ -15,8 +15,8 @@ from engine.peers.memory import SideBytes, side_bytes
 from engine.peers.ranks import OWN, Job
 from engine.reporter import UNFINISHED, Reported, Reporter, Status
 from engine.result import provenance
-from engine.result.binding import BindingFault, Bindings
-from engine.result.peers import Asked, ContestResult, Peaks, PeersResult, Work, read, write
+from engine.result.schema.machine import BindingFault, Bindings
+from engine.result.schema.peers import Asked, ContestResult, Peaks, PeersResult, Work, read, write
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from engine.peers.registry import OPTIONS
-from engine.result.peers import Setting
+from engine.result.schema.peers import Setting
 
 
 def here(module: str) -> bool:

@@ -13,7 +13,7 @@ from engine.measure.allocated import Allocated
 from engine.measure.clock import HostClock
 from engine.peers.comparison import Case
 from engine.peers.peer import StepMetrics, Tensors
-from engine.result.peers import PeerSide
+from engine.result.schema.peers import PeerSide
 
 Taken = TypeVar("Taken")
 

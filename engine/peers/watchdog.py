@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from engine.errors import ContactError
 from engine.peers.comparison import Case, Comparison
-from engine.result.peers import SideName
+from engine.result.schema.peers import SideName
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from engine.models.flops import model_flops
 from engine.planning.origin import Origin
 from engine.planning.rank import Candidate, Workload
 from engine.result import metrics
-from engine.result.grid_text import GridText
-from engine.result.step import Timeline
+from engine.result.schema.step import GridText, Timeline
 from engine.schema import Document, Record
 from engine.training_record import TrainingOptions
 

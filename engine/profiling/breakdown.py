@@ -13,9 +13,8 @@ from pathlib import Path
 from engine.profiling import on_device, on_host, trace
 from engine.profiling.ran import Ran
 from engine.result import gate, metrics
-from engine.result.gate import Outcome
-from engine.result.interval import NOTHING_KNOWN, Interval, over_rounds
-from engine.result.profile import Difference, RecordedStep, TraceBreakdown
+from engine.result.gate import NOTHING_KNOWN, Interval, Outcome, over_rounds
+from engine.result.schema.profile import Difference, RecordedStep, TraceBreakdown
 
 AGREEMENT = 0.02
 NOTED_LATE = (

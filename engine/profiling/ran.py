@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from engine.measure.intervals import Interval, common, covered, length, union
 from engine.profiling.names import Region, kind_and_lane, parsed
-from engine.result.profile import LayerTime, OperationTime
-from engine.result.step import AxisTime, LaneTime
+from engine.result.schema.profile import LayerTime, OperationTime
+from engine.result.schema.step import AxisTime, LaneTime
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from engine.parallel.model import ParallelModel
 from engine.profiling import chrome_trace
 from engine.profiling.names import Region
 from engine.profiling.regions import NamingRecorder, layers_named
-from engine.result.profile import KEY, Profiled, RecordedStep
-from engine.result.step import AxisTime
+from engine.result.schema.profile import KEY, Profiled, RecordedStep
+from engine.result.schema.step import AxisTime
 
 log = logging.getLogger(__name__)
 

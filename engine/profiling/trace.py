@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from engine.errors import UsageError
 from engine.files import json_of
 from engine.profiling.names import Region, parsed
-from engine.result.profile import KEY, Profiled, RecordedStep
 from engine.result.schema import ResultError, checked
+from engine.result.schema.profile import KEY, Profiled, RecordedStep
 
 MICRO = 1e-6
 LONGEST_US = 1e12

@@ -18,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.result.binding import Bindings
 from engine.result.schema import Provenance
+from engine.result.schema.machine import Bindings
 
 if TYPE_CHECKING:
     import torch

@@ -28,8 +28,8 @@ from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
 from engine.precision import DTYPES, Precision
 from engine.progress import RENEWED
-from engine.result.image_sheet import ImageSheet
 from engine.result.schema import Result
+from engine.result.schema.bench import ImageSheet
 from engine.sampling.sampler import Sampler, as_bytes
 from engine.training.model_record import recorded
 from engine.training_record import PrecisionName, Training

@@ -11,7 +11,7 @@ from engine.data.colours import CHANNELS
 from engine.layers.dropout import BatchRows
 from engine.layers.noise import normal
 from engine.models.diffusion import Diffusion
-from engine.result.names import SamplerName
+from engine.result import SamplerName
 
 FindNoise = Callable[[Tensor, Tensor], Tensor]
 """It maps noisy images [B, 3, S, S] and their time steps [B] to noise, whose first channels are those of the images."""

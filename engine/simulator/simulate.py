@@ -19,7 +19,7 @@ from itertools import pairwise
 
 from engine.comm.collective import AXIS_OF_LANE, POINT_TO_POINT
 from engine.grid import Axis, Grid
-from engine.result.step import Span, Timeline
+from engine.result.schema.step import Span, Timeline
 from engine.simulator.events import Issue, Mark, Trace, Wait
 from engine.simulator.machine import MachineModel
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from engine.grid import CUTTING_STAGES, Grid
 from engine.overlap.tasks import Direction
 from engine.pipeline.options import PipelineOptions
-from engine.result.step import Span
+from engine.result.schema.step import Span
 from engine.simulator.events import Trace
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import simulate

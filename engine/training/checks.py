@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from engine.checkpoint.manifest import Saved
     from engine.comm.funnel import Comm
     from engine.models.adapters.folder import Pretrained
-    from engine.result.contest import Contest
     from engine.result.schema import Iteration
+    from engine.result.schema.contest import Contest
     from engine.training.trainer import Trainer
 
 Kind = Literal["train", "ablation", "pipeline", "grids"]

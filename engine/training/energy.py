@@ -13,7 +13,7 @@ from engine.energy.counter import Found
 from engine.energy.meter import Meter
 from engine.measure.machine import kernel_name, sysfs
 from engine.result import metrics
-from engine.result.energy import COMPONENTS, Component, ComponentEnergy, Energy
+from engine.result.schema.step import COMPONENTS, Component, ComponentEnergy, Energy
 from engine.training.config import EnergyOption
 
 log = logging.getLogger(__name__)

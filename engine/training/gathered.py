@@ -21,9 +21,10 @@ from engine.measure.recording import AxisSeconds, PhaseSeconds, Recording
 from engine.openmp import cores
 from engine.profiling.session import Profiling
 from engine.result import metrics, provenance
-from engine.result.profile import Profile, ProfileTrace
 from engine.result.schema import Iteration, Memory
-from engine.result.step import (
+from engine.result.schema.machine import Network, Transport
+from engine.result.schema.profile import Profile, ProfileTrace
+from engine.result.schema.step import (
     AxisTime,
     Bound,
     Breakdown,
@@ -35,7 +36,6 @@ from engine.result.step import (
     Span,
     Timeline,
 )
-from engine.result.transport import Network, Transport
 
 NETWORK_BYTES = 600
 

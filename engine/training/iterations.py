@@ -10,10 +10,9 @@ from engine.errors import RunError
 from engine.measure.recording import Recording
 from engine.profiling.session import Profiling
 from engine.progress import RENEWED
-from engine.result.energy import Energy
-from engine.result.profile import Profile
 from engine.result.schema import Iteration
-from engine.result.step import Breakdown
+from engine.result.schema.profile import Profile
+from engine.result.schema.step import Breakdown, Energy
 from engine.training.config import TrainConfig
 from engine.training.trainer import Trainer
 from engine.training_record import LEAST_LOSS_SCALE

@@ -30,7 +30,7 @@ from engine.precision import DTYPES, Precision
 from engine.profiling.regions import NamingRecorder
 from engine.profiling.session import Profiling, Request
 from engine.result import provenance
-from engine.result.matmul import Tuning
+from engine.result.schema.tuning import Tuning
 from engine.training.checks import CheckedRun, ContestSetup
 from engine.training.energy import JobMeter
 from engine.training.failure import RunReporter

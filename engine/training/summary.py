@@ -8,7 +8,7 @@ from engine.models.flops import model_flops, repeated_flops
 from engine.profiling import chrome_trace
 from engine.result import metrics
 from engine.result.schema import Iteration, Memory, Summary
-from engine.result.step import LossScaling, Timeline
+from engine.result.schema.step import LossScaling, Timeline
 from engine.training.checks import CheckedRun
 from engine.training.gathered import collectives, timeline
 from engine.training.iterations import Measurements

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from engine.files import cache_folder, locked, write_text
-from engine.result.matmul import TunedShape
+from engine.result.schema.tuning import TunedShape
 from engine.schema import Document, Record, first_problem
 
 log = logging.getLogger(__name__)

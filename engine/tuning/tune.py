@@ -13,8 +13,9 @@ from engine.comm.funnel import Comm
 from engine.layers.matmul import PLAIN, Kernels, Mode, Role
 from engine.precision import Precision
 from engine.progress import RENEWED
-from engine.result import choices, metrics, provenance
-from engine.result.matmul import ModeTime, TunedShape, Tuning
+from engine.result import metrics, provenance
+from engine.result.judges import choices
+from engine.result.schema.tuning import ModeTime, TunedShape, Tuning
 from engine.tuning.cache import Table, cache_file, key, load, save
 from engine.tuning.choice import Times, choose, chosen, fastest, seconds_of
 from engine.tuning.rate import rate

@@ -12,8 +12,8 @@ from pydantic import Field
 from engine.data.dataset import Samples
 from engine.planning.rank import TOLD_APART
 from engine.result import metrics
-from engine.result.grid_text import GridText
-from engine.result.matmul import ModeName
+from engine.result.schema.step import GridText
+from engine.result.schema.tuning import ModeName
 from engine.schema import Document, Record
 from systems import Dtype
 

@@ -14,7 +14,7 @@ from engine.grid import INNER, STREAM, Axis, Grid
 from engine.overlap.flags import Overlap
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Workload, rank
-from engine.result.grid_text import GridText
+from engine.result.schema.step import GridText
 from engine.schema import Record
 from engine.simulator.events import MatrixProduct
 from engine.simulator.machine import MachineModel

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from math import exp, sqrt
 
 from engine.published import Number, select
-from engine.result.interval import student
+from engine.result.gate import student
 from engine.schema import Record
 
 MOST_DEVICES = 8192

@@ -20,9 +20,9 @@ from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.models.catalogue import lookup
 from engine.overlap.flags import Overlap
-from engine.result.contest import GridSide, ScheduleSide
-from engine.result.grid_text import GridText
 from engine.result.schema import Result, read
+from engine.result.schema.contest import GridSide, ScheduleSide
+from engine.result.schema.step import GridText
 from engine.schema import Record, first_problem
 from engine.training_record import Training, TrainingOptions
 from engine.validation.document import MeasuredProducts

@@ -19,8 +19,8 @@ from urllib.parse import quote, unquote
 from pydantic import BaseModel, ValidationError
 
 from engine.result.schema import Provenance, Summary
-from engine.result.step import Breakdown, Collective
-from engine.result.transport import Transport
+from engine.result.schema.machine import Transport
+from engine.result.schema.step import Breakdown, Collective
 from engine.schema import first_problem
 from reports import text
 from reports.run_reports import AFTER_SANITY, RECORD, Session, failure, sessions

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from engine.result.contest import PlayedTask
+from engine.result.schema.contest import PlayedTask
 from reports.plots.canvas import legend
 from reports.plots.svg import COLOURS, styled
 from reports.plots.timeline import BOTTOM, TOP, fill, frame, title

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from engine.grid import Axis
 from engine.measure.intervals import Interval, common, union
-from engine.result.step import Span, Timeline
+from engine.result.schema.step import Span, Timeline
 from reports.plots.canvas import LETTER, WIDE, canvas, format_ticks, legend, rule
 from reports.plots.svg import COLOURS, styled
 from reports.text import clean, percent, seconds

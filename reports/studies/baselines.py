@@ -6,7 +6,7 @@ import pandas as pd
 
 from engine.peers.registry import ALONE, COMPARISONS
 from engine.result import metrics
-from engine.result.peers import FEWEST_JOBS
+from engine.result.judges.peers import FEWEST_JOBS
 from reports import published, text
 from reports.columns import NOT_PRINTED, columns_of
 from reports.contest_blocks import contests_table, equal, failures, missing, provenance, settings

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from engine.result import metrics
-from engine.result.energy import COMPONENTS
+from engine.result.schema.step import COMPONENTS
 from reports import text
 from reports.columns import columns_of
 from reports.derived import by_row

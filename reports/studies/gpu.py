@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from engine.result.gpu_check import Finding, GpuCheck
+from engine.result.schema.gpu_check import Finding, GpuCheck
 from reports import text
 from reports.columns import columns_of
 from reports.frame import Frames

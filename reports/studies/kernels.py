@@ -4,8 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from engine.result import metrics
-from engine.result.names import UNTUNED
+from engine.result import UNTUNED, metrics
 from reports import published, text
 from reports.columns import columns_of
 from reports.contest_blocks import COLOURS

@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 
 from engine.grid import Grid
-from engine.result import bubble
-from engine.result.bubble import Bubble
-from engine.result.contest import ScheduleSide
-from engine.result.interval import NOTHING_KNOWN
+from engine.result.gate import NOTHING_KNOWN
+from engine.result.judges import bubble
+from engine.result.judges.bubble import Bubble
 from engine.result.metrics import Paired
+from engine.result.schema.contest import ScheduleSide
 from reports import published, text
 from reports.columns import columns_of, first
 from reports.frame import SETTING, Frames, series_title

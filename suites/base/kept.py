@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import get_args
 
 from engine.comm.collective import Kind
-from engine.result.links import Rings
 from engine.result.schema import Result
+from engine.result.schema.bench import Rings
 from engine.simulator.link import RingTime, fit_link, fit_taken
 from systems import store
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.published import Number, select
 from engine.result import gate
-from engine.result.interval import NOTHING_KNOWN, Interval, over_rounds
+from engine.result.gate import NOTHING_KNOWN, Interval, over_rounds
 from suites.base.steps import counted_times_s
 
 

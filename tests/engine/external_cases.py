@@ -15,7 +15,7 @@ from engine.peers import external_side
 from engine.peers.alternate import measure
 from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.peer import check_torch
-from engine.result.peers import PeerContest
+from engine.result.schema.peers import PeerContest
 from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=4, hidden=32, heads=4, vocabulary=64, sequence=16)

@@ -10,10 +10,9 @@ from engine_command import SMALL, finish, start
 
 from engine.cli.main import main
 from engine.cli.trained import trained
-from engine.result.contest import OverlapSide
 from engine.result.metrics import paired, share_of_greatest_gain, time_per_iteration
-from engine.result.ratio import Ratio
 from engine.result.schema import Result, read
+from engine.result.schema.contest import OverlapSide, Ratio
 
 CHECKPOINTED = [*SMALL, "--checkpoint-activations"]
 FEW = ["--rounds", "3", "--steps-per-round", "2"]

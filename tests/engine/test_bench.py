@@ -18,8 +18,8 @@ from engine.grid import Grid
 from engine.measure.gemm import GemmTimer
 from engine.measure.memory import free_bytes
 from engine.result import schema as result
-from engine.result.device import GemmPoint
 from engine.result.schema import Result
+from engine.result.schema.bench import GemmPoint
 from engine.timeouts import Timeouts
 
 CPU = torch.device("cpu")

@@ -19,7 +19,7 @@ from engine.comm.launch import Launch, from_environment
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
 from engine.result import schema
-from engine.result.links import Links, Rings
+from engine.result.schema.bench import Links, Rings
 from engine.timeouts import Timeouts
 
 CPU = torch.device("cpu")

@@ -22,8 +22,8 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.reporter import UNFINISHED
 from engine.result import schema
-from engine.result.device import LaunchTime, Stream
 from engine.result.schema import Result
+from engine.result.schema.bench import LaunchTime, Stream
 from engine.timeouts import Timeouts
 
 CPU = torch.device("cpu")

@@ -11,8 +11,8 @@ from engine.comm import binding as told
 from engine.measure import binding
 from engine.measure.binding import Gpu
 from engine.openmp import cores
-from engine.result.binding import Bindings
 from engine.result.schema import read
+from engine.result.schema.machine import Bindings
 
 TWO = ["train", *SMALL, "--grid", "1x1x2x1", "--iterations", "2", "--warmup", "1"]
 two_cores = pytest.mark.skipif(len(cores()) < 2, reason="takes two cores")

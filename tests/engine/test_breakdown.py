@@ -11,8 +11,8 @@ from traces import BACKWARD, TraceFile, recorded
 from engine.cli.main import main
 from engine.profiling.breakdown import AGREEMENT, break_down
 from engine.profiling.trace import _events, innermost
-from engine.result.profile import KEY, RecordedStep, TraceBreakdown
-from engine.result.step import AxisTime
+from engine.result.schema.profile import KEY, RecordedStep, TraceBreakdown
+from engine.result.schema.step import AxisTime
 
 OF_GPU = recorded(3, 900.0, 220.0, 180.0, x=(100.0, 0.0), z=(120.0, 180.0))
 

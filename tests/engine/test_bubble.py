@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from engine.result.bubble import OFF, UNEVEN, ZERO, judge
-from engine.result.contest import ScheduleSide, StageTimes
-from engine.result.step import MachineUsage
+from engine.result.judges.bubble import OFF, UNEVEN, ZERO, judge
+from engine.result.schema.contest import ScheduleSide, StageTimes
+from engine.result.schema.step import MachineUsage
 
 WORK_S, REST_S, STAGES = 8.0, 0.5, 3
 NOISE_S = (0.0, 0.01, -0.01, 0.005, -0.005, 0.002, -0.002)

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from engine.result.choices import by_fastest, by_own, share_that_holds
-from engine.result.matmul import ModeTime, TunedShape
+from engine.result.judges.choices import by_fastest, by_own, share_that_holds
+from engine.result.schema.tuning import ModeTime, TunedShape
 
 ROLES = ("forward", "input_gradient", "weight_gradient")
 OWN = {"forward": "NT", "input_gradient": "NN", "weight_gradient": "TN"}

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from engine.result import metrics
-from engine.result.gate import at_least, at_most
-from engine.result.interval import over_jobs
+from engine.result.gate import at_least, at_most, over_jobs
 from gpu_check.judges import LOOKS, MOST_PROCESSES
 
 DRAWS, MOST_JOBS = 20_000, 10

@@ -17,8 +17,8 @@ from engine.energy.counter import Counter, Found
 from engine.energy.meter import Meter
 from engine.grid import Grid
 from engine.measure.machine import SYSFS
-from engine.result.energy import Component, ComponentEnergy, Energy
 from engine.result.schema import read
+from engine.result.schema.step import Component, ComponentEnergy, Energy
 from engine.training import energy
 
 

@@ -37,7 +37,7 @@ from engine.peers.ours import Ours
 from engine.peers.peer import StepMetrics, check_torch
 from engine.peers.pickled import _made, dumps
 from engine.peers.registry import COMPARISONS, another_commit
-from engine.result.peers import PeerContest
+from engine.result.schema.peers import PeerContest
 from engine.training_record import OptimConfig, PrecisionName
 
 PAIR = Layout(data=2)

@@ -4,8 +4,7 @@ import random
 import pytest
 from scipy import stats
 
-from engine.result.gate import all_of, at_least, at_most, within
-from engine.result.interval import NOTHING_KNOWN, Interval, over_jobs, over_rounds
+from engine.result.gate import NOTHING_KNOWN, Interval, all_of, at_least, at_most, over_jobs, over_rounds, within
 
 BELOW, ACROSS, ABOVE = Interval(0.8, 0.9), Interval(0.9, 1.1), Interval(1.01, 1.2)
 

@@ -18,7 +18,7 @@ from engine.measure import machine
 from engine.measure.machine import counted, link_bytes
 from engine.measure.recording import Recording
 from engine.openmp import cores
-from engine.result.step import Breakdown, LaneTime, MachineUsage
+from engine.result.schema.step import Breakdown, LaneTime, MachineUsage
 from engine.training.gathered import _bound, _busiest, _by_host, breakdown, joint_peak
 
 

@@ -13,8 +13,8 @@ from engine.contest.rounds import Rounds
 from engine.errors import UsageError
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
-from engine.result.contest import Contest, GridSide
 from engine.result.schema import read, write
+from engine.result.schema.contest import Contest, GridSide
 from engine.training.config import RunConfig
 from engine.validation.measured import measured_in
 

@@ -26,7 +26,7 @@ from engine.peers import environments
 from engine.peers.layout import Layout
 from engine.peers.registry import COMPARISONS, OPTIONS
 from engine.peers.settings import chosen
-from engine.result.peers import PeerContest
+from engine.result.schema.peers import PeerContest
 
 AT_EACH_CHANGE = {("megatron-core", "pipeline=2,micro_batches=4", LLAMA), ("deepspeed-pipeline", "pipeline=2", LLAMA)}
 LAYOUTS = {

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from engine.result import metrics
-from engine.result.interval import NOTHING_KNOWN, over_jobs, over_rounds
-from engine.result.ratio import Ratio
+from engine.result.gate import NOTHING_KNOWN, over_jobs, over_rounds
+from engine.result.schema.contest import Ratio
 
 
 def test_rates_shares_and_ratios() -> None:

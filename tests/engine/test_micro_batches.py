@@ -20,7 +20,7 @@ from engine.peers.alternate import measure
 from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout
 from engine.peers.registry import COMPARISONS
-from engine.result.peers import PeerContest
+from engine.result.schema.peers import PeerContest
 from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)

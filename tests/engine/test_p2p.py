@@ -20,7 +20,7 @@ from engine.comm.launch import Launch, from_environment
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.result import schema
-from engine.result.transfers import Transfer
+from engine.result.schema.bench import Transfer
 
 TWO = Launch(0, 2, 0, "torchrun", "127.0.0.1", 20000)
 

@@ -27,7 +27,7 @@ from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.memory import Room, choose_apart, side_bytes
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
-from engine.result.peers import NOTHING, PeerContest, PeerSide, PeersResult, SideName, parse
+from engine.result.schema.peers import NOTHING, PeerContest, PeerSide, PeersResult, SideName, parse
 
 SHAPE = {"--layers": 1, "--hidden": 16, "--heads": 2, "--vocab": 32, "--seq": 8, "--batch-size": 2, "--device": "cpu"}
 TINY = [str(word) for pair in (SHAPE | {"--rounds": 3, "--steps-per-round": 1}).items() for word in pair]

@@ -21,7 +21,7 @@ from engine.peers.alternate import measure
 from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout
 from engine.peers.registry import COMPARISONS
-from engine.result.peers import PeerContest
+from engine.result.schema.peers import PeerContest
 
 WIDE = GPTConfig("wide", layers=4, hidden=256, heads=4, vocabulary=1024, sequence=64)
 DEEP = GPTConfig("deep", layers=8, hidden=64, heads=4, vocabulary=256, sequence=128)

@@ -36,7 +36,7 @@ from engine.peers.peer import StepMetrics, serial_model
 from engine.peers.plain import Plain
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
 from engine.peers.tensor_parallel import regroup_parts
-from engine.result.peers import PeerContest
+from engine.result.schema.peers import PeerContest
 from engine.training_record import OptimConfig, PrecisionName
 
 MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)

@@ -29,10 +29,11 @@ from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
 from engine.peers.result_writer import ResultWriter
 from engine.reporter import UNFINISHED
-from engine.result.binding import BindingFault, Bindings, NodeBinding, RankBinding
+from engine.result.judges.peers import round_ratios
 from engine.result.metrics import paired
-from engine.result.peers import PeerContest, PeerSide, PeersResult, parse, round_ratios
 from engine.result.schema import Memory, ResultError
+from engine.result.schema.machine import BindingFault, Bindings, NodeBinding, RankBinding
+from engine.result.schema.peers import PeerContest, PeerSide, PeersResult, parse
 
 SHAPE = {"--layers": 1, "--hidden": 16, "--heads": 2, "--vocab": 32, "--seq": 8, "--batch-size": 2}
 TINY = [str(word) for pair in (SHAPE | {"--jobs": 2, "--rounds": 3, "--steps-per-round": 2}).items() for word in pair]

@@ -29,7 +29,7 @@ from engine.models.diffusion import Diffusion, cosine_betas
 from engine.parallel.parallelize import parallelize
 from engine.parallel.serial_state import full_state_dict
 from engine.precision import Precision
-from engine.result.names import SamplerName
+from engine.result import SamplerName
 from engine.result.schema import read
 from engine.sampling.images import own_images, together
 from engine.sampling.sampler import Sampler, as_bytes

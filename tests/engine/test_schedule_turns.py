@@ -25,10 +25,9 @@ from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
 from engine.overlap.tasks import Direction, Task
 from engine.pipeline.options import PipelineOptions
-from engine.result.contest import OverlapSide, ScheduleSide
 from engine.result.metrics import paired
-from engine.result.ratio import Ratio
 from engine.result.schema import Iteration, read
+from engine.result.schema.contest import OverlapSide, Ratio, ScheduleSide
 from engine.training.checks import ContestSetup
 from engine.training.config import RunConfig
 from engine.training.trainer import Trainer

@@ -33,7 +33,8 @@ from engine.peers.comparison import TOLERANCES, Case, Unavailable
 from engine.peers.plain import Compiled
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
-from engine.result.peers import Peaks, PeerContest, PeerSide, PeersResult, Work, parse, peak_bytes, speed
+from engine.result.judges.peers import peak_bytes, speed
+from engine.result.schema.peers import Peaks, PeerContest, PeerSide, PeersResult, Work, parse
 from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)

@@ -12,7 +12,7 @@ from engine.comm.agreement import texts
 from engine.comm.funnel import Comm
 from engine.comm.transport import Heard, listen, parse
 from engine.grid import Grid
-from engine.result.transport import Network
+from engine.result.schema.machine import Network
 from engine.training.gathered import NETWORK_BYTES, everyones, grouped
 
 SOCKET = Heard(network="Socket")

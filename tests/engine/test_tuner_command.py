@@ -12,9 +12,8 @@ from engine.bench.matmul import Matmul
 from engine.cli.main import main
 from engine.grid import Grid
 from engine.peers.compare import chosen
-from engine.result import peers
-from engine.result.matmul import TunedShape
-from engine.result.schema import Result, read
+from engine.result.schema import Result, peers, read
+from engine.result.schema.tuning import TunedShape
 from engine.tuning.timing import gemm_variants
 
 ASKED = ["--model", "gpt-test", "--grid", "2x1x2x4", "--micro-batch", "2", "--checkpoint-activations"]

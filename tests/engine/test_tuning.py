@@ -21,7 +21,7 @@ from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
 from engine.precision import Precision
 from engine.result import provenance
-from engine.result.matmul import TunedShape, Tuning
+from engine.result.schema.tuning import TunedShape, Tuning
 from engine.training_record import Training
 from engine.tuning import timing, tune
 from engine.tuning.cache import Table, Tables, cache_file, load, save

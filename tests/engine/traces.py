@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.result.profile import KEY, Profiled, RecordedStep
-from engine.result.step import AxisTime
+from engine.result.schema.profile import KEY, Profiled, RecordedStep
+from engine.result.schema.step import AxisTime
 
 HOST, BACKWARD = (1, 1), (1, 2)
 """A process's main thread, and that of its backward on a GPU."""

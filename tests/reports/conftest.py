@@ -20,8 +20,8 @@ from sample_systems import LONGEST, MANY, names, of_system
 from sample_tuning import EVEN, tuning, untuned
 
 from engine.peers.layout import Layout
-from engine.result.contest import OverlapSide
-from engine.result.peers import Peaks, PeersResult
+from engine.result.schema.contest import OverlapSide
+from engine.result.schema.peers import Peaks, PeersResult
 from reports.site import build
 from systems import references
 

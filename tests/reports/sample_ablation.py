@@ -10,10 +10,9 @@ from sample_results import train
 from sample_steps import Step, simulate
 
 from engine.result import metrics
-from engine.result.contest import Contest, OverlapSide
-from engine.result.ratio import Ratio
 from engine.result.schema import Result
-from engine.result.step import MachineUsage
+from engine.result.schema.contest import Contest, OverlapSide, Ratio
+from engine.result.schema.step import MachineUsage
 
 STEPS = 3
 SHARED = MachineUsage(ranks=8, threads_per_rank=1, cores=2, processor_s=1.9, link_bytes=60e6, link_bytes_per_s=125e6)

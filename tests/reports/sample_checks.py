@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sample_results import provenance
 
-from engine.result.gpu_check import Finding, GpuCheck, write
+from engine.result.schema.gpu_check import Finding, GpuCheck, write
 
 FINDINGS = (
     Finding(name="linear layer, fp32", status="pass", figure=4e-7, want="at most 7.6e-06 from float64", seconds=6.0),

@@ -15,8 +15,8 @@ from engine.peers.layout import Layout
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
 from engine.peers.result_writer import asked_fields
-from engine.result.peers import Asked, ContestResult, Peaks, PeerContest, PeerSide, PeersResult, Work
 from engine.result.schema import Memory
+from engine.result.schema.peers import Asked, ContestResult, Peaks, PeerContest, PeerSide, PeersResult, Work
 
 RATIOS = {"plain": 1.01, "ddp": 0.98, "fsdp2": 0.87, "fsdp2-reshard": 0.79, "hsdp": 0.93, "tensor-parallel": 1.12}
 ONE_DEVICE = {"plain": 0.94, "compile": 1.04, "transformers": 0.71}

@@ -2,10 +2,17 @@
 
 from sample_results import provenance
 
-from engine.result.device import LaunchTime, Stream, StreamKernel
-from engine.result.links import CollectiveTime, FittedLink, Links, Rings
 from engine.result.schema import Result
-from engine.result.transfers import Transfer
+from engine.result.schema.bench import (
+    CollectiveTime,
+    FittedLink,
+    LaunchTime,
+    Links,
+    Rings,
+    Stream,
+    StreamKernel,
+    Transfer,
+)
 
 ARRAYS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
 

@@ -7,9 +7,9 @@ from PIL import Image
 from sample_results import provenance
 
 from engine.models.catalogue import lookup
-from engine.result.image_sheet import ImageSheet
-from engine.result.names import SamplerName
+from engine.result import SamplerName
 from engine.result.schema import Model, Result
+from engine.result.schema.bench import ImageSheet
 
 
 def images(

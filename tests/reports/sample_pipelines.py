@@ -12,10 +12,9 @@ from engine.overlap.tasks import Direction, Task
 from engine.pipeline.registry import ScheduleChoice
 from engine.pipeline.simulation import Times, Transit, play
 from engine.result import metrics
-from engine.result.bubble import OF_THE_FORMULA
-from engine.result.contest import Contest, ScheduleSide, StageTimes
-from engine.result.ratio import Ratio
+from engine.result.judges.bubble import OF_THE_FORMULA
 from engine.result.schema import Result
+from engine.result.schema.contest import Contest, Ratio, ScheduleSide, StageTimes
 
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble", "message-driven", "message-driven-zb")
 PASSES = 8

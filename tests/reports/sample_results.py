@@ -15,10 +15,10 @@ from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops, model_flops
 from engine.overlap.bucket import bucket_bytes
 from engine.overlap.flags import Pace
-from engine.result.device import GemmPoint
-from engine.result.energy import COMPONENTS, Component, ComponentEnergy, Energy
 from engine.result.schema import Breakdown, Collective, Iteration, Memory, Model, Provenance, Result, Summary, write
-from engine.result.transport import Network, Transport
+from engine.result.schema.bench import GemmPoint
+from engine.result.schema.machine import Network, Transport
+from engine.result.schema.step import COMPONENTS, Component, ComponentEnergy, Energy
 
 ALL = "oar,ors,oag,cache=auto,data"
 START = datetime(2026, 3, 2, 1, 0, tzinfo=UTC)

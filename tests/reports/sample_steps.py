@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from engine.measure.intervals import Interval, common, union
 from engine.result import metrics
-from engine.result.step import AxisTime, Bound, Breakdown, LaneTime, MachineUsage, Phase, Span, Timeline
+from engine.result.schema.step import AxisTime, Bound, Breakdown, LaneTime, MachineUsage, Phase, Span, Timeline
 
 BLOCKS, WEIGHTS = 4, 4
 MATMUL, GATHER, REDUCE, PARTIAL, DATA, ISSUE = 0.0238, 0.0140, 0.0140, 0.0124, 0.012, 0.001

@@ -15,9 +15,9 @@ from engine.layers.matmul import PLAIN, Kernels
 from engine.models.catalogue import lookup
 from engine.peers.registry import OWN_COMPARISON
 from engine.result import metrics
-from engine.result.matmul import ModeTime, TunedShape, Tuning
-from engine.result.peers import Asked, PeersResult
 from engine.result.schema import Result
+from engine.result.schema.peers import Asked, PeersResult
+from engine.result.schema.tuning import ModeTime, TunedShape, Tuning
 from engine.training.model_record import recorded
 from engine.training_record import Training
 from engine.tuning.choice import choose, chosen, fastest, seconds_of

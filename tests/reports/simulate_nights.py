@@ -30,8 +30,7 @@ from statistics import median
 import numpy as np
 from scipy.special import chdtri
 
-from engine.result.gate import Outcome, at_most
-from engine.result.interval import Interval
+from engine.result.gate import Interval, Outcome, at_most
 from reports.nights import detector
 from reports.nights.detector import FEWEST, NIGHTS_A_YEAR, Follower, Step
 from reports.nights.history import histories

@@ -11,7 +11,7 @@ from sample_contests import contests, save_contests
 from sample_results import gemm, save, train
 from test_report_browser import CHROMIUM, ask
 
-from engine.result.binding import BindingFault, Bindings, NodeBinding, RankBinding
+from engine.result.schema.machine import BindingFault, Bindings, NodeBinding, RankBinding
 from reports.load import load
 from reports.site import build, pages
 

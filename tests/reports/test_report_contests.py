@@ -15,8 +15,9 @@ from test_report_load import database
 from test_report_pages import visible
 
 from engine.result import metrics
-from engine.result.interval import NOTHING_KNOWN, Interval
-from engine.result.peers import PeersResult, parse, standing, verdict
+from engine.result.gate import NOTHING_KNOWN, Interval
+from engine.result.judges.peers import standing, verdict
+from engine.result.schema.peers import PeersResult, parse
 from reports.contest_blocks import contests_table
 from reports.contests import UNEQUAL, checkpointing, frame, points
 from reports.frame import frames

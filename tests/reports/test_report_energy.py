@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from sample_results import as_record, energy, save, series, train
 
-from engine.result.energy import Energy
 from engine.result.schema import Result, parse
+from engine.result.schema.step import Energy
 from reports.frame import frames
 from reports.load import Run
 from reports.site import build

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sample_checks import FINDINGS, check, save_checks
 
-from engine.result.gpu_check import Finding, GpuCheck
+from engine.result.schema.gpu_check import Finding, GpuCheck
 from reports.load import load
 from reports.site import build
 

@@ -11,10 +11,10 @@ from sample_contests import contests, save_contests
 from sample_results import gemm, save
 from sample_tuning import EVEN, tuning, untuned
 
+from engine.result import ANOTHER_COMMIT
 from engine.result.metrics import choices_that_hold
-from engine.result.names import ANOTHER_COMMIT
-from engine.result.peers import PeersResult
 from engine.result.schema import Result
+from engine.result.schema.peers import PeersResult
 from reports.frame import Frames, frames
 from reports.kernel_figures import heat_map
 from reports.load import Contests, Run

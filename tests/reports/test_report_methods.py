@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from engine.result import metrics
-from engine.result.definition import Definition
+from engine.result.metrics.definition import Definition
 from reports.derived import by_row
 from reports.frame import frames
 from reports.load import load

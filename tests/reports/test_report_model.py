@@ -10,9 +10,8 @@ from sample_results import save, train
 from test_report_planning import words
 
 from engine.planning.document import GridPlan
-from engine.result.contest import Contest
-from engine.result.ratio import Ratio
 from engine.result.schema import Result
+from engine.result.schema.contest import Contest, Ratio
 from engine.validation.document import Effect, Validation
 from reports.model_published import winner
 from reports.predictions import grid_rows, published_rows

@@ -11,7 +11,7 @@ from sample_results import save, train, transport
 from test_report_overlap import table
 
 from engine.result.schema import Result
-from engine.result.transport import Transport
+from engine.result.schema.machine import Transport
 from reports.origin import network, words
 from reports.site import build
 

@@ -11,10 +11,10 @@ from sample_results import ALL, train
 from sample_steps import simulate
 
 from engine.result import metrics
-from engine.result.contest import OverlapSide
-from engine.result.interval import over_jobs
+from engine.result.gate import over_jobs
 from engine.result.schema import Result
-from engine.result.step import AxisTime, Breakdown
+from engine.result.schema.contest import OverlapSide
+from engine.result.schema.step import AxisTime, Breakdown
 from reports import published
 from reports.ablation import Setting, most_exposed, settings
 from reports.frame import Frames, frames

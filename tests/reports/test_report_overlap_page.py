@@ -11,9 +11,9 @@ from sample_results import ALL, save, train
 from sample_steps import simulate
 from test_report_overlap import LADDER, turns
 
-from engine.result.contest import OverlapSide
 from engine.result.schema import Result
-from engine.result.step import Bound, Breakdown
+from engine.result.schema.contest import OverlapSide
+from engine.result.schema.step import Bound, Breakdown
 from reports.site import build
 
 PERLMUTTER = "gpt-20b-on-2x2x4x1-16-devices-on-4-nodes"

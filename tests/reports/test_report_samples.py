@@ -10,8 +10,8 @@ from reading import in_order
 from sample_images import images
 from sample_results import save, train
 
-from engine.result.image_sheet import ImageSheet
 from engine.result.schema import Result
+from engine.result.schema.bench import ImageSheet
 from reports.site import build
 
 PICTURE = re.compile(

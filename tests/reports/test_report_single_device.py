@@ -10,7 +10,7 @@ from sample_contests import ONE_DEVICE, contests, one_device, save_contests
 from test_report_pages import visible
 
 from engine.result import metrics
-from engine.result.peers import PeersResult, Work
+from engine.result.schema.peers import PeersResult, Work
 from reports.contests import frame, points
 from reports.load import Contests
 from reports.site import build

@@ -9,7 +9,7 @@ import pytest
 from reading import in_order
 from sample_steps import simulate
 
-from engine.result.step import Span, Timeline
+from engine.result.schema.step import Span, Timeline
 from reports.plots.svg import inline
 from reports.plots.timeline import MOST_LANES, Panel, common, describe, fill, frame, picture, sort, union
 

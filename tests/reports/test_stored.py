@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.result import peers
-from engine.result.contest import GridSide, OverlapSide, ScheduleSide
-from engine.result.schema import read, write
+from engine.result.judges import peers as peer_judge
+from engine.result.schema import peers, read, write
+from engine.result.schema.contest import GridSide, OverlapSide, ScheduleSide
 from reports.site import build
 
 STORED = Path(__file__).parent / "stored"
@@ -70,7 +70,9 @@ def test_contests_with_peers_keep_their_ratios(version: int) -> None:
     (found,) = peers.parse(old, "stored").comparisons
     (before,) = old["comparisons"]
     assert (found.ratio, found.ours_median_s) == (before["ratio"], before["ours_median_s"])
-    assert peers.paired(found.jobs).ratio == pytest.approx(1.012664799307539 if version == 4 else found.ratio, rel=1e-2)
+    assert peer_judge.paired(found.jobs).ratio == pytest.approx(
+        1.012664799307539 if version == 4 else found.ratio, rel=1e-2
+    )
 
 
 def test_pages_have_the_stored_numbers(tmp_path: Path) -> None:

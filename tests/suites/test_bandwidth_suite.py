@@ -8,8 +8,8 @@ import yaml
 from running import Run, figures, option, project, reframe, tells_a_hang_in_time
 
 from engine.comm.collective import Kind
-from engine.result.links import CollectiveTime, FittedLink, Rings
 from engine.result.schema import parse
+from engine.result.schema.bench import CollectiveTime, FittedLink, Rings
 from engine.simulator.collectives import Taken, moved_bytes
 from engine.simulator.link import RingTime
 from suites.base.kept import links_of, superseded

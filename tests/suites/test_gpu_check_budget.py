@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pytest
 
 from engine.result import provenance
-from engine.result.gpu_check import Finding
-from engine.result.interval import NOTHING_KNOWN, over_rounds
+from engine.result.gate import NOTHING_KNOWN, over_rounds
+from engine.result.schema.gpu_check import Finding
 from gpu_check import lost, network, pair, session
 from gpu_check.budget import LOOK_S, MINUTES, RANKS_WAIT, RESERVE_S, late_s
 from gpu_check.checks import Check, checks

@@ -9,10 +9,10 @@ from traces import TraceFile, recorded
 
 from engine.comm.transport import Heard, parse
 from engine.result import schema
-from engine.result.energy import ComponentEnergy, Energy
-from engine.result.gpu_check import Finding, write_findings
-from engine.result.profile import OperationTime, Profile, ProfileTrace
 from engine.result.schema import ResultError
+from engine.result.schema.gpu_check import Finding, write_findings
+from engine.result.schema.profile import OperationTime, Profile, ProfileTrace
+from engine.result.schema.step import ComponentEnergy, Energy
 from gpu_check import lost, network, profiled
 from gpu_check.judges import RATE, Judge
 from gpu_check.lost import Left

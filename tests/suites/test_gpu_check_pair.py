@@ -19,7 +19,7 @@ from waiting import LONG_S
 
 from engine.comm.collective import Kind
 from engine.errors import RunError
-from engine.result.gpu_check import Finding, Status
+from engine.result.schema.gpu_check import Finding, Status
 from gpu_check import messages, pair, rounding, splits, staged
 from gpu_check.pair import Pair, found_by_all
 

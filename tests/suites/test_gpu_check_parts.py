@@ -10,7 +10,7 @@ import torch
 from engine.checkpoint import store
 from engine.layers import attention, compiled, norm_parts
 from engine.layers.compiled import Compiled
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from engine.training.offload import Buckets
 from engine.training.trainer import Trainer
 from gpu_check import compiler, offloaded, steady, traffic

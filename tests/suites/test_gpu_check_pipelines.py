@@ -12,7 +12,7 @@ from waiting import LONG_S
 
 from engine.comm.collective import Kind
 from engine.errors import RunError
-from engine.result.gpu_check import Finding, Status
+from engine.result.schema.gpu_check import Finding, Status
 from gpu_check import pair, pipelines, scaled, staged
 from gpu_check.pair import Pair, found_by_all
 from gpu_check.scaled import Scaled

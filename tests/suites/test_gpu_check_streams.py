@@ -19,7 +19,7 @@ from engine.comm.collective import IN_PLACE, Kind
 from engine.comm.contact import Line
 from engine.comm.groups import ProcessGroups
 from engine.comm.nccl import NcclChannel
-from engine.result.gpu_check import Finding
+from engine.result.schema.gpu_check import Finding
 from gpu_check import streams
 
 CPU = torch.device("cpu")

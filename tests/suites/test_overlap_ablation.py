@@ -8,8 +8,8 @@ from forked_python import FIRST
 from running import ONCE, Run, figures, option, options, project, reframe
 
 from engine.result import metrics
-from engine.result.contest import OverlapSide
 from engine.result.schema import parse
+from engine.result.schema.contest import OverlapSide
 
 ABLATION = ["-c", "suites/overlap_ablation.py"]
 GRIDS = ["-c", "suites/overlap_grids.py"]

@@ -7,7 +7,7 @@ from running import option, reframe
 from engine.models.catalogue import lookup
 from engine.models.flops import split_step_flops
 from engine.result import metrics
-from engine.result.bubble import UNEVEN
+from engine.result.judges.bubble import UNEVEN
 from suites.base.series import points
 
 PIPELINE = ["-c", "suites/pipeline.py", "--system"]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from statistics import mean
 
-from engine.result.definition import figure
+from engine.result.metrics.definition import figure
 
 
 @figure("Time per iteration", "mean(times_s)")

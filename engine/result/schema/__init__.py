@@ -11,18 +11,12 @@ from pydantic import Field, ValidationError
 
 from engine.errors import UsageError
 from engine.files import json_of, write_text
-from engine.result.binding import Bindings
-from engine.result.contest import Contest, TrainingSide, migrated
-from engine.result.device import GemmPoint, LaunchTime, Stream
-from engine.result.energy import Energy
-from engine.result.grid_text import GridText
-from engine.result.image_sheet import ImageSheet
-from engine.result.links import Links
-from engine.result.matmul import Tuning
-from engine.result.profile import Profile
-from engine.result.step import Breakdown, Collective, LossScaling, Timeline
-from engine.result.transfers import Transfer
-from engine.result.transport import Transport
+from engine.result.schema.bench import GemmPoint, ImageSheet, LaunchTime, Links, Stream, Transfer
+from engine.result.schema.contest import Contest, TrainingSide, migrated
+from engine.result.schema.machine import Bindings, Transport
+from engine.result.schema.profile import Profile
+from engine.result.schema.step import Breakdown, Collective, Energy, GridText, LossScaling, Timeline
+from engine.result.schema.tuning import Tuning
 from engine.schema import Document, Record, first_problem
 
 SCHEMA: Literal["par4d.result"] = "par4d.result"

@@ -10,9 +10,9 @@ from statistics import mean, median
 from typing import NamedTuple
 
 from engine.result import gate, metrics
-from engine.result.contest import ScheduleSide
-from engine.result.interval import NOTHING_KNOWN, Interval
+from engine.result.gate import NOTHING_KNOWN, Interval
 from engine.result.metrics import Paired
+from engine.result.schema.contest import ScheduleSide
 
 OFF = 0.05
 """The bubble of GPipe and of 1F1B may be off the formula by this part of a step, up or down."""

@@ -5,8 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from engine.result.gate import Outcome
-from engine.result.grid_text import GridText
-from engine.result.step import AxisTime, LaneTime
+from engine.result.schema.step import AxisTime, GridText, LaneTime
 from engine.schema import Document, Record
 
 PROFILE_SCHEMA: Literal["par4d.profile"] = "par4d.profile"

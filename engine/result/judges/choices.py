@@ -9,9 +9,8 @@ from statistics import median
 from typing import NamedTuple
 
 from engine.result import metrics
-from engine.result.gate import Outcome, at_most
-from engine.result.interval import Interval, over_rounds
-from engine.result.matmul import ModeTime, TunedShape
+from engine.result.gate import Interval, Outcome, at_most, over_rounds
+from engine.result.schema.tuning import ModeTime, TunedShape
 
 SLOWEST = 1.03
 """A choice may take so many times as long as other ways: no two timings are equal."""

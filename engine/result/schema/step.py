@@ -1,8 +1,23 @@
-"""This part of the schema of result.json says what an iteration sends, and where its time goes."""
+"""Parts of a training's result: its grid, what a step sends, where its time goes, and its energy."""
 
-from typing import Literal
+from typing import Annotated, Literal, get_args
 
+from pydantic import AfterValidator
+
+from engine.errors import UsageError
+from engine.grid import Grid
 from engine.schema import Record
+
+
+def _grid(text: str) -> str:
+    try:
+        Grid.parse(text)
+    except UsageError as error:  # which pydantic would let through, without the file and the key
+        raise ValueError(str(error).removesuffix(".")) from None
+    return text
+
+
+GridText = Annotated[str, AfterValidator(_grid)]
 
 
 class Collective(Record):
@@ -146,3 +161,42 @@ class Timeline(Record):
     iteration: int
     step_s: float
     spans: tuple[Span, ...]
+
+
+Component = Literal["device", "processor", "memory", "node"]
+COMPONENTS: tuple[Component, ...] = get_args(Component)
+"""A device is an accelerator; a node is everything in it, the other three included."""
+
+
+class ComponentEnergy(Record):
+    """It is one component's energy over the whole job; None, and why (unmeasured), where it is not known whole.
+
+    counters: distinct ones that were summed, each once however many ranks share what it counts; machines: they are on.
+    scope: whose energy they count, source: what was read, sample_s: seconds between samples where power was summed;
+    absent where a counter of joules was read at the start and the end.
+    """
+
+    component: Component
+    joules: float | None = None
+    joules_per_iteration: float | None = None
+    tokens_per_joule: float | None = None
+    counters: int = 0
+    machines: int = 0
+    scope: str | None = None
+    source: str | None = None
+    sample_s: float | None = None
+    unmeasured: str | None = None
+
+
+class Energy(Record):
+    """It is the energy from the first counted iteration to the last, but for checkpoints saved and iterations profiled
+    between them.
+
+    seconds: from the first reading to the last one, of the rank that took longest. No sum over components is given: a
+    node holds the others. unmeasured: why nothing was read at all.
+    """
+
+    seconds: float | None = None
+    iterations: int = 0
+    components: tuple[ComponentEnergy, ...] = ()
+    unmeasured: str | None = None

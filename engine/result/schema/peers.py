@@ -6,24 +6,20 @@ layout or an environment of their own. In version 4 each side could have a trans
 host's processors, and version 5 called jobs `measured`. They are read as what they were.
 """
 
-from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from engine.errors import first_line
 from engine.files import json_of, write_text
-from engine.result import gate, metrics
-from engine.result.contest import ContestSide
-from engine.result.grid_text import GridText
-from engine.result.interval import Interval
-from engine.result.matmul import Tuning
-from engine.result.ratio import Ratio
+from engine.result import metrics
 from engine.result.schema import Memory, Provenance, ResultError, checked
-from engine.result.transport import Transport
+from engine.result.schema.contest import ContestSide, Ratio
+from engine.result.schema.machine import Transport
+from engine.result.schema.step import GridText
+from engine.result.schema.tuning import Tuning
 from engine.schema import Document, Record
 
 SCHEMA: Literal["par4d.peers"] = "par4d.peers"
@@ -31,14 +27,6 @@ VERSION: Literal[6] = 6
 
 SideName = Literal["ours", "peer"]
 SIDES: tuple[SideName, ...] = ("ours", "peer")
-WON: dict[gate.Outcome, str] = {"pass": "won", "fail": "lost", "undecided": "undecided"}
-"""Words for a person of verdict()."""
-MET: dict[gate.Outcome, str] = {"pass": "met", "fail": "missed", "undecided": "undecided"}
-"""Words for a person of standing()."""
-FEWEST_JOBS = 2
-"""One set of processes happens to be faster or slower for one side as long as it lives, and tells nothing of others.
-Two leave a wide interval, as Student's t of one degree of freedom is 12.7; of three jobs it is 4.3, of six 2.6.
-"""
 
 
 class PeerSide(ContestSide):
@@ -100,7 +88,7 @@ class PeerContest(Record):
         """Put the sides together."""
         ratio = None
         if ours.rounds_s and len(ours.rounds_s) == len(peer.rounds_s):
-            ratio = Ratio.of(metrics.paired([_pairs(ours, peer)]))
+            ratio = Ratio.of(metrics.paired([pairs(ours, peer)]))
         named = [("ours", ours, {"over_base": ratio}), ("peer", peer, {})]
         sides = [side.model_copy(update={"name": name} | own) for name, side, own in named if side is not NOTHING]
         return cls(sides=tuple(sides), tuning=tuning, compiled=compiled)
@@ -282,83 +270,5 @@ def write(result: PeersResult, path: Path) -> None:
     write_text(path, result.to_json())
 
 
-def rounds(jobs: Sequence[PeerContest]) -> list[list[tuple[float, float]]]:
-    """Give the seconds of a step of ours and of the peer's, each the median of its steps in the round; a row of
-    rounds a job.
-    """
-    return [_pairs(job.ours, job.peer) for job in jobs]
-
-
-def _pairs(ours: PeerSide, peer: PeerSide) -> list[tuple[float, float]]:
+def pairs(ours: PeerSide, peer: PeerSide) -> list[tuple[float, float]]:
     return [(median(mine), median(theirs)) for mine, theirs in zip(ours.rounds_s, peer.rounds_s, strict=True)]
-
-
-def round_ratios(jobs: Sequence[PeerContest]) -> list[float]:
-    """Return the ratio of each round, job by job."""
-    return [metrics.paired_ratio([pair]) for pairs in rounds(jobs) for pair in pairs]
-
-
-def paired(jobs: Sequence[PeerContest]) -> Ratio:
-    """Give the paired ratio of the jobs."""
-    return Ratio.of(metrics.paired(rounds(jobs)))
-
-
-def verdict(interval: Interval, jobs: int) -> gate.Outcome:
-    """Judge the engine by the interval of its paired ratio: pass where all of it is below 1, fail where all is above.
-
-    Anything else is undecided, and so is whatever fewer than FEWEST_JOBS jobs measured.
-    """
-    shorter, longer = gate.at_most(interval, 1.0), gate.at_least(interval, 1.0)
-    if jobs < FEWEST_JOBS or shorter == longer:
-        return "undecided"
-    return "pass" if shorter == "pass" else "fail" if longer == "pass" else "undecided"
-
-
-def standing(interval: Interval, jobs: int, target: float) -> gate.Outcome:
-    """Judge whether the interval of the paired ratio is at or below the target.
-
-    Of fewer than FEWEST_JOBS jobs it is undecided.
-    """
-    return gate.at_most(interval, target) if jobs >= FEWEST_JOBS else "undecided"
-
-
-class Speed(NamedTuple):
-    """Rates of the job; mfu, hfu: of the advertised peak, of_empirical: of the empirical; None without."""
-
-    tokens_per_s: float
-    model_flops_per_s: float
-    mfu: float | None
-    hfu: float | None
-    of_empirical: float | None
-
-
-def speed(work: Work, peaks: Peaks, ranks: int, step_s: float) -> Speed:
-    """Give the rates that follow from a side's step time."""
-    model, hardware = metrics.rate(work.model_flops, step_s), metrics.rate(work.hardware_flops, step_s)
-    advertised, empirical = peaks.advertised, peaks.empirical
-    return Speed(
-        tokens_per_s=metrics.rate(work.tokens, step_s),
-        model_flops_per_s=model,
-        mfu=metrics.utilisation(model, ranks, advertised) if advertised else None,
-        hfu=metrics.utilisation(hardware, ranks, advertised) if advertised else None,
-        of_empirical=metrics.utilisation(hardware, ranks, empirical) if empirical else None,
-    )
-
-
-def peak_bytes(jobs: Sequence[PeerContest]) -> tuple[int | None, int | None]:
-    """Give the bytes that ours and the peer's side took, the most of any job; None where it wasn't measured."""
-    sides = ([job.ours.peak_bytes for job in jobs], [job.peer.peak_bytes for job in jobs])
-    ours, peer = (max((taken for taken in side if taken is not None), default=None) for side in sides)
-    return ours, peer
-
-
-def difference(job: PeerContest) -> tuple[float, float]:
-    """Give the largest relative difference of losses, and of gradient norms, in a step before those that were timed."""
-    losses, _ = metrics.curve_difference(job.ours.losses, job.peer.losses)
-    norms, _ = metrics.curve_difference(job.ours.gradient_norms, job.peer.gradient_norms)
-    return losses, norms
-
-
-def steps(side: PeerSide, *, processor: bool = False) -> tuple[float, ...]:
-    """Give the seconds of every timed step of a job, elapsed or of the processor."""
-    return tuple(chain.from_iterable(side.cpu_s if processor else side.rounds_s))

@@ -1,9 +1,0 @@
-"""Both results and commands know these names. No pydantic."""
-
-from typing import Literal
-
-SamplerName = Literal["ddim", "ddpm"]
-UNTUNED = "untuned"
-"""This peer is the engine itself, without its tuner."""
-ANOTHER_COMMIT = "another-commit"
-"""This peer is the engine of another commit."""
