@@ -18,9 +18,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
+from engine.comm.contact import Roster
 from engine.comm.launch import Launch
 from engine.comm.meeting import NotMet
-from engine.comm.roster import Roster
 from engine.errors import OUT_OF_MEMORY, ContactError, EngineError, UsageError, is_out_of_memory, of_a_file, sentence
 from engine.files import locked
 from engine.result import provenance

@@ -11,8 +11,7 @@ from typing import Any
 import pandas as pd
 
 from engine.grid import Grid
-from engine.overlap.bucket import bucket_bytes
-from engine.overlap.flags import Pace
+from engine.overlap.flags import Pace, bucket_bytes
 from engine.result.schema import Result
 from reports import breakdowns, contests, origin
 from reports.gemm_modes import gemm_modes

@@ -7,8 +7,7 @@ reframe -c suites/overlap_grids.py --system local
 
 import reframe as rfm
 
-from engine.overlap.flags import Overlap
-from engine.overlap.variants import alone
+from engine.overlap.flags import Overlap, alone
 from suites.base.ablation import Ablation
 from suites.base.point_training import points_of
 

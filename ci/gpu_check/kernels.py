@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.grid import STREAM, Grid
-from engine.layers import attention, fused, group_norm_parts, loss, norm_parts
+from engine.layers import attention, elementwise, group_norm, loss, norm_parts
 from engine.layers.compiled import Compiled, compiles
 from engine.measure.sample import sample
 from engine.placement import Constant, Placement
@@ -63,7 +63,7 @@ def cases(device: torch.device) -> dict[str, Call]:
     g_MF, opened_MF = (half.contiguous() for half in g_MH.chunk(2, dim=1))
     x_BCHW, g_BCHW = (of_MH.view(8, -1, 32, columns // 32) for of_MH in (x_MH, g_MH))
     norm = Placement("norm.weight", (3 * rows // 8,), (STREAM,), False, Constant(1.0))
-    groups = group_norm_parts.Groups.of_rank(norm, Grid().sized({STREAM: 3}), 0, 32, device, torch.float32)
+    groups = group_norm.Groups.of_rank(norm, Grid().sized({STREAM: 3}), 0, 32, device, torch.float32)
     own_2BG, of_channels_2BC, squares_2M = drawn(2, 8, 32).square(), drawn(2, 8, rows // 8), drawn(2, rows).square()
     shared = groups.shared_S
     rule = Rule(number=10, learning_rate=1e-3, beta1=0.9, beta2=0.95, decay=0.1, eps=1e-8)
@@ -98,29 +98,27 @@ def cases(device: torch.device) -> dict[str, Call]:
         "sum and its moments": Call(norm_parts.moments, (few_MH, added_MH), 4 + 6),
         "normalised": Call(norm_parts.normalised, (*of_layer, bias_H), 4),
         "shares of a norm's gradient": Call(norm_parts.norm_shares, (g_MH, *of_layer), 4 + 4),
-        "moments of groups": Call(group_norm_parts.own_moments, (x_BCHW, groups), 2),
+        "moments of groups": Call(group_norm.own_moments, (x_BCHW, groups), 2),
         "GroupNorm of shared groups": Call(
-            group_norm_parts.group_norm,
-            (x_BCHW, own_2BG, own_2BG[None, ..., shared], groups, *of_channels_2BC, 1e-5),
-            4,
+            group_norm.group_norm, (x_BCHW, own_2BG, own_2BG[None, ..., shared], groups, *of_channels_2BC, 1e-5), 4
         ),
         "sums of a GroupNorm's gradient": Call(
-            group_norm_parts.gradient_sums, (g_BCHW, x_BCHW, squares_2M, groups, of_channels_2BC[0], 1e-5), 4
+            group_norm.gradient_sums, (g_BCHW, x_BCHW, squares_2M, groups, of_channels_2BC[0], 1e-5), 4
         ),
         "gradient of a GroupNorm": Call(
-            group_norm_parts.group_norm_gradient,
+            group_norm.group_norm_gradient,
             (g_BCHW, x_BCHW, squares_2M, own_2BG, own_2BG[..., shared], groups, of_channels_2BC[0], columns, 1e-5),
             6,
         ),
         "gradient from shares": Call(norm_parts.norm_gradient, (g_MH, *of_layer, shares_2M, columns, dsum_MH), 8),
         "gradient from its share": Call(norm_parts.rms_gradient, (g_MH, *of_rms, shares_M, columns, dsum_MH), 8),
-        "bias and GELU": Call(fused.bias_gelu, (x_MH, bias_H.bfloat16(), "none"), 4, roundings=2),
+        "bias and GELU": Call(elementwise.bias_gelu, (x_MH, bias_H.bfloat16(), "none"), 4, roundings=2),
         "gradient of bias and GELU": Call(
-            fused.bias_gelu_gradient, (x_MH, bias_H.bfloat16(), g_MH, "none"), 6, roundings=3
+            elementwise.bias_gelu_gradient, (x_MH, bias_H.bfloat16(), g_MH, "none"), 6, roundings=3
         ),
-        "rotation": Call(fused.turn, (heads_BNSD, rotation_2SP), 4),
-        "SwiGLU": Call(fused.swiglu, (x_MH,), 4, roundings=2),
-        "gradient of SwiGLU": Call(fused.swiglu_gradient, (g_MF, x_MH, opened_MF), 12, roundings=2),
+        "rotation": Call(elementwise.turn, (heads_BNSD, rotation_2SP), 4),
+        "SwiGLU": Call(elementwise.swiglu, (x_MH,), 4, roundings=2),
+        "gradient of SwiGLU": Call(elementwise.swiglu_gradient, (g_MF, x_MH, opened_MF), 12, roundings=2),
         "AdamW": Call(adamw, (*of_weights, *step), 16 + 12 + 2),
     }
 
@@ -129,8 +127,8 @@ def given_as(given: Sequence[Any], dtype: torch.dtype | None = None) -> list[Any
     """Return copies of arguments; those of real numbers may get another dtype."""
     copies: list[Any] = []
     for one in given:
-        if isinstance(one, group_norm_parts.Groups):
-            copies.append(group_norm_parts.Groups(*given_as(one, dtype)))
+        if isinstance(one, group_norm.Groups):
+            copies.append(group_norm.Groups(*given_as(one, dtype)))
             continue
         real = isinstance(one, Tensor) and one.is_floating_point()
         copies.append(one.to(dtype or one.dtype, copy=True) if real else one)

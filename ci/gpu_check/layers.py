@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
 from engine.grid import Grid
-from engine.layers.chunk import CHUNK_BYTES
+from engine.layers.compiled import CHUNK_BYTES
 from engine.layers.conv2d import Conv2d
-from engine.layers.dropout import BatchRows, keep_mask
+from engine.layers.counter_random import BatchRows, keep_mask
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding
 from engine.layers.group_norm import GroupNorm
 from engine.layers.linear import Linear

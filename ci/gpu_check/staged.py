@@ -15,11 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.comm.backend import Channel
+from engine.comm.backend import Arriving, Channel
 from engine.comm.collective import IN_PLACE, OF_MESSAGES, Kind, Lane
 from engine.comm.contact import Line
 from engine.comm.groups import ProcessGroups
-from engine.comm.handle import Arriving
 from engine.comm.nccl import CudaStreams, NcclChannel
 from engine.grid import Axis
 from engine.measure.pending import Pending

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from engine.measure.sample import calls_of, sample
-from engine.overlap.flat import Flat
-from engine.overlap.weight import Casts
+from engine.overlap.weight import Casts, Flat
 from engine.parallel.gradients import sum_of_squares
 from engine.result.schema.gpu_check import Finding
 from gpu_check.findings import reported

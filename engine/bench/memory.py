@@ -18,9 +18,9 @@ import torch
 from engine.bench.benchmark import FEWEST, SMALLEST, Benchmark, Table, check_budget, check_buffer, check_repeats
 from engine.bench.world import Unmeasurable, World
 from engine.comm.launch import Launch
+from engine.loading import cores
 from engine.measure.machine import read_or_nothing
 from engine.measure.sample import sample
-from engine.openmp import cores
 from engine.result.metrics import memory_bandwidth
 from engine.result.schema import Result
 from engine.result.schema.bench import Stream, StreamKernel

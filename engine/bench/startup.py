@@ -11,8 +11,8 @@ from statistics import median
 import torch
 
 from engine.checkpoint.contents import Contents, Entry, stored_names
-from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
+from engine.comm.groups import fake_group
 from engine.grid import Grid
 from engine.measure.memory import peak_bytes
 from engine.measure.sample import sample

@@ -1,5 +1,6 @@
-"""Protocol of back ends, and the calls of torch.distributed that they share."""
+"""Channels of back ends, and handles by which callers wait for collectives."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from engine.comm.collective import Kind, Lane
 from engine.grid import Axis
+from engine.measure.clock import Stamp
 from engine.measure.pending import Pending
 
 # Renamed in torch 2.13; clusters run older ones.
@@ -56,3 +58,130 @@ def launch(
 
 def nothing() -> None:
     """Wait for what is over already."""
+
+
+Call = tuple[Kind, Axis, Lane]
+"""What is reported of one collective."""
+
+
+class Arriving(ABC):
+    """Wait for a message that can be looked at before: not every back end's can."""
+
+    @abstractmethod
+    def __call__(self) -> None:
+        """Wait for the message."""
+
+    def watch(self, notify: Callable[[], None]) -> bool:
+        """Have notify called when the message is there. Returns False where the back end has to be asked instead."""
+        return False
+
+    @abstractmethod
+    def arrived(self) -> bool:
+        """Say whether it is there."""
+
+
+class Outstanding:
+    """State of a rank's collectives for a thread that observes it, also while the main one stands still, which writes
+    these plain attributes at every collective, without a lock.
+
+    in_flight: handles that are still to be waited for. moves: rises with each that is issued, and each whose wait has
+    ended. awaited: the one in whose wait the host stands now. unconfirmed: the last that was issued since the host last
+    knew all to be over; on CUDA, where a wait is the device's, that is all that the host knows. ranks: who takes part,
+    where it isn't who does in the Comm that is looked on at.
+    """
+
+    __slots__ = ("awaited", "in_flight", "moves", "ranks", "unconfirmed")
+
+    def __init__(self) -> None:
+        self.in_flight: dict[Handle, Call] = {}
+        self.moves = 0
+        self.awaited: Call | None = None
+        self.unconfirmed: Call | None = None
+        self.ranks: tuple[int, ...] | None = None
+
+    def settle(self) -> None:
+        """Note that the host has waited for its device, so that all is over that was waited for there."""
+        self.unconfirmed = None
+        self.moves += 1
+
+
+class Handle:
+    """Keeper of a collective's buffers from its issue until wait(), which is called exactly once, or until let_go()
+    before that.
+
+    sent: the input buffer. finish: waits for the result; None if it is there already. call: what it is, as
+    outstanding notes it. pending: the moments of this collective that a recorder wants.
+    """
+
+    __slots__ = ("_finish", "_outstanding", "_pending", "_result", "_sent")
+
+    def __init__(
+        self,
+        result: Tensor,
+        sent: Tensor | None = None,
+        finish: Callable[[], None] | None = None,
+        call: Call | None = None,
+        outstanding: Outstanding | None = None,
+        pending: Pending | None = None,
+    ) -> None:
+        self._result: Tensor | None = result
+        self._sent, self._finish, self._outstanding, self._pending = sent, finish, outstanding, pending
+        if outstanding is not None and call is not None:
+            outstanding.in_flight[self] = call
+
+    def watch(self, notify: Callable[[], None]) -> bool:
+        """Have notify called once a message has arrived. Returns False where the back end has to be asked instead."""
+        return isinstance(self._finish, Arriving) and self._finish.watch(notify)
+
+    def arrived(self) -> bool:
+        """Say whether a message is there, so that wait() returns at once."""
+        return not isinstance(self._finish, Arriving) or self._finish.arrived()
+
+    def let_go(self) -> bool:
+        """Keep the buffers of a message that was sent no longer if it is known to have left, and say whether it is.
+        wait(), which still has to come, then gives nothing.
+        """
+        assert self._result is not None
+        if isinstance(self._finish, Arriving) and self._finish.arrived():
+            self._finish()
+            self._finish = nothing
+        if self._finish is not nothing:
+            return False
+        self._sent, self._result = None, self._result.new_empty(0)
+        return True
+
+    def stamp(self) -> Stamp | None:
+        """Give the present moment, if this collective is recorded, for waited_since()."""
+        return None if self._pending is None else self._pending.clock.stamp()
+
+    def waited_since(self, began: Stamp | None) -> None:
+        """Note that the rank has had nothing to do from then until now, when this message came."""
+        if self._pending is not None and began is not None:
+            self._pending.wait(unavoidable=True)
+            self._pending.waited = began
+            self._pending.resume()
+            self._pending = None
+
+    def wait(self, *, unavoidable: bool = False) -> Tensor:
+        """Return the result once it is there; on CUDA the computing stream waits, not the host.
+
+        unavoidable: the caller has nothing left to do that doesn't need the result, so the recorder counts the wait
+        among those that no schedule could hide.
+        """
+        result, self._result = self._result, None
+        if result is None:
+            raise RuntimeError("A collective's handle was waited for twice.")
+        outstanding = self._outstanding
+        if outstanding is not None and self._finish is not None:
+            outstanding.awaited = outstanding.in_flight.pop(self)
+            try:
+                if self._pending is not None:
+                    self._pending.wait(unavoidable=unavoidable)
+                self._finish()
+                if self._pending is not None:
+                    self._pending.resume()
+            finally:
+                outstanding.awaited = None
+                outstanding.moves += 1
+        self._sent = self._finish = None  # only now may the input's memory go to somebody else
+        return result

@@ -1,8 +1,18 @@
-"""Loss of contact: what a rank says when others are out of its reach. No torch."""
+"""Loss of contact: which ranks are out of reach, and which of this host's are lost, by Linux's /proc. No torch.
 
+A rank that ends by itself announces it to the others of its host before. One that is gone unannounced was killed or
+crashed: a lost rank is told from those that ended because of it.
+"""
+
+import os
+import socket
+import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from pathlib import Path
 
 from engine.errors import ContactError, first_line, is_out_of_memory
 
@@ -53,3 +63,136 @@ class Line:
         if len(known) <= NAMED:
             return f"one of ranks {', '.join(map(str, known))}"
         return f"one of {len(known)} ranks"
+
+
+EXITING = 0x4
+"""PF_EXITING of Linux's process flags, which is set before a dying process's connections are closed."""
+WATCH_S = 2.0
+PAUSE_S = 0.01
+
+Row = tuple[int, int, int]
+"""Host, process and its start, as 64-bit integers that ranks can exchange."""
+
+
+class Loss(StrEnum):
+    """How a rank is lost, as a sentence says it."""
+
+    GONE = "is gone, killed or crashed"
+    STOPPED = "is stopped, by SIGSTOP or a debugger"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Process in /proc. started: in clock ticks since boot, by which a later one of the same number differs."""
+
+    state: str
+    exiting: bool
+    started: int
+
+
+def own_row() -> Row:
+    """Say who this process is. Two hosts are one if their ranks see each other's processes."""
+    host = "/".join([socket.gethostname(), _text("/proc/sys/kernel/random/boot_id"), link("/proc/self/ns/pid")])
+    seen = _look(os.getpid())
+    return hashed(host), os.getpid(), seen.started if seen and _own_proc() else 0
+
+
+class Roster:
+    """Ranks of this host. rows: what every rank said of itself, in rank order.
+
+    whole: whether all ranks are here and can be seen, so that nobody elsewhere can have been lost.
+    """
+
+    def __init__(self, rank: int, rows: Sequence[Row]) -> None:
+        host, process, started = rows[rank]
+        self._others = {r: row[1:] for r, row in enumerate(rows) if row[0] == host and r != rank}
+        self._visible = _own_proc() and _look(process) is not None
+        self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._inbox.setblocking(False)
+        with suppress(OSError):
+            self._inbox.bind(_address(process, started))
+        self.whole = self._visible and len(self._others) == len(rows) - 1
+
+    def announce_exit(self) -> None:
+        """Tell the others that this rank is about to end by itself."""
+        for process, started in self._others.values():
+            with suppress(OSError):  # it has ended, or has had so many that one more says nothing
+                self._inbox.sendto(b"\0", _address(process, started))
+
+    def close(self) -> None:
+        """Receive nothing any more, so that the next roster of this process does."""
+        self._inbox.close()
+
+    def exit_announced(self) -> bool:
+        """Say whether a rank has announced its exit."""
+        try:
+            return bool(self._inbox.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def lost(self) -> dict[int, Loss]:
+        """Find the ranks that are lost now. Once one has announced its exit, who else is gone may have followed it."""
+        found = {rank: loss for rank, place in self._others.items() if (loss := self._loss(*place))}
+        if self.exit_announced():
+            return {rank: loss for rank, loss in found.items() if loss is Loss.STOPPED}
+        return found
+
+    def watch(self) -> dict[int, Loss]:
+        """Find them for a rank that has just lost contact, with a moment of patience until a dying one is seen to be
+        dying.
+        """
+        ends = time.monotonic() + WATCH_S
+        while not (found := self.lost()) and not self.exit_announced() and self._visible and time.monotonic() < ends:
+            time.sleep(PAUSE_S)
+        return found
+
+    def describe(self, lost: dict[int, Loss]) -> str:
+        """Word a clause about them."""
+        host = socket.gethostname()
+        clauses = [f"rank {rank} (process {self._others[rank][0]} on {host}) {loss}" for rank, loss in lost.items()]
+        return " and ".join(clauses)
+
+    def _loss(self, process: int, started: int) -> Loss | None:
+        if not self._visible:
+            return None
+        seen = _look(process)
+        if seen is None or seen.started != started or seen.exiting or seen.state in "ZX":
+            return Loss.GONE
+        return Loss.STOPPED if seen.state in "Tt" else None
+
+
+def _address(process: int, started: int) -> str:
+    """Name a socket in Linux's abstract namespace, where nothing is left behind."""
+    return f"\0par4d-rank-{process}-{started}"
+
+
+def _own_proc() -> bool:
+    """Say whether /proc numbers processes as this one does. That of another namespace shows others by these numbers."""
+    return link("/proc/self") == str(os.getpid())
+
+
+def _look(process: int) -> _Seen | None:
+    """Look the process up; None if there is no such one, or no /proc."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return _Seen(fields[0], bool(int(fields[6]) & EXITING), int(fields[19]))
+
+
+def _text(path: str) -> str:
+    with suppress(OSError):
+        return Path(path).read_text().strip()
+    return ""
+
+
+def hashed(words: str) -> int:
+    """Make a 64-bit integer of a text, which ranks can exchange."""
+    return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def link(path: str) -> str:
+    """Read what the link points to; nothing where that can't be read."""
+    with suppress(OSError):
+        return str(Path(path).readlink())
+    return ""

@@ -17,11 +17,10 @@ from datetime import timedelta
 import torch
 from torch import Tensor
 
-from engine.comm.backend import Backend, Channel
+from engine.comm.backend import Backend, Channel, Handle, Outstanding
 from engine.comm.collective import IN_PLACE, LANES, POINT_TO_POINT, Kind, Lane, lane_name
 from engine.comm.contact import Line, LostContact
 from engine.comm.groups import ProcessGroups
-from engine.comm.handle import Handle, Outstanding
 from engine.errors import ContactError
 from engine.grid import Axis, Grid
 from engine.measure.memory import free_host_bytes

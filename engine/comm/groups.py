@@ -1,20 +1,22 @@
 """Channels of a Comm over process groups of torch.distributed, of the back end that the default group has."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from engine.comm.backend import Channel
-from engine.comm.collective import OF_MESSAGES, Lane
+from engine.comm.backend import Channel, launch, nothing
+from engine.comm.collective import OF_MESSAGES, Kind, Lane
 from engine.comm.contact import Line
-from engine.comm.fake import FakeChannel
 from engine.comm.gloo import GlooChannel
 from engine.comm.nccl import CudaStreams, NcclChannel, NcclMessages, group_options, groups_of
 from engine.errors import RunError
 from engine.grid import Axis, Grid
+from engine.measure.pending import Pending
 
 
 class ProcessGroups:
@@ -76,3 +78,29 @@ class ProcessGroups:
         if name == "fake":
             return FakeChannel(group)
         return GlooChannel(group, line)
+
+
+@contextmanager
+def fake_group(grid: Grid, rank: int) -> Iterator[None]:
+    """Be this rank of the grid meanwhile, alone."""
+    dist.init_process_group("fake", rank=rank, world_size=grid.size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+class FakeChannel:
+    """Process group whose other ranks don't exist. Its work takes no callbacks and is never seen to complete."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+
+    def start(
+        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
+    ) -> Callable[[], None]:
+        if not source.is_meta:  # for whose tensors PyTorch 2.9 has no collectives
+            launch(kind, self._group, source, target, peer, async_op=True)
+        if pending is not None:
+            pending.end()
+        return nothing

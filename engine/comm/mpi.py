@@ -20,10 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.comm.backend import Backend, Channel
+from engine.comm.backend import Arriving, Backend, Channel
 from engine.comm.collective import OF_MESSAGES, Kind, Lane
 from engine.comm.contact import Line, LostContact
-from engine.comm.handle import Arriving
 from engine.comm.launch import Launch
 from engine.comm.launchers import has_mpi
 from engine.comm.meeting import MEETING_S

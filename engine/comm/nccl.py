@@ -17,10 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.comm.backend import launch, nothing
+from engine.comm.backend import Arriving, launch, nothing
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.contact import Line
-from engine.comm.handle import Arriving
 from engine.measure.pending import Pending
 
 LOOK_EVERY = "TORCH_NCCL_COORD_CHECK_MILSEC"

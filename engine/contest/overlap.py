@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from engine.contest.rounds import CheckedContest, Rounds, Side, take_rounds
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.overlap.flags import Overlap
-from engine.overlap.variants import alone, effective, flags, ladder, why_useless
+from engine.overlap.flags import Overlap, alone, effective, flags, ladder, why_useless
 from engine.training.checks import ContestSetup, Kind, check_cache, checked
 from engine.training.config import RunConfig, TrainConfig
 from engine.training.notices import why_late

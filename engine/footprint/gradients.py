@@ -2,7 +2,7 @@
 
 The backward makes a contribution, casts it if it travels in another dtype, and gives it to a reduce-scatter, of which
 the last few are in flight with ors (overlap/reduction.py). Sums over model replicas travel in copies, unless they are
-made in the dtype that the buffer has (overlap/data_sum.py).
+made in the dtype that the buffer has (overlap/reduction.py).
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
-"""Inductor compiles pure functions of tensors for GPUs: to one pass over memory, where PyTorch makes one an operator.
+"""Compilation of pure functions for GPUs by Inductor: one pass over memory, where PyTorch makes one an operator.
 
-What processors run stays the reference. TORCH_COMPILE_DISABLE=1 has everything run uncompiled, and so does a GPU for
-which nothing can be compiled. What is compiled is kept for other runs, in the user's cache folder unless
-TORCHINDUCTOR_CACHE_DIR names another.
+Processors run the plain function, the reference. TORCH_COMPILE_DISABLE=1 has everything run uncompiled, and so does a
+GPU for which nothing can be compiled. Compiled code is kept in the user's cache folder, or TORCHINDUCTOR_CACHE_DIR.
 """
 
 import logging
@@ -170,3 +169,21 @@ def _nothing_kept() -> Iterator[None]:
 
 def _incremented(x: Tensor) -> Tensor:
     return x + 1
+
+
+CHUNK_BYTES = {"cpu": 2**21, "cuda": 2**28}
+"""A processor's second cache holds so much, and so much keeps a GPU busy."""
+ALIGNED = 16
+"""After so many rows 16 bytes begin anew, whatever a row takes: compiled code copies tensors that begin elsewhere."""
+
+
+def chunks(rows: int, row_bytes: int, device: str) -> Iterator[slice]:
+    """Yield slices of neighbouring rows, of at most CHUNK_BYTES together, but at least one; if many, a multiple of
+    ALIGNED.
+
+    >>> list(chunks(5, 2**20, "cpu"))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
+    """
+    step = max(1, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // row_bytes)
+    step -= step % ALIGNED if step > ALIGNED else 0
+    return (slice(first, first + step) for first in range(0, rows, step))

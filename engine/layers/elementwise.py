@@ -1,13 +1,15 @@
-"""These parts of networks have no parameters of their own; serial networks run them as they are here, plain.
+"""Elementwise parts of networks without parameters: plain for serial networks, and fused for the grid.
 
-On the grid others stand in their place, which take fewer passes over memory (fused.py).
-
-Shape suffixes: B sequences, N heads, S positions, D features of a head, P = D / 2 pairs of them, F features.
+The fused ones take fewer passes over memory, and are compiled for GPUs (compiled.py). Shape suffixes: B sequences, N
+heads, S positions, D features of a head, P = D / 2 pairs of them, M rows, F features.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from engine.layers.compiled import Compiled, fuses
+from engine.layers.linear import Linear
 
 
 class Rotate(nn.Module):
@@ -61,3 +63,133 @@ class GELU(nn.Module):
     def forward(self, x: Tensor, linear: nn.Module) -> Tensor:
         """Map [..., K] to [..., N]."""
         return F.gelu(linear(x), approximate=self.approximate)
+
+
+class FusedAddNorm(AddNorm):
+    """It adds and normalises as the norms of the grid do."""
+
+    def forward(self, x: Tensor, added: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
+        return norm.after(x, added)  # type: ignore[operator]
+
+
+class FusedGELU(GELU):
+    """It is GELU; compiled, it adds the bias too, if ranks have to sum a layer's product first; else that adds it."""
+
+    def forward(self, x: Tensor, linear: nn.Module) -> Tensor:
+        """Map [..., K] to [..., N]."""
+        assert isinstance(linear, Linear)
+        if linear.bias is None or linear.in_ranks == 1 or not fuses(x):
+            return super().forward(x, linear)
+        return _BiasGELU.apply(linear.product(x), linear.bias, linear.schedule.cast(linear.bias), self.approximate)
+
+
+class _BiasGELU(torch.autograd.Function):
+    """It maps x [..., F] and bias [F] to gelu(x + bias). The bias and its gradient are in the master dtype."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, bias_F: Tensor, cast_F: Tensor, approximate: str) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(x, cast_F)
+        ctx.approximate, ctx.dtype = approximate, bias_F.dtype
+        return bias_gelu(x, cast_F, approximate)
+
+    @staticmethod
+    def backward(ctx, g: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[no-untyped-def]
+        x, cast_F = ctx.saved_tensors
+        dx = bias_gelu_gradient(x, cast_F, g, ctx.approximate)
+        return dx, dx.flatten(0, -2).sum(dim=0, dtype=ctx.dtype), None, None
+
+
+def _bias_gelu(x: Tensor, bias_F: Tensor, approximate: str) -> Tensor:
+    return F.gelu(x + bias_F, approximate=approximate)
+
+
+def _bias_gelu_gradient(x: Tensor, bias_F: Tensor, g: Tensor, approximate: str) -> Tensor:
+    return torch.ops.aten.gelu_backward(g, x + bias_F, approximate=approximate)
+
+
+bias_gelu, bias_gelu_gradient = Compiled(_bias_gelu), Compiled(_bias_gelu_gradient)
+
+
+class FusedRotate(Rotate):
+    """It turns by one product of complex numbers, forward and backward."""
+
+    def turn(self, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:
+        """Turn all features: D = 2 P."""
+        if fuses(x_BNSD):
+            return _Turn.apply(x_BNSD, rotation_2SP)
+        wide_BNSP2 = x_BNSD.to(rotation_2SP.dtype).unflatten(3, (-1, 2))
+        turned_BNSP = torch.view_as_complex(wide_BNSP2) * torch.complex(*rotation_2SP)
+        return torch.view_as_real(turned_BNSP).flatten(3).to(x_BNSD.dtype)
+
+
+class _Turn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(rotation_2SP)
+        return turn(x_BNSD, rotation_2SP)
+
+    @staticmethod
+    def backward(ctx, g_BNSD: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+        return turn(g_BNSD, *ctx.saved_tensors, back=True), None
+
+
+def _turn(x_BNSD: Tensor, rotation_2SP: Tensor, *, back: bool = False) -> Tensor:
+    cos_SP, sin_SP = rotation_2SP
+    return turned(x_BNSD, cos_SP, -sin_SP if back else sin_SP)
+
+
+def _turn_in_one_pass(x_BNSD: Tensor, rotation_2SP: Tensor, *, back: bool = False) -> Tensor:
+    """Turn without two halves that have to be put together."""
+    cos_SP1, sin_SP1 = rotation_2SP.unsqueeze(3)
+    signs_2 = 2 * torch.arange(2, device=x_BNSD.device) - 1
+    pairs_BNSP2 = x_BNSD.unflatten(3, (-1, 2))
+    both_BNSP2 = pairs_BNSP2 * cos_SP1 + pairs_BNSP2.flip(4) * (sin_SP1 * (-signs_2 if back else signs_2))
+    return both_BNSP2.flatten(3).to(x_BNSD.dtype)
+
+
+turn = Compiled(_turn, _turn_in_one_pass)
+
+
+class FusedSwiGLU(SwiGLU):
+    """It is SwiGLU, whose backward writes both halves of the gradient where they belong."""
+
+    def forward(self, gate_up: Tensor) -> Tensor:
+        return _SwiGLU.apply(gate_up)
+
+
+class _SwiGLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, gate_up: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        opened, product = swiglu(gate_up)
+        ctx.save_for_backward(gate_up, opened)
+        return product
+
+    @staticmethod
+    def backward(ctx, g: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        gate_up, opened = ctx.saved_tensors
+        return swiglu_gradient(g, gate_up, opened)
+
+
+def _swiglu(gate_up: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute silu(gate), and its product with up."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    opened = F.silu(gate)
+    return opened, opened * up
+
+
+def _swiglu_gradient(g: Tensor, gate_up: Tensor, opened: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    dgate_up = torch.empty_like(gate_up)
+    dgate, dup = dgate_up.chunk(2, dim=-1)
+    torch.mul(g, opened, out=dup)
+    torch.ops.aten.silu_backward.grad_input(g * up, gate, grad_input=dgate)
+    return dgate_up
+
+
+def _swiglu_gradient_in_one_pass(g: Tensor, gate_up: Tensor, opened: Tensor) -> Tensor:
+    """Compute SwiGLU's gradient as one expression."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return torch.cat([torch.ops.aten.silu_backward(g * up, gate), g * opened], dim=-1)
+
+
+swiglu, swiglu_gradient = Compiled(_swiglu), Compiled(_swiglu_gradient, _swiglu_gradient_in_one_pass)

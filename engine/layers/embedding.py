@@ -1,15 +1,21 @@
-"""Tokens and positions are looked up in tables.
+"""Embeddings of tokens, positions, patches of images and numbers.
 
 The token table [V, h] has the normal placement of a linear layer, V over x and h over y, so that one shard also
-serves a tied head. The position table [S, h] is split over y and replicated over x and z.
+serves a tied head. The position table [S, h] is split over y and replicated over x and z. Patches and waves are read by
+a linear layer, of whose inputs each rank makes its own part, so that nothing moves.
 """
 
+import math
+from collections.abc import Callable
+from functools import partial
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
 from engine.grid import Axis
-from engine.layers.linear import all_reduce
+from engine.layers.linear import Linear, all_reduce
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 
@@ -100,3 +106,74 @@ class PositionEmbedding(nn.Module):
     def forward(self, positions: Tensor) -> Tensor:
         """Look up the table's rows at the positions."""
         return self.weight[positions].to(self.dtype)
+
+
+def patches(pixels_BCHW: Tensor, side: int) -> Tensor:
+    """Cut [B, C, H, W] into squares: [B, N, C p p], row by row, a square's channels one after another."""
+    squares = pixels_BCHW.unflatten(3, (-1, side)).unflatten(2, (-1, side))  # [B, C, H / p, p, W / p, p]
+    return squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+class Patches(nn.Linear):
+    """It maps pixels [B, C, H, W] of any precision to [B, N, h]. side: of a square."""
+
+    def __init__(self, channels: int, side: int, features: int) -> None:
+        super().__init__(channels * side**2, features)
+        self.side = side
+
+    def forward(self, pixels_BCHW: Tensor) -> Tensor:
+        return F.linear(patches(pixels_BCHW, self.side).to(self.weight.dtype), self.weight, self.bias)
+
+
+class PatchesOnGrid(Linear):
+    """It maps [B, C, H, W] to [B, N, h / Gy] on the grid."""
+
+    side: int
+    """It is the side of a square, in pixels."""
+
+    def forward(self, pixels_BCHW: Tensor) -> Tensor:
+        """Take this rank's part of each square, then project."""
+        cut_BNK = patches(pixels_BCHW, self.side)
+        assert self.in_axis is not None
+        own = cut_BNK.chunk(self.in_ranks, dim=2)[self.comm.coords[self.in_axis]]
+        return super().forward(own.to(self.schedule.compute_dtype).contiguous())
+
+
+LONGEST_PERIOD = 10_000
+
+
+def waves(numbers_B: Tensor, features: int, *, sines_first: bool = False) -> Tensor:
+    """Give cosines and sines of each number, [B, features] in float64 (Vaswani et al. 2017, 3.5).
+
+    sines_first: before cosines, and up to the longest period, as Ho et al.'s code has it; others end one step before.
+    """
+    places_W = torch.arange(features // 2, dtype=torch.float64, device=numbers_B.device)
+    frequencies_W = torch.exp(-math.log(LONGEST_PERIOD) * places_W / (len(places_W) - sines_first))
+    angles_BW = numbers_B.unsqueeze(1) * frequencies_W
+    both = (angles_BW.sin(), angles_BW.cos()) if sines_first else (angles_BW.cos(), angles_BW.sin())
+    return torch.cat(both, dim=1)
+
+
+class WaveLinear(nn.Linear):
+    """It maps numbers [B] to [B, n], by so many features of waves."""
+
+    def __init__(self, features: int, out_features: int, *, sines_first: bool = False) -> None:
+        super().__init__(features, out_features)
+        self.waves = partial(waves, features=features, sines_first=sines_first)
+
+    def forward(self, numbers_B: Tensor) -> Tensor:
+        return F.linear(self.waves(numbers_B).to(self.weight.dtype), self.weight, self.bias)
+
+
+class WaveLinearOnGrid(Linear):
+    """It maps numbers [B] to [B, n / Gx] on the grid."""
+
+    waves: Callable[[Tensor], Tensor]
+    """It makes all of them."""
+
+    def forward(self, numbers_B: Tensor) -> Tensor:
+        """Make this rank's part of the waves, then project."""
+        waves_BK = self.waves(numbers_B)
+        if self.in_axis is not None:
+            waves_BK = waves_BK.chunk(self.in_ranks, dim=1)[self.comm.coords[self.in_axis]]
+        return super().forward(waves_BK.to(self.schedule.compute_dtype).contiguous())

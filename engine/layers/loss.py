@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis
-from engine.layers.chunk import chunks
-from engine.layers.compiled import Compiled
+from engine.layers.compiled import Compiled, chunks
 from engine.precision import at_least_fp32
 
 

@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm work on a feature dim that the axis y splits, also of a sum that they make first.
+"""LayerNorm and RMSNorm over a feature dim that the axis y splits, also of a sum that they make first.
 
 Where y has size 1 and nothing is compiled they are PyTorch's own kernels, if it has any; else one collective forward
 and one backward over y. Statistics are never below float32, in which [sum, sum of squares] would lose digits: ranks
@@ -12,9 +12,28 @@ from torch import Tensor, nn
 from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis
 from engine.layers import norm_parts as parts
-from engine.layers.cast import cast
 from engine.layers.compiled import fuses
 from engine.overlap.schedule import WeightSchedule
+
+
+def cast(parameter: nn.Parameter, schedule: WeightSchedule) -> Tensor:
+    """Give the copy that the schedule makes once a step; its gradient is added to the parameter's."""
+    if parameter.dtype == schedule.compute_dtype:
+        return parameter
+    return _Cast.apply(parameter, schedule)
+
+
+class _Cast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, parameter: nn.Parameter, schedule: WeightSchedule) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.parameter = parameter
+        return schedule.cast(parameter).detach()  # what is returned takes part in autograd, and the copy must not
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[None, None]:  # type: ignore[no-untyped-def]
+        ctx.parameter.grad.add_(gradient)  # of a narrower dtype, which autograd would cast first
+        return None, None
+
 
 Pair = tuple[Tensor, Tensor]
 

@@ -10,20 +10,23 @@ from torch import nn
 
 from engine.comm.funnel import Comm
 from engine.grid import INNER, STREAM
-from engine.layers.conv2d import Conv2d
-from engine.layers.dropout import Dropout, PixelDropout
-from engine.layers.elementwise import GELU, AddNorm, Rotate, SwiGLU
-from engine.layers.embedding import PositionEmbedding, TokenEmbedding
-from engine.layers.fused import FusedAddNorm, FusedGELU, FusedRotate, FusedSwiGLU
+from engine.layers.conv2d import Conv2d, Joining, JoiningOnGrid, Skip, SkipOnGrid
+from engine.layers.counter_random import Dropout, PixelDropout
+from engine.layers.elementwise import GELU, AddNorm, FusedAddNorm, FusedGELU, FusedRotate, FusedSwiGLU, Rotate, SwiGLU
+from engine.layers.embedding import (
+    Patches,
+    PatchesOnGrid,
+    PositionEmbedding,
+    TokenEmbedding,
+    WaveLinear,
+    WaveLinearOnGrid,
+)
 from engine.layers.group_norm import GroupNorm
 from engine.layers.linear import Linear
 from engine.layers.loss import CrossEntropy, SerialCrossEntropy
 from engine.layers.matmul import Kernels
 from engine.layers.norm import HeadNorm, LayerNorm, RMSNorm
-from engine.layers.patches import Patches, PatchesOnGrid
 from engine.layers.redistribute import Redistribute, RedistributeOverGrid
-from engine.layers.skip import Joining, JoiningOnGrid, Skip, SkipOnGrid
-from engine.layers.waves import WaveLinear, WaveLinearOnGrid
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.placement import Placement
@@ -102,7 +105,7 @@ def _patches(serial: Patches, local: Local) -> nn.Module:
 
 
 def _dropout(_: nn.Dropout, local: Local) -> nn.Module:
-    raise ValueError(f"{local.name} draws masks that no grid can repeat: use engine.layers.dropout.Dropout.")
+    raise ValueError(f"{local.name} draws masks that no grid can repeat: use engine.layers.counter_random.Dropout.")
 
 
 LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {

@@ -13,8 +13,8 @@ from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
+from engine.loading import AT_START, THREADS, cores
 from engine.measure.machine import core_limit, kernel_name, machine_name, read_or_nothing, sysfs
-from engine.openmp import AT_START, THREADS, cores
 from engine.schema import Record
 
 PCI = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from engine.data.shuffle import Arrays, Ints
-    from engine.layers.dropout import BatchRows
+    from engine.layers.counter_random import BatchRows
     from engine.models.diffusion import Diffusion
 
 Schedule = Literal["linear", "cosine"]
@@ -65,7 +65,7 @@ class Denoising:
 
     def inputs(self, batch: "Mapping[str, Tensor]") -> "tuple[Tensor, ...]":
         """Give noisy images, in float32, and their time steps."""
-        from engine.layers.noise import time_steps
+        from engine.layers.counter_random import time_steps
 
         images = batch["pixels"].float().div_(127.5).sub_(1)
         steps = time_steps(_rows(batch), self.steps)
@@ -97,12 +97,12 @@ def _diffusion(schedule: Schedule, steps: int) -> "Diffusion":
 
 
 def _rows(batch: "Mapping[str, Tensor]") -> "BatchRows":
-    from engine.layers.dropout import BatchRows
+    from engine.layers.counter_random import BatchRows
 
     return BatchRows(0, 0, batch["noise"])
 
 
 def _noise(batch: "Mapping[str, Tensor]") -> "Tensor":
-    from engine.layers.noise import normal
+    from engine.layers.counter_random import normal
 
     return normal(_rows(batch), batch["pixels"].shape[1:])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from engine.layers.dropout import BatchRows
+from engine.layers.counter_random import BatchRows
 from engine.models.task import Task
 
 State = Tensor | tuple[Tensor, ...]

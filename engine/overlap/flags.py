@@ -1,18 +1,33 @@
-"""Flags say which communication is hidden behind compute, and how far ahead (axonn-sc24 V-D, par4d IV). No torch.
-
-A schedule carries them out (schedule.py); `none` is the numeric oracle that waits for everything where it is issued.
-"""
+"""Flags: which communication is hidden behind compute, and how far ahead (axonn-sc24 V-D, par4d IV). No torch."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from math import inf
 from typing import Literal
 
 from engine.errors import UsageError
-from engine.grid import Grid
-from engine.overlap.bucket import bucket_bytes
+from engine.grid import REPLICATING, SHARDING, SPLITTING_FEATURES, Axis, Grid
+
+LEAST_BYTES = 8e6
+"""Buckets of this size hide best on few ranks: smaller ones cost calls, and larger ones end late."""
+HOP_S = 1.4e-5
+"""A message between nodes has this latency, as NCCL has it for large ones (Simple, its tuning.cc)."""
+LINK_BYTES_PER_S = 25e9
+"""A network that isn't known is taken to be so fast: one 200 Gbit/s interface a device."""
+
+
+def bucket_bytes(ranks: int, link_bytes_per_s: float | None = None, devices_per_node: int = 1) -> float:
+    """Give the bytes of a bucket that is summed over so many ranks.
+
+    A ring all-reduce of n bytes over G ranks whose links carry B bytes/s takes 2 (G - 1) (n / (G B) + L) with a latency
+    of L a hop (axonn-sc24 Eq. 3 has its first term). At n = 4 G B L a fifth of it is latency: 1.4 MB a rank, where
+    Megatron-Core takes a million parameters a rank. link_bytes_per_s: of a node, which its devices share.
+    """
+    share = link_bytes_per_s / devices_per_node if link_bytes_per_s else LINK_BYTES_PER_S
+    return max(LEAST_BYTES, 4 * ranks * share * HOP_S)
+
 
 AUTO: Literal["auto"] = "auto"
 CACHE_SHARE = 0.5
@@ -105,3 +120,55 @@ class Overlap(Pace):
 
 
 ALL = Overlap(oar=True, ors=True, oag=True, cache=AUTO, data=True)
+
+
+HIDDEN_ON: dict[str, tuple[Axis, ...]] = {
+    "oar": SPLITTING_FEATURES,
+    "ors": (SHARDING,),
+    "oag": (SHARDING,),
+    "cache": (SHARDING,),
+    "data": REPLICATING,
+}
+"""It has every flag, in the order in which they are added, with the axes of which one needs ranks to hide anything."""
+
+
+def flags(overlap: Overlap) -> tuple[str, ...]:
+    """List the flags that are set, in the order of HIDDEN_ON."""
+    return tuple(flag for flag in HIDDEN_ON if getattr(overlap, flag))
+
+
+def only(overlap: Overlap, kept: Iterable[str]) -> Overlap:
+    """Give the same with none but these flags."""
+    return replace(overlap, **{flag: type(getattr(Overlap(), flag))() for flag in HIDDEN_ON if flag not in kept})
+
+
+def ladder(full: Overlap) -> list[Overlap]:
+    """List overlaps from none to all of these flags, one more each time."""
+    added = flags(full)
+    return [only(full, added[:count]) for count in range(len(added) + 1)]
+
+
+def alone(full: Overlap) -> list[Overlap]:
+    """Give each of these flags without the others."""
+    return [only(full, (flag,)) for flag in flags(full)]
+
+
+def why_useless(flag: str, grid: Grid, *, checkpointed: bool) -> str | None:
+    """Say in a sentence why the flag hides nothing there; None if it hides something. checkpointed: activations are."""
+    axes = HIDDEN_ON[flag]
+    if all(grid[axis] == 1 for axis in axes):
+        return f"{flag} is left out: grid {grid} has one rank on {' and '.join(axes)}, so there is nothing to hide."
+    if flag == "cache" and not checkpointed:
+        return "cache is left out: without --checkpoint-activations each weight is gathered only once."
+    return None
+
+
+def effective(asked: Iterable[Overlap], grid: Grid, *, checkpointed: bool) -> tuple[Overlap, ...]:
+    """List none and what is left of these without useless flags, each once."""
+    found = [Overlap()]
+    for overlap in asked:
+        useful = [flag for flag in flags(overlap) if why_useless(flag, grid, checkpointed=checkpointed) is None]
+        kept = only(overlap, useful)
+        if useful and kept not in found:
+            found.append(kept)
+    return tuple(found)

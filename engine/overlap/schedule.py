@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
 from engine.overlap.flags import Overlap
-from engine.overlap.flat import Elements, Flat
 from engine.overlap.prefetch import Prefetch
 from engine.overlap.reduction import Fill, OnSummed, Reduction
 from engine.overlap.tasks import Direction, Task
-from engine.overlap.weight import Casts, ShardedWeight, gathered_bytes
+from engine.overlap.weight import Casts, Elements, Flat, ShardedWeight, gathered_bytes
 from engine.precision import Precision
 
 Contribution = tuple[ShardedWeight, Fill, torch.dtype]

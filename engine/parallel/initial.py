@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from engine.grid import Coords, Grid
-from engine.layers.chunk import chunks
-from engine.layers.hash import mix_bits, words_of
+from engine.layers.compiled import chunks
+from engine.layers.counter_random import mix_bits, words_of
 from engine.models.architecture import Architecture
 from engine.models.serial import SerialModel
 from engine.placement import Constant, Gaussian, Initial, Placement

@@ -14,9 +14,9 @@ from math import prod
 import torch
 from torch import Tensor
 
+from engine.comm.backend import Handle
 from engine.comm.collective import Kind, Lane
 from engine.comm.funnel import Comm
-from engine.comm.handle import Handle
 from engine.errors import RunError
 from engine.grid import CUTTING_STAGES, INNER
 from engine.overlap.tasks import Direction, Task

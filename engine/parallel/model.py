@@ -13,14 +13,13 @@ from engine.comm.collective import Kind
 from engine.comm.funnel import Comm
 from engine.errors import UsageError
 from engine.grid import CUTTING_STAGES, SPLITTING_ROWS
-from engine.layers.dropout import BatchRows
+from engine.layers.counter_random import BatchRows
 from engine.layers.linear import Linear
 from engine.models.serial import SerialModel
 from engine.overlap.flags import AUTO, Overlap
-from engine.overlap.flat import Of
 from engine.overlap.schedule import GatheredMemory, OnSummed, WeightSchedule
 from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule, Task
-from engine.overlap.weight import ShardedWeight
+from engine.overlap.weight import Of, ShardedWeight
 from engine.parallel.gradients import clip_scale, norm_over_grid
 from engine.parallel.public_loop import Criterion, make_optimizer, sum_and_count, whole_output
 from engine.pipeline.cut import Cut

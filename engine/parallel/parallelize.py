@@ -20,9 +20,8 @@ from engine.models.adapters.library import adapt
 from engine.models.adapters.weights import WeightLoader
 from engine.models.architecture import Architecture
 from engine.overlap.flags import ALL, Overlap
-from engine.overlap.flat import Elements, in_order, on_host
 from engine.overlap.schedule import WeightSchedule
-from engine.overlap.weight import ShardedWeight
+from engine.overlap.weight import Elements, ShardedWeight, in_order, on_host
 from engine.parallel.initial import initial, without_values
 from engine.parallel.model import ParallelModel, Parts
 from engine.pipeline.cut import Cut, cut_evenly

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.comm.collective import Kind
 from engine.grid import CUTTING_STAGES, HOLDING
-from engine.layers.dropout import BatchRows
+from engine.layers.counter_random import BatchRows
 from engine.models.serial import State
 from engine.overlap.tasks import ONE_BY_ONE, Direction, Order, StepSchedule, Task, receiver, takes_message
 from engine.parallel.link import Link, Shapes, device_waits

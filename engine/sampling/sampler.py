@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.data.colours import CHANNELS
-from engine.layers.dropout import BatchRows
-from engine.layers.noise import normal
+from engine.layers.counter_random import BatchRows, normal
 from engine.models.diffusion import Diffusion
 from engine.result import SamplerName
 

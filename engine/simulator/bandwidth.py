@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
 from engine.grid import CUTTING_STAGES, Axis, Grid
-from engine.overlap.bucket import HOP_S
+from engine.overlap.flags import HOP_S
 from engine.simulator.collectives import WITHIN_NODE, Link, Links
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from engine.comm.collective import Kind
 from engine.errors import UsageError
 from engine.grid import CUTTING_STAGES, Axis, Grid
-from engine.overlap.bucket import HOP_S
+from engine.overlap.flags import HOP_S
 from engine.simulator.bandwidth import Bandwidths, bandwidths, lacking
 from engine.simulator.collectives import WITHIN_NODE, Link, Links, Taken, ring_s
 from engine.simulator.events import Compute, Convolution, MatrixProduct, Sweep

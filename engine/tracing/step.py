@@ -11,8 +11,8 @@ from itertools import pairwise
 import torch
 
 from engine.batch import Batch
-from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
+from engine.comm.groups import fake_group
 from engine.errors import UsageError
 from engine.footprint.memory import cached_blocks
 from engine.grid import CUTTING_STAGES, Grid

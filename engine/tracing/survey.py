@@ -11,7 +11,7 @@ from functools import partial
 
 from engine.errors import RunError
 from engine.grid import Grid
-from engine.openmp import cores
+from engine.loading import cores
 from engine.progress import RENEWED
 from engine.tracing.predict import Traced, traced
 from engine.tracing.stages import TracedStages, traced_stages

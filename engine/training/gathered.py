@@ -9,16 +9,16 @@ from torch import Tensor
 
 from engine.comm.agreement import texts
 from engine.comm.collective import AXIS_OF_LANE, NAMES_OF_MESSAGES
+from engine.comm.contact import Roster, own_row
 from engine.comm.funnel import Comm
-from engine.comm.roster import Roster, own_row
 from engine.comm.transport import Backend, Heard, backend_of
 from engine.grid import Grid
+from engine.loading import cores
 from engine.measure.clock_rate import clock_hz
 from engine.measure.gemm import JOINT_SIZES, joint
 from engine.measure.machine import core_limit, machine_name
 from engine.measure.memory import peak_bytes
 from engine.measure.recording import AxisSeconds, PhaseSeconds, Recording
-from engine.openmp import cores
 from engine.profiling.session import Profiling
 from engine.result import metrics, provenance
 from engine.result.schema import Iteration, Memory

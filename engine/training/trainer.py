@@ -18,7 +18,7 @@ from engine.data import sampler
 from engine.data.dataset import Dataset
 from engine.data.device import to_device
 from engine.grid import CUTTING_STAGES
-from engine.layers.dropout import BatchRows
+from engine.layers.counter_random import BatchRows
 from engine.layers.matmul import Kernels
 from engine.measure.memory import free_bytes
 from engine.measure.recorder import Recorder

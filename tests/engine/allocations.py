@@ -9,10 +9,9 @@ import torch
 from engine.comm.backend import Channel
 from engine.comm.collective import Lane
 from engine.comm.contact import Line
-from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
 from engine.comm.gloo import GlooChannel
-from engine.comm.groups import ProcessGroups
+from engine.comm.groups import ProcessGroups, fake_group
 from engine.grid import Axis, Grid
 from engine.measure.allocated import Allocated
 from engine.measure.recorder import Recorder

@@ -8,9 +8,9 @@ import pytest
 from engine_command import SMALL, finish, start
 
 from engine.comm import binding as told
+from engine.loading import cores
 from engine.measure import binding
 from engine.measure.binding import Gpu
-from engine.openmp import cores
 from engine.result.schema import read
 from engine.result.schema.machine import Bindings
 

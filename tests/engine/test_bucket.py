@@ -5,8 +5,7 @@ import pytest
 from engine.batch import Batch
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
-from engine.overlap.bucket import HOP_S, LEAST_BYTES, bucket_bytes
-from engine.overlap.flags import ALL, Overlap
+from engine.overlap.flags import ALL, HOP_S, LEAST_BYTES, Overlap, bucket_bytes
 from engine.training.checks import checked
 from engine.training.config import TrainConfig
 

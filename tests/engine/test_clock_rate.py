@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.loading import cores
 from engine.measure import clock_rate
 from engine.measure.clock_rate import clock_hz, core_hz
 from engine.measure.machine import SYSFS
-from engine.openmp import cores
 
 TWO_CORES = """processor\t: {0}
 model name\t: A Processor

@@ -13,10 +13,10 @@ from ticks import Ticks
 from torch.utils._python_dispatch import TorchDispatchMode
 from virtual_ranks import run_ranks
 
+from engine.comm.backend import Handle
 from engine.comm.collective import POINT_TO_POINT, Kind, Lane
-from engine.comm.fake import FakeChannel, fake_group
 from engine.comm.funnel import Comm
-from engine.comm.handle import Handle
+from engine.comm.groups import FakeChannel, fake_group
 from engine.errors import RunError
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder

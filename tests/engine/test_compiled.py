@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.layers import compiled as layers_compiled
-from engine.layers import fused, norm, norm_parts
+from engine.layers import elementwise, norm, norm_parts
 from engine.layers.compiled import FORMS, Compiled
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import WeightSchedule
@@ -119,7 +119,7 @@ def test_in_steps_of_both_families_no_function_takes_more_forms_than_it_may(monk
     monkeypatch.setattr(rounding, "SEEDS", range(1))
     monkeypatch.setattr(rounding, "LOOKS", 1)
     monkeypatch.setattr(Compiled, "fused", property(traced))
-    for module in (layers_compiled, fused, norm):
+    for module in (layers_compiled, elementwise, norm):
         monkeypatch.setattr(module, "fuses", lambda tensor: tensor.dtype != torch.float64)
     layers_compiled._allow_forms()  # it would undo the patch
     with torch._dynamo.config.patch(recompile_limit=FORMS // 2):

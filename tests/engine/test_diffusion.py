@@ -6,8 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from engine.layers.dropout import BatchRows
-from engine.layers.noise import normal
+from engine.layers.counter_random import BatchRows, normal
 from engine.models.denoising import FEWEST_LINEAR
 from engine.models.diffusion import SCHEDULES, Diffusion, SimpleLoss, cosine_betas, linear_betas
 

@@ -15,11 +15,10 @@ from torch import distributed as dist
 from waiting import LONG_S
 
 from engine.batch import Batch
-from engine.comm.contact import Line, LostContact
+from engine.comm.contact import Line, Loss, LostContact, Roster, own_row
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.comm.meeting import NotMet
-from engine.comm.roster import Loss, Roster, own_row
 from engine.errors import RunError
 from engine.files import locked
 from engine.grid import Grid

@@ -14,10 +14,10 @@ from real_ranks import run_processes
 from engine.comm.collective import AXIS_OF_LANE, Kind
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
+from engine.loading import cores
 from engine.measure import machine
 from engine.measure.machine import counted, link_bytes
 from engine.measure.recording import Recording
-from engine.openmp import cores
 from engine.result.schema.step import Breakdown, LaneTime, MachineUsage
 from engine.training.gathered import _bound, _busiest, _by_host, breakdown, joint_peak
 

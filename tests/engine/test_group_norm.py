@@ -14,9 +14,8 @@ from virtual_ranks import run_ranks
 from engine.comm.funnel import Comm, Kind
 from engine.errors import UsageError
 from engine.grid import INNER, STREAM, Axis, Grid
-from engine.layers import channel_groups
-from engine.layers.channel_groups import channel_counts, straddling
-from engine.layers.group_norm import GroupNorm
+from engine.layers import group_norm
+from engine.layers.group_norm import GroupNorm, channel_counts, straddling
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import WeightSchedule
 from engine.placement import Constant, Placement
@@ -208,7 +207,7 @@ def test_a_group_straddles_ranks_where_it_is_cut() -> None:
         assert shared([width, width], 32)
         assert [bool(shared(parts, 3)) for parts in ([width], [width, width], [2 * width, width])] == [True] * 3
     assert straddling(_placement([96], None), Grid(y=3), GROUPS) == []
-    assert doctest.testmod(channel_groups).failed == 0
+    assert doctest.testmod(group_norm).failed == 0
 
 
 def test_each_channel_counts_once() -> None:

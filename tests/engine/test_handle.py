@@ -9,10 +9,10 @@ from real_ranks import run_processes
 from torch.multiprocessing.reductions import StorageWeakRef
 from virtual_ranks import LazyComm, run_ranks
 
+from engine.comm.backend import Arriving, Handle
 from engine.comm.collective import Kind
 from engine.comm.contact import LostContact
 from engine.comm.funnel import Comm
-from engine.comm.handle import Arriving, Handle
 from engine.grid import Axis, Grid
 
 BOTH = pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["processes", "virtual"])

@@ -5,8 +5,7 @@ import hashlib
 import pytest
 import torch
 
-from engine.layers.dropout import BatchRows, keep_mask
-from engine.layers.hash import mix, mix_bits, words_of
+from engine.layers.counter_random import BatchRows, keep_mask, mix, mix_bits, words_of
 
 WORD = (1 << 32) - 1
 MIXED = {0: 0, 1: 824515495, 2: 1722258072, 1 << 31: 1029333365, WORD: 539527247}

@@ -12,8 +12,8 @@ from scipy import stats
 from torch import Tensor
 
 from engine.grid import Coords, Grid
-from engine.layers.chunk import CHUNK_BYTES
-from engine.layers.hash import mix, mix_bits
+from engine.layers.compiled import CHUNK_BYTES
+from engine.layers.counter_random import mix, mix_bits
 from engine.parallel import initial as module
 from engine.parallel.initial import LARGEST, fill, initial, initial_rows
 from engine.placement import NORMAL, Constant, Gaussian, Placement, Uniform

@@ -13,16 +13,14 @@ from torch import nn
 from training import Case, grid_id, start
 from virtual_ranks import run_ranks
 
-from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
+from engine.comm.groups import fake_group
 from engine.grid import Axis, Grid
 from engine.layers import embedding
-from engine.layers.chunk import CHUNK_BYTES, chunks
-from engine.layers.dropout import BatchRows, keep_mask
-from engine.layers.elementwise import Rotate, SwiGLU
+from engine.layers.compiled import CHUNK_BYTES, chunks
+from engine.layers.counter_random import BatchRows, keep_mask, mix
+from engine.layers.elementwise import FusedRotate, FusedSwiGLU, Rotate, SwiGLU
 from engine.layers.embedding import TokenEmbedding
-from engine.layers.fused import FusedRotate, FusedSwiGLU
-from engine.layers.hash import mix
 from engine.layers.linear import Linear, all_reduce
 from engine.layers.loss import CrossEntropy
 from engine.layers.norm import LayerNorm, RMSNorm

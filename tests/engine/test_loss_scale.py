@@ -17,7 +17,7 @@ from engine.checkpoint.manifest import Saved, read_manifest
 from engine.comm.funnel import Comm
 from engine.data import sampler
 from engine.grid import Grid
-from engine.layers.dropout import BatchRows
+from engine.layers.counter_random import BatchRows
 from engine.measure.recorder import Recorder
 from engine.models.architecture import Architecture
 from engine.parallel.initial import initialise_serial

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
+from engine.comm.groups import fake_group
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.bert.config import BertConfig

@@ -5,8 +5,7 @@ import hashlib
 import pytest
 import torch
 
-from engine.layers.dropout import BatchRows
-from engine.layers.noise import normal, time_steps
+from engine.layers.counter_random import BatchRows, normal, time_steps
 
 IMAGES, SHAPE, STEPS = 512, (3, 32, 32), 1000
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from waiting import LONG_S
 
-from engine import openmp
 from engine.cli.main import main
 from engine.errors import UsageError
-from engine.loading import loading
+from engine.loading import check, loading
 
 TRAIN = ["train", "--model", "gpt-local-1", "--batch-size", "8", "--data", "synthetic"]
 WRONG = {
@@ -34,13 +33,13 @@ RIGHT = {
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name in WRONG for value in WRONG[name]])
 def test_what_is_none_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=name) as refused:
-        openmp.check({name: value})
+        check({name: value})
     assert repr(value) in str(refused.value)
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name in RIGHT for value in RIGHT[name]])
 def test_what_openmp_follows_is_not(name: str, value: str) -> None:
-    openmp.check({name: value})
+    check({name: value})
 
 
 def test_all_that_loads_torch_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ import torch
 from ticks import Ticks
 
 from engine.comm.collective import Kind
-from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
+from engine.comm.groups import fake_group
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 from engine.training.gathered import collectives

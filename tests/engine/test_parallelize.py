@@ -6,8 +6,8 @@ from test_parity import SMALL
 from torch import nn
 from training import Case, start
 
-from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
+from engine.comm.groups import fake_group
 from engine.grid import Grid
 from engine.layers.registry import LAYERS
 from engine.models.gpt.config import GPTConfig

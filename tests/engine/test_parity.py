@@ -10,7 +10,7 @@ from training import Case, Outcome, grid_id, train_parallel, train_serial, worst
 from virtual_ranks import factorisations, run_ranks
 
 from engine.grid import Grid
-from engine.layers import compiled, fused, norm
+from engine.layers import compiled, elementwise, norm
 from engine.models.architecture import Architecture
 from engine.models.bert.config import BertConfig
 from engine.models.gpt.config import GPTConfig
@@ -103,7 +103,7 @@ def test_the_shapes_of_other_peoples_networks_train_like_the_serial_model(case: 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers go the way of a GPU with a compiler, and run the source of what is compiled as it is written."""
     monkeypatch.setattr(compiled.Compiled, "fused", property(lambda one: one.source))
-    for module in (compiled, fused, norm):
+    for module in (compiled, elementwise, norm):
         monkeypatch.setattr(module, "fuses", lambda _: True)
 
 

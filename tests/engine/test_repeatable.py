@@ -12,8 +12,8 @@ from training import Case, grid_id, start, step_parallel
 from virtual_ranks import run_ranks
 
 from engine.batch import Batch
-from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
+from engine.comm.groups import fake_group
 from engine.grid import Grid
 from engine.layers import embedding
 from engine.layers.embedding import add_rows

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from waiting import LONG_S, until
 
-from engine.comm import roster
-from engine.comm.roster import Loss, Roster, Row, own_row
+from engine.comm import contact
+from engine.comm.contact import Loss, Roster, Row, own_row
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
 
 DIFFERENT = itertools.count(1)
-RANK = "import sys; from engine.comm.roster import own_row; print(*own_row(), flush=True); sys.stdin.read()"
+RANK = "import sys; from engine.comm.contact import own_row; print(*own_row(), flush=True); sys.stdin.read()"
 
 
 @pytest.fixture
@@ -98,18 +98,18 @@ def test_ranks_of_other_hosts_are_nobody_to_look_for(others: list[subprocess.Pop
 
 
 def test_one_that_is_dying_is_gone_before_its_parent_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = roster._look(os.getpid())
+    seen = contact._look(os.getpid())
     assert seen is not None
     host, number, started = own_row()
-    dying = roster._Seen("R", exiting=True, started=started)
-    monkeypatch.setattr(roster, "_look", lambda process: dying if process == 1 else seen)
+    dying = contact._Seen("R", exiting=True, started=started)
+    monkeypatch.setattr(contact, "_look", lambda process: dying if process == 1 else seen)
     assert Roster(0, [(host, number, started), (host, 1, started)]).lost() == {1: Loss.GONE}
 
 
 def test_by_the_proc_of_other_processes_nobody_is_known_to_be_lost() -> None:
     """In a namespace of processes of its own, with the /proc of the one outside."""
     code = (
-        "from engine.comm.roster import Roster, own_row; own = own_row(); "
+        "from engine.comm.contact import Roster, own_row; own = own_row(); "
         "mine = Roster(0, [own, (own[0], 2**22 + 1, 0)]); print(mine.whole, mine.watch())"
     )
     unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
@@ -121,7 +121,7 @@ def test_by_the_proc_of_other_processes_nobody_is_known_to_be_lost() -> None:
 
 
 def test_without_proc_nobody_is_known_to_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "_look", lambda process: None)
+    monkeypatch.setattr(contact, "_look", lambda process: None)
     mine = Roster(0, [(1, 1, 0), (1, 2, 0)])
     assert not mine.whole
     assert mine.watch() == {}

@@ -17,8 +17,8 @@ from waiting import LONG_S
 
 from engine.cli.main import main
 from engine.grid import Grid
+from engine.loading import cores
 from engine.models.catalogue import lookup
-from engine.openmp import cores
 from engine.result.schema import read
 
 

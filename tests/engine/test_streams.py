@@ -16,10 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from training import Case, start, step_parallel
 from vector_clocks import NcclOnStreams, RaceDetector, Streams
 
+from engine.comm.backend import Handle
 from engine.comm.collective import POINT_TO_POINT, Kind
-from engine.comm.fake import fake_group
 from engine.comm.funnel import Comm
-from engine.comm.handle import Handle
+from engine.comm.groups import fake_group
 from engine.comm.nccl import CudaStreams, group_options
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder

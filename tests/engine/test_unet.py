@@ -11,9 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.layers.dropout import BatchRows, PixelDropout
-from engine.layers.noise import normal, time_steps
-from engine.layers.waves import waves
+from engine.layers.counter_random import BatchRows, PixelDropout, normal, time_steps
+from engine.layers.embedding import waves
 from engine.models.catalogue import lookup
 from engine.models.choice import ModelChoice
 from engine.models.diffusion import Diffusion, SimpleLoss, cosine_betas

@@ -1,8 +1,7 @@
 """Which overlaps an ablation compares."""
 
 from engine.grid import Grid
-from engine.overlap.flags import ALL, Overlap
-from engine.overlap.variants import alone, effective, ladder, why_useless
+from engine.overlap.flags import ALL, Overlap, alone, effective, ladder, why_useless
 
 
 def told(overlaps: object) -> list[str]:

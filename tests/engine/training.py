@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.comm.funnel import Comm
 from engine.grid import SPLITTING_ROWS, Grid
-from engine.layers.dropout import BatchRows
+from engine.layers.counter_random import BatchRows
 from engine.layers.matmul import Kernels
 from engine.models.architecture import Architecture
 from engine.models.serial import SerialModel

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from waiting import LONG_S
 
+from engine.comm.backend import Arriving
 from engine.comm.collective import POINT_TO_POINT, Kind, Lane
 from engine.comm.funnel import Comm
-from engine.comm.handle import Arriving
 from engine.grid import Axis, Grid
 from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder

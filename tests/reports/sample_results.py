@@ -13,8 +13,7 @@ from sample_steps import Step
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops, model_flops
-from engine.overlap.bucket import bucket_bytes
-from engine.overlap.flags import Pace
+from engine.overlap.flags import Pace, bucket_bytes
 from engine.result.schema import Breakdown, Collective, Iteration, Memory, Model, Provenance, Result, Summary, write
 from engine.result.schema.bench import GemmPoint
 from engine.result.schema.machine import Network, Transport

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.layers import conv2d, matmul
-from engine.layers.dropout import BatchRows
+from engine.layers.counter_random import BatchRows
 from engine.measure.gemm import full_precision
 from gpu_check import layers, rounding, steps, ways
 

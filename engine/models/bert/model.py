@@ -5,7 +5,7 @@ head that finds masked tokens. It knows nothing of grids. Attention itself has n
 import torch
 from torch import Tensor, nn
 
-from engine.layers.dropout import BatchRows, Dropout
+from engine.layers.counter_random import BatchRows, Dropout
 from engine.layers.elementwise import AddNorm
 from engine.layers.redistribute import Redistribute
 from engine.models.bert.config import BertConfig

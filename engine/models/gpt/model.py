@@ -7,7 +7,7 @@ grids. Only its dropout comes from the engine, because a mask that can be reprod
 import torch
 from torch import Tensor, nn
 
-from engine.layers.dropout import BatchRows, Dropout
+from engine.layers.counter_random import BatchRows, Dropout
 from engine.layers.elementwise import AddNorm
 from engine.models.gpt.config import GPTConfig
 from engine.models.rotary import rotation

@@ -10,7 +10,7 @@ Shape suffixes: B sequences, S positions, H features, N heads, D features of a h
 from torch import Tensor, nn
 
 from engine.layers.attention import Attention
-from engine.layers.dropout import BatchRows
+from engine.layers.counter_random import BatchRows
 from engine.layers.elementwise import AddNorm, Rotate, SwiGLU
 from engine.models.llama.config import LlamaConfig
 from engine.models.rotary import rotation

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.data.colours import CHANNELS
-from engine.layers.dropout import BatchRows, PixelDropout
+from engine.layers.conv2d import Joining, Skip
+from engine.layers.counter_random import BatchRows, PixelDropout
+from engine.layers.embedding import WaveLinear
 from engine.layers.group_norm import ScaledGroupNorm
 from engine.layers.redistribute import Redistribute
-from engine.layers.skip import Joining, Skip
-from engine.layers.waves import WaveLinear
 from engine.models.serial import SerialModel, State
 from engine.models.transformer import SelfAttention
 from engine.models.unet.config import UNetConfig

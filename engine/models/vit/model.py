@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from engine.data.colours import CHANNELS
-from engine.layers.dropout import BatchRows, Dropout
+from engine.layers.counter_random import BatchRows, Dropout
 from engine.layers.elementwise import AddNorm
-from engine.layers.patches import Patches
+from engine.layers.embedding import Patches
 from engine.models.serial import SerialModel
 from engine.models.transformer import FeedForward, SelfAttention
 from engine.models.vit.config import ViTConfig

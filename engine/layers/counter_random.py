@@ -1,0 +1,144 @@
+"""Counter-based random numbers: dropout's masks and noise as a hash of places.
+
+An element depends on (seed, step, use, global row, element of the row) alone, so it is the same on every grid and
+device and in a recomputation, whichever part a rank holds. Hashes are 32-bit integer arithmetic.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+MASK = (1 << 32) - 1
+ODD = 0x9E3779B9
+_HALF = (1 << 16) - 1
+_FACTOR = 0x45D9F3B
+
+Word = TypeVar("Word", int, Tensor)
+
+
+def mix(value: Word) -> Word:
+    """Scramble 32-bit numbers one to one (multiply and xor-shift, as integer hashes do); int64 in tensors."""
+    value = (value ^ (value >> 16)) * _FACTOR & MASK
+    value = (value ^ (value >> 16)) * _FACTOR & MASK
+    return value ^ (value >> 16)
+
+
+def mix_bits(words: Tensor, spare: Tensor | None = None) -> Tensor:
+    """Mix the bits of int32 alike, in place: half the memory. Products wrap; a shift carries the sign along.
+
+    spare: as large, for what comes between; on a processor, new memory would cost as much as the arithmetic.
+    """
+    for _ in range(2):
+        words.bitwise_xor_(_upper_half(words, spare)).mul_(_FACTOR)
+    return words.bitwise_xor_(_upper_half(words, spare))
+
+
+def _upper_half(words: Tensor, spare: Tensor | None) -> Tensor:
+    return torch.bitwise_right_shift(words, 16, out=spare).bitwise_and_(_HALF)
+
+
+def words_of(numbers: Tensor, key: int) -> Tensor:
+    """Make an int32 word of each int64 number, by a key of 32 bits. Two numbers below 2^32 never have the same."""
+    return (mix(key ^ (numbers & MASK)) ^ mix(numbers >> 32)).to(torch.int32)
+
+
+def key_of(seed: int, *words: int) -> int:
+    """Make a key of 32 bits of a seed of 64, and of what tells its uses apart."""
+    key = seed & MASK
+    for word in (seed >> 32, *words):
+        key = mix(key ^ (word & MASK)) + ODD & MASK
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """It says which rows of which global batch a rank is working on. sequences: [B], their numbers in the batch."""
+
+    seed: int
+    step: int
+    sequences: Tensor
+
+
+_TOP = 1 << 31
+
+
+def keep_mask(rows: BatchRows, site: int, length: int, columns: range, p: float) -> Tensor:
+    """Make a bool [B, length, len(columns)]: which elements of a [sequence, token, feature] tensor are kept."""
+    device = rows.sequences.device
+    key = key_of(rows.seed, rows.step, site)
+    rows_BS = words_of(rows.sequences.unsqueeze(1) * length + torch.arange(length, device=device), key)
+    columns_H = mix(torch.arange(columns.start, columns.stop, device=device) + ODD & MASK)
+    bits_BSH = mix_bits(rows_BS.unsqueeze(2) ^ columns_H.to(torch.int32))
+    return bits_BSH.bitwise_xor_(-_TOP) >= int(p * 2**32) - _TOP  # as numbers without a sign compare
+
+
+class Dropout(nn.Module):
+    """It drops features of [B, S, H] with probability p in training. site: which dropout of the network this is.
+
+    part: which part of all features this rank holds, of parts that are H wide.
+    """
+
+    def __init__(self, p: float, site: int, part: int = 0) -> None:
+        super().__init__()
+        self.p, self.site, self.part = p, site, part
+
+    def forward(self, x_BSH: Tensor, rows: BatchRows | None) -> Tensor:
+        """Scale what is kept by 1 / (1 - p). Raises ValueError if it trains without knowing its rows."""
+        if not self.training or self.p == 0:
+            return x_BSH
+        if rows is None:
+            raise ValueError("Dropout in training needs the rows of the global batch that it works on.")
+        width = x_BSH.shape[2]
+        columns = range(self.part * width, (self.part + 1) * width)
+        keep_BSH = keep_mask(rows, self.site, x_BSH.shape[1], columns, self.p)
+        return (x_BSH * keep_BSH).div_(1 - self.p)
+
+
+class PixelDropout(Dropout):
+    """Dropout of channels of pixels, [B, C, Y, X]; the part of them is of C."""
+
+    def forward(self, x_BCYX: Tensor, rows: BatchRows | None) -> Tensor:
+        """Scale what is kept by 1 / (1 - p). Raises ValueError if it trains without knowing its rows."""
+        rows_BPC = super().forward(x_BCYX.flatten(2).transpose(1, 2), rows)
+        return rows_BPC.transpose(1, 2).reshape_as(x_BCYX)
+
+
+_WORDS = 1 << 32
+
+
+class Use(IntEnum):
+    """It keeps numbers of one use apart from those of others; none is the site of a dropout."""
+
+    TIME = 1 << 30
+    RADIUS = TIME + 1
+    ANGLE = TIME + 2
+
+
+def time_steps(rows: BatchRows, last: int) -> Tensor:
+    """Draw a step of 1 .. last, all alike, for each row: [B]."""
+    return (_words(rows, Use.TIME, 1).squeeze(1) * last // _WORDS) + 1
+
+
+def normal(rows: BatchRows, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Draw standard normal numbers [B, *shape], two uniform ones for each (Box and Muller 1958)."""
+    radius, angle = ((_words(rows, use, math.prod(shape)).double() + 0.5) / _WORDS for use in (Use.RADIUS, Use.ANGLE))
+    normal_BN = radius.log_().mul_(-2).sqrt_().mul_(angle.mul_(2 * math.pi).cos_())
+    return normal_BN.to(dtype).view(-1, *shape)
+
+
+def _words(rows: BatchRows, use: Use, length: int) -> Tensor:
+    """Make int64 numbers of 0 .. 2^32 - 1, [B, length].
+
+    Mixed once by a key, the places of a batch have the words of another key in another order, so they are mixed twice.
+    A hash of the row and one of the element, joined, would be less work, but many pairs of places would share a word:
+    a mask of dropout bears that, the tails of a normal distribution don't.
+    """
+    key = key_of(rows.seed, rows.step, use)
+    elements_N = torch.arange(length, device=rows.sequences.device)
+    words_BN = words_of(rows.sequences.unsqueeze(1) * length + elements_N, key)
+    return mix_bits(words_BN.add_(key - (1 << 31))).to(torch.int64) & MASK
