@@ -1,5 +1,6 @@
-"""Split the global batch: which of its sequences each rank of a grid takes. No torch in it."""
+"""Rows of the global batch by rank, and rows of a tensor in chunks. No torch."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.errors import UsageError, listed_divisors
@@ -53,3 +54,20 @@ class Batch:
         rows = self.rows(grid, coords)
         size = self.micro or len(rows)
         return [range(start, start + size) for start in range(rows.start, rows.stop, size)]
+
+
+CHUNK_BYTES = {"cpu": 2**21, "cuda": 2**28}
+"""A processor's second cache, and what keeps a GPU busy."""
+ALIGNED = 16
+"""Rows after which 16 bytes begin anew, whatever a row takes: compiled code copies tensors that begin elsewhere."""
+
+
+def chunks(rows: int, row_bytes: int, device: str) -> Iterator[slice]:
+    """Yield slices of at most CHUNK_BYTES, but at least one row; of many rows, a multiple of ALIGNED.
+
+    >>> list(chunks(5, 2**20, "cpu"))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
+    """
+    step = max(1, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // row_bytes)
+    step -= step % ALIGNED if step > ALIGNED else 0
+    return (slice(first, first + step) for first in range(0, rows, step))

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from engine.batch import CHUNK_BYTES
 from engine.comm.funnel import Comm
 from engine.grid import Grid
-from engine.layers.compiled import CHUNK_BYTES
 from engine.layers.conv2d import Conv2d
 from engine.layers.counter_random import BatchRows, keep_mask
 from engine.layers.embedding import PositionEmbedding, TokenEmbedding

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from engine import loading
 from engine.comm.launch import Launch, from_environment
+from engine.loading import check
 from engine.options import check_file
 from engine.progress import log_to_stderr
 
@@ -14,7 +14,7 @@ def take_place(out: Path | None = None) -> Launch:
 
     Raises UsageError if out can't be written, or the environment tells OpenMP what it can't follow.
     """
-    loading.check(os.environ)
+    check(os.environ)
     if out is not None:
         check_file("--out", out)
     launch = from_environment(os.environ)

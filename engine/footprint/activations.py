@@ -7,11 +7,11 @@ names the layer.
 
 from itertools import accumulate
 
+from engine.batch import CHUNK_BYTES
 from engine.footprint.blocks import BlockBytes, describe, kept_by, left, of_head
 from engine.footprint.rows import Rows
 from engine.footprint.stream import OfStage
 from engine.grid import INNER, STREAM
-from engine.layers.compiled import CHUNK_BYTES
 from engine.models.network import Network, Section
 from engine.models.operations import Table
 

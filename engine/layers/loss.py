@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from engine.batch import chunks
 from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis
-from engine.layers.compiled import Compiled, chunks
+from engine.layers.compiled import Compiled
 from engine.precision import at_least_fp32
 
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from engine.batch import chunks
 from engine.grid import Coords, Grid
-from engine.layers.compiled import chunks
 from engine.layers.counter_random import mix_bits, words_of
 from engine.models.architecture import Architecture
 from engine.models.serial import SerialModel

@@ -11,8 +11,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from engine.batch import CHUNK_BYTES
 from engine.grid import Coords, Grid
-from engine.layers.compiled import CHUNK_BYTES
 from engine.layers.counter_random import mix, mix_bits
 from engine.parallel import initial as module
 from engine.parallel.initial import LARGEST, fill, initial, initial_rows

@@ -13,11 +13,11 @@ from torch import nn
 from training import Case, grid_id, start
 from virtual_ranks import run_ranks
 
+from engine.batch import CHUNK_BYTES, chunks
 from engine.comm.funnel import Comm
 from engine.comm.groups import fake_group
 from engine.grid import Axis, Grid
 from engine.layers import embedding
-from engine.layers.compiled import CHUNK_BYTES, chunks
 from engine.layers.counter_random import BatchRows, keep_mask, mix
 from engine.layers.elementwise import FusedRotate, FusedSwiGLU, Rotate, SwiGLU
 from engine.layers.embedding import TokenEmbedding
