@@ -67,7 +67,7 @@ class Rectangle:
         """Give its place in the serial tensor."""
         return tuple(slice(offset, offset + size) for offset, size in zip(self.offsets, self.sizes, strict=True))
 
-    def of(self, local: "Tensor") -> "Tensor":
+    def view(self, local: "Tensor") -> "Tensor":
         """View it in a rank's local elements, in the serial tensor's dims."""
         return local.view(-1)[self.start :].as_strided(self.sizes, self.strides)
 

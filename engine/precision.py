@@ -24,7 +24,7 @@ class Precision:
     """name of the format in which gradients are summed over ranks, where reduce() doesn't choose it"""
 
     @classmethod
-    def named(cls, name: str, reduce: str | None = None, gradient: str | None = None) -> "Precision":
+    def parse(cls, name: str, reduce: str | None = None, gradient: str | None = None) -> "Precision":
         """Make fp32 or fp64 throughout, or half compute over fp32 masters. reduce: for sums of gradients over ranks.
         gradient: for sums over micro-batches, by default the masters'.
         """

@@ -7,7 +7,7 @@ reframe -c suites/overlap_grids.py --system local
 
 import reframe as rfm
 
-from engine.overlap.flags import Overlap, alone
+from engine.overlap.flags import Overlap, each_alone
 from suites.base.ablation import Ablation
 from suites.base.point_training import points_of
 
@@ -22,4 +22,4 @@ class OverlapGrids(Ablation):
     point = points_of("overlap_grids")
 
     def variants(self) -> list[str]:
-        return [str(flag) for flag in alone(Overlap.parse(self.overlap))]
+        return [str(flag) for flag in each_alone(Overlap.parse(self.overlap))]

@@ -179,7 +179,7 @@ def kernels(device: torch.device) -> Iterator[Finding]:
 def _attention(size: int, device: torch.device, *, grouped: bool) -> Finding:
     kv_heads = HEADS // 4 if grouped else HEADS
     taken = attention.backend(HEADS, kv_heads, size, SEQUENCE, torch.bfloat16, device, causal=True)
-    fused = taken not in (None, attention.Backend.MATH)
+    fused = taken not in (None, attention.AttentionKernel.MATH)
     name = f"attention of heads of {size}{', grouped' if grouped else ''}"
     return passes_if(fused, name, "a kernel that keeps no scores", str(taken or "PyTorch has none"))
 

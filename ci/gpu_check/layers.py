@@ -59,7 +59,7 @@ class Bench:
     """Draws operands, and runs a layer on the device as a step would. name: the number format."""
 
     def __init__(self, device: torch.device, name: str, seed: int) -> None:
-        self.device, self.precision = device, Precision.named(name)
+        self.device, self.precision = device, Precision.parse(name)
         self.comm = Comm(Grid(), device=device)
         self._generator = torch.Generator().manual_seed(seed)
 
@@ -248,7 +248,7 @@ def layers(device: torch.device, name: str) -> Iterator[Finding]:
         runs = [list(compared(Bench(device, name, seed))) for seed in seeds]
         found = _by_plain(runs) if name == "bf16" else _by_bound(runs[0])
         yield found.model_copy(update={"name": f"{layer}, {name}"})
-    precision = Precision.named(name)
+    precision = Precision.parse(name)
     if precision.compute != precision.master:
         way = widening(precision.compute, precision.master, device)
         how = "after the product, which rounds them" if way is None else f"by {way}"

@@ -27,7 +27,7 @@ SIZES = {"cpu": (1 << 18, 128), "cuda": (1 << 25, 4096)}
 def messages(pair: Pair) -> Iterator[Finding]:
     """Give findings, on the first rank only."""
     comm = pair.comm(GRID)
-    wrong = int(comm.everyone(_wrong(comm)).sum())
+    wrong = int(comm.gather_rows(_wrong(comm)).sum())
     sent = f"{EXCHANGES} times {MESSAGES} of {NUMBERS:,} numbers each way at once, {pair.words}"
     arrived = passes_if(not wrong, "messages between two ranks", "none is wrong", sent, figure=wrong, unit="numbers")
     speed = _speed(pair, comm)

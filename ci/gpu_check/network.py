@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from engine.comm.launch import Launch
 from engine.comm.meeting import init_process_group
-from engine.comm.transport import Heard, backend_of, listen
+from engine.comm.transport import NetworkLog, backend_of, listen
 from engine.errors import RunError
 from engine.result.schema.gpu_check import Finding
 from gpu_check.budget import RANKS_WAIT
@@ -30,7 +30,7 @@ def network(device: torch.device) -> Finding:
     return judged(backend_of(device), _heard(device.type, count))
 
 
-def judged(backend: str, heard: Sequence[Heard]) -> Finding:
+def judged(backend: str, heard: Sequence[NetworkLog]) -> Finding:
     """Judge what each rank heard. NCCL's version is in the log of one of them."""
     unread = next((one.unread or "the log names none" for one in heard if not one.network), None)
     library = next((one.library for one in heard if one.library), None)
@@ -50,7 +50,7 @@ def judged(backend: str, heard: Sequence[Heard]) -> Finding:
     return passes_if(unread is None, f"network of {backend}", want, f"{failed}{named}, {ranks}")
 
 
-def _heard(device_type: str, ranks: int) -> list[Heard]:
+def _heard(device_type: str, ranks: int) -> list[NetworkLog]:
     """Say what each rank heard; the first is this process. Raises RunError if another one fails."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +63,10 @@ def _heard(device_type: str, ranks: int) -> list[Heard]:
             there.close()
             others.append((here, process))
         own = _rank(0, *how)
-        return [own, *(Heard.from_text(received(pipe, [process], _limit(device_type))) for pipe, process in others)]
+        return [
+            own,
+            *(NetworkLog.from_text(received(pipe, [process], _limit(device_type))) for pipe, process in others),
+        ]
 
 
 def _limit(device_type: str) -> timedelta:
@@ -74,7 +77,7 @@ def _other(pipe: Connection, rank: int, ranks: int, store: str, device_type: str
     pipe.send(_rank(rank, ranks, store, device_type).to_text())
 
 
-def _rank(rank: int, ranks: int, store: str, device_type: str) -> Heard:
+def _rank(rank: int, ranks: int, store: str, device_type: str) -> NetworkLog:
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if device_type == "cuda" else torch.device("cpu")
     for name in [name for name in os.environ if name.startswith("NCCL_DEBUG")]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.comm.backend import Arriving, Channel
 from engine.comm.collective import IN_PLACE, OF_MESSAGES, Kind, Lane
-from engine.comm.contact import Line
+from engine.comm.contact import Route
 from engine.comm.groups import ProcessGroups
 from engine.comm.nccl import CudaStreams, NcclChannel
 from engine.grid import Axis
@@ -68,7 +68,7 @@ def keep_busy(device: torch.device, cycles: int = LATE_CYCLES) -> None:
 class StagedChannel(NcclChannel):
     """NCCL's channel, whose collectives and messages another channel carries out on the host."""
 
-    def __init__(self, carrier: Channel, streams: CudaStreams, line: Line) -> None:
+    def __init__(self, carrier: Channel, streams: CudaStreams, line: Route) -> None:
         assert dist.group.WORLD is not None
         super().__init__(dist.group.WORLD, streams, line)
         self._carrier = carrier
@@ -169,5 +169,5 @@ class Staged(ProcessGroups):
         carrier, streams = super().channel(axis, lane, members), streams_of(self._device)
         if lane in OF_MESSAGES:
             return StagedMessages(carrier, streams)
-        line = Line(self.rank, f"on axis {axis}", [member for member in members if member != self.rank], "gloo")
+        line = Route(self.rank, f"on axis {axis}", [member for member in members if member != self.rank], "gloo")
         return StagedChannel(carrier, streams, line)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm.collective import IN_PLACE, LANES, OF_MESSAGES, POINT_TO_POINT, Kind, Lane
-from engine.comm.contact import Line
+from engine.comm.contact import Route
 from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch
 from engine.comm.meeting import init_process_group
@@ -86,7 +86,7 @@ def _goes_on(device: torch.device) -> bool:
     """Say whether the computing stream goes on while a lane is busy, so that there is overlap at all."""
     assert dist.group.WORLD is not None
     streams, sent = streams_of(device), torch.ones(1, device=device)
-    channel, received = _Slow(dist.group.WORLD, streams, Line(0, "on a slow lane", [], "nccl")), torch.empty_like(sent)
+    channel, received = _Slow(dist.group.WORLD, streams, Route(0, "on a slow lane", [], "nccl")), torch.empty_like(sent)
     finish = channel.start(Kind.ALL_GATHER, sent, received, None, None, blocking=False)
     with streams.use(streams.lane()):
         finish()

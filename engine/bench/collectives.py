@@ -73,7 +73,7 @@ class Collectives(Benchmark):
 
     def links(self, world: World) -> Links:
         """Measure all that these ranks can tell. Collective. Raises Unmeasurable where the buffers don't fit."""
-        nodes = nodes_of(world.everyone([zlib.crc32(socket.gethostname().encode())]).flatten().tolist())
+        nodes = nodes_of(world.gather_rows([zlib.crc32(socket.gethostname().encode())]).flatten().tolist())
         buffers = self._buffers(world)
         message_bytes = buffers[0].numel() * DTYPE.itemsize
         patterns = _patterns(nodes, sizes(message_bytes), on_processors=world.device.type == "cpu")

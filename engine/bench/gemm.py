@@ -150,7 +150,7 @@ class Gemm(Benchmark):
             world.comm.barrier()
             calls, passed_s = timer.sustained(WINDOW_S, world.ranks_per_core)
             rate = world.mean([gemm_rate(size, calls, passed_s)])[0]
-            fewest = int(world.everyone([calls]).min())
+            fewest = int(world.gather_rows([calls]).min())
         time_s = 2 * size**3 / rate
         return GemmPoint(size=size, mode=mode, flops_per_s=rate, median_time_s=time_s, repeats=fewest)
 

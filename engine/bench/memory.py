@@ -164,7 +164,7 @@ class MemoryBandwidth(Benchmark):
         size = world.size_of_buffers(self.array_bytes, usual, SMALLEST, 3, "three arrays of {:.3g} GB need")
         arrays = world.attempt(lambda: Arrays(size, world.device), "the arrays can't be allocated")
         rounds = self._rounds(world, arrays, start)
-        worst = float(world.everyone([arrays.error()]).max())
+        worst = float(world.gather_rows([arrays.error()]).max())
         if worst > TOLERANCE:
             raise Unmeasurable(
                 f"the arrays are off by {worst:.2g} of what they should hold: the memory or PyTorch is at fault"

@@ -145,7 +145,7 @@ class Race:
 
 def _races(world: World, backends: Sequence[Backend]) -> list[Race]:
     """Bring the ranks together: two of a node, two of two nodes, all of a node and all of all nodes. Collective."""
-    nodes = nodes_of(world.everyone([zlib.crc32(socket.gethostname().encode())]).flatten().tolist())
+    nodes = nodes_of(world.gather_rows([zlib.crc32(socket.gethostname().encode())]).flatten().tolist())
     first, every = nodes[0], [rank for node in nodes for rank in node]
     groups: list[tuple[Operation, int, Sequence[int]]] = []
     if len(first) > 1:

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import torch
 
-from engine.comm.backend import Backend
+from engine.comm.backend import ChannelSource
 from engine.comm.collective import Lane
 from engine.comm.funnel import Comm
 from engine.comm.groups import ProcessGroups
@@ -14,7 +14,7 @@ from engine.measure.clock import HostClock
 
 AXIS = REPLICATING[0]
 """The ranks of a party are along this axis of their grid."""
-Connect = Callable[[Grid, torch.device, timedelta, Sequence[int]], Backend]
+Connect = Callable[[Grid, torch.device, timedelta, Sequence[int]], ChannelSource]
 
 
 class Party:

@@ -72,7 +72,7 @@ class Sampler:
         before_s = processor_s()
         own_s = work(calls)
         taken_s = processor_s() - before_s
-        everyone = self._world.everyone([own_s / calls, time.perf_counter() - self._start, taken_s / calls])
+        everyone = self._world.gather_rows([own_s / calls, time.perf_counter() - self._start, taken_s / calls])
         slowest = everyone.max(0).values
         self._spent_s = float(slowest[1])
         calling = everyone[:, 0]

@@ -31,20 +31,20 @@ class World:
     def __init__(self, comm: Comm) -> None:
         self.comm, self.device, self.size = comm, comm.device, comm.grid.size
         mine = zlib.crc32(machine_name().encode())
-        self.on_machine = int((self.everyone([mine]) == mine).sum())
+        self.on_machine = int((self.gather_rows([mine]) == mine).sum())
         self.ranks_per_core = ranks_per_core(comm)
 
-    def everyone(self, row: Sequence[float]) -> Tensor:
+    def gather_rows(self, row: Sequence[float]) -> Tensor:
         """Return what each rank found: [ranks, n] in float64 on the host."""
-        return self.comm.everyone(torch.tensor(row, dtype=torch.float64))
+        return self.comm.gather_rows(torch.tensor(row, dtype=torch.float64))
 
     def mean(self, row: Sequence[float]) -> list[float]:
         """Average what the ranks found."""
-        return [float(value) for value in self.everyone(row).mean(0)]
+        return [float(value) for value in self.gather_rows(row).mean(0)]
 
     def obstacle(self, mine: str | None) -> str | None:
         """Say why one of the ranks can't go on, this rank's own reason first; None if all can."""
-        blocked = bool(self.everyone([mine is not None]).any())
+        blocked = bool(self.gather_rows([mine is not None]).any())
         return (mine or "can't be measured on another rank") if blocked else None
 
     def attempt(self, make: Callable[[], Made], failed: str) -> Made:
@@ -76,7 +76,7 @@ class World:
         """
         if asked is None:
             own = max(smallest, min(usual, self.allocatable_bytes() // 2 // count))
-            asked = float(self.everyone([own]).min())
+            asked = float(self.gather_rows([own]).min())
         lack = self.lack(count * int(asked))
         if why := self.obstacle(lack and f"{words.format(asked / 1e9)} {lack}"):
             raise Unmeasurable(why)

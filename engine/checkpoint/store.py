@@ -23,9 +23,9 @@ from engine.checkpoint.contents import Contents, Entry, file_name, file_prefix, 
 from engine.checkpoint.manifest import TABLE, Manifest, Saved, check_files, write_manifest
 from engine.checkpoint.owner import Owned, own
 from engine.checkpoint.torch_files import HashedFiles, Held, LoadPlanner, Reader, SavePlanner
-from engine.comm.agreement import REASON_BYTES, texts, together
+from engine.comm.agreement import REASON_BYTES, gather_texts, together
 from engine.comm.funnel import Comm
-from engine.comm.launch import job_of
+from engine.comm.launch import job_name
 from engine.errors import RunError, UsageError, WriteError
 from engine.files import digest_of
 from engine.parallel.model import ParallelModel
@@ -75,11 +75,11 @@ class Destination:
         owned, words = None, ""
         if comm.rank == 0:
             try:
-                owned = own(folder, job_of(os.environ))
+                owned = own(folder, job_name(os.environ))
                 words = CLAIMED + owned.owner.token
             except UsageError as error:
                 words = str(error)
-        said = texts(comm, words, REASON_BYTES)[0]
+        said = gather_texts(comm, words, REASON_BYTES)[0]
         if not said.startswith(CLAIMED):
             raise UsageError(said)
         return cls(folder, said.removeprefix(CLAIMED), owned)
@@ -125,7 +125,7 @@ def _save(
     with together(comm, failed):
         digest = _write(contents, held, temporary, comm.rank)
         sizes = contents.write_table(temporary) if first else {}
-    digests = comm.everyone(torch.frombuffer(bytearray(digest or bytes(DIGEST_BYTES)), dtype=torch.uint8))
+    digests = comm.gather_rows(torch.frombuffer(bytearray(digest or bytes(DIGEST_BYTES)), dtype=torch.uint8))
     with together(comm, failed):
         if to.owned is not None:
             to.owned.check()

@@ -41,7 +41,7 @@ class Held:
     def region(self, index: MetadataIndex) -> Tensor:
         """View the local elements from an offset of the serial tensor on."""
         found = next(r for r in self.rectangles if torch.Size(r.offsets) == index.offset)
-        return found.of(self.local.detach())
+        return found.view(self.local.detach())
 
 
 class Hashed:

@@ -104,10 +104,10 @@ def fastest(
     if launch is None or launch.world_size == 1:
         return plan()
     with loading():
-        from engine.comm.agreement import said_by_first
+        from engine.comm.agreement import broadcast_before_groups
 
     limits = {"meeting_s": config.meeting_timeout_s, "limit_s": config.timeout_s}
-    told = said_by_first(launch, lambda: json.dumps(plan()), "while it chose a grid", **limits)
+    told = broadcast_before_groups(launch, lambda: json.dumps(plan()), "while it chose a grid", **limits)
     return [Planned(*row) for row in json.loads(told)]
 
 

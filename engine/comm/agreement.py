@@ -8,7 +8,7 @@ from datetime import timedelta
 import torch
 from torch import distributed as dist
 
-from engine.comm.contact import Line
+from engine.comm.contact import Route
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.comm.meeting import meet
@@ -17,10 +17,10 @@ from engine.errors import ContactError, EngineError, RunError, UsageError
 NAME_BYTES, REASON_BYTES = 256, 600
 
 
-def texts(comm: Comm, text: str, most_bytes: int = NAME_BYTES) -> list[str]:
+def gather_texts(comm: Comm, text: str, most_bytes: int = NAME_BYTES) -> list[str]:
     """Gather a short text of every rank, in rank order; a longer one is cut. Collective."""
     encoded = text.encode()[:most_bytes].ljust(most_bytes, b"\0")
-    rows = comm.everyone(torch.frombuffer(bytearray(encoded), dtype=torch.uint8))
+    rows = comm.gather_rows(torch.frombuffer(bytearray(encoded), dtype=torch.uint8))
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]
 
 
@@ -37,11 +37,11 @@ def together(comm: Comm, failed: str) -> Iterator[None]:
         raise
     except Exception as own:
         error = own
-    failures = comm.everyone(torch.tensor([error is not None])).flatten().tolist()
+    failures = comm.gather_rows(torch.tensor([error is not None])).flatten().tolist()
     if any(failures):
         words = _said(error)
         rank = failures.index(True)
-        raise RunError(f"{failed}: rank {rank}: {texts(comm, words, REASON_BYTES)[rank]}") from error
+        raise RunError(f"{failed}: rank {rank}: {gather_texts(comm, words, REASON_BYTES)[rank]}") from error
 
 
 def _said(error: Exception | None) -> str:
@@ -50,24 +50,26 @@ def _said(error: Exception | None) -> str:
     return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
 
 
-def said_by_first(launch: Launch, say: Callable[[], str], doing: str, *, meeting_s: float, limit_s: float) -> str:
+def broadcast_before_groups(
+    launch: Launch, say: Callable[[], str], doing: str, *, meeting_s: float, limit_s: float
+) -> str:
     """Give the text that rank 0 alone makes to all ranks, before there are process groups.
 
     doing: ends the sentence "rank 1 lost contact with rank 0". Raises its UsageError on all of them, NotMet, or
     LostContact where rank 0 says nothing in time.
     """
     store = dist.PrefixStore("said by rank 0", meet(launch, meeting_s))
-    return told_by_first(launch, store, say, doing, timedelta(seconds=limit_s))
+    return broadcast_text(launch, store, say, doing, timedelta(seconds=limit_s))
 
 
-def told_by_first(launch: Launch, store: dist.Store, say: Callable[[], str], doing: str, limit: timedelta) -> str:
+def broadcast_text(launch: Launch, store: dist.Store, say: Callable[[], str], doing: str, limit: timedelta) -> str:
     """Give the text that rank 0 alone makes to all ranks.
 
     store: of all ranks, for this text alone. doing: ends the sentence "rank 1 lost contact with rank 0". Raises the
     UsageError of rank 0 on all of them, or LostContact where rank 0 says nothing in time.
     """
     ranks = range(launch.world_size)
-    with Line(launch.rank, doing, ranks[1:] if launch.rank == 0 else ranks[:1], "store").held():
+    with Route(launch.rank, doing, ranks[1:] if launch.rank == 0 else ranks[:1], "store").guard():
         if launch.rank == 0:
             try:
                 store.set("words", json.dumps({"text": say()}))

@@ -31,7 +31,7 @@ class Channel(Protocol):
         """
 
 
-class Backend(Protocol):
+class ChannelSource(Protocol):
     """Source of a Comm's rank and channels."""
 
     rank: int
@@ -99,14 +99,14 @@ class Outstanding:
         self.unconfirmed: Call | None = None
         self.ranks: tuple[int, ...] | None = None
 
-    def settle(self) -> None:
+    def mark_synchronised(self) -> None:
         """Note that the host has waited for its device, so that all is over that was waited for there."""
         self.unconfirmed = None
         self.moves += 1
 
 
 class Handle:
-    """Keeper of a collective's buffers from its issue until wait(), which is called exactly once, or until let_go()
+    """Keeper of a collective's buffers from its issue until wait(), which is called exactly once, or until release()
     before that.
 
     sent: the input buffer. finish: waits for the result; None if it is there already. call: what it is, as
@@ -137,7 +137,7 @@ class Handle:
         """Say whether a message is there, so that wait() returns at once."""
         return not isinstance(self._finish, Arriving) or self._finish.arrived()
 
-    def let_go(self) -> bool:
+    def release(self) -> bool:
         """Keep the buffers of a message that was sent no longer if it is known to have left, and say whether it is.
         wait(), which still has to come, then gives nothing.
         """

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import distributed as dist
 
-from engine.comm.agreement import told_by_first
+from engine.comm.agreement import broadcast_text
 from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.measure.binding import Binding, Gpu, read
@@ -49,15 +49,15 @@ def exchange(launch: Launch, device: torch.device, store: dist.Store | None, lim
     """
     own = read(torch.get_num_threads(), gpu_of(device), launch.launcher, os.environ)
     if store is None or launch.world_size == 1:
-        return judged([own])
+        return summarise([own])
     place, found = dist.PrefixStore("binding", store), list[Bindings]()
     place.set(f"of rank {launch.rank}", own.model_dump_json(exclude_defaults=True))
 
     def say() -> str:
-        found.append(judged([Binding.model_validate_json(text) for text in _all(place, launch.world_size)]))
+        found.append(summarise([Binding.model_validate_json(text) for text in _all(place, launch.world_size)]))
         return ""
 
-    told_by_first(launch, place, say, "while ranks told each other where they are bound", limit)
+    broadcast_text(launch, place, say, "while ranks told each other where they are bound", limit)
     return found[0] if found else None
 
 
@@ -81,7 +81,7 @@ def gpu_of(device: torch.device) -> Gpu | None:
     return Gpu(address, None if uuid is None else str(uuid), slot)
 
 
-def judged(found: Sequence[Binding]) -> Bindings:
+def summarise(found: Sequence[Binding]) -> Bindings:
     """Judge the bindings of all ranks, and put nodes together whose ranks are bound alike. Raises UsageError as judge
     does.
     """

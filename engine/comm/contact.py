@@ -23,17 +23,17 @@ NAMED = 8
 class LostContact(ContactError):
     """Collective that failed or was not answered in time: other ranks of its group are gone, stand still or wait."""
 
-    def __init__(self, line: "Line", error: Exception) -> None:
-        self._line = line
-        super().__init__(line.lost(), f"{line.backend}: {first_line(error)}")
+    def __init__(self, route: "Route", error: Exception) -> None:
+        self._route = route
+        super().__init__(route.lost(), f"{route.backend}: {first_line(error)}")
 
     def story(self, lost: Collection[int] = ()) -> str:
         """Name with whom contact was lost, of several those that are known to be lost (ContactError.story)."""
-        return self._line.lost(lost)
+        return self._route.lost(lost)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Route:
     """Way from one rank to others. where: on which axis, or in doing what. backend: whose own words follow."""
 
     rank: int
@@ -42,7 +42,7 @@ class Line:
     backend: str
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def guard(self) -> Iterator[None]:
         """Turn a back end's RuntimeError into LostContact; memory that has run out is no such thing."""
         try:
             yield

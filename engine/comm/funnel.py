@@ -17,9 +17,9 @@ from datetime import timedelta
 import torch
 from torch import Tensor
 
-from engine.comm.backend import Backend, Channel, Handle, Outstanding
+from engine.comm.backend import Channel, ChannelSource, Handle, Outstanding
 from engine.comm.collective import IN_PLACE, LANES, POINT_TO_POINT, Kind, Lane, lane_name
-from engine.comm.contact import Line, LostContact
+from engine.comm.contact import LostContact, Route
 from engine.comm.groups import ProcessGroups
 from engine.errors import ContactError
 from engine.grid import Axis, Grid
@@ -44,7 +44,7 @@ class Comm:
         timeout: timedelta = DEFAULT_TIMEOUT,
         recorder: Recorder | None = None,
         device: torch.device | str = "cpu",
-        backend: Backend | None = None,
+        backend: ChannelSource | None = None,
         outstanding: Outstanding | None = None,
     ) -> None:
         """Make the channels. outstanding: that of another Comm of this rank, whose observer then observes this one,
@@ -120,10 +120,10 @@ class Comm:
         while not any(handle.arrived() for handle in handles):
             if time.monotonic() > deadline:
                 others = self.grid.members(outstanding.awaited[1], self.rank)
-                line = Line(
+                route = Route(
                     self.rank, "in the pipeline", [rank for rank in others if rank != self.rank], "its own watch"
                 )
-                raise LostContact(line, TimeoutError(f"no message came within {limit_s:g} s"))
+                raise LostContact(route, TimeoutError(f"no message came within {limit_s:g} s"))
             self._pause(came, limit_s if all(told) else pause_s)
             pause_s = min(POLL_S, 1.5 * pause_s)
         outstanding.awaited = None
@@ -162,34 +162,34 @@ class Comm:
         token = torch.zeros(1, device=self.device)
         self.sum(token)
         token.item()  # on CUDA the host goes on otherwise
-        self.outstanding.settle()
+        self.outstanding.mark_synchronised()
 
-    def everyone(self, row: Tensor) -> Tensor:
+    def gather_rows(self, row: Tensor) -> Tensor:
         """Gather a small row [n] from every rank, for the host: [ranks, n], in rank order."""
         rows = row.to(self.device)
         for axis in self.grid.order:
             rows = self.run(Kind.ALL_GATHER, axis, rows)
         if not rows.is_meta:
             rows = rows.cpu()
-            self.outstanding.settle()
+            self.outstanding.mark_synchronised()
         return rows.view(self.grid.size, -1)
 
     def unanimous(self, flag: bool) -> bool:
         """Say whether it holds on every rank. Collective."""
-        return bool(self.everyone(torch.tensor([flag])).all())
+        return bool(self.gather_rows(torch.tensor([flag])).all())
 
     def ranks_sharing_memory(self) -> int:
         """Count the ranks that compute in this rank's memory: those on its host, or itself alone on a device.
         Collective.
         """
         owner = _host() if self.device.type == "cpu" else self.rank
-        return int(self.everyone(torch.tensor([owner])).eq(owner).sum().item())
+        return int(self.gather_rows(torch.tensor([owner])).eq(owner).sum().item())
 
     def tightest_host(self) -> tuple[int, int]:
         """Give the bytes that are free on the host that has the fewest for each of its ranks, and the number of these.
         Collective.
         """
-        hosts, free = self.everyone(torch.tensor([_host(), free_host_bytes()])).t().tolist()
+        hosts, free = self.gather_rows(torch.tensor([_host(), free_host_bytes()])).t().tolist()
         ranks = Counter(hosts)
         return min(((left, ranks[host]) for host, left in zip(hosts, free, strict=True)), key=lambda of: of[0] / of[1])
 

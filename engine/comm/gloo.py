@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.comm.backend import Arriving, launch
 from engine.comm.collective import POINT_TO_POINT, Kind
-from engine.comm.contact import Line
+from engine.comm.contact import Route
 from engine.measure.pending import Pending
 
 
@@ -39,15 +39,15 @@ class Lookout:
 class Arrival(Arriving):
     """Message that is awaited: by whoever calls it, or from watch() on by a lookout."""
 
-    def __init__(self, work: dist.Work, line: Line, lookout: Lookout) -> None:
-        self._work, self._line, self._lookout = work, line, lookout
+    def __init__(self, work: dist.Work, route: Route, lookout: Lookout) -> None:
+        self._work, self._route, self._lookout = work, route, lookout
         self._came: threading.Event | None = None
         self._error: Exception | None = None
 
     def __call__(self) -> None:
         """Wait for the message. Raises LostContact."""
         if self._came is None:
-            with self._line.held():
+            with self._route.guard():
                 self._work.wait()
             return
         self._came.wait()
@@ -68,7 +68,7 @@ class Arrival(Arriving):
 
     def _watch(self, came: threading.Event) -> None:
         try:
-            with self._line.held():
+            with self._route.guard():
                 self._work.wait()
         except Exception as error:
             self._error = error
@@ -79,8 +79,8 @@ class Arrival(Arriving):
 class GlooChannel:
     """Process group of gloo, which carries out two of its collectives at a time on threads of its own."""
 
-    def __init__(self, group: dist.ProcessGroup, line: Line) -> None:
-        self._group, self._line, self._lookout = group, line, Lookout()
+    def __init__(self, group: dist.ProcessGroup, route: Route) -> None:
+        self._group, self._route, self._lookout = group, route, Lookout()
         self._ranks = dist.get_world_size(group)
 
     def start(
@@ -89,21 +89,21 @@ class GlooChannel:
         if kind is Kind.REDUCE_SCATTER:
             # gloo's own sends as much as an all-reduce; an exchange and a local sum send half.
             parts = torch.empty_like(source)
-            with self._line.held():
+            with self._route.guard():
                 work = dist.all_to_all_single(parts, source, group=self._group, async_op=True)
         else:
             parts = target
-            with self._line.held():
+            with self._route.guard():
                 work = launch(kind, self._group, source, target, peer, async_op=True)
         assert work is not None
         if pending is not None and kind not in POINT_TO_POINT:  # those don't say when they are done
             work.get_future().add_done_callback(lambda _: pending.end())
 
         if kind is Kind.RECV:
-            return Arrival(work, self._line, self._lookout)
+            return Arrival(work, self._route, self._lookout)
 
         def finish() -> None:
-            with self._line.held():
+            with self._route.guard():
                 work.wait()
             if parts is not target:
                 if pending is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.comm.backend import Channel, launch, nothing
 from engine.comm.collective import OF_MESSAGES, Kind, Lane
-from engine.comm.contact import Line
+from engine.comm.contact import Route
 from engine.comm.gloo import GlooChannel
 from engine.comm.nccl import CudaStreams, NcclChannel, NcclMessages, group_options, groups_of
 from engine.errors import RunError
@@ -56,9 +56,9 @@ class ProcessGroups:
             )
         own = self._ranks[self.rank]
         in_the_job = [self._ranks[member] for member in members]
-        line = Line(own, f"on axis {axis}", [rank for rank in in_the_job if rank != own], name)
+        route = Route(own, f"on axis {axis}", [rank for rank in in_the_job if rank != own], name)
         count = groups_of(len(members)) if name == "nccl" and lane in OF_MESSAGES else 1
-        with line.held():
+        with route.guard():
             made: list[Any] = [  # as for PyTorch 2.14 a rank might be no member of what it makes
                 dist.new_group(
                     in_the_job,
@@ -73,11 +73,11 @@ class ProcessGroups:
         group, *others = made
         if name == "nccl":
             if lane in OF_MESSAGES:
-                return NcclMessages([group, *others], self._device, line)
-            return NcclChannel(group, CudaStreams(self._device), line)
+                return NcclMessages([group, *others], self._device, route)
+            return NcclChannel(group, CudaStreams(self._device), route)
         if name == "fake":
             return FakeChannel(group)
-        return GlooChannel(group, line)
+        return GlooChannel(group, route)
 
 
 @contextmanager

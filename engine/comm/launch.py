@@ -49,7 +49,7 @@ def from_environment(environ: Mapping[str, str]) -> Launch:
     address can't be known.
     """
     given = {name: value for name, value in environ.items() if value}  # an empty one says as much as none
-    places = [Place.told_by(launcher, given) for launcher in LAUNCHERS if launcher.has_started(given)]
+    places = [Place.read(launcher, given) for launcher in LAUNCHERS if launcher.has_started(given)]
     own = next((place for place in places if place.is_whole), None)
     if own is None:
         _refuse_what_is_not_whole(places, given)
@@ -172,7 +172,7 @@ def _port(environ: Mapping[str, str], launcher: str) -> int:
     return FIRST_PORT + zlib.crc32(identity.encode()) % PORTS
 
 
-def job_of(environ: Mapping[str, str]) -> str:
+def job_name(environ: Mapping[str, str]) -> str:
     """Return the scheduler's name of the job; nothing where there is none."""
     return next((environ[name] for name in JOB_IDS if environ.get(name)), "")
 

@@ -113,15 +113,15 @@ class Place:
     nodes: int | None
 
     @classmethod
-    def told_by(cls, launcher: Launcher, environ: Mapping[str, str]) -> "Place":
+    def read(cls, launcher: Launcher, environ: Mapping[str, str]) -> "Place":
         """Read a launcher's variables. Raises UsageError for what is no number, and for a rank that is told twice
         and differently.
         """
         return cls(
             launcher,
-            _told_alike(environ, launcher.rank),
+            _read_agreed(environ, launcher.rank),
             number(environ, *launcher.size),
-            _told_alike(environ, launcher.local_rank),
+            _read_agreed(environ, launcher.local_rank),
             number(environ, *launcher.local_size),
             number(environ, *launcher.nodes),
         )
@@ -157,7 +157,7 @@ def has_mpi(environ: Mapping[str, str]) -> bool:
     return any(name in environ for name in PREPARES_MPI)
 
 
-def _told_alike(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+def _read_agreed(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     told = {name: found for name in names if (found := number(environ, name)) is not None}
     if len(set(told.values())) > 1:
         said = " and ".join(f"{name}={found}" for name, found in told.items())

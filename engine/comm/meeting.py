@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-    from engine.comm.transport import Heard
+    from engine.comm.transport import NetworkLog
     from engine.result.schema.machine import Bindings
 
 MEETING_S = 1200.0
@@ -89,7 +89,7 @@ class Met(NamedTuple):
 
     bindings: "Bindings | None"
     """How all are bound; None but on rank 0."""
-    heard: "Callable[[], Heard] | None"
+    heard: "Callable[[], NetworkLog] | None"
     """Gives what the back end has said of its network, after the first collectives; None where nobody listens."""
 
 

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.comm.backend import Arriving, Backend, Channel
+from engine.comm.backend import Arriving, Channel, ChannelSource
 from engine.comm.collective import OF_MESSAGES, Kind, Lane
-from engine.comm.contact import Line, LostContact
+from engine.comm.contact import LostContact, Route
 from engine.comm.launch import Launch
 from engine.comm.launchers import has_mpi
 from engine.comm.meeting import MEETING_S
@@ -94,11 +94,11 @@ class Library:
     def end(self) -> None:
         """End MPI, once all ranks are about to: a rank that is stopped would be waited for for ever."""
         progress, world = self.progress, self.mpi.COMM_WORLD
-        line = Line(world.rank, "at its end", [rank for rank in range(world.size) if rank != world.rank], "MPI")
+        route = Route(world.rank, "at its end", [rank for rank in range(world.size) if rank != world.rank], "MPI")
         with suppress(LostContact):
             if not progress.lost:
-                with progress.calling(line):
-                    all_here = Begun(progress, world.Ibarrier(), line, self.patience_s)
+                with progress.calling(route):
+                    all_here = Begun(progress, world.Ibarrier(), route, self.patience_s)
                 all_here()
         progress.end()
         if not progress.lost:
@@ -156,10 +156,10 @@ class MpiGroups:
         """Make a communicator of its own, so that no other channel's messages are taken for this one's."""
         own = self._world.rank
         in_the_job = [self._ranks[member] for member in members]
-        line = Line(own, f"on axis {axis}", [rank for rank in in_the_job if rank != own], "MPI")
-        with self._library.progress.calling(line):
+        route = Route(own, f"on axis {axis}", [rank for rank in in_the_job if rank != own], "MPI")
+        with self._library.progress.calling(route):
             among = self._world.Create_group(self._world.Get_group().Incl(in_the_job))
-        return MpiChannel(self._library, among, line, self._timeout)
+        return MpiChannel(self._library, among, route, self._timeout)
 
 
 class MessagesByMpi:
@@ -167,7 +167,7 @@ class MessagesByMpi:
     ranks' collectives go over another.
     """
 
-    def __init__(self, collectives: Backend, grid: Grid, device: torch.device, timeout: timedelta) -> None:
+    def __init__(self, collectives: ChannelSource, grid: Grid, device: torch.device, timeout: timedelta) -> None:
         self.rank = collectives.rank
         self._collectives, self._messages = collectives, MpiGroups(grid, device, timeout)
 
@@ -179,8 +179,8 @@ class MessagesByMpi:
 class MpiChannel:
     """Communicator of MPI. Tags tell that a message is the one that is due: they say its number and dtype."""
 
-    def __init__(self, library: Library, among: Any, line: Line, timeout: timedelta) -> None:
-        self._library, self._among, self._line, self._timeout_s = library, among, line, timeout.total_seconds()
+    def __init__(self, library: Library, among: Any, route: Route, timeout: timedelta) -> None:
+        self._library, self._among, self._route, self._timeout_s = library, among, route, timeout.total_seconds()
         self._messages: Counter[tuple[Kind, int]] = Counter()
 
     def start(
@@ -189,7 +189,7 @@ class MpiChannel:
         if source.is_cuda:  # MPI knows of no stream: what was given to this one has to be over
             torch.cuda.current_stream(source.device).synchronize()
         mpi, due = self._library.mpi, None
-        with self._library.progress.calling(self._line):
+        with self._library.progress.calling(self._route):
             if peer is not None:
                 tag = _tag(self._messages[kind, peer], source.dtype)
                 self._messages[kind, peer] += 1
@@ -201,7 +201,7 @@ class MpiChannel:
             else:
                 request = self._collective(kind, source, target)
             buffers = (source, target)
-            return Begun(self._library.progress, request, self._line, self._timeout_s, pending, due, buffers)
+            return Begun(self._library.progress, request, self._route, self._timeout_s, pending, due, buffers)
 
     def _collective(self, kind: Kind, source: Tensor, target: Tensor) -> Any:
         mpi, memory = self._library.mpi, self._library.memory
@@ -254,10 +254,10 @@ class Progress:
             self._thread.start()
 
     @contextmanager
-    def calling(self, line: Line) -> Iterator[None]:
+    def calling(self, route: Route) -> Iterator[None]:
         """Have the turn for calls of MPI. Raises LostContact where one fails."""
         try:
-            with line.held(), self.turn:
+            with route.guard(), self.turn:
                 yield
         except LostContact:
             self.lost = True
@@ -305,14 +305,14 @@ class Begun(Arriving):
         self,
         progress: Progress,
         request: Any,
-        line: Line,
+        route: Route,
         timeout_s: float,
         pending: Pending | None = None,
         due: tuple[int, int] | None = None,
         buffers: tuple[Tensor, ...] = (),
     ) -> None:
         """Take note of a request. Who calls has MPI's turn."""
-        self._progress, self._request, self._line, self._timeout_s = progress, request, line, timeout_s
+        self._progress, self._request, self._route, self._timeout_s = progress, request, route, timeout_s
         self._pending, self._due, self._buffers = pending, due, buffers
         self._status = progress.mpi.Status()
         self._over, self._error = False, None  # type: bool, Exception | None
@@ -327,7 +327,7 @@ class Begun(Arriving):
             waited_s = time.monotonic() - begun
             if waited_s > self._timeout_s:
                 self._progress.lost = True
-                raise LostContact(self._line, TimeoutError(f"no answer within {self._timeout_s:g} s"))
+                raise LostContact(self._route, TimeoutError(f"no answer within {self._timeout_s:g} s"))
             if waited_s < SPIN_S:
                 os.sched_yield()
             else:
@@ -364,4 +364,4 @@ class Begun(Arriving):
         if error.Get_error_class() == self._progress.mpi.ERR_TRUNCATE:  # type: ignore[attr-defined]
             return ValueError("A message came that is longer than the one to be received.")
         self._progress.lost = True
-        return LostContact(self._line, error)
+        return LostContact(self._route, error)

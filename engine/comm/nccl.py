@@ -19,7 +19,7 @@ from torch import Tensor
 
 from engine.comm.backend import Arriving, launch, nothing
 from engine.comm.collective import POINT_TO_POINT, Kind
-from engine.comm.contact import Line
+from engine.comm.contact import Route
 from engine.measure.pending import Pending
 
 LOOK_EVERY = "TORCH_NCCL_COORD_CHECK_MILSEC"
@@ -76,8 +76,8 @@ class _Messages:
 class NcclChannel:
     """Process group of NCCL with a stream of its own: one communicator, which has to see one order."""
 
-    def __init__(self, group: dist.ProcessGroup, streams: CudaStreams, line: Line) -> None:
-        self._group, self._streams, self._lane, self._line = group, streams, streams.lane(), line
+    def __init__(self, group: dist.ProcessGroup, streams: CudaStreams, route: Route) -> None:
+        self._group, self._streams, self._lane, self._route = group, streams, streams.lane(), route
         self._messages = _Messages()
 
     def start(
@@ -102,7 +102,7 @@ class NcclChannel:
         """Launch one collective on the current stream. async_op=False makes that stream wait, not the host."""
         if pending is not None:
             pending.begin(in_line=True)
-        with self._line.held():
+        with self._route.guard():
             launch(kind, self._group, source, target, None, async_op=False)
         if pending is not None:
             pending.end()
@@ -147,7 +147,7 @@ class NcclChannel:
 
     def carry_out_messages(self, ops: list[dist.P2POp]) -> None:
         """Launch sends and receives as one group, on the current stream."""
-        with self._line.held():
+        with self._route.guard():
             for work in dist.batch_isend_irecv(ops):
                 work.wait()  # the stream does, not the host
 
@@ -174,8 +174,8 @@ class NcclMessages:
     All ranks of the groups make it at once, as that connects them. groups: groups_of() their ranks.
     """
 
-    def __init__(self, groups: Sequence[dist.ProcessGroup], device: torch.device, line: Line) -> None:
-        self._groups, self._line = groups, line
+    def __init__(self, groups: Sequence[dist.ProcessGroup], device: torch.device, route: Route) -> None:
+        self._groups, self._route = groups, route
         self._own = groups[0].rank()
         token = torch.zeros(1, dtype=torch.uint8, device=device)
         for sender, receiver in _pairs(groups[0].size()):
@@ -194,20 +194,20 @@ class NcclMessages:
     def _launch(self, kind: Kind, buffer: Tensor, peer: int) -> "Message":
         sender = self._own if kind is Kind.SEND else peer
         group = self._groups[sender % len(self._groups)]
-        with self._line.held():
-            return Message(launch(kind, group, buffer, buffer, peer, async_op=True), self._line)
+        with self._route.guard():
+            return Message(launch(kind, group, buffer, buffer, peer, async_op=True), self._route)
 
 
 class Message(Arriving):
     """Message on its way, on a stream of torch's."""
 
-    def __init__(self, work: dist.Work | None, line: Line) -> None:
+    def __init__(self, work: dist.Work | None, route: Route) -> None:
         assert work is not None
-        self._work, self._line = work, line
+        self._work, self._route = work, route
 
     def __call__(self) -> None:
         """Have the computing stream wait for it."""
-        with self._line.held():
+        with self._route.guard():
             self._work.wait()
 
     def arrived(self) -> bool:

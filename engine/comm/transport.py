@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import torch
 
-Backend = Literal["nccl", "gloo"]
+BackendName = Literal["nccl", "gloo"]
 
 SUBSYSTEMS = "INIT,NET"
 TELLING = ("INFO", "ABORT", "TRACE")
@@ -42,7 +42,7 @@ LIBRARY = re.compile(r"\b([NR]CCL) version\s*:?\s*(\d\S{0,30})")
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class NetworkLog:
     """Words of one rank's back end; None where it said nothing.
 
     network: as its log calls it, such as Socket, IB or AWS Libfabric. interfaces: those of TCP, by their names.
@@ -68,7 +68,7 @@ class Heard:
         return json.dumps(short)
 
     @classmethod
-    def from_text(cls, text: str) -> "Heard":
+    def from_text(cls, text: str) -> "NetworkLog":
         """Read another rank's; it is unread if it is no such text."""
         try:
             return cls(**json.loads(text))
@@ -76,12 +76,12 @@ class Heard:
             return cls(unread="what the rank said of it can't be read")
 
 
-def backend_of(device: "torch.device") -> Backend:
+def backend_of(device: "torch.device") -> BackendName:
     """Name the back end that init_process_group chooses."""
     return "nccl" if device.type == "cuda" else "gloo"
 
 
-def listen(backend: Backend, environ: MutableMapping[str, str]) -> Callable[[], Heard]:
+def listen(backend: BackendName, environ: MutableMapping[str, str]) -> Callable[[], NetworkLog]:
     """Have the back end say which network it takes. Returns what reads it, once every group has been used.
 
     NCCL's log goes to a file without a name, of which nothing is left however the run ends. What the user has set of
@@ -89,7 +89,7 @@ def listen(backend: Backend, environ: MutableMapping[str, str]) -> Callable[[], 
     than it takes to name the network, is not.
     """
     if backend == "gloo":
-        said = Heard(
+        said = NetworkLog(
             network=environ.get("GLOO_DEVICE_TRANSPORT", "tcp").lower(), interfaces=environ.get("GLOO_SOCKET_IFNAME")
         )
         return lambda: said
@@ -106,22 +106,22 @@ def listen(backend: Backend, environ: MutableMapping[str, str]) -> Callable[[], 
     log = tempfile.TemporaryFile()  # noqa: SIM115, open until the process ends
     environ["NCCL_DEBUG_FILE"] = f"/proc/self/fd/{log.fileno()}"
 
-    def heard() -> Heard:
+    def heard() -> NetworkLog:
         log.seek(0)
         return parse(log.read().decode(errors="replace"))
 
     return heard
 
 
-def parse(log: str) -> Heard:
+def parse(log: str) -> NetworkLog:
     """Read one rank's log. Communicators that took different networks are all named."""
     channels = CHANNEL.findall(log)
     sockets = SOCKETS.findall(log)
     networks = USING.findall(log) or [name for name, _ in channels] or ["Socket" for _ in sockets]
     if not networks:
-        return Heard(unread="the log names none", library=_library(log), plugin=_first(PLUGIN, log))
+        return NetworkLog(unread="the log names none", library=_library(log), plugin=_first(PLUGIN, log))
     names = " and ".join(sorted(set(networks)))
-    return Heard(
+    return NetworkLog(
         network=names,
         interfaces=",".join(DEVICE.findall(sockets[0])[:4]) if sockets and "Socket" in networks else None,
         provider=_first(PROVIDER, log),
@@ -131,11 +131,11 @@ def parse(log: str) -> Heard:
     )
 
 
-def _heard_in(file: Path) -> Heard:
+def _heard_in(file: Path) -> NetworkLog:
     try:
         return parse(file.read_text(errors="replace"))
     except OSError as error:
-        return Heard(unread=f"its log {file.name[:30]} can't be read ({error.strerror})")
+        return NetworkLog(unread=f"its log {file.name[:30]} can't be read ({error.strerror})")
 
 
 def _path(pattern: str) -> Path:
@@ -143,8 +143,8 @@ def _path(pattern: str) -> Path:
     return Path(pattern.replace("%h", socket.gethostname().partition(".")[0]).replace("%p", str(os.getpid())))
 
 
-def _unread(why: str) -> Callable[[], Heard]:
-    said = Heard(unread=why)
+def _unread(why: str) -> Callable[[], NetworkLog]:
+    said = NetworkLog(unread=why)
     return lambda: said
 
 

@@ -184,5 +184,5 @@ def _exposed_s(side: Side) -> dict[str, float]:
 
     axes, steps = side.recording.axes, side.recording.steps
     own = torch.tensor([axes[axis].exposed_s if axis in axes else 0.0 for axis in Axis], dtype=torch.float64)
-    means = side.trainer.comm.everyone(own / steps).mean(0).tolist()
+    means = side.trainer.comm.gather_rows(own / steps).mean(0).tolist()
     return {axis.value: seconds for axis, seconds in zip(Axis, means, strict=True) if seconds}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from engine.contest.rounds import CheckedContest, Rounds, Side, take_rounds
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.overlap.flags import Overlap, alone, effective, flags, ladder, why_useless
+from engine.overlap.flags import Overlap, drop_useless, each_alone, flags, ladder, why_useless
 from engine.training.checks import ContestSetup, Kind, check_cache, checked
 from engine.training.config import RunConfig, TrainConfig
 from engine.training.notices import why_late
@@ -49,12 +49,12 @@ class CheckedOverlaps(CheckedContest):
 
 def wanted_variants(full: Overlap, asked: Sequence[Overlap]) -> list[Overlap]:
     """List the variants to compare with none: those asked for, or else the ladder up to full and each flag alone."""
-    return [variant.at(full) for variant in asked] or [*ladder(full), *alone(full)]
+    return [variant.at(full) for variant in asked] or [*ladder(full), *each_alone(full)]
 
 
 def comparable(wanted: Sequence[Overlap], grid: Grid, *, checkpointed: bool) -> tuple[Overlap, ...]:
     """List none and those of these that have something to hide on the grid. Raises UsageError if none has."""
-    variants = effective(wanted, grid, checkpointed=checkpointed)
+    variants = drop_useless(wanted, grid, checkpointed=checkpointed)
     if len(variants) == 1:
         raise UsageError(
             f"No overlap that was asked for has anything to hide on grid {grid}"

@@ -164,7 +164,7 @@ def _typical(comm: Comm, side: _Side) -> int:
     times = _times_s(side)
     middle = median(times)
     nearest = min(range(len(times)), key=lambda step: abs(times[step] - middle))
-    return int(comm.everyone(torch.tensor([nearest]))[0].item())
+    return int(comm.gather_rows(torch.tensor([nearest]))[0].item())
 
 
 def _stages(comm: Comm, side: _Side, drawn: int | None) -> list[StageMeans]:
@@ -182,7 +182,7 @@ def _stages(comm: Comm, side: _Side, drawn: int | None) -> list[StageMeans]:
     step = [] if drawn is None else side.steps[drawn]
     for task, start_s, end_s in step:
         own += [float(DIRECTIONS.index(task.direction)), float(task.number), float(task.chunk), start_s, end_s]
-    rows = comm.everyone(torch.tensor(own, dtype=torch.float64)).tolist()
+    rows = comm.gather_rows(torch.tensor(own, dtype=torch.float64)).tolist()
     coords = [comm.grid.coords(rank) for rank in range(comm.grid.size)]
     leaders = [rank for rank, at in enumerate(coords) if all(at[axis] == 0 for axis in HOLDING)]
     steps = [len(times) for times in side.rounds_s]

@@ -45,7 +45,7 @@ def computed_by(kernel: Callable[..., Tensor]) -> Iterator[None]:
         _kernel = before
 
 
-class Backend(StrEnum):
+class AttentionKernel(StrEnum):
     """A backend is a kernel of PyTorch's. They stand in the order of the numbers that it gives them."""
 
     MATH = "math"
@@ -59,11 +59,11 @@ class Backend(StrEnum):
 
 def backend(
     heads: int, kv_heads: int, head_size: int, sequence: int, dtype: torch.dtype, device: torch.device, *, causal: bool
-) -> Backend | None:
+) -> AttentionKernel | None:
     """Name what attention of so many heads with gradients takes; None where PyTorch can't compute it at all."""
     q, k = (
         torch.zeros(1, n, sequence, head_size, dtype=dtype, device=device, requires_grad=True)
         for n in (heads, kv_heads)
     )
     number = torch._fused_sdp_choice(q, k, k, None, 0.0, causal, enable_gqa=heads != kv_heads)
-    return None if number < 0 else list(Backend)[number]
+    return None if number < 0 else list(AttentionKernel)[number]

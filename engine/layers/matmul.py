@@ -53,7 +53,7 @@ class Kernels:
     input_gradient: Mode | None = None
     weight_gradient: Mode | None = None
 
-    def of(self, role: Role) -> Mode | None:
+    def mode(self, role: Role) -> Mode | None:
         """Give the mode of one product."""
         mode: Mode | None = getattr(self, role)
         return mode
@@ -63,7 +63,7 @@ PLAIN = Kernels()
 """PyTorch multiplies so itself."""
 
 
-def modes_of(role: Role, dtype: torch.dtype, device: torch.device) -> list[Mode]:
+def list_modes(role: Role, dtype: torch.dtype, device: torch.device) -> list[Mode]:
     """List the modes of a product here. oneDNN can't add to what is there, as a weight gradient's product does."""
     onednn = role is not Role.WEIGHT_GRADIENT and has_onednn(dtype, device)
     return [mode for mode in Mode if mode is not Mode.ONEDNN or onednn]

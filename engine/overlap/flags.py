@@ -137,7 +137,7 @@ def flags(overlap: Overlap) -> tuple[str, ...]:
     return tuple(flag for flag in HIDDEN_ON if getattr(overlap, flag))
 
 
-def only(overlap: Overlap, kept: Iterable[str]) -> Overlap:
+def restrict(overlap: Overlap, kept: Iterable[str]) -> Overlap:
     """Give the same with none but these flags."""
     return replace(overlap, **{flag: type(getattr(Overlap(), flag))() for flag in HIDDEN_ON if flag not in kept})
 
@@ -145,12 +145,12 @@ def only(overlap: Overlap, kept: Iterable[str]) -> Overlap:
 def ladder(full: Overlap) -> list[Overlap]:
     """List overlaps from none to all of these flags, one more each time."""
     added = flags(full)
-    return [only(full, added[:count]) for count in range(len(added) + 1)]
+    return [restrict(full, added[:count]) for count in range(len(added) + 1)]
 
 
-def alone(full: Overlap) -> list[Overlap]:
+def each_alone(full: Overlap) -> list[Overlap]:
     """Give each of these flags without the others."""
-    return [only(full, (flag,)) for flag in flags(full)]
+    return [restrict(full, (flag,)) for flag in flags(full)]
 
 
 def why_useless(flag: str, grid: Grid, *, checkpointed: bool) -> str | None:
@@ -163,12 +163,12 @@ def why_useless(flag: str, grid: Grid, *, checkpointed: bool) -> str | None:
     return None
 
 
-def effective(asked: Iterable[Overlap], grid: Grid, *, checkpointed: bool) -> tuple[Overlap, ...]:
+def drop_useless(asked: Iterable[Overlap], grid: Grid, *, checkpointed: bool) -> tuple[Overlap, ...]:
     """List none and what is left of these without useless flags, each once."""
     found = [Overlap()]
     for overlap in asked:
         useful = [flag for flag in flags(overlap) if why_useless(flag, grid, checkpointed=checkpointed) is None]
-        kept = only(overlap, useful)
+        kept = restrict(overlap, useful)
         if useful and kept not in found:
             found.append(kept)
     return tuple(found)

@@ -179,7 +179,7 @@ class Prefetch:
     def gather(self, weight: ShardedWeight) -> Tensor:
         """Gather the flat elements of the weight's tile in the compute dtype."""
         if not self._sharded:
-            return self._casts.of(weight.shard)
+            return self._casts.cast(weight.shard)
         if self._mode is Mode.NONE:
             return self._issue(weight, at_once=True).wait()
         self._note_use(weight)
@@ -226,7 +226,7 @@ class Prefetch:
     def _issue(self, weight: ShardedWeight, *, at_once: bool) -> Handle:
         # Cast before it travels, not after. To keep what is cast would take as much memory as a tenth of the state, and
         # save a rank of a large grid milliseconds of a step of seconds: only what lies on the host is kept so.
-        shard = self._casts.of(weight.shard)
+        shard = self._casts.cast(weight.shard)
         return self._comm.issue(Kind.ALL_GATHER, SHARDING, shard, lane=Lane.GATHER, at_once=at_once)
 
     def _knows(self, task: Task) -> bool:

@@ -80,7 +80,7 @@ class WeightSchedule:
 
     def cast(self, parameter: nn.Parameter) -> Tensor:
         """Give a replicated parameter in the compute dtype; its gradient knows nothing of what is done with that."""
-        return self._casts.of(parameter)
+        return self._casts.cast(parameter)
 
     def accumulate(self, weight: ShardedWeight, fill: Fill, dtype: torch.dtype | None = None) -> None:
         """Add a layer's gradient [n, k] of this rank's rows, which fill makes in that dtype (the compute dtype): now,

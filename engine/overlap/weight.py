@@ -160,7 +160,7 @@ class Casts:
             self._changed.clear()
         self._in_step = False
 
-    def of(self, parameter: nn.Parameter) -> Tensor:
+    def cast(self, parameter: nn.Parameter) -> Tensor:
         """Give the parameter's elements, of which no gradient is taken."""
         if self._in_step and parameter in self._copies:
             return self._copies[parameter]

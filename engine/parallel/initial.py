@@ -34,7 +34,7 @@ def initial(placement: Placement, grid: Grid, coords: Coords, seed: int, device:
     local = torch.empty(placement.local_numel(grid), dtype=torch.float32, device=device)
     if not local.is_meta:
         for rectangle in placement.rectangles(grid, coords):
-            fill(rectangle.of(local), placement, rectangle.offsets, seed)
+            fill(rectangle.view(local), placement, rectangle.offsets, seed)
     return local
 
 

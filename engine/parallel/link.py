@@ -120,7 +120,7 @@ class Link:
                 f"Stages send {self._dtype} of shapes {shapes} to each other, but stage {self._stage} made "
                 f"{contents[0].dtype} of {found}."
             )
-        self._departing = [handle for handle in self._departing if not handle.let_go()]
+        self._departing = [handle for handle in self._departing if not handle.release()]
         parts, part_bytes = self._cut(shapes)
         message = torch.empty(part_bytes + TAIL_BYTES, dtype=torch.uint8, device=contents[0].device)
         whole = contents[0].reshape(-1) if len(contents) == 1 else torch.cat([one.reshape(-1) for one in contents])

@@ -30,7 +30,7 @@ def full_tensor(placement: Placement, local: Tensor, comm: Comm) -> Tensor | Non
             rest, coord = divmod(rest, comm.grid[axis])
             at = replace(at, **{axis: coord})
         for rectangle in placement.rectangles(comm.grid, at):
-            full[rectangle.region] = rectangle.of(piece)
+            full[rectangle.region] = rectangle.view(piece)
     return full
 
 

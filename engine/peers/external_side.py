@@ -78,7 +78,7 @@ class ExternalSide:
             with suppress(OSError):  # that it has died shows when it is to answer
                 here.send_bytes(dumps((comparison, case, launch)))
             port = self._answer() if launch.rank == 0 else 0
-            self._send(int(comm.everyone(torch.tensor([port], dtype=torch.float64))[0]))
+            self._send(int(comm.gather_rows(torch.tensor([port], dtype=torch.float64))[0]))
             self.values: Sequence[StepMetrics] = self._answer()
         except BaseException:
             self.close()

@@ -32,7 +32,7 @@ HANDED_ON = "FSDP2-wrapped module .* returned a view tensor"
 
 def policy(case: Case) -> MixedPrecisionPolicy:
     """Leave what a block is given as it is: its activations have the right format, and rotary angles need theirs."""
-    precision = Precision.named(case.precision)
+    precision = Precision.parse(case.precision)
     if precision.compute == precision.master:
         return MixedPrecisionPolicy()
     return MixedPrecisionPolicy(
@@ -61,7 +61,7 @@ class FSDP2(TrainingStep):
     def __init__(self, case: Case, comm: Comm) -> None:
         model = without_values(case.model)
         model.recomputed_together = int(case.checkpoint_activations)
-        model.to(Precision.named(case.precision).master)
+        model.to(Precision.parse(case.precision).master)
         mesh, mixed, blocks = self.mesh(comm), policy(case), list(model.blocks)
         how = self.how(case, comm)
         warnings.filterwarnings("ignore", HANDED_ON)

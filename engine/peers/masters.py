@@ -19,7 +19,7 @@ from engine.precision import Precision
 
 def is_pure(case: Case) -> bool:
     """Say whether parameters are stored in the compute format, beside masters."""
-    precision = Precision.named(case.precision)
+    precision = Precision.parse(case.precision)
     return precision.compute != precision.master and not case.autocast
 
 
@@ -40,7 +40,7 @@ class Masters:
         """
         if not is_pure(case):
             return cls(network.parameters())
-        pairs = _narrowed(network, Precision.named(case.precision).compute)
+        pairs = _narrowed(network, Precision.parse(case.precision).compute)
         return cls((master for _, master in pairs), pairs)
 
     def adamw(self, case: Case, *kinds: Iterable[nn.Parameter], decays: Decays = is_matrix) -> torch.optim.AdamW:

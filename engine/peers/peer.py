@@ -58,7 +58,7 @@ def check_torch(what: str, oldest: str) -> None:
 
 def serial_model(case: Case, device: torch.device | str) -> SerialModel:
     """Make the serial model with the weights that every grid starts from, stored in the master format."""
-    dtype = Precision.named(case.precision).master
+    dtype = Precision.parse(case.precision).master
     model = initialise_serial(case.model, case.seed, dtype=dtype, device=device)
     model.recomputed_together = case.checkpoint_group(Grid())
     return model
@@ -131,7 +131,7 @@ def autocast(case: Case, device: torch.device) -> torch.autocast:
     """Compute matrix products in the compute format where the case asks for it and that isn't the masters'. Only a
     forward belongs under it.
     """
-    precision = Precision.named(case.precision)
+    precision = Precision.parse(case.precision)
     enabled = case.autocast and precision.compute != precision.master
     return torch.autocast(device.type, precision.compute, enabled=enabled)
 

@@ -93,7 +93,7 @@ def take_part(
         """Give all ranks that of the smallest of their GPUs, where no other is given."""
         memory = case.device_memory
         if memory is None and device.type == "cuda":
-            memory = float(comm.everyone(torch.tensor([bytes_of_gpu(device.index)], dtype=torch.float64)).min())
+            memory = float(comm.gather_rows(torch.tensor([bytes_of_gpu(device.index)], dtype=torch.float64)).min())
         return Room(device.type, memory, case.node_memory)
 
     def run(comparison: Comparison, comm: "Comm", at: At) -> Job | Unavailable:

@@ -78,7 +78,7 @@ class TrainingStep:
 
     def _forward(self, *inputs: Tensor) -> Tensor:
         """Run the network on inputs in the format in which it computes."""
-        compute = Precision.named(self._case.precision).compute
+        compute = Precision.parse(self._case.precision).compute
         with autocast(self._case, self._device):
             return self._parallel(*(one.to(compute) if one.is_floating_point() else one for one in inputs))
 

@@ -94,7 +94,7 @@ class ImageSampling(Benchmark):
         comm = world.comm
         training = Training(self.model, Batch(self.count), precision=self.dtype, seed=self.saved.manifest.seed)
         found |= {"grid": str(self.grid), "model": recorded(training, self.grid)}
-        precision = Precision.named(self.dtype)
+        precision = Precision.parse(self.dtype)
         model = parallelize(self.model, comm, precision=precision, seed=training.seed, device=comm.device)
         try:
             store.load(self.saved, model, {parameter: {} for parameter in model.local_parameters().values()})
@@ -157,4 +157,4 @@ def together(own: Tensor, comm: Comm) -> Tensor:
     grid = comm.grid
     positions = [grid.position(grid.coords(rank), SPLITTING_ROWS) for rank in range(grid.size)]
     first = [positions.index(position) for position in range(grid.batch_split)]
-    return comm.everyone(own.flatten())[first].view(-1, *own.shape[1:])
+    return comm.gather_rows(own.flatten())[first].view(-1, *own.shape[1:])

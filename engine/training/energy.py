@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from engine.comm.agreement import texts
+from engine.comm.agreement import gather_texts
 from engine.comm.funnel import Comm
 from engine.energy import meter as metering
 from engine.energy.counter import Found
@@ -44,8 +44,8 @@ class JobMeter:
         on_devices = comm.device.type != "cpu"
         index = comm.device.index or 0
         uuid = str(getattr(torch.cuda.get_device_properties(comm.device), "uuid", "")) if on_devices else ""
-        self._machines = texts(comm, kernel_name())
-        devices = texts(comm, uuid or f"{comm.rank}")
+        self._machines = gather_texts(comm, kernel_name())
+        devices = gather_texts(comm, uuid or f"{comm.rank}")
         mine = self._machines[comm.rank], devices[comm.rank]
         earlier = list(zip(self._machines, devices, strict=True))[: comm.rank]
         return metering.find(
@@ -61,10 +61,10 @@ class JobMeter:
         if not self._on:
             return Energy(unmeasured=OFF)
         own = self.meter.readings()
-        seconds = self._comm.everyone(torch.tensor([self.meter.seconds], dtype=torch.float64)).max().item()
+        seconds = self._comm.gather_rows(torch.tensor([self.meter.seconds], dtype=torch.float64)).max().item()
         parts = []
         for component in COMPONENTS:
-            written = texts(self._comm, _to_text(own.get(component)), READING_BYTES)
+            written = gather_texts(self._comm, _to_text(own.get(component)), READING_BYTES)
             readings = {r: ComponentEnergy.model_validate_json(text) for r, text in enumerate(written) if text}
             if readings:
                 parts.append(self._summed(component, readings, iterations, tokens))

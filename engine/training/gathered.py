@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from engine.comm.agreement import texts
+from engine.comm.agreement import gather_texts
 from engine.comm.collective import AXIS_OF_LANE, NAMES_OF_MESSAGES
 from engine.comm.contact import Roster, own_row
 from engine.comm.funnel import Comm
-from engine.comm.transport import Backend, Heard, backend_of
+from engine.comm.transport import BackendName, NetworkLog, backend_of
 from engine.grid import Grid
 from engine.loading import cores
 from engine.measure.clock_rate import clock_hz
@@ -51,19 +51,19 @@ class Ranks:
     clocks: list[tuple[str, float]]
 
 
-def everyones(comm: Comm, heard: Callable[[], Heard] | None = None) -> Ranks:
+def everyones(comm: Comm, heard: Callable[[], NetworkLog] | None = None) -> Ranks:
     """Ask every rank for its peak memory, clock, host, device and, if heard is what listen() gave, network.
 
     Collective.
     """
     kind, peak = peak_bytes(comm.device)
     numbers = [peak, int(clock_hz(comm.device) or 0)]
-    peaks, rates = comm.everyone(torch.tensor(numbers, dtype=torch.int64)).T.tolist()
-    hosts = texts(comm, socket.gethostname())
-    devices = texts(comm, provenance.device_name(comm.device))
+    peaks, rates = comm.gather_rows(torch.tensor(numbers, dtype=torch.int64)).T.tolist()
+    hosts = gather_texts(comm, socket.gethostname())
+    devices = gather_texts(comm, provenance.device_name(comm.device))
     transport = None
     if heard is not None:
-        said = [Heard.from_text(text) for text in texts(comm, heard().to_text(), NETWORK_BYTES)]
+        said = [NetworkLog.from_text(text) for text in gather_texts(comm, heard().to_text(), NETWORK_BYTES)]
         transport = grouped(backend_of(comm.device), said, hosts)
     clocks = [(host, float(rate)) for host, rate in zip(hosts, rates, strict=True) if rate]
     return Ranks(Memory(kind=kind, peak_bytes_per_rank=tuple(peaks)), hosts, devices, transport, clocks)
@@ -73,7 +73,7 @@ def ranks_per_core(comm: Comm) -> float:
     """Count the ranks that share a core of this rank's machine; 1 where each has one, or several, or a device.
     Collective.
     """
-    names = texts(comm, machine_name())
+    names = gather_texts(comm, machine_name())
     mine, shared = names[comm.rank], _cores(comm, names)
     alone = comm.device.type != "cpu" or torch.get_num_threads() > 1
     return 1.0 if alone else max(1.0, names.count(mine) / shared[mine])
@@ -83,7 +83,7 @@ def joint_peak(comm: Comm, dtype: torch.dtype) -> float:
     """Measure the flop/s of square matrix products of the best size on a rank while all ranks multiply. Collective."""
     sizes, shared = JOINT_SIZES[comm.device.type], ranks_per_core(comm)
     rates = [metrics.gemm_rate(size, *joint(size, dtype, comm.device, comm.barrier, shared)) for size in sizes]
-    return float(comm.everyone(torch.tensor(rates, dtype=torch.float64)).mean(0).max().item())
+    return float(comm.gather_rows(torch.tensor(rates, dtype=torch.float64)).mean(0).max().item())
 
 
 def collectives(recording: Recording) -> tuple[Collective, ...]:
@@ -116,8 +116,8 @@ def breakdown(comm: Comm, recording: Recording, link_bytes_per_s: float | None) 
     lanes = [recording.lanes.get(name, 0.0) for name in AXIS_OF_LANE]
     taken = [recording.processor_s, float(recording.received_bytes), float(recording.sent_bytes)]
     own = [*taken, recording.time_s - exposed_s, *lanes]
-    rows = comm.everyone(torch.tensor(own, dtype=torch.float64).div(steps))
-    said = texts(comm, f"{machine_name()} {socket.gethostname()}")
+    rows = comm.gather_rows(torch.tensor(own, dtype=torch.float64).div(steps))
+    said = gather_texts(comm, f"{machine_name()} {socket.gethostname()}")
     machines, hosts = zip(*(text.split(" ") for text in said), strict=True)
     machine = _machine(comm, machines, rows[:, :3].tolist(), link_bytes_per_s)
     if not recording.timed:
@@ -215,7 +215,7 @@ def _machine(
 
 def _cores(comm: Comm, names: Sequence[str]) -> dict[str, float]:
     """Count the cores of each machine that the ranks there may use, by its name. names: of each rank's. Collective."""
-    allowed = [text.split() for text in texts(comm, f"{sum(1 << core for core in cores()):x} {core_limit()}")]
+    allowed = [text.split() for text in gather_texts(comm, f"{sum(1 << core for core in cores()):x} {core_limit()}")]
     masks: dict[str, int] = {}
     for name, (mask, _) in zip(names, allowed, strict=True):
         masks[name] = masks.get(name, 0) | int(mask, 16)
@@ -225,7 +225,7 @@ def _cores(comm: Comm, names: Sequence[str]) -> dict[str, float]:
 
 def profile(comm: Comm, profiling: Profiling) -> Profile:
     """Gather what the chosen ranks have written, and where. Collective."""
-    files, problems = (texts(comm, text, NETWORK_BYTES) for text in (profiling.file, profiling.unwritten))
+    files, problems = (gather_texts(comm, text, NETWORK_BYTES) for text in (profiling.file, profiling.unwritten))
     return Profile(
         iterations=tuple(profiling.request.iterations),
         traces=tuple(
@@ -237,11 +237,11 @@ def profile(comm: Comm, profiling: Profiling) -> Profile:
 
 def roster(comm: Comm) -> Roster:
     """Let the ranks of a host know each other's processes. Collective."""
-    rows = comm.everyone(torch.tensor(own_row(), dtype=torch.int64)).tolist()
+    rows = comm.gather_rows(torch.tensor(own_row(), dtype=torch.int64)).tolist()
     return Roster(comm.rank, [(host, process, started) for host, process, started in rows])
 
 
-def grouped(backend: Backend, said: Sequence[Heard], hosts: Sequence[str]) -> Transport:
+def grouped(backend: BackendName, said: Sequence[NetworkLog], hosts: Sequence[str]) -> Transport:
     """Group what every rank says, in rank order, with the host of each."""
     groups: dict[tuple[str | None, ...], list[int]] = {}
     for rank, one in enumerate(said):

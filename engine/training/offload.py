@@ -1,6 +1,6 @@
 """The optimizer's state lies in the host's memory, and visits the device a bucket at a time (axonn-ipdps22 V-B).
 
-Of a parameter of a matrix the device holds 2 bytes in half precision and a gradient of 4, or of 2 (Precision.named).
+Of a parameter of a matrix the device holds 2 bytes in half precision and a gradient of 4, or of 2 (Precision.parse).
 Two buckets take 24 bytes an element: fp32 weights and two moments each. The paper has 2 and 2 bytes, and 16 an element
 of its one bucket, 4 of them for unscaled gradients; here a step scales them as it reads them.
 """

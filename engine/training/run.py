@@ -11,12 +11,12 @@ from datetime import timedelta
 import torch
 
 from engine.comm import mpi
-from engine.comm.backend import Backend
+from engine.comm.backend import ChannelSource
 from engine.comm.funnel import Comm
 from engine.comm.groups import ProcessGroups
 from engine.comm.launch import Launch, take_device
 from engine.comm.meeting import all_ranks
-from engine.comm.transport import Heard
+from engine.comm.transport import NetworkLog
 from engine.footprint.fit import check_host_memory, offloaded_bytes
 from engine.grid import INNER, Grid
 from engine.layers import attention
@@ -61,7 +61,7 @@ def train(run: CheckedRun, launch: Launch, reporter: RunReporter) -> None:
     with ExitStack() as ends:
 
         def connect(grid: Grid) -> Comm:
-            backend: Backend = ProcessGroups(grid, device, timeout)
+            backend: ChannelSource = ProcessGroups(grid, device, timeout)
             if config.over_mpi(grid):
                 backend = mpi.MessagesByMpi(backend, grid, device, timeout)
             comm = Comm(grid, timeout=timeout, recorder=recorder, device=device, backend=backend)
@@ -84,7 +84,7 @@ def _train(
     comm: Comm,
     connect: Callable[[Grid], Comm],
     recorder: Recorder,
-    heard: Callable[[], Heard] | None,
+    heard: Callable[[], NetworkLog] | None,
 ) -> None:
     """Train, once the ranks have met. connect: connects them as another grid. heard: what the back end said of its
     network.
@@ -117,7 +117,7 @@ def _train(
     trainer = made(training)
     if config.save is not None:
         trainer.claim(config.save)
-    precision = Precision.named(*training.formats)
+    precision = Precision.parse(*training.formats)
     reporter.resolved["widened_by"] = widened_by(precision.compute, precision.gradient, device, shards=run.grid.shards)
     reporter.resolved["attention"] = _attention(training, run.grid, device)
     reporter.resolved["compiled"] = compiles(device)
@@ -166,11 +166,11 @@ def _attention(training: Training, grid: Grid, device: torch.device) -> str | No
         of_block.kv_heads // ranks,
         of_block.head_size,
         section.tokens_of(of_block, model.sequence),
-        Precision.named(training.precision).compute,
+        Precision.parse(training.precision).compute,
         device,
         causal=of_block.causal,
     )
-    if taken is attention.Backend.MATH and device.type == "cuda":
+    if taken is attention.AttentionKernel.MATH and device.type == "cuda":
         log.warning(
             "PyTorch has no attention kernel for heads of %d features in %s on this GPU: the scores of all pairs of "
             "positions lie in memory.",

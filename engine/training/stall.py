@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from engine.comm.collective import lane_name
-from engine.comm.contact import Line
+from engine.comm.contact import Route
 from engine.comm.funnel import Comm
 from engine.errors import ContactError
 
@@ -27,7 +27,7 @@ LONGEST_PAUSE_S = 1.0
 class Stalled(ContactError):
     """This rank has made no step for too long. detail: which collective it is at, as far as it knows."""
 
-    def __init__(self, line: Line, seconds: float, detail: str) -> None:
+    def __init__(self, line: Route, seconds: float, detail: str) -> None:
         self._line, self._seconds = line, seconds
         super().__init__(self.story(), detail)
 
@@ -91,5 +91,5 @@ class Watch:
         rank, known = self._comm.rank, "" if self._host_waits else "the last that it issued is "
         members = outstanding.ranks or self._comm.grid.members(axis, rank)
         others = [member for member in members if member != rank]
-        line = Line(rank, f"on axis {axis}", others, "")
+        line = Route(rank, f"on axis {axis}", others, "")
         return Stalled(line, now - self._since, f"{known}{kind} on lane {lane_name(axis, lane)}")

@@ -85,7 +85,7 @@ class Trainer:
             self.model: ParallelModel = parallelize(
                 training.model,
                 comm,
-                precision=Precision.named(*training.formats),
+                precision=Precision.parse(*training.formats),
                 device=comm.device,
                 kernels=kernels,
                 loader=loader,
@@ -123,7 +123,7 @@ class Trainer:
             self._ahead = self.done, self.training, self._micro_batches()
         time_s = self.recorder.end_step()
         loss, norm = both.tolist()
-        self.comm.outstanding.settle()
+        self.comm.outstanding.mark_synchronised()
         if self._unsized:
             self._size_cache()
         return Step(loss, norm, self.optimizer.learning_rate, time_s, None if scale is None else scale.value)
@@ -187,7 +187,7 @@ class Trainer:
             free = free_bytes(self.comm.device) / self.comm.ranks_sharing_memory()
         passes = self.training.under_way(self.comm.grid, self.comm.coords[CUTTING_STAGES])
         fits = overlap.auto_blocks(free, [passes * block_bytes for block_bytes in self.model.block_bytes()])
-        self._auto_blocks = int(self.comm.everyone(torch.tensor([fits])).min().item())
+        self._auto_blocks = int(self.comm.gather_rows(torch.tensor([fits])).min().item())
         self._keep_auto()
 
     def _valid(self, micro_batches: list[MicroBatch]) -> float | Tensor:

@@ -57,7 +57,7 @@ def fastest(times: Times, forwards: int) -> Kernels | None:
 
 def chosen(way: GemmVariant, kernels: Kernels) -> bool:
     """Say whether a layer with these kernels computes so."""
-    mode = kernels.of(way.role)
+    mode = kernels.mode(way.role)
     return way.column_major == kernels.column_major and (way.own if mode is None else way.mode is mode)
 
 

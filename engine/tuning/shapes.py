@@ -50,7 +50,7 @@ def products(training: Training, grid: Grid, device: torch.device) -> list[Produ
     Where there are several micro-batches, the products are those of one after the first.
     """
     network, sequence, batch = training.model.network(), training.model.sequence, training.batch
-    precision = Precision.named(*training.formats)
+    precision = Precision.parse(*training.formats)
     looked_up = {table.name for section in network.sections for table in section.of_kind(Table)}
     compute, kept = precision.compute, precision.gradient
     gradient = gradient_dtype(compute, kept, device, shards=grid.shards)

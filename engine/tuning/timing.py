@@ -19,7 +19,7 @@ from torch import Tensor
 
 from engine.comm.funnel import Comm
 from engine.layers import matmul
-from engine.layers.matmul import Mode, Role, modes_of, own_mode
+from engine.layers.matmul import Mode, Role, list_modes, own_mode
 from engine.measure.memory import forget_peak, free_bytes
 from engine.measure.rounds import shuffled, take_turns
 from engine.measure.sample import calls_of, own_clock, sample
@@ -61,7 +61,7 @@ class GemmVariant:
 def gemm_variants(dtype: torch.dtype, device: torch.device, *, movable: bool) -> list[GemmVariant]:
     """List every variant that there is here, first those of a weight that is stored row by row."""
     stored = (False, True) if movable else (False,)
-    return [GemmVariant(*way, mode) for way in product(stored, Role) for mode in modes_of(way[1], dtype, device)]
+    return [GemmVariant(*way, mode) for way in product(stored, Role) for mode in list_modes(way[1], dtype, device)]
 
 
 class Operands:
@@ -158,7 +158,7 @@ def time_shape(
     if not ways:
         return {}
     once = [seconds(way, 1) for way in ways]
-    once = comm.everyone(torch.tensor(once, dtype=torch.float64)).amax(0).tolist()
+    once = comm.gather_rows(torch.tensor(once, dtype=torch.float64)).amax(0).tolist()
     calls = {way: calls_of(once_s) for way, once_s in zip(ways, once, strict=True)}
     round_s = sum(calls[way] * once_s for way, once_s in zip(ways, once, strict=True))
     rounds = rounds or min(MOST, max(FEWEST, int(budget_s / round_s)))
@@ -173,13 +173,13 @@ def time_shape(
     for _, way in take_turns(ways, rounds, shuffled(drawing), begin):
         times[way].append(seconds(way, calls[way]))
     mine = torch.tensor(list(times.values()), dtype=torch.float64)
-    means = comm.everyone(mine.flatten()).mean(0).view(mine.shape).tolist()
+    means = comm.gather_rows(mine.flatten()).mean(0).view(mine.shape).tolist()
     return dict(zip(ways, means, strict=True))
 
 
 def _of_all(comm: Comm, ways: Sequence[GemmVariant], can: Sequence[bool]) -> list[GemmVariant]:
     """Give the ways that every rank can take. Collective."""
-    everyone = comm.everyone(torch.tensor(can)).all(0).tolist()
+    everyone = comm.gather_rows(torch.tensor(can)).all(0).tolist()
     return [way for way, all_can in zip(ways, everyone, strict=True) if all_can]
 
 

@@ -64,12 +64,12 @@ def _choose(products: Products, dtype: str, comm: Comm, budget_s: float) -> tupl
     and the best of them looks better than it is. What was timed twice has the second times.
     """
     ways = _ways(products, dtype, comm)
-    times = time_shape(products, Precision.named(dtype), comm, ways, budget_s=budget_s / 2)
+    times = time_shape(products, Precision.parse(dtype), comm, ways, budget_s=budget_s / 2)
     kernels = choose(times, products.forwards)
     if kernels != PLAIN:
         ways = [way for way in times if chosen(way, kernels) or way.own]
         again = time_shape(
-            products, Precision.named(dtype), comm, ways, budget_s=budget_s / 2, rounds=len(next(iter(times.values())))
+            products, Precision.parse(dtype), comm, ways, budget_s=budget_s / 2, rounds=len(next(iter(times.values())))
         )
         kernels = choose(again, products.forwards)
         times |= again
@@ -77,7 +77,7 @@ def _choose(products: Products, dtype: str, comm: Comm, budget_s: float) -> tupl
 
 
 def _ways(products: Products, dtype: str, comm: Comm) -> list[GemmVariant]:
-    return gemm_variants(Precision.named(dtype).compute, comm.device, movable=products.movable)
+    return gemm_variants(Precision.parse(dtype).compute, comm.device, movable=products.movable)
 
 
 def time_again(tuning: Tuning, found: Sequence[Products], dtype: str, comm: Comm) -> Tuning:
@@ -90,12 +90,12 @@ def time_again(tuning: Tuning, found: Sequence[Products], dtype: str, comm: Comm
         log.info("timing once more  %s", describe(shape), extra=RENEWED)
         ways, budget_s = _ways(products, dtype, comm), BUDGET_S[comm.device.type] / len(found)
         kernels, first_fastest = _kernels(shape), _fastest(shape)
-        times: Times = time_shape(products, Precision.named(dtype), comm, ways, budget_s=budget_s)
+        times: Times = time_shape(products, Precision.parse(dtype), comm, ways, budget_s=budget_s)
         most = LONGER * _rounds(times)
         timed = _timed(shape, times, kernels, first_fastest)
         while _undecided(timed) and _rounds(times) < most:
             more = time_shape(
-                products, Precision.named(dtype), comm, list(times), budget_s=budget_s, rounds=_rounds(times)
+                products, Precision.parse(dtype), comm, list(times), budget_s=budget_s, rounds=_rounds(times)
             )
             if not more:
                 break
@@ -207,7 +207,7 @@ def _timed(shape: TunedShape, times: Times, kernels: Kernels, first_fastest: Ker
 def _agreed(comm: Comm, known: Sequence[Kernels | None]) -> list[Kernels | None]:
     """Give every rank what rank 0 knows; None for what it doesn't. Collective."""
     rows = [
-        [0] * 5 if of is None or comm.rank else [1, of.column_major, *(MODES.index(of.of(role)) for role in Role)]
+        [0] * 5 if of is None or comm.rank else [1, of.column_major, *(MODES.index(of.mode(role)) for role in Role)]
         for of in known
     ]
     numbers = torch.tensor(rows, dtype=torch.int64, device=comm.device).flatten()

@@ -8,7 +8,7 @@ import torch
 
 from engine.comm.backend import Channel
 from engine.comm.collective import Lane
-from engine.comm.contact import Line
+from engine.comm.contact import Route
 from engine.comm.funnel import Comm
 from engine.comm.gloo import GlooChannel
 from engine.comm.groups import ProcessGroups, fake_group
@@ -24,7 +24,7 @@ class GlooAlone(ProcessGroups):
 
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
         fake: Any = super().channel(axis, lane, members)
-        return GlooChannel(fake._group, Line(self.rank, f"on axis {axis}", [], "gloo"))
+        return GlooChannel(fake._group, Route(self.rank, f"on axis {axis}", [], "gloo"))
 
 
 def peak_of_steps(training: Training, grid: Grid, rank: int = 0, steps: int = 2) -> int:

@@ -69,7 +69,7 @@ if __name__ == "__main__":
     import torch
     import torch.distributed as dist
 
-    from engine.comm.backend import Backend
+    from engine.comm.backend import ChannelSource
     from engine.comm.funnel import Comm
     from engine.comm.groups import ProcessGroups
     from engine.comm.mpi import MessagesByMpi, MpiGroups, library
@@ -82,7 +82,7 @@ if __name__ == "__main__":
         own = library().mpi.COMM_WORLD.rank
         store = dist.FileStore(str(place / "store"), shape.size)
         dist.init_process_group("gloo", store=store, rank=own, world_size=shape.size, timeout=limit)
-        backend: Backend = MessagesByMpi(ProcessGroups(shape, cpu, limit), shape, cpu, limit)
+        backend: ChannelSource = MessagesByMpi(ProcessGroups(shape, cpu, limit), shape, cpu, limit)
     else:
         backend = MpiGroups(shape, cpu, limit)
     comm = Comm(shape, timeout=limit, backend=backend)

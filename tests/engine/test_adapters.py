@@ -46,7 +46,7 @@ GRIDS |= {
 }
 WITHOUT_GRADIENT = ("attention.self.key.bias", "attention.k_proj.bias", ".to_k.bias")
 """What is added to all keys alike changes no softmax, where positions don't turn them."""
-FP32, FP64 = Precision.named("fp32"), Precision.named("fp64")
+FP32, FP64 = Precision.parse("fp32"), Precision.parse("fp64")
 
 
 @dataclass

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine.comm.binding import MOST_NODES, crowded, judge, judged
+from engine.comm.binding import MOST_NODES, crowded, judge, summarise
 from engine.errors import UsageError
 from engine.measure.binding import Binding, mask, numbers_of
 
@@ -135,7 +135,7 @@ def test_devices_of_their_own_are_not_one_gpu() -> None:
 def test_thousands_of_equal_nodes_are_one_in_the_result() -> None:
     ranks = [on_gpu(place, f"{4 * place}-{4 * place + 3}", node=node) for node in range(512) for place in range(4)]
     odd = [on_gpu(place, "0-31", node=999) for place in range(4)]
-    found = judged([*ranks[:4], *odd, *ranks[4:]])
+    found = summarise([*ranks[:4], *odd, *ranks[4:]])
     assert [(one.host, one.nodes, one.first_rank, len(one.ranks)) for one in found.nodes] == [
         ("n0", 512, 0, 4),
         ("n999", 1, 4, 4),
@@ -146,5 +146,5 @@ def test_thousands_of_equal_nodes_are_one_in_the_result() -> None:
 
 
 def test_nodes_of_too_many_kinds_are_counted() -> None:
-    found = judged([rank("0", node=node, threads=1, card=f"eth{node}") for node in range(MOST_NODES + 5)])
+    found = summarise([rank("0", node=node, threads=1, card=f"eth{node}") for node in range(MOST_NODES + 5)])
     assert (len(found.nodes), found.nodes_left_out) == (MOST_NODES, 5)

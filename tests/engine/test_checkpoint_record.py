@@ -57,7 +57,7 @@ def test_a_rectangle_is_written_with_the_strides_that_its_sizes_give(column_majo
     for rectangle in held.rectangles:
         index = MetadataIndex("w", rectangle.offsets)
         written = planner.resolve_data(WriteItem(index, WriteItemType.SHARD))
-        assert torch.equal(written, rectangle.of(local))
+        assert torch.equal(written, rectangle.view(local))
         assert written.stride() == torch.empty(rectangle.sizes).stride()
 
 

@@ -49,7 +49,7 @@ def _collectives(comm: Comm) -> dict[str, torch.Tensor]:
         "max_reduce": comm.run(Kind.MAX_REDUCE, Axis.X, mine.clone()),
         "all_gather to": whole,
         "reduce_scatter to": half,
-        "everyone": comm.everyone(torch.tensor([comm.rank])),
+        "everyone": comm.gather_rows(torch.tensor([comm.rank])),
     }
 
 
@@ -113,8 +113,8 @@ def test_the_fake_back_end_does_everything_on_the_cpu_and_on_the_meta_device(dev
     with fake_group(grid, 5):
         recorder = Recorder(Ticks())  # type: ignore[arg-type]
         comm = Comm(grid, device=device, recorder=recorder)
-        assert comm.everyone(torch.ones(3)).shape == (8, 3)
-        assert comm.everyone(torch.ones(3)).device.type == device
+        assert comm.gather_rows(torch.ones(3)).shape == (8, 3)
+        assert comm.gather_rows(torch.ones(3)).device.type == device
         recorder.start_step("all")
         tensor = torch.zeros(8, device=device)
         sizes = {

@@ -147,7 +147,7 @@ def test_norms_of_heads_leave_those_of_the_residual_stream_compiled_for_their_si
     for module in (layers_compiled, norm):
         monkeypatch.setattr(module, "fuses", lambda _: True)
     comm, weight, of_heads = Comm(Grid()), nn.Parameter(torch.ones(32)), nn.Parameter(torch.ones(8))
-    schedule = WeightSchedule(comm, [], [weight, of_heads], Precision.named("fp32"), Overlap())
+    schedule = WeightSchedule(comm, [], [weight, of_heads], Precision.parse("fp32"), Overlap())
     stream, heads = norm.RMSNorm(comm, schedule, weight, 1e-5), norm.HeadNorm(comm, of_heads, 1e-5)
     x, normed = stream.after(torch.randn(4, 32, requires_grad=True), None)
     q, k = normed.split([24, 8], dim=1)

@@ -97,12 +97,12 @@ def start(case: Case, comm: Comm) -> tuple[Conv2d, WeightSchedule]:
     for name, placement in placements.items():
         local = torch.empty(placement.local_numel(comm.grid), dtype=torch.float64)
         for rectangle in placement.rectangles(comm.grid, comm.coords):
-            rectangle.of(local).copy_(serial.get_parameter(name).detach()[rectangle.region])
+            rectangle.view(local).copy_(serial.get_parameter(name).detach()[rectangle.region])
         parameters[name] = nn.Parameter(local)
     weight = ShardedWeight(placements["weight"], parameters["weight"], placements["weight"].tile_shape(comm.grid))
     replicated = [parameters["bias"]] if case.bias else []
     schedule = WeightSchedule(
-        comm, [weight], replicated, Precision.named("fp64"), case.overlap, gathers_again=case.gathers_again
+        comm, [weight], replicated, Precision.parse("fp64"), case.overlap, gathers_again=case.gathers_again
     )
     layer = layer_of_grid(serial, Local("conv", comm, schedule, placements, parameters, {"weight": weight}, PLAIN))
     assert isinstance(layer, Conv2d)
@@ -149,7 +149,7 @@ def step(
         assert gradient is not None
         assert theirs is not None
         for rectangle in placement.rectangles(grid, coords):
-            compare(rectangle.of(gradient), theirs[rectangle.region])
+            compare(rectangle.view(gradient), theirs[rectangle.region])
     return max(errors)
 
 

@@ -15,7 +15,7 @@ from torch import distributed as dist
 from waiting import LONG_S
 
 from engine.batch import Batch
-from engine.comm.contact import Line, Loss, LostContact, Roster, own_row
+from engine.comm.contact import Loss, LostContact, Roster, Route, own_row
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.comm.meeting import NotMet
@@ -78,7 +78,7 @@ def told(run: CheckedRun) -> tuple[str | None, str | None]:
 
 
 def lost_contact(rank: int, other: int) -> LostContact:
-    return LostContact(Line(rank, "on axis x", [other], "gloo"), RuntimeError("[/a/b.cc:1] closed\nmore"))
+    return LostContact(Route(rank, "on axis x", [other], "gloo"), RuntimeError("[/a/b.cc:1] closed\nmore"))
 
 
 SYMPTOM = "Rank 1 lost contact with rank 0 on axis x in iteration 0 (gloo: [/a/b.cc:1] closed)."
@@ -177,7 +177,7 @@ def test_memory_that_runs_out_is_a_cause_and_torchs_other_errors_may_be_symptoms
     assert told(run) == ("symptom", "Rank 1 failed in iteration 0 (NCCL is unwell).")
     reporter(run, 2, Seen({})).report(torch.OutOfMemoryError("all 80 GB are taken"))
     assert told(run) == ("cause", "Rank 2 failed in iteration 0: all 80 GB are taken")
-    with pytest.raises(torch.OutOfMemoryError), Line(0, "on axis x", [1], "gloo").held():
+    with pytest.raises(torch.OutOfMemoryError), Route(0, "on axis x", [1], "gloo").guard():
         raise torch.OutOfMemoryError
 
 
@@ -226,7 +226,7 @@ def _enter(folder: Path, inside: list[str]) -> None:
     ],
 )
 def test_with_whom_contact_was_lost(others: list[int], lost: tuple[int, ...], whom: str) -> None:
-    error = LostContact(Line(0, "on axis z", others, "gloo"), RuntimeError("closed"))
+    error = LostContact(Route(0, "on axis z", others, "gloo"), RuntimeError("closed"))
     assert error.story(lost) == f"rank 0 lost contact with {whom} on axis z"
     assert str(error).endswith(" on axis z (gloo: closed).")
 

@@ -58,7 +58,7 @@ def test_parameters_are_built_one_by_one_where_they_stay(monkeypatch: pytest.Mon
     def schedule(*given: object, **named: object) -> None:
         raise Built
 
-    log, comm, bf16 = Log(), Comm(Grid(), device="meta"), Precision.named("bf16")
+    log, comm, bf16 = Log(), Comm(Grid(), device="meta"), Precision.parse("bf16")
     monkeypatch.setattr(building, "WeightSchedule", schedule)
     with Operators(log), pytest.raises(Built):
         building.parallelize(SMALL, comm, precision=bf16, seed=0, device="meta")

@@ -67,7 +67,7 @@ class Case:
     def layer(self, comm: Comm, weight: Tensor, bias: Tensor, precision: str) -> GroupNorm:
         """Build this rank's layer."""
         parameters = [nn.Parameter(self.own(whole, comm)) for whole in (weight, bias)]
-        schedule = WeightSchedule(comm, [], parameters, Precision.named(precision), Overlap())
+        schedule = WeightSchedule(comm, [], parameters, Precision.parse(precision), Overlap())
         return GroupNorm(comm, schedule, self.placement, *parameters, GROUPS, EPS)
 
 

@@ -65,9 +65,9 @@ def test_a_message_that_has_left_gives_its_memory_up_before_it_is_waited_for() -
     memory = StorageWeakRef(message.untyped_storage())
     handle = Handle(message, message, leaving)
     del message
-    assert (handle.let_go(), memory.expired()) == (False, False)
+    assert (handle.release(), memory.expired()) == (False, False)
     leaving.left = True
-    assert (handle.let_go(), memory.expired()) == (True, True)
+    assert (handle.release(), memory.expired()) == (True, True)
     handle.wait()
     with pytest.raises(RuntimeError, match="twice"):
         handle.wait()
@@ -75,7 +75,7 @@ def test_a_message_that_has_left_gives_its_memory_up_before_it_is_waited_for() -
 
 def test_what_only_a_wait_tells_to_have_left_keeps_its_memory() -> None:
     handle = Handle(torch.ones(1), finish=lambda: pytest.fail("nobody waits for it"))
-    assert not handle.let_go()
+    assert not handle.release()
 
 
 def test_what_is_abandoned_is_waited_for_in_its_order_even_if_it_fails() -> None:

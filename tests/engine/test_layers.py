@@ -34,7 +34,7 @@ def _parts(tensor: torch.Tensor, comm: Comm, coordinate: int, size: int) -> torc
 
 
 def _norm(kind: type[nn.Module], comm: Comm, weight: nn.Parameter, precision: str) -> nn.Module:
-    schedule = WeightSchedule(comm, [], [weight], Precision.named(precision), Overlap())
+    schedule = WeightSchedule(comm, [], [weight], Precision.parse(precision), Overlap())
     if kind is LayerNorm:
         return LayerNorm(comm, schedule, weight, None, 1e-5)
     return RMSNorm(comm, schedule, weight, 1e-5)
@@ -262,7 +262,7 @@ def test_a_token_that_comes_a_thousand_times_adds_up_exactly(grid: Grid) -> None
     """1025 is no bf16 number, and a kernel that adds one by one in bf16 would not pass 256."""
 
     def train(comm: Comm) -> None:
-        model = OneRank(comm, Overlap(), Precision.named("bf16", "fp32"))
+        model = OneRank(comm, Overlap(), Precision.parse("bf16", "fp32"))
         layer = TokenEmbedding(comm, model.schedule, model.weights[0])
         for micro_batches in (1, 3):
             model.start_step()
@@ -284,7 +284,7 @@ def test_zeros_for_the_tokens_of_other_ranks_meet_in_no_row(monkeypatch: pytest.
     ranks = 4
 
     def train(comm: Comm) -> None:
-        model = OneRank(comm, Overlap(), Precision.named("fp32"))
+        model = OneRank(comm, Overlap(), Precision.parse("fp32"))
         tokens = torch.arange(ranks * TILE[0]).unsqueeze(0)
         model.start_step()
         TokenEmbedding(comm, model.schedule, model.weights[0])(tokens).sum().backward()
@@ -297,7 +297,7 @@ def test_zeros_for_the_tokens_of_other_ranks_meet_in_no_row(monkeypatch: pytest.
 @pytest.mark.parametrize("overlap", [Overlap(), Overlap(oar=True)], ids=str)
 def test_a_layer_whose_input_needs_no_gradient_sends_none(overlap: Overlap) -> None:
     def work(comm: Comm) -> int:
-        model = OneRank(comm, overlap, Precision.named("fp64"))
+        model = OneRank(comm, overlap, Precision.parse("fp64"))
         layer = Linear(comm, model.schedule, model.weights[0], None)
         model.start_step()
         layer(torch.ones(5, TILE[1], dtype=torch.float64)).sum().backward()

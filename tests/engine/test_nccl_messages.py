@@ -17,7 +17,7 @@ from waiting import LONG_S
 
 from engine.comm import nccl
 from engine.comm.collective import Kind
-from engine.comm.contact import Line
+from engine.comm.contact import Route
 from engine.comm.funnel import Comm
 from engine.comm.nccl import NcclMessages, groups_of
 from engine.errors import RunError
@@ -74,7 +74,7 @@ def test_stages_that_post_their_receives_first_find_each_other_and_a_communicato
                 SimpleNamespace(rank=lambda: rank, size=lambda: ranks, name=f"{lane} {number}")
                 for number in range(groups_of(ranks))
             ]
-            return NcclMessages(groups, CPU, Line(rank, "on axis pipe", [], "nccl"))
+            return NcclMessages(groups, CPU, Route(rank, "on axis pipe", [], "nccl"))
 
         before, after, buffer = (rank - 1) % ranks, (rank + 1) % ranks, torch.zeros(1)
         forward, backward = channel("forward"), channel("backward")

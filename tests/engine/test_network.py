@@ -145,7 +145,7 @@ def flops_agree(model: Architecture) -> None:
 def saved_numbers(model: Architecture, grid: Grid) -> int:
     """Numbers of 4 bytes that a forward on a rank keeps for its backward, parameters not among them."""
     with fake_group(grid, rank=0):
-        parallel = parallelize(model, Comm(grid), precision=Precision.named("fp32"), seed=0)
+        parallel = parallelize(model, Comm(grid), precision=Precision.parse("fp32"), seed=0)
         kept = {parameter.untyped_storage()._cdata: parameter.untyped_storage() for parameter in parallel.parameters()}
         first = len(kept)
 

@@ -43,7 +43,7 @@ def _parallelize(layer: nn.Module) -> ParallelModel:
 
     WithLayer.layer = layer
     config = WithLayer("altered", layers=1, hidden=8, heads=2, vocabulary=8, sequence=4)
-    return parallelize(config, Comm(Grid()), precision=Precision.named("fp32"), seed=0)
+    return parallelize(config, Comm(Grid()), precision=Precision.parse("fp32"), seed=0)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_cache_keeps_the_last_blocks_which_the_backward_needs_first() -> Non
         comm = Comm(Grid(z=2))
         overlap = Overlap(cache=2)
         model = parallelize(
-            config, comm, precision=Precision.named("fp32"), seed=0, overlap=overlap, checkpoint_every=1
+            config, comm, precision=Precision.parse("fp32"), seed=0, overlap=overlap, checkpoint_every=1
         )
         kept: list[str] = []
         model.schedule.cache = lambda weights: kept.extend(w.placement.name for w in weights)  # type: ignore[method-assign]

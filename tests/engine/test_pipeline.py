@@ -87,7 +87,7 @@ def test_every_schedule_on_every_grid_trains_like_the_serial_model(
 def test_it_does_so_with_stages_outside_data(grid: Grid, schedule: str) -> None:
     case = replace(case_of("gpt", everything=True, tied=True, layers=4), sequences=24)
     outside = replace(grid, pipe=2, pipe_outermost=True)
-    everyone = run_ranks(outside, lambda comm: comm.everyone(torch.tensor([comm.rank])).flatten().tolist())
+    everyone = run_ranks(outside, lambda comm: comm.gather_rows(torch.tensor([comm.rank])).flatten().tolist())
     assert everyone == [list(range(outside.size))] * outside.size
     assert error(case, schedule, outside) < TOLERANCE
 

@@ -87,8 +87,8 @@ def test_the_rectangles_of_all_ranks_tile_the_serial_tensor(case: tuple[Placemen
         local = torch.full((placement.local_numel(grid),), -1)
         for rectangle in rectangles:
             times[rectangle.region] += 1
-            assert (rectangle.of(local) == -1).all(), "two rectangles share an element of a rank"
-            rectangle.of(local).copy_(serial[rectangle.region])
+            assert (rectangle.view(local) == -1).all(), "two rectangles share an element of a rank"
+            rectangle.view(local).copy_(serial[rectangle.region])
         assert (local >= 0).all(), "an element of a rank is of no rectangle"
         assert [r.start for r in rectangles] == sorted(r.start for r in rectangles)
     assert torch.equal(times, torch.full(placement.shape, float(placement.replicas(grid))))

@@ -33,7 +33,7 @@ def test_bf16_gradients_stay_within_a_few_roundings_of_fp64(model: Architecture,
 
 
 def _gradients(comm: Comm, case: Case, reduce: str) -> dict[str, torch.Tensor]:
-    model = parallelize(case.config, comm, precision=Precision.named("bf16", reduce), seed=SEED)
+    model = parallelize(case.config, comm, precision=Precision.parse("bf16", reduce), seed=SEED)
     step_parallel(case, model, 0)
     return full_gradients(model)
 

@@ -66,7 +66,7 @@ class Model:
         assert isinstance(comm, Watched)
         self.comm = comm.watch()
         self.weights = some_weights(comm, 3)
-        self.schedule = WeightSchedule(comm, self.weights, [], Precision.named("fp64"), overlap)
+        self.schedule = WeightSchedule(comm, self.weights, [], Precision.parse("fp64"), overlap)
 
     def use(self, *numbers: int) -> list[int]:
         """Gather these weights in turn; how many gathers were in flight after each."""

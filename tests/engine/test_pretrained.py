@@ -41,7 +41,7 @@ ONE = ("--batch-size", "4", "--data", "synthetic", "--iterations", "1", "--warmu
 def read(pretrained: Pretrained, comm: Comm) -> ParallelModel:
     with weights_of(pretrained) as loader:
         return parallelize(
-            pretrained.architecture, comm, precision=Precision.named("fp32"), seed=0, loader=loader, overlap=Overlap()
+            pretrained.architecture, comm, precision=Precision.parse("fp32"), seed=0, loader=loader, overlap=Overlap()
         )
 
 

@@ -25,7 +25,7 @@ from engine.parallel.serial_state import full_state_dict
 from engine.precision import Precision
 
 ROOT = Path(__file__).parents[2]
-FP64 = Precision.named("fp64")
+FP64 = Precision.parse("fp64")
 STEPS, MICRO_BATCHES, LIMIT, RATE = 3, 2, 0.05, 0.7
 
 

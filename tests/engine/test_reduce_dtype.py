@@ -62,7 +62,7 @@ def _summed_over(grid: Grid, given: str | None) -> float:
 
     def work(comm: Comm) -> Tensor:
         parameter = nn.Parameter(torch.zeros(64))
-        schedule = WeightSchedule(comm, [], [parameter], Precision.named("bf16", given), Overlap())
+        schedule = WeightSchedule(comm, [], [parameter], Precision.parse("bf16", given), Overlap())
         schedule.start_step()
         assert parameter.grad is not None
         parameter.grad += parts[comm.rank]
@@ -80,7 +80,7 @@ def test_over_64_data_ranks_a_steps_gradients_are_those_of_float64_unless_bf16_i
 
 
 def test_each_axis_goes_by_its_own_ranks_and_what_is_given_holds_everywhere() -> None:
-    precision = Precision.named("bf16")
+    precision = Precision.parse("bf16")
     assert [precision.reduce(ranks) for ranks in (1, 63, 64)] == [torch.bfloat16, torch.bfloat16, torch.float32]
     for z, data in ((8, 64), (64, 8)):
         assert Training(lookup("gpt-5b"), Batch(512), precision="bf16").reduce_dtypes(Grid(1, 1, z, data)) == {

@@ -16,7 +16,7 @@ from engine.precision import Precision
 
 EAGER = Overlap(ors=True, data=True, reduce_window=2, bucket_bytes=1)
 Z, DATA, BOTH = Grid(1, 1, 2, 1), Grid(1, 1, 1, 2), Grid(1, 1, 2, 2)
-FP64, MIXED = Precision.named("fp64"), Precision.named("bf16")
+FP64, MIXED = Precision.parse("fp64"), Precision.parse("bf16")
 
 
 class Model:

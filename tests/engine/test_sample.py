@@ -76,7 +76,7 @@ def test_every_grid_makes_the_images_of_the_serial_network(name: SamplerName, ch
     diffusion = task.diffusion
 
     def images(comm: Comm) -> tuple[Tensor, dict[str, Tensor]]:
-        model = parallelize(shape, comm, precision=Precision.named("fp64"), seed=3)
+        model = parallelize(shape, comm, precision=Precision.parse("fp64"), seed=3)
         found = sampler.images(model, diffusion, own_images(IMAGES, comm), 8, torch.float64)
         return together(found, comm)[:IMAGES], full_state_dict(model)
 

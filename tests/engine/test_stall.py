@@ -126,7 +126,7 @@ def test_what_takes_long_without_waiting_for_anybody_is_no_hang(device: str) -> 
     assert watch.look(0) is None
     if device == "cuda":
         assert watch.look(11) is not None
-        comm.outstanding.settle()
+        comm.outstanding.mark_synchronised()
     assert watch.look(20) is None
     assert watch.look(1e6) is None
 
@@ -148,7 +148,7 @@ def test_in_a_contest_the_engine_stands_still_only_at_a_turn_of_its_own_and_by_i
         comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
         if device == "cuda":
             os.read(ears, 1)
-            comm.outstanding.settle()
+            comm.outstanding.mark_synchronised()
 
     def fail(error: ContactError) -> None:
         told.append(error)
@@ -172,7 +172,7 @@ def test_a_step_a_barrier_and_a_row_of_everyones_show_that_all_before_is_over() 
     config = TrainConfig(model=ModelChoice(model="gpt-test"), grid=grid, batch=Batch(4), data="synthetic")
     comm = Comm(grid, backend=Channel(), recorder=recorder)
     trainer = trainer_of(config, comm)
-    for settle in (trainer.step, comm.barrier, lambda: comm.everyone(ONE)):
+    for settle in (trainer.step, comm.barrier, lambda: comm.gather_rows(ONE)):
         comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
         assert comm.outstanding.unconfirmed is not None
         settle()

@@ -8,14 +8,14 @@ import nccl_logs
 import pytest
 from real_ranks import run_processes
 
-from engine.comm.agreement import texts
+from engine.comm.agreement import gather_texts
 from engine.comm.funnel import Comm
-from engine.comm.transport import Heard, listen, parse
+from engine.comm.transport import NetworkLog, listen, parse
 from engine.grid import Grid
 from engine.result.schema.machine import Network
 from engine.training.gathered import NETWORK_BYTES, everyones, grouped
 
-SOCKET = Heard(network="Socket")
+SOCKET = NetworkLog(network="Socket")
 
 
 @pytest.mark.parametrize(
@@ -23,26 +23,26 @@ SOCKET = Heard(network="Socket")
     [
         (
             nccl_logs.PERLMUTTER_WITH_PLUGIN,
-            Heard("AWS Libfabric", None, "cxi", True, "aws-ofi-nccl 1.6.0", "NCCL 2.23.4+cuda12.4"),
+            NetworkLog("AWS Libfabric", None, "cxi", True, "aws-ofi-nccl 1.6.0", "NCCL 2.23.4+cuda12.4"),
         ),
-        (nccl_logs.PERLMUTTER_THROUGH_THE_HOST, Heard("AWS Libfabric", None, "cxi", False)),
-        (nccl_logs.PERLMUTTER_WITHOUT_PLUGIN, Heard(library="NCCL 2.25.1+cuda12.8", unread="the log names none")),
-        (nccl_logs.NCCL_2_28_WITHOUT_PLUGIN, Heard("Socket", "enp129s0f0", library="NCCL 2.28.9+cuda13.0")),
-        (nccl_logs.ALPS_PLUGIN_NOT_FOUND, Heard(unread="the log names none")),
-        (nccl_logs.ALPS_WITH_PLUGIN, Heard("AWS Libfabric")),
+        (nccl_logs.PERLMUTTER_THROUGH_THE_HOST, NetworkLog("AWS Libfabric", None, "cxi", False)),
+        (nccl_logs.PERLMUTTER_WITHOUT_PLUGIN, NetworkLog(library="NCCL 2.25.1+cuda12.8", unread="the log names none")),
+        (nccl_logs.NCCL_2_28_WITHOUT_PLUGIN, NetworkLog("Socket", "enp129s0f0", library="NCCL 2.28.9+cuda13.0")),
+        (nccl_logs.ALPS_PLUGIN_NOT_FOUND, NetworkLog(unread="the log names none")),
+        (nccl_logs.ALPS_WITH_PLUGIN, NetworkLog("AWS Libfabric")),
         (
             nccl_logs.EFA,
-            Heard("AWS Libfabric", None, "efa", plugin="aws-ofi-nccl 1.3.0aws", library="NCCL 2.10.3+cuda11.3"),
+            NetworkLog("AWS Libfabric", None, "efa", plugin="aws-ofi-nccl 1.3.0aws", library="NCCL 2.10.3+cuda11.3"),
         ),
-        (nccl_logs.ROCE, Heard("IB", library="NCCL 2.18.5+cuda12.0")),
-        (nccl_logs.TWO_INTERFACES, Heard("Socket", "ibs85f0,ib0")),
-        (nccl_logs.OLD_NCCL, Heard("Socket", "lo", library="NCCL 2.4.8+cuda10.1")),
-        (nccl_logs.RCCL, Heard("Socket", "eno2np1", library="RCCL 2.21.5-HEAD:9a0e6a1")),
-        (nccl_logs.RCCL_ON_SLINGSHOT_CHANNELS, Heard("Socket", gpu_direct=False)),
-        ("", Heard(unread="the log names none")),
+        (nccl_logs.ROCE, NetworkLog("IB", library="NCCL 2.18.5+cuda12.0")),
+        (nccl_logs.TWO_INTERFACES, NetworkLog("Socket", "ibs85f0,ib0")),
+        (nccl_logs.OLD_NCCL, NetworkLog("Socket", "lo", library="NCCL 2.4.8+cuda10.1")),
+        (nccl_logs.RCCL, NetworkLog("Socket", "eno2np1", library="RCCL 2.21.5-HEAD:9a0e6a1")),
+        (nccl_logs.RCCL_ON_SLINGSHOT_CHANNELS, NetworkLog("Socket", gpu_direct=False)),
+        ("", NetworkLog(unread="the log names none")),
     ],
 )
-def test_a_log_tells_the_network_and_what_else_it_names(log: str, heard: Heard) -> None:
+def test_a_log_tells_the_network_and_what_else_it_names(log: str, heard: NetworkLog) -> None:
     assert parse(log) == heard
     assert parse(log.replace("\n", "\r\n")) == heard
 
@@ -58,20 +58,20 @@ def test_what_is_heard_travels_as_a_text_that_a_row_holds() -> None:
     heard = parse(log)
     assert heard.network == "Socket"
     assert len(heard.to_text().encode()) < NETWORK_BYTES
-    assert Heard.from_text(heard.to_text()) == heard
+    assert NetworkLog.from_text(heard.to_text()) == heard
 
 
 @pytest.mark.parametrize("character", ["x", "é", '"', "\\", "\n", "\0", "\U0001f600"])
 def test_however_long_a_field_is_the_text_can_be_read(character: str) -> None:
     long = character * 500
-    heard = Heard.from_text(Heard(long, long, long, False, long, long, long).to_text()[:NETWORK_BYTES])
+    heard = NetworkLog.from_text(NetworkLog(long, long, long, False, long, long, long).to_text()[:NETWORK_BYTES])
     assert heard.unread is not None
     assert len(heard.unread) == len(heard.network or "") == 80
 
 
 @pytest.mark.parametrize("text", ["", '{"network": "Soc', "5", '{"what": 1}'])
 def test_a_text_that_is_none_of_a_ranks_leaves_the_network_unknown(text: str) -> None:
-    assert Heard.from_text(text) == Heard(unread="what the rank said of it can't be read")
+    assert NetworkLog.from_text(text) == NetworkLog(unread="what the rank said of it can't be read")
 
 
 def test_a_rank_is_gpu_direct_only_by_all_of_its_channels() -> None:
@@ -98,7 +98,7 @@ def test_nccls_log_is_turned_on_and_read_from_a_file_that_leaves_nothing(
     assert environ["NCCL_DEBUG"] == "INFO"
     assert environ["NCCL_DEBUG_SUBSYS"] == "INIT,NET"
     _write_as_nccl_does(environ["NCCL_DEBUG_FILE"], nccl_logs.TWO_INTERFACES)
-    assert heard() == Heard("Socket", "ibs85f0,ib0")
+    assert heard() == NetworkLog("Socket", "ibs85f0,ib0")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -131,14 +131,14 @@ def test_a_log_that_is_not_to_be_had_is_said(environ: dict[str, str], said: str)
 
 
 def test_gloo_takes_tcp_over_the_interface_that_is_named_unless_told_otherwise() -> None:
-    assert listen("gloo", {})() == Heard("tcp")
-    assert listen("gloo", {"GLOO_SOCKET_IFNAME": "eth0"})() == Heard("tcp", "eth0")
-    assert listen("gloo", {"GLOO_DEVICE_TRANSPORT": "TCP_TLS"})() == Heard("tcp_tls")
+    assert listen("gloo", {})() == NetworkLog("tcp")
+    assert listen("gloo", {"GLOO_SOCKET_IFNAME": "eth0"})() == NetworkLog("tcp", "eth0")
+    assert listen("gloo", {"GLOO_DEVICE_TRANSPORT": "TCP_TLS"})() == NetworkLog("tcp_tls")
 
 
 def test_ranks_that_say_the_same_stand_together_and_those_that_fell_back_apart() -> None:
     took = parse(nccl_logs.PERLMUTTER_WITH_PLUGIN)
-    told = grouped("nccl", [took, took, SOCKET, Heard("AWS Libfabric", provider="cxi")], ["a", "a", "b", "b"])
+    told = grouped("nccl", [took, took, SOCKET, NetworkLog("AWS Libfabric", provider="cxi")], ["a", "a", "b", "b"])
     assert told.library == "NCCL 2.23.4+cuda12.4"
     assert told.plugin == "aws-ofi-nccl 1.6.0"
     first, second = told.networks
@@ -149,7 +149,7 @@ def test_ranks_that_say_the_same_stand_together_and_those_that_fell_back_apart()
 def _fell_back_on_rank_2(comm: Comm) -> tuple:
     log = nccl_logs.TWO_INTERFACES if comm.rank == 2 else nccl_logs.PERLMUTTER_WITH_PLUGIN
     ranks = everyones(comm, lambda: parse(log))
-    return ranks.transport, texts(comm, f"rank {comm.rank} " + "é" * comm.rank)
+    return ranks.transport, gather_texts(comm, f"rank {comm.rank} " + "é" * comm.rank)
 
 
 def test_every_rank_is_asked_so_that_one_that_fell_back_is_seen() -> None:

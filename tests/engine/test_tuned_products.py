@@ -71,7 +71,7 @@ def timed(case: Case, of: list[Products]) -> Counter[Op]:
     """Of a micro-batch, as the tuner times PyTorch's own ways."""
     ops: Counter[Op] = Counter()
     for each in of:
-        operands = Operands(each, Precision.named(case.precision), CPU, movable=False)
+        operands = Operands(each, Precision.parse(case.precision), CPU, movable=False)
         for way in gemm_variants(torch.float64, CPU, movable=False):
             if way.own:
                 with Recording() as recording:

@@ -36,7 +36,7 @@ WAYS = [Kernels(stored, *modes) for stored in (False, True) for modes in itertoo
 OTHERS = ("rows", "columns", "mixed")
 MACHINE = {"device": "one", "torch": "2"}
 RATE = 84e9
-FP32 = Precision.named("fp32")
+FP32 = Precision.parse("fp32")
 NEW = Table(machine=MACHINE, flops_per_s=RATE)
 SHAPE = TunedShape(m=8, n=6, k=4, dtype="fp32", layers=1, layer="a", forwards=1, movable=True)
 
@@ -88,7 +88,7 @@ def test_onednn_makes_the_products_that_add_to_nothing_in_fp32_on_processors(sto
     ways = gemm_variants(torch.float32, CPU, movable=True)
     assert {way.role for way in ways if way.mode is Mode.ONEDNN} == {Role.FORWARD, Role.INPUT_GRADIENT}
     assert len(ways) == len(gemm_variants(torch.float64, CPU, movable=True)) + 4
-    assert Mode.ONEDNN not in matmul.modes_of(Role.FORWARD, torch.float32, torch.device("cuda"))
+    assert Mode.ONEDNN not in matmul.list_modes(Role.FORWARD, torch.float32, torch.device("cuda"))
     I_, dO, W = (torch.randn(size) for size in ((65, 48), (65, 31), (31, 48)))
     weight, bias = W.t().contiguous().t() if stored else W, torch.randn(31)
     for given in (None, bias):

@@ -80,7 +80,7 @@ class Outcome:
 
 
 def build_serial(case: Case) -> SerialModel:
-    dtype = Precision.named(case.precision).master
+    dtype = Precision.parse(case.precision).master
     model = initialise_serial(case.config, SEED, dtype=dtype)
     model.recomputed_together = case.checkpoint
     return model
@@ -124,7 +124,7 @@ def start(case: Case, comm: Comm) -> ParallelModel:
     return parallelize(
         case.config,
         comm,
-        precision=Precision.named(case.precision),
+        precision=Precision.parse(case.precision),
         seed=SEED,
         overlap=case.overlap,
         checkpoint_every=case.checkpoint,

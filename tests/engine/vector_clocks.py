@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from engine.comm.backend import Channel, launch
 from engine.comm.collective import OF_MESSAGES, Kind, Lane
-from engine.comm.contact import Line
+from engine.comm.contact import Route
 from engine.comm.nccl import CudaStreams, NcclChannel
 from engine.grid import Axis
 from engine.measure.pending import Pending
@@ -88,7 +88,7 @@ class NcclOnStreams:
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
         if lane in OF_MESSAGES:
             return Messages(members, self.streams)
-        return NcclChannel(_group(members), self.streams, Line(self.rank, f"on axis {axis}", members, "nccl"))
+        return NcclChannel(_group(members), self.streams, Route(self.rank, f"on axis {axis}", members, "nccl"))
 
 
 def _group(members: Sequence[int]) -> dist.ProcessGroup:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from traces import TraceFile, recorded
 
-from engine.comm.transport import Heard, parse
+from engine.comm.transport import NetworkLog, parse
 from engine.result import schema
 from engine.result.schema import ResultError
 from engine.result.schema.gpu_check import Finding, write_findings
@@ -42,21 +42,21 @@ def test_the_network_that_nccl_tells_is_told_with_its_version_and_plugin() -> No
         parse(""),
         parse("NCCL version 2.27.3+cuda12.9\n"),
         parse(LOG.replace("NCCL version", "nothing")),
-        Heard(unread="NCCL_DEBUG=WARN keeps it from being named: unset NCCL_DEBUG"),
+        NetworkLog(unread="NCCL_DEBUG=WARN keeps it from being named: unset NCCL_DEBUG"),
     ],
 )
-def test_a_network_that_cannot_be_read_fails(heard: Heard) -> None:
+def test_a_network_that_cannot_be_read_fails(heard: NetworkLog) -> None:
     found = network.judged("nccl", [heard])
     assert found.status == "fail"
     assert found.sentence.startswith(("The log ", "NCCL_DEBUG=WARN"))
-    assert network.judged("nccl", [parse(LOG), Heard()]).status == "fail", "one rank of two"
+    assert network.judged("nccl", [parse(LOG), NetworkLog()]).status == "fail", "one rank of two"
 
 
 def test_what_a_site_has_set_of_nccls_log_keeps_nothing_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
     set_then: dict[str, str] = {}
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     monkeypatch.setenv("NCCL_DEBUG_FILE", "/nowhere/%h")
-    monkeypatch.setattr(network, "listen", lambda backend, environ: set_then.update(environ) or Heard)
+    monkeypatch.setattr(network, "listen", lambda backend, environ: set_then.update(environ) or NetworkLog)
     monkeypatch.setattr(network, "init_process_group", _stop)
     with pytest.raises(InterruptedError):
         network._rank(0, 1, "store", "cpu")

@@ -9,6 +9,7 @@ import torch
 
 from engine.checkpoint import store
 from engine.layers import attention, compiled, norm_parts
+from engine.layers.attention import AttentionKernel
 from engine.layers.compiled import Compiled
 from engine.result.schema.gpu_check import Finding
 from engine.training.offload import Buckets
@@ -35,11 +36,11 @@ def test_a_compiled_function_that_is_a_hundredth_off_fails(monkeypatch: pytest.M
     assert failed(kernels(CPU)) == ["gradient from shares, compiled"]
 
 
-@pytest.mark.parametrize("taken", [attention.Backend.MATH, None])
-def test_attention_without_a_kernel_fails(monkeypatch: pytest.MonkeyPatch, taken: attention.Backend | None) -> None:
+@pytest.mark.parametrize("taken", [AttentionKernel.MATH, None])
+def test_attention_without_a_kernel_fails(monkeypatch: pytest.MonkeyPatch, taken: AttentionKernel | None) -> None:
     plain = attention.backend
 
-    def without(heads: int, kv_heads: int, head_size: int, *others: Any, **causal: bool) -> attention.Backend | None:
+    def without(heads: int, kv_heads: int, head_size: int, *others: Any, **causal: bool) -> AttentionKernel | None:
         return taken if head_size == 80 and kv_heads < heads else plain(heads, kv_heads, head_size, *others, **causal)
 
     monkeypatch.setattr(attention, "backend", without)
@@ -65,7 +66,7 @@ def test_where_a_gpu_has_no_compiler_that_fails_and_no_function_is_compared_with
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", switch)
     for module in (compiler, compiled):
         monkeypatch.setattr(module, "why_not", lambda device: why)
-    monkeypatch.setattr(attention, "backend", lambda *_, causal: attention.Backend.FLASH)
+    monkeypatch.setattr(attention, "backend", lambda *_, causal: AttentionKernel.FLASH)
     monkeypatch.setattr(kernels_part, "cases", lambda _: {"SwiGLU": cases(CPU)["SwiGLU"]})
     monkeypatch.setattr(kernels_part, "rate", told)
     monkeypatch.setattr(kernels_part, "sets", lambda *_: 1)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.comm.collective import IN_PLACE, Kind
-from engine.comm.contact import Line
+from engine.comm.contact import Route
 from engine.comm.groups import ProcessGroups
 from engine.comm.nccl import NcclChannel
 from engine.result.schema.gpu_check import Finding
@@ -103,7 +103,7 @@ def _found(monkeypatch: pytest.MonkeyPatch, fault: str) -> Finding:
     def channel(*given: object) -> Channel:
         played: Any = Streams(fault)
         assert dist.group.WORLD is not None
-        return Channel(dist.group.WORLD, played, Line(0, "on an axis", [], "nccl"))
+        return Channel(dist.group.WORLD, played, Route(0, "on an axis", [], "nccl"))
 
     monkeypatch.setattr(ProcessGroups, "channel", channel)
     monkeypatch.setattr(dist, "get_backend", lambda: "nccl")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.comm.agreement import texts
+from engine.comm.agreement import gather_texts
 from engine.comm.funnel import Comm
 from engine.data.tokenizer import TOKENIZER
 from engine.errors import RunError
@@ -72,7 +72,7 @@ def export(
     written where the network came without one that is known to be the same. The folder is there once it is whole.
     Raises RunError if it can't be written.
     """
-    token = texts(comm, secrets.token_hex(8))[0]  # of rank 0: another run may be writing beside this one
+    token = gather_texts(comm, secrets.token_hex(8))[0]  # of rank 0: another run may be writing beside this one
     placements, temporary = pretrained.architecture.placements(), folder.with_name(f".{folder.name}.{token}.part")
     try:
         if comm.rank == 0:
@@ -130,7 +130,7 @@ class _Files:
 
 def _write(pretrained: Pretrained, placement: Placement, local: Tensor, comm: Comm, files: _Files) -> None:
     for rectangle in placement.rectangles(comm.grid, comm.coords):
-        values = rectangle.of(local)
+        values = rectangle.view(local)
         for run in pretrained.stored.runs(placement.name, rectangle.region):
             rows = values[torch.from_numpy(run.rows).to(values.device)].cpu()
             for tensor in pretrained.copies(run.tensor):

@@ -128,7 +128,7 @@ def _check_alike(tensors: Iterable[Tensor], comm: Comm) -> None:
     for number, tensor in enumerate(tensors, start=1):
         bits = tensor.contiguous().view(WHOLE[tensor.dtype])
         total += number * bits.sum(dtype=torch.int64).cpu()
-    if len(comm.everyone(total).unique()) > 1:
+    if len(comm.gather_rows(total).unique()) > 1:
         raise UsageError(
             "The ranks built networks of different weights: seed them alike before (torch.manual_seed), or build them "
             "on the meta device for the engine's own initial values."

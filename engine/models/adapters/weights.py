@@ -21,7 +21,7 @@ def weight_loader(stored: Stored, fetch: Fetch) -> WeightLoader:
     def load(placement: Placement, grid: Grid, coords: Coords, dtype: torch.dtype) -> Tensor:
         local = torch.empty(placement.local_numel(grid), dtype=dtype)
         for rectangle in placement.rectangles(grid, coords):
-            target = rectangle.of(local)
+            target = rectangle.view(local)
             for run in stored.runs(placement.name, rectangle.region):
                 source = fetch(run.tensor, run.region)
                 target[torch.from_numpy(run.rows)] = (source.t() if run.transposed else source).to(local)

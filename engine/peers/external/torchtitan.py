@@ -74,7 +74,7 @@ class TorchTitan(TrainingStep):
             model = config.build()
         compiler = CompileConfig(**chosen("torchtitan", "CompileConfig", device.type))
         self._sum = CrossEntropyLoss.Config(global_vocab_size=case.model.outputs).build(compile_config=compiler)
-        precision = str(Precision.named(case.precision).compute).removeprefix("torch.")
+        precision = str(Precision.parse(case.precision).compute).removeprefix("torch.")
         options: dict[str, Any] = {
             "parallel_dims": self._dims,
             "parallelism": parallelism,

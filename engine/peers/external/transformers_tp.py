@@ -66,7 +66,7 @@ class TransformersTP(TransformersStep):
             model: Any = build(untied, device.type) if llama else opt(case, device.type)
         if is_pure(case):
             for parameter in model.parameters():
-                parameter.data = parameter.data.to(Precision.named(case.precision).compute)
+                parameter.data = parameter.data.to(Precision.parse(case.precision).compute)
         places = LLAMA.stored(case.model) if llama else opt_stored(case)
         config, _, mesh = type(model).prepare_distribute_model(
             DistributedConfig(
