@@ -24,7 +24,7 @@ from engine.comm.meeting import NotMet
 from engine.errors import OUT_OF_MEMORY, ContactError, EngineError, UsageError, is_out_of_memory, of_a_file, sentence
 from engine.files import locked
 from engine.result import provenance
-from engine.result.schema import Result, ResultError
+from engine.result.schema import Diagnosis, Result, ResultError
 from engine.result.schema.machine import Bindings
 from engine.result.schema.peers import PeersResult
 
@@ -41,8 +41,7 @@ FOLLOWS = ", which may follow from the loss of another one"
 """Said of a rank that can't know: without a roster none sees another one's end."""
 
 Status = Literal["ok", "failed"]
-Reported = Literal["nothing", "symptom", "cause"]
-WEIGHT: dict[Reported | None, int] = {None: 0, "nothing": 0, "symptom": 1, "cause": 2}
+WEIGHT: dict[Diagnosis | None, int] = {None: 0, "nothing": 0, "symptom": 1, "cause": 2}
 Kept = TypeVar("Kept", Result, PeersResult)
 
 
@@ -88,7 +87,7 @@ class Reporter(ABC, Generic[Kept]):
         self._over = self._listens = False
 
     @abstractmethod
-    def document(self, status: Status, reason: str | None, told: Reported | None) -> Kept:
+    def document(self, status: Status, reason: str | None, diagnosis: Diagnosis | None) -> Kept:
         """Make the file with what this rank knows so far."""
 
     def known(self, document: Kept) -> dict[str, Any]:
@@ -173,7 +172,7 @@ class Reporter(ABC, Generic[Kept]):
         if self.roster is not None:
             self.roster.close()
 
-    def _judge(self, error: Exception) -> tuple[str, Reported]:
+    def _judge(self, error: Exception) -> tuple[str, Diagnosis]:
         """Give the reason as one sentence, and how much it explains."""
         lines = str(error).strip().splitlines()
         words = next(
@@ -200,18 +199,18 @@ class Reporter(ABC, Generic[Kept]):
             "cause" if first else "symptom"
         )
 
-    def _reported_already(self, reported: Reported) -> bool:
+    def _reported_already(self, reported: Diagnosis) -> bool:
         """Say whether the file says so much that this adds nothing."""
         present = self._present()
-        return present is not None and (present.status == "ok" or WEIGHT[present.told] >= WEIGHT[reported])
+        return present is not None and (present.status == "ok" or WEIGHT[present.diagnosis] >= WEIGHT[reported])
 
-    def _write_reason(self, reason: str, reported: Reported) -> None:
+    def _write_reason(self, reason: str, reported: Diagnosis) -> None:
         if self._reported_already(reported):
             return
         document = self._present() or self.document("failed", reason, reported)
         origin = {"end": provenance.now(), "bindings": self.bindings or document.provenance.bindings}
         ended = document.provenance.model_copy(update=origin)
-        update = {"reason": reason, "told": reported, "provenance": ended, **self.known(document)}
+        update = {"reason": reason, "diagnosis": reported, "provenance": ended, **self.known(document)}
         self._write(document.model_copy(update=update), self.out)
 
     def _present(self) -> Kept | None:

@@ -13,9 +13,9 @@ from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device
 from engine.comm.meeting import all_ranks
 from engine.errors import UsageError
-from engine.reporter import Reported, Reporter, Status
+from engine.reporter import Reporter, Status
 from engine.result import provenance
-from engine.result.schema import Result, read, write
+from engine.result.schema import Diagnosis, Result, read, write
 from engine.timeouts import Timeouts
 from engine.training.gathered import Ranks, everyones, roster
 from engine.training.stall import watched
@@ -30,14 +30,16 @@ class BenchReporter(Reporter[Result]):
         super().__init__(launch, out, read, write)
         self._benchmark, self._device, self._labels = benchmark, device, labels
 
-    def document(self, status: Status, reason: str | None, told: Reported | None, ranks: Ranks | None = None) -> Result:
+    def document(
+        self, status: Status, reason: str | None, diagnosis: Diagnosis | None, ranks: Ranks | None = None
+    ) -> Result:
         """Make what every result of it holds. ranks: what they say of themselves, if they could."""
         config = {"device": self._device.type, **self._benchmark.config, "threads": torch.get_num_threads()}
         return Result(
             kind=self._benchmark.kind,
             status=status,
             reason=reason,
-            told=told,
+            told=diagnosis,
             labels=self._labels,
             config=config,
             ranks=self.launch.world_size,

@@ -13,8 +13,9 @@ from engine.peers import settings
 from engine.peers.comparison import Case, Comparison
 from engine.peers.memory import SideBytes, side_bytes
 from engine.peers.ranks import OWN, Job
-from engine.reporter import UNFINISHED, Reported, Reporter, Status
+from engine.reporter import UNFINISHED, Reporter, Status
 from engine.result import provenance
+from engine.result.schema import Diagnosis
 from engine.result.schema.machine import BindingFault, Bindings
 from engine.result.schema.peers import Asked, ContestResult, Peaks, PeersResult, Work, read, write
 
@@ -83,11 +84,11 @@ class ResultWriter(Reporter[PeersResult]):
     def when(self, error: Exception) -> str:
         return "" if isinstance(error, ContactError) else f"in the comparison with {self.comparison}"
 
-    def document(self, status: Status, reason: str | None, told: Reported | None) -> PeersResult:
+    def document(self, status: Status, reason: str | None, diagnosis: Diagnosis | None) -> PeersResult:
         return PeersResult(
             status=status,
             reason=reason,
-            told=told,
+            told=diagnosis,
             labels=self._labels,
             device=self._device,
             dtype=self._case.precision,

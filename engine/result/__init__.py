@@ -4,6 +4,6 @@ from typing import Literal
 
 SamplerName = Literal["ddim", "ddpm"]
 UNTUNED = "untuned"
-"""This peer is the engine itself, without its tuner."""
+"""Peer that is the engine itself, without its tuner."""
 ANOTHER_COMMIT = "another-commit"
-"""This peer is the engine of another commit."""
+"""Peer that is the engine of another commit."""

@@ -1,4 +1,8 @@
-"""Intervals of confidence 0.95 of what was repeated, and gates that judge them. No torch, no pydantic."""
+"""Intervals of confidence 0.95 of what was repeated, and gates that judge them. No torch, no pydantic.
+
+What is repeated decides what an interval speaks of: jobs, of other jobs on that machine; rounds of one job, of that job
+alone.
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,10 +12,11 @@ from typing import Literal, NamedTuple
 
 CONFIDENCE = 0.95
 
+Outcome = Literal["pass", "fail", "undecided"]
+"""Outcome of every check in the tree. Undecided never counts as passed: it takes longer or repeated measurements."""
+
 
 class Interval(NamedTuple):
-    """Interval from low to high."""
-
     low: float
     high: float
 
@@ -21,68 +26,67 @@ NOTHING_KNOWN = Interval(0.0, math.inf)
 
 
 def over_jobs(ratios: Sequence[float], looks: int = 1, usual: float | None = None) -> Interval:
-    """Give the interval of ratios, one a job, by Student's t of their logarithms; of one job nothing is known.
+    """Return the interval of ratios, one a job, by Student's t of their logarithms; of one job nothing is known.
 
-    looks: how often an interval may be asked for, each time of more jobs, until it decides. The chance to be wrong is
-    shared among them (Bonferroni), so that all of them together have CONFIDENCE. usual: the standard deviation of those
-    logarithms, where it is taken to be known until three jobs show their own; two that differ by more than it
-    explains show their own, too. Raises ValueError for a ratio that isn't positive.
+    looks: number of times that an interval may be asked for, each time of more jobs, until it decides; they share the
+    chance to be wrong (Bonferroni). usual: known standard deviation of those logarithms, used until three jobs show
+    their own, or two that differ by more than it explains. Raises ValueError for a ratio that isn't positive.
     """
     logs = [math.log(ratio) for ratio in ratios]
-    by_usual = NormalDist().inv_cdf((1 + _confidence(looks)) / 2) * (usual or 0.0)
+    confidence = _confidence(looks)
+    by_usual = NormalDist().inv_cdf((1 + confidence) / 2) * (usual or 0.0)
     if usual is not None and 0 < len(logs) < 3 and max(logs) - min(logs) <= math.sqrt(2) * by_usual:
         reach = by_usual
     elif len(logs) < 2:
         return NOTHING_KNOWN
     else:
-        reach = student(len(logs) - 1, _confidence(looks)) * stdev(logs)
+        reach = student(len(logs) - 1, confidence) * stdev(logs)
     reach /= math.sqrt(len(logs))
     return Interval(math.exp(mean(logs) - reach), math.exp(mean(logs) + reach))
 
 
 def over_rounds(ratios: Sequence[float], looks: int = 1) -> Interval:
-    """Give the interval of the median of ratios, one a round, by their order: as many are left out at both ends as
-    chance allows.
+    """Return the interval of the median of ratios, one a round, by their order, whatever their distribution.
 
-    It asks nothing of how they are distributed. Of fewer than six rounds nothing is known: the whole range of five
-    holds the median with confidence 1 - 2 * 0.5**5 = 0.94. looks: as of over_jobs.
+    Of fewer than six rounds nothing is known: the range of five holds the median with confidence
+    1 - 2 * 0.5**5 = 0.94. looks: as of over_jobs.
     """
-    ordered, left_out, tail, most = sorted(ratios), 0, 0.5 ** len(ratios), 1 - _confidence(looks)
-    if 2 * tail > most:
-        return NOTHING_KNOWN
-    while True:
-        tail += math.comb(len(ordered), left_out + 1) * 0.5 ** len(ordered)
+    ordered = sorted(ratios)
+    most = 1 - _confidence(looks)
+    tail = 0.0
+    kept = NOTHING_KNOWN
+    for left_out in range(len(ordered) + 1):
+        tail += math.comb(len(ordered), left_out) * 0.5 ** len(ordered)
         if 2 * tail > most:
-            return Interval(ordered[left_out], ordered[-1 - left_out])
-        left_out += 1
+            break
+        kept = Interval(ordered[left_out], ordered[-1 - left_out])
+    return kept
 
 
 def _confidence(looks: int) -> float:
-    """Give the confidence of one of so many looks."""
     return 1 - (1 - CONFIDENCE) / looks
 
 
 @cache
-def student(freedom: int, confidence: float) -> float:
-    """Give how far from 0 Student's t is at most, with that confidence. ci/gpu's machine needn't have scipy."""
-    low, high = 0.0, math.pi / 2  # of the angle whose tangent is t by the root of freedom
+def student(degrees_of_freedom: int, confidence: float) -> float:
+    """Return the t that |t| of Student's distribution exceeds with chance 1 - confidence, without SciPy, which the
+    machines of ci/gpu needn't have.
+    """
+    low, high = 0.0, math.pi / 2  # of the angle whose tangent is t / sqrt(degrees of freedom)
     while high - low > 1e-14:
         angle = (low + high) / 2
-        low, high = (angle, high) if _chance(freedom, angle) < confidence else (low, angle)
-    return math.sqrt(freedom) * math.tan(low)
+        low, high = (angle, high) if _chance(degrees_of_freedom, angle) < confidence else (low, angle)
+    return math.sqrt(degrees_of_freedom) * math.tan(low)
 
 
-def _chance(freedom: int, angle: float) -> float:
-    """Give the chance that |t| is smaller (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
-    sine, cosine, odd = math.sin(angle), math.cos(angle), freedom % 2
+def _chance(degrees_of_freedom: int, angle: float) -> float:
+    """Return the chance that |t| is smaller (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    sine, cosine, odd = math.sin(angle), math.cos(angle), degrees_of_freedom % 2
     total, term = 0.0, cosine if odd else 1.0
-    for power in range(odd, freedom - 1, 2):
+    for power in range(odd, degrees_of_freedom - 1, 2):
         total += term
         term *= cosine**2 * (power + 1) / (power + 2)
     return 2 / math.pi * (angle + sine * total) if odd else sine * total
-
-
-Outcome = Literal["pass", "fail", "undecided"]
 
 
 def at_most(interval: Interval, limit: float) -> Outcome:

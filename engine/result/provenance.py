@@ -1,4 +1,4 @@
-"""A number comes from the code, the software, the machine and the environment of a run.
+"""Origin of a number: code, software, machine and environment of a run.
 
 One rank collects; hosts and devices of the others are handed in. Environment variables are taken by an
 allow-list, and never one whose name speaks of a secret.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKED = "packed.json"
-"""A copy by ci/pack has this file with what git_state said of the checkout."""
+"""File of a copy by ci/pack with the git_state of the checkout."""
 GIT_TIMEOUT_S = 60
 PACKAGES = ("par4d", "torch", "numpy")
 VARIABLES = re.compile(
@@ -40,7 +40,7 @@ SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
 def now() -> str:
-    """Give the time in UTC, in ISO 8601 with seconds."""
+    """Return the time in UTC, in ISO 8601 with seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -56,11 +56,14 @@ def collect(
 ) -> Provenance:
     """Collect what can be known on this rank at the end of a run, which is now.
 
-    start: as `now` gave it. hosts, devices: of all ranks, in any number; each is kept once, in the order of
-    first appearance, and without any this machine's name stands alone. clocks: hosts of any ranks, and
-    the clock of each in Hz.
+    start: as `now` gave it. hosts, devices: of all ranks; each is kept once, in the order of first appearance, and
+    without any host this machine's name stands alone. clocks: hosts of any ranks, and the clock of each in Hz, of which
+    the least of a host counts.
     """
     commit, dirty = git_state(CHECKOUT)
+    clocks_hz: dict[str, float] = {}
+    for host, rate in clocks:
+        clocks_hz[host] = min(rate, clocks_hz.get(host, rate))
     return Provenance(
         git_commit=commit,
         git_dirty=dirty,
@@ -69,7 +72,7 @@ def collect(
         devices=tuple(dict.fromkeys(devices)),
         environment=relevant(environ),
         modules=tuple(filter(None, readable(environ.get(MODULES, "")).split(":"))),
-        clocks_hz=least(clocks),
+        clocks_hz=clocks_hz,
         launcher=launcher,
         bindings=bindings,
         start=start,
@@ -78,9 +81,7 @@ def collect(
 
 
 def git_state(checkout: Path) -> tuple[str | None, bool | None]:
-    """Give the commit of `checkout`, or of what it was copied from, and whether tracked files differ from it; (None,
-    None) without git.
-    """
+    """Return the commit of a checkout or its copy, and whether tracked files differ from it; None without git."""
     with suppress(OSError):
         commit, dirty = json.loads((checkout / PACKED).read_text())
         return commit, dirty
@@ -99,7 +100,7 @@ def git_state(checkout: Path) -> tuple[str | None, bool | None]:
 
 
 def versions() -> dict[str, str]:
-    """Give the versions of what the numbers depend on. torch itself is asked only if it is loaded already."""
+    """Return the versions of what numbers depend on. torch is asked only if it is loaded already."""
     found = {"python": platform.python_version(), "kernel": platform.release()}
     for package in PACKAGES:
         try:
@@ -117,19 +118,16 @@ def versions() -> dict[str, str]:
 
 
 def _driver() -> str | None:
-    """Give the version of the loaded NVIDIA or AMD kernel driver."""
+    """Return the version of the loaded NVIDIA or AMD kernel driver."""
     for file in ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version"):
-        try:
-            text = Path(file).read_text()
-        except OSError:
-            continue
-        if match := re.search(r"\d+\.\d+[.\d]*", text):
-            return match[0]
+        with suppress(OSError):
+            if match := re.search(r"\d+\.\d+[.\d]*", Path(file).read_text()):
+                return match[0]
     return None
 
 
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
-    """Give the variables that can change a measurement, by name in order; never a secret."""
+    """Return the variables that can change a measurement, by name in order; never a secret."""
     names = [name for name in sorted(environ) if VARIABLES.fullmatch(name) and not SECRET.search(name)]
     return {name: readable(environ[name]) for name in names}
 
@@ -139,16 +137,8 @@ def readable(text: str) -> str:
     return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def least(clocks: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Give the least of the ranks of each host, in the order of first appearance."""
-    found: dict[str, float] = {}
-    for host, rate in clocks:
-        found[host] = min(rate, found.get(host, rate))
-    return found
-
-
 def device_name(device: "torch.device") -> str:
-    """Give what the device calls itself: the GPU's name, or the processor's."""
+    """Return what the GPU calls itself, or the processor."""
     if device.type == "cuda":
         import torch
 
@@ -157,20 +147,18 @@ def device_name(device: "torch.device") -> str:
 
 
 def processor_name() -> str:
-    """Give what this machine's processor calls itself."""
-    return _processor_says("model name") or platform.processor() or platform.machine()
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 def processor() -> str:
     """Describe this machine's processor by all that tells it from others: many call themselves alike."""
     keys = ("cpu family", "model", "stepping", "cache size")
-    facts = [f"{key} {said}" for key in keys if (said := _processor_says(key))]
+    facts = [f"{key} {value}" for key in keys if (value := _cpuinfo(key))]
     return ", ".join([processor_name(), *facts, f"{os.cpu_count() or 1} cores"])
 
 
-def _processor_says(key: str) -> str | None:
-    try:
-        match = re.search(rf"^{key}\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return match[1] if match else None
+def _cpuinfo(key: str) -> str | None:
+    with suppress(OSError):
+        if match := re.search(rf"^{key}\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+            return match[1]
+    return None

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.comm.launch import Launch
-from engine.reporter import Reported, Reporter, Status
+from engine.reporter import Reporter, Status
 from engine.result import provenance
-from engine.result.schema import Iteration, Result, read, write
+from engine.result.schema import Diagnosis, Iteration, Result, read, write
 from engine.training.checks import CheckedRun
 from engine.training.model_record import recorded
 
@@ -30,7 +30,7 @@ class RunReporter(Reporter[Result]):
         """Options that only torch settles, once known."""
 
     def document(
-        self, status: Status, reason: str | None, told: Reported | None, ranks: "Ranks | None" = None
+        self, status: Status, reason: str | None, diagnosis: Diagnosis | None, ranks: "Ranks | None" = None
     ) -> Result:
         """Make what every result of this run holds. ranks: without them host and device are this rank's."""
         run, config = self._run, self._run.config
@@ -38,7 +38,7 @@ class RunReporter(Reporter[Result]):
             kind=run.kind,
             status=status,
             reason=reason,
-            told=told,
+            told=diagnosis,
             labels=dict(config.labels),
             config=run.as_options() | self.resolved,
             ranks=self.launch.world_size,

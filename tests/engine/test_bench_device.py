@@ -226,7 +226,7 @@ def test_a_benchmark_that_is_killed_has_left_a_failed_result(tmp_path: Path, mon
     with pytest.raises(KeyboardInterrupt):
         launching(tmp_path / "result.json", 20)
     left = schema.read(tmp_path / "result.json")
-    assert (left.kind, left.status, left.told) == ("latency", "failed", "nothing")
+    assert (left.kind, left.status, left.diagnosis) == ("latency", "failed", "nothing")
     assert left.reason == UNFINISHED
 
 

@@ -74,7 +74,7 @@ def begun(run: CheckedRun) -> RunReporter:
 def told(run: CheckedRun) -> tuple[str | None, str | None]:
     result: Result = read(run.config.out)
     assert result.status == "failed"
-    return result.told, result.reason
+    return result.diagnosis, result.reason
 
 
 def lost_contact(rank: int, other: int) -> LostContact:

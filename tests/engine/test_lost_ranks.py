@@ -58,7 +58,7 @@ def test_a_rank_killed_in_mid_run_ends_all_others_and_the_reason_names_it(tmp_pa
     result = _fault(
         tmp_path / "r.json", victim, signal.SIGKILL, anew=victim == 3
     )  # once a zombie, once nothing is left
-    assert result.told == "cause"
+    assert result.diagnosis == "cause"
     assert re.match(
         rf"Rank {victim} \(process \d+ on \S+\) is gone, killed or crashed, so rank [0-3] lost contact with "
         rf"rank {victim} on axis [xz] in iteration \d+ \(gloo: ",
@@ -70,7 +70,7 @@ def test_a_rank_killed_in_mid_run_ends_all_others_and_the_reason_names_it(tmp_pa
 def test_a_stage_that_is_killed_or_stopped_ends_the_others_and_is_named(tmp_path: Path, number: signal.Signals) -> None:
     words = ["--schedule", "message-driven-zb", "--micro-batch", "1", "--timeout", LIMITS[number]]
     result = _fault(tmp_path / "r.json", 2, number, *words, grid="1x1x1x1p4", model=DEEP)
-    assert result.told == "cause"
+    assert result.diagnosis == "cause"
     assert re.match(
         r"Rank 2 \(process \d+ on \S+\) is (gone, killed or crashed|stopped, .*), so rank [013] lost contact with "
         r"(rank [0-3]|one of ranks .*) (on axis pipe|in the pipeline) ",
@@ -80,7 +80,7 @@ def test_a_stage_that_is_killed_or_stopped_ends_the_others_and_is_named(tmp_path
 
 def test_a_rank_that_is_stopped_is_named_once_the_others_have_waited_for_it(tmp_path: Path) -> None:
     result = _fault(tmp_path / "r.json", 2, signal.SIGSTOP, "--timeout", LIMITS[signal.SIGSTOP])
-    assert result.told == "cause"
+    assert result.diagnosis == "cause"
     assert re.match(
         r"Rank 2 \(process \d+ on \S+\) is stopped, .*, so rank [013] lost contact with rank [0-3] on axis [xz] in ",
         result.reason or "",

@@ -241,7 +241,7 @@ def _left_by_a_hang(out: Path, before: Callable[[], None], *words: str) -> Resul
 def test_a_hang_that_no_back_end_ends_leaves_a_failed_result_before_the_time_out(tmp_path: Path) -> None:
     words = ["train", *SMALL, "--grid", "1x1x2x1", "--iterations", "5"]
     result = _left_by_a_hang(tmp_path / "r.json", _stand_still, *words)
-    assert (result.status, result.told, len(result.iterations)) == ("failed", "symptom", STANDS)
+    assert (result.status, result.diagnosis, len(result.iterations)) == ("failed", "symptom", STANDS)
     assert re.fullmatch(
         r"Rank 0 made no step for \d+(\.\d+)? s, waiting for rank 1 on axis z in iteration 2 \(\w+ on lane z.*\)\.",
         result.reason or "",
@@ -264,7 +264,7 @@ def _send_nothing() -> None:
 def test_so_does_a_hang_in_a_measurement(tmp_path: Path) -> None:
     words = ["bench", "collectives", "--bytes", "65536", "--device", "cpu"]
     result = _left_by_a_hang(tmp_path / "r.json", _send_nothing, *words)
-    assert (result.kind, result.status, result.told, result.ranks) == ("collectives", "failed", "symptom", 2)
+    assert (result.kind, result.status, result.diagnosis, result.ranks) == ("collectives", "failed", "symptom", 2)
     assert re.fullmatch(
         r"Rank 0 made no step for \d+(\.\d+)? s, waiting for rank 1 on axis data \(all_gather on lane data\)\.",
         result.reason or "",

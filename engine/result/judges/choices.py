@@ -1,7 +1,7 @@
-"""Judge whether the tuner's choices are as fast as PyTorch's own ways, and as the fastest there were. No torch.
+"""Judgement of the tuner's choices against PyTorch's own ways, and against the fastest ways. No torch.
 
-A second timing judges, which the choice knew nothing of. All ways take turns in each of its rounds, so the ratio of two
-is taken round by round, and what disturbs a whole round cancels.
+A second timing judges, independent of the one that the choice was made by. All ways take turns in each of its rounds,
+so that a ratio round by round cancels what disturbs a whole round.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,11 +13,9 @@ from engine.result.gate import Interval, Outcome, at_most, over_rounds
 from engine.result.schema.tuning import ModeTime, TunedShape
 
 SLOWEST = 1.03
-"""A choice may take so many times as long as other ways: no two timings are equal."""
+"""Limit of a choice's ratio to other ways: no two timings are equal."""
 LOOKS = 3
-"""A second timing is looked at so often: of so many rounds, twice and four times as many (tuning/tune.py)."""
-_BY_DEFINITION = 1.0
-"""Ratio of ways to themselves, which noise doesn't change."""
+"""Looks at a second timing: after its rounds, twice and four times as many (tuning/tune.py)."""
 
 
 class ChoiceRatio(NamedTuple):
@@ -28,7 +26,6 @@ class ChoiceRatio(NamedTuple):
 
     @property
     def outcome(self) -> Outcome:
-        """Say whether the choice is fast enough."""
         return at_most(self.interval, SLOWEST)
 
 
@@ -36,8 +33,8 @@ def by_own(*timed: TunedShape, looks: int = LOOKS) -> ChoiceRatio:
     """Compare all products of a layer as chosen with PyTorch's own ways, which copy nothing and store weights row by
     row.
 
-    timed: the layer's shape, as often as it was tuned. Of several times the rounds count together, and tell of these
-    times alone. looks: how often they may be looked at in all.
+    timed: the layer's shape, once for each time that it was tuned; their rounds count together. looks: number of looks
+    at them in all.
     """
     return _ratio(timed, lambda way: way.own and not way.column_major, looks)
 
@@ -47,19 +44,20 @@ def by_fastest(*timed: TunedShape, looks: int = LOOKS) -> ChoiceRatio:
     return _ratio(timed, lambda way: way.fastest, looks)
 
 
-def share_that_holds(found: Sequence[ChoiceRatio]) -> Interval:
-    """Say of contests with the fastest, one or more: how many choices are as fast for certain, and how many may be."""
-    failed = sum(contest.outcome == "fail" for contest in found)
-    return Interval(metrics.choices_that_hold([contest.interval for contest in found]), 1 - failed / len(found))
+def share_that_holds(contests: Sequence[ChoiceRatio]) -> Interval:
+    """Return the share of choices that are as fast as the fastest for certain, and the share that may be."""
+    failed = sum(contest.outcome == "fail" for contest in contests)
+    held = metrics.choices_that_hold([contest.interval for contest in contests])
+    return Interval(held, 1 - failed / len(contests))
 
 
 def _ratio(timed: Sequence[TunedShape], others: Callable[[ModeTime], bool], looks: int) -> ChoiceRatio:
-    """Make the ratio. Of too few rounds, or where some ways have no times, or no rounds, nothing is known."""
+    """Return the ratio. Nothing is known of too few rounds, or where some ways have no times, or no rounds."""
     sides = [
         ([way for way in shape.times if way.chosen], [way for way in shape.times if others(way)]) for shape in timed
     ]
     if all(chosen and chosen == against for chosen, against in sides):
-        return ChoiceRatio(_BY_DEFINITION, Interval(_BY_DEFINITION, _BY_DEFINITION))
+        return ChoiceRatio(1.0, Interval(1.0, 1.0))  # of ways to themselves
     ratios = [
         mine / theirs
         for shape, (chosen, against) in zip(timed, sides, strict=True)
@@ -69,9 +67,8 @@ def _ratio(timed: Sequence[TunedShape], others: Callable[[ModeTime], bool], look
 
 
 def _by_round(shape: TunedShape, ways: Sequence[ModeTime]) -> list[float]:
-    """Sum the seconds of a layer's three products; give nothing if one is missing."""
+    """Sum the seconds of a layer's three products; return nothing if one is missing."""
     if sorted(way.role for way in ways) != ["forward", "input_gradient", "weight_gradient"]:
         return []
-    counted = {"forward": shape.forwards}
-    parts = [[counted.get(way.role, 1) * s for s in way.by_round_s] for way in ways]
+    parts = [[(shape.forwards if way.role == "forward" else 1) * s for s in way.by_round_s] for way in ways]
     return [sum(part) for part in zip(*parts, strict=True)]

@@ -1,4 +1,4 @@
-"""Judge contests of the engine with peers."""
+"""Judgement of contests of the engine with peers."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -20,19 +20,16 @@ Two leave a wide interval, as Student's t of one degree of freedom is 12.7; of t
 
 
 def rounds(jobs: Sequence[PeerContest]) -> list[list[tuple[float, float]]]:
-    """Give the seconds of a step of ours and of the peer's, each the median of its steps in the round; a row of
-    rounds a job.
-    """
+    """Return each job's rounds: the median seconds of a step of ours and of the peer's."""
     return [pairs(job.ours, job.peer) for job in jobs]
 
 
 def round_ratios(jobs: Sequence[PeerContest]) -> list[float]:
     """Return the ratio of each round, job by job."""
-    return [metrics.paired_ratio([pair]) for timed in rounds(jobs) for pair in timed]
+    return [metrics.paired_ratio([pair]) for pair in chain.from_iterable(rounds(jobs))]
 
 
 def paired(jobs: Sequence[PeerContest]) -> Ratio:
-    """Give the paired ratio of the jobs."""
     return Ratio.of(metrics.paired(rounds(jobs)))
 
 
@@ -44,19 +41,16 @@ def verdict(interval: Interval, jobs: int) -> gate.Outcome:
     shorter, longer = gate.at_most(interval, 1.0), gate.at_least(interval, 1.0)
     if jobs < FEWEST_JOBS or shorter == longer:
         return "undecided"
-    return "pass" if shorter == "pass" else "fail" if longer == "pass" else "undecided"
+    return "pass" if shorter == "pass" else "fail"
 
 
 def standing(interval: Interval, jobs: int, target: float) -> gate.Outcome:
-    """Judge whether the interval of the paired ratio is at or below the target.
-
-    Of fewer than FEWEST_JOBS jobs it is undecided.
-    """
+    """Judge whether the paired ratio is at or below the target; undecided of fewer than FEWEST_JOBS jobs."""
     return gate.at_most(interval, target) if jobs >= FEWEST_JOBS else "undecided"
 
 
 class Speed(NamedTuple):
-    """Rates of the job; mfu, hfu: of the advertised peak, of_empirical: of the empirical; None without."""
+    """Rates of a job; shares are None without the peak."""
 
     tokens_per_s: float
     model_flops_per_s: float
@@ -66,32 +60,35 @@ class Speed(NamedTuple):
 
 
 def speed(work: Work, peaks: Peaks, ranks: int, step_s: float) -> Speed:
-    """Give the rates that follow from a side's step time."""
+    """Return the rates that follow from a side's step time."""
     model, hardware = metrics.rate(work.model_flops, step_s), metrics.rate(work.hardware_flops, step_s)
-    advertised, empirical = peaks.advertised, peaks.empirical
+
+    def share(flops_per_s: float, peak: float | None) -> float | None:
+        return metrics.utilisation(flops_per_s, ranks, peak) if peak else None
+
     return Speed(
         tokens_per_s=metrics.rate(work.tokens, step_s),
         model_flops_per_s=model,
-        mfu=metrics.utilisation(model, ranks, advertised) if advertised else None,
-        hfu=metrics.utilisation(hardware, ranks, advertised) if advertised else None,
-        of_empirical=metrics.utilisation(hardware, ranks, empirical) if empirical else None,
+        mfu=share(model, peaks.advertised),
+        hfu=share(hardware, peaks.advertised),
+        of_empirical=share(hardware, peaks.empirical),
     )
 
 
 def peak_bytes(jobs: Sequence[PeerContest]) -> tuple[int | None, int | None]:
-    """Give the bytes that ours and the peer's side took, the most of any job; None where it wasn't measured."""
+    """Return the peak memory of ours and the peer's side, the most of any job; None where it wasn't measured."""
     sides = ([job.ours.peak_bytes for job in jobs], [job.peer.peak_bytes for job in jobs])
-    ours, peer = (max((taken for taken in side if taken is not None), default=None) for side in sides)
+    ours, peer = (max((peak for peak in side if peak is not None), default=None) for side in sides)
     return ours, peer
 
 
 def difference(job: PeerContest) -> tuple[float, float]:
-    """Give the largest relative difference of losses, and of gradient norms, in a step before those that were timed."""
+    """Return the largest relative difference of losses, and of gradient norms, in a step of the warm-up."""
     losses, _ = metrics.curve_difference(job.ours.losses, job.peer.losses)
     norms, _ = metrics.curve_difference(job.ours.gradient_norms, job.peer.gradient_norms)
     return losses, norms
 
 
 def steps(side: PeerSide, *, processor: bool = False) -> tuple[float, ...]:
-    """Give the seconds of every timed step of a job, elapsed or of the processor."""
+    """Return the seconds of every timed step of a job, elapsed or of the processor."""
     return tuple(chain.from_iterable(side.cpu_s if processor else side.rounds_s))

@@ -1,4 +1,4 @@
-"""A derived figure is defined beside the function that computes it."""
+"""Definition of a derived figure, beside the function that computes it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +9,12 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """It is a figure as the methods page has it. formula: in the names of the function's parameters."""
+    """Figure of the methods page."""
 
     name: str
     title: str
     formula: str
+    """Formula in the names of the function's parameters."""
     text: str
 
 

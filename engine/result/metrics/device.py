@@ -7,7 +7,7 @@ from engine.result.metrics.definition import figure
 
 @figure("Empirical peak", "2 * size**3 * multiplications / time_s")
 def gemm_rate(size: int, multiplications: float, time_s: float) -> float:
-    """It is the best over sizes of square matrix products, in flop/s of one device.
+    """Best rate over sizes of square matrix products, in flop/s of one device.
 
     A system's file gives it with its source. Where the file has none for the number format, the job measures it
     before it trains: every rank multiplies at once, with as many threads as it trains with, for half a second a size,
@@ -19,7 +19,7 @@ def gemm_rate(size: int, multiplications: float, time_s: float) -> float:
 
 @figure("Rate of a mode", "flops_per_s / nn_flops_per_s")
 def mode_rate(flops_per_s: float, nn_flops_per_s: float) -> float:
-    """It divides what matrix products reach whose factors lie in a mode's way by what they reach with both row by row.
+    """Rate of matrix products whose factors lie in a mode's way, over that with both row by row.
 
     One size is timed in all modes, in turns, three times each, and the middle rate of a mode counts. The size is the
     largest that was measured for which the time budget has room.
@@ -29,7 +29,7 @@ def mode_rate(flops_per_s: float, nn_flops_per_s: float) -> float:
 
 @figure("Memory bandwidth", "arrays * array_bytes * calls / time_s")
 def memory_bandwidth(arrays: int, array_bytes: float, calls: float, time_s: float) -> float:
-    """It is bytes per second of one device in a kernel of STREAM, as STREAM counts them: each array that the kernel
+    """Bytes per second of one device in a kernel of STREAM, as STREAM counts them: each array that the kernel
     reads or writes once, two for copy and scale, three for add and triad.
 
     What a cache fetches only to overwrite it isn't counted. The numbers have 64 bits; each array takes at least four
@@ -41,22 +41,21 @@ def memory_bandwidth(arrays: int, array_bytes: float, calls: float, time_s: floa
 
 @figure("Share of the advertised memory bandwidth", "bytes_per_s / advertised_bytes_per_s")
 def of_advertised_bandwidth(bytes_per_s: float, advertised_bytes_per_s: float) -> float:
-    """It divides a measured bandwidth by the vendor's figure in the system's file."""
+    """Measured bandwidth over the vendor's figure in the system's file."""
     return bytes_per_s / advertised_bytes_per_s
 
 
 @figure("Memory by the plan", "taken_bytes / planned_bytes")
 def of_planned_memory(taken_bytes: float, planned_bytes: float) -> float:
-    """It divides the most that the device's allocator held of a training by what `check` and --grid auto count for it:
-    weights, gradients, moments, activations and logits at the fullest moment of a step, without what a kernel needs for
-    itself.
+    """Most that the device's allocator held of a training, over what `check` and --grid auto count for it: weights,
+    gradients, moments, activations and logits at the fullest moment of a step, without what a kernel needs for itself.
     """
     return taken_bytes / planned_bytes
 
 
 @figure("Time of a tiny operator", "time_s / operators")
 def per_operator(time_s: float, operators: int) -> float:
-    """It is the seconds to add to one number, over as many such calls in a row as a sample has.
+    """Seconds to add to one number, over all such calls in a row of a sample.
 
     Dispatch is the host's time until a call returns: on an accelerator nothing waits for its end, on processors the
     addition itself is in it. Completion: on an accelerator, from the call until the host knows of its end. Graph: the
@@ -67,7 +66,7 @@ def per_operator(time_s: float, operators: int) -> float:
 
 @figure("Bandwidth of a ring", "moved_bytes / time_s")
 def ring_bandwidth(moved_bytes: float, time_s: float) -> float:
-    """It is the bytes per second that each rank of a ring sends to the next, in one direction (axonn-sc24 V-B).
+    """Bytes per second that each rank of a ring sends to the next, in one direction (axonn-sc24 V-B).
 
     moved_bytes is what a rank of a ring algorithm sends: of G ranks and a buffer of n bytes (that which goes in or that
     which comes out, whichever is larger) n (G - 1) / G in an all-gather or a reduce-scatter and twice that in an
@@ -80,7 +79,7 @@ def ring_bandwidth(moved_bytes: float, time_s: float) -> float:
 
 @figure("Rate of a product", "2 * m * n * k / time_s")
 def product_rate(m: int, n: int, k: int, time_s: float) -> float:
-    """It is the flop/s of one rank in a matrix product of [m, k] by [k, n], with copies of operands that its mode
+    """Flop/s of one rank in a matrix product of [m, k] by [k, n], with copies of operands that its mode
     takes.
 
     Ranks that share processors multiply at once, as they train; one accelerator stands for all. Operands are drawn from
@@ -91,8 +90,8 @@ def product_rate(m: int, n: int, k: int, time_s: float) -> float:
 
 @figure("Share of choices that hold", "sum(high <= 1.03 for low, high in shapes) / len(shapes)")
 def choices_that_hold(shapes: Sequence[tuple[float, float]]) -> float:
-    """It counts those shapes that the tuner chose for whose layers take at most 1.03 times as long as chosen as in the
-    ways that were fastest when they were first timed.
+    """Share of the tuned shapes whose layers take at most 1.03 times as long as chosen as in the ways that were fastest
+    when they were first timed.
 
     A second timing of all ways in turns decides, by the interval of the median ratio over its rounds: where it reaches
     beyond 1.03 the choice is not known to hold. What was chosen and fastest takes 1.0 times as long by definition.
@@ -102,7 +101,7 @@ def choices_that_hold(shapes: Sequence[tuple[float, float]]) -> float:
 
 @figure("Energy per iteration", "joules / iterations")
 def joules_per_iteration(joules: float, iterations: int) -> float:
-    """It is the joules that one component took from the first counted iteration to the last, over their number.
+    """Joules that one component took from the first counted iteration to the last, over their number.
 
     All its counters of the whole job are summed, each once however many ranks share what it counts: a device, a
     processor or a node. What lies between two steps is in it, saving checkpoints and profiled iterations are not. A
@@ -115,7 +114,7 @@ def joules_per_iteration(joules: float, iterations: int) -> float:
 
 @figure("Tokens per joule", "tokens / joules")
 def tokens_per_joule(tokens: float, joules: float) -> float:
-    """It divides the tokens of the counted iterations, or the images of a network that sees them, by the energy that
+    """Tokens of the counted iterations, or images of a network that sees them, over the energy that
     one component took (device, processor, memory or node). Only figures of the same component and scope compare.
     """
     return tokens / joules
@@ -123,7 +122,7 @@ def tokens_per_joule(tokens: float, joules: float) -> float:
 
 @figure("Model flops per joule", "model_flops_per_s * time_s / joules_per_iteration")
 def flops_per_joule(model_flops_per_s: float, time_s: float, joules_per_iteration: float) -> float:
-    """It divides the model flops of an iteration by its energy: flop/s per watt, which networks of several sizes share
+    """Model flops of an iteration over its energy: flop/s per watt, which networks of several sizes share
     as a scale.
     """
     return model_flops_per_s * time_s / joules_per_iteration
@@ -131,7 +130,7 @@ def flops_per_joule(model_flops_per_s: float, time_s: float, joules_per_iteratio
 
 @figure("Mean power", "joules_per_iteration / time_s")
 def mean_power(joules_per_iteration: float, time_s: float) -> float:
-    """It is the watts of one component of the whole job, a little high where much lies between steps: the energy has
+    """Watts of one component of the whole job, a little high where much lies between steps: the energy has
     that too.
     """
     return joules_per_iteration / time_s

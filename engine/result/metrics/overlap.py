@@ -5,7 +5,7 @@ from engine.result.metrics.definition import figure
 
 @figure("Speed-up (as fast as)", "base_s / time_s")
 def speed_up(base_s: float, time_s: float) -> float:
-    """It says how many times as fast something is as what it is compared with, by time per iteration; tuned products,
+    """Factor by which something is faster than what it is compared with, by time per iteration; of tuned products,
     by the time of a layer's, or of all layers', in a micro-batch: PyTorch's own modes by those that were chosen.
     """
     return base_s / time_s
@@ -13,13 +13,13 @@ def speed_up(base_s: float, time_s: float) -> float:
 
 @figure("Time saved (gain)", "1 - time_s / base_s")
 def saved(base_s: float, time_s: float) -> float:
-    """It is the share of the time per iteration that is saved: 20 % is 0.8 times as long and 1.25 times as fast."""
+    """Share of the time per iteration that is saved: 20 % is 0.8 times as long and 1.25 times as fast."""
     return 1 - time_s / base_s
 
 
 @figure("Share of communication hidden", "hidden_s / (hidden_s + exposed_s)")
 def share_hidden(hidden_s: float, exposed_s: float) -> float | None:
-    """It is the share of the seconds in which rank 0 communicates, in a step, in which it computes as well.
+    """Share of the seconds of a step in which rank 0 communicates in which it computes as well.
 
     Hidden: the rank computes while at least one collective is in flight; several at once count once, so it is never
     more than the compute. Exposed: compute stands still for a collective, every wait counted, also those that no
@@ -34,7 +34,7 @@ def share_hidden(hidden_s: float, exposed_s: float) -> float | None:
 
 @figure("Bound of a step", "max(compute_s, lane_s)")
 def bound(compute_s: float, lane_s: float) -> float:
-    """It is the time that no schedule of the same work can beat: the longer of compute and of the busiest lane.
+    """Time that no schedule of the same work can beat: the longer of compute and of the busiest lane.
 
     Compute is the step less all waits, on rank 0. A lane is one queue of collectives along one axis of the grid; it is
     busy while one of its collectives is in flight. Of the ranks that communicate with each other there the one counts
@@ -45,7 +45,7 @@ def bound(compute_s: float, lane_s: float) -> float:
 
 @figure("Bound of a step, ranks sharing cores", "max(processor_s / cores, link_s)")
 def bound_on_shared_cores(processor_s: float, cores: float, link_s: float) -> float:
-    """It is the bound where the ranks of a machine have more threads than it has cores, so that a wait is mostly the
+    """Bound where the ranks of a machine have more threads than it has cores, so that a wait is mostly the
     turn of another rank: the longer of work and wire.
 
     Work: processor seconds of a step of all ranks on the machine, threads of their collectives included, over the cores
@@ -57,13 +57,13 @@ def bound_on_shared_cores(processor_s: float, cores: float, link_s: float) -> fl
 
 @figure("Step by its bound", "step_s / bound_s")
 def step_by_bound(step_s: float, bound_s: float) -> float:
-    """It says how much longer a step is than its bound: 1 is a step that could not be shorter with the same work."""
+    """Time of a step over its bound: 1 is a step that could not be shorter with the same work."""
     return step_s / bound_s
 
 
 @figure("Share of the greatest gain", "(1 - ratio) / (1 - min(bound_s, bound_none_s) / none_s)")
 def share_of_greatest_gain(ratio: float, none_s: float, bound_s: float, bound_none_s: float) -> float | None:
-    """It is what an overlap saves over none, by what could be saved at most. ratio: its time by that of none, paired.
+    """Saving of an overlap over none, by what could be saved at most. ratio: its time by that of none, paired.
 
     The most that could be saved is down to the bound of a step, with or without overlap: the smaller of the two, as
     competing for the machine makes both compute and collectives longer. None where nothing could be.
@@ -74,9 +74,9 @@ def share_of_greatest_gain(ratio: float, none_s: float, bound_s: float, bound_no
 
 @figure("Trace by the record", "1 + (traced_s - recorded_s) / max(recorded_s, step_s / 20)")
 def trace_by_record(traced_s: float, recorded_s: float, step_s: float) -> float:
-    """It divides a figure of a profiled step, as its trace has it, by that of the run's own record.
+    """Figure of a profiled step by its trace, over that of the run's own record.
 
-    What takes less than a twentieth of the step counts as if it took that. Within 0.02 of 1 the two agree in that step.
+    A figure below a twentieth of the step counts as if it were that. Within 0.02 of 1 the two agree in that step.
     The interval over six profiled steps or more, by their order, says whether the trace agrees: all of it lies within
     0.02 of 1. It disagrees if none of it does.
     """
@@ -85,7 +85,7 @@ def trace_by_record(traced_s: float, recorded_s: float, step_s: float) -> float:
 
 @figure("Idle share of a stage", "wait_s / step_s")
 def idle_share(wait_s: float, step_s: float) -> float:
-    """It is the part of a step in which a stage of a pipeline waits for other stages: for a message, and at the end of
+    """Part of a step in which a stage of a pipeline waits for other stages: for a message, and at the end of
     the step for the loss, the norm of the gradients and tied tables. Waits within a stage don't count. Simulated: for
     all that isn't a task the step takes as long as was measured, each task its mean time on its stage, and a message
     none. Of several stages it is the mean.
@@ -95,16 +95,16 @@ def idle_share(wait_s: float, step_s: float) -> float:
 
 @figure("Bubble", "idle_s / work_s")
 def bubble(idle_s: float, work_s: float) -> float:
-    """It is the time of a step in which a stage of a pipeline waits for other stages, as in its idle share, by that in
-    which it carries out its tasks: forwards, backwards and weight gradients of all micro-batches. Both are means over
-    the stages. What else a step takes, such as reading the batch and the optimizer, is in neither.
+    """Time of a step in which a stage of a pipeline waits for other stages, as in its idle share, by that in which it
+    carries out its tasks: forwards, backwards and weight gradients of all micro-batches. Both are means over the
+    stages. What else a step takes, such as reading the batch and the optimizer, is in neither.
     """
     return idle_s / work_s
 
 
 @figure("Bubble by the formula", "(stages - 1) / micro_batches")
 def formula_bubble(stages: float, micro_batches: float) -> float:
-    """It is the bubble that GPipe and 1F1B have where all stages take equally long, and messages no time: from the
+    """Bubble that GPipe and 1F1B have where all stages take equally long, and messages no time: from the
     first stage's first task until the last stage's, and likewise back, a stage waits for as long as a micro-batch's
     tasks take on one stage less than there are. Of the zero bubble at most half of it is expected.
     """
@@ -113,7 +113,7 @@ def formula_bubble(stages: float, micro_batches: float) -> float:
 
 @figure("Bubble off the expected one", "(idle_s - expected * work_s) / step_s")
 def bubble_off(idle_s: float, work_s: float, step_s: float, expected: float) -> float:
-    """It is the time in which stages wait beyond the expected bubble, as a part of a step; negative where they wait for
+    """Time in which stages wait beyond the expected bubble, as a part of a step; negative where they wait for
     less. GPipe and 1F1B pass where all of its interval lies within 5 % of a step, the zero bubble where none of it is
     above 0; they fail where all of it is beyond, and else are undecided. So is whatever was measured where the stage
     that works longest works over 2 % longer than the one that works shortest, or where ranks share cores.
@@ -123,7 +123,5 @@ def bubble_off(idle_s: float, work_s: float, step_s: float, expected: float) -> 
 
 @figure("Stages differ by", "longest_s / shortest_s - 1")
 def stages_differ(longest_s: float, shortest_s: float) -> float:
-    """It says how much longer the stage that works longest on its tasks of a step works than the one that works
-    shortest, each by the median of its rounds.
-    """
+    """Part by which the stage that works longest in a step works longer than the shortest, by medians over rounds."""
     return longest_s / shortest_s - 1

@@ -10,7 +10,7 @@ from engine.result.metrics.definition import figure
 
 @figure("Ratio of medians", "median(median(job_s) / median(job_base_s) for job_s, job_base_s in jobs)")
 def ratio_of_medians(jobs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
-    """It divides the engine's median step time of a job by the peer's, in a contest; the median over jobs is given.
+    """Median step time of the engine in a job of a contest, over the peer's; the median over jobs is given.
 
     Each side's steps of a job are taken together, so that noise in one round of one side does not cancel.
     """
@@ -19,7 +19,7 @@ def ratio_of_medians(jobs: Sequence[tuple[Sequence[float], Sequence[float]]]) ->
 
 @figure("Memory by that of the peer", "ours_bytes / peer_bytes")
 def memory_ratio(ours_bytes: float, peer_bytes: float) -> float:
-    """It divides the most that the device's allocator held for the engine's side of a contest by that for the peer's.
+    """Most that the device's allocator held for the engine's side of a contest, over that for the peer's.
 
     It counts on rank 0 from before a side is built to the end of its warm-up, beyond what was there before, the most
     of any job.
@@ -37,12 +37,12 @@ class Paired(NamedTuple):
 
 @figure("Paired ratio of a job", "median(time_s / base_s for time_s, base_s in rounds)")
 def paired_ratio(rounds: Sequence[tuple[float, float]]) -> float:
-    """It compares two ways to do the same, measured in turns in the same processes, by the median over rounds of the
-    ratio of their times.
+    """Ratio of two ways to do the same, measured in turns in the same processes: the median over rounds of the ratio of
+    their times.
 
     In each round every way takes as many steps, in another order each time; the time of a way in a round is the median
-    of its steps. Noise that lasts longer than a round disturbs both sides alike and cancels. Not so where the sides of
-    a contest ran one after the other because a device can't hold both: minutes lie between the rounds of a pair, and
+    of its steps. Noise that lasts longer than a round disturbs both sides equally and cancels. Not so where the sides
+    of a contest ran one after the other because a device can't hold both: minutes lie between the rounds of a pair, and
     noise stays in the ratio; of a drift, the order of the sides cancels what it can.
     """
     return median(time_s / base_s for time_s, base_s in rounds)
@@ -50,7 +50,7 @@ def paired_ratio(rounds: Sequence[tuple[float, float]]) -> float:
 
 @figure("Paired ratio", "geometric_mean(ratios)")
 def ratio_over_jobs(ratios: Sequence[float]) -> float:
-    """It is the geometric mean of the paired ratios of jobs, each with processes of its own; of one job its own.
+    """Geometric mean of the paired ratios of jobs, each with processes of its own; of one job its own.
 
     With two jobs or more its interval, of confidence 0.95, is Student's t of their logarithms: it says what other such
     jobs would give. Rounds of one job don't tell that, so the interval of a single job, by the order of six rounds or
@@ -60,7 +60,7 @@ def ratio_over_jobs(ratios: Sequence[float]) -> float:
 
 
 def paired(jobs: Sequence[Sequence[tuple[float, float]]]) -> Paired:
-    """It is the paired ratio of jobs, each with its rounds, and its interval: see ratio_over_jobs.
+    """Return the paired ratio of jobs, each with its rounds, and its interval: see ratio_over_jobs.
 
     Jobs without a round don't count. Raises ValueError where none has one.
     """
@@ -75,31 +75,31 @@ def paired(jobs: Sequence[Sequence[tuple[float, float]]]) -> Paired:
 
 @figure("Memory by that of a device", "planned_bytes / device_bytes")
 def of_device_memory(planned_bytes: float, device_bytes: float) -> float:
-    """It divides what the formulas give for the fullest moment of a step by all that a device has."""
+    """Planned memory at the fullest moment of a step, over all memory of a device."""
     return planned_bytes / device_bytes
 
 
 @figure("Error of a prediction", "predicted_s / measured_s - 1")
 def prediction_error(predicted_s: float, measured_s: float) -> float:
-    """It is a simulated time's error, relative to the measured or published one: above 0 where more was predicted."""
+    """Error of a simulated time, relative to the measured or published one: above 0 where more was predicted."""
     return predicted_s / measured_s - 1
 
 
 @figure("Mean absolute error", "sum(abs(error) for error in errors) / len(errors)")
 def mean_absolute_error(errors: Sequence[float]) -> float:
-    """It is the mean error of several predictions, without those that a machine's numbers were fitted to."""
+    """Mean error of several predictions, without those that a machine's numbers were fitted to."""
     return sum(abs(error) for error in errors) / len(errors)
 
 
 @figure("Median absolute error", "median(abs(error) for error in errors)")
 def median_absolute_error(errors: Sequence[float]) -> float:
-    """It is the median of the same errors, which a few grids that are far off don't move."""
+    """Median of the same errors, which a few grids that are far off don't move."""
     return median(abs(error) for error in errors)
 
 
 @figure("Rank correlation (Spearman)", "correlation([a for a, _ in places], [b for _, b in places])")
 def spearman(places: Sequence[tuple[float, float]]) -> float:
-    """It compares the order of all grids as predicted and as measured: 1 where they are the same, -1 where one is the
+    """Agreement of the order of all grids as predicted and as measured: 1 where they are the same, -1 where one is the
     other turned round, and 0 where one tells nothing apart. places: of each grid in both orders; grids that one of them
     doesn't tell apart share the mean of their places.
     """
@@ -110,7 +110,7 @@ def spearman(places: Sequence[tuple[float, float]]) -> float:
 
 @figure("Time lost by an order", "first_s / fastest_s - 1")
 def lost_by_order(first_s: float, fastest_s: float) -> float:
-    """It is by what part the measured time of the grid that an order puts first, the mean of several that it doesn't
-    tell apart, exceeds that of the fastest.
+    """Part by which the measured time of the grid that an order puts first, the mean of several that it doesn't tell
+    apart, exceeds that of the fastest.
     """
     return first_s / fastest_s - 1

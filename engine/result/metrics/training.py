@@ -1,4 +1,4 @@
-"""What a training run reaches."""
+"""Metrics of a training run."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from engine.result.metrics.definition import figure
 
 @figure("Time per iteration", "mean(times_s)")
 def time_per_iteration(times_s: Sequence[float]) -> float:
-    """It is the mean seconds of one optimizer step on rank 0, over the counted iterations: all but the warm-up
+    """Mean seconds of one optimizer step on rank 0, over the counted iterations: all but the warm-up
     (axonn-sc24 VI-C).
 
     Reading the batch is counted; saving checkpoints and what lies between two steps is not. A point of several jobs is
@@ -20,7 +20,7 @@ def time_per_iteration(times_s: Sequence[float]) -> float:
 
 @figure("Faster half", "mean(sorted(times_s)[: (len(times_s) + 1) // 2])")
 def faster_half(times_s: Sequence[float]) -> float:
-    """It is the mean seconds of one optimizer step on rank 0, over the faster half of the counted iterations.
+    """Mean seconds of one optimizer step on rank 0, over the faster half of the counted iterations.
 
     What else happens on a machine makes some steps longer and none shorter: this varies less from job to job than the
     mean of all, and bursts of other work hardly move it, so that it tells one night from another. It doesn't show what
@@ -31,7 +31,7 @@ def faster_half(times_s: Sequence[float]) -> float:
 
 @figure("Rate (flop/s, tokens/s)", "work / time_s")
 def rate(work: float, time_s: float) -> float:
-    """It is the whole job's work, which is hardware flops, model flops or tokens of one iteration, over the time per
+    """Work of the whole job (hardware flops, model flops or tokens of one iteration) over the time per
     iteration; in a contest over the median of a side's steps.
 
     Hardware flops are those of all matrix products of forward and backward, and of the recomputation where activations
@@ -43,7 +43,7 @@ def rate(work: float, time_s: float) -> float:
 
 @figure("Share of the peak (HFU, MFU, of empirical peak)", "flops_per_s / (devices * peak_flops_per_s)")
 def utilisation(flops_per_s: float, devices: int, peak_flops_per_s: float) -> float:
-    """It is the fraction of the devices' joint peak that a rate is (axonn-sc24 VI-C).
+    """Rate as a fraction of the devices' joint peak (axonn-sc24 VI-C).
 
     HFU: hardware flops of the advertised peak, MFU: model flops of it, both by the vendor's figure in the system's
     file. Of empirical peak: hardware flops of what matrix products alone reach.
@@ -53,13 +53,13 @@ def utilisation(flops_per_s: float, devices: int, peak_flops_per_s: float) -> fl
 
 @figure("Flop/s per device", "flops_per_s / devices")
 def per_device(flops_per_s: float, devices: int) -> float:
-    """It divides the model flop/s of the job by its devices."""
+    """Model flop/s of the job over its devices."""
     return flops_per_s / devices
 
 
 @figure("Efficiency", "per_device_flops_per_s / smallest_per_device_flops_per_s")
 def efficiency(per_device_flops_per_s: float, smallest_per_device_flops_per_s: float) -> float:
-    """It is the model flop/s per device, relative to the fastest layout on the fewest devices of the same series
+    """Model flop/s per device, relative to the fastest layout on the fewest devices of the same series
     (axonn-sc24 VII-A).
 
     It takes model flops, so that a series that turns activation checkpointing on at some size isn't flattered. With a
@@ -70,7 +70,7 @@ def efficiency(per_device_flops_per_s: float, smallest_per_device_flops_per_s: f
 
 @figure("Time to solution", "tokens / tokens_per_s")
 def time_to_solution(tokens: float, tokens_per_s: float) -> float:
-    """It is the seconds to train on so many tokens, extrapolated from the counted iterations (axonn-sc24 VII-C).
+    """Seconds to train on that number of tokens, extrapolated from the counted iterations (axonn-sc24 VII-C).
 
     No restarts, checkpoints or evaluations are in it.
     """
@@ -79,13 +79,13 @@ def time_to_solution(tokens: float, tokens_per_s: float) -> float:
 
 @figure("Device-hours", "seconds * devices / 3600")
 def device_hours(seconds: float, devices: int) -> float:
-    """It is what so long on so many devices is charged as, where every device counts the same."""
+    """Charge of a time on a number of devices, where every device counts the same."""
     return seconds * devices / 3600
 
 
 @figure("Ours over published", "ours / published")
 def over_published(ours: float, published: float) -> float:
-    """It divides a measured figure by the published one of the same model on as many devices of the same system.
+    """Measured figure over the published one of the same model on as many devices of the same system.
 
     Batch, grid, software and day are another; a time is set beside one of a batch of as many tokens only.
     """
@@ -94,8 +94,8 @@ def over_published(ours: float, published: float) -> float:
 
 @figure("Loss difference", "abs(loss - reference) / abs(reference)")
 def relative_difference(loss: float, reference: float) -> float:
-    """It compares two losses of the same step, or two gradient norms; that of two curves is the largest over their
-    steps.
+    """Relative difference of two losses of the same step, or of two gradient norms; that of two curves is the largest
+    over their steps.
 
     What is not a number differs without bound.
     """
@@ -104,7 +104,7 @@ def relative_difference(loss: float, reference: float) -> float:
 
 
 def curve_difference(losses: Sequence[float], references: Sequence[float]) -> tuple[float, int]:
-    """It is the largest relative difference of two losses of the same step, with that step, counted from 0.
+    """Return the largest relative difference of two losses of the same step, with that step, counted from 0.
 
     Raises ValueError unless both have as many steps.
     """
@@ -114,5 +114,5 @@ def curve_difference(losses: Sequence[float], references: Sequence[float]) -> tu
 
 @figure("Share of a step", "part_s / step_s")
 def share_of_step(part_s: float, step_s: float) -> float:
-    """It divides compute or exposed communication by the time per iteration on rank 0, which they make up."""
+    """Compute or exposed communication over the time per iteration on rank 0, which they make up."""
     return part_s / step_s

@@ -1,7 +1,6 @@
-"""This is the one schema of result.json: what a run measured, and everything needed to trace and repeat it.
+"""Schema of result.json: what a run measured, and everything needed to trace and repeat it.
 
-Read and written only here. A file is replaced in one step, so a reader never sees half of one. Times are in
-seconds, memory in bytes, rates per second, utilisations as fractions of one.
+Read and written only here. Times are in seconds, memory in bytes, rates per second, utilisations as fractions of one.
 """
 
 from pathlib import Path
@@ -22,55 +21,57 @@ from engine.schema import Document, Record, first_problem
 SCHEMA: Literal["par4d.result"] = "par4d.result"
 VERSION: Literal[6] = 6
 
+Diagnosis = Literal["nothing", "symptom", "cause"]
+"""How far the reason of a failed run goes: the run ended before a rank could say why; a rank lost others, it isn't
+known why; or the cause.
+"""
+
 _Kind = TypeVar("_Kind", bound=Record)
 Side = TypeVar("Side", bound=TrainingSide)
 
 
 class Model(Record):
-    """It is the network that was trained. family: of architectures; absent means gpt. vocabulary: absent of images."""
+    """Network that was trained."""
 
     name: str
     family: str | None = None
+    """Family of architectures; None is gpt."""
     layers: int
     hidden: int
     heads: int
     vocabulary: int | None = None
+    """None of images."""
     sequence: int
     parameters: int
     parameters_per_rank: int
 
 
 class Iteration(Record):
-    """It is one training step. loss: mean cross-entropy in nats per token over the global batch. profiled: a profile
-    was taken of it, so that it took longer. loss_scale: of fp16. skipped: a gradient overflowed at that scale, so that
-    there is no norm and no step was taken.
-    """
+    """Training step."""
 
     index: int
     time_s: float
     loss: float
+    """Mean cross-entropy in nats per token over the global batch."""
     grad_norm: float | None
     learning_rate: float
     warmup: bool
     profiled: bool = False
+    """Whether a profile was taken of it, so that it took longer."""
     loss_scale: float | None = None
+    """Scale of fp16."""
     skipped: bool = False
+    """Whether a gradient overflowed at that scale, so that there is no norm and no step was taken."""
 
     @property
     def counted(self) -> bool:
-        """Say whether the summary is of it, among others."""
+        """Whether the summary counts it."""
         return not self.warmup and not self.profiled
 
 
 class Summary(Record):
-    """These are figures over the counted iterations (all but the warm-up, axonn-sc24 VI-C, and those that were
+    """Figures of the whole job over the counted iterations (all but the warm-up, axonn-sc24 VI-C, and those that were
     profiled).
-
-    hardware_flops_per_s counts the recomputation of activation checkpointing where it was on, model_flops_per_s
-    never does; both are of the whole job. hfu and mfu are those rates over the job's advertised peak, of_empirical the
-    first over the empirical one; absent where no peak was given or measured. empirical_peak_measured: by the job's own
-    ranks at once, instead of given. repeated_flops_per_s is what Algorithm 1 runs Gy times over, and in neither rate.
-    samples_per_s: rows of the batch, such as sequences or images.
     """
 
     counted_iterations: int
@@ -78,37 +79,41 @@ class Summary(Record):
     median_time_s: float
     tokens_per_s: float
     samples_per_s: float | None = None
+    """Rows of the batch, such as sequences or images."""
     hardware_flops_per_s: float
+    """Rate with the recomputation of activation checkpointing."""
     model_flops_per_s: float
+    """Rate without that."""
     repeated_flops_per_s: float = 0.0
+    """Rate of what Algorithm 1 runs Gy times over, which is in neither."""
     peak_flops_per_device: float | None = None
     hfu: float | None = None
+    """hardware_flops_per_s over the job's advertised peak."""
     mfu: float | None = None
+    """model_flops_per_s over the job's advertised peak."""
     empirical_peak_flops_per_device: float | None = None
     empirical_peak_measured: bool = False
+    """Whether the job's own ranks measured it at once, instead of its being given."""
     of_empirical: float | None = None
+    """hardware_flops_per_s over the job's empirical peak."""
 
 
 class Memory(Record):
-    """These are the peaks of ranks, in rank order. kind: what was read, "resident" (host) or "allocated" (device).
-
-    Of the peak, on rank 0: prefetch_bytes, the most that weights gathered ahead of their use took, and cache_bytes,
-    the gathered weights of cached_blocks blocks kept from the forward to the recomputation.
-    """
+    """Peak memory of ranks."""
 
     kind: Literal["resident", "allocated"]
+    """Memory of the host or the device."""
     peak_bytes_per_rank: tuple[int, ...]
     prefetch_bytes: int = 0
+    """The most that weights gathered ahead of their use took of the peak, on rank 0."""
     cached_blocks: int = 0
+    """Blocks whose gathered weights are kept from the forward to the recomputation."""
     cache_bytes: int = 0
+    """Memory of these weights, on rank 0."""
 
 
 class Provenance(Record):
-    """It says where a number comes from.
-
-    modules: of the environment, as they were loaded. clocks_hz: by host, of what its ranks compute on, busy at the end
-    of the run, the least of them; hosts that can't tell are left out.
-    """
+    """Origin of a number."""
 
     git_commit: str | None
     git_dirty: bool | None
@@ -117,29 +122,19 @@ class Provenance(Record):
     devices: tuple[str, ...]
     environment: dict[str, str]
     modules: tuple[str, ...] = ()
+    """Modules of the environment, as they were loaded."""
     clocks_hz: dict[str, float] = {}
+    """Least clock of what the ranks of each host compute on, busy at the end of the run, as far as hosts can tell."""
     launcher: str
     bindings: Bindings | None = None
-    """Where ranks were bound; absent where they didn't meet, and in results that are older than it."""
+    """Where ranks were bound; None where they didn't meet, and in older results."""
     start: str
     end: str
 
 
 class Result(Document):
-    """It is a whole result.json. kind "train" carries iterations and summary, "ablation", "pipeline" and "grids"
-    a contest, "gemm" gemm, "matmul" tuning, "memory" stream, "latency" launches, "collectives" links,
-    "p2p" transfers, "sample" images.
+    """Whole result.json.
 
-    labels are the caller's own words (a suite writes system, partition and study), config is every option of the
-    command after defaults were applied, and what only torch settles: threads; widened_by, the product that makes weight
-    gradients in the masters' format (none: they are rounded to that of the computation first); attention, its kernel;
-    compiled, whether the layers' functions ran compiled.
-    Rates of a device are those of one of the ranks, which measured at once.
-    gemm_modes: one size again in every mode, in turns; absent in results that are older than it.
-    told: how far the reason of a failed run goes: nothing (it ended before a rank could say why), a symptom (a rank
-    lost others, it isn't known why) or the cause.
-    energy: absent where it was not asked for, as in an ablation, and in results that are older than it. loss_scaling:
-    of fp16.
     Version 1 had no axes, phases and timeline; version 2 no lanes, machine, bound, variants and measured peak;
     version 3 no energy, profile and tuning; version 4 no hosts in a breakdown, and no modules and clocks; version 5 had
     a list for each kind of contest (contest.migrated).
@@ -150,11 +145,19 @@ class Result(Document):
     kind: Literal[
         "train", "ablation", "pipeline", "grids", "gemm", "matmul", "memory", "latency", "collectives", "p2p", "sample"
     ]
+    """train has iterations and summary; ablation, pipeline and grids a contest; gemm gemm, matmul tuning, memory
+    stream, latency launches, collectives links, p2p transfers, sample images.
+    """
     status: Literal["ok", "failed"]
     reason: str | None = None
-    told: Literal["nothing", "symptom", "cause"] | None = None
+    diagnosis: Diagnosis | None = Field(default=None, alias="told")
     labels: dict[str, str] = {}
+    """The caller's own words: a suite writes system, partition and study."""
     config: dict[str, Any]
+    """Every option of the command after defaults were applied, and what only torch settles: threads; widened_by, the
+    product that makes weight gradients in the masters' format (none: they are rounded to that of the computation
+    first); attention, its kernel; compiled, whether the layers' functions ran compiled.
+    """
     ranks: int
     grid: GridText | None = None
     model: Model | None = None
@@ -166,6 +169,7 @@ class Result(Document):
     timeline: Timeline | None = None
     profile: Profile | None = None
     energy: Energy | None = None
+    """None where it was not asked for, in a contest, and in older results."""
     loss_scaling: LossScaling | None = None
     contest: Contest | None = None
     tuning: Tuning | None = None
@@ -173,6 +177,7 @@ class Result(Document):
     dtype: str
     gemm: tuple[GemmPoint, ...] = ()
     gemm_modes: tuple[GemmPoint, ...] = ()
+    """One size again in every mode, in turns; not in older results."""
     best_flops_per_s: float | None = None
     stream: Stream | None = None
     launches: tuple[LaunchTime, ...] = ()
@@ -182,7 +187,7 @@ class Result(Document):
     provenance: Provenance
 
     def sides(self, kind: type[Side]) -> tuple[Side, ...]:
-        """Return the sides of a contest of that kind; none where another kind took turns, or nothing did."""
+        """Return the sides of a contest of that kind."""
         sides = self.contest.sides if self.contest else ()
         return tuple(side for side in sides if isinstance(side, kind))
 
@@ -192,15 +197,14 @@ class ResultError(UsageError):
 
 
 def parse(data: object, where: str) -> Result:
-    """Check a decoded JSON document. where names its origin in errors. Raises ResultError."""
+    """Check a decoded JSON document. where: its origin, for errors. Raises ResultError."""
     if isinstance(data, dict) and data.get("version") in range(1, 6):
         data = migrated(data)
     return checked(Result, "result", data, where)
 
 
 def checked(kind: type[_Kind], what: str, data: object, where: str) -> _Kind:
-    """Check a decoded JSON document as a record of that kind, whose schema_ and version say what is read; what: in
-    words.
+    """Check a decoded JSON document as a record of that kind, by its schema_ and version; what: the kind, for errors.
 
     Raises ResultError.
     """

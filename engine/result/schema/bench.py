@@ -1,4 +1,7 @@
-"""Results of benchmarks of one device, of links between devices, and of sampling images."""
+"""Results of benchmarks of one device, of links between devices, and of sampling images.
+
+Where several ranks measured at once, figures of a device are the mean over them.
+"""
 
 import base64
 from typing import Annotated, Literal
@@ -9,13 +12,11 @@ from engine.result import SamplerName
 from engine.schema import Record
 
 Mode = Literal["NN", "NT", "TN"]
+"""How both factors lie in memory: N row by row, T column by column."""
 
 
 class GemmPoint(Record):
-    """It is the product of square matrices of one size. A size that was not measured says why.
-
-    mode: how both lie in memory, N row by row and T column by column.
-    """
+    """Product of square matrices of one size."""
 
     size: int
     mode: Mode = "NN"
@@ -23,26 +24,28 @@ class GemmPoint(Record):
     median_time_s: float | None = None
     repeats: int = 0
     skipped: str | None = None
+    """Why it was not measured."""
 
 
 class StreamKernel(Record):
-    """It is one kernel of STREAM: the best and the median of its repeats. arrays: how many it reads and writes."""
+    """Kernel of STREAM."""
 
     name: Literal["copy", "scale", "add", "triad"]
     arrays: int
+    """Arrays that it reads and writes."""
     best_bytes_per_s: float
     median_bytes_per_s: float
 
 
 class Stream(Record):
-    """It is the memory bandwidth of a rank. array_bytes: of each of its three arrays; repeats: of each kernel.
-
-    cache_bytes: the last-level caches that it reaches, absent where that isn't known.
-    """
+    """Memory bandwidth of a rank."""
 
     array_bytes: int
+    """Size of each of its three arrays."""
     cache_bytes: int | None = None
+    """Last-level caches that it reaches, where that is known."""
     repeats: int
+    """Repeats of each kernel."""
     kernels: tuple[StreamKernel, ...]
 
 
@@ -50,14 +53,14 @@ Launched = Literal["dispatch", "completion", "graph"]
 
 
 class LaunchTime(Record):
-    """These are seconds of one tiny operator, the median of samples with the 5th and 95th percentile.
-
-    dispatch: host time until the call returns. completion: of a launch and the wait for its end. graph: the same of a
-    captured graph. operators: of one sample, one after another, over which its time is divided.
-    """
+    """Seconds of one tiny operator: the median of samples with the 5th and 95th percentile."""
 
     name: Launched
+    """dispatch: host time until the call returns. completion: of a launch and the wait for its end. graph: the same of
+    a captured graph.
+    """
     operators: int
+    """Operators of one sample, over which its time is divided."""
     samples: int
     median_s: float
     low_s: float
@@ -65,47 +68,46 @@ class LaunchTime(Record):
 
 
 class Sampled(Record):
-    """It has the seconds of a call: the median of so many samples, the least and the most. calls: of one sample, one
-    after another, over which its time is divided.
-    """
+    """Seconds of a call: the median, the least and the most of samples."""
 
     samples: int
     calls: int
+    """Calls of one sample, over which its time is divided."""
     median_s: float
     low_s: float
     high_s: float
 
 
 class CollectiveTime(Sampled):
-    """It is one collective in all groups at once.
-
-    input_bytes: of a rank's input buffer; moved_bytes: what a rank of a ring sends for it. processor_s: that it takes
-    of a rank's processor, all threads together, on average; absent for accelerators.
-    """
+    """One collective in all groups at once, on the slowest rank. bytes_per_s: from rank to rank, in one direction."""
 
     kind: Literal["all_gather", "reduce_scatter", "all_reduce"]
     input_bytes: int
+    """Bytes of a rank's input buffer."""
     moved_bytes: float
+    """Bytes that a rank of a ring sends for it."""
     bytes_per_s: float
     processor_s: float | None = None
+    """Mean time that it takes of a rank's processor, all threads together; None for accelerators."""
 
 
 class Rings(Record):
-    """These groups communicated at once, of so many ranks each, which are so many ranks apart.
-
-    groups: in all; nodes: that one of them spans. bytes_per_s: of the largest message, the three collectives together.
-    """
+    """Groups that communicated at once."""
 
     apart: int
+    """Distance of the ranks of a group."""
     ranks: int
+    """Ranks of a group."""
     groups: int
     nodes: int
+    """Nodes that one group spans."""
     times: tuple[CollectiveTime, ...]
     bytes_per_s: float
+    """Rate of the largest message, the three collectives together."""
 
 
 class FittedLink(Record):
-    """It is the link between nodes that fits all that one rank a node measured (engine/simulator/link.py)."""
+    """Link between nodes that fits all that one rank a node measured (engine/simulator/link.py)."""
 
     bytes_per_s: float
     step_s: float
@@ -113,60 +115,63 @@ class FittedLink(Record):
 
 
 class Links(Record):
-    """They are what was measured of links. message_bytes: the largest buffer, input or output. within: groups within a
-    node, on all nodes at once, those of all its processors in several sizes. alone: one rank a node, of two nodes and
-    of all, in several sizes. shared: all ranks of all nodes, as one ring, and as more and more until each has one rank
-    a node.
-    """
+    """Measurements of links by `bench collectives`."""
 
     nodes: int
     devices_per_node: int
     message_bytes: int
+    """The largest buffer, input or output."""
     within: tuple[Rings, ...] = ()
+    """Groups within a node, on all nodes at once; those of all its processors in several sizes."""
     alone: tuple[Rings, ...] = ()
+    """One rank a node, of two nodes and of all, in several sizes."""
     shared: tuple[Rings, ...] = ()
+    """All ranks of all nodes, as one ring, and as more and more until each has one rank a node."""
     fitted: FittedLink | None = None
 
 
-Backend = Literal["gloo", "memory", "nccl", "mpi"]
-"""memory: shared by the ranks of a host, in results of before."""
 Operation = Literal["message", "all_reduce"]
+Backend = Literal["gloo", "memory", "nccl", "mpi"]
+"""memory, shared by the ranks of a host, is in older results."""
 
 
 class Transfer(Sampled):
-    """It is what one back end takes for one size, on the slowest rank.
+    """Time of one back end for one size by `bench p2p`, on the slowest rank, as the OSU micro-benchmarks define it, so
+    that it compares with those (axonn-ipdps22, Fig. 3 and 4).
 
     A message's time is one way, half of that there and back (osu_latency). An all-reduce's is that of a call which the
-    ranks begin together, of num_bytes on each (osu_allreduce). average_s: the median of the mean over the ranks that
-    take part, which osu_allreduce prints. nodes: over which these ranks are; 1 is within a node.
+    ranks begin together (osu_allreduce).
     """
 
     operation: Operation
     backend: Backend
     nodes: int
+    """Nodes of these ranks; 1 is within a node."""
     ranks: int
     num_bytes: int
+    """Bytes on each rank."""
     average_s: float
-
-
-_BEGINS = b"\x89PNG\r\n\x1a\n"
+    """Median of the mean over the ranks that take part, which osu_allreduce prints."""
 
 
 def _png(text: str) -> str:
-    if not base64.b64decode(text, validate=True).startswith(_BEGINS):
+    if not base64.b64decode(text, validate=True).startswith(b"\x89PNG\r\n\x1a\n"):
         raise ValueError("a sheet of images is a PNG")
     return text
 
 
 class ImageSheet(Record):
-    """It has so many images of side x side pixels. trained_steps: after how many optimizer steps the network made them.
-    steps: those of the sampler. time_s: for all of them. png: the sheet itself, in base64.
-    """
+    """Images that a trained network made, on one sheet."""
 
     trained_steps: int
+    """Optimizer steps of the network."""
     sampler: SamplerName
     steps: int
+    """Steps of the sampler."""
     images: int = Field(gt=0)
     side: int = Field(gt=0)
+    """Pixels of an image's side."""
     time_s: float
+    """Time of all images."""
     png: Annotated[str, AfterValidator(_png)]
+    """The sheet, in base64."""

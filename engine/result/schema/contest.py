@@ -11,26 +11,23 @@ from engine.schema import Record
 
 
 class Ratio(Record):
-    """Paired ratio of times with its interval of confidence 0.95 (metrics.paired): over jobs, or over the
-    rounds of the only one. low, high: None where nothing is known of it.
-
-    Results of earlier versions have one that was bootstrapped over jobs and rounds, too narrow of few jobs.
+    """Paired ratio of times with its interval of confidence 0.95 (metrics.paired): over jobs, or over the rounds of the
+    only one. Results of earlier versions have one that was bootstrapped over jobs and rounds, too narrow of few jobs.
     """
 
     ratio: float
     low: float | None = None
+    """None, like high, where nothing is known of the interval."""
     high: float | None = None
 
     @classmethod
-    def of(cls, found: Paired) -> "Ratio":
+    def of(cls, paired: Paired) -> "Ratio":
         """Make the ratio as JSON can hold it, which has no infinity."""
-        if found.interval == NOTHING_KNOWN:
-            return cls(ratio=found.ratio)
-        return cls(ratio=found.ratio, low=found.interval.low, high=found.interval.high)
+        low, high = (None, None) if paired.interval == NOTHING_KNOWN else paired.interval
+        return cls(ratio=paired.ratio, low=low, high=high)
 
     @property
     def interval(self) -> Interval:
-        """Give its interval from low to high."""
         return NOTHING_KNOWN if self.low is None or self.high is None else Interval(self.low, self.high)
 
     def __str__(self) -> str:
@@ -64,9 +61,9 @@ class OverlapSide(TrainingSide):
 
     kind: Literal["overlap"] = "overlap"
     share_of_greatest_gain: float | None = None
-    """As metrics/overlap.py defines it; absent for none."""
+    """None for no overlap."""
     prefetch_bytes: int = 0
-    """As in Memory, like the next two."""
+    """As in schema.Memory, like the next two."""
     cached_blocks: int = 0
     cache_bytes: int = 0
     collectives: tuple[Collective, ...] = ()
@@ -143,29 +140,25 @@ class Contest(Record):
     sides: tuple[Annotated[OverlapSide | ScheduleSide | GridSide, Field(discriminator="kind")], ...]
 
 
-def migrated(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a result of version 1 to 5 with its contest as version 6 has it.
+_LISTS = (("variants", "overlap", "over_none"), ("schedules", "schedule", "over_1f1b"), ("grids", "grid", "over_first"))
+"""Key of the sides of a kind up to version 5, the kind, and the key of a side's ratio."""
 
-    Each kind had a list of its own: variants with `overlap` and `over_none`, schedules with `schedule` and
-    `over_1f1b`, grids with `over_first`.
-    """
+
+def migrated(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a result of version 1 to 5, where each kind had a list of its own, with its contest as in version 6."""
     found = dict(data)
-    for key, kind, name, ratio in (
-        ("variants", "overlap", "overlap", "over_none"),
-        ("schedules", "schedule", "schedule", "over_1f1b"),
-        ("grids", "grid", None, "over_first"),
-    ):
+    for key, kind, ratio in _LISTS:
         sides = found.pop(key, None)
         if isinstance(sides, list) and sides:
-            listed = [_renamed(side, kind, name, ratio) for side in sides]
+            listed = [_migrated_side(side, kind, ratio) for side in sides]
             base = {"overlap": "none", "schedule": "1f1b"}.get(kind, listed[0].get("name"))
             found["contest"] = {"base": base, "sides": listed}
     return found
 
 
-def _renamed(side: object, kind: str, name: str | None, ratio: str) -> dict[str, Any]:
-    """Return a side of an older result under today's keys; keys that aren't there are named by the schema's error."""
+def _migrated_side(side: object, kind: str, ratio: str) -> dict[str, Any]:
+    """Return a side under today's keys; the schema's error names those that aren't there."""
     own = dict(side) if isinstance(side, dict) else {}
-    words = [own.get("grid"), own.get("micro_batch"), own.get("schedule")]
-    called = ",".join(str(word) for word in words if word is not None) if name is None else own.pop(name, None)
-    return {"kind": kind, "name": called, "over_base": own.pop(ratio, None), **own}
+    words = [own.get(key) for key in ("grid", "micro_batch", "schedule")]
+    name = ",".join(str(word) for word in words if word is not None) if kind == "grid" else own.pop(kind, None)
+    return {"kind": kind, "name": name, "over_base": own.pop(ratio, None), **own}

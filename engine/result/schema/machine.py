@@ -8,7 +8,7 @@ FaultKind = Literal["cores shared", "cores far from the GPU", "fewer cores than 
 
 
 class RankBinding(Record):
-    """Binding of one rank. What the system didn't tell is absent."""
+    """Binding of one rank, as far as the system tells it."""
 
     cores: str
     """Numbers of the cores that it may use: 0-15,64-79."""
@@ -20,7 +20,7 @@ class RankBinding(Record):
     network_card: str | None = None
     """Nearest to the GPU, or to the cores."""
     omp_num_threads: str | None = None
-    """OMP_NUM_THREADS, as the environment has it."""
+    """Value of OMP_NUM_THREADS in the environment."""
     threads: int
     """Threads of torch on processors."""
     cores_asked: int | None = None
@@ -42,49 +42,49 @@ class NodeBinding(Record):
 
 
 class BindingFault(Record):
-    """Something wrong with how ranks are bound, so that the figures are of something else than is thought."""
+    """Fault of the binding of ranks, so that figures are of something else than is thought."""
 
     kind: FaultKind
     first_rank: int
     host: str
     """Host of the first rank."""
     ranks: int
-    """How many ranks it is true of."""
+    """Number of ranks with the fault."""
     said: str
-    """The sentence that says so."""
+    """Sentence about it."""
 
 
 class Bindings(Record):
-    """Where all ranks of a job were bound."""
+    """Bindings of all ranks of a job."""
 
     nodes: tuple[NodeBinding, ...]
     nodes_left_out: int = 0
-    """Nodes that are bound as none of these."""
+    """Number of nodes that are bound otherwise."""
     faults: tuple[BindingFault, ...] = ()
 
 
 class Network(Record):
-    """Network between ranks that say the same of it; None is what they don't say."""
+    """Network between ranks that say the same of it."""
 
     name: str | None = None
-    """As the library's log calls it, such as Socket, IB or AWS Libfabric; of gloo tcp. In files of before, "shared
-    memory" and "tcp and shared memory", too.
+    """Name in the library's log, such as Socket, IB or AWS Libfabric; of gloo tcp, in older files also "shared memory"
+    and "tcp and shared memory".
     """
     interfaces: str | None = None
-    """Those of TCP."""
+    """Interfaces of TCP."""
     provider: str | None = None
-    """Libfabric's, such as cxi."""
+    """Provider of libfabric, such as cxi."""
     unread: str | None = None
     """Why there is no name."""
     ranks: int
     gpu_direct_ranks: int | None = None
-    """Ranks which say that network devices access device memory themselves."""
+    """Number of ranks which say that network devices access device memory themselves."""
     host: str
-    """That of the first of these ranks."""
+    """Host of the first of these ranks."""
 
 
 class Transport(Record):
-    """Library that carried collectives between ranks, as it said itself; library, plugin: with their versions."""
+    """Library that carried collectives between ranks, and its plugin, with their versions."""
 
     backend: Literal["gloo", "nccl"]
     library: str | None = None

@@ -3,7 +3,7 @@
 Version 1 had one device and number format (processors, fp32), no labels, no status, no paired ratio and no gradient
 norms; version 2 no work, no peaks, no memory of each side and no contest that can't be run; version 3 no peers with a
 layout or an environment of their own. In version 4 each side could have a transport of its own between ranks of one
-host's processors, and version 5 called jobs `measured`. They are read as what they were.
+host's processors, and version 5 called jobs `measured`.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from engine.errors import first_line
 from engine.files import json_of, write_text
 from engine.result import metrics
-from engine.result.schema import Memory, Provenance, ResultError, checked
+from engine.result.schema import Diagnosis, Memory, Provenance, ResultError, checked
 from engine.result.schema.contest import ContestSide, Ratio
 from engine.result.schema.machine import Transport
 from engine.result.schema.step import GridText
@@ -34,9 +34,9 @@ class PeerSide(ContestSide):
 
     kind: Literal["peer"] = "peer"
     name: str = ""
-    """ours or peer; whoever puts both together says which."""
+    """ours or peer, once both are put together."""
     losses: tuple[float, ...]
-    """Of the warm-up steps, like gradient_norms."""
+    """Losses of the warm-up steps, like gradient_norms."""
     gradient_norms: tuple[float, ...] = ()
     cpu_s: tuple[tuple[float, ...], ...]
     """Processor seconds of each timed step, by round: of the whole process, threads of the collectives included,
@@ -47,7 +47,7 @@ class PeerSide(ContestSide):
     but the last of the warm-up; on processors of tensors only.
     """
     versions: dict[str, str] = {}
-    """Of the packages that it ran with, where those aren't the engine's."""
+    """Versions of its packages, where those aren't the engine's."""
     without: dict[str, str] = {}
     """Modules that it lacked on this device, each with the settings that need it and were as on processors."""
     carried: dict[str, int] = {}
@@ -64,7 +64,7 @@ class PeerSide(ContestSide):
 
 
 NOTHING = PeerSide(losses=(), rounds_s=(), cpu_s=())
-"""Stands for a side that was left out."""
+"""Side that was left out."""
 
 
 class PeerContest(Record):
@@ -73,7 +73,7 @@ class PeerContest(Record):
     base: str = "peer"
     sides: tuple[PeerSide, ...]
     tuning: Tuning | None = None
-    """Of ours, where it was tuned."""
+    """Tuning of ours."""
     compiled: bool | None = None
     """Whether the functions of our layers ran compiled; None where ours was left out, and in older files."""
 
@@ -95,68 +95,68 @@ class PeerContest(Record):
 
     @property
     def ours(self) -> PeerSide:
-        """Return the engine's side; NOTHING where it was left out."""
+        """The engine's side; NOTHING where it was left out."""
         return self._side("ours")
 
     @property
     def peer(self) -> PeerSide:
-        """Return the peer's side; NOTHING where it was left out."""
+        """The peer's side; NOTHING where it was left out."""
         return self._side("peer")
 
-    def _side(self, name: str) -> PeerSide:
+    def _side(self, name: SideName) -> PeerSide:
         return next((side for side in self.sides if side.name == name), NOTHING)
 
 
 class Equality(Record):
-    """How alike both sides trained before they were timed. steps: compared in each job.
-
-    losses, gradient_norms: the largest relative difference in a step of a job. Losses may differ by up to the
-    tolerance, first norms by norm_tolerance; later ones are only reported. In older files one tolerance was for both.
-    """
+    """Agreement of both sides' training before they were timed."""
 
     steps: int
+    """Steps that are compared in each job."""
     losses: float
+    """Largest relative difference in a step of a job, like gradient_norms."""
     gradient_norms: float
+    """Differences that are only reported, but for the first step's."""
     tolerance: float
+    """Limit of losses; in older files that of norms too."""
     norm_tolerance: float | None = None
+    """Limit of first norms."""
 
 
 class Setting(Record):
-    """Setting of a peer for speed on processors and on GPUs: to one of both, by the command's device.
-
-    needs: a package without which the value is that of processors. source: where the library tells of it.
-    """
+    """Setting of a peer for speed on processors or on GPUs, by the command's device."""
 
     name: str
     cpu: str
     cuda: str
     needs: str | None = None
+    """Package without which the value is that of processors."""
     source: str
+    """Where the library documents it."""
 
 
 class Asked(Record):
-    """Contest that was asked for. target: what the paired ratio is to be at most; None where it is only
-    reported.
-
-    layout: how the peer splits ranks, where it does so in its own way. does: what of the work it does how.
-    settings: what else the peer is set to; older files don't tell. missing: why it can't be run on this machine, and
-    wasn't. needs: bytes that a rank of ours and of the peer's needs of a device, as planned; older files don't tell.
-    """
+    """Contest that was asked for."""
 
     peer: str
     peer_is: str
     grid: GridText
     ranks: int
     target: float | None
+    """Limit of the paired ratio; None where it is only reported."""
     layout: str | None = None
+    """How the peer splits ranks in its own way."""
     does: str = ""
+    """What of the work it does how."""
     settings: tuple[Setting, ...] = ()
+    """Other settings of the peer; not in older files."""
     missing: str | None = None
+    """Why it can't be run on this machine, and wasn't."""
     needs: tuple[int, int] | None = None
+    """Planned bytes of a device that a rank of ours and of the peer's needs; not in older files."""
 
 
 class Work(Record):
-    """Work of one step, all ranks together: tokens, and flops as metrics.rate counts them."""
+    """Work of one step of all ranks; flops as metrics.rate counts them."""
 
     tokens: int
     model_flops: int
@@ -164,11 +164,12 @@ class Work(Record):
 
 
 class Peaks(Record):
-    """Peak flop/s of one device: the vendor's, and what products reach; measured: by the command's own ranks."""
+    """Peak flop/s of one device."""
 
     advertised: float | None = None
     empirical: float | None = None
     measured: bool = False
+    """Whether the command's own ranks measured the empirical one."""
 
 
 class ContestResult(Asked):
@@ -193,32 +194,29 @@ class ContestResult(Asked):
     load: float
     """Runnable processes of the whole machine as it started, averaged over a minute."""
     apart: bool = False
-    """Whether the sides were measured one after the other, which older files tell of the whole command only."""
-    road: str = ""
+    """Whether the sides were measured one after the other; in older files the whole command was or wasn't."""
+    transport: str = Field(default="", alias="road")
     """Transport of both sides, in version 4: memory, gloo or nccl, or own where ours was memory and the peer's gloo."""
 
     def unequal(self, version: int, device: str) -> bool:
-        """Say whether its sides had different transports, or may have had, as a file of that version tells."""
-        return version <= 4 and device == "cpu" and self.ranks > 1 and self.road in ("", "own")
+        """Return whether its sides had different transports, or may have had, by the version of the file."""
+        return version <= 4 and device == "cpu" and self.ranks > 1 and self.transport in ("", "own")
 
 
 class PeersResult(Document):
-    """All contests of one command, and what they ran. They were run in the order in which they were asked for.
-
-    labels are the caller's own words. case is every option as it came out: what was trained, how often it was timed,
-    threads of a rank. A failed one has the contests that were run before the reason.
-    """
+    """Contests of one command, in the order in which they were asked for; of a failed one those that were run."""
 
     schema_: Literal["par4d.peers"] = Field(default=SCHEMA, alias="schema")
     version: Literal[1, 2, 3, 4, 5, 6] = VERSION
     status: Literal["ok", "failed"] = "ok"
     reason: str | None = None
-    told: Literal["nothing", "symptom", "cause"] | None = None
-    """How much the reason of a failed one explains, as in engine.result.schema; older files don't tell."""
+    diagnosis: Diagnosis | None = Field(default=None, alias="told")
     labels: dict[str, str] = {}
+    """The caller's own words."""
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: str = "fp32"
     case: dict[str, Any]
+    """Every option after defaults were applied: what was trained, how often it was timed, threads of a rank."""
     work: Work | None = None
     peaks: Peaks = Peaks()
     contests: tuple[Asked, ...] = ()
@@ -228,7 +226,7 @@ class PeersResult(Document):
 
 
 def parse(data: object, where: str) -> PeersResult:
-    """Check a decoded JSON document. where names its origin in errors. Raises ResultError."""
+    """Check a decoded JSON document. where: its origin, for errors. Raises ResultError."""
     if isinstance(data, dict) and data.get("version") in range(1, 6):
         data = _migrated(data)
     return checked(PeersResult, "contest with peers", data, where)
@@ -239,15 +237,16 @@ def _migrated(data: dict[str, Any]) -> dict[str, Any]:
 
     Each was `measured`, with `ours` and `peer`, and ratios that follow from times stood beside.
     """
-    found = data.get("comparisons")
-    if not isinstance(found, list):
+    contests = data.get("comparisons")
+    if not isinstance(contests, list):
         return data
-    return data | {"comparisons": [_with_jobs(one) if isinstance(one, dict) else one for one in found]}
+    return data | {"comparisons": [_with_jobs(one) if isinstance(one, dict) else one for one in contests]}
 
 
-def _with_jobs(one: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in one.items() if key not in ("measured", "round_ratios", "rounds_by_job")}
-    jobs = one.get("measured")
+def _with_jobs(contest: dict[str, Any]) -> dict[str, Any]:
+    gone = ("measured", "round_ratios", "rounds_by_job")
+    kept = {key: value for key, value in contest.items() if key not in gone}
+    jobs = contest.get("measured")
     return kept | {"jobs": [_with_sides(job) if isinstance(job, dict) else job for job in jobs]} if jobs else kept
 
 

@@ -1,4 +1,4 @@
-"""This part of result.json and of a profile's trace says what was profiled, where it is, and the run's own figures."""
+"""Schema of profiles: in result.json, in a profile's trace, and of its breakdown."""
 
 from typing import Literal
 
@@ -10,11 +10,11 @@ from engine.schema import Document, Record
 
 PROFILE_SCHEMA: Literal["par4d.profile"] = "par4d.profile"
 KEY = "par4d"
-"""The object of a trace file holds a Profiled under this key."""
+"""Key of the Profiled in the object of a trace file."""
 
 
 class ProfileTrace(Record):
-    """It is the profile of one rank: its file, or why it couldn't be written."""
+    """Profile of one rank: its file, or why it couldn't be written."""
 
     rank: int
     file: str | None = None
@@ -22,14 +22,14 @@ class ProfileTrace(Record):
 
 
 class Profile(Record):
-    """It is what a run profiled: iterations, which don't count, on some of its ranks."""
+    """Profiled iterations of a run, which don't count, on some of its ranks."""
 
     iterations: tuple[int, ...]
     traces: tuple[ProfileTrace, ...]
 
 
 class RecordedStep(Record):
-    """It is one profiled iteration as the recorder has it; the figures are those of Breakdown."""
+    """Profiled iteration by the run's own record; figures are those of Breakdown."""
 
     iteration: int
     step_s: float
@@ -39,10 +39,7 @@ class RecordedStep(Record):
 
 
 class Profiled(Document):
-    """A trace file of a profile says this of the run that wrote it.
-
-    lanes_in_memory: those whose collectives go through memory that ranks share; older files don't say.
-    """
+    """The run that wrote a trace file."""
 
     schema_: Literal["par4d.profile"] = Field(default=PROFILE_SCHEMA, alias="schema")
     version: Literal[1] = 1
@@ -52,11 +49,12 @@ class Profiled(Document):
     overlap: str
     device: Literal["cpu", "cuda"]
     lanes_in_memory: tuple[str, ...] | None = None
+    """Lanes whose collectives go through memory that ranks share, in older files."""
     steps: tuple[RecordedStep, ...]
 
 
 class OperationTime(Record):
-    """It is a kernel or an operator by its name; an operator's seconds are without those that it calls."""
+    """Kernel or operator by its name; an operator's seconds are without those that it calls."""
 
     name: str
     calls: int
@@ -64,7 +62,7 @@ class OperationTime(Record):
 
 
 class LayerTime(Record):
-    """These are seconds of a layer without those that it holds: forward (with recomputation) and backward."""
+    """Seconds of a layer without those that it contains: forward (with recomputation) and backward."""
 
     name: str
     forward_s: float
@@ -72,32 +70,29 @@ class LayerTime(Record):
 
 
 class Difference(Record):
-    """It is a figure of a step as the trace has it and as the run recorded it. difference: how far
-    metrics.trace_by_record is from 1 in this step.
-
-    reason: where they don't agree in this step, what was computed to make up for it; None where nothing does. low,
-    high: the interval of trace_by_record over all steps of the trace, None of fewer than six; outcome: whether it tells
-    that they agree. It never passes by a reason, and doesn't fail where the reason makes up for it in these steps.
-    """
+    """Figure of a step by the trace and by the run's own record."""
 
     figure: str
     traced_s: float
     recorded_s: float
     difference: float
+    """Distance of metrics.trace_by_record from 1 in this step."""
     reason: str | None = None
+    """What was computed to make up for a difference in this step."""
     low: float | None = None
+    """Lower end of the interval of trace_by_record over all steps of the trace, None of fewer than six."""
     high: float | None = None
     outcome: Outcome = "undecided"
+    """Whether the interval tells that they agree. No reason makes it pass; it doesn't fail where a reason makes up for
+    the difference in these steps.
+    """
 
 
 class TraceBreakdown(Document):
-    """It says where the time of a profiled step went, in seconds of one rank, by its trace.
+    """Seconds of a profiled step of one rank, by its trace.
 
-    compute_s + exposed_s is the step, hidden_s what of compute has a collective in flight, as in Breakdown. work_s
-    (kernels, or operators on CPUs), copies_s (of memory, with no work beside them) and rest_s are compute; rest_s is
-    idle, on CPUs what is outside operators. agrees: whether every figure does with the run's own record in this step;
-    outcome: whether the trace does, by all its steps. lost: collectives in these steps that the trace has no events of,
-    of which one is enough to fail. Version 1 had only agrees.
+    As in Breakdown, compute_s + exposed_s is the step, and hidden_s part of compute_s, which is
+    work_s + copies_s + rest_s.
     """
 
     schema_: Literal["par4d.breakdown"] = Field(default="par4d.breakdown", alias="schema")
@@ -112,8 +107,11 @@ class TraceBreakdown(Document):
     step_s: float
     compute_s: float
     work_s: float
+    """Kernels, or operators on CPUs."""
     copies_s: float
+    """Copies of memory, with no work beside them."""
     rest_s: float
+    """Idle time; on CPUs what is outside operators."""
     exposed_s: float
     hidden_s: float
     share_hidden: float | None
@@ -123,7 +121,10 @@ class TraceBreakdown(Document):
     layers: tuple[LayerTime, ...]
     differences: tuple[Difference, ...]
     agrees: bool
+    """Whether every figure agrees with the run's own record in this step."""
     steps: int
     lost: int
+    """Collectives in all steps that the trace has no events of; one is enough to fail."""
     outcome: Outcome
+    """Whether the trace agrees, by all its steps."""
     notes: tuple[str, ...]

@@ -18,88 +18,92 @@ def _grid(text: str) -> str:
 
 
 GridText = Annotated[str, AfterValidator(_grid)]
+"""A grid, as in 2x2x2x1."""
 
 
 class Collective(Record):
-    """It is what rank 0 sent in one counted iteration along one axis: bytes are those of the input buffers.
-
-    time_s: from the start of each to its end, summed; collectives in flight together count each. Absent where they
-    were not timed.
-    """
+    """Collectives of rank 0 in one counted iteration along one axis."""
 
     kind: str
     axis: str
     calls: float
     bytes: float
+    """Bytes of input buffers."""
     time_s: float | None = None
+    """Sum of the time of each from its start to its end, also of those in flight together; None if not timed."""
 
 
 class AxisTime(Record):
-    """It is communication along one axis: exposed_s is waited for, hidden_s is in flight while the rank computes."""
+    """Communication along one axis."""
 
     axis: str
     exposed_s: float
+    """Time that the rank waits."""
     hidden_s: float
+    """Time in flight while the rank computes."""
 
 
 class Phase(Record):
-    """A phase is a part of the step: forward, backward (recomputation included), reduce (what is left of it),
-    optimizer.
-
-    compute_s + blocking_s + exposed_s is its length. blocking_s: waits for results without which nothing is left to
-    do, which no schedule can hide (with oar, for as long as an input gradient takes beyond the weight gradient).
-    exposed_s: waits for the others, which could have been in flight earlier or waited for later. hidden_s: of its
-    compute, what has a collective in flight; up to version 2, the flights begun in it, summed. Without clipping the
-    optimizer steps in the reduce phase, as each bucket of gradients is summed.
+    """Part of the step, of length compute_s + blocking_s + exposed_s: forward, backward (with recomputation), reduce
+    (what is left of it), optimizer. Without clipping the optimizer steps in the reduce phase, bucket by bucket.
     """
 
     name: str
     compute_s: float
     blocking_s: float
+    """Waits for results without which nothing is left to do, which no schedule can hide; with oar, for as long as an
+    input gradient takes beyond the weight gradient.
+    """
     exposed_s: float
+    """Other waits, for what could have been in flight earlier or waited for later."""
     hidden_s: float
+    """Part of compute_s with a collective in flight; up to version 2 the sum of all flights begun in the phase."""
 
 
 class LaneTime(Record):
-    """It says how long a lane's collectives are in flight: of a group's ranks the least, of the groups the most."""
+    """Time that a lane's collectives are in flight: the least of a group's ranks, the most of the groups."""
 
     lane: str
     busy_s: float
 
 
 class MachineUsage(Record):
-    """It is what the ranks of one machine take of it in a step; of several machines the one with the longest bound.
+    """Usage of one machine by its ranks in a step; of several machines the one with the longest bound.
 
     A machine is one running kernel, whatever host names its nodes have, or what a control group with a limit on
-    processors leaves of it. cores: those that its ranks may use, a part of one where the limit says so.
-    processor_s: of all its ranks, threads of their collectives included. link_bytes: what the busiest host name's
-    network interfaces, without the loopback, carried one way; link_bytes_per_s: as it was given.
+    processors leaves of it.
     """
 
     ranks: int
     threads_per_rank: int
     cores: float
+    """Cores that its ranks may use, a part of one where a limit says so."""
     processor_s: float
+    """Processor time of all its ranks, threads of their collectives included."""
     link_bytes: float
+    """Bytes that the network interfaces of the busiest host name, without the loopback, carried one way."""
     link_bytes_per_s: float | None = None
+    """Rate of the link, where it was given."""
 
     @property
     def shared(self) -> bool:
-        """Say whether its ranks take turns on its cores."""
+        """Whether its ranks have more threads than it has cores."""
         return self.ranks * self.threads_per_rank > self.cores
 
 
 class Bound(Record):
-    """No schedule of the same work can beat it. by: "compute", the name of a lane, "processors" or "link"."""
+    """Time that no schedule of the same work can beat."""
 
     bound_s: float
     by: str
+    """What sets it: "compute", the name of a lane, "processors" or "link"."""
     step_by_bound: float
 
 
 class HostTime(Record):
-    """These are seconds of one counted iteration in which the ranks of a host compute, averaged over them: all that
-    isn't exposed communication. Where one host is slow it has more of them than the others, which wait for it.
+    """Mean seconds of one counted iteration in which the ranks of a host compute: all but exposed communication.
+
+    A slow host has more of them than the others, which wait for it.
     """
 
     host: str
@@ -108,55 +112,56 @@ class HostTime(Record):
 
 
 class Breakdown(Record):
-    """These are mean seconds of one counted iteration on rank 0; compute_s + collectives_s is the iteration.
+    """Mean seconds of one counted iteration on rank 0, which is compute_s + collectives_s.
 
-    collectives_s is exposed communication, the time that the rank's compute stands still for a collective, waiting
-    for slower ranks included: the sum of exposed_s over axes, and of blocking_s and exposed_s over phases.
-    compute_s is the rest of the iteration, hidden_s what of it has a collective in flight. share_hidden, bound: as
-    metrics.py defines them; machine: where ranks compute on processors. Up to version 2 there were none of these.
-    hosts: of all ranks, in the order of the first rank of each.
+    Up to version 2 there were only these two.
     """
 
     compute_s: float
     collectives_s: float
+    """Exposed communication, waiting for slower ranks included: the sum of exposed_s over axes, and of blocking_s and
+    exposed_s over phases.
+    """
     hidden_s: float | None = None
+    """Part of compute_s with a collective in flight."""
     share_hidden: float | None = None
     axes: tuple[AxisTime, ...] = ()
     phases: tuple[Phase, ...] = ()
     lanes: tuple[LaneTime, ...] = ()
     machine: MachineUsage | None = None
+    """Usage of the machine, where ranks compute on processors."""
     bound: Bound | None = None
     hosts: tuple[HostTime, ...] = ()
+    """All hosts, in the order of the first rank of each."""
 
 
 class LossScaling(Record):
-    """It says how the loss of fp16 was scaled. scale: the one that the next step would have had. skipped: how many
-    steps of the training were skipped, those before a resume included; skipped_iterations: which of this run.
-    """
+    """Scaling of the loss of fp16."""
 
     scale: float
+    """Scale of the next step."""
     skipped: int
+    """Steps of the training that were skipped, those before a resume included."""
     skipped_iterations: tuple[int, ...] = ()
+    """Skipped ones of this run."""
 
 
 class Span(Record):
-    """A span is something of one step on rank 0; seconds are from the start of the step.
-
-    lane: "compute" for the phases of the step and the waits in them; for collectives the axis and, where an axis has
-    several lanes, which ("z", "z gather"). kind: "phase", "wait" or "collective". A collective begins when
-    it is issued, or when the one before it on its lane ends, and ends when its result is there.
-    """
+    """Something in one step on rank 0; seconds are from the start of the step."""
 
     lane: str
+    """Phases and waits have "compute"; a collective its axis, with the lane if that has several: z gather."""
     kind: Literal["phase", "wait", "collective"]
     name: str
     start_s: float
+    """A collective begins when it is issued, or when the one before it on its lane ends."""
     end_s: float
+    """A collective ends when its result is there."""
     issued_s: float | None = None
 
 
 class Timeline(Record):
-    """It says what ran when in one iteration on rank 0."""
+    """One iteration on rank 0."""
 
     iteration: int
     step_s: float
@@ -169,34 +174,33 @@ COMPONENTS: tuple[Component, ...] = get_args(Component)
 
 
 class ComponentEnergy(Record):
-    """It is one component's energy over the whole job; None, and why (unmeasured), where it is not known whole.
-
-    counters: distinct ones that were summed, each once however many ranks share what it counts; machines: they are on.
-    scope: whose energy they count, source: what was read, sample_s: seconds between samples where power was summed;
-    absent where a counter of joules was read at the start and the end.
-    """
+    """Energy of one component over the whole job; None where it is not known whole."""
 
     component: Component
     joules: float | None = None
     joules_per_iteration: float | None = None
     tokens_per_joule: float | None = None
     counters: int = 0
+    """Distinct counters that were summed, each once however many ranks share what it counts."""
     machines: int = 0
+    """Machines that they are on."""
     scope: str | None = None
+    """Whose energy they count."""
     source: str | None = None
     sample_s: float | None = None
+    """Time between samples where power was summed; None where joules were read at the start and the end."""
     unmeasured: str | None = None
+    """Why it is not known."""
 
 
 class Energy(Record):
-    """It is the energy from the first counted iteration to the last, but for checkpoints saved and iterations profiled
-    between them.
-
-    seconds: from the first reading to the last one, of the rank that took longest. No sum over components is given: a
-    node holds the others. unmeasured: why nothing was read at all.
+    """Energy from the first counted iteration to the last, without checkpoints saved and iterations profiled between
+    them. There is no sum over components, as a node includes the others.
     """
 
     seconds: float | None = None
+    """Time from the first reading to the last, of the rank that took longest."""
     iterations: int = 0
     components: tuple[ComponentEnergy, ...] = ()
     unmeasured: str | None = None
+    """Why nothing was read at all."""

@@ -1,46 +1,40 @@
-"""Results and the tuner's cache keep times of a layer's matrix products in every mode in this form."""
+"""Times of a layer's matrix products in every mode, in results and in the tuner's cache."""
 
 from typing import Literal
 
 from engine.schema import Record
 
 ModeName = Literal["NN", "NT", "TN", "oneDNN"]
+"""Layout of both factors in memory, or another library."""
 RoleName = Literal["forward", "input_gradient", "weight_gradient"]
 
 
 class ModeTime(Record):
-    """It is one way to compute one product: its mode, and whether the weight is stored by columns.
-
-    oneDNN is no layout but another library. own: no operand is copied. Seconds are of one product with its copies: the
-    median of the rounds, and their extremes. flops_per_s: 2 m n k by the median. chosen: layers compute so. fastest: it
-    is of the ways that were fastest in the first timing, by whatever little. by_round_s: seconds of each round, in
-    which all ways took turns; older files have neither of the two.
-    """
+    """One way to compute one product. Seconds are of a product with its copies, over the rounds."""
 
     role: RoleName
     column_major: bool
+    """Whether the weight is stored by columns."""
     mode: ModeName
     own: bool
+    """Whether no operand is copied."""
     median_s: float
     low_s: float
     high_s: float
     flops_per_s: float
+    """2 m n k by the median."""
     rounds: int
     chosen: bool
     fastest: bool = False
+    """Whether it is of the ways that were fastest in the first timing, by whatever little; not in older files."""
     by_round_s: tuple[float, ...] = ()
+    """Seconds of each round, in which all ways took turns; not in older files."""
 
 
 class TunedShape(Record):
-    """It is the shape of linear layers with O [m, n] = I [m, k] W [k, n] on one rank.
+    """Shape of linear layers with O [m, n] = I [m, k] W [k, n] on one rank.
 
-    layers: how many, and layer, the first. forwards: how often O is computed for each dI and dW. movable: whether the
-    weight may be stored by columns. bias: whether O's product adds the bias. accumulates: whether dW's product adds to
-    the sum of earlier micro-batches. widened: whether dW comes out in the format of the masters, not in dtype. Older
-    files have none of these three, and timed without them. forward, input_gradient, weight_gradient: the modes that
-    were chosen; None is the product's own. Seconds of the layer's products in a micro-batch, medians of the rounds:
-    own_s as PyTorch does them, chosen_s as chosen, best_s in the ways that were fastest in the first timing. times:
-    empty if nothing could be timed.
+    Seconds are those of the layer's products in a micro-batch, medians of the rounds.
     """
 
     m: int
@@ -48,31 +42,39 @@ class TunedShape(Record):
     k: int
     dtype: str
     layers: int
+    """How many have it."""
     layer: str
+    """The first of them."""
     forwards: int
+    """How often O is computed for each dI and dW."""
     movable: bool
+    """Whether the weight may be stored by columns."""
     bias: bool = False
+    """Whether O's product adds the bias; older files timed without it, as without the next two."""
     accumulates: bool = False
+    """Whether dW's product adds to the sum of earlier micro-batches."""
     widened: bool = False
+    """Whether dW comes out in the format of the masters, not in dtype."""
     column_major: bool = False
     forward: ModeName | None = None
+    """Chosen mode, as the next two; None is the product's own."""
     input_gradient: ModeName | None = None
     weight_gradient: ModeName | None = None
     own_s: float | None = None
+    """Time as PyTorch does them."""
     chosen_s: float | None = None
     best_s: float | None = None
+    """Time in the ways that were fastest in the first timing."""
     times: tuple[ModeTime, ...] = ()
+    """None if nothing could be timed."""
 
 
 class Tuning(Record):
-    """It is what the tuner did: seconds that it took, how many shapes it timed (others were in its cache), and the
-    choice.
-
-    again: the same choice in a second timing, independent of the one that it was made by: engine.result.choices judges
-    it.
-    """
+    """Work of the tuner."""
 
     time_s: float
     timed: int
+    """Shapes that it timed; others were in its cache."""
     shapes: tuple[TunedShape, ...]
     again: tuple[TunedShape, ...] = ()
+    """The same choice in a second, independent timing, by which engine.result.judges.choices judges it."""
