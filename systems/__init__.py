@@ -1,8 +1,8 @@
-"""The machines: one YAML file each, with its hardware facts and how ReFrame runs jobs on it.
+"""Machines: one YAML file each, with its hardware facts and how ReFrame runs jobs on it.
 
-Adding a machine is adding one file. settings.py hands the partitions to ReFrame; suites and reports read the facts
-from here. Every fact names its source, and what is not known is left out. What a GPU can do is in devices/, by its name
-(device.py); what was measured on a machine is in a file of its own (store.py).
+settings.py hands the partitions to ReFrame; suites and reports read the facts from here. Every fact names its source,
+and what is not known is left out. Data sheets of GPUs are in devices/ (device.py), measurements in measured/
+(store.py).
 """
 
 import os
@@ -16,13 +16,20 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from engine.errors import UsageError, nearest
 from engine.schema import Record
-from systems.container import Container
-from systems.device import Device, completed, device_called
-from systems.files import SystemFileError, as_record, check_given_once, read_data
-from systems.partition import NAME, LongestJobs, Partition, TimeLimit, Transport, seconds
-from systems.performance import Cores, Count, Dtype, Fact, Performance
-from systems.placeholders import RANKS_PER_NODE, speaks_of
-from systems.store import Between, Measured, OfProcessor, Source, measured
+from systems.device import Count, Device, Dtype, Fact, completed, device_called
+from systems.files import SystemFileError, as_record, read_data
+from systems.partition import (
+    NAME,
+    RANKS_PER_NODE,
+    Container,
+    LongestJobs,
+    Partition,
+    TimeLimit,
+    Transport,
+    has_placeholder,
+    seconds,
+)
+from systems.store import Between, Cores, Measured, OfProcessor, Performance, Source, measured
 
 __all__ = [
     "Between", "Container", "Cores", "Device", "Dtype", "Fact", "LongestJobs", "Measured", "OfProcessor", "Partition",
@@ -31,21 +38,19 @@ __all__ = [
 
 FOLDER = Path(__file__).parent
 ANY = ".*"
-"""The pattern of a system that any machine is."""
+"""Pattern of a system that any machine is."""
 
 
 class Node(Record):
-    """Hardware of one node. Bandwidths are bytes/s in one direction.
-
-    intra_node_bytes_per_s: what two devices of the node send each other; where the links differ, the slowest of them.
-    memory_bytes: the memory of its processors.
-    """
+    """Hardware of one node. Bandwidths are bytes/s in one direction."""
 
     devices: Count | None = None
     memory_bytes: Fact | None = None
+    """Memory of its processors."""
     nics: Count | None = None
     nic_bytes_per_s: Fact | None = None
     intra_node_bytes_per_s: Fact | None = None
+    """Rate between two devices of the node; where links differ, of the slowest of them."""
 
 
 def _pattern(text: str) -> str:
@@ -59,13 +64,12 @@ def _pattern(text: str) -> str:
 
 
 class Here(Record):
-    """Host names, and values of variables, by which this machine is the system."""
+    """Host names and values of variables by which this machine is the system."""
 
     hostnames: tuple[Annotated[str, AfterValidator(_pattern)], ...] = ()
     environment: dict[str, str] = {}
 
     def matches(self) -> bool:
-        """Return whether this process runs on such a machine."""
         hosts = {socket.gethostname(), socket.getfqdn()}
         return any(re.search(pattern, host) for pattern in self.hostnames for host in hosts) or any(
             os.environ.get(name) == value for name, value in self.environment.items()
@@ -88,11 +92,10 @@ class System(Record):
     here: Here = Here()
     device: Annotated[Device, BeforeValidator(completed)]
     nodes: Count | None = None
-    """Number of these."""
     node: Node
     performance: Performance | None = None
     partitions: Annotated[tuple[Partition, ...], AfterValidator(_named_once)] = ()
-    """None where it is only planned with."""
+    """No partitions where it is only planned with."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -103,12 +106,12 @@ class System(Record):
                 continue
             if partition.full_node_options:
                 raise ValueError(f"full_node_options of partition {partition.name} take node.devices")
-            if any(speaks_of(RANKS_PER_NODE, option) for option in partition.launcher_options):
+            if any(has_placeholder(RANKS_PER_NODE, option) for option in partition.launcher_options):
                 raise ValueError(f"{{{RANKS_PER_NODE}}} in partition {partition.name} takes node.devices")
         return self
 
     def no_jobs(self) -> str | None:
-        """Say why no job of the system can be written, in a sentence; None if jobs can be."""
+        """Return why no job of the system can be written, in a sentence; None if jobs can be."""
         file = FOLDER / f"{self.name}.yaml"
         if not self.partitions:
             return f"{file} has no partitions, so {self.name} can be planned with, but runs nothing: add partitions."
@@ -124,15 +127,15 @@ class System(Record):
         if self.nodes and self.node.devices and devices > (most := self.nodes.value * self.node.devices.value):
             raise UsageError(
                 f"{self.name} has {most:,} devices, {self.nodes.value:,} nodes of {self.node.devices.value}, but "
-                f"{devices:,} were asked for: give at most so many."
+                f"{devices:,} were asked for: give at most that many."
             )
 
     def is_here(self) -> bool:
-        """Say whether this process runs on a login or compute node of the system."""
+        """Return whether this process runs on a login or compute node of the system."""
         return self.here.matches()
 
     def may_be_here(self) -> bool:
-        """Say whether this machine is the system, or can be made into it, as into one that no host is by itself."""
+        """Return whether this machine is the system, or can be made into it, as into one that no host is by itself."""
         return self.is_here() or self.here == Here()
 
 
@@ -146,19 +149,20 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.yaml") if not path.name.startswith("."))
 
 
+@cache
 def load(name: str) -> System:
     """Return the system of that name. Raises UsageError with the nearest names, SystemFileError for a bad file."""
     if name not in names():
         if (FOLDER / f"{name}.yml").exists():
             raise UsageError(f"{FOLDER / name}.yml is read by nobody: call it {name}.yaml.")
         raise UsageError(f"No system is called {name!r}: {nearest(name, names())}")
-    return _load(name)
+    return read(FOLDER / f"{name}.yaml")
 
 
 def here() -> System:
     """Return the system that this machine is, or else the one that any machine is.
 
-    Of one that is like another and shares its signs, it is the other. Raises UsageError for none or several.
+    Of a system that is like another and has the same signs the other is meant. Raises UsageError for none or several.
     """
     every = [system for system in map(load, names()) if system.is_here()]
     mine = [system for system in every if ANY not in system.here.hostnames] or every
@@ -176,11 +180,6 @@ def here() -> System:
 def named(name: str | None) -> System:
     """Return the system of that name, or that of this machine where none is named. Raises as load() and here()."""
     return here() if name is None else load(name)
-
-
-@cache
-def _load(name: str) -> System:
-    return read(FOLDER / f"{name}.yaml")
 
 
 def read(path: Path) -> System:
@@ -215,9 +214,7 @@ def _merged(path: Path) -> dict[str, Any]:
 
 
 def _keys(path: Path) -> dict[str, Any]:
-    data = read_data(path, what="a system", holds="title, device and partitions")
-    check_given_once(path)
-    return data
+    return read_data(path, what="a system", holds="title, device and partitions")
 
 
 def _over(other: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

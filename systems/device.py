@@ -1,39 +1,52 @@
-"""Devices: what a rank computes on. What makers advertise of theirs is in devices/, by the name that PyTorch gives."""
+"""Devices that ranks compute on. What makers advertise is in devices/, by the name that PyTorch gives."""
 
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
 from engine.schema import Record
 from systems.files import read_as
-from systems.performance import Count, Dtype, Fact
 
 FOLDER = Path(__file__).parent / "devices"
+Dtype = Literal["bf16", "fp16", "fp32", "tf32", "fp64"]
+Value = TypeVar("Value")
+
+
+class Sourced(Record, Generic[Value]):
+    """Value and its source."""
+
+    value: Value
+    source: str = Field(min_length=1)
+
+
+Fact = Sourced[Annotated[float, Field(gt=0)]]
+Count = Sourced[Annotated[int, Field(gt=0)]]
 
 
 class Device(Record):
-    """One device. Peaks are flop/s of dense matrix products, by dtype.
-
-    name: a GPU has the whole name that PyTorch gives it, by which devices/ has the rest. empirical_peak_flops: the best
-    that a GEMM benchmark has sustained; the source says at which size. memory_bytes_per_s: is as advertised.
-    processors: of a GPU are its streaming multiprocessors, or compute units.
-    """
+    """One device."""
 
     name: str = Field(min_length=1)
+    """Of a GPU the whole name that PyTorch gives, by which devices/ has the rest."""
     kind: Literal["cpu", "cuda"]
     memory_bytes: Fact | None = None
     memory_bytes_per_s: Fact | None = None
+    """Rate as advertised."""
     peak_flops: dict[Dtype, Fact] = {}
+    """Flop/s of dense matrix products, as advertised."""
     empirical_peak_flops: dict[Dtype, Fact] = {}
+    """Best that a GEMM benchmark has sustained; the source says at which size."""
     processors: Count | None = None
+    """Streaming multiprocessors, or compute units, of a GPU."""
 
 
 class Advertised(Record):
-    """Data sheet of a device. aliases: names that PyTorch gives it on older drivers."""
+    """Data sheet of a device."""
 
     aliases: tuple[str, ...] = ()
+    """Names that PyTorch gives it on older drivers."""
     memory_bytes: Fact
     memory_bytes_per_s: Fact
     peak_flops: dict[Dtype, Fact] = Field(min_length=1)
@@ -53,16 +66,10 @@ def devices() -> dict[str, Device]:
     found: dict[str, Device] = {}
     for path in sorted(FOLDER.glob("*.yaml")):
         family = read_as(Devices, path, what="a devices", holds="kind and devices")
-        for name, said in family.devices.items():
-            device = Device(
-                name=name,
-                kind=family.kind,
-                memory_bytes=said.memory_bytes,
-                processors=said.processors,
-                memory_bytes_per_s=said.memory_bytes_per_s,
-                peak_flops=said.peak_flops,
-            )
-            found |= dict.fromkeys((name, *said.aliases), device)
+        for name, sheet in family.devices.items():
+            facts = {key: value for key, value in sheet if key != "aliases"}
+            device = Device(name=name, kind=family.kind, **facts)
+            found |= dict.fromkeys((name, *sheet.aliases), device)
     return found
 
 

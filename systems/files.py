@@ -1,6 +1,5 @@
-"""Files of this folder: YAML that becomes a record, or one sentence on what is wrong with it."""
+"""YAML files of this folder, read as records."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,30 +42,7 @@ def read_data(path: Path, *, what: str, holds: str) -> dict[str, Any]:
     except OSError as error:
         raise SystemFileError(f"{path} can't be read: {error.strerror}.") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SystemFileError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+        raise SystemFileError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(data, dict):
         raise SystemFileError(f"{path} should hold the keys of {what}, such as {holds}.")
     return data
-
-
-def check_given_once(path: Path) -> None:
-    """Raise SystemFileError if a key is given twice in one place of a file that can be read: YAML takes the last."""
-    text = path.read_text(encoding="utf-8")
-    for key in _given_twice(yaml.compose(text, Loader=yaml_text.Loader), set()):
-        line = key.start_mark.line + 1
-        raise SystemFileError(f"{path} has two keys {key.value!r} in one place, the second in line {line}.")
-
-
-def _given_twice(node: yaml.Node | None, known: set[int]) -> Iterator[yaml.ScalarNode]:
-    """Give each key that its mapping has had already. known: the nodes that were looked at, which aliases repeat."""
-    if not isinstance(node, yaml.CollectionNode) or id(node) in known:
-        return
-    known.add(id(node))
-    seen = set[str]()
-    for below in node.value:
-        key, value = below if isinstance(node, yaml.MappingNode) else (None, below)
-        if isinstance(key, yaml.ScalarNode):
-            if key.value in seen:
-                yield key
-            seen.add(key.value)
-        yield from _given_twice(value, known)

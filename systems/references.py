@@ -28,22 +28,17 @@ if os.environ.get("PAR4D_REFERENCES"):
 SCHEMA: Literal["par4d.references"] = "par4d.references"
 VERSION: Literal[2] = 2
 FEWEST_JOBS = 20
-"""Fewer jobs say nothing of how a figure varies."""
-
+"""Fewest jobs that show how a figure varies."""
 LEAST = 0.02
-"""The least change that counts, as a fraction."""
+"""Least change that counts, as a fraction."""
 MADS = 5
-
 NOTICE = "# Made by `par4d reference make --system {name}` from the results of its jobs: make it anew, don't edit it.\n"
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Key(NamedTuple):
-    """Settings that jobs have in common to be compared.
-
-    options: the command's, without those that only describe the machine or say where files are.
-    """
+    """Settings that jobs have in common to be compared."""
 
     partition: str
     test: str
@@ -52,10 +47,11 @@ class Key(NamedTuple):
     ranks: int
     precision: str
     options: str
+    """The command's options, without those that only describe the machine or say where files are."""
 
     @property
     def name(self) -> tuple[str, str]:
-        """Return the test and its point, as name_of gives them."""
+        """Test and its point, as name_of returns them."""
         return self.test, self.point
 
 
@@ -63,10 +59,8 @@ _OF_THE_MACHINE = frozenset(
     {"--label", "--out", "--timeout", "--meeting-timeout", "--peak-flops", "--empirical-peak-flops"}
     | {"--link-bytes-per-s", "--intra-node-bytes-per-s", "--device-memory"}
 )
-"""Options that change no work: they tell where a result goes, and what the machine is."""
+"""Options that change no work: they say where a result goes, and what the machine is."""
 _PATHS = frozenset({"--data"})
-
-
 _REPETITION = re.compile(r" %?\.repeat_no=\d+")
 """Suffix that `reframe --repeat` adds to a test's name."""
 
@@ -74,17 +68,17 @@ _REPETITION = re.compile(r" %?\.repeat_no=\d+")
 def key_of(*, partition: str, display_name: str, ranks: int, words: Iterable[str], record: Mapping[str, Any]) -> Key:
     """Return the key of a test case, by its name in ReFrame, the words of its launch line, and its result or {}."""
     test, point = name_of(display_name)
-    config = record.get("config")
-    known = list(words)
+    config, line = record.get("config"), list(words)
+    values = dict(reversed([*pairwise(line)]))  # an option's first one counts
     precision = record.get("dtype") or (config.get("precision") if isinstance(config, dict) else None)
     return Key(
         partition=partition,
         test=test,
         point=point,
-        grid=str(record.get("grid") or _value(known, "--grid")),
+        grid=str(record.get("grid") or values.get("--grid", "")),
         ranks=ranks,
-        precision=str(precision or _value(known, "--precision") or _value(known, "--dtype")),
-        options=" ".join(_work(known)),
+        precision=str(precision or values.get("--precision") or values.get("--dtype", "")),
+        options=" ".join(_work(line)),
     )
 
 
@@ -94,12 +88,8 @@ def name_of(display_name: str) -> tuple[str, str]:
     return test, point.replace("%", "").strip()
 
 
-def _value(words: list[str], option: str) -> str:
-    return next((value for name, value in pairwise(words) if name == option), "")
-
-
 def _work(words: Iterable[str]) -> Iterator[str]:
-    """Give the words of a launch line that say what is computed."""
+    """Yield the words of a launch line that say what is computed."""
     given = iter(words)
     for word in given:
         if word in _OF_THE_MACHINE:
@@ -111,13 +101,13 @@ def _work(words: Iterable[str]) -> Iterator[str]:
 
 
 CANARY = "canary"
-"""The seconds of the frozen program (suites/base/canary.py) are a figure of this name, in a night's jobs alone."""
+"""Figure of a night's jobs alone: the seconds of the frozen program (suites/base/canary.py)."""
 LOWER_IS_BETTER = frozenset({"s", "x", "B"})
 HIGHER_IS_BETTER = frozenset({"flop/s", "tokens/s", "B/s", "token/J", "image/J"})
 
 
 def worse_by(unit: str) -> int:
-    """+1 where a larger number of this unit is worse, -1 where it is better, 0 where neither can be said."""
+    """Return +1 where a larger number of this unit is worse, -1 where it is better, 0 where neither can be said."""
     return 1 if unit in LOWER_IS_BETTER else -1 if unit in HIGHER_IS_BETTER else 0
 
 
@@ -131,7 +121,7 @@ class Reference(Record):
     nights: int = Field(gt=0)
 
     def as_reframe(self) -> tuple[float, float | None, float | None, str]:
-        """ReFrame's reference, which a single job fails if it is worse by LEAST, and by MADS deviations."""
+        """Return ReFrame's reference, which a single job fails if it is worse by LEAST, and by MADS deviations."""
         most = max(LEAST, MADS * self.mad / self.median)
         worse = worse_by(self.unit)
         lower, upper = -min(most, 1.0) if worse < 0 else None, most if worse > 0 else None
@@ -139,10 +129,7 @@ class Reference(Record):
 
 
 class ReferenceSet(Record):
-    """Jobs of one key.
-
-    first, last: when the sessions of its first and last job began. versions, commits, devices: all that they had.
-    """
+    """References of the jobs of one key, with all versions, commits and devices that they had."""
 
     partition: str
     test: str = Field(min_length=1)
@@ -153,6 +140,7 @@ class ReferenceSet(Record):
     options: str
     nights: int = Field(gt=0)
     first: str
+    """Start of the session of the first job, and of the last one below."""
     last: str
     versions: dict[str, tuple[str, ...]] = {}
     commits: tuple[str, ...] = ()
@@ -165,14 +153,16 @@ class ReferenceSet(Record):
 
 
 class References(Record):
-    """References of a system. commit: the project's when the file was made. digest: shows that a series was edited."""
+    """References of a system."""
 
     schema_: Literal["par4d.references"] = Field(default=SCHEMA, alias="schema")
     version: Literal[2] = VERSION
     system: str
     made: str
     commit: str | None = None
+    """The project's when the file was made."""
     digest: str
+    """Digest of the series, which shows that one was edited."""
     series: tuple[ReferenceSet, ...]
 
     @model_validator(mode="after")

@@ -1,24 +1,28 @@
-"""Schedulers that ReFrame does not bring: of a machine that has none, and of PBS. Importing this registers them."""
+"""Schedulers and launchers that ReFrame does not bring. Importing this registers them."""
 
 import os
 import re
 import shlex
+import sys
 import time
 from functools import cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from reframe.core.backends import register_scheduler
+from reframe.core.backends import register_launcher, register_scheduler
 from reframe.core.exceptions import JobError
-from reframe.core.schedulers import JobScheduler
+from reframe.core.launchers import JobLauncher
+from reframe.core.schedulers import Job, JobScheduler
 from reframe.core.schedulers.local import LocalJobScheduler
 from reframe.core.schedulers.pbs import PbsJobScheduler, PbsProJobScheduler, TorqueJobScheduler
 
 OURS = {"local": "local-by-progress", "pbs": "pbs-quoted", "pbspro": "pbspro-quoted", "torque": "torque-quoted"}
-"""The schedulers of systems' files for which ReFrame gets one of ours."""
+"""Our schedulers, by the name that a system's file has."""
 STANDSTILL_S = 1200
 """Time without output after which a job is ended."""
+CPUS_OF_A_SET = ("--cpu_per_rs", "-c")
+"""Options of jsrun that a system's file may give in place of its cpus_per_task."""
 
 
 @register_scheduler(OURS["local"], local=True)
@@ -58,19 +62,8 @@ class QuotedFolder:
         return [*directives, f"cd {shlex.quote(job.workdir)}"]
 
 
-@register_scheduler(OURS["pbs"])
-class QuotedPbs(QuotedFolder, PbsJobScheduler):
-    """PBS."""
-
-
-@register_scheduler(OURS["pbspro"])
-class QuotedPbsPro(QuotedFolder, PbsProJobScheduler):
-    """PBS Professional."""
-
-
-@register_scheduler(OURS["torque"])
-class QuotedTorque(QuotedFolder, TorqueJobScheduler):
-    """Torque."""
+for name, scheduler in (("pbs", PbsJobScheduler), ("pbspro", PbsProJobScheduler), ("torque", TorqueJobScheduler)):
+    register_scheduler(OURS[name])(type(f"Quoted{scheduler.__name__}", (QuotedFolder, scheduler), {}))
 
 
 @cache
@@ -83,3 +76,27 @@ def refused(system: str, why: str) -> str:
         """Scheduler of a system that runs no jobs."""
 
     return name
+
+
+@register_launcher("torchrun-one-node")
+class TorchrunLauncher(JobLauncher):
+    """PyTorch's own launcher on this node; a single task needs no launcher."""
+
+    def command(self, job: Job) -> list[str]:
+        if job.num_tasks == 1:
+            self.options: list[str] = []
+            return []
+        torchrun = [shlex.quote(sys.executable), "-m", "torch.distributed.run"]
+        return [*torchrun, "--standalone", f"--nproc-per-node={job.num_tasks}", "--no-python"]
+
+
+@register_launcher("jsrun")
+class JsrunLauncher(JobLauncher):
+    """jsrun with a resource set of one device for each task; a node is filled before the next."""
+
+    def command(self, job: Job) -> list[str]:
+        per_host = job.num_tasks_per_node or 1
+        words = ["jsrun", f"--nrs={job.num_tasks}", f"--rs_per_host={per_host}", "--tasks_per_rs=1", "--gpu_per_rs=1"]
+        if job.num_cpus_per_task and not any(option.startswith(CPUS_OF_A_SET) for option in self.options):
+            words.append(f"--cpu_per_rs={job.num_cpus_per_task}")
+        return words

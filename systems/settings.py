@@ -10,10 +10,8 @@ from typing import Any
 
 import systems
 from engine.errors import UsageError
-from systems import Partition, System, launchers, schedulers
-from systems.partition import SLURM
-from systems.placeholders import ACCOUNT, DEVICES, replace, speaks_of
-from systems.placement import PBS
+from systems import Partition, System, schedulers
+from systems.partition import ACCOUNT, DEVICES, PBS, SLURM, fill, has_placeholder
 
 ENVIRONMENT = "engine"
 RESULTS = "results/reframe"
@@ -22,15 +20,13 @@ UNKNOWN = "this-machine"
 HOLE = "\0"
 NODES = dict.fromkeys(SLURM, "${SLURM_JOB_NUM_NODES:-1}")
 NODES |= dict.fromkeys(PBS, '$(sort -u "${PBS_NODEFILE:-/dev/null}" | wc -l)')
-"""How a job's script knows how many nodes it has."""
+"""Number of nodes of a job, in its script."""
 SLURM_DEVICES = "--gpus-per-node={devices}"
 FIRST_NODE = 'export MASTER_ADDR="${MASTER_ADDR:-$(head -n 1 "$PBS_NODEFILE")}"'
 """Only the first node of a job of PBS can read the list of nodes."""
 REPORT = {"report_file": f"{RESULTS}/run-report-{{sessionid}}.json"}
 OFTEN = {"poll_rate_min": 4}
-"""Rate at which ReFrame polls a scheduler of one's own: its usual one falls, and sees a job of seconds too late."""
-
-__all__ = ["launchers", "schedulers", "site_configuration"]  # importing them is what registers what they have
+"""Least polls a second of a scheduler of our own: ReFrame's usual rate falls, and sees a job of seconds too late."""
 
 
 def account() -> str | None:
@@ -40,7 +36,7 @@ def account() -> str | None:
 def access(partition: Partition) -> list[str]:
     charged = account()
     return [
-        replace(option, ACCOUNT, charged) for option in partition.access if charged or not speaks_of(ACCOUNT, option)
+        fill(option, ACCOUNT, charged) for option in partition.access if charged or not has_placeholder(ACCOUNT, option)
     ]
 
 
@@ -89,7 +85,7 @@ def _partition(system: System, partition: Partition) -> dict[str, Any]:
     asked = SLURM_DEVICES if partition.devices_option is None and partition.is_slurm else partition.devices_option
     if asked and system.device.kind == "cuda":
         # _rfm_gpu is ReFrame's own name for what a test's num_gpus_per_node asks for. It would fill all other braces.
-        literal = replace(asked, DEVICES, HOLE).replace("{", "{{").replace("}", "}}")
+        literal = fill(asked, DEVICES, HOLE).replace("{", "{{").replace("}", "}}")
         entry["resources"] = [{"name": "_rfm_gpu", "options": [literal.replace(HOLE, "{num_gpus_per_node}")]}]
     if system.node.devices and system.device.kind == "cuda":
         entry["devices"] = [{"type": "gpu", "num_devices": system.node.devices.value}]

@@ -145,7 +145,7 @@ def bandwidths(system: "System", measured: "Measured | None") -> Bandwidths:
         return Bandwidths(devices_per_node=ANY_NUMBER, inter=within, within=within, intra=intra)
     devices = node.devices.value if node.devices else measured.devices_per_node if measured else 1
     if between is not None:
-        of_rank, inter = between.bytes_per_s, between.way_out()
+        of_rank, inter = between.bytes_per_s, between.node_rate()
     else:
         assert node.nics is not None
         assert node.nic_bytes_per_s is not None

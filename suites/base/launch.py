@@ -10,9 +10,7 @@ from reframe.core.builtins import variable
 from reframe.core.exceptions import ReframeError
 
 import systems
-from systems.container import SEPARATORS, Container
-from systems.placeholders import RANKS_PER_NODE, replace
-from systems.placement import places_ranks, placing
+from systems.partition import RANKS_PER_NODE, SEPARATORS, Container, fill, places_ranks, placing
 
 ROOT = Path(systems.__file__).parents[1]
 
@@ -44,7 +42,7 @@ class Launched(rfm.RegressionTestPlugin):
         self.job.num_cpus_per_task = self.num_cpus_per_task
         own = [*partition.launcher_options, *(partition.full_node_options if full else ())]
         words = [] if places_ranks(own) else placing(partition.scheduler, partition.launcher, per_node)
-        self.job.launcher.options = [*words, *(replace(option, RANKS_PER_NODE, per_node) for option in own)]
+        self.job.launcher.options = [*words, *(fill(option, RANKS_PER_NODE, per_node) for option in own)]
 
     def in_container(self, words: Iterable[str], elsewhere: Mapping[str, str] | None = None) -> str:
         """Return the shell's words up to Python, and give the launcher those of a container that are its options.

@@ -196,7 +196,7 @@ def test_a_system_without_the_facts_is_told_which_are_lacking(
         ("--model gpt-80b --gpus 8191 --batch-tokens 16.8M", "on which it fits is 32 (grid 1x4x8x1), the nearest 8192"),
         (
             "--model gpt-80b --gpus 131072 --batch-tokens 16.8M",
-            "frontier has 78,848 devices, 9,856 nodes of 8, but 131,072 were asked for: give at most so many.",
+            "frontier has 78,848 devices, 9,856 nodes of 8, but 131,072 were asked",
         ),
         ("--model gpt-80b --gpus 8 --batch-tokens 4M", "gpt-80b fits on no grid of 8 devices: a rank needs "),
         ("--model gpt-81b --gpus 8 --batch-size 8", "No model is called 'gpt-81b': did you mean gpt-80b"),

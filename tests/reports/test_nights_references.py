@@ -164,7 +164,7 @@ def test_where_a_result_goes_and_what_a_machine_has_make_no_other_test():
         ("unit: s", "unit: h", "edited since it was made"),
         ("jobs: 30", "jobs: 3", "not a valid references file"),
         ("mad: ", "mad: -", "not a valid references file"),
-        ("schema:", "{[", "is not YAML"),
+        ("schema:", "{[", "is not valid YAML"),
     ],
 )
 def test_references_that_were_edited_or_are_of_another_schema_are_refused_with_the_remedy(

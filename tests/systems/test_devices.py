@@ -1,11 +1,12 @@
-"""What is advertised of devices: by whole names, dense, and each with its source."""
+"""Facts of devices, by whole names, dense and with their sources, and measurements of systems."""
 
 from pathlib import Path
 
 import pytest
+import yaml
 
 import systems
-from systems import Device, device
+from systems import Cores, Device, device, store
 from systems.device import FOLDER, device_called, devices
 from systems.files import SystemFileError, read_as
 
@@ -25,6 +26,18 @@ WITH_SPARSITY = {
 """Flop/s in fp16 as data sheets print them, twice what is dense; None for what has no such rate."""
 
 
+MEASURED = """
+date: '2026-11-22'
+source: {command: bench collectives, device: AMD EPYC, hosts: 4, ranks: 8}
+message_bytes: 16777216
+devices_per_node: 2
+intra: {1x2: 1.5e+9}
+inter:
+  {bytes_per_s: 1.1e+8, kinds: {all_reduce: 1.1e+8}, shared: {2x4: 5.5e+7}, link_bytes_per_s: 1.2e+8, step_s: 0.001,
+   half_bytes: 0}
+"""
+
+
 def called(name: str) -> Device:
     found = device_called(name)
     assert found is not None
@@ -40,15 +53,15 @@ def figures(name: str, *dtypes: str) -> tuple[float, ...]:
     return one.memory_bytes.value / 1e9, one.memory_bytes_per_s.value / 1e9, *(peaks[dtype] / 1e12 for dtype in dtypes)
 
 
-def test_the_table_has_each_device_under_its_whole_name() -> None:
+def test_each_device_is_known_by_each_of_its_whole_names_alone() -> None:
     assert {one.name for one in devices().values()} == set(WITH_SPARSITY)
     assert all(called(name).name == name for name in WITH_SPARSITY)
-
-
-def test_no_two_devices_share_a_name() -> None:
+    assert called("A100-SXM4-80GB") == called("NVIDIA A100-SXM4-80GB"), "of an older driver"
     files = [read_as(device.Devices, path, what="a devices", holds="kind") for path in FOLDER.glob("*.yaml")]
     every = [known for file in files for name, said in file.devices.items() for known in (name, *said.aliases)]
     assert len(every) == len({*every}) == len(devices())
+    parts = ("NVIDIA H100", "nvidia h200", "NVIDIA A100", "NVIDIA L40S", "A100", "NVIDIA A100-SXM4-40GB MIG 3g.20gb")
+    assert not any(map(device_called, (*parts, "AMD Instinct MI250X / MI250", "")))
 
 
 @pytest.mark.parametrize(
@@ -86,27 +99,6 @@ def test_peaks_are_dense_and_in_proportion_to_each_other_and_to_the_memory(name:
     assert 100 < half / one.memory_bytes_per_s.value < 400
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "NVIDIA H100",
-        "nvidia h200",
-        "NVIDIA A100",
-        "NVIDIA L40S",
-        "A100",
-        "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
-        "AMD Instinct MI250X / MI250",
-        "",
-    ],
-)
-def test_a_part_of_a_name_a_slice_of_a_gpu_and_an_unknown_one_are_none(name: str) -> None:
-    assert device_called(name) is None
-
-
-def test_older_drivers_names_are_known_too() -> None:
-    assert called("A100-SXM4-80GB") == called("NVIDIA A100-SXM4-80GB")
-
-
 @pytest.mark.parametrize("name", [name for name in systems.names() if systems.load(name).device.kind == "cuda"])
 def test_every_systems_gpu_is_in_the_table_and_has_its_memory(name: str) -> None:
     own = systems.load(name).device
@@ -125,8 +117,72 @@ def test_what_a_system_says_of_its_device_goes_before_what_is_advertised_and_is_
     assert not table.empirical_peak_flops
 
 
-def test_a_device_of_a_file_without_its_source_is_told(tmp_path: Path) -> None:
+def test_a_device_of_a_file_without_its_source_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "maker.yaml"
     file.write_text("kind: cuda\ndevices: {Fast 1: {memory_bytes: {value: 1.0}}}")
     with pytest.raises(SystemFileError, match=r"maker\.yaml.*devices\.Fast 1\.memory_bytes\.source"):
         read_as(device.Devices, file, what="a devices", holds="kind and devices")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(store, "FOLDER", tmp_path / "measured")
+    (tmp_path / "measured").mkdir()
+    return tmp_path / "measured"
+
+
+def test_measurements_are_of_systems_and_the_virtual_cluster_stays_below_its_links() -> None:
+    for file in store.FOLDER.glob("*.yaml"):
+        assert file.stem in systems.names()
+        assert systems.measured(file.stem) is not None
+    found = systems.measured("vcluster")
+    assert found is not None
+    assert found.inter is not None
+    link = systems.load("vcluster").node.nic_bytes_per_s
+    assert link is not None
+    assert found.inter.bytes_per_s <= found.inter.node_rate() < link.value
+
+
+def test_what_is_kept_is_read_again(folder: Path) -> None:
+    (folder / "one.yaml").write_text(MEASURED)
+    assert systems.measured("frontier") is None
+    found = systems.measured("one")
+    assert found is not None
+    assert found.intra_of() == {(1, 2): 1.5e9}
+    assert (found.intra_step_s, found.intra_processor) == (None, {}), "older files don't tell"
+    assert store.keep("two", found) == folder / "two.yaml"
+    assert systems.measured("two") == found
+    assert yaml.safe_load((folder / "two.yaml").read_text())["intra"] == {"1x2": 1.5e9}
+    assert sorted(file.name for file in folder.iterdir()) == ["one.yaml", "two.yaml"]
+
+
+def test_ranks_that_are_fewer_have_more_of_a_core() -> None:
+    cores = Cores(ranks=8, cores=2)
+    assert [cores.ranks_a_core(ranks) for ranks in (1, 2, 4, 8, 16)] == pytest.approx([1, 1, 2, 4, 4])
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (("1x2: 1.5e+9", "2: 1.5e+9"), ["intra.2", "valid string"]),
+        (("1x2: 1.5e+9", "1x0: 1.5e+9"), ["intra.1x0", "match pattern"]),
+        (("1.5e+9", "-1"), ["intra.1x2", "greater than 0", "-1"]),
+        (("1.5e+9", ".inf"), ["intra.1x2", "finite"]),
+        (("step_s: 0.001", "step_s: -1"), ["inter.step_s", "greater than or equal to 0"]),
+        (("all_reduce:", "broadcast:"), ["inter.kinds.broadcast", "'all_reduce'"]),
+        (("date: '2026-11-22'", "date: yesterday"), ["date", "yesterday"]),
+        (("device: AMD EPYC, ", ""), ["source.device", "required"]),
+        (("intra:", "within:"), ["within", "not permitted"]),
+        (("{1x2: 1.5e+9}", "[a"), ["valid YAML"]),
+        ((MEASURED, "- 1"), ["keys of a measurement"]),
+    ],
+)
+def test_a_bad_measurement_is_refused_by_file_key_and_value(
+    folder: Path, change: tuple[str, str], parts: list[str]
+) -> None:
+    assert MEASURED.replace(*change) != MEASURED
+    (folder / "bad.yaml").write_text(MEASURED.replace(*change))
+    with pytest.raises(SystemFileError) as raised:
+        systems.measured("bad")
+    assert [part for part in (str(folder / "bad.yaml"), *parts) if part not in str(raised.value)] == []
+    assert "\n" not in str(raised.value)
