@@ -9,7 +9,7 @@ from engine.grid import SPLITTING_ROWS, Coords, Grid
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """It says how many sequences are trained on at once."""
+    """Sequences of a training step."""
 
     sequences: int
     """sequences of a step, all ranks together"""
@@ -40,9 +40,8 @@ class Batch:
             )
 
     def rows(self, grid: Grid, coords: Coords) -> range:
-        """Give the sequences (0 .. sequences - 1) of the rank at coords.
-
-        Shares are contiguous, in the order of the ranks. Raises UsageError if the batch can't be split evenly.
+        """Return the sequences of the rank at coords, in shares by rank. Raises UsageError if the batch can't be split
+        evenly.
         """
         self.check(grid)
         share = self.per_rank(grid)

@@ -1,4 +1,4 @@
-"""The grid of ranks is pure arithmetic of named axes, each of which has its roles. No torch in it.
+"""Grid of ranks: pure arithmetic of named axes, each with its roles. No torch.
 
 Source: axonn-sc24 section V-A, and for pipe axonn-ipdps22 section III. Axis x is innermost, data outermost:
 
@@ -9,7 +9,7 @@ messages between the stages of a pipeline go between nodes. Where the sums over 
 and data change places.
 
 Other rooms ask for axes by their roles. A new axis is a member of Axis, a field of Coords and Grid, and stands under
-the roles that it has.
+its roles.
 """
 
 import re
@@ -23,7 +23,7 @@ from engine.errors import UsageError
 
 
 class Axis(StrEnum):
-    """It is an axis of the grid, innermost first. "axis" always means one of these, "dim" a tensor dimension."""
+    """Axis of the grid, innermost first. "axis" always means one of these, "dim" a tensor dimension."""
 
     X = "x"
     Y = "y"
@@ -33,25 +33,25 @@ class Axis(StrEnum):
 
 
 INNER = Axis.X
-"""It splits the features between two products of a block, such as heads, and the vocabulary."""
+"""Splits the features between two products of a block, such as heads, and the vocabulary."""
 STREAM = Axis.Y
-"""It splits the features of the residual stream."""
+"""Splits the features of the residual stream."""
 SPLITTING_FEATURES = (INNER, STREAM)
 SHARDING = Axis.Z
-"""It shards weights, and splits rows."""
+"""Shards weights, and splits rows."""
 CUTTING_STAGES = Axis.PIPE
-"""It cuts the network into stages, each of which is held by the ranks of one coordinate along it."""
+"""Cuts the network into stages, each held by the ranks of one coordinate along it."""
 SPLITTING_ROWS = (SHARDING, Axis.DATA)
-"""They split the rows of a batch, so that every gradient is summed over exactly these: over SHARDING first."""
+"""Split the rows of a batch, so that every gradient is summed over exactly these: over SHARDING first."""
 REPLICATING = tuple(axis for axis in SPLITTING_ROWS if axis is not SHARDING)
-"""They split rows and nothing else: their ranks hold the same parameters, and once summed the same gradients."""
+"""Split rows and nothing else: their ranks hold the same parameters, and once summed the same gradients."""
 HOLDING = tuple(axis for axis in Axis if axis not in (*REPLICATING, CUTTING_STAGES))
 """Ranks along these hold one stage together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coords:
-    """They say where a rank stands on each axis of the grid."""
+    """Place of a rank on each axis of the grid."""
 
     x: int = 0
     y: int = 0
@@ -65,8 +65,8 @@ class Coords:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """It says how many ranks stand along each axis. With several stages its name has their number behind the others,
-    and a capital P where pipe is the outermost axis.
+    """Ranks along each axis. With several stages its name ends with their number, after a capital P where pipe is the
+    outermost axis.
 
     >>> grid = Grid.parse("2x1x2x4")
     >>> grid.size, grid.coords(5), grid.members(Axis.Z, 5)
@@ -95,7 +95,7 @@ class Grid:
     @classmethod
     def parse(cls, text: str) -> "Grid":
         """Read "2x1x2x4" as x=2, y=1, z=2, data=4, and "2x1x2x4p3" or "2x1x2x4P3" as that with 3 stages. Raises
-        UsageError for anything else.
+        UsageError.
         """
         number = r"[1-9]\d{0,8}"
         if not re.fullmatch(rf"{number}(x{number}){{3}}([pP]{number})?", text):
@@ -107,7 +107,7 @@ class Grid:
 
     @classmethod
     def replicated(cls, ranks: int) -> "Grid":
-        """Line up so many ranks, each of which holds all parameters."""
+        """Return a line of ranks, each of which holds all parameters."""
         return cls().sized({REPLICATING[0]: ranks})
 
     def __str__(self) -> str:
@@ -119,43 +119,43 @@ class Grid:
 
     @property
     def order(self) -> tuple[Axis, ...]:
-        """List the axes, the innermost first."""
+        """Axes, the innermost first."""
         inside = [axis for axis in Axis if axis is not CUTTING_STAGES]
         return (*inside, CUTTING_STAGES) if self.pipe_outermost else tuple(Axis)
 
     @property
     def size(self) -> int:
-        """Count all ranks."""
+        """Number of all ranks."""
         return self._over(Axis)
 
     @property
     def plane(self) -> int:
-        """Count the ranks that share the features of the same rows."""
+        """Number of ranks that share the features of the same rows."""
         return self._over(SPLITTING_FEATURES)
 
     @property
     def shards(self) -> int:
-        """Count the shards into which a weight is cut, after the splits of its features."""
+        """Number of shards into which a weight is cut, after the splits of its features."""
         return self[SHARDING]
 
     @property
     def batch_split(self) -> int:
-        """Count the parts into which the rows of a batch are split."""
+        """Number of parts into which the rows of a batch are split."""
         return self._over(SPLITTING_ROWS)
 
     @property
     def model_replicas(self) -> int:
-        """Count how many times the ranks hold all parameters."""
+        """Number of times the ranks hold all parameters."""
         return self._over(REPLICATING)
 
     @property
     def stages(self) -> int:
-        """Count the stages into which the network is cut."""
+        """Number of stages into which the network is cut."""
         return self[CUTTING_STAGES]
 
     def with_stages(self, stages: int) -> "Grid":
-        """Give the grid whose ranks of a stage are this one's. Raises UsageError for no stage, or if this grid has
-        another number of them.
+        """Return the grid with stages of this one's ranks. Raises UsageError for none, or if it has another number of
+        them.
         """
         if stages < 1:
             raise UsageError(f"--pipe is a number of stages from 1 up, but {stages} was given.")
@@ -166,22 +166,22 @@ class Grid:
         return self.sized({CUTTING_STAGES: stages})
 
     def sized(self, sizes: Mapping[Axis, int]) -> "Grid":
-        """Give the grid with these numbers of ranks along these axes."""
+        """Return the grid with these numbers of ranks along these axes."""
         changed: dict[str, Any] = {axis.value: size for axis, size in sizes.items()}
         return replace(self, **changed)
 
     def stride(self, axis: Axis) -> int:
-        """Give the distance in rank numbers between neighbours on an axis."""
+        """Return the distance in rank numbers between neighbours on an axis."""
         return self._over(self.order[: self.order.index(axis)])
 
     def coords(self, rank: int) -> Coords:
-        """Give the coordinates of a rank. Raises UsageError if the grid has no such rank."""
+        """Return the coordinates of a rank. Raises UsageError if the grid has no such rank."""
         if not 0 <= rank < self.size:
             raise UsageError(f"Rank {rank} is not on the grid {self}, which has ranks 0 to {self.size - 1}.")
         return Coords(**{axis.value: (rank // self.stride(axis)) % self[axis] for axis in Axis})
 
     def rank(self, **coords: int) -> int:
-        """Give the rank at these coordinates, by axis, the others being 0. Raises UsageError if one lies outside."""
+        """Return the rank at these coordinates, by axis, the others being 0. Raises UsageError if one lies outside."""
         at = Coords(**coords)
         for axis in Axis:
             if not 0 <= at[axis] < self[axis]:
@@ -192,7 +192,7 @@ class Grid:
         return self.position(at, self.order)
 
     def position(self, coords: Coords, axes: Iterable[Axis]) -> int:
-        """Give a rank's number among those that differ along these axes alone, the first of which counts fastest."""
+        """Return a rank's number among those that differ along these axes alone, the first of which counts fastest."""
         number, stride = 0, 1
         for axis in axes:
             number, stride = number + coords[axis] * stride, stride * self[axis]

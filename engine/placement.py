@@ -1,9 +1,7 @@
-"""A placement is the one typed record of where a parameter lives on the grid, and how it starts.
+"""Placement: the one typed record of where a parameter lives on the grid, and how it starts. No torch.
 
-From it follow the local shapes, the initial values, the checkpoint's rectangles and how often a parameter is
-counted in the gradient norm. Pure arithmetic: no torch in it.
-
-A rank's tile is its part of a tensor after the splits of features; a sharded tile is cut further.
+From it follow the local shapes, the initial values, the checkpoint's rectangles and how often a parameter is counted in
+the gradient norm. A rank's tile is its part of a tensor after the splits of features; a sharded tile is cut further.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,21 +24,21 @@ TRANSPOSED = (NORMAL[1], NORMAL[0])
 
 @dataclass(frozen=True, slots=True)
 class Gaussian:
-    """Initial values are from a normal distribution of mean 0."""
+    """Normal distribution of mean 0."""
 
     std: float
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Initial values are all as likely from -bound to bound."""
+    """Uniform distribution from -bound to bound."""
 
     bound: float
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The initial value is the same everywhere."""
+    """One value everywhere."""
 
     value: float
 
@@ -50,7 +48,7 @@ Initial = Gaussian | Uniform | Constant
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """It is a part of the serial tensor. Among a rank's local elements it begins at start and goes on by strides."""
+    """Part of the serial tensor. Among a rank's local elements it begins at start and goes on by strides."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -59,12 +57,12 @@ class Rectangle:
 
     @property
     def numel(self) -> int:
-        """Count the elements in it."""
+        """Number of its elements."""
         return prod(self.sizes)
 
     @property
     def region(self) -> tuple[slice, ...]:
-        """Give its place in the serial tensor."""
+        """Its place in the serial tensor."""
         return tuple(slice(offset, offset + size) for offset, size in zip(self.offsets, self.sizes, strict=True))
 
     def view(self, local: "Tensor") -> "Tensor":
@@ -74,24 +72,25 @@ class Rectangle:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """It says how a parameter of serial shape `shape` is laid over the grid.
-
-    split: the axis that splits each dim, or None. parts: sizes of the parts of a dim, each of which is split on its own
-    (query, key and value heads of a fused projection); a dim that isn't named is one part. sharded: a rank's tile,
-    flattened, is sharded (weights of matmuls and token tables); otherwise ranks along that axis replicate it. Along
-    axes that only split rows every parameter is replicated. column_major: whether a rank stores its tile of a matrix
-    column by column, not row by row. sliced: the axis whose slices of a dim are the parts of it, so that what another
-    axis splits is split within each of them.
-    """
+    """Layout of a parameter of serial shape `shape` over the grid. Along axes that only split rows it is replicated."""
 
     name: str
     shape: tuple[int, ...]
     split: tuple[Axis | None, ...]
+    """axis that splits each dim, or None"""
     sharded: bool
+    """whether a rank's tile, flattened, is sharded (weights of matmuls and token tables); else ranks along that axis
+    replicate it
+    """
     init: Initial
     parts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """sizes of the parts of a dim, each of which is split on its own (query, key and value heads of a fused
+    projection); a dim without is one part
+    """
     column_major: bool = False
+    """whether a rank stores its tile of a matrix column by column, not row by row"""
     sliced: Mapping[int, Axis] = field(default_factory=dict)
+    """axis whose slices of a dim are the parts of it, so that another axis splits within each of them"""
 
     def __post_init__(self) -> None:
         if len(self.split) != len(self.shape):
@@ -101,7 +100,7 @@ class Placement:
                 raise ValueError(f"The parts {sizes} of {self.name} don't make up dim {dim} of size {self.shape[dim]}.")
 
     def tile_shape(self, grid: Grid) -> tuple[int, ...]:
-        """Give the shape of a rank's tile. Raises UsageError unless the grid divides every part of every dim."""
+        """Return the shape of a rank's tile. Raises UsageError unless the grid divides every part of every dim."""
         for dim, axis in enumerate(self.split):
             axes = [one for one in (axis, self.sliced.get(dim)) if one is not None]
             ranks = prod(grid[one] for one in axes)
@@ -128,15 +127,15 @@ class Placement:
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """List the axes along which ranks store different elements, the inner ones first."""
+        """Axes along which ranks store different elements, the inner ones first."""
         return tuple(axis for axis in Axis if axis in self.split or (axis is SHARDING and self.sharded))
 
     def replicas(self, grid: Grid) -> int:
-        """Count how many of the ranks that hold one model together store each element."""
+        """Count the ranks that hold one model together and store each element."""
         return prod(grid[axis] for axis in HOLDING if axis not in self.axes)
 
     def rectangles(self, grid: Grid, coords: Coords) -> list[Rectangle]:
-        """List the parts of the serial tensor that a rank stores, in the order in which it stores their first elements.
+        """List the parts of the serial tensor that a rank stores, in the order of their first local elements.
 
         A shard of a matrix is one rectangle where their number divides the tile's rows, else up to three: the end of a
         row, whole rows, the start of a row. Each of a dim's parts cuts them further. Of a tile that is stored column by
@@ -179,7 +178,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A run is neighbours along a dim: it says where they begin in the tile and in the serial tensor."""
+    """Neighbours along a dim, with their beginning in the tile and in the serial tensor."""
 
     local: int
     serial: int
@@ -187,7 +186,7 @@ class _Run:
 
 
 def _boxes(shape: tuple[int, ...], low: int, high: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Give the elements low .. high - 1 of a flattened tensor as (offsets, sizes) of boxes, in order."""
+    """Yield the elements low .. high - 1 of a flattened tensor as (offsets, sizes) of boxes, in order."""
     if low >= high:
         return
     if not shape:

@@ -33,7 +33,7 @@ class Precision:
         return cls(master, compute, DTYPES[gradient] if gradient else master, reduce)
 
     def reduce(self, ranks: int) -> torch.dtype:
-        """Return the format of weight gradients while they are summed over so many ranks of an axis."""
+        """Return the format of weight gradients while they are summed over ranks of an axis."""
         return DTYPES[reduce_dtype(NAMES[self.compute], ranks, self.given)]
 
 

@@ -1,4 +1,4 @@
-"""Choose the format in which gradients are summed along an axis of the grid, where none is asked for. No torch.
+"""Format in which gradients are summed along an axis of the grid, where none is asked for. No torch.
 
 A ring adds one rank's part after the other and rounds each sum to the format in which it travels. Relative errors, in
 the norm of 4,096 sums, against float64 (tests/engine/test_reduce_dtype.py makes the table): of parts that are
@@ -10,24 +10,24 @@ independent, as gradients of small batches nearly are, and of parts that agree b
       256           1.9 %                7.0 %            3e-7
     1,024           3.8 %               60   %            6e-7
 
-Independent parts err by some 2^-10 sqrt(1.5 G) over G ranks. Those that agree fare worse from 64 ranks on: a sum of
-256 parts is so large that one more is less than half of its last place, and is lost. A tree, which NCCL may take for
-all-reduces between nodes, errs less; which one it takes is not known beforehand.
+Independent parts err by some 2^-10 sqrt(1.5 G) over G ranks. Parts that agree fare worse from 64 ranks on: one more
+than 256 is less than half of the sum's last place, and is lost. A tree, which NCCL may take for all-reduces between
+nodes, errs less, but isn't known beforehand.
 
 In fp16 a sum over ranks could overflow where no rank's part does, as the loss scale brings parts near to its end: it is
 in fp32, unless fp16 is asked for, as in axonn-ipdps22 IV-B.
 """
 
 FROM_RANKS = 64
-"""From so many ranks of an axis on a sum in bf16 errs by more than a hundredth, six times what one rounding does."""
+"""Ranks of an axis from which a sum in bf16 errs by more than a hundredth, six times one rounding."""
 WIDENED_FROM = {"bf16": FROM_RANKS, "fp16": 2}
-"""From so many ranks of an axis on sums are in fp32 instead of these."""
+"""Ranks of an axis from which sums are in fp32 instead of these."""
 
 
 def reduce_dtype(precision: str, ranks: int, given: str | None = None) -> str:
-    """Name the format for an axis of so many ranks: the one given, or else that of the computation, or fp32 from
-    WIDENED_FROM ranks on. "compute" is that of the computation, too, on however many ranks. The same rule holds
-    along z and along data, each by its own ranks.
+    """Return the format for an axis: the one given, or that of the computation, or fp32 from WIDENED_FROM ranks on.
+
+    "compute" is that of the computation on however many ranks. Along z and along data the same rule holds.
     """
     if given is not None:
         return precision if given == "compute" else given

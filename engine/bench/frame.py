@@ -90,7 +90,7 @@ def run(
                     benchmark.measure(World(comm), found)
                 except Unmeasurable as error:
                     reason = f"{benchmark.unmeasured}: {error}."
-                ranks = everyones(comm, met.heard)
+                ranks = everyones(comm, met.read_network)
                 comm.barrier()
     except UsageError as error:
         reporter.report(error)

@@ -1,4 +1,4 @@
-"""Short texts that ranks give each other, and why one of them could not do its part."""
+"""All-gather of short texts, and agreement on failures and on what rank 0 says."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ NAME_BYTES, REASON_BYTES = 256, 600
 
 
 def gather_texts(comm: Comm, text: str, most_bytes: int = NAME_BYTES) -> list[str]:
-    """Gather a short text of every rank, in rank order; a longer one is cut. Collective."""
+    """Gather a text of every rank, cut to most_bytes, in rank order. Collective."""
     encoded = text.encode()[:most_bytes].ljust(most_bytes, b"\0")
     rows = comm.gather_rows(torch.frombuffer(bytearray(encoded), dtype=torch.uint8))
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]
@@ -26,9 +26,9 @@ def gather_texts(comm: Comm, text: str, most_bytes: int = NAME_BYTES) -> list[st
 
 @contextmanager
 def together(comm: Comm, failed: str) -> Iterator[None]:
-    """Go on once every rank has done its part. Collective; as long as all goes well a rank says one byte.
+    """Run each rank's part, and go on once all have ended; as long as all goes well a rank sends one byte. Collective.
 
-    Raises RunError on all ranks if any part raised an error: failed, then the first such rank and its own words.
+    Raises RunError on all ranks if any part raised an error, in the words of the first such rank.
     """
     error: Exception | None = None
     try:
@@ -39,34 +39,32 @@ def together(comm: Comm, failed: str) -> Iterator[None]:
         error = own
     failures = comm.gather_rows(torch.tensor([error is not None])).flatten().tolist()
     if any(failures):
-        words = _said(error)
         rank = failures.index(True)
-        raise RunError(f"{failed}: rank {rank}: {gather_texts(comm, words, REASON_BYTES)[rank]}") from error
+        reason = gather_texts(comm, _describe(error), REASON_BYTES)[rank]
+        raise RunError(f"{failed}: rank {rank}: {reason}") from error
 
 
-def _said(error: Exception | None) -> str:
-    if isinstance(error, OSError) and not isinstance(error, EngineError) and error.strerror:
+def _describe(error: Exception | None) -> str:
+    if isinstance(error, EngineError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
         return ": ".join(map(str, filter(None, (error.filename, error.strerror)))) + "."
-    return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}"
 
 
 def broadcast_before_groups(
     launch: Launch, say: Callable[[], str], doing: str, *, meeting_s: float, limit_s: float
 ) -> str:
-    """Give the text that rank 0 alone makes to all ranks, before there are process groups.
-
-    doing: ends the sentence "rank 1 lost contact with rank 0". Raises its UsageError on all of them, NotMet, or
-    LostContact where rank 0 says nothing in time.
-    """
+    """Broadcast rank 0's text before there are process groups; see broadcast_text. Raises NotMet, too."""
     store = dist.PrefixStore("said by rank 0", meet(launch, meeting_s))
     return broadcast_text(launch, store, say, doing, timedelta(seconds=limit_s))
 
 
 def broadcast_text(launch: Launch, store: dist.Store, say: Callable[[], str], doing: str, limit: timedelta) -> str:
-    """Give the text that rank 0 alone makes to all ranks.
+    """Broadcast the text that say() gives on rank 0.
 
     store: of all ranks, for this text alone. doing: ends the sentence "rank 1 lost contact with rank 0". Raises the
-    UsageError of rank 0 on all of them, or LostContact where rank 0 says nothing in time.
+    UsageError of rank 0 on all ranks, or LostContact where rank 0 says nothing in time.
     """
     ranks = range(launch.world_size)
     with Route(launch.rank, doing, ranks[1:] if launch.rank == 0 else ranks[:1], "store").guard():

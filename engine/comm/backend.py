@@ -1,4 +1,4 @@
-"""Channels of back ends, and handles by which callers wait for collectives."""
+"""Protocols of back ends, their calls of torch.distributed, and handles by which callers wait for collectives."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -18,16 +18,16 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 
 class Channel(Protocol):
-    """Lane of an axis: the process group of its ranks, over which it sends."""
+    """Process group of the ranks of an axis, for one lane."""
 
     def start(
         self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> Callable[[], None]:
         """Start a collective that the funnel has checked; returns what waits for it, to be called once.
 
-        source and target are flat, and the same buffer where the kind is in place; the caller keeps both until it
-        has waited. peer: the other rank's coordinate, for SEND and RECV. pending: if there is one, the back end stamps
-        its end, and its beginning where that is known. blocking: the wait comes at once.
+        source and target are flat, and the same buffer where the kind is in place; the caller keeps both until it has
+        waited. peer: the other rank's coordinate, for SEND and RECV. pending: gets the stamp of the end, and of the
+        beginning where that is known. blocking: the wait comes at once.
         """
 
 
@@ -43,7 +43,7 @@ class ChannelSource(Protocol):
 def launch(
     kind: Kind, group: dist.ProcessGroup, source: Tensor, target: Tensor, peer: int | None, *, async_op: bool
 ) -> dist.Work | None:
-    """Hand a collective or message to torch.distributed. SEND and RECV are always asynchronous."""
+    """Start a collective or message of torch.distributed. SEND and RECV are always asynchronous."""
     if kind is Kind.ALL_GATHER:
         return all_gather(target, source, group=group, async_op=async_op)
     if kind is Kind.REDUCE_SCATTER:
@@ -57,15 +57,14 @@ def launch(
 
 
 def nothing() -> None:
-    """Wait for what is over already."""
+    """Wait for nothing."""
 
 
 Call = tuple[Kind, Axis, Lane]
-"""What is reported of one collective."""
 
 
 class Arriving(ABC):
-    """Wait for a message that can be looked at before: not every back end's can."""
+    """Wait for a message whose arrival can be asked for before."""
 
     @abstractmethod
     def __call__(self) -> None:
@@ -77,40 +76,39 @@ class Arriving(ABC):
 
     @abstractmethod
     def arrived(self) -> bool:
-        """Say whether it is there."""
+        """Return whether the message is there."""
 
 
 class Outstanding:
-    """State of a rank's collectives for a thread that observes it, also while the main one stands still, which writes
-    these plain attributes at every collective, without a lock.
-
-    in_flight: handles that are still to be waited for. moves: rises with each that is issued, and each whose wait has
-    ended. awaited: the one in whose wait the host stands now. unconfirmed: the last that was issued since the host last
-    knew all to be over; on CUDA, where a wait is the device's, that is all that the host knows. ranks: who takes part,
-    where it isn't who does in the Comm that is looked on at.
-    """
+    """Collectives that a rank has issued, watched by a thread without a lock."""
 
     __slots__ = ("awaited", "in_flight", "moves", "ranks", "unconfirmed")
 
     def __init__(self) -> None:
         self.in_flight: dict[Handle, Call] = {}
+        """handles that are still to be waited for"""
         self.moves = 0
+        """number of issues and of ended waits"""
         self.awaited: Call | None = None
+        """the one in whose wait the host stands now"""
         self.unconfirmed: Call | None = None
+        """the last one issued since the host last knew all to be over; on CUDA, where the device waits, the host knows
+        no more
+        """
         self.ranks: tuple[int, ...] | None = None
+        """ranks that take part, where they aren't those of the Comm that is watched"""
 
     def mark_synchronised(self) -> None:
-        """Note that the host has waited for its device, so that all is over that was waited for there."""
+        """Note that the host has synchronised with its device."""
         self.unconfirmed = None
         self.moves += 1
 
 
 class Handle:
-    """Keeper of a collective's buffers from its issue until wait(), which is called exactly once, or until release()
-    before that.
+    """Keeper of a collective's buffers from its issue until wait(), which is called exactly once.
 
-    sent: the input buffer. finish: waits for the result; None if it is there already. call: what it is, as
-    outstanding notes it. pending: the moments of this collective that a recorder wants.
+    sent: the input buffer. finish: waits for the result; None if it is there already. call: for outstanding. pending:
+    the record of this collective.
     """
 
     __slots__ = ("_finish", "_outstanding", "_pending", "_result", "_sent")
@@ -130,16 +128,15 @@ class Handle:
             outstanding.in_flight[self] = call
 
     def watch(self, notify: Callable[[], None]) -> bool:
-        """Have notify called once a message has arrived. Returns False where the back end has to be asked instead."""
         return isinstance(self._finish, Arriving) and self._finish.watch(notify)
 
     def arrived(self) -> bool:
-        """Say whether a message is there, so that wait() returns at once."""
+        """Return whether a message is there, so that wait() returns at once."""
         return not isinstance(self._finish, Arriving) or self._finish.arrived()
 
     def release(self) -> bool:
-        """Keep the buffers of a message that was sent no longer if it is known to have left, and say whether it is.
-        wait(), which still has to come, then gives nothing.
+        """Free the buffers of a sent message if it is known to have left; returns whether it is. A wait() still has to
+        come.
         """
         assert self._result is not None
         if isinstance(self._finish, Arriving) and self._finish.arrived():
@@ -151,11 +148,11 @@ class Handle:
         return True
 
     def stamp(self) -> Stamp | None:
-        """Give the present moment, if this collective is recorded, for waited_since()."""
+        """Return the present moment, for waited_since(); None if this collective isn't recorded."""
         return None if self._pending is None else self._pending.clock.stamp()
 
     def waited_since(self, began: Stamp | None) -> None:
-        """Note that the rank has had nothing to do from then until now, when this message came."""
+        """Record that the rank has idled from then until now, when this message came."""
         if self._pending is not None and began is not None:
             self._pending.wait(unavoidable=True)
             self._pending.waited = began
@@ -165,8 +162,7 @@ class Handle:
     def wait(self, *, unavoidable: bool = False) -> Tensor:
         """Return the result once it is there; on CUDA the computing stream waits, not the host.
 
-        unavoidable: the caller has nothing left to do that doesn't need the result, so the recorder counts the wait
-        among those that no schedule could hide.
+        unavoidable: recorded as a wait that no schedule could hide.
         """
         result, self._result = self._result, None
         if result is None:

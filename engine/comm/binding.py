@@ -1,7 +1,6 @@
-"""Where ranks are bound: they tell each other before they make process groups, and rank 0 judges and keeps it.
+"""Binding of ranks to cores, exchanged over the store where they meet and judged by rank 0.
 
-Each rank writes some hundred bytes to the store where all meet, and waits for rank 0's word once. A fault is what makes
-a wrong number, though nothing fails.
+A fault is what makes a wrong number, though nothing fails.
 """
 
 import logging
@@ -26,9 +25,9 @@ from engine.result.schema.machine import BindingFault, Bindings, FaultKind, Node
 log = logging.getLogger(__name__)
 
 AT_A_TIME = 1024
-"""Rank 0 reads so many ranks' bindings at a time."""
+"""Ranks whose bindings rank 0 reads at once."""
 MOST_NODES = 64
-"""A result has so many nodes that are bound differently."""
+"""Nodes with different bindings in a result."""
 
 
 NAMED = 4
@@ -68,7 +67,7 @@ def _all(store: dist.Store, ranks: int) -> list[bytes]:
 
 
 def gpu_of(device: torch.device) -> Gpu | None:
-    """Say which GPU a device is, as far as this torch tells; None on processors."""
+    """Identify a device, as far as this torch can; None on processors."""
     if device.type != "cuda":
         return None
     known, slot = torch.cuda.get_device_properties(device), device.index or 0
@@ -82,9 +81,7 @@ def gpu_of(device: torch.device) -> Gpu | None:
 
 
 def summarise(found: Sequence[Binding]) -> Bindings:
-    """Judge the bindings of all ranks, and put nodes together whose ranks are bound alike. Raises UsageError as judge
-    does.
-    """
+    """Judge the bindings of all ranks, and group nodes with equal ones. Raises UsageError as judge does."""
     faults = judge(found)
     alike: dict[tuple[RankBinding, ...], list[list[int]]] = defaultdict(list)
     for ranks in ranks_by(found, node_of).values():
@@ -129,13 +126,13 @@ def listed(mask: int) -> str:
 
 
 def warn(bindings: Bindings | None) -> None:
-    """Say what is wrong with them, a line each."""
+    """Log each fault."""
     for fault in bindings.faults if bindings else ():
         log.warning("%s", fault.said)
 
 
 def judge(found: Sequence[Binding]) -> tuple[BindingFault, ...]:
-    """Say what is wrong with these bindings, of all ranks in their order: each kind once, with how many ranks.
+    """Find the faults of these bindings, of all ranks in their order: each kind once, with the number of ranks.
 
     Raises UsageError where two ranks have one GPU.
     """
@@ -191,12 +188,12 @@ def _refuse_shared_gpu(found: Sequence[Binding]) -> None:
 
 
 def node_of(one: Binding) -> tuple[str, str]:
-    """Tell nodes apart, some of which call themselves alike."""
+    """Return what tells nodes apart, some of which have the same name."""
     return one.host, one.machine
 
 
 def ranks_by(found: Sequence[Binding], key: Callable[[Binding], object]) -> dict[object, list[int]]:
-    """List the ranks that agree in something."""
+    """Group ranks by a key of their bindings."""
     ranks: dict[object, list[int]] = defaultdict(list)
     for rank, one in enumerate(found):
         ranks[key(one)].append(rank)
@@ -216,15 +213,13 @@ def _threads(one: Binding) -> int:
 
 
 def asked_of(one: Binding, ranks: int) -> int | None:
-    """Give a rank's part of the cores that the job asked for. ranks: on its node, which may be several for a task."""
+    """Return a rank's part of the cores that the job asked for. ranks: on its node, which may be several for a task."""
     if one.asked is None or one.tasks is None:
         return one.asked
     return max(1, min(one.asked, one.asked * one.tasks // ranks))
 
 
 class _Crowd(NamedTuple):
-    """Ranks that share cores."""
-
     ranks: tuple[int, ...]
     threads: int
     cores: float

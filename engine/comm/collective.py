@@ -6,15 +6,13 @@ from engine.grid import CUTTING_STAGES, SHARDING, Axis
 
 
 class Kind(StrEnum):
-    """Collective of Algorithm 1 (axonn-sc24), or message between two ranks of an axis.
-
-    MAX_REDUCE is the all-reduce of a softmax's maximum.
-    """
+    """Collective of Algorithm 1 (axonn-sc24), or message between two ranks of an axis."""
 
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_REDUCE = "all_reduce"
     MAX_REDUCE = "max_reduce"
+    """all-reduce of a softmax's maximum"""
     SEND = "send"
     RECV = "recv"
 
@@ -24,9 +22,9 @@ IN_PLACE = (Kind.ALL_REDUCE, Kind.MAX_REDUCE, *POINT_TO_POINT)
 
 
 class Lane(StrEnum):
-    """Purpose of a collective: a small gather that is needed soon mustn't wait behind reductions that are in no hurry.
+    """Purpose of a collective: small gathers that are needed soon mustn't wait behind reductions that can.
 
-    Each axis and lane is a process group of its own. NCCL runs those of one lane in their order, gloo two at a time.
+    Each axis and lane is a process group. NCCL runs those of one lane in their order, gloo two at a time.
     """
 
     MAIN = "main"
@@ -38,11 +36,11 @@ class Lane(StrEnum):
 LANES = {SHARDING: (Lane.MAIN, Lane.GATHER), CUTTING_STAGES: (Lane.MAIN, Lane.FORWARD, Lane.BACKWARD)}
 """Lanes of axes; others have only MAIN."""
 OF_MESSAGES = (Lane.FORWARD, Lane.BACKWARD)
-"""Lanes for messages of one direction each, so that neither direction waits for the other, and for no collectives."""
+"""Lanes of messages, one a direction, so that neither waits for the other."""
 
 
 def lane_name(axis: Axis, lane: Lane) -> str:
-    """Name the lane as recordings and pictures do."""
+    """Return the lane's name in recordings and pictures."""
     return axis.value if lane is Lane.MAIN else f"{axis} {lane}"
 
 

@@ -1,7 +1,7 @@
 """Loss of contact: which ranks are out of reach, and which of this host's are lost, by Linux's /proc. No torch.
 
-A rank that ends by itself announces it to the others of its host before. One that is gone unannounced was killed or
-crashed: a lost rank is told from those that ended because of it.
+A rank that ends by itself announces it to the others of its host before; one that is gone unannounced was killed or
+crashed.
 """
 
 import os
@@ -17,33 +17,35 @@ from pathlib import Path
 from engine.errors import ContactError, first_line, is_out_of_memory
 
 NAMED = 8
-"""Ranks that are named of many."""
+"""Ranks that a message names."""
 
 
 class LostContact(ContactError):
-    """Collective that failed or was not answered in time: other ranks of its group are gone, stand still or wait."""
+    """Collective that failed or timed out: other ranks of its group are gone, stand still or wait."""
 
     def __init__(self, route: "Route", error: Exception) -> None:
         self._route = route
         super().__init__(route.lost(), f"{route.backend}: {first_line(error)}")
 
     def story(self, lost: Collection[int] = ()) -> str:
-        """Name with whom contact was lost, of several those that are known to be lost (ContactError.story)."""
+        """Name with whom contact was lost: of several, those that are known to be lost (ContactError.story)."""
         return self._route.lost(lost)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Way from one rank to others. where: on which axis, or in doing what. backend: whose own words follow."""
+    """Way from one rank to others."""
 
     rank: int
     where: str
+    """axis, or activity that needs the others"""
     others: Sequence[int]
     backend: str
+    """back end whose own words follow"""
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Turn a back end's RuntimeError into LostContact; memory that has run out is no such thing."""
+        """Turn a back end's RuntimeError into LostContact, unless memory has run out."""
         try:
             yield
         except RuntimeError as error:
@@ -52,7 +54,7 @@ class Route:
             raise LostContact(self, error) from error
 
     def lost(self, lost: Collection[int] = ()) -> str:
-        """Word the clause that says so. lost: ranks that are known to be."""
+        """Word the clause. lost: ranks that are known to be."""
         return f"rank {self.rank} lost contact with {self.whom(lost)} {self.where}"
 
     def whom(self, lost: Collection[int] = ()) -> str:
@@ -83,25 +85,21 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Process in /proc. started: in clock ticks since boot, by which a later one of the same number differs."""
-
     state: str
     exiting: bool
     started: int
+    """in clock ticks since boot, which tells it from a later process of the same number"""
 
 
 def own_row() -> Row:
-    """Say who this process is. Two hosts are one if their ranks see each other's processes."""
+    """Return this process's row. Ranks are of one host if they see each other's processes."""
     host = "/".join([socket.gethostname(), _text("/proc/sys/kernel/random/boot_id"), link("/proc/self/ns/pid")])
     seen = _look(os.getpid())
     return hashed(host), os.getpid(), seen.started if seen and _own_proc() else 0
 
 
 class Roster:
-    """Ranks of this host. rows: what every rank said of itself, in rank order.
-
-    whole: whether all ranks are here and can be seen, so that nobody elsewhere can have been lost.
-    """
+    """Ranks of this host. rows: of all ranks, in rank order."""
 
     def __init__(self, rank: int, rows: Sequence[Row]) -> None:
         host, process, started = rows[rank]
@@ -112,6 +110,7 @@ class Roster:
         with suppress(OSError):
             self._inbox.bind(_address(process, started))
         self.whole = self._visible and len(self._others) == len(rows) - 1
+        """whether all ranks are here and visible"""
 
     def announce_exit(self) -> None:
         """Tell the others that this rank is about to end by itself."""
@@ -120,34 +119,31 @@ class Roster:
                 self._inbox.sendto(b"\0", _address(process, started))
 
     def close(self) -> None:
-        """Receive nothing any more, so that the next roster of this process does."""
+        """Close the inbox, so that the next roster of this process can open one."""
         self._inbox.close()
 
     def exit_announced(self) -> bool:
-        """Say whether a rank has announced its exit."""
+        """Return whether a rank has announced its exit."""
         try:
             return bool(self._inbox.recv(1, socket.MSG_PEEK))
         except OSError:
             return False
 
     def lost(self) -> dict[int, Loss]:
-        """Find the ranks that are lost now. Once one has announced its exit, who else is gone may have followed it."""
+        """Find the lost ranks. Once one has announced its exit, others that are gone may have followed it."""
         found = {rank: loss for rank, place in self._others.items() if (loss := self._loss(*place))}
         if self.exit_announced():
             return {rank: loss for rank, loss in found.items() if loss is Loss.STOPPED}
         return found
 
     def watch(self) -> dict[int, Loss]:
-        """Find them for a rank that has just lost contact, with a moment of patience until a dying one is seen to be
-        dying.
-        """
+        """Find the lost ranks after a lost contact, with some patience until a dying one is seen to be dying."""
         ends = time.monotonic() + WATCH_S
         while not (found := self.lost()) and not self.exit_announced() and self._visible and time.monotonic() < ends:
             time.sleep(PAUSE_S)
         return found
 
     def describe(self, lost: dict[int, Loss]) -> str:
-        """Word a clause about them."""
         host = socket.gethostname()
         clauses = [f"rank {rank} (process {self._others[rank][0]} on {host}) {loss}" for rank, loss in lost.items()]
         return " and ".join(clauses)
@@ -167,12 +163,11 @@ def _address(process: int, started: int) -> str:
 
 
 def _own_proc() -> bool:
-    """Say whether /proc numbers processes as this one does. That of another namespace shows others by these numbers."""
+    """Return whether /proc numbers processes as this one does, and not as another namespace."""
     return link("/proc/self") == str(os.getpid())
 
 
 def _look(process: int) -> _Seen | None:
-    """Look the process up; None if there is no such one, or no /proc."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -187,12 +182,12 @@ def _text(path: str) -> str:
 
 
 def hashed(words: str) -> int:
-    """Make a 64-bit integer of a text, which ranks can exchange."""
+    """Hash a text to a 64-bit integer."""
     return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def link(path: str) -> str:
-    """Read what the link points to; nothing where that can't be read."""
+    """Read a link's target; nothing where that can't be read."""
     with suppress(OSError):
         return str(Path(path).readlink())
     return ""

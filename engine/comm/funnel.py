@@ -1,8 +1,7 @@
 """Comm: the live process groups of a grid, and the only place of the engine that issues collectives.
 
-Everything goes through one funnel, Comm.issue, which checks sizes and dtypes (meta and fake back ends accept wrong
-ones silently), tells the recorder, and returns a handle that is waited for exactly once. How a collective is carried
-out is its back end's affair: gloo.py, nccl.py, mpi.py, fake.py.
+Everything goes through one funnel, Comm.issue, which checks sizes and dtypes (meta and fake back ends accept wrong ones
+silently), tells the recorder, and returns a handle that is waited for exactly once.
 """
 
 import socket
@@ -27,15 +26,12 @@ from engine.measure.memory import free_host_bytes
 from engine.measure.recorder import Recorder
 
 SOON_S, POLL_S = 2e-5, 5e-4
-"""Pauses between two looks for messages, of back ends that don't notify: at first, and after a while."""
+"""First and last pause of polling for messages, where a back end doesn't notify."""
 DEFAULT_TIMEOUT = timedelta(minutes=10)
 
 
 class Comm:
-    """Place of this rank on the grid and its channels, one an axis and lane; an axis of size 1 has none.
-
-    Unless a backend is given, torch.distributed's default process group has to be there, of grid.size ranks.
-    """
+    """Place of this rank on the grid and its channels, one an axis and lane; an axis of size 1 has none."""
 
     def __init__(
         self,
@@ -47,8 +43,9 @@ class Comm:
         backend: ChannelSource | None = None,
         outstanding: Outstanding | None = None,
     ) -> None:
-        """Make the channels. outstanding: that of another Comm of this rank, whose observer then observes this one,
-        too.
+        """Make the channels: of torch.distributed's default group of grid.size ranks, unless a backend is given.
+
+        outstanding: that of another Comm of this rank, whose watcher then watches this one, too.
         """
         self.grid, self.timeout = grid, timeout
         self.device = torch.device(device)
@@ -79,21 +76,19 @@ class Comm:
         """Start a collective along an axis; other work may be done until its handle is waited for.
 
         ALL_GATHER: [n] -> [G * n]. REDUCE_SCATTER: [G * n] -> [n], summed. ALL_REDUCE and MAX_REDUCE: in place, so the
-        caller must own the buffer. out, for the first two, is where the result goes. On an axis of size 1 the result
-        is the input (copied into out if there is one).
+        caller must own the buffer. out, for the first two, is where the result goes. On an axis of size 1 the result is
+        the input (copied into out if there is one).
 
         SEND: tensor goes to the rank whose coordinate on the axis is peer. RECV: tensor is filled with what that rank
-        sends; sizes and dtypes agree. Of two ranks' messages one way, the first sent is the first received.
+        sends; sizes and dtypes agree. Messages of two ranks one way arrive in their order.
 
         at_once: it is waited for before anything else is done, so that on CUDA it needs no stream of its own.
         unavoidable: as in Handle.wait.
 
-        Raises ValueError for a buffer or a peer that doesn't fit; here or in wait() LostContact, if other ranks of the
-        axis don't take part.
+        Raises ValueError for a buffer or a peer that doesn't fit, and here or in wait() LostContact.
         """
         size = self.grid[axis]
-        if peer is not None or kind in POINT_TO_POINT:
-            self._check_peer(kind, axis, size, peer)
+        self._check_peer(kind, axis, size, peer)
         if size == 1:
             return Handle(tensor if out is None else out.copy_(tensor))
         result = _checked_output(kind, size, tensor, out)
@@ -124,7 +119,8 @@ class Comm:
                     self.rank, "in the pipeline", [rank for rank in others if rank != self.rank], "its own watch"
                 )
                 raise LostContact(route, TimeoutError(f"no message came within {limit_s:g} s"))
-            self._pause(came, limit_s if all(told) else pause_s)
+            came.wait(limit_s if all(told) else pause_s)
+            came.clear()
             pause_s = min(POLL_S, 1.5 * pause_s)
         outstanding.awaited = None
         outstanding.moves += 1
@@ -133,25 +129,18 @@ class Comm:
                 handle.waited_since(since)
                 break
 
-    def _pause(self, came: threading.Event, seconds: float) -> None:
-        came.wait(seconds)
-        came.clear()
-
     def run(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
         """Issue and wait, where the very next operation needs the result."""
         return self.issue(kind, axis, tensor, out=out, at_once=True, unavoidable=True).wait()
 
     def sum(self, tensor: Tensor, axes: Iterable[Axis] = Axis) -> Tensor:
-        """Sum it over all ranks of these axes, in place, where the very next operation needs the result."""
+        """Sum over all ranks of these axes, in place, where the very next operation needs the result."""
         for axis in axes:
             self.run(Kind.ALL_REDUCE, axis, tensor)
         return tensor
 
     def abandon(self) -> None:
-        """Wait for all that is in flight after an exception, in the order in which it was issued.
-
-        One in which the other ranks take no part any more ends with the back end's time-out.
-        """
+        """Wait for all that is in flight after an exception, in the order of issue, each at most until its time-out."""
         in_flight = self.outstanding.in_flight
         while in_flight:
             with suppress(ContactError, RuntimeError):  # the base of torch.distributed's errors
@@ -175,27 +164,28 @@ class Comm:
         return rows.view(self.grid.size, -1)
 
     def unanimous(self, flag: bool) -> bool:
-        """Say whether it holds on every rank. Collective."""
+        """Return whether the flag is set on every rank. Collective."""
         return bool(self.gather_rows(torch.tensor([flag])).all())
 
     def ranks_sharing_memory(self) -> int:
-        """Count the ranks that compute in this rank's memory: those on its host, or itself alone on a device.
-        Collective.
-        """
+        """Count the ranks that compute in this rank's memory: those on its host, or itself on a GPU. Collective."""
         owner = _host() if self.device.type == "cpu" else self.rank
         return int(self.gather_rows(torch.tensor([owner])).eq(owner).sum().item())
 
     def tightest_host(self) -> tuple[int, int]:
-        """Give the bytes that are free on the host that has the fewest for each of its ranks, and the number of these.
+        """Return the free bytes and the ranks of the host that has the fewest bytes for each of its ranks.
         Collective.
         """
         hosts, free = self.gather_rows(torch.tensor([_host(), free_host_bytes()])).t().tolist()
         ranks = Counter(hosts)
-        return min(((left, ranks[host]) for host, left in zip(hosts, free, strict=True)), key=lambda of: of[0] / of[1])
+        left, host = min(zip(free, hosts, strict=True), key=lambda pair: pair[0] / ranks[pair[1]])
+        return left, ranks[host]
 
     def _check_peer(self, kind: Kind, axis: Axis, size: int, peer: int | None) -> None:
         if kind not in POINT_TO_POINT:
-            raise ValueError(f"{kind} is among all ranks of its axis and takes no peer.")
+            if peer is not None:
+                raise ValueError(f"{kind} is among all ranks of its axis and takes no peer.")
+            return
         own = self.coords[axis]
         if peer is None or peer == own or not 0 <= peer < size:
             raise ValueError(
@@ -205,12 +195,11 @@ class Comm:
 
 
 def _host() -> int:
-    """Give a number for this rank's host."""
     return zlib.crc32(socket.gethostname().encode())
 
 
 def _checked_output(kind: Kind, size: int, tensor: Tensor, out: Tensor | None) -> Tensor:
-    """Give the buffer that a collective fills, after the checks that no back end can be trusted with."""
+    """Return the buffer that a collective fills, after the checks that no back end can be trusted with."""
     if not tensor.is_contiguous() or tensor.numel() == 0:
         raise ValueError(f"{kind} needs a contiguous buffer that is not empty, got {tuple(tensor.shape)}.")
     if kind in IN_PLACE:

@@ -16,16 +16,14 @@ from engine.measure.pending import Pending
 
 
 class Lookout:
-    """Thread that waits for messages of one channel, in the order in which they come, from the first one on: gloo says
-    only to who waits that a message has come.
-    """
+    """Thread that waits for messages of one channel, in order of arrival: gloo tells only a waiting thread."""
 
     def __init__(self) -> None:
         self._awaited: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._begun = False
 
     def have(self, wait: Callable[[], None]) -> None:
-        """Have the thread call this, after all that it was given before."""
+        """Have the thread call wait(), after all earlier ones."""
         if not self._begun:
             self._begun = True
             threading.Thread(target=self._wait, name="messages", daemon=True).start()
@@ -37,7 +35,7 @@ class Lookout:
 
 
 class Arrival(Arriving):
-    """Message that is awaited: by whoever calls it, or from watch() on by a lookout."""
+    """Pending receive: awaited by its caller, or from watch() on by a lookout."""
 
     def __init__(self, work: dist.Work, route: Route, lookout: Lookout) -> None:
         self._work, self._route, self._lookout = work, route, lookout
@@ -55,7 +53,7 @@ class Arrival(Arriving):
             raise self._error
 
     def watch(self, notify: Callable[[], None]) -> bool:
-        """Have the lookout wait for it, and notify. Only the last call counts until the message has come."""
+        """Have the lookout wait and notify. Only the last call counts until the message has come."""
         self._notify = notify
         if self._came is None:
             self._came = threading.Event()
@@ -63,7 +61,7 @@ class Arrival(Arriving):
         return True
 
     def arrived(self) -> bool:
-        """Say whether it is there, or will never be; known only of one that is watched."""
+        """Return whether the message is there, or failed; False unless it is watched."""
         return self._came is not None and self._came.is_set()
 
     def _watch(self, came: threading.Event) -> None:

@@ -20,15 +20,12 @@ from engine.measure.pending import Pending
 
 
 class ProcessGroups:
-    """Backend of a Comm over torch.distributed. Each rank makes only its own groups, with a time-out for every
-    collective.
-    """
+    """Channels over torch.distributed. Each rank makes only its own groups, with a time-out for every collective."""
 
     def __init__(
         self, grid: Grid, device: torch.device, timeout: timedelta, ranks: Sequence[int] | None = None
     ) -> None:
-        """Find this rank's place. ranks: those of the job that are the grid's, in its order and this one among them,
-        where they aren't all.
+        """Find this rank's place. ranks: of the job, in the grid's order, where the grid hasn't all.
 
         A grid of one rank needs no process group. Raises RuntimeError if there are not as many ranks as the grid has.
         """
@@ -44,10 +41,7 @@ class ProcessGroups:
         self.rank = self._ranks.index(dist.get_rank())
 
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
-        """Make the channel. Raises RunError for a back end of torch.distributed that has none here.
-
-        A new group takes its back end's default time-out, not the parent's, so that it is passed.
-        """
+        """Make the channel. Raises RunError for a back end of torch.distributed that has none here."""
         name: str = dist.get_backend()
         if name not in ("gloo", "nccl", "fake"):
             raise RunError(
@@ -82,7 +76,10 @@ class ProcessGroups:
 
 @contextmanager
 def fake_group(grid: Grid, rank: int) -> Iterator[None]:
-    """Be this rank of the grid meanwhile, alone."""
+    """Make torch's fake back end the default group meanwhile: this rank of the grid runs alone.
+
+    Results have the right shape and no meaning.
+    """
     dist.init_process_group("fake", rank=rank, world_size=grid.size)
     try:
         yield

@@ -1,7 +1,5 @@
-"""Identity of ranks that meet, which they compare: a port that two jobs derive alike, or a node with other code, would
-otherwise give numbers that no run has.
-
-Each rank asks rank 0's store once, for some hundred bytes, where it asks for the meeting's place anyway.
+"""Identity of ranks that meet, compared by rank 0's store: two jobs that derive one port, or a node with other code,
+would otherwise give numbers that no run has.
 """
 
 import json
@@ -16,25 +14,23 @@ from typing import Any, NamedTuple
 from engine.errors import first_line
 
 COMMAND: ContextVar[tuple[str, ...]] = ContextVar("COMMAND", default=())
-"""Words of the command that this process carries out."""
+"""Words of this process's command."""
 MAY_DIFFER = frozenset({"--out", "--device", "--label", "--json", "--timeout", "--meeting-timeout", "--timeline"})
-"""Options that ranks may be given differently, as no number depends on them; of all others it does, or a file that
-ranks write together.
-"""
+"""Options that ranks may be given differently, as neither numbers nor shared files depend on them."""
 DECIDING = ("torch", "numpy")
 """Packages whose versions decide numbers."""
 ENGINE = Path(__file__).parents[1]
 
 
 class Identity(NamedTuple):
-    """Traits of a rank in which all of a job's ranks are alike."""
+    """Traits that all ranks of a job share."""
 
     job: Mapping[str, str]
-    """Names of the job and of its user, by who gave them: a rank may lack some that others have."""
+    """names of the job and of its user, by variable; a rank may lack some that others have"""
     options: Mapping[str, Sequence[str]]
     versions: Mapping[str, str]
     code: str | None
-    """Digest of the engine's source; None on ranks that leave reading it to the first of their node."""
+    """digest of the engine's source; None on ranks that leave reading it to the first of their node"""
 
     @classmethod
     def own(cls, job: Mapping[str, str], *, reads_code: bool) -> "Identity":
@@ -51,7 +47,7 @@ class Identity(NamedTuple):
 
 
 def options(words: Iterable[str]) -> dict[str, list[str]]:
-    """Sort a command's words by option, without those that may differ by rank; what isn't one is under ''."""
+    """Sort a command's words by option, without those that may differ by rank; positional words are under ''."""
     found: dict[str, list[str]] = {}
     name = ""
     for word in words:
@@ -65,7 +61,7 @@ def options(words: Iterable[str]) -> dict[str, list[str]]:
 
 
 def other_job(own: Identity, first: Identity) -> str | None:
-    """Say by which name a rank is of another job than rank 0: "SLURM_JOB_ID 7, and there it is 8"; None if it isn't."""
+    """Return by which name a rank is of another job than rank 0: "SLURM_JOB_ID 7, and there it is 8", or None."""
     for name in own.job.keys() & first.job.keys():
         if own.job[name] != first.job[name]:
             return f"{name} {own.job[name]}, and there it is {first.job[name]}"
@@ -73,7 +69,7 @@ def other_job(own: Identity, first: Identity) -> str | None:
 
 
 def difference(own: Identity, first: Identity) -> str | None:
-    """Say in which of a run's traits a rank differs from rank 0: "--seed 2, but rank 0 --seed 1"; None in none."""
+    """Return in which trait a rank differs from rank 0: "--seed 2, but rank 0 --seed 1", or None."""
     for name in sorted({*own.options, *first.options}):
         mine, theirs = own.options.get(name), first.options.get(name)
         if mine != theirs:

@@ -1,4 +1,4 @@
-"""Place of this process among all, by the environment of whichever launcher started it (launchers.py), or alone.
+"""Place of this process among all, by the environment of its launcher (launchers.py), or alone.
 
 MASTER_ADDR and MASTER_PORT win where they are set.
 """
@@ -21,7 +21,7 @@ FIRST_PORT, PORTS = 20000, 12000  # below 32768, where Linux begins to hand out 
 MOST_PORT = 65535
 JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID", "PALS_APID", "PMIX_NAMESPACE")
 HOST_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE", "COBALT_NODEFILE", "OAR_NODEFILE", "LOADL_HOSTFILE")
-"""Variables of schedulers that name a file with a line for each node, or for each of its processors."""
+"""Schedulers' variables that name a file with a line for each node, or for each of its processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,14 @@ class Launch:
     rank: int
     world_size: int
     local_rank: int
-    """Rank within the node."""
     launcher: str
     master_addr: str
-    """Node where rank 0 listens."""
+    """node where rank 0 listens"""
     master_port: int
     parent: int = field(default=0, compare=False)
-    """Process that started this one, where it has to outlive it: torchrun's, which holds the store; else 0."""
+    """torchrun's process, which holds the store and has to outlive this one; else 0"""
     master_by_list: bool = field(default=False, compare=False)
-    """Whether the node of rank 0 is the first of the scheduler's list, and not what MASTER_ADDR says."""
+    """whether master_addr is the first node of the scheduler's list, and not MASTER_ADDR"""
 
 
 def from_environment(environ: Mapping[str, str]) -> Launch:
@@ -79,7 +78,7 @@ def from_environment(environ: Mapping[str, str]) -> Launch:
 
 
 def _refuse_what_is_not_whole(places: Sequence[Place], environ: Mapping[str, str]) -> None:
-    """Raise UsageError if something has started this process that doesn't say its rank and the number of ranks."""
+    """Raise UsageError if a launcher has started this process that doesn't give its rank and the number of ranks."""
     for place in places:
         names = (place.launcher.rank if place.rank is None else (), place.launcher.size if place.size is None else ())
         missing = " and ".join(several[0] for several in names if several)
@@ -96,7 +95,7 @@ def _refuse_what_is_not_whole(places: Sequence[Place], environ: Mapping[str, str
 
 
 def _refuse_contradiction(own: Place, other: Place, environ: Mapping[str, str]) -> None:
-    """Raise UsageError unless both say the same, or the other one started this one's launcher."""
+    """Raise UsageError unless both agree, or the other one started this one's launcher."""
     if own.is_like(other):
         return
     if own.launcher is HAND and ELASTIC in environ:
@@ -136,7 +135,7 @@ def _first_host(environ: Mapping[str, str], launcher: str) -> str:
 
 
 def _hosts_in(name: str, path: Path) -> list[str]:
-    """Read a scheduler's list of nodes, each once. name: the variable that names the file. Raises UsageError."""
+    """Read a scheduler's list of nodes, each once. name: of the variable. Raises UsageError."""
     remedy = f'write export MASTER_ADDR=$(head -n 1 "${name}") into the job script, or set it to the node of rank 0'
     try:
         lines = path.read_text(errors="replace").splitlines()
@@ -178,9 +177,7 @@ def job_name(environ: Mapping[str, str]) -> str:
 
 
 def take_device(name: str, launch: Launch, threads: int | None = None) -> "torch.device":
-    """Choose this rank's device as choose_device does, and have its process train there: with so many threads, if they
-    are given, and on processors with memory that is kept and stamps that come soon.
-    """
+    """Choose this rank's device and prepare its process: threads, and on processors memory and prompt stamps."""
     import torch
 
     from engine.measure.clock import stamp_promptly
@@ -198,7 +195,7 @@ def take_device(name: str, launch: Launch, threads: int | None = None) -> "torch
 def choose_device(name: str, local_rank: int) -> "torch.device":
     """Choose the device for --device auto, cpu or cuda; one of several GPUs by local rank. Raises UsageError.
 
-    A launcher that shows each rank its own GPU only leaves one visible: then that one is taken.
+    Where the launcher shows each rank its own GPU alone, that one is taken.
     """
     import torch
 

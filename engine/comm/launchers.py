@@ -8,14 +8,12 @@ from engine.errors import UsageError
 ELASTIC, AGENTS = "TORCHELASTIC_RUN_ID", "GROUP_WORLD_SIZE"
 """Variables of torchrun: its run, and how many of it there are in the run."""
 SPECIAL_STEPS = 0xFFFFFFF0
-"""From here on Slurm numbers the steps of batch scripts and interactive shells."""
+"""First of the numbers of Slurm's steps for batch scripts and interactive shells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Names of a launcher's variables. Several for a rank tell the same; of sizes and nodes the first that is set
-    counts.
-    """
+    """Names of a launcher's variables. Several for a rank agree; of sizes and nodes the first that is set counts."""
 
     name: str
     rank: tuple[str, ...]
@@ -23,12 +21,11 @@ class Launcher:
     local_rank: tuple[str, ...]
     local_size: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
-    """Number of nodes."""
     mpi: tuple[str, ...] = ()
-    """Variables of which one is set where the launcher has prepared MPI."""
+    """variables of which one is set where the launcher has prepared MPI"""
 
     marks: tuple[str, ...] = ()
-    """Variables of which one is set in each process that it starts; those of the place unless given."""
+    """variables of which one is set in each process that it starts; by default those of the place"""
 
     def has_started(self, environ: Mapping[str, str]) -> bool:
         """Return whether the launcher has started this process. The shell of a Slurm job has a rank and a size, too."""
@@ -93,17 +90,17 @@ LAUNCHERS = (
     ),
     SRUN,
 )
-"""Launchers that others start come first: Open MPI's and MPICH's daemons are started by srun, Flux and jsrun run in
-jobs of Slurm, and srun, flux and jsrun set the variables of PMI and MPI, too.
+"""Launchers that others start come first: srun starts Open MPI's and MPICH's daemons, Flux and jsrun run in jobs of
+Slurm, and srun, flux and jsrun set the variables of PMI and MPI, too.
 """
 STRANGERS = {"PMIX_RANK": "a launcher of PMIx", "ALPS_APP_PE": "aprun", "HOROVOD_RANK": "horovodrun", "MP_CHILD": "poe"}
-"""Variables of launchers that leave out how many ranks there are, or that nobody has asked for."""
+"""Variables of launchers that leave out the number of ranks, or that nobody has asked for."""
 PREPARES_MPI = tuple(sorted({name for launcher in LAUNCHERS for name in launcher.mpi}))
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place of this process, as far as one launcher tells it."""
+    """Place of this process, as far as one launcher gives it."""
 
     launcher: Launcher
     rank: int | None
@@ -114,9 +111,7 @@ class Place:
 
     @classmethod
     def read(cls, launcher: Launcher, environ: Mapping[str, str]) -> "Place":
-        """Read a launcher's variables. Raises UsageError for what is no number, and for a rank that is told twice
-        and differently.
-        """
+        """Read a launcher's variables. Raises UsageError for what is no number, and for ranks that disagree."""
         return cls(
             launcher,
             _read_agreed(environ, launcher.rank),
@@ -131,19 +126,19 @@ class Place:
         return self.rank is not None and self.size is not None
 
     def is_like(self, other: "Place") -> bool:
-        """Return whether nothing that both tell differs."""
+        """Return whether nothing that both give differs."""
         mine, theirs = ((place.rank, place.size, place.local_rank) for place in (self, other))
         return all(a is None or b is None or a == b for a, b in zip(mine, theirs, strict=True))
 
     def said(self, environ: Mapping[str, str]) -> str:
-        """Word what is told: "SLURM_PROCID=5, SLURM_NTASKS=8"."""
+        """Word what is given: "SLURM_PROCID=5, SLURM_NTASKS=8"."""
         names = (self.launcher.rank, self.launcher.size, self.launcher.local_rank)
         first = (next((name for name in several if name in environ), None) for several in names)
         return ", ".join(f"{name}={environ[name]}" for name in first if name)
 
 
 def number(environ: Mapping[str, str], *names: str) -> int | None:
-    """Return the number that the first of these variables that is set has; None where none is. Raises UsageError."""
+    """Return the number of the first of these variables that is set, or None. Raises UsageError."""
     for name in names:
         if name in environ:
             if not environ[name].isdecimal():

@@ -1,4 +1,4 @@
-"""Rendezvous of a launch's ranks, who say who they are and make torch.distributed's default group."""
+"""Rendezvous of a launch's ranks, which compare their identities and make torch.distributed's default group."""
 
 import os
 import resource
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 MEETING_S = 1200.0
 """Longest time for all ranks to come: thousands of them load torch from one file system."""
 NO_PORT = ("EADDRINUSE", "EACCES")
-"""Names of the system's errors for a port that another program has, and for one that isn't for everyone."""
+"""Errors for a port that another program has, and for one that isn't for everyone."""
 ALL_HERE, REFUSAL = "all are here", "refusal"
 RESOLVE_S, RESOLVE_PAUSE_S = 10.0, 1.0
-"""Time for which a name server that doesn't answer is asked, and the pause between, as thousands of ranks ask it."""
+"""Time for asking a name server that doesn't answer, and the pause between, as thousands of ranks ask it."""
 PARENT_PAUSE_S = 1.0
 FAREWELL_S, PAUSE_S = 10.0, 0.05
-"""Longest time that rank 0 waits for others to learn why they don't go on, and its pause between two looks."""
+"""Longest time that rank 0 waits until others know why they don't go on, and the pause of its polling."""
 
 
 class NotMet(ContactError):
-    """Ranks did not find each other."""
+    """Failure of ranks to find each other."""
 
 
 def init_process_group(
@@ -47,16 +47,13 @@ def init_process_group(
     *,
     meeting_s: float = MEETING_S,
 ) -> "Bindings | None":
-    """Make torch.distributed's default group: gloo on CPUs, NCCL (or RCCL) on GPUs.
+    """Make torch.distributed's default group: gloo on CPUs, NCCL (or RCCL) on GPUs; one rank alone needs no network.
 
-    Returns how the ranks are bound, on rank 0 and None on others.
+    Returns how the ranks are bound, on rank 0 and None on others. The group is not bound to a device: NCCL would then
+    split it for each axis, by a hash of 31 bits that collides among the thousands of groups of a large grid.
 
-    The group is not bound to a device: NCCL would then split it for each axis, by a hash of 31 bits that collides
-    among the thousands of groups of a large grid.
-
-    One rank alone gets a group without any network. store: where to meet instead of at the master. meeting_s: how long
-    ranks wait for the last of them; timeout holds for every collective. Raises NotMet if the ranks don't find each
-    other in time, and UsageError on all of them where two have one GPU, which NCCL would say less plainly.
+    store: where to meet instead of at the master. meeting_s: how long ranks wait for the last of them; timeout holds
+    for every collective. Raises NotMet, and UsageError on all ranks where two have one GPU.
     """
     import torch
     from torch import distributed as dist
@@ -85,12 +82,10 @@ def init_process_group(
 
 
 class Met(NamedTuple):
-    """Knowledge of a rank once all ranks of a launch have met."""
-
     bindings: "Bindings | None"
-    """How all are bound; None but on rank 0."""
-    heard: "Callable[[], NetworkLog] | None"
-    """Gives what the back end has said of its network, after the first collectives; None where nobody listens."""
+    """None but on rank 0"""
+    read_network: "Callable[[], NetworkLog] | None"
+    """reads the back end's network after the first collectives; None where nobody asked"""
 
 
 @contextmanager
@@ -130,10 +125,10 @@ def all_ranks(
 
 @lru_cache(maxsize=1)
 def meet(launch: Launch, limit_s: float) -> "dist.Store":
-    """Give the store at the master, once every rank of the launch has come to it: torch's own rank 0 waits for all
-    others, but they don't wait for each other, and where torchrun holds the store nobody does.
+    """Return the store at the master, once every rank of the launch has come to it. Raises NotMet.
 
-    A process meets the others once, and its groups are made where they have met. Raises NotMet.
+    torch's own rank 0 waits for all others, but they don't wait for each other, and where torchrun holds the store
+    nobody does. A process meets the others once, and its groups are made where they have met.
     """
     from torch import distributed as dist
     from torch.distributed.rendezvous import rendezvous
@@ -183,7 +178,7 @@ def _find_master(launch: Launch) -> None:
 
 
 def _is_own(found: tuple[Any, ...]) -> bool:
-    """Return whether an address that was resolved is one of this machine's."""
+    """Return whether a resolved address is one of this machine's."""
     family, *_, (host, _, *rest) = found
     with socket.socket(family, socket.SOCK_DGRAM) as trial, suppress(OSError):
         trial.bind((host, 0, *rest))
@@ -232,8 +227,8 @@ def _refuse(launch: Launch, store: "dist.Store") -> NoReturn:
 
 @contextmanager
 def _ending_with_parent(launch: Launch) -> Iterator[None]:
-    """End this process with its torchrun: torch would look for the store of one that has ended until its time is
-    over, and hear no signal meanwhile.
+    """End this process with its torchrun: torch would look for the store of one that has ended until its time is over,
+    and see no signal meanwhile.
     """
     over = threading.Event()
 
@@ -253,7 +248,6 @@ def _ending_with_parent(launch: Launch) -> Iterator[None]:
 
 @contextmanager
 def _not_met(launch: Launch, limit_s: float) -> Iterator[None]:
-    """Turn torch's RuntimeError into NotMet."""
     try:
         yield
     except RuntimeError as error:  # torch's own are of that kind, gloo's have no other
@@ -277,8 +271,8 @@ def _place(launch: Launch) -> str:
 
 
 def open_many_files() -> None:
-    """Let this process open as many files as its hard limit says, where the soft one is often 1024: rank 0's store
-    holds a connection of every rank, and gloo one of each rank to each.
+    """Raise the limit of open files to the hard one: rank 0's store holds a connection of every rank, and gloo one of
+    each rank to each.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # a system may allow less than it says

@@ -1,7 +1,7 @@
-"""MPI carries messages between ranks that its own launcher has started (axonn-ipdps22, Section IV), and collectives.
+"""MPI: messages between ranks that its own launcher has started (axonn-ipdps22, Section IV), and collectives.
 
-A message is an Isend and an Irecv on the tensors' own memory, a device's where MPI reads it. mpi4py is loaded once
-somebody asks for MPI.
+A message is an Isend and an Irecv on the tensors' own memory, a device's where MPI reads it. mpi4py is loaded at the
+first use.
 """
 
 import atexit
@@ -31,7 +31,7 @@ from engine.grid import Axis, Grid
 from engine.measure.pending import Pending
 
 READS_DEVICES = "PAR4D_MPI_CUDA"
-"""With 1 or 0 this environment variable says whether MPI reads device memory, instead of MPI itself."""
+"""Environment variable, 1 or 0, that overrides MPI's own word on whether it reads device memory."""
 NUMBERS = {
     torch.float64: "DOUBLE",
     torch.float32: "FLOAT",
@@ -39,23 +39,21 @@ NUMBERS = {
     torch.int32: "INT32_T",
     torch.uint8: "UINT8_T",
 }
-"""MPI adds these up. It has no half precision."""
+"""Numbers that MPI adds up. It has no half precision."""
 
 
 SPIN_S, PAUSE_S = 0.01, 5e-5
-"""Time for which a rank that waits asks again at once, and its pause after each later time, when the core may be
-another's.
-"""
+"""Time for which a waiting rank polls at once, and its pause after each later poll, when the core may be another's."""
 LOOK_S, IDLE_S = 1e-3, 1e-2
-"""Pauses of the thread between two calls of MPI: while anything is known to be under way, and while nothing is."""
+"""Pauses of the thread between two calls of MPI: with something under way, and without."""
 LEAVE_S = 10.0
-"""Longest wait for the thread's end, which takes one look."""
+"""Longest wait for the thread's end."""
 
 
 class Library:
-    """MPI, which this process begins to use and ends at its exit.
+    """MPI in this process, from its start to the exit.
 
-    The end waits for all ranks. One that leaves without it, as contact was lost, is an error to the launcher, which
+    The end waits for all ranks. A rank that leaves without it, as contact was lost, is an error to the launcher, which
     ends the others.
     """
 
@@ -74,11 +72,11 @@ class Library:
         self.mpi: Any = MPI
         self.progress = Progress(MPI)
         self.patience_s = MEETING_S
-        """Longest wait for the other ranks at the end."""
+        """longest wait for the other ranks at the end"""
         atexit.register(self.end)
 
     def reads_devices(self) -> bool:
-        """Say whether it takes device memory, as Open MPI's and MPICH's own query has it."""
+        """Return whether MPI takes device memory, by Open MPI's and MPICH's own query."""
         if told := os.environ.get(READS_DEVICES):
             return told != "0"
         query = f"MPIX_Query_{'hip' if torch.version.hip else 'cuda'}_support"
@@ -88,17 +86,16 @@ class Library:
         )
 
     def memory(self, tensor: Tensor) -> Any:
-        """Give the tensor's own memory as MPI takes it."""
         return self.mpi.buffer.fromaddress(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
     def end(self) -> None:
-        """End MPI, once all ranks are about to: a rank that is stopped would be waited for for ever."""
+        """End MPI, once all ranks are about to: it would wait for ever for a rank that is stopped."""
         progress, world = self.progress, self.mpi.COMM_WORLD
         route = Route(world.rank, "at its end", [rank for rank in range(world.size) if rank != world.rank], "MPI")
         with suppress(LostContact):
             if not progress.lost:
                 with progress.calling(route):
-                    all_here = Begun(progress, world.Ibarrier(), route, self.patience_s)
+                    all_here = Request(progress, world.Ibarrier(), route, self.patience_s)
                 all_here()
         progress.end()
         if not progress.lost:
@@ -107,7 +104,7 @@ class Library:
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """Load MPI. Raises UsageError, in one sentence, where it isn't there or its launcher hasn't started this rank."""
+    """Load MPI. Raises UsageError where it isn't there or its launcher hasn't started this rank."""
     if not has_mpi(os.environ):
         raise UsageError(
             "MPI carries messages between ranks that its own launcher has started: pip install 'mpi4py>=4' where an "
@@ -117,7 +114,7 @@ def library() -> Library:
 
 
 def check(launch: Launch, device: torch.device) -> None:
-    """Raise UsageError unless MPI is there for all ranks of this launch, and for what they compute on. Collective."""
+    """Raise UsageError unless MPI is there for all ranks of this launch, and for their device. Collective."""
     found = library()
     world = found.mpi.COMM_WORLD
     if (world.rank, world.size) != (launch.rank, launch.world_size):
@@ -138,7 +135,7 @@ def check(launch: Launch, device: torch.device) -> None:
 
 
 class MpiGroups:
-    """Backend of a Comm over MPI. ranks: those of the job that are the grid's, as in ProcessGroups."""
+    """Channels over MPI. ranks: as in ProcessGroups."""
 
     def __init__(
         self, grid: Grid, device: torch.device, timeout: timedelta, ranks: Sequence[int] | None = None
@@ -163,21 +160,18 @@ class MpiGroups:
 
 
 class MessagesByMpi:
-    """Backend of a Comm whose stages send each other messages over MPI, as in axonn-ipdps22, where the same
-    ranks' collectives go over another.
-    """
+    """Channels of which those for messages go over MPI, as in axonn-ipdps22, and all others elsewhere."""
 
     def __init__(self, collectives: ChannelSource, grid: Grid, device: torch.device, timeout: timedelta) -> None:
         self.rank = collectives.rank
         self._collectives, self._messages = collectives, MpiGroups(grid, device, timeout)
 
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
-        """Make a channel for what the lane carries."""
         return (self._messages if lane in OF_MESSAGES else self._collectives).channel(axis, lane, members)
 
 
 class MpiChannel:
-    """Communicator of MPI. Tags tell that a message is the one that is due: they say its number and dtype."""
+    """Communicator of MPI. A message's tag, of its number and dtype, shows that it is the one that is due."""
 
     def __init__(self, library: Library, among: Any, route: Route, timeout: timedelta) -> None:
         self._library, self._among, self._route, self._timeout_s = library, among, route, timeout.total_seconds()
@@ -201,7 +195,7 @@ class MpiChannel:
             else:
                 request = self._collective(kind, source, target)
             buffers = (source, target)
-            return Begun(self._library.progress, request, self._route, self._timeout_s, pending, due, buffers)
+            return Request(self._library.progress, request, self._route, self._timeout_s, pending, due, buffers)
 
     def _collective(self, kind: Kind, source: Tensor, target: Tensor) -> Any:
         mpi, memory = self._library.mpi, self._library.memory
@@ -217,7 +211,7 @@ class MpiChannel:
 
 
 def _tag(number: int, dtype: torch.dtype) -> int:
-    """Give a message's tag, of the 15 bits that every MPI has.
+    """Return a message's tag, of the 15 bits that every MPI has.
 
     >>> _tag(0, torch.float32) == _tag(1, torch.float32)
     False
@@ -226,58 +220,57 @@ def _tag(number: int, dtype: torch.dtype) -> int:
 
 
 class Progress:
-    """MPI's calls of this process, one at a time, and the thread that makes some while anything is under way, whatever
-    the rank itself waits for or computes.
+    """MPI's calls of this process, one at a time, and the thread that makes some while anything is under way.
 
-    Most MPIs carry on only while a rank calls them, and a large message takes several calls of its sender's (a
-    rendezvous), of which the last may come after MPI has said that the message is sent: Open MPI keeps what a socket
-    has no room for. Without the thread it would stand still while the sender waits for a collective over gloo, for a
-    store, a file or a device; and so would the rank that is to receive it, for which the sender may be waiting.
+    Most MPIs progress only while a rank calls them, and a large message takes several calls of its sender's (a
+    rendezvous), even after MPI has said that the message is sent: Open MPI keeps what a socket has no room for. Without
+    the thread it would stand still while the sender waits for a collective over gloo, a store, a file or a device; and
+    so would its receiver, for which the sender may be waiting.
 
-    mpi: mpi4py's module, initialised for threads that call it in turns (MPI_THREAD_SERIALIZED).
+    mpi: mpi4py's module, initialised for threads that call it one at a time (MPI_THREAD_SERIALIZED).
     """
 
     def __init__(self, mpi: Any) -> None:
         self.mpi = mpi
-        self.turn = threading.Condition()
-        """Held during each call of MPI."""
+        self.lock = threading.Condition()
+        """held during each call of MPI"""
         self.lost = False
-        """Whether a rank has not answered, so that MPI's own end would wait for it for ever."""
-        self._under_way: dict[Begun, None] = {}
+        """whether a rank has not answered, so that MPI's own end would wait for it for ever"""
+        self._under_way: dict[Request, None] = {}
         self._thread: threading.Thread | None = None
         self._ending = False
 
     def begin(self, device: torch.device) -> None:
-        """Start the thread, unless it is there. device: whose memory MPI reads and writes."""
+        """Start the thread, unless it runs. device: whose memory MPI reads and writes."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._carry_on, args=(device,), name="mpi", daemon=True)
             self._thread.start()
 
     @contextmanager
     def calling(self, route: Route) -> Iterator[None]:
-        """Have the turn for calls of MPI. Raises LostContact where one fails."""
+        """Hold the lock for calls of MPI. Raises LostContact where one fails."""
         try:
-            with route.guard(), self.turn:
+            with route.guard(), self.lock:
                 yield
         except LostContact:
             self.lost = True
             raise
 
-    def add(self, one: "Begun") -> None:
-        """Look at this one, too, until it is over. Who calls has the turn."""
+    def add(self, one: "Request") -> None:
+        """Poll this request, too, until it is over. The caller holds the lock."""
         if not self._under_way:
-            self.turn.notify()
+            self.lock.notify()
         self._under_way[one] = None
 
-    def remove(self, one: "Begun") -> None:
-        """Look at this one no more. Who calls has the turn."""
+    def remove(self, one: "Request") -> None:
+        """Poll this request no more. The caller holds the lock."""
         del self._under_way[one]
 
     def end(self) -> None:
         """End the thread, as MPI must not be called after its end."""
-        with self.turn:
+        with self.lock:
             self._ending = True
-            self.turn.notify()
+            self.lock.notify()
         if self._thread is not None:
             self._thread.join(LEAVE_S)
 
@@ -285,17 +278,17 @@ class Progress:
         if device.type == "cuda":  # MPI copies within the context that is current on the thread, of which it has none
             torch.cuda.set_device(device)
             torch.cuda.current_stream(device).query()
-        with self.turn:
+        with self.lock:
             while not self._ending:
                 for one in [*self._under_way]:
                     one.look()
                 if not self._under_way:
                     with suppress(self.mpi.Exception):  # which the next message tells, too
                         self.mpi.COMM_WORLD.Iprobe()
-                self.turn.wait(LOOK_S if self._under_way else IDLE_S)
+                self.lock.wait(LOOK_S if self._under_way else IDLE_S)
 
 
-class Begun(Arriving):
+class Request(Arriving):
     """Request that MPI has begun.
 
     due: tag and size of a message that is received. buffers: memory that MPI reads or writes until it is over.
@@ -311,7 +304,7 @@ class Begun(Arriving):
         due: tuple[int, int] | None = None,
         buffers: tuple[Tensor, ...] = (),
     ) -> None:
-        """Take note of a request. Who calls has MPI's turn."""
+        """Add the request to progress. The caller holds the lock."""
         self._progress, self._request, self._route, self._timeout_s = progress, request, route, timeout_s
         self._pending, self._due, self._buffers = pending, due, buffers
         self._status = progress.mpi.Status()
@@ -319,9 +312,7 @@ class Begun(Arriving):
         progress.add(self)
 
     def __call__(self) -> None:
-        """Wait until it is over, with the others' cores in mind. Raises LostContact, and ValueError for a message that
-        isn't the one that is due.
-        """
+        """Wait until it is over. Raises LostContact, and ValueError for a message that isn't the one that is due."""
         begun = time.monotonic()
         while not self.arrived():
             waited_s = time.monotonic() - begun
@@ -337,9 +328,9 @@ class Begun(Arriving):
             raise ValueError("A message came that isn't the one to be received.")
 
     def arrived(self) -> bool:
-        """Say whether it is over. Raises as waiting for it does."""
+        """Return whether it is over. Raises as waiting for it does."""
         if not self._over:
-            with self._progress.turn:
+            with self._progress.lock:
                 self.look()
         if self._error is not None:
             raise self._error
@@ -349,7 +340,7 @@ class Begun(Arriving):
         return self._over
 
     def look(self) -> None:
-        """Ask MPI whether it is over. Who calls has MPI's turn."""
+        """Ask MPI whether it is over. The caller holds the lock."""
         if self._over:
             return
         mpi = self._progress.mpi

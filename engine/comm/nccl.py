@@ -1,4 +1,4 @@
-"""NCCL (and RCCL, which has its name) runs collectives on CUDA streams, for which the host never waits.
+"""NCCL (and RCCL, which has its name): collectives on CUDA streams, for which the host never waits.
 
 Three rules keep memory right without a host synchronisation:
 
@@ -24,13 +24,13 @@ from engine.measure.pending import Pending
 
 LOOK_EVERY = "TORCH_NCCL_COORD_CHECK_MILSEC"
 RECORD, OLD_RECORD = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
-"""Variables that say how many collectives are recorded; of both names the first counts."""
+"""Variables for the number of recorded collectives; of both names the first counts."""
 FEW = 1000
 """Ranks for which torch's own choices do."""
 LOOKS_PER_S = 1000
 """Looks into the store by all ranks together."""
 RECORDED, LEAST_RECORDED = 2000, 250
-"""Collectives that a rank records: unasked, and at least. CUDA queues about a thousand launches, mostly compute, and
+"""Collectives that a rank records: by default, and at least. CUDA queues about a thousand launches, mostly compute, and
 so far the host is ahead of what hangs.
 """
 
@@ -42,22 +42,18 @@ class CudaStreams:
         self._device = device
 
     def lane(self) -> torch.cuda.Stream:
-        """Make a lane's stream, of high priority: with the default 0 NCCL's kernels wait until a weight gradient's have
-        all begun.
-        """
+        """Make a lane's stream, of high priority: else NCCL's kernels wait until a weight gradient's have all begun."""
         return torch.cuda.Stream(self._device, priority=-1)
 
     def current(self) -> torch.cuda.Stream:
-        """Give the device's current stream."""
         return torch.cuda.current_stream(self._device)
 
     def use(self, stream: torch.cuda.Stream) -> AbstractContextManager[object]:
-        """Make it the current one for a while."""
         return torch.cuda.stream(stream)
 
 
 def group_options(timeout: timedelta) -> Any:
-    """Give the streams inside a process group high priority, too: torch before 2.8 runs every collective on them."""
+    """Return options for streams of high priority inside a process group: torch before 2.8 runs collectives there."""
     options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
     options._timeout = timeout  # new_group warns if its own time-out is another one
     return options
@@ -112,7 +108,7 @@ class NcclChannel:
     ) -> Callable[[], None]:
         """Launch nothing yet: NCCL's send waits for the other's receive, so two ranks that both send first would hang.
 
-        All that were issued are launched as one group when one of them is waited for, or when a collective comes. If
+        All issued messages are launched as one group when one of them is waited for, or when a collective comes. If
         that is the first use of the process group, NCCL wants every rank of it to take part.
         """
         messages = self._messages
@@ -153,15 +149,15 @@ class NcclChannel:
 
 
 def groups_of(ranks: int) -> int:
-    """Say how many groups the messages of so many ranks take."""
+    """Count the groups that the messages of these ranks take."""
     return 2 if ranks == 2 else 1
 
 
 class NcclMessages:
     """Channel for the messages of one direction of a pipeline, each of which begins at once.
 
-    torch has a communicator and a stream for each pair of ranks of a group, and orders them as NcclChannel does. Two
-    things would have stages wait for each other for ever:
+    torch has a communicator and a stream for each pair of ranks of a group. Two things would have stages wait for each
+    other for ever:
 
         torch makes a pair's communicator at its first message, while the host of either waits for the other. Two
         stages that each post a receive of their own direction first would both wait. So all pairs are connected
@@ -206,12 +202,11 @@ class Message(Arriving):
         self._work, self._route = work, route
 
     def __call__(self) -> None:
-        """Have the computing stream wait for it."""
+        """Have the computing stream wait for the message."""
         with self._route.guard():
             self._work.wait()
 
     def arrived(self) -> bool:
-        """Say whether it is there."""
         return self._work.is_completed()
 
 
@@ -226,11 +221,11 @@ def _pairs(ranks: int) -> Iterator[tuple[int, int]]:
 
 
 def configure_watchdog(environ: MutableMapping[str, str], ranks: int) -> None:
-    """Have so many ranks ask and write about as much together as FEW do. What the user has set stays.
+    """Have these ranks ask and write about as much together as FEW do. What the user has set stays.
 
     The monitor of torch's watchdog has every rank look into rank 0's store each second, and when a collective fails
     every rank writes its flight recorder to the user's home. Names and defaults are those of torch 2.13
-    (ProcessGroupNCCL.hpp, FlightRecorder.hpp); an older one takes no notice of a name that it doesn't know.
+    (ProcessGroupNCCL.hpp, FlightRecorder.hpp).
     """
     if ranks <= FEW:
         return

@@ -1,12 +1,8 @@
 """Network between nodes, as the back end names it: NCCL and RCCL in their own log, gloo by its variables.
 
-On a machine whose network NCCL reaches only by a plugin, NCCL without it takes TCP sockets and tells its log alone, and
-every number is that of another network. So the log is turned on before NCCL's first use, and read at the end of a run:
-
-    heard = listen(...)     before torch.distributed is initialised
-    heard()                 after the first collectives: what this rank's back end said
-
-The lines are those of NCCL 2.4 to 2.28, RCCL 2.16 to 2.21, aws-ofi-nccl 1.3 to 1.18. No torch in it.
+On a machine whose network NCCL reaches only by a plugin, NCCL without it takes TCP sockets and says so in its log
+alone. So the log is turned on by listen(), before torch.distributed is initialised, and read at the end of a run. The
+lines are those of NCCL 2.4 to 2.28, RCCL 2.16 to 2.21, aws-ofi-nccl 1.3 to 1.18. No torch.
 """
 
 import json
@@ -26,13 +22,13 @@ BackendName = Literal["nccl", "gloo"]
 
 SUBSYSTEMS = "INIT,NET"
 TELLING = ("INFO", "ABORT", "TRACE")
-"""NCCL names its network at these levels of NCCL_DEBUG."""
+"""Levels of NCCL_DEBUG at which NCCL names its network."""
 
 USING = re.compile(r"\bUsing network (\S.{0,39}?)\s*$", re.MULTILINE)
 CHANNEL = re.compile(r"\bvia NET/(\S.{0,39}?)/\d+(?:\(\d+\))?(/GDRDMA)?(?![\w(])")
 SOCKETS = re.compile(r"\bNET/Socket : Using (\[0\].*)$", re.MULTILINE)
 FIELD_BYTES = 80
-"""Most bytes of each text by which a rank passes on to the others what it heard."""
+"""Most bytes of each text of a NetworkLog that ranks exchange."""
 UNSAFE = re.compile(r"[^ !#-\[\]-~]")
 """Characters that take more than one byte in JSON."""
 DEVICE = re.compile(r"\[\d+\]([\w.-]{1,20}):")
@@ -43,24 +39,24 @@ LIBRARY = re.compile(r"\b([NR]CCL) version\s*:?\s*(\d\S{0,30})")
 
 @dataclass(frozen=True, slots=True)
 class NetworkLog:
-    """Words of one rank's back end; None where it said nothing.
-
-    network: as its log calls it, such as Socket, IB or AWS Libfabric. interfaces: those of TCP, by their names.
-    provider: libfabric's, such as cxi. gpu_direct: whether network devices access device memory themselves, on all of
-    its channels; a rank that has no neighbour on another node doesn't say. plugin, library: with their versions.
-    unread: why network is unknown.
-    """
+    """Network of one rank, by its back end; None where nothing was said."""
 
     network: str | None = None
+    """as the log calls it, such as Socket, IB or AWS Libfabric"""
     interfaces: str | None = None
+    """names of TCP interfaces"""
     provider: str | None = None
+    """libfabric's, such as cxi"""
     gpu_direct: bool | None = None
+    """whether all network channels access device memory; None without a neighbour on another node"""
     plugin: str | None = None
+    """name and version, as library"""
     library: str | None = None
     unread: str | None = None
+    """why the network is unknown"""
 
     def to_text(self) -> str:
-        """Write it so that from_text can read it, in less than 600 bytes: a longer field is cut."""
+        """Write JSON for from_text of less than 600 bytes: a longer field is cut."""
         known = {key: value for key, value in asdict(self).items() if value is not None}
         short = {
             key: UNSAFE.sub("?", text)[:FIELD_BYTES] if isinstance(text, str) else text for key, text in known.items()
@@ -69,7 +65,7 @@ class NetworkLog:
 
     @classmethod
     def from_text(cls, text: str) -> "NetworkLog":
-        """Read another rank's; it is unread if it is no such text."""
+        """Read another rank's; unread if it is no such text."""
         try:
             return cls(**json.loads(text))
         except (ValueError, TypeError):
@@ -77,12 +73,12 @@ class NetworkLog:
 
 
 def backend_of(device: "torch.device") -> BackendName:
-    """Name the back end that init_process_group chooses."""
+    """Return the back end that init_process_group chooses."""
     return "nccl" if device.type == "cuda" else "gloo"
 
 
 def listen(backend: BackendName, environ: MutableMapping[str, str]) -> Callable[[], NetworkLog]:
-    """Have the back end say which network it takes. Returns what reads it, once every group has been used.
+    """Have the back end log its network. Returns what reads it, once every group has been used.
 
     NCCL's log goes to a file without a name, of which nothing is left however the run ends. What the user has set of
     NCCL_DEBUG and NCCL_DEBUG_FILE stays: a log that goes to a file is read there; one that goes elsewhere, or says less
@@ -94,10 +90,14 @@ def listen(backend: BackendName, environ: MutableMapping[str, str]) -> Callable[
         )
         return lambda: said
     level, named = environ.get("NCCL_DEBUG"), environ.get("NCCL_DEBUG_FILE")
+    why = None
     if level and level.upper() not in TELLING:
-        return _unread(f"NCCL_DEBUG={level} keeps it from being named: unset NCCL_DEBUG")
-    if level and not named:
-        return _unread(f"NCCL_DEBUG={level} sends the log elsewhere: unset it, or set NCCL_DEBUG_FILE")
+        why = f"NCCL_DEBUG={level} keeps it from being named: unset NCCL_DEBUG"
+    elif level and not named:
+        why = f"NCCL_DEBUG={level} sends the log elsewhere: unset it, or set NCCL_DEBUG_FILE"
+    if why is not None:
+        unread = NetworkLog(unread=why)
+        return lambda: unread
     if not level:
         environ["NCCL_DEBUG"] = "INFO"
         environ.setdefault("NCCL_DEBUG_SUBSYS", SUBSYSTEMS)
@@ -141,11 +141,6 @@ def _heard_in(file: Path) -> NetworkLog:
 def _path(pattern: str) -> Path:
     """Read NCCL_DEBUG_FILE as NCCL does: %h is the host's short name, %p the process."""
     return Path(pattern.replace("%h", socket.gethostname().partition(".")[0]).replace("%p", str(os.getpid())))
-
-
-def _unread(why: str) -> Callable[[], NetworkLog]:
-    said = NetworkLog(unread=why)
-    return lambda: said
 
 
 def _first(pattern: re.Pattern[str], log: str) -> str | None:

@@ -1,6 +1,5 @@
-"""Compute attention of heads, and find which of PyTorch's kernels does so.
-
-PyTorch chooses a kernel by shape, format and device, and falls back silently.
+"""Attention of heads, and which of PyTorch's kernels computes it: PyTorch chooses by shape, format and device,
+silently.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,11 +12,10 @@ from torch import Tensor, nn
 
 
 class Attention(nn.Module):
-    """It gives each position the mean of values, weighted by the softmax of its query by all keys (Vaswani et al. 2017,
-    Eq. 1).
+    """Mean of values, weighted by the softmax of each query by all keys (Vaswani et al. 2017, Eq. 1).
 
     Queries, keys and values [B, N, S, D] -> [B, S, N D]. Fewer heads of keys and values each serve a group of query
-    heads. causal: whether a position takes none that come after it.
+    heads. causal: whether a position ignores those after it.
     """
 
     def __init__(self, *, causal: bool) -> None:
@@ -36,7 +34,7 @@ _kernel: Callable[..., Tensor] = F.scaled_dot_product_attention
 
 @contextmanager
 def computed_by(kernel: Callable[..., Tensor]) -> Iterator[None]:
-    """Have each attention call this kernel meanwhile, with the arguments of F.scaled_dot_product_attention."""
+    """Have attention call this kernel meanwhile, with the arguments of F.scaled_dot_product_attention."""
     global _kernel
     before, _kernel = _kernel, kernel
     try:
@@ -46,21 +44,21 @@ def computed_by(kernel: Callable[..., Tensor]) -> Iterator[None]:
 
 
 class AttentionKernel(StrEnum):
-    """A backend is a kernel of PyTorch's. They stand in the order of the numbers that it gives them."""
+    """Kernel of PyTorch's, in the order of PyTorch's numbers."""
 
     MATH = "math"
-    """This kernel is products and a softmax: the scores of all pairs of positions lie in memory."""
+    """products and a softmax, with the scores of all pairs of positions in memory"""
     FLASH = "flash"
     EFFICIENT = "efficient"
     CUDNN = "cudnn"
     OTHER = "other"
-    """This kernel is one that a device brings itself."""
+    """a device's own"""
 
 
 def backend(
     heads: int, kv_heads: int, head_size: int, sequence: int, dtype: torch.dtype, device: torch.device, *, causal: bool
 ) -> AttentionKernel | None:
-    """Name what attention of so many heads with gradients takes; None where PyTorch can't compute it at all."""
+    """Return the kernel for attention with gradients; None where PyTorch can't compute it at all."""
     q, k = (
         torch.zeros(1, n, sequence, head_size, dtype=dtype, device=device, requires_grad=True)
         for n in (heads, kv_heads)

@@ -30,11 +30,11 @@ REMEDY = (
     "TORCH_COMPILE_DISABLE=1 to hide this."
 )
 FORMS = 64
-"""A function may have so many forms, by formats, what is None and sizes: PyTorch would give up after eight."""
+"""Forms of a function, by formats, absent arguments and sizes: PyTorch would give up after eight."""
 
 
 class Compiled(Generic[Given, Found]):
-    """It is a function in two forms. plain: what processors run; source: what is compiled, the same unless it is given.
+    """Function in two forms. plain: for processors; source: to be compiled, by default the same.
 
     Its first argument, a tensor, says where it runs. tried: whether Inductor may try several block sizes, for which it
     copies all that is written to.
@@ -60,7 +60,7 @@ class Compiled(Generic[Given, Found]):
 
     @cached_property
     def fused(self) -> Callable[Given, Found]:
-        """Give the source, compiled when it is first called with such tensors."""
+        """Source, compiled when it is first called with such tensors."""
         return _compiled(self.source, {} if self._tried else {"triton.autotune_pointwise": False})
 
 
@@ -84,9 +84,7 @@ _threads = threading.local()
 
 
 def _allow_forms() -> None:
-    """Allow so many forms in this thread: PyTorch 2.13 keeps its settings by threads, and a GPU's backward runs in
-    one of its own.
-    """
+    """Raise the limit in this thread: PyTorch 2.13 keeps its settings by threads, and a GPU's backward has its own."""
     if not hasattr(_threads, "allowed"):
         from torch._dynamo import config
 
@@ -94,14 +92,12 @@ def _allow_forms() -> None:
 
 
 _traced: Callable[..., Any] | None = None
-"""While it is set, it runs on the meta device what a GPU would run compiled."""
+"""Runs compiled functions on the meta device meanwhile."""
 
 
 @contextmanager
 def traced(run: Callable[..., Any]) -> Iterator[None]:
-    """Let networks on the meta device go the way that they go on a GPU meanwhile: each function that is compiled there
-    is given to run, with its arguments.
-    """
+    """Give run each function that a GPU would run compiled, with its arguments, for networks on the meta device."""
     global _traced
     before, _traced = _traced, run
     try:
@@ -111,23 +107,23 @@ def traced(run: Callable[..., Any]) -> Iterator[None]:
 
 
 def fuses(tensor: Tensor) -> bool:
-    """Say whether functions of this tensor run compiled."""
+    """Return whether functions of this tensor run compiled."""
     return compiles(tensor.device) if tensor.is_cuda else tensor.is_meta and _traced is not None
 
 
 def compiles(device: torch.device) -> bool:
-    """Say whether functions of this device's tensors run compiled: it is a GPU, and Inductor may and can compile."""
+    """Return whether functions of this device's tensors run compiled: a GPU for which Inductor may and can compile."""
     return device.type == "cuda" and not disabled() and why_not(device) is None
 
 
 def disabled() -> bool:
-    """Say whether the environment has everything run uncompiled."""
+    """Return whether the environment has everything run uncompiled."""
     return os.environ.get("TORCH_COMPILE_DISABLE") == "1"
 
 
 @cache
 def why_not(device: torch.device) -> str | None:
-    """Say why Inductor can compile nothing for a device here, also in a warning; None where it can."""
+    """Return why Inductor can compile nothing for a device here, and warn; None where it can."""
     why = _fault(device)
     if why is not None:
         log.warning(
@@ -140,7 +136,7 @@ def why_not(device: torch.device) -> str | None:
 
 
 def _fault(device: torch.device) -> str | None:
-    """Compile the least of functions anew; say what is wrong."""
+    """Compile the least of functions anew; return what is wrong."""
     from torch.utils._triton import has_triton
 
     if device.type == "cuda" and not has_triton():
@@ -156,7 +152,7 @@ def _fault(device: torch.device) -> str | None:
 @contextmanager
 def _nothing_kept() -> Iterator[None]:
     """Compile everything meanwhile, in this process: in a shared home another machine, with a compiler, may have left
-    what is asked for. Inductor's workers would outlive the folder.
+    the code. Inductor's workers would outlive the folder.
     """
     from torch._inductor import config
     from torch._inductor.utils import fresh_inductor_cache

@@ -21,7 +21,7 @@ from engine.overlap.weight import ShardedWeight
 
 
 class Convolution(torch.autograd.Function):
-    """It carries out lines 2-3 and 9-15 of Algorithm 1 in the order of Matmul3D: [B, K, H, W] to [B, N, H', W']."""
+    """Lines 2-3 and 9-15 of Algorithm 1 in the order of Matmul3D: [B, K, H, W] to [B, N, H', W']."""
 
     @staticmethod
     def forward(ctx, inputs: Tensor, shard: Tensor, bias: nn.Parameter | None, layer: "Conv2d") -> Tensor:  # type: ignore[no-untyped-def]
@@ -71,8 +71,8 @@ def _gradients(dO: Tensor, inputs: Tensor, W: Tensor, layer: "Conv2d", asked: tu
 
 
 class Conv2d(Linear):
-    """It is a convolution on the grid. In: [B, k / G(in axis), H, W], out: [B, n / G(out axis), H', W'], images over z
-    and data.
+    """Convolution on the grid. In: [B, k / G(in axis), H, W], out: [B, n / G(out axis), H', W'], images over z and
+    data.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Conv2d(Linear):
         return self.summed(self.partial(inputs))
 
     def partial(self, inputs: Tensor, bias: nn.Parameter | None = None) -> Tensor:
-        """Compute what ranks have to sum, or all of it where they haven't."""
+        """Compute what ranks have to sum, or the whole on one rank."""
         return Convolution.apply(inputs.to(self.schedule.compute_dtype), self.weight, bias, self)
 
     def summed(self, partial: Tensor) -> Tensor:
@@ -106,11 +106,11 @@ class Conv2d(Linear):
 
 
 class Skip(nn.Conv2d):
-    """It is a convolution, to what a Joining one adds itself."""
+    """Convolution whose output a Joining one adds."""
 
 
 class Joining(nn.Conv2d):
-    """It is a convolution; skip: what is added to it, like its output."""
+    """Convolution that adds a skip of its output's shape."""
 
     def forward(self, images: Tensor, skip: Tensor | None = None) -> Tensor:
         convolved: Tensor = super().forward(images)
@@ -118,8 +118,10 @@ class Joining(nn.Conv2d):
 
 
 class _ScatterSum(torch.autograd.Function):
-    """It maps [B, n / Gx, H, W] to [B, n / (Gx Gy), H, W]: it sums over y, of which each rank keeps its part, and adds
-    the bias [n / Gx]. All of y get the same gradients.
+    """Sum of [B, n / Gx, H, W] over y, of which each rank keeps its part [B, n / (Gx Gy), H, W], with the bias [n /
+    Gx].
+
+    All of y get the same gradients.
     """
 
     @staticmethod
@@ -140,7 +142,7 @@ class _ScatterSum(torch.autograd.Function):
 
 
 class SkipOnGrid(Conv2d):
-    """It is a skip on the grid. Out: [B, n / (Gx Gy), H', W']. Its weight and bias are sliced (placement.py)."""
+    """Skip on the grid. Out: [B, n / (Gx Gy), H', W']. Its weight and bias are sliced (placement.py)."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map [B, K, H, W] to this rank's part of the stream's channels."""
@@ -151,7 +153,7 @@ class SkipOnGrid(Conv2d):
 
 
 class _AddPart(torch.autograd.Function):
-    """It adds channels to those of a sum from the first one on, in place."""
+    """Sum in place of channels from the first one on."""
 
     @staticmethod
     def forward(ctx, partial: Tensor, part: Tensor, first: int) -> Tensor:  # type: ignore[no-untyped-def]
@@ -166,7 +168,7 @@ class _AddPart(torch.autograd.Function):
 
 
 class JoiningOnGrid(Conv2d):
-    """It is a convolution on the grid that adds each rank's part of a skip before it sums."""
+    """Convolution on the grid that adds each rank's part of a skip before it sums."""
 
     def forward(self, inputs: Tensor, skip: Tensor | None = None) -> Tensor:
         """Map [B, K, H, W] to [B, N, H', W']."""

@@ -29,9 +29,9 @@ def mix(value: Word) -> Word:
 
 
 def mix_bits(words: Tensor, spare: Tensor | None = None) -> Tensor:
-    """Mix the bits of int32 alike, in place: half the memory. Products wrap; a shift carries the sign along.
+    """Mix the bits of int32 as mix does, in place: half the memory. Products wrap; a shift carries the sign along.
 
-    spare: as large, for what comes between; on a processor, new memory would cost as much as the arithmetic.
+    spare: as large, for intermediate values; on a processor, new memory would cost as much as the arithmetic.
     """
     for _ in range(2):
         words.bitwise_xor_(_upper_half(words, spare)).mul_(_FACTOR)
@@ -43,12 +43,12 @@ def _upper_half(words: Tensor, spare: Tensor | None) -> Tensor:
 
 
 def words_of(numbers: Tensor, key: int) -> Tensor:
-    """Make an int32 word of each int64 number, by a key of 32 bits. Two numbers below 2^32 never have the same."""
+    """Hash each int64 number to an int32, by a key of 32 bits. Two numbers below 2^32 never have the same."""
     return (mix(key ^ (numbers & MASK)) ^ mix(numbers >> 32)).to(torch.int32)
 
 
 def key_of(seed: int, *words: int) -> int:
-    """Make a key of 32 bits of a seed of 64, and of what tells its uses apart."""
+    """Make a key of 32 bits from a seed of 64, and from words that tell its uses apart."""
     key = seed & MASK
     for word in (seed >> 32, *words):
         key = mix(key ^ (word & MASK)) + ODD & MASK
@@ -57,7 +57,7 @@ def key_of(seed: int, *words: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """It says which rows of which global batch a rank is working on. sequences: [B], their numbers in the batch."""
+    """Rows of a global batch that a rank works on. sequences: [B], their numbers in the batch."""
 
     seed: int
     step: int
@@ -78,9 +78,9 @@ def keep_mask(rows: BatchRows, site: int, length: int, columns: range, p: float)
 
 
 class Dropout(nn.Module):
-    """It drops features of [B, S, H] with probability p in training. site: which dropout of the network this is.
+    """Dropout of features of [B, S, H] in training. site: number of this dropout in the network.
 
-    part: which part of all features this rank holds, of parts that are H wide.
+    part: of all features, of parts that are H wide.
     """
 
     def __init__(self, p: float, site: int, part: int = 0) -> None:
@@ -100,10 +100,9 @@ class Dropout(nn.Module):
 
 
 class PixelDropout(Dropout):
-    """Dropout of channels of pixels, [B, C, Y, X]; the part of them is of C."""
+    """Dropout of channels of pixels, [B, C, Y, X]."""
 
     def forward(self, x_BCYX: Tensor, rows: BatchRows | None) -> Tensor:
-        """Scale what is kept by 1 / (1 - p). Raises ValueError if it trains without knowing its rows."""
         rows_BPC = super().forward(x_BCYX.flatten(2).transpose(1, 2), rows)
         return rows_BPC.transpose(1, 2).reshape_as(x_BCYX)
 
@@ -112,7 +111,7 @@ _WORDS = 1 << 32
 
 
 class Use(IntEnum):
-    """It keeps numbers of one use apart from those of others; none is the site of a dropout."""
+    """Use of random numbers; none is the site of a dropout."""
 
     TIME = 1 << 30
     RADIUS = TIME + 1
@@ -120,12 +119,12 @@ class Use(IntEnum):
 
 
 def time_steps(rows: BatchRows, last: int) -> Tensor:
-    """Draw a step of 1 .. last, all alike, for each row: [B]."""
+    """Draw a step of 1 .. last, all as likely, for each row: [B]."""
     return (_words(rows, Use.TIME, 1).squeeze(1) * last // _WORDS) + 1
 
 
 def normal(rows: BatchRows, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Draw standard normal numbers [B, *shape], two uniform ones for each (Box and Muller 1958)."""
+    """Draw standard normal numbers [B, *shape], from two uniform ones each (Box and Muller 1958)."""
     radius, angle = ((_words(rows, use, math.prod(shape)).double() + 0.5) / _WORDS for use in (Use.RADIUS, Use.ANGLE))
     normal_BN = radius.log_().mul_(-2).sqrt_().mul_(angle.mul_(2 * math.pi).cos_())
     return normal_BN.to(dtype).view(-1, *shape)
@@ -134,9 +133,9 @@ def normal(rows: BatchRows, shape: Sequence[int], dtype: torch.dtype = torch.flo
 def _words(rows: BatchRows, use: Use, length: int) -> Tensor:
     """Make int64 numbers of 0 .. 2^32 - 1, [B, length].
 
-    Mixed once by a key, the places of a batch have the words of another key in another order, so they are mixed twice.
-    A hash of the row and one of the element, joined, would be less work, but many pairs of places would share a word:
-    a mask of dropout bears that, the tails of a normal distribution don't.
+    Places are mixed twice: mixed once by a key, those of a batch have the words of another key in another order. A hash
+    of the row joined with one of the element would be less work, but many pairs of places would share a word: a mask of
+    dropout bears that, the tails of a normal distribution don't.
     """
     key = key_of(rows.seed, rows.step, use)
     elements_N = torch.arange(length, device=rows.sequences.device)

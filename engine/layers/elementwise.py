@@ -13,7 +13,7 @@ from engine.layers.linear import Linear
 
 
 class Rotate(nn.Module):
-    """It turns neighbouring features of each head as pairs in the plane (Su et al. 2021).
+    """Rotation of neighbouring features of each head as pairs in the plane (Su et al. 2021).
 
     rotation_2SP: cosine and sine of each position's angles, in float32 or float64. Features beyond the first 2 P stay.
     """
@@ -38,7 +38,7 @@ def turned(x_BNSD: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
 
 
 class SwiGLU(nn.Module):
-    """It maps [..., 2 F], gate and up side by side, to silu(gate) * up [..., F] (Shazeer 2020)."""
+    """Map of [..., 2 F], gate and up side by side, to silu(gate) * up [..., F] (Shazeer 2020)."""
 
     def forward(self, gate_up: Tensor) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
@@ -46,7 +46,7 @@ class SwiGLU(nn.Module):
 
 
 class AddNorm(nn.Module):
-    """A block reads a residual stream so: x, what is added to it or None, and a norm -> the sum and its norm."""
+    """Step of a residual stream: x, what is added to it or None, and a norm -> the sum and its norm."""
 
     def forward(self, x: Tensor, added: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
         x = x if added is None else x + added
@@ -54,29 +54,27 @@ class AddNorm(nn.Module):
 
 
 class GELU(nn.Module):
-    """It is GELU of what a linear layer gives. approximate: none or tanh."""
+    """GELU of a linear layer's output. approximate: none or tanh."""
 
     def __init__(self, approximate: str) -> None:
         super().__init__()
         self.approximate = approximate
 
     def forward(self, x: Tensor, linear: nn.Module) -> Tensor:
-        """Map [..., K] to [..., N]."""
         return F.gelu(linear(x), approximate=self.approximate)
 
 
 class FusedAddNorm(AddNorm):
-    """It adds and normalises as the norms of the grid do."""
+    """Sum and norm by the norms of the grid."""
 
     def forward(self, x: Tensor, added: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
         return norm.after(x, added)  # type: ignore[operator]
 
 
 class FusedGELU(GELU):
-    """It is GELU; compiled, it adds the bias too, if ranks have to sum a layer's product first; else that adds it."""
+    """GELU that, compiled, adds the bias too where ranks have to sum a layer's product first."""
 
     def forward(self, x: Tensor, linear: nn.Module) -> Tensor:
-        """Map [..., K] to [..., N]."""
         assert isinstance(linear, Linear)
         if linear.bias is None or linear.in_ranks == 1 or not fuses(x):
             return super().forward(x, linear)
@@ -84,7 +82,7 @@ class FusedGELU(GELU):
 
 
 class _BiasGELU(torch.autograd.Function):
-    """It maps x [..., F] and bias [F] to gelu(x + bias). The bias and its gradient are in the master dtype."""
+    """gelu(x + bias) of x [..., F] and bias [F]. The bias and its gradient are in the master dtype."""
 
     @staticmethod
     def forward(ctx, x: Tensor, bias_F: Tensor, cast_F: Tensor, approximate: str) -> Tensor:  # type: ignore[no-untyped-def]
@@ -111,7 +109,7 @@ bias_gelu, bias_gelu_gradient = Compiled(_bias_gelu), Compiled(_bias_gelu_gradie
 
 
 class FusedRotate(Rotate):
-    """It turns by one product of complex numbers, forward and backward."""
+    """Rotation by one product of complex numbers, forward and backward."""
 
     def turn(self, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:
         """Turn all features: D = 2 P."""
@@ -151,7 +149,7 @@ turn = Compiled(_turn, _turn_in_one_pass)
 
 
 class FusedSwiGLU(SwiGLU):
-    """It is SwiGLU, whose backward writes both halves of the gradient where they belong."""
+    """SwiGLU whose backward writes both halves of the gradient where they belong."""
 
     def forward(self, gate_up: Tensor) -> Tensor:
         return _SwiGLU.apply(gate_up)
@@ -171,7 +169,6 @@ class _SwiGLU(torch.autograd.Function):
 
 
 def _swiglu(gate_up: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute silu(gate), and its product with up."""
     gate, up = gate_up.chunk(2, dim=-1)
     opened = F.silu(gate)
     return opened, opened * up
@@ -187,7 +184,6 @@ def _swiglu_gradient(g: Tensor, gate_up: Tensor, opened: Tensor) -> Tensor:
 
 
 def _swiglu_gradient_in_one_pass(g: Tensor, gate_up: Tensor, opened: Tensor) -> Tensor:
-    """Compute SwiGLU's gradient as one expression."""
     gate, up = gate_up.chunk(2, dim=-1)
     return torch.cat([torch.ops.aten.silu_backward(g * up, gate), g * opened], dim=-1)
 

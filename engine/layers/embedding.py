@@ -23,11 +23,10 @@ from engine.overlap.weight import ShardedWeight
 def add_rows(out_VH: Tensor, rows_M: Tensor, values_MH: Tensor) -> None:
     """Add each row of values to the row of out with its number, in the same order every time.
 
-    On CUDA index_add_ adds by atomics, in whatever order they come, and index_put_ sorts the numbers first. The public
-    index_put_ has the host wait for the largest and the smallest number, to check them; these come from the forward,
-    which has. On a processor both take one row after the other, and index_add_ needs less time: 5.6 ms, index_put_ 7.1,
-    sums of sorted segments 17.9, PyTorch's own gradient of an embedding 33 (8,192 rows of 512 into 32,000 in fp32, one
-    core of an AMD EPYC).
+    On CUDA index_add_ adds by atomics, in whatever order they come, and index_put_ sorts the numbers first; its private
+    form spares a host synchronisation for their check, which the forward has made. On a processor both take one row
+    after the other, and index_add_ is the fastest: 5.6 ms, index_put_ 7.1, sorted segments 17.9, PyTorch's own gradient
+    of an embedding 33 (8,192 rows of 512 into 32,000 in fp32, one core of an AMD EPYC).
     """
     if out_VH.is_cpu:
         out_VH.index_add_(0, rows_M, values_MH)
@@ -36,7 +35,7 @@ def add_rows(out_VH: Tensor, rows_M: Tensor, values_MH: Tensor) -> None:
 
 
 class _Lookup(torch.autograd.Function):
-    """It gives rows of the gathered tile for the tokens that it holds, zeros for the others."""
+    """Rows of the gathered tile for the tokens that it holds, zeros for the others."""
 
     @staticmethod
     def forward(ctx, tokens: Tensor, shard: Tensor, layer: "TokenEmbedding") -> Tensor:  # type: ignore[no-untyped-def]
@@ -77,7 +76,7 @@ class _Lookup(torch.autograd.Function):
 class TokenEmbedding(nn.Module):
     """Table of tokens [B, S] to features [B, S, h / Gy], the same on all of x.
 
-    padding: the token from whose places its row learns nothing, as torch.nn.Embedding's padding_idx.
+    padding: token whose row learns nothing, as torch.nn.Embedding's padding_idx.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class TokenEmbedding(nn.Module):
 
 
 class PositionEmbedding(nn.Module):
-    """It maps positions [S] to features [S, h / Gy], in the compute dtype."""
+    """Table of positions [S] to features [S, h / Gy], in the compute dtype."""
 
     def __init__(self, table: nn.Parameter, dtype: torch.dtype) -> None:
         super().__init__()
@@ -104,7 +103,6 @@ class PositionEmbedding(nn.Module):
         self.dtype = dtype
 
     def forward(self, positions: Tensor) -> Tensor:
-        """Look up the table's rows at the positions."""
         return self.weight[positions].to(self.dtype)
 
 
@@ -115,7 +113,7 @@ def patches(pixels_BCHW: Tensor, side: int) -> Tensor:
 
 
 class Patches(nn.Linear):
-    """It maps pixels [B, C, H, W] of any precision to [B, N, h]. side: of a square."""
+    """Projection of pixels [B, C, H, W] of any precision to [B, N, h], by squares. side: of a square, in pixels."""
 
     def __init__(self, channels: int, side: int, features: int) -> None:
         super().__init__(channels * side**2, features)
@@ -126,10 +124,9 @@ class Patches(nn.Linear):
 
 
 class PatchesOnGrid(Linear):
-    """It maps [B, C, H, W] to [B, N, h / Gy] on the grid."""
+    """Projection of [B, C, H, W] to [B, N, h / Gy] on the grid: a transposed layer of k = C p p."""
 
     side: int
-    """It is the side of a square, in pixels."""
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
         """Take this rank's part of each square, then project."""
@@ -143,9 +140,10 @@ LONGEST_PERIOD = 10_000
 
 
 def waves(numbers_B: Tensor, features: int, *, sines_first: bool = False) -> Tensor:
-    """Give cosines and sines of each number, [B, features] in float64 (Vaswani et al. 2017, 3.5).
+    """Compute cosines and sines of each number, [B, features] in float64 (Vaswani et al. 2017, 3.5).
 
-    sines_first: before cosines, and up to the longest period, as Ho et al.'s code has it; others end one step before.
+    Their periods go from 2 pi to 2 pi 10,000. sines_first: before cosines, and up to the longest period, as Ho et al.'s
+    code has it; others end one step before.
     """
     places_W = torch.arange(features // 2, dtype=torch.float64, device=numbers_B.device)
     frequencies_W = torch.exp(-math.log(LONGEST_PERIOD) * places_W / (len(places_W) - sines_first))
@@ -155,7 +153,7 @@ def waves(numbers_B: Tensor, features: int, *, sines_first: bool = False) -> Ten
 
 
 class WaveLinear(nn.Linear):
-    """It maps numbers [B] to [B, n], by so many features of waves."""
+    """Projection of numbers [B] to [B, n], by features of waves."""
 
     def __init__(self, features: int, out_features: int, *, sines_first: bool = False) -> None:
         super().__init__(features, out_features)
@@ -166,10 +164,10 @@ class WaveLinear(nn.Linear):
 
 
 class WaveLinearOnGrid(Linear):
-    """It maps numbers [B] to [B, n / Gx] on the grid."""
+    """Projection of numbers [B] to [B, n / Gx] on the grid."""
 
     waves: Callable[[Tensor], Tensor]
-    """It makes all of them."""
+    """all waves of numbers"""
 
     def forward(self, numbers_B: Tensor) -> Tensor:
         """Make this rank's part of the waves, then project."""

@@ -27,10 +27,10 @@ from engine.placement import Placement
 
 
 def channel_counts(placement: Placement, grid: Grid, groups: int) -> list[Counter[int]]:
-    """Count each group's channels on each rank of the axis that splits them. A rank's groups come in the order in which
-    it stores them, each in one piece: channels keep the serial order. placement: of a norm's weight [C].
+    """Count each group's channels on each rank of the axis that splits them. placement: of a norm's weight [C].
 
-    Raises UsageError unless the groups divide the channels, and the axis every part of them.
+    A rank's groups come in the order in which it stores them, each in one piece: channels keep the serial order. Raises
+    UsageError unless the groups divide the channels, and the axis every part of them.
     """
     (channels,), (axis,) = placement.shape, placement.split
     if groups < 1 or channels % groups:
@@ -61,25 +61,26 @@ def straddling(placement: Placement, grid: Grid, groups: int) -> list[int]:
 
 
 class Groups(NamedTuple):
-    """They are the groups of all ranks, as a rank of the axis that splits the channels sees them.
-
-    of_C: the number of each of its channels' group. channels: those of each group, G x N in a row, where it has fewer
-    filled up; counted_GN: 1 for those that are its, else 0; means_GN: so divided that they add up to 1 in each group.
-    shared_S: the numbers of those that straddle ranks. shares_R1S: the part that each rank has of them.
-    """
+    """Groups of all ranks, as a rank of the axis that splits the channels sees them."""
 
     of_C: Tensor
+    """number of each of this rank's channels' group"""
     channels: Tensor
+    """channels of each group, G x N in a row; where it has fewer, filled up"""
     counted_GN: Tensor
+    """1 for a group's channels, 0 for what fills up"""
     means_GN: Tensor
+    """the same, divided so that it adds up to 1 in each group"""
     shared_S: Tensor
+    """numbers of the groups that straddle ranks"""
     shares_R1S: Tensor
+    """part that each rank has of them"""
 
     @classmethod
     def of_rank(
         cls, placement: Placement, grid: Grid, place: int, number: int, device: torch.device, dtype: torch.dtype
     ) -> "Groups":
-        """List so many groups. placement: of a norm's weight; place: the rank's on the axis that splits it.
+        """List the groups. placement: of a norm's weight; place: the rank's on the axis that splits it.
 
         Raises UsageError unless the groups divide the channels, and the axis every part of them.
         """
@@ -127,7 +128,7 @@ def _of_groups(moments_2BC: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
 def _group_norm(
     x_BCHW: Tensor, own_2BG: Tensor, found_R2BS: Tensor, groups: Groups, weight_BC: Tensor, bias_BC: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Combine the moments that ranks found, and compute the norm by them; give them for each channel, too, [2, M]."""
+    """Combine the moments of all ranks, and compute the norm by them; return them for each channel, too, [2, M]."""
     means_RBS, variances_RBS = found_R2BS.unbind(1)
     mean_BS = (means_RBS * groups.shares_R1S).sum(0)
     apart_RBS = means_RBS - mean_BS
@@ -143,8 +144,8 @@ def _group_norm(
 def _gradient_sums(
     g_BCHW: Tensor, x_BCHW: Tensor, moments_2M: Tensor, groups: Groups, weight_BC: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Add up what comes to the norm's output, by the norm and alone: over each channel, [2, B, C], over what this rank
-    has of each group, weighted, [2, B, G], and of those to be shared alone.
+    """Add up gradients of the output, times the norm and alone: over each channel, [2, B, C], over this rank's channels
+    of each group, weighted, [2, B, G], and of those to be shared alone.
     """
     mean_M, variance_M = moments_2M
     _, with_normal_M, alone_M = torch.ops.aten.native_batch_norm_backward(
@@ -178,7 +179,7 @@ def _group_norm_gradient(
 
 
 def _of_channels(own_2BG: Tensor, shared_2BS: Tensor, groups: Groups) -> Tensor:
-    """Give each of this rank's channels what its group has, [2, M]."""
+    """Return each of this rank's channels' values of its group, [2, M]."""
     return own_2BG.index_copy(2, groups.shared_S, shared_2BS).index_select(2, groups.of_C).flatten(1)
 
 
@@ -195,9 +196,7 @@ gradient_sums, group_norm_gradient = Compiled(_gradient_sums), Compiled(_group_n
 
 
 class _Sharing:
-    """It knows which channels of this rank make up which groups, and shares what is found of those that straddle
-    ranks.
-    """
+    """Channels of this rank by group, and the exchange of statistics of groups that straddle ranks."""
 
     def __init__(self, comm: Comm, placement: Placement, groups: int, device: torch.device, dtype: torch.dtype) -> None:
         self.comm, self.axis = comm, placement.split[0]
@@ -206,23 +205,23 @@ class _Sharing:
         if self.needed:
             self.groups = Groups.of_rank(placement, comm.grid, place, groups, device, dtype)
         self.channels = placement.shape[0] // groups
-        """So many channels has a group."""
+        """of a group"""
         self.own = len(channel_counts(placement, comm.grid, groups)[place])
-        """Of so many groups has this rank channels."""
+        """number of groups of which this rank has channels"""
 
     def gather(self, sent_2BS: Tensor) -> Tensor:
-        """Give what all ranks have found, [R, 2, B, S]."""
+        """Gather the statistics of all ranks, [R, 2, B, S]."""
         assert self.axis is not None
         return self.comm.run(Kind.ALL_GATHER, self.axis, sent_2BS).view(-1, *sent_2BS.shape)
 
     def sum(self, sent_2BS: Tensor) -> Tensor:
-        """Add up what all ranks have found, in place."""
+        """Sum the statistics of all ranks, in place."""
         assert self.axis is not None
         return self.comm.run(Kind.ALL_REDUCE, self.axis, sent_2BS)
 
 
 class _SharedGroupNorm(torch.autograd.Function):
-    """It gives (x - mean) / std over each group * weight + bias, of x [B, C, H, W]; weight, bias: [B, C]."""
+    """(x - mean) / std over each group * weight + bias, of x [B, C, H, W]; weight, bias: [B, C]."""
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
@@ -249,16 +248,16 @@ class _SharedGroupNorm(torch.autograd.Function):
 
 
 class ScaledGroupNorm(nn.GroupNorm):
-    """It is the serial norm of groups, which each image scales and shifts by numbers [B, C] of its own."""
+    """Serial GroupNorm, which each image scales and shifts by numbers [B, C] of its own."""
 
     def forward(self, x_BCHW: Tensor, scale_BC: Tensor, shift_BC: Tensor) -> Tensor:  # type: ignore[override]
-        """Give norm * (1 + scale) + shift."""
+        """Compute norm * (1 + scale) + shift."""
         normal_BCHW: Tensor = super().forward(x_BCHW)
         return normal_BCHW * (1 + scale_BC[:, :, None, None]) + shift_BC[:, :, None, None]
 
 
 class GroupNorm(nn.Module):
-    """It normalises [B, C / G(axis), H, W] over each group of channels; shape and dtype stay.
+    """Norm of [B, C / G(axis), H, W] over each group of channels; shape and dtype stay.
 
     placement: of the weight, which says how channels are split.
     """
@@ -280,7 +279,7 @@ class GroupNorm(nn.Module):
         self.sharing = _Sharing(comm, placement, groups, weight.device, wide)
 
     def forward(self, x_BCHW: Tensor, scale_BC: Tensor | None = None, shift_BC: Tensor | None = None) -> Tensor:
-        """Give the norm, or norm * (1 + scale) + shift where both are given."""
+        """Compute the norm, or norm * (1 + scale) + shift where both are given."""
         weight: Tensor = self.weight
         bias: Tensor = self.bias
         if not self.sharing.needed:

@@ -1,4 +1,4 @@
-"""Linear is Algorithm 1 of axonn-sc24.
+"""Linear layer of the grid: Algorithm 1 of axonn-sc24.
 
 O = I W with I [m, k] and W [k, n]; nn.Linear stores W as weight [n, k]. In a normal layer the axis x splits n and y
 splits k, in a transposed layer they change places; rows of I are split over z and data. Line numbers are the paper's.
@@ -16,9 +16,9 @@ from engine.overlap.weight import ShardedWeight
 
 
 class Matmul3D(torch.autograd.Function):
-    """It carries out lines 2-3 and 9-15: everything of Algorithm 1 but the all-reduce of O (AllReduce).
+    """Lines 2-3 and 9-15: everything of Algorithm 1 but the all-reduce of O (AllReduce).
 
-    It maps [..., K] to [..., N]: rows are put in line in here, as autograd would take note of it outside.
+    Maps [..., K] to [..., N]; rows are flattened in here, as autograd would take note of it outside.
     """
 
     @staticmethod
@@ -56,7 +56,7 @@ class Matmul3D(torch.autograd.Function):
 
 
 class AllReduce(torch.autograd.Function):
-    """It carries out line 4: sum O over the axis that splits k; its gradient is already the same on all of that axis.
+    """Line 4: the sum of O over the axis that splits k; its gradient is already the same on all of that axis.
 
     A function of its own, so that a checkpoint's early stop skips the block's last one in the recomputation.
     """
@@ -72,7 +72,7 @@ class AllReduce(torch.autograd.Function):
 
 
 class AddBias(torch.autograd.Function):
-    """It adds the bias to O in place. The bias and its gradient are in the master dtype, and nothing is rounded.
+    """Sum of O and the bias in place. The bias and its gradient are in the master dtype, and nothing is rounded.
 
     cast: the bias in the compute dtype, with as many dims behind its own as O has behind its features.
     """
@@ -97,13 +97,13 @@ def all_reduce(partial: Tensor, comm: Comm, axis: Axis | None) -> Tensor:
 
 
 class Linear(nn.Module):
-    """It is a linear layer on the grid. In: [..., k / G(in axis)], out: [..., n / G(out axis)], rows over z and data.
+    """Linear layer on the grid. In: [..., k / G(in axis)], out: [..., n / G(out axis)], rows over z and data.
 
-    weight's placement says which axis splits n and which k: NORMAL or TRANSPOSED, or none for one of them. A bias
-    [n / G(out axis)] is added once, after the reduction. kernels: how it multiplies; as its weight is stored.
+    weight's placement says which axis splits n and which k: NORMAL or TRANSPOSED, or none for one of them. A bias [n /
+    G(out axis)] is added once, after the reduction. kernels: how it multiplies; as its weight is stored.
 
-    What can be known before a step is found out here: between two large products each line of Python that runs has
-    fallen out of the processor's caches, and takes ten times as long as in a loop.
+    What can be known before a step is found out here: between two large products each line of Python has fallen out of
+    the processor's caches, and takes ten times as long as in a loop.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Linear(nn.Module):
         return output if self.bias is None else AddBias.apply(output, self.bias, self.schedule.cast(self.bias))
 
     def product(self, inputs: Tensor) -> Tensor:
-        """Compute it without its bias."""
+        """Compute the output without its bias."""
         return all_reduce(Matmul3D.apply(inputs, self.weight, None, self), self.comm, self.in_axis)
 
     def start_sum(self, dI: Tensor) -> Handle | None:

@@ -1,8 +1,8 @@
-"""Compute cross-entropy over a vocabulary that the axis x splits, without ever gathering the logits.
+"""Cross-entropy over a vocabulary that the axis x splits, without ever gathering the logits.
 
 Returns the SUM over this rank's rows by a divisor, that of the tokens of the global batch. The backward needs no
 collective. Logits are the largest activations there are, so they become their own gradient in place, some rows at a
-time: beside them there is room for those rows and no more, and on a processor these stay in its cache.
+time: the memory beside them is for those rows, which on a processor stay in its cache.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from engine.precision import at_least_fp32
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """It takes rows that are held whole. differentiate: whether a gradient is wanted, which is made at once."""
+    """Loss of whole rows. differentiate: whether a gradient is wanted, which is made at once."""
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
@@ -43,7 +43,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 class _SplitCrossEntropy(torch.autograd.Function):
-    """It takes rows that are split over x: exponentials are made for the sums, and again for the gradient."""
+    """Loss of rows that are split over x: exponentials are made for the sums, and again for the gradient."""
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
@@ -73,7 +73,7 @@ class _SplitCrossEntropy(torch.autograd.Function):
 
 
 def _of_whole_rows(logits_CV: Tensor, columns_C1: Tensor, divisor: float | Tensor | None) -> Tensor:
-    """Sum the losses of whole rows; with a divisor these become their gradient, divided.
+    """Sum the losses of whole rows; with a divisor the logits become their gradient, divided.
 
     One exponential an element, where a log-softmax and its gradient take two: the largest logit and its probability,
     which is never tiny, give the row's logarithm of the sum of exponentials.
@@ -90,8 +90,7 @@ def _of_whole_rows(logits_CV: Tensor, columns_C1: Tensor, divisor: float | Tenso
 def _of_whole_rows_in_one_pass(logits_CV: Tensor, columns_C1: Tensor, divisor: float | Tensor | None) -> Tensor:
     """Sum the losses row by row in one kernel, which reads a row again while the caches have it.
 
-    So the target's logit is a sum, of one and zeros: a gather is a kernel between the sums and the gradient, as it has
-    to read all rows before any of them is overwritten.
+    The target's logit is a sum with zeros: a gather would have to read all rows before any of them is overwritten.
     """
     wide_CV, at_CV = at_least_fp32(logits_CV), _at(columns_C1, logits_CV)
     highest_C1 = wide_CV.amax(dim=1, keepdim=True)
@@ -105,7 +104,7 @@ def _of_whole_rows_in_one_pass(logits_CV: Tensor, columns_C1: Tensor, divisor: f
 
 
 def _of_split_rows(logits_CV: Tensor, columns_C1: Tensor, highest_C1: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum exponentials below the highest logit, and give the logit in a column below it, [C, 1] each."""
+    """Sum exponentials below the highest logit, and return the logit in a column below it, [C, 1] each."""
     below_CV = logits_CV - highest_C1
     target_C1 = below_CV.gather(1, columns_C1)
     return below_CV.exp_().sum(dim=1, keepdim=True), target_C1
@@ -114,7 +113,7 @@ def _of_split_rows(logits_CV: Tensor, columns_C1: Tensor, highest_C1: Tensor) ->
 def _to_gradient(
     logits_CV: Tensor, highest_C1: Tensor, by_sum_C1: Tensor, columns_C1: Tensor, at_target_C1: Tensor
 ) -> None:
-    """Make the logits their gradient, in place."""
+    """Turn the logits into their gradient, in place."""
     gradient_CV = (logits_CV - highest_C1).exp_().mul_(by_sum_C1)
     logits_CV.copy_(gradient_CV.scatter_add_(1, columns_C1, at_target_C1))
 
@@ -122,7 +121,7 @@ def _to_gradient(
 def _to_gradient_in_one_pass(
     logits_CV: Tensor, highest_C1: Tensor, by_sum_C1: Tensor, columns_C1: Tensor, at_target_C1: Tensor
 ) -> None:
-    """Make the logits their gradient without a scatter."""
+    """Turn the logits into their gradient without a scatter."""
     gradient_CV = (logits_CV - highest_C1).exp() * by_sum_C1
     logits_CV.copy_(gradient_CV + _at(columns_C1, logits_CV) * at_target_C1)
 
@@ -138,7 +137,7 @@ to_gradient = Compiled(_to_gradient, _to_gradient_in_one_pass)
 
 
 class SerialCrossEntropy(nn.Module):
-    """It maps logits [M, V] and targets [M] to the sum of the rows' losses in nats, divided: a scalar.
+    """Map of logits [M, V] and targets [M] to the sum of the rows' losses in nats, divided: a scalar.
 
     ignores: whether there may be rows that don't count, whose target is -100.
     """
@@ -148,12 +147,11 @@ class SerialCrossEntropy(nn.Module):
         self.ignores = ignores
 
     def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
-        """Sum the losses with PyTorch's own."""
         return F.cross_entropy(logits_MV, targets_M, reduction="sum") / divisor
 
 
 class CrossEntropy(nn.Module):
-    """It sums the rows' losses in nats, divided, of logits [M, V / Gx] and targets [M]: a scalar, the same on all x.
+    """Sum of the rows' losses in nats, divided, of logits [M, V / Gx] and targets [M]: a scalar, the same on all x.
 
     In float32 at least. Logits of which a gradient is wanted are lost: at once where x is 1, else in the backward.
     """
@@ -163,8 +161,8 @@ class CrossEntropy(nn.Module):
         self.comm, self.ignores = comm, ignores
 
     def forward(self, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor = 1.0) -> Tensor:
-        """Sum the losses; that can be differentiated once. A gradient divided here is rounded once, and on CPUs
-        needs no further pass.
+        """Sum the losses; differentiable once. A gradient divided here is rounded once, and on CPUs needs no further
+        pass.
         """
         differentiate = logits_MV.requires_grad and torch.is_grad_enabled()
         if self.ignores and not differentiate:

@@ -1,9 +1,9 @@
-"""Multiply for a linear layer: three products, each in the mode that is fastest (axonn-sc24 V-C).
+"""Products of a linear layer, each in the mode that is fastest (axonn-sc24 V-C).
 
 O = I W, dI = dO W^T, dW = I^T dO with I [m, k] and W [k, n], which nn.Linear stores as weight [n, k]. A product A B
-runs in mode NN, NT or TN by how A and B lie in memory: N row by row, T column by column. Which kernel a library takes,
-and how fast it is, depends on that; an operand that lies otherwise is copied first. On processors oneDNN multiplies in
-fp32, too, where PyTorch takes a BLAS that may not know the processor well.
+runs in mode NN, NT or TN by how A and B lie in memory: N row by row, T column by column. A library's kernel and speed
+depend on that; an operand that lies otherwise is copied first. On processors oneDNN multiplies in fp32, too, where
+PyTorch takes a BLAS that may not know the processor well.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Mode(StrEnum):
-    """A mode says how both operands of a product lie, or that oneDNN packs them its own way."""
+    """Layout of both operands of a product, or packing by oneDNN."""
 
     NN = "NN"
     NT = "NT"
@@ -25,7 +25,7 @@ class Mode(StrEnum):
 
 
 class Role(StrEnum):
-    """A role says which product of a linear layer one is, and has the name of its field in Kernels."""
+    """Product of a linear layer, named as its field in Kernels."""
 
     FORWARD = "forward"
     INPUT_GRADIENT = "input_gradient"
@@ -33,34 +33,31 @@ class Role(StrEnum):
 
 
 class Widening(StrEnum):
-    """A widening is a way in which PyTorch sums products of one format in a wider one."""
+    """Way in which PyTorch sums products of one format in a wider one."""
 
     ADDMM = "addmm"
-    """The product itself adds, in the wider format."""
+    """the product itself adds, in the wider format"""
     MM = "mm"
-    """The product is made in the wider format and added then, which takes a copy and another pass over it."""
+    """the product is made in the wider format and then added, by a copy and another pass"""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Kernels say how a linear layer multiplies. None: as the operands lie, without a copy.
-
-    column_major: whether its weight [n, k] is stored column by column, which is W [k, n] row by row.
-    """
+    """Modes of a linear layer's products. None: as the operands lie, without a copy."""
 
     column_major: bool = False
+    """whether its weight [n, k] is stored column by column, which is W [k, n] row by row"""
     forward: Mode | None = None
     input_gradient: Mode | None = None
     weight_gradient: Mode | None = None
 
     def mode(self, role: Role) -> Mode | None:
-        """Give the mode of one product."""
         mode: Mode | None = getattr(self, role)
         return mode
 
 
 PLAIN = Kernels()
-"""PyTorch multiplies so itself."""
+"""PyTorch's own."""
 
 
 def list_modes(role: Role, dtype: torch.dtype, device: torch.device) -> list[Mode]:
@@ -71,7 +68,7 @@ def list_modes(role: Role, dtype: torch.dtype, device: torch.device) -> list[Mod
 
 @cache
 def has_onednn(dtype: torch.dtype, device: torch.device) -> bool:
-    """Say whether oneDNN multiplies here, by an operator of PyTorch's compiler. What it makes is checked first."""
+    """Return whether oneDNN multiplies here, by an operator of PyTorch's compiler, whose result is checked first."""
     if device.type != "cpu" or dtype != torch.float32 or not torch.backends.mkldnn.is_available():
         return False
     a, b = torch.arange(12.0).view(3, 4), torch.arange(20.0).view(5, 4)
@@ -87,7 +84,7 @@ def _by_onednn(a: Tensor, b_transposed: Tensor, bias: Tensor | None = None) -> T
 
 
 def own_mode(role: Role, *, column_major: bool) -> Mode:
-    """Give the mode in which no operand is copied."""
+    """Return the mode in which no operand is copied."""
     if role is Role.WEIGHT_GRADIENT:
         return Mode.TN
     return Mode.NN if (role is Role.FORWARD) == column_major else Mode.NT
@@ -131,25 +128,25 @@ def weight_gradient(out_NK: Tensor, dO_MN: Tensor, I_MK: Tensor, *, add: bool, m
 
 
 def gradient_dtype(compute: torch.dtype, master: torch.dtype, device: torch.device, *, shards: int) -> torch.dtype:
-    """Give the format of weight gradients from their product: the masters' where they aren't scattered over shards."""
+    """Return the format of weight gradients from their product: the masters' where they aren't scattered over
+    shards.
+    """
     return compute if widened_by(compute, master, device, shards=shards) is None else master
 
 
 def widened_by(compute: torch.dtype, master: torch.dtype, device: torch.device, *, shards: int) -> Widening | None:
-    """Find what makes weight gradients in the masters' format, unrounded; None where they have the compute format."""
+    """Return what makes weight gradients in the masters' format, unrounded; None where they have the compute format."""
     return widening(compute, master, device) if shards == 1 else None
 
 
 @cache
 def widening(narrow: torch.dtype, wide: torch.dtype, device: torch.device) -> Widening | None:
-    """Find how products of one format can be summed in a wider one, unrounded; None where that takes other than CUDA,
-    or a library that doesn't know the pair.
-    """
+    """Return how products can be summed in a wider format, unrounded; None without CUDA or a library that can."""
     return None if narrow == wide or device.type != "cuda" else first_that_widens(narrow, wide, device)
 
 
 def first_that_widens(narrow: torch.dtype, wide: torch.dtype, device: torch.device) -> Widening | None:
-    """Find the first way that works, tried on the device itself. What it makes is checked, not trusted.
+    """Return the first way that works on the device itself, by its checked result.
 
     A library may take no wide sum in addmm, only a wide product.
     """
@@ -178,7 +175,7 @@ def _add_widened(out: Tensor, a: Tensor, b: Tensor, beta: int, way: Widening) ->
 
 
 def _laid(a: Tensor, b: Tensor, mode: Mode | None) -> tuple[Tensor, Tensor]:
-    """Lay both operands as the mode wants them: give themselves, or copies."""
+    """Lay both operands as the mode wants them: return themselves, or copies."""
     if mode is None:
         return a, b
     return _lying(a, mode[0]), _lying(b, mode[1])

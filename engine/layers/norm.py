@@ -17,7 +17,7 @@ from engine.overlap.schedule import WeightSchedule
 
 
 def cast(parameter: nn.Parameter, schedule: WeightSchedule) -> Tensor:
-    """Give the copy that the schedule makes once a step; its gradient is added to the parameter's."""
+    """Return the copy that the schedule makes once a step; its gradient is added to the parameter's."""
     if parameter.dtype == schedule.compute_dtype:
         return parameter
     return _Cast.apply(parameter, schedule)
@@ -39,14 +39,13 @@ Pair = tuple[Tensor, Tensor]
 
 
 def _sum_of(x_MH: Tensor, added_up: Tensor | None) -> Tensor:
-    """Give the sum that a part has made, or its input where nothing was to be added."""
     return x_MH if added_up is None else added_up
 
 
 class _AddLayerNorm(torch.autograd.Function):
-    """It gives x + added, and (that - mean) / std over all features * weight [H] + bias [H]. x, added: [M, H] or None.
+    """x + added, and (that - mean) / std over all features * weight [H] + bias [H]. x, added: [M, H] or None.
 
-    What comes back to the sum itself is added where the norm's own gradient is made.
+    The sum's own gradient is added where the norm's is made.
     """
 
     @staticmethod
@@ -84,7 +83,7 @@ class _AddLayerNorm(torch.autograd.Function):
 
 
 class _AddRMSNorm(torch.autograd.Function):
-    """It gives x + added, and that / rms over all features * weight [H]. x: [M, H]; added: [M, H] or None.
+    """x + added, and that / rms over all features * weight [H]. x: [M, H]; added: [M, H] or None.
 
     axis: y where it splits the features; x where it splits rows, each rank having all features of its own heads.
     """
@@ -128,7 +127,7 @@ class _AddRMSNorm(torch.autograd.Function):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """It gives the norm of x alone: a second result would cost the host time."""
+    """Norm of x alone: a second result would cost the host time."""
 
     @staticmethod
     def forward(ctx, x_MH: Tensor, weight_H: Tensor, comm: Comm, axis: Axis, eps: float) -> Tensor:  # type: ignore[no-untyped-def]
@@ -141,14 +140,14 @@ class _RMSNorm(torch.autograd.Function):
 
 
 class _Norm(nn.Module):
-    """Both norms of a residual stream [..., h / Gy] have this in common."""
+    """Base of both norms of a residual stream [..., h / Gy]."""
 
     def __init__(self, comm: Comm, schedule: WeightSchedule, weight: nn.Parameter, eps: float) -> None:
         super().__init__()
         self.comm, self.schedule, self.weight, self.eps = comm, schedule, weight, eps
 
     def after(self, x: Tensor, added: Tensor | None) -> Pair:
-        """Give x + added, and the norm of that."""
+        """Compute x + added, and the norm of that."""
         if self.comm.grid.y == 1 and not fuses(x):
             x = x if added is None else x + added
             return x, self(x)
@@ -160,7 +159,7 @@ class _Norm(nn.Module):
 
 
 class LayerNorm(_Norm):
-    """It normalises [..., h / Gy] over all h features; shape and dtype stay."""
+    """LayerNorm of [..., h / Gy] over all h features; shape and dtype stay."""
 
     def __init__(
         self, comm: Comm, schedule: WeightSchedule, weight: nn.Parameter, bias: nn.Parameter | None, eps: float
@@ -180,7 +179,7 @@ class LayerNorm(_Norm):
 
 
 class RMSNorm(_Norm):
-    """It divides [..., h / Gy] by the root of the mean square of all h features; shape and dtype stay."""
+    """Division of [..., h / Gy] by the root of the mean square of all h features; shape and dtype stay."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.comm.grid.y > 1 or not x.is_cuda:  # elsewhere PyTorch's own is no kernel but many
@@ -193,7 +192,7 @@ class RMSNorm(_Norm):
 
 
 class HeadNorm(nn.Module):
-    """It divides each of heads [..., heads / Gx, S, D] by the root of the mean square of its own features.
+    """Division of each of heads [..., heads / Gx, S, D] by the root of the mean square of its own features.
 
     weight [D] is that of all heads, so its gradient is summed over x.
     """

@@ -1,9 +1,9 @@
-"""Norms compute this between their collectives, in pure functions that are compiled for GPUs.
+"""Parts of norms between their collectives: pure functions that are compiled for GPUs.
 
-Those of all features of a row are one function forward and one backward; of a part of them they are cut where ranks
-speak. Each can first add a second tensor of the same shape to its input, and to its result the gradient that has come
-to the sum by another way. Without a second tensor there is no sum to give back: compiled code would write its input
-once more. M rows, H features of a rank, R ranks.
+Norms over all features of a row are one function forward and one backward; over a part of them they are cut where ranks
+communicate. Each can first add a second tensor of the same shape to its input, and to its result the gradient of the
+sum. Without a second tensor no sum is returned: compiled code would write its input once more. M rows, H features of a
+rank, R ranks.
 """
 
 import torch
@@ -22,8 +22,9 @@ def _rounded(sum_MH: Tensor, x_MH: Tensor, added_MH: Tensor | None) -> Tensor | 
 
 
 def _moments(x_MH: Tensor, added_MH: Tensor | None = None) -> tuple[Tensor | None, Tensor]:
-    """Compute the sum, and mean and mean square deviation of each of its rows, [2, M]. There are two passes, for
-    torch.var_mean takes processors 20 times as long.
+    """Compute the sum, and mean and mean square deviation of each of its rows, [2, M].
+
+    There are two passes, for torch.var_mean takes processors 20 times as long.
     """
     wide_MH = _sum(at_least_fp32(x_MH), added_MH)
     mean_M1 = wide_MH.mean(1, keepdim=True)
@@ -38,7 +39,7 @@ def _moments_in_one_pass(x_MH: Tensor, added_MH: Tensor | None = None) -> tuple[
 
 
 def _combined(moments_R2M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Combine what ranks found of as many features each: mean and 1 / std of each row, [M, 1]."""
+    """Combine the moments of ranks with as many features each: mean and 1 / std of each row, [M, 1]."""
     means_RM, variances_RM = moments_R2M.unbind(1)
     mean_M = means_RM.mean(0)
     variance_M = variances_RM.mean(0) + (means_RM - mean_M).square().mean(0)
@@ -53,7 +54,7 @@ def _normalised(x_MH: Tensor, mean_M1: Tensor, rstd_M1: Tensor, weight_H: Tensor
 def _layer_norm(
     x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, bias_H: Tensor | None, eps: float
 ) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
-    """Compute the sum, its norm, and mean and 1 / std of each row, [M, 1]; these are of the unrounded sum."""
+    """Compute the sum, its norm, and mean and 1 / std of each row of the unrounded sum, [M, 1]."""
     wide_MH = _sum(at_least_fp32(x_MH), added_MH)
     variance_M1, mean_M1 = torch.var_mean(wide_MH, dim=1, correction=0, keepdim=True)
     rstd_M1 = (variance_M1 + eps).rsqrt()
@@ -120,7 +121,7 @@ def _rms_norm(
 def _rms_norm_in_one_pass(
     x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, eps: float
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Compute what _rms_norm does, of the unrounded sum."""
+    """Compute the same of the unrounded sum."""
     wide_MH = _sum(at_least_fp32(x_MH), added_MH)
     rstd_M1 = (wide_MH.square().mean(1, keepdim=True) + eps).rsqrt()
     return _rounded(wide_MH, x_MH, added_MH), (wide_MH * rstd_M1 * weight_H).to(x_MH.dtype), rstd_M1
@@ -129,7 +130,7 @@ def _rms_norm_in_one_pass(
 def _head_norm(
     x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, eps: float
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Do as _rms_norm, of H features of a head: PyTorch compiles a function of one size for that, and of a second one
+    """Compute _rms_norm of H features of a head: PyTorch compiles a function of one size for that, and of a second one
     for any, of which rows don't stay in registers. So each of the two has functions of its own.
     """
     return _rms_norm(x_MH, added_MH, weight_H, eps)

@@ -1,7 +1,4 @@
-"""Redistribute makes features that x splits features that y splits, as the residual stream has them.
-
-A projection ends split over x, and the next norm or projection asks for y: ranks gather over x and keep y's part.
-"""
+"""Redistribution of features from x, where a projection ends, to y, where the residual stream has them."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +8,7 @@ from engine.grid import INNER, STREAM, Axis
 
 
 class Redistribute(nn.Module):
-    """It leaves serial features as they are. dim: that of the features."""
+    """Serial redistribution: none. dim: that of the features."""
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
@@ -22,7 +19,7 @@ class Redistribute(nn.Module):
 
 
 class _GatherAndCut(torch.autograd.Function):
-    """It maps F / Gx features to F / Gy. All of y hold the same input, and all of x the same gradient."""
+    """F / Gx features to F / Gy. All of y hold the same input, and all of x the same gradient."""
 
     @staticmethod
     def forward(ctx, features: Tensor, comm: Comm, dim: int) -> Tensor:  # type: ignore[no-untyped-def]
@@ -46,14 +43,13 @@ def _redistributed(part: Tensor, comm: Comm, split: Axis, cut: Axis, dim: int) -
 
 
 class RedistributeOverGrid(nn.Module):
-    """It redistributes over the grid. Where neither axis splits anything it does nothing."""
+    """Redistribution of F / Gx features to F / Gy; none where neither axis splits anything."""
 
     def __init__(self, comm: Comm, dim: int) -> None:
         super().__init__()
         self.comm, self.dim = comm, dim
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map F / Gx features to F / Gy."""
         if self.comm.grid[INNER] == self.comm.grid[STREAM] == 1:
             return features
         return _GatherAndCut.apply(features, self.comm, self.dim)

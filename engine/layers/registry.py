@@ -1,6 +1,4 @@
-"""The table says which layer of the grid takes the place of a serial one. Who adds a layer adds it to the table,
-from any room.
-"""
+"""Table of the layers of the grid that take the places of serial ones. Who adds a layer adds it to the table."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,7 +32,7 @@ from engine.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """It is this rank's part of a layer. Placements and parameters go by their names in it, such as "weight".
+    """Rank's part of a layer. Placements and parameters go by their names in it, such as "weight".
 
     sharded: those parameters that are sharded over z. kernels: how the layer multiplies.
     """
@@ -127,10 +125,10 @@ LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     AddNorm: lambda _, __: FusedAddNorm(),
     Redistribute: lambda serial, local: RedistributeOverGrid(local.comm, serial.dim),
 }
-"""Each entry makes the grid's layer of a serial one of its type. Other types work on part of their features."""
+"""Makers of the grid's layer of a serial one, by type. Other types work on part of their features."""
 
 
 def layer_of_grid(serial: nn.Module, local: Local) -> nn.Module | None:
-    """Make what takes a serial layer's place; None if it stays."""
+    """Make the layer that takes a serial one's place; None if it stays."""
     make = next((LAYERS[kind] for kind in type(serial).__mro__ if kind in LAYERS), None)
     return None if make is None else make(serial, local)

@@ -11,15 +11,15 @@ from engine.errors import UsageError
 from engine.grid import REPLICATING, SHARDING, SPLITTING_FEATURES, Axis, Grid
 
 LEAST_BYTES = 8e6
-"""Buckets of this size hide best on few ranks: smaller ones cost calls, and larger ones end late."""
+"""Bucket that hides best on few ranks: smaller ones cost calls, and larger ones end late."""
 HOP_S = 1.4e-5
-"""A message between nodes has this latency, as NCCL has it for large ones (Simple, its tuning.cc)."""
+"""Latency of a message between nodes, as NCCL has it for large ones (Simple, its tuning.cc)."""
 LINK_BYTES_PER_S = 25e9
-"""A network that isn't known is taken to be so fast: one 200 Gbit/s interface a device."""
+"""Assumed rate of an unknown network: one 200 Gbit/s interface a device."""
 
 
 def bucket_bytes(ranks: int, link_bytes_per_s: float | None = None, devices_per_node: int = 1) -> float:
-    """Give the bytes of a bucket that is summed over so many ranks.
+    """Return the bytes of a bucket of gradients that is summed over these ranks.
 
     A ring all-reduce of n bytes over G ranks whose links carry B bytes/s takes 2 (G - 1) (n / (G B) + L) with a latency
     of L a hop (axonn-sc24 Eq. 3 has its first term). At n = 4 G B L a fifth of it is latency: 1.4 MB a rank, where
@@ -31,13 +31,13 @@ def bucket_bytes(ranks: int, link_bytes_per_s: float | None = None, devices_per_
 
 AUTO: Literal["auto"] = "auto"
 CACHE_SHARE = 0.5
-"""cache="auto" may take this share of the memory left after the first step, unless a budget is given."""
+"""Share of the memory left after the first step that cache="auto" takes, unless a budget is given."""
 WORDS = "none, all, or a comma list of oar, ors, oag, cache=N, cache=auto and data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """It says how far ahead, and how much at once. Raises UsageError for numbers below 1."""
+    """Numbers of how far ahead, and how much at once. Raises UsageError for numbers below 1."""
 
     prefetch_depth: int = 4
     """weights gathered ahead of their use, for oag"""
@@ -62,22 +62,22 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Overlap(Pace):
-    """These flags hide communication.
-
-    oar: a layer's input gradient is all-reduced while its weight gradient is computed.
-    ors: a weight gradient's reduce-scatter is waited for late, `reduce_window` of them in flight at most.
-    oag: the next weights are gathered during compute, `prefetch_depth` of them ahead, in the order of the first step.
-    cache: with activation checkpointing, the gathered weights of the last N blocks are kept from the forward to the
-    recomputation; "auto": of as many blocks as fit cache_bytes (None: in half of the memory that the first step left).
-    data: gradients are summed over data in buckets of about bucket_bytes during the last backward, and without
-    clipping the optimizer steps a bucket as soon as it is summed (axonn-ipdps22 V-C, whose chunks these are).
-    """
+    """Flags of what hides communication."""
 
     oar: bool = False
+    """all-reduce a layer's input gradient while its weight gradient is computed"""
     ors: bool = False
+    """wait late for a weight gradient's reduce-scatter, with at most `reduce_window` in flight"""
     oag: bool = False
+    """gather the next `prefetch_depth` weights during compute, in the order of the first step"""
     cache: int | Literal["auto"] = 0
+    """with activation checkpointing, keep gathered weights of the last N blocks from the forward to the recomputation;
+    "auto": of as many as fit cache_bytes (None: half of the memory left by the first step)
+    """
     data: bool = False
+    """sum gradients over data in buckets of bucket_bytes during the last backward; without clipping the optimizer steps
+    each bucket once it is summed (axonn-ipdps22 V-C, whose chunks these are)
+    """
 
     def __str__(self) -> str:
         words = [flag.name for flag in fields(self) if getattr(self, flag.name) is True]
@@ -86,18 +86,16 @@ class Overlap(Pace):
         return ",".join(words) or "none"
 
     def at(self, pace: Pace) -> "Overlap":
-        """Give the same flags at another pace."""
+        """Return the same flags at another pace."""
         return replace(self, **{number.name: getattr(pace, number.name) for number in fields(Pace)})
 
     def bucket(self, grid: Grid, link_bytes_per_s: float | None = None, devices_per_node: int = 1) -> float:
-        """Give the bytes of gradients that one all-reduce sums: as given, or what suits the grid (bucket.py)."""
+        """Return the bytes of gradients that one all-reduce sums: as given, or what suits the grid."""
         sharing = min(devices_per_node, grid.size)
         return self.bucket_bytes or bucket_bytes(grid.model_replicas, link_bytes_per_s, sharing)
 
     def auto_blocks(self, free_bytes: float, block_bytes: Sequence[float]) -> int:
-        """Settle cache="auto": give the last blocks that fit cache_bytes or, without it, CACHE_SHARE of what is free.
-        block_bytes: of each block's weights.
-        """
+        """Count the last blocks that fit the budget of cache="auto". block_bytes: of each block's weights."""
         budget = CACHE_SHARE * max(0.0, free_bytes) if self.cache_bytes is None else self.cache_bytes
         return sum(needed <= budget for needed in accumulate(reversed(block_bytes)))
 
@@ -129,7 +127,7 @@ HIDDEN_ON: dict[str, tuple[Axis, ...]] = {
     "cache": (SHARDING,),
     "data": REPLICATING,
 }
-"""It has every flag, in the order in which they are added, with the axes of which one needs ranks to hide anything."""
+"""Every flag, in the order in which a ladder adds them, with the axes of which one needs ranks to hide anything."""
 
 
 def flags(overlap: Overlap) -> tuple[str, ...]:
@@ -138,23 +136,22 @@ def flags(overlap: Overlap) -> tuple[str, ...]:
 
 
 def restrict(overlap: Overlap, kept: Iterable[str]) -> Overlap:
-    """Give the same with none but these flags."""
+    """Return the overlap with none but these flags."""
     return replace(overlap, **{flag: type(getattr(Overlap(), flag))() for flag in HIDDEN_ON if flag not in kept})
 
 
 def ladder(full: Overlap) -> list[Overlap]:
-    """List overlaps from none to all of these flags, one more each time."""
+    """List overlaps from none to all of these flags, one more each time (par4d Fig. 3)."""
     added = flags(full)
     return [restrict(full, added[:count]) for count in range(len(added) + 1)]
 
 
 def each_alone(full: Overlap) -> list[Overlap]:
-    """Give each of these flags without the others."""
     return [restrict(full, (flag,)) for flag in flags(full)]
 
 
 def why_useless(flag: str, grid: Grid, *, checkpointed: bool) -> str | None:
-    """Say in a sentence why the flag hides nothing there; None if it hides something. checkpointed: activations are."""
+    """Return a sentence on why the flag hides nothing there, or None. checkpointed: activations are."""
     axes = HIDDEN_ON[flag]
     if all(grid[axis] == 1 for axis in axes):
         return f"{flag} is left out: grid {grid} has one rank on {' and '.join(axes)}, so there is nothing to hide."

@@ -1,13 +1,13 @@
-"""Sharded weights are gathered (Algorithm 1, line 2) ahead of their use, in an order that was learnt before.
+"""Gathers of sharded weights (Algorithm 1, line 2) ahead of their use, in a learnt order.
 
 Passes use the same weights in the same order, a forward in its own and a backward, recomputation included, in another.
-The first forward and the first backward note which. From that and from the tasks that a step expects follows what has
-to be gathered with any cache, so that neither the cache nor the flags, when they change, are a reason to learn again.
-Later tasks keep the next few gathers in flight (OAG, axonn-sc24 V-D), also from the end of one task to the beginning of
-the next, whichever pass that belongs to. If a task departs from the order, what is in flight is waited for and dropped,
-the rest of the task gathers as it goes, and the next ones learn again. If a task comes that the step did not expect,
-gathers run ahead within tasks only. Either is slower, never wrong. Where the order of tasks depends on what arrives,
-the next forward's gathers are in flight apart from the next backward's, whichever comes first.
+The first forward and the first backward learn which. From these and the tasks that a step expects follow the gathers
+with any cache, so that a change of cache or flags needs no new learning. Later tasks keep the next few gathers in
+flight (OAG, axonn-sc24 V-D), also from the end of one task to the beginning of the next, of whichever pass. If a task
+departs from the order, what is in flight is waited for and dropped, the rest of the task gathers at use, and the next
+ones learn again. If a task comes that the step did not expect, gathers run ahead within tasks only. Either is slower,
+never wrong. Where the order of tasks depends on messages, gathers of the next forward and of the next backward are in
+flight side by side.
 """
 
 import logging
@@ -30,20 +30,20 @@ log = logging.getLogger(__name__)
 
 
 class Mode(Enum):
-    """A mode says how the present task gathers."""
+    """Way in which the present task gathers."""
 
     NONE = auto()
-    """There is no task: a weight is gathered when it is used."""
+    """at use, outside of tasks"""
     SYNCHRONOUS = auto()
-    """A weight is gathered when it is used, and the cache keeps it if it should."""
+    """at use, and kept if cached"""
     LEARNING = auto()
-    """It gathers as SYNCHRONOUS, and the order of uses is noted."""
+    """as SYNCHRONOUS, noting the order of uses"""
     FOLLOWING = auto()
-    """Weights are gathered in the learnt order, the next ones being in flight."""
+    """in the learnt order, with the next ones in flight"""
 
 
 def gathers(uses: Iterable[ShardedWeight], cached: Collection[ShardedWeight]) -> list[ShardedWeight]:
-    """Find what these uses in a pass have to gather: every other use of a cached weight takes what the last kept."""
+    """List the gathers of these uses in a pass: every other use of a cached weight takes what the last kept."""
     found: list[ShardedWeight] = []
     kept: set[ShardedWeight] = set()
     for weight in uses:
@@ -58,15 +58,14 @@ def gathers(uses: Iterable[ShardedWeight], cached: Collection[ShardedWeight]) ->
 
 @dataclass(slots=True)
 class _Ahead:
-    """It is a row of tasks whose gathers run ahead: of all tasks, or of those of one direction.
-
-    expected: these come after the present one, as far as they are known. planned: these are still to be issued, from
-    the present task on up to the first whose order isn't known; None if there is no plan. flying: the next gathers.
-    """
+    """Row of tasks whose gathers run ahead: of all tasks, or of those of one direction."""
 
     expected: deque[Task]
+    """tasks after the present one, as far as they are known"""
     planned: Iterator[ShardedWeight] | None = None
+    """weights still to be issued, up to the first task of unknown order; None without a plan"""
     flying: deque[tuple[ShardedWeight, Handle]] = field(default_factory=deque)
+    """gathers in flight"""
 
     def forget(self) -> None:
         """Drop the plan, once what is in flight has landed."""
@@ -76,11 +75,7 @@ class _Ahead:
 
 
 class Prefetch:
-    """It gathers one model's weights in the given dtype, in which casts gives what a rank stores of them.
-
-    most_ahead_bytes, most_kept_bytes: the most memory that prefetched and cached weights have taken at once since the
-    last switch().
-    """
+    """Gathers of one model's weights, cast from what a rank stores of them."""
 
     def __init__(self, comm: Comm, casts: Casts, dtype: torch.dtype, overlap: Overlap) -> None:
         self._comm, self._casts, self._dtype = comm, casts, dtype
@@ -88,22 +83,22 @@ class Prefetch:
         self._mode = Mode.NONE
         self._task: Task | None = None
         self._uses: dict[tuple[Direction, int], list[ShardedWeight]] = {}
-        """A task of this direction and chunk uses these weights, in this order, once one has been learnt."""
+        """weights that a task of this direction and chunk uses, in order"""
         self._seen: list[ShardedWeight] = []
-        """The present task has used these, when it is learnt from."""
+        """uses of the present task, when its order is learnt"""
         self._order: list[ShardedWeight] = []
-        """The present task will have used these, when it follows an order."""
+        """uses of the present task, when it follows an order"""
         self._position = 0
-        """The next use has this place in that order."""
+        """place of the next use in the order"""
         self._rows: dict[Direction, _Ahead] = {}
-        """What is ahead of the tasks of each direction: the same for both, or apart."""
+        """row of the tasks of each direction: the same for both, or apart"""
         self._row = _Ahead(deque())
-        """What is ahead of the present task's row."""
+        """row of the present task"""
         self._cached: frozenset[ShardedWeight] = frozenset()
         self._kept: dict[tuple[int, int], dict[ShardedWeight, Tensor]] = {}
-        """Each pass that is under way has these cached weights, which it has gathered and not used again."""
+        """cached weights of each pass under way that it has gathered and not used again"""
         self._kept_now: dict[ShardedWeight, Tensor] = {}
-        """The present task's pass has these."""
+        """those of the present task's pass"""
         self._warned = False
         self.switch(overlap)
 
@@ -113,11 +108,11 @@ class Prefetch:
         self.most_ahead_bytes = self.most_kept_bytes = 0
 
     def cache(self, weights: Collection[ShardedWeight]) -> None:
-        """From the next step on, keep each of these from a gather to its next use in the pass, which needs none."""
+        """From the next step on, keep each of these from a gather to its next use in the pass."""
         self._cached = frozenset(weights)
 
     def start_step(self, tasks: Sequence[Task], *, apart: bool = False) -> None:
-        """Expect these tasks in this order. apart: those of each direction, as nobody knows which direction is next."""
+        """Expect these tasks in this order; apart: the order between directions isn't known."""
         rows = (
             [[task for task in tasks if task.direction is direction] for direction in Direction] if apart else [tasks]
         )
@@ -125,7 +120,7 @@ class Prefetch:
         self._rows = {direction: aheads[number % len(aheads)] for number, direction in enumerate(Direction)}
 
     def start_task(self, task: Task) -> None:
-        """Begin a task, and end the one before it. Its end already gathers for the beginning of the next one."""
+        """End the task before, and begin this one."""
         self._end_task()
         self._row = row = self._rows.setdefault(task.direction, _Ahead(deque()))
         if row.expected and row.expected[0] == task:
@@ -140,11 +135,8 @@ class Prefetch:
         elif not self._overlap.oag:
             self._mode = Mode.SYNCHRONOUS
         else:
-            self._mode, self._order, self._position = (
-                Mode.FOLLOWING,
-                self._uses.get((task.direction, task.chunk), []),
-                0,
-            )
+            self._mode, self._position = Mode.FOLLOWING, 0
+            self._order = self._uses.get((task.direction, task.chunk), [])
             if row.planned is None:
                 row.planned = self._gathers_of([task, *row.expected])
             self._issue_ahead()
@@ -161,7 +153,7 @@ class Prefetch:
         self._kept.clear()
 
     def abort(self) -> None:
-        """Leave a task as it is, and forget what it has gathered, once Comm.abandon() has waited for all of it."""
+        """Leave a task and forget its gathers, once Comm.abandon() has waited for them."""
         self._mode, self._task = Mode.NONE, None
         self._row, self._kept_now = _Ahead(deque()), {}
         self._rows.clear()
@@ -201,7 +193,7 @@ class Prefetch:
             self._position += 1
 
     def _next(self, weight: ShardedWeight) -> Tensor:
-        """Give the next tile; where the order is followed, those after it are issued before it is waited for."""
+        """Return the next tile; where the order is followed, those after it are issued before it is waited for."""
         flying = self._row.flying
         if self._mode is Mode.FOLLOWING and not (flying and flying[0][0] is weight):
             self._depart(weight)  # the forward of this pass has kept other weights than its order says
@@ -230,14 +222,12 @@ class Prefetch:
         return self._comm.issue(Kind.ALL_GATHER, SHARDING, shard, lane=Lane.GATHER, at_once=at_once)
 
     def _knows(self, task: Task) -> bool:
-        """Say whether the order of a task is known. What a backward gathers follows from what the forward has kept,
-        so the order of that has to be known too. A weight task uses none.
-        """
+        """Return whether a task's order is known: a backward's gathers follow from what its forward kept, too."""
         of_chunk = (direction for direction in (Direction.FORWARD, task.direction) if direction is not Direction.WEIGHT)
         return all((direction, task.chunk) in self._uses for direction in of_chunk)
 
     def _gathers_of(self, tasks: Iterable[Task]) -> Iterator[ShardedWeight]:
-        """Yield what these tasks have to gather, up to the first whose order isn't known."""
+        """Yield what these tasks have to gather, up to the first of unknown order."""
         found: dict[tuple[Direction, int], list[ShardedWeight]] = {}
         for direction, _, chunk in tasks:
             if direction is Direction.WEIGHT:
@@ -265,7 +255,7 @@ class Prefetch:
         self._kept_now = {}
 
     def _depart(self, weight: ShardedWeight) -> None:
-        """Leave the order, which this task doesn't follow any longer: at this weight it went another way, or ended."""
+        """Leave the order: at this weight the task went another way, or ended."""
         self._forget_plan()
         self._uses = {}
         self._mode = Mode.SYNCHRONOUS

@@ -27,17 +27,18 @@ from engine.precision import Precision
 
 
 class DataSum:
-    """It sums pieces [start, stop) of one flat buffer. dtype: in which they travel; bucket: elements that fill one."""
+    """Sum of one flat gradient buffer over model replicas, in pieces [start, stop). dtype: in which they travel."""
 
     def __init__(self, comm: Comm, buffer: Tensor, dtype: torch.dtype) -> None:
         self._comm, self._buffer, self._dtype = comm, buffer, dtype
         self.bucket = torch.inf
+        """elements that fill a bucket"""
         self._open: tuple[int, int] | None = None
-        """This bucket is being filled."""
+        """piece that is being filled"""
         self._pending: deque[tuple[int, int, Handle]] = deque()
 
     def add(self, start: int, stop: int) -> None:
-        """Take in elements that are final on this rank. Neighbours travel together until they fill a bucket."""
+        """Add elements that are final on this rank. Neighbours travel together until they fill a bucket."""
         if self._open is not None and start == self._open[1]:
             self._open = (self._open[0], stop)
         elif self._open is not None and stop == self._open[0]:
@@ -49,7 +50,7 @@ class DataSum:
             self._issue()
 
     def collect(self) -> Iterator[tuple[int, int]]:
-        """Yield every piece, as soon as it is summed, in the order in which they were issued."""
+        """Yield every piece once it is summed, in the order of issue."""
         self._issue()
         while self._pending:
             start, stop, handle = self._pending.popleft()
@@ -72,37 +73,37 @@ class DataSum:
 
 
 OnSummed = Callable[[int, int], None]
-"""It is called for elements [start, stop) of the buffer."""
+"""Called for elements [start, stop) of the buffer that are final."""
 
 
 class Fill(Protocol):
-    """It writes a layer's weight gradient into out, which has the weight's tile_shape, or adds it to what is there."""
+    """Writer of a layer's weight gradient into out, of the weight's tile_shape, or adder to what is there."""
 
     def __call__(self, out: Tensor, *, add: bool) -> None: ...
 
 
 class GradientState(Enum):
-    """It says how far the gradient of a weight is in a step."""
+    """Progress of a weight's gradient in a step."""
 
     EMPTY = auto()
-    """Nothing has been written: the buffer holds the last step's."""
+    """nothing written: the buffer holds the last step's"""
     PARTIAL = auto()
-    """The buffer holds the sum of the first contributions, landed or on their way into it."""
+    """sum of the first contributions, landed or on their way"""
     HANDED_OVER = auto()
-    """It has gone to the sum over replicas. What still comes is late: summed on its own, and added at the end."""
+    """gone to the sum over replicas; late contributions are summed on their own, and added at the end"""
 
 
 @dataclass(slots=True, eq=False)
 class _Gradient:
-    """This is the gradient of one weight. elements: [start, stop) of the buffer. tile: them as the tile that they are
-    if not sharded.
-
-    given: contributions of this backward so far, one for each use of the weight; usual: the most of an earlier one.
+    """Gradient of one weight. given: contributions of this backward so far, one for each use; usual: most of an earlier
+    one.
     """
 
     start: int
     elements: Tensor
+    """[start, stop) of the buffer"""
     tile: Tensor | None
+    """the elements as a tile, if not sharded"""
     state: GradientState = GradientState.EMPTY
     given: int = 0
     usual: int = 0
@@ -113,7 +114,7 @@ class _Gradient:
 
 
 class Reduction:
-    """It owns the buffer, flat; each parameter's .grad is a view of it, final after finish()."""
+    """Buffer of gradients, flat; each parameter's .grad is a view of it, final after finish()."""
 
     def __init__(
         self, comm: Comm, weights: Sequence[ShardedWeight], flat: Flat, precision: Precision, overlap: Overlap
@@ -132,10 +133,10 @@ class Reduction:
             self._gradients[weight] = _Gradient(start, elements, tile)
         self._replicated = self.flat[sharded:]
         self._pending: deque[tuple[_Gradient, Handle]] = deque()
-        """These reduce-scatters are in flight, in the order in which they were issued."""
+        """reduce-scatters in flight, in the order of issue"""
         self._late: list[tuple[_Gradient, Tensor]] = []
         self._early = False
-        """It is set in a step's last backward: whole gradients are then handed over to the sum over replicas."""
+        """whether whole gradients are handed over to the sum over replicas, in a step's last backward"""
         self._data_sum = DataSum(comm, self.flat, self._summed)
         self.switch(overlap)
 
@@ -219,7 +220,7 @@ class Reduction:
                 on_summed(start, stop)
 
     def _land(self, window: int) -> None:
-        """Take in the oldest reduce-scatters until only so many are in flight (ORS, axonn-sc24 V-D)."""
+        """Take in the oldest reduce-scatters until at most window are in flight (ORS, axonn-sc24 V-D)."""
         while len(self._pending) > window:
             gradient, handle = self._pending.popleft()
             shard = handle.wait()

@@ -1,9 +1,9 @@
-"""WeightSchedule is what layers and a model ask for their weights, and the only way to what this room does.
+"""WeightSchedule: what layers and a model ask for their weights, and the only way to the overlaps.
 
-A layer has its weight gathered for use, and gives its gradient away to be summed; the model says where steps and
-tasks begin and end. When the collectives run is decided behind it: gathers ahead of their use and kept (prefetch.py),
-reduce-scatters in flight (reduction.py), sums over data in buckets (data_sum.py). With Overlap() each is waited for
-where it is issued: the numeric oracle.
+A layer has its weight gathered for use, and gives its gradient away to be summed; the model says where steps and tasks
+begin and end. The schedule decides when collectives run: gathers ahead of their use and kept (prefetch.py),
+reduce-scatters in flight and sums over data in buckets (reduction.py). With Overlap() each is waited for where it is
+issued: the numeric oracle.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,24 +22,23 @@ from engine.overlap.weight import Casts, Elements, Flat, ShardedWeight, gathered
 from engine.precision import Precision
 
 Contribution = tuple[ShardedWeight, Fill, torch.dtype]
-"""It is a layer's gradient of a weight, to be made in that dtype."""
+"""Weight, what makes its gradient, and in which dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatheredMemory:
-    """It is the most memory that gathered weights have taken at once: those ahead of their use, and cached ones."""
+    """Most memory that gathered weights have taken at once: ahead of their use, and cached."""
 
     prefetch_bytes: int
     cache_bytes: int
 
 
 class WeightSchedule:
-    """It carries out lines 2 and 14 of Algorithm 1, as early and as late as the overlap says.
+    """Lines 2 and 14 of Algorithm 1, as early and as late as the overlap says.
 
-    weights: the sharded ones, each once; replicated: all other parameters. It sets the .grad of both for good.
-    A step is start_step(); start_task() before each forward and each backward, of whichever pass; finish_step(). What a
-    layer asks belongs to the task that began last. Between two steps the overlap and what is cached may change; it is
-    then as if it had always been so.
+    weights: the sharded ones, each once; replicated: all other parameters. The .grad of both is set for good. A step is
+    start_step(); start_task() before each forward and backward, of whichever pass; finish_step(). What a layer asks
+    belongs to the task that began last. The overlap and the cache may change between steps.
     """
 
     def __init__(
@@ -53,19 +52,20 @@ class WeightSchedule:
         *,
         gathers_again: bool = False,
     ) -> None:
-        """Lay the parameters out. elements: where all of them lie, in this order; without it they are moved into
-        one tensor. gathers_again: whether a layer's backward gathers the weight again, instead of keeping what its
-        forward has gathered: for several passes that are under way at once.
+        """Lay the parameters out. elements: where all of them lie, in this order; else they are moved into one tensor.
+
+        gathers_again: whether a layer's backward gathers the weight again instead of keeping it from the forward, for
+        several passes under way at once.
         """
         self.gathers_again = gathers_again and comm.grid.shards > 1
         self.overlap = overlap
         self._in_step = self.deferring = False
-        """deferring: whether backwards of the step leave the weight gradients of layers to weight tasks."""
+        """whether backwards of the step leave the weight gradients of layers to weight tasks"""
         self._contributing_left = 0
         self._left_over: dict[tuple[int, int], list[Contribution]] = {}
-        """Each pass whose backward is over has these contributions, until its weight task."""
+        """contributions of each pass whose backward is over, until its weight task"""
         self._leaving: list[Contribution] | None = None
-        """The present task, if it is such a backward, adds to these."""
+        """where the present task, if it is such a backward, leaves its contributions"""
         self.compute_dtype = precision.compute
         self.flat = Flat([*(weight.shard for weight in weights), *replicated], elements)
         sharded = sum(weight.shard.numel() for weight in weights)
@@ -79,12 +79,12 @@ class WeightSchedule:
         return weight.tile(self._prefetch.gather(weight))
 
     def cast(self, parameter: nn.Parameter) -> Tensor:
-        """Give a replicated parameter in the compute dtype; its gradient knows nothing of what is done with that."""
+        """Return a replicated parameter in the compute dtype, apart from autograd."""
         return self._casts.cast(parameter)
 
     def accumulate(self, weight: ShardedWeight, fill: Fill, dtype: torch.dtype | None = None) -> None:
-        """Add a layer's gradient [n, k] of this rank's rows, which fill makes in that dtype (the compute dtype): now,
-        or in the pass's weight task. Until then fill keeps what it is made of.
+        """Add a layer's gradient [n, k] of this rank's rows, made by fill in that dtype (default: the compute dtype):
+        now, or in the pass's weight task, until which fill keeps what it is made of.
         """
         contribution = weight, fill, dtype or self.compute_dtype
         if self._leaving is None:
@@ -97,9 +97,8 @@ class WeightSchedule:
     ) -> None:
         """Forget the last step's gradients.
 
-        tasks: those that are expected, in their order; others make it slower. contributing: how many backwards, or
-        weight tasks if deferring, the step has, where tasks don't tell. deferring: whether backwards leave the weight
-        gradients of layers to weight tasks.
+        tasks: expected, in their order; others make it slower. contributing: number of backwards, or of weight tasks if
+        deferring, where tasks don't tell.
         """
         self._in_step, self.deferring = True, deferring
         kind = Direction.WEIGHT if deferring else Direction.BACKWARD
@@ -132,7 +131,7 @@ class WeightSchedule:
     def finish_step(self, on_summed: OnSummed | None = None) -> None:
         """End the step after its last backward: every gradient is final then, and nothing in flight.
 
-        on_summed: called with some elements as soon as their gradients are final, until it has had all.
+        on_summed: called with elements as soon as their gradients are final, until it has had all.
         """
         self._casts.end_step()
         self._prefetch.end_step()
@@ -141,7 +140,7 @@ class WeightSchedule:
         self._in_step = False
 
     def changing(self, start: int, stop: int) -> AbstractContextManager[Tensor | None]:
-        """Give the copy of these elements of the parameters, for their optimizer to change alike; see Casts."""
+        """Return the copy of these elements of the parameters, for their optimizer to change alike; see Casts."""
         return self._casts.changing(start, stop)
 
     def abort_step(self) -> None:
@@ -153,7 +152,7 @@ class WeightSchedule:
         self._in_step, self._leaving = False, None
 
     def restore_gradients(self) -> None:
-        """Make each parameter's .grad the view of flat_gradients again where a user's zero_grad() has dropped it."""
+        """Restore each .grad as the view of flat_gradients where a user's zero_grad() has dropped it."""
         self._reduction.restore_gradients()
 
     def evaluating(self) -> AbstractContextManager[None]:
@@ -168,8 +167,8 @@ class WeightSchedule:
         self._reduction.switch(overlap)
 
     def cache(self, weights: Collection[ShardedWeight]) -> None:
-        """From the next step on, keep each of these, and no others, from a gather to its next use in the pass, which
-        needs none (par4d IV-D). Raises RuntimeError in the middle of a step.
+        """From the next step on, keep each of these, and no others, from a gather to its next use in the pass (par4d
+        IV-D). Raises RuntimeError in the middle of a step.
         """
         self._refuse_in_step()
         self._prefetch.cache(weights)
@@ -179,15 +178,15 @@ class WeightSchedule:
             raise RuntimeError("Overlap changes between steps only: call finish_step() or abort_step() first.")
 
     def gathered_bytes(self, weights: Collection[ShardedWeight]) -> int:
-        """Count the bytes that these weights take while they are gathered."""
+        """Count the bytes of these weights while they are gathered."""
         return gathered_bytes(weights, self.compute_dtype)
 
     @property
     def gathered_memory(self) -> GatheredMemory:
-        """Give the memory that overlap has taken since it was last switched."""
+        """Memory that overlap has taken since it was last switched."""
         return GatheredMemory(self._prefetch.most_ahead_bytes, self._prefetch.most_kept_bytes)
 
     @property
     def flat_gradients(self) -> Tensor:
-        """Give all gradients in the order of flat, each parameter's .grad being a view; final after finish_step()."""
+        """All gradients in the order of flat, each parameter's .grad being a view; final after finish_step()."""
         return self._reduction.flat

@@ -1,8 +1,8 @@
-"""A step consists of tasks in an order. No torch.
+"""Tasks of a step, and their order. No torch.
 
 A pass is one micro-batch's way through the blocks that a rank holds, or through one of its chunks of them. Its forward
 and its backward are tasks, between which tasks of other passes may run; a schedule that defers weight gradients makes a
-third task of them. Who adds an order of tasks implements StepSchedule; nothing else decides it.
+third task of them. A new order of tasks implements StepSchedule; nothing else decides it.
 """
 
 from collections import deque
@@ -13,16 +13,16 @@ from typing import NamedTuple, Protocol
 
 
 class Direction(StrEnum):
-    """It says which part of a pass a task is. A backward recomputes what its forward did not keep."""
+    """Part of a pass. A backward recomputes what its forward did not keep."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
     WEIGHT = "weight"
-    """The weight gradients that the pass's backward has left."""
+    """weight gradients that the pass's backward has left"""
 
 
 class Task(NamedTuple):
-    """A task is one part of a pass. number: the micro-batch, counted in a step from 0. chunk: of the rank's blocks."""
+    """Part of a pass. number: the micro-batch, counted in a step from 0. chunk: of the rank's blocks."""
 
     direction: Direction
     number: int
@@ -30,50 +30,50 @@ class Task(NamedTuple):
 
 
 Ready = Callable[[Task], bool]
-"""It says whether all is there that a task takes from another stage: a forward the activations, a backward their
-gradients. A weight task takes nothing.
-"""
+"""Return whether all has come from other stages that a task takes: activations, or their gradients."""
 
 
 class Order(Protocol):
-    """It orders the tasks of one stage in one step. Each comes once: a pass's forward, then its backward, then its
-    weight task if weight gradients are deferred; and the micro-batches of a direction in a chunk in their order.
+    """Order of the tasks of one stage in one step.
+
+    Each comes once: a pass's forward, then its backward, then its weight task if weight gradients are deferred; and the
+    micro-batches of a direction in a chunk in their order.
     """
 
     @property
     def known(self) -> Sequence[Task]:
-        """List all that is still to come, if that doesn't depend on what has arrived; else nothing."""
+        """All tasks to come, if that doesn't depend on messages; else none."""
 
     @property
     def left(self) -> int:
-        """Count the tasks that are still to come."""
+        """Number of tasks to come."""
 
     def next(self, ready: Ready) -> Task | None:
-        """Take the next task, to be carried out now. A known order gives it even if it isn't ready, and waits for it;
-        another gives None where a message has to come first.
+        """Take the next task, to be carried out now. A known order gives it even if it isn't ready; another gives None
+        where a message has to come first.
         """
 
 
 class StepSchedule(Protocol):
-    """It gives each stage of a pipeline its order. A network that isn't cut is one stage."""
+    """Order for each stage of a pipeline. A network that isn't cut is one stage."""
 
     @property
     def chunks(self) -> int:
-        """Count the parts of a stage's blocks, of which the first of all stages come before the second of all."""
+        """Number of chunks of a stage's blocks; the first of all stages come before the second of all."""
 
     @property
     def deferring(self) -> bool:
-        """Say whether weight gradients are tasks of their own."""
+        """Whether weight gradients are tasks of their own."""
 
     def check(self, stages: int, passes: int) -> None:
-        """Raise UsageError unless so many stages can carry it out with so many micro-batches."""
+        """Raise UsageError unless these numbers of stages and micro-batches fit the schedule."""
 
     def order(self, stage: int, stages: int, passes: int) -> Order:
-        """Begin the order of a stage in a step of so many micro-batches."""
+        """Begin the order of a stage in a step."""
 
     def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
-        """Bound the passes that a stage keeps at a time, whatever comes when: as many as both numbers together, of
-        which the backward of no more than the second is over, but for weight gradients.
+        """Return (live, deferred): at most `live` micro-batches hold activations, and at most `deferred` more wait only
+        for their weight gradients.
         """
 
 
@@ -84,7 +84,7 @@ def passes_held(schedule: StepSchedule, stage: int, stages: int, passes: int) ->
 
 
 def receiver(stage: int, task: Task, stages: int, chunks: int) -> tuple[int, Task] | None:
-    """Find the stage, and its task, that takes what a task makes; none where the network ends.
+    """Return the stage, and its task, that takes what a task makes; None where the network ends.
 
     After the last stage the first goes on with its next chunk. Gradients come back the same way.
     """
@@ -96,7 +96,7 @@ def receiver(stage: int, task: Task, stages: int, chunks: int) -> tuple[int, Tas
 
 
 def takes_message(stage: int, task: Task, stages: int, chunks: int) -> bool:
-    """Say whether a task takes what another makes, on another stage or, with one stage of several chunks, on this."""
+    """Return whether a task takes what another makes, on another stage or in another chunk."""
     match task.direction:
         case Direction.FORWARD:
             return stage > 0 or task.chunk > 0
@@ -107,7 +107,7 @@ def takes_message(stage: int, task: Task, stages: int, chunks: int) -> bool:
 
 
 class Known:
-    """It is an order that depends on nothing."""
+    """Order that depends on no message."""
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self._tasks = deque(tasks)
@@ -127,7 +127,7 @@ class Known:
 
 @dataclass(frozen=True)
 class OneByOne:
-    """In this order each pass is over before the next one begins, so that the activations of one are kept at a time."""
+    """Order in which each pass is over before the next one begins, so that one's activations are kept at a time."""
 
     chunks: int = 1
     deferring: bool = False
@@ -136,7 +136,7 @@ class OneByOne:
         """Allow any."""
 
     def order(self, stage: int, stages: int, passes: int) -> Known:
-        """Give forward 0, backward 0, forward 1 and so on, each through all chunks."""
+        """Return forward 0, backward 0, forward 1 and so on, each through all chunks."""
         back = (Direction.BACKWARD, Direction.WEIGHT) if self.deferring else (Direction.BACKWARD,)
         return Known(
             Task(direction, number, chunk)

@@ -21,8 +21,8 @@ Of = TypeVar("Of")
 
 
 def in_order(placements: Mapping[str, Placement], grid: Grid) -> list[str]:
-    """Order the names so that few ranges hold all of one kind: what z shards, matrices that it doesn't, and all else,
-    each by how many ranks hold the same.
+    """Order the names so that few ranges hold all of one kind: sharded ones, other matrices, and all else, each by how
+    many ranks hold the same.
     """
 
     def kind(name: str) -> tuple[bool, bool, int]:
@@ -34,9 +34,7 @@ def in_order(placements: Mapping[str, Placement], grid: Grid) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """They are as many elements as a rank's parameters have, in one order: the first ones in the host's memory, where
-    these are offloaded, and all others on the device.
-    """
+    """Elements of a rank's parameters in one order: offloaded ones in the host's memory first, then the device's."""
 
     host: Tensor
     device: Tensor
@@ -59,18 +57,17 @@ def on_host(numel: int, like: Tensor) -> Tensor:
 
 
 class Flat:
-    """Parameters lie one after another in a Flat. elements: of which every parameter is a view. masters: those of them
-    that lie on the device, in one tensor. places: where a parameter's elements are, [start, stop).
-    """
+    """Parameters one after another."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], elements: Elements | None = None) -> None:
-        """Place the parameters. elements: where they lie already, in this order; without it they are moved into one
+        """Place the parameters. elements: where they lie already, in this order; else they are moved into one
         tensor.
         """
         offsets = [0, *accumulate(parameter.numel() for parameter in parameters)]
         self.places: Mapping[nn.Parameter, tuple[int, int]] = MappingProxyType(
             dict(zip(parameters, pairwise(offsets), strict=True))
         )
+        """elements [start, stop) of each parameter"""
         if elements is None:
             masters = torch.cat([parameter.detach().flatten() for parameter in parameters])
             for parameter in parameters:
@@ -80,7 +77,7 @@ class Flat:
 
     @property
     def offloaded(self) -> int:
-        """Count the elements that lie in the host's memory, which are the first ones."""
+        """Number of elements in the host's memory, which are the first ones."""
         return len(self.elements.host)
 
     def __len__(self) -> int:
@@ -92,7 +89,7 @@ class Flat:
         return of[start:stop].view(parameter.shape)
 
     def ranges(self, kind: Callable[[nn.Parameter], Of]) -> list[tuple[Of, int, int]]:
-        """Give neighbours of one kind, together [start, stop)."""
+        """List neighbours of one kind, together [start, stop)."""
         found = []
         for of, group in groupby(self.places.items(), lambda item: kind(item[0])):
             places = [place for _, place in group]
@@ -102,15 +99,15 @@ class Flat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardedWeight:
-    """It is this rank's part of a weight: a shard of its tile, the part that the splits of features cut out.
-
-    shard: 1 / Gz of the flat tile's elements, in the master dtype. A tied weight is one object in two layers.
-    tile_shape: (n, k), however it is stored; of a convolution (n, k, height, width).
+    """Rank's part of a weight, of a matrix or a convolution: a shard of its tile, which the splits of features cut
+    out.
     """
 
     placement: Placement
     shard: nn.Parameter
+    """1 / Gz of the flat tile's elements, in the master dtype; a tied weight is one object in two layers"""
     tile_shape: tuple[int, ...]
+    """(n, k), however it is stored; of a convolution (n, k, height, width)"""
 
     def tile(self, elements: Tensor) -> Tensor:
         """View a tile's flat elements in its shape, as they are stored."""
@@ -120,12 +117,11 @@ class ShardedWeight:
 
 
 class Casts:
-    """It gives parameters in the compute dtype. If the dtypes differ it copies them when a step starts, all at once.
+    """Parameters in the compute dtype, copied all at once when a step starts, if the dtypes differ.
 
-    Whoever changes all parameters and the copy alike, as an optimizer does, spares the next step that. What changes a
-    parameter after that is seen by the count of changes that PyTorch keeps of a tensor and its views; writes through
-    parameter.data, and those of fused kernels, are not in it. first: elements before it are cast when they are asked
-    for, and not kept; of parameters that lie on the host all are kept.
+    An optimizer that changes all parameters and the copy alike spares the next step the copy. Later changes of a
+    parameter are seen by PyTorch's version counter; writes through parameter.data, and those of fused kernels, are not
+    in it. first: elements before it are cast on demand, and not kept.
     """
 
     def __init__(self, flat: Flat, first: int, dtype: torch.dtype) -> None:
@@ -137,9 +133,9 @@ class Casts:
         self._copies: dict[nn.Parameter, Tensor] = {}
         self._in_step = False
         self._changed: list[tuple[int, int]] = []
-        """These elements were changed with the copy since a step last ended."""
+        """elements that were changed with the copy since a step last ended"""
         self._version = 0
-        """The masters had this version then."""
+        """version of the masters then"""
 
     def start_step(self) -> None:
         """Make the copy: the parameters don't change until the step ends."""
@@ -155,20 +151,20 @@ class Casts:
         self._in_step = True
 
     def end_step(self) -> None:
-        """Take note that the parameters are about to change."""
+        """Note that the parameters are about to change."""
         if self._in_step:
             self._changed.clear()
         self._in_step = False
 
     def cast(self, parameter: nn.Parameter) -> Tensor:
-        """Give the parameter's elements, of which no gradient is taken."""
+        """Return the parameter's elements, apart from autograd."""
         if self._in_step and parameter in self._copies:
             return self._copies[parameter]
         return parameter.detach().to(self._flat.masters.device, self._dtype)
 
     @contextmanager
     def changing(self, start: int, stop: int) -> Iterator[Tensor | None]:
-        """Give the copy of these elements of the masters, to be changed as they are; None if there is none of them."""
+        """Yield the copy of these elements of the masters, to be changed as they are; None if there is none."""
         if self._whole is None or start < self._first:
             yield None
             return
@@ -183,7 +179,7 @@ class Casts:
         return self._whole[start - self._first : stop - self._first]
 
     def _is_fresh(self) -> bool:
-        """Say whether all has been changed with the copy, and nothing else since."""
+        """Return whether all has been changed with the copy, and nothing else since."""
         end = self._first
         for start, stop in sorted(self._changed):
             end = max(end, stop) if start <= end else end

@@ -11,12 +11,10 @@ from engine.grid import CUTTING_STAGES, HOLDING
 LONG = 65536
 """Elements beyond which a norm is taken by rows."""
 ROW_OF_NORM = 512
-"""Elements of such a row."""
 
 
 def sum_of_squares(tensors: Iterable[Tensor]) -> Tensor:
-    """Sum the squares of all their elements to a scalar, in fp32 at least. In fp32 take norms, which are safer than the
-    sum of the squares of many elements.
+    """Sum the squares of all elements to a scalar, in fp32 at least, by norms, which lose less than long sums.
 
     On processors torch adds up a whole tensor in a few numbers, and loses 2e-4 of the norm of 4 million elements whose
     sizes differ: so a long one is taken by rows.
@@ -35,7 +33,7 @@ def _norm(flat: Tensor) -> Tensor:
 
 @torch.no_grad()
 def norm_over_grid(by_replicas: Mapping[int, Iterable[Tensor]], comm: Comm) -> Tensor:
-    """Give the 2-norm of the whole gradient: a scalar, the same on every rank.
+    """Compute the 2-norm of the whole gradient: a scalar, the same on every rank.
 
     Each element counts once: a rank's sum of squares is divided by the number of ranks that hold the same elements.
     """
@@ -46,5 +44,5 @@ def norm_over_grid(by_replicas: Mapping[int, Iterable[Tensor]], comm: Comm) -> T
 
 @torch.no_grad()
 def clip_scale(norm: Tensor, limit: float) -> Tensor:
-    """Give the factor of gradients by which a norm above the limit becomes the limit; no host synchronisation."""
+    """Return the factor that clips a norm to the limit; no host synchronisation."""
     return (limit / (norm + 1e-6)).clamp(max=1.0)

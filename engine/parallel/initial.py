@@ -1,11 +1,11 @@
-"""Draw initial values shard by shard: the same global weights for every grid, of which a rank draws what it keeps.
+"""Initial values, drawn shard by shard: the same global weights for every grid, of which a rank draws what it keeps.
 
 A value follows from the seed, the parameter's name and the element's place in the whole parameter, by a hash. Its 24
 random bits are the same on every device. The normal number made of them may differ in its last bits, as PyTorch's
 erfinv does; on processors without MKL that is 1e-6 off at three standard deviations, and 4e-5 beyond five.
 
-Inductor compiles nothing of it for GPUs: in PyTorch's own passes an element moves some 260 bytes, so that a billion of
-them takes a tenth of a second, and Inductor takes longer. PyTorch compiles erfinv when a GPU first calls it.
+Inductor compiles nothing of it for GPUs: in PyTorch's own passes a billion elements take a tenth of a second, and
+Inductor takes longer.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from engine.models.serial import SerialModel
 from engine.placement import Constant, Gaussian, Initial, Placement
 
 LARGEST = 5.42
-"""No value is further from 0, in standard deviations: of 2^24 values that are all as likely, it is the outermost."""
+"""Outermost of the 2^24 equally likely values, in standard deviations."""
 
 
 def initial(placement: Placement, grid: Grid, coords: Coords, seed: int, device: torch.device | str = "cpu") -> Tensor:
@@ -69,9 +69,8 @@ def fill(part: Tensor, placement: Placement, offsets: tuple[int, ...], seed: int
 
 
 def drawn(bits: Tensor, init: Initial, out: Tensor) -> Tensor:
-    """Make numbers of a distribution of the upper 24 of 32 bits, in int32, which are written over.
-
-    out: of any precision.
+    """Turn the upper 24 of 32 bits, in int32 that is overwritten, into numbers of a distribution. out: of any
+    precision.
     """
     assert not isinstance(init, Constant)
     even = out.copy_(bits.bitwise_right_shift_(8)).add_(0.5).mul_(2**-23)
@@ -81,7 +80,7 @@ def drawn(bits: Tensor, init: Initial, out: Tensor) -> Tensor:
 
 
 def _columns(part: Tensor, placement: Placement, offsets: tuple[int, ...]) -> Tensor:
-    """Give the places in the parameter's flattened row of what a row of the part is made of, in its order."""
+    """Return the places in the parameter's flattened row of the elements of a part's row."""
     places = torch.zeros(1, dtype=torch.int64, device=part.device)
     for offset, size, whole in zip(offsets[1:], part.shape[1:], placement.shape[1:], strict=True):
         along = torch.arange(offset, offset + size, device=part.device)
@@ -90,7 +89,6 @@ def _columns(part: Tensor, placement: Placement, offsets: tuple[int, ...]) -> Te
 
 
 def _keys(seed: int, name: str) -> tuple[int, int, int]:
-    """Make keys of 32 bits each."""
     first, second, third = struct.unpack("<3I", hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=12).digest())
     return first, second, third
 
@@ -117,7 +115,7 @@ def without_values(architecture: Architecture) -> SerialModel:
 
 
 class _Undrawn(TorchFunctionMode):
-    """It leaves out PyTorch's own initial values, which on the meta device would load its compiler to draw nothing."""
+    """Omission of PyTorch's own initial values, which on the meta device would load its compiler to draw nothing."""
 
     def __torch_function__(
         self,

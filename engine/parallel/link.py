@@ -1,9 +1,9 @@
-"""A link carries activations to the next stage and their gradients to the one before.
+"""Link to the neighbouring stages, for activations forward and their gradients backward.
 
 Messages of one direction arrive in the order in which they are sent, which the receiver knows: receives are posted
-ahead of it. Ranks along the axis INNER have the same activations: each sends a part of them, and those that receive the
-parts gather them. Behind its content each message has a tail, which names the task that it is for: a message that was
-lost, doubled or exchanged is an error, not a wrong number.
+ahead of it. Ranks along the axis INNER have the same activations: each sends a part of them, and the receivers gather
+the parts. Behind its content each message has a tail, which names its task: a message that was lost, doubled or
+exchanged is an error, not a wrong number.
 """
 
 from collections import deque
@@ -22,26 +22,26 @@ from engine.grid import CUTTING_STAGES, INNER
 from engine.overlap.tasks import Direction, Task
 
 POSTED = 2
-"""So many receives of a direction are posted ahead."""
+"""Receives of a direction that are posted ahead."""
 POSTED_ON_CUDA = 1
-"""There a second one waits for the first on their stream, and what shares a hardware queue with it waits, too."""
+"""The same on CUDA, where a second one would keep its stream and all that shares the hardware queue waiting."""
 TAIL_BYTES = 16
 LANES = {Direction.FORWARD: Lane.FORWARD, Direction.BACKWARD: Lane.BACKWARD}
 NUMBERS = {direction: number for number, direction in enumerate(Direction)}
-"""A message's tail has these."""
+"""Numbers of directions in a message's tail."""
 
 
 def device_waits(comm: Comm) -> bool:
-    """Say whether the device waits for messages, not the host."""
+    """Return whether the device waits for messages, not the host."""
     return comm.device.type == "cuda"
 
 
 Shapes = Sequence[Sequence[int]]
-"""They are those of the tensors of a message."""
+"""Shapes of the tensors of a message."""
 
 
 class Link:
-    """It holds the messages of this rank: those that are on their way to it, and those that it has sent.
+    """Messages of this rank, received and sent.
 
     entering: shapes of what each chunk of the network takes, stage by stage, and of its gradients.
     """
@@ -56,13 +56,13 @@ class Link:
         }
         self._step = self._ahead = 0
         self._expected: dict[Direction, deque[Task]] = {}
-        """These messages have still to be taken, in their order."""
+        """tasks of messages that have still to be taken, in order"""
         self._unposted: dict[Direction, deque[Task]] = {}
-        """Of these no receive has been posted."""
+        """those of them without a posted receive"""
         self._coming: dict[Direction, deque[tuple[Handle, Tensor]]] = {}
         self._sent: list[Handle] = []
         self._departing: list[Handle] = []
-        """These of them may still need their memory, which a step's messages all together are too large for."""
+        """sent messages that may still need their memory, for which a whole step's would be too many"""
         self._tails: list[tuple[Task, Tensor]] = []
 
     def start_step(self, expected: Mapping[Direction, Sequence[Task]], *, ahead: bool = True) -> None:
@@ -78,7 +78,7 @@ class Link:
             self._post(direction, self._ahead)
 
     def ready(self, task: Task) -> bool:
-        """Say whether a task's message has come, or none has to."""
+        """Return whether a task's message has come, or none has to."""
         if task not in self._expected.get(task.direction, ()):
             return True
         return self._expected[task.direction][0] == task and self._coming[task.direction][0][0].arrived()
@@ -91,7 +91,7 @@ class Link:
         self._comm.wait_any([handle for handle in first if not handle.arrived()] or first)
 
     def take(self, task: Task) -> list[Tensor]:
-        """Wait for a task's message, and give its content. Raises RunError for a message that is for another."""
+        """Wait for a task's message, and return its content. Raises RunError for a message that is for another."""
         wanted = self._expected[task.direction].popleft()
         assert wanted == task, f"the schedule wants {task} where {wanted} comes"
         self._post(task.direction, max(1, self._ahead))
@@ -159,12 +159,12 @@ class Link:
             coming.append((self._comm.issue(Kind.RECV, CUTTING_STAGES, message, lane=lane, peer=peer), message))
 
     def _shapes(self, stage: int, task: Task) -> tuple[tuple[int, ...], ...]:
-        """Give the shapes of what a task of a stage takes: what its chunk enters with, or gradients of the next's."""
+        """Return the shapes of what a task of a stage takes: its chunk's inputs, or gradients of the next chunk's."""
         chunk = task.chunk * self._stages + stage
         return self._entering[chunk if task.direction is Direction.FORWARD else chunk + 1]
 
     def _cut(self, shapes: Shapes) -> tuple[int, int]:
-        """Say into how many parts a message is cut, and how many bytes one has."""
+        """Return the number of parts of a message, and the bytes of one."""
         numel, ranks = sum(map(prod, shapes)), self._comm.grid[INNER]
         parts = ranks if numel % ranks == 0 else 1
         return parts, numel // parts * self._dtype.itemsize

@@ -1,4 +1,4 @@
-"""ParallelModel is a 4D-parallel network with the steps that train it."""
+"""ParallelModel: a 4D-parallel network with the steps that train it."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,35 +28,33 @@ from engine.placement import Placement
 
 @dataclass(frozen=True)
 class Parts:
-    """They say where all parameters of a network are, by their serial names.
-
-    placements: of all. owners: the stage of each. held: those of this rank's stage, with whether they are its own: the
-    last stage has a copy of a tied table, which is the first one's. ties: second names of parameters, and the first.
-    entering: shapes of what each chunk of the network takes on one rank, of each sample, stage by stage; and last of
-    what comes out of the last one.
-    """
+    """Places of all parameters of a network, by their serial names."""
 
     cut: Cut
     placements: Mapping[str, Placement]
     owners: Mapping[str, int]
+    """stage of each"""
     held: Mapping[str, bool]
+    """those of this rank's stage, and whether they are its own: the last stage has a copy of a tied table, which is the
+    first one's
+    """
     ties: Mapping[str, str]
+    """second names of parameters, and the first"""
     entering: tuple[tuple[tuple[int, ...], ...], ...]
+    """shapes of each chunk's inputs on one rank, of each sample, stage by stage; and last of the last one's outputs"""
     shared: str | None = None
-    """A table of which this rank's stage and another one hold a copy each"""
+    """table of which this rank's stage and another one hold a copy each"""
 
 
 class ParallelModel(nn.Module):
-    """It is a 4D-parallel model with the state that it owns: placements, and the schedule of weights and gradients.
+    """4D-parallel model with its placements and the schedule of weights and gradients.
 
-    A training step is start_step(); loss(...) and its backward() for each micro-batch; finish_step();
-    clip_gradients(); and a step of what optimizer() makes. Backwards may come in any order and after other losses, as
-    each knows its pass. Without gradients (torch.no_grad) the model evaluates, at any time. cached_blocks: see
-    cache_blocks().
+    A training step is start_step(); loss(...) and its backward() for each micro-batch; finish_step(); clip_gradients();
+    and a step of what optimizer() makes. Backwards may come in any order and after other losses, as each knows its
+    pass. Without gradients (torch.no_grad) the model evaluates, at any time.
     """
 
     def __init__(self, module: SerialModel, comm: Comm, parts: Parts, schedule: WeightSchedule) -> None:
-        """Take a stage's part of the network. parts: where all parameters are."""
         super().__init__()
         self.module = module
         self.comm = comm
@@ -66,9 +64,9 @@ class ParallelModel(nn.Module):
         self.schedule = schedule
         self.cached_blocks = 0
         self._forwards: deque[Task] = deque()
-        """The step still expects these."""
+        """tasks that the step still expects"""
         self._sums: list[Tensor] = []
-        """Sum and count of each loss of this step that a criterion of the user's has given."""
+        """sum and count of each loss of this step by a user's criterion"""
         own = dict(module.named_parameters())
         first_names = {parts.ties.get(name, name): parameter for name, parameter in own.items()}
         self._local_parameters = MappingProxyType({name: first_names[name] for name in parts.held})
@@ -79,24 +77,22 @@ class ParallelModel(nn.Module):
             if replicas:
                 by_replicas.setdefault(replicas, []).append(self.flat_gradients[start:stop])
         self.gradients_by_replicas = MappingProxyType(by_replicas)
-        """It has views of the gradients, by how many ranks of those that hold one stage store the same elements: of a
-        tied table without the last stage's copy.
+        """views of the gradients, by how many ranks of one stage store the same elements, without copies of a tied
+        table
         """
 
     @property
     def flat_gradients(self) -> Tensor:
-        """Give all gradients of this rank in one tensor, each parameter's .grad being a view of some of it."""
+        """All gradients of this rank in one tensor, each parameter's .grad being a view of some of it."""
         return self.schedule.flat_gradients
 
     def ranges(self, kind: Callable[[Placement], Of]) -> list[tuple[Of, int, int]]:
-        """List ranges of the flat parameters, and of their gradients: elements [start, stop) whose parameters are
-        of one kind.
-        """
+        """List ranges of the flat parameters and gradients: elements [start, stop) whose parameters are of one kind."""
         return self.schedule.flat.ranges(lambda parameter: kind(self._placement_of[parameter]))
 
     @property
     def gathered_memory(self) -> GatheredMemory:
-        """Give the most memory that the overlap has taken since it was last switched."""
+        """Most memory that the overlap has taken since it was last switched."""
         return self.schedule.gathered_memory
 
     def loss(
@@ -140,9 +136,11 @@ class ParallelModel(nn.Module):
         return self._run(lambda: self.module(*inputs, rows=rows))
 
     def start_step(self, micro_batches: int = 1, order: StepSchedule = ONE_BY_ONE) -> Sequence[Task]:
-        """Forget the last step's gradients; returns the tasks that the step expects. Losses of their forwards have to
-        come in that order; other backwards are slower, not wrong. What a step that failed left in flight is waited for.
-        Raises UsageError for a stage of a pipeline, which a schedule steps (runner.py).
+        """Forget the last step's gradients, after waiting for what a failed step left in flight; returns the expected
+        tasks.
+
+        Losses have to come in the order of their forwards; other backwards are slower, not wrong. Raises UsageError for
+        a stage of a pipeline, which a schedule steps (runner.py).
         """
         if self.cut.stages > 1:
             raise UsageError(
@@ -159,9 +157,8 @@ class ParallelModel(nn.Module):
     def finish_step(self, on_summed: OnSummed | None = None) -> Tensor | None:
         """Sum what the backward passes left to be summed over ranks.
 
-        Returns the mean loss over the global batch where a criterion of the user's counted it.
-        on_summed: called with elements [start, stop) of flat_gradients as soon as they are final, so that an optimizer
-        can step their parameters while the rest is still being summed.
+        Returns the mean loss over the global batch where a user's criterion counted it. on_summed: called with elements
+        [start, stop) of flat_gradients once they are final, so that an optimizer can step their parameters meanwhile.
         """
         self._forwards.clear()
         if self.parts.shared is None:
@@ -182,7 +179,7 @@ class ParallelModel(nn.Module):
         return total / count
 
     def gradient_norm(self) -> Tensor:
-        """Give the 2-norm of the whole gradient, after finish_step(): a scalar, the same on every rank."""
+        """Compute the 2-norm of the whole gradient, after finish_step(): a scalar, the same on every rank."""
         return norm_over_grid(self.gradients_by_replicas, self.comm)
 
     def clip_gradients(self, limit: float) -> Tensor:
@@ -228,13 +225,14 @@ class ParallelModel(nn.Module):
 
     @property
     def can_cache(self) -> bool:
-        """Say whether weights are gathered twice."""
+        """Whether weights are gathered twice."""
         return self.module.recomputed_together > 0 and self.comm.grid.shards > 1
 
     def cache_blocks(self, count: int) -> None:
-        """Keep the gathered weights of the last so many blocks, which the backward needs first, from the forward to
-        the recomputation (par4d IV-D). Without activation checkpointing, or without shards, there is nothing to keep.
-        Raises RuntimeError in the middle of a step.
+        """Keep the gathered weights of the last blocks, which the backward needs first, until the recomputation (par4d
+        IV-D).
+
+        Without activation checkpointing, or without shards, there is nothing to keep. Raises RuntimeError in a step.
         """
         count = count if self.can_cache else 0
         weights = self._weights_of_blocks()
@@ -247,12 +245,11 @@ class ParallelModel(nn.Module):
         return [self.schedule.gathered_bytes(weights) for weights in self._weights_of_blocks()]
 
     def _weights_of_blocks(self) -> list[list[ShardedWeight]]:
-        """List those of each block that this rank holds."""
         of_blocks = ([m.sharded for m in block.modules() if isinstance(m, Linear)] for block in self.module.blocks)
         return [weights for weights in of_blocks if weights]
 
     def entering(self, batch: Mapping[str, Tensor]) -> list[list[tuple[int, ...]]]:
-        """Give the shapes of what each chunk of the network takes, of a batch."""
+        """Return the shapes of what each chunk of the network takes, of a batch."""
         rows = len(next(iter(batch.values())))
         return [[(rows, *shape) for shape in shapes] for shapes in self.parts.entering]
 
@@ -278,9 +275,9 @@ class ParallelModel(nn.Module):
         return self.comm.sum(value, (*SPLITTING_ROWS, CUTTING_STAGES))
 
     def local_parameters(self) -> Mapping[str, nn.Parameter]:
-        """Give this rank's elements of every parameter of its stage under its serial name."""
+        """Return this rank's elements of every parameter of its stage under its serial name."""
         return self._local_parameters
 
     def own_parameters(self) -> Mapping[str, nn.Parameter]:
-        """Give the same without the last stage's copy of a tied table."""
+        """Return the same without the last stage's copy of a tied table."""
         return {name: self._local_parameters[name] for name, is_own in self.parts.held.items() if is_own}

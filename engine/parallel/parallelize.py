@@ -1,4 +1,4 @@
-"""parallelize() turns a serial model into the 4D one, layer by layer, by the placements of its parameters.
+"""parallelize(): from a serial model to the 4D one, layer by layer, by the placements of its parameters.
 
 Activations stay split through the whole network. Weights are created shard by shard: no rank ever holds more than its
 own tile (x, y) of one.
@@ -48,12 +48,13 @@ def parallelize(
 
     network: an architecture, or a network of transformers, litgpt or diffusers, whose weights are taken unless it is on
     the meta device. The same seed gives the same global weights on every grid, whatever the precision; on the meta
-    device there are none. loader: gives the weights instead. cut: into the grid's stages (default: of equal time).
-    checkpoint_every: number of blocks that are recomputed together, 0 for none. kernels: how linear layers multiply, by
-    the name of the layer. offload:
-    whether sharded weights lie in the host's memory, and on the device a copy in the compute dtype. Of the overlap,
-    cache="auto" is left to whoever knows the memory (ParallelModel.cache_blocks). Raises UsageError if the grid doesn't
-    divide the network or no adapter knows it, ValueError for a layer that there is none of on the grid.
+    device there are none. checkpoint_every: blocks that are recomputed together, 0 for none. kernels: how linear layers
+    multiply, by the name of the layer. loader: gives the weights instead. cut: into the grid's stages (default: of
+    equal time). offload: whether sharded weights lie in the host's memory, and on the device a copy in the compute
+    dtype.
+
+    Of the overlap, cache="auto" is left to ParallelModel.cache_blocks. Raises UsageError if the grid doesn't divide the
+    network or no adapter knows it, ValueError for a layer that there is none of on the grid.
     """
     grid, coords = comm.grid, comm.coords
     architecture, loader = adapt(network, comm) if isinstance(network, nn.Module) else (network, loader)
@@ -135,5 +136,5 @@ def parallelize(
 
 
 def _of_layer(values: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value]:
-    """Give the values of a layer's parameters by their names in it. names: their names in the network."""
+    """Return the values of a layer's parameters by their names in it. names: their names in the network."""
     return {key: values[name] for key, name in names.items() if name in values}

@@ -1,6 +1,6 @@
-"""What a training loop of the user's own needs around a parallel model: a criterion, and an optimizer of torch.
+"""Criterion and optimizer of a user's own training loop around a parallel model.
 
-A rank holds flat parts of the weights and some rows of the batch. So a criterion has to say its sum and its count,
+A rank holds flat parts of the weights and some rows of the batch. So a criterion has to return its sum and its count,
 which are added up over ranks, and an optimizer must treat each element of a weight alone.
 """
 
@@ -17,7 +17,7 @@ from engine.layers.loss import CrossEntropy
 from engine.overlap.reduction import set_gradient
 
 Criterion = Callable[[Tensor, Mapping[str, Tensor]], tuple[Tensor, float | Tensor]]
-"""Maps the output of some rows, whole, and their batch to the sum of their losses and how many losses that are."""
+"""Map of whole outputs of some rows and their batch to the sum and the count of their losses."""
 
 
 class _Whole(torch.autograd.Function):
@@ -43,7 +43,7 @@ def whole_output(output: Tensor, criterion: nn.Module, comm: Comm) -> Tensor:
 
 
 def sum_and_count(found: object) -> tuple[Tensor, Tensor]:
-    """Check what a criterion gave. Raises UsageError for anything but a scalar sum and a count."""
+    """Check a criterion's result. Raises UsageError for anything but a scalar sum and a count."""
     if isinstance(found, tuple) and len(found) == 2:
         total, count = found
         if isinstance(total, Tensor) and total.numel() == 1 and isinstance(count, int | float | Tensor):
@@ -97,7 +97,7 @@ def _step_twice(
     *,
     cut: bool,
 ) -> Tensor:
-    """Step a weight [4, 6] twice; return what became of it, flat."""
+    """Step a weight [4, 6] twice; return it flat."""
     drawn = torch.Generator().manual_seed(1)
     values, *gradients = torch.rand(3, 4, 6, generator=drawn)
 

@@ -1,6 +1,6 @@
-"""A runner carries out a step's tasks on one rank: forwards, backwards and weight gradients of all micro-batches.
+"""Runner of a step's tasks on one rank: forwards, backwards and weight gradients of all micro-batches.
 
-A network that isn't cut takes the same road, without messages.
+A network that isn't cut runs the same way, without messages.
 """
 
 from collections import deque
@@ -20,13 +20,14 @@ from engine.parallel.model import ParallelModel
 from engine.pipeline.simulation import Replayed, equal_times
 
 MicroBatch = tuple[BatchRows | None, Mapping[str, Tensor]]
-"""It is rows of the global batch, and what the network's task makes of them."""
+"""Rows of the global batch, and the network's inputs of them."""
 Mark = Callable[[str], None]
 
 
 class Leave(torch.autograd.Function):
-    """It ends the graph of a stage whose outputs have been sent, so that only what the backward needs is kept of it.
-    What comes back for them is in box when its backward begins.
+    """End of the graph of a stage whose outputs have been sent, so that only what the backward needs is kept of it.
+
+    The gradients of the outputs are in box when its backward begins.
     """
 
     @staticmethod
@@ -43,20 +44,17 @@ class Leave(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """It is a pass between its forward and its backward.
-
-    entered: what came from the stage before; nothing of the first. left: the loss, or what Leave gave.
-    """
+    """Pass between its forward and its backward."""
 
     entered: list[Tensor]
+    """inputs from the stage before; none of the first"""
     left: Tensor
+    """the loss, or Leave's output"""
     box: list[Tensor]
 
 
 class Runner:
-    """It drives a model's steps. most_held, most_pending: passes whose backward, and whose weight task, was still to
-    come, at most, in the last step.
-    """
+    """Driver of a model's steps."""
 
     def __init__(self, model: ParallelModel, schedule: StepSchedule = ONE_BY_ONE) -> None:
         self.model, self.schedule = model, schedule
@@ -66,12 +64,13 @@ class Runner:
         self._warm: list[StepSchedule] = []
         self._held: dict[tuple[int, int], _Pass] = {}
         self.most_held = self.most_pending = 0
+        """most passes of the last step whose backward was to come, and whose weight task was"""
 
     def run(self, micro_batches: Sequence[MicroBatch], divisor: float | Tensor, mark: Mark = lambda _: None) -> Tensor:
         """Carry out all tasks of a step but its end, ParallelModel.finish_step().
 
         Returns the sum of the losses of this rank's rows, a float64 scalar; 0 but on the last stage. divisor: as
-        ParallelModel.loss() takes it. mark: is told in which direction the next task goes.
+        ParallelModel.loss() takes it. mark: called with the direction of the next task.
         """
         model, passes = self.model, len(micro_batches)
         model.abort_step()
@@ -105,7 +104,7 @@ class Runner:
         return loss_sum
 
     def _cold(self) -> bool:
-        """Say whether it is the first step under its schedule, on a device that waits for messages.
+        """Return whether it is the first step under its schedule, on a device that waits for messages.
 
         While functions are compiled, timed and loaded, and memory is taken, the host waits for all that the device was
         given: for ever, if that is a receive of what another stage makes of what is yet to come from this one. So none
@@ -117,7 +116,7 @@ class Runner:
         return True
 
     def _replayed(self, passes: int) -> StepSchedule:
-        """Give what stages of equal tasks do, where the schedule would ask what has come."""
+        """Return what stages of equal tasks do, where the schedule would ask what has come."""
         if self.schedule.order(self._stage, self._cut.stages, passes).known:
             return self.schedule
         return Replayed(self.schedule, self._cut.stages, passes, equal_times(self.schedule))
@@ -155,7 +154,6 @@ class Runner:
         self._held[task.number, task.chunk] = _Pass(entered, left, box)
 
     def _backward(self, task: Task) -> Tensor | None:
-        """Return the loss on the last stage."""
         at, takes_message = self._held.pop((task.number, task.chunk)), self._takes_message(task)
         if takes_message:
             assert self._link is not None
@@ -194,9 +192,7 @@ class Runner:
         return task
 
     def _agreed(self, task: Task | None) -> Task:
-        """Take the task that the stage's first rank has chosen. Each rank has it from the one at coordinate 0 of an
-        axis, axis by axis.
-        """
+        """Take the task that the stage's first rank has chosen, from the one at coordinate 0 of each axis."""
         comm = self._comm
         numbers = [0, 0, 0] if task is None else [list(Direction).index(task.direction), task.number, task.chunk]
         message = torch.tensor(numbers, dtype=torch.int64, device=comm.device)
@@ -230,7 +226,7 @@ class Runner:
 
 def _keep_pace(device: torch.device, launched: deque[torch.cuda.Event]) -> None:
     """Have the host choose a task no sooner than the device begins the one before, as it knows more then; later the
-    device would stand still. launched: what came to an end, or will, between the tasks.
+    device would stand still. launched: events between the tasks.
     """
     launched.append(torch.cuda.current_stream(device).record_event())
     if len(launched) > 1:

@@ -1,4 +1,4 @@
-"""Put the serial tensors of a parallel model together on rank 0: one tensor at a time exists on any rank."""
+"""Serial tensors of a parallel model, put together on rank 0: one tensor at a time exists on any rank."""
 
 from dataclasses import replace
 
@@ -12,9 +12,7 @@ from engine.placement import Placement
 
 
 def full_tensor(placement: Placement, local: Tensor, comm: Comm) -> Tensor | None:
-    """Put together, on the first rank of a stage alone, the serial tensor of which all of the stage's ranks hold their
-    local elements. Collective among those.
-    """
+    """Gather a serial tensor on the first rank of a stage alone. local: a rank's elements. Collective in the stage."""
     pieces = local.detach().to(comm.device).reshape(-1).contiguous()
     axes = placement.axes[::-1]
     for axis in axes:
@@ -54,17 +52,17 @@ def _full(model: ParallelModel, local: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _leads(comm: Comm) -> bool:
-    """Say whether it is the first rank of its stage."""
+    """Return whether this is the first rank of its stage."""
     return comm.rank == comm.coords[CUTTING_STAGES] * comm.grid.stride(CUTTING_STAGES)
 
 
 def full_state_dict(model: ParallelModel) -> dict[str, Tensor]:
-    """Give every parameter under its serial name and in its serial shape, on rank 0 (empty elsewhere). Collective."""
+    """Return every parameter under its serial name and in its serial shape, on rank 0 (empty elsewhere). Collective."""
     return _full(model, dict(model.local_parameters()))
 
 
 def full_gradients(model: ParallelModel) -> dict[str, Tensor]:
-    """Give every gradient, after finish_step(), as full_state_dict gives the parameters. Collective."""
+    """Return every gradient, after finish_step(), as full_state_dict returns the parameters. Collective."""
     gradients: dict[str, Tensor] = {}
     for name, parameter in model.local_parameters().items():
         assert parameter.grad is not None

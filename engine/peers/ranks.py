@@ -111,7 +111,7 @@ def take_part(
             contest = put_together(comparison, case, parts) if both else parts[0]
         except Unavailable as lacking:
             return lacking
-        ranks = everyones(comm, met.heard)
+        ranks = everyones(comm, met.read_network)
         hosts, devices, clocks = tuple(ranks.hosts), tuple(ranks.devices), tuple(ranks.clocks)
         return Job(contest, ranks.memory, hosts, devices, ranks.transport, peak, clocks, bool(one.apart), met.bindings)
 

@@ -74,7 +74,7 @@ def train(run: CheckedRun, launch: Launch, reporter: RunReporter) -> None:
             reporter.met = True
             comm = connect(run.grid)
             reporter.roster = roster(comm)
-        _train(run, launch, reporter, comm, connect, recorder, met.heard)
+        _train(run, launch, reporter, comm, connect, recorder, met.read_network)
 
 
 def _train(

@@ -49,7 +49,7 @@ def test_initial_shards_are_parts_of_one_global_tensor(placement: Placement, gri
         local = initial(placement, grid, grid.coords(rank), seed=3)
         for r in placement.rectangles(grid, grid.coords(rank)):
             region = serial[r.region]
-            assert torch.equal(r.of(local), region)
+            assert torch.equal(r.view(local), region)
 
 
 @st.composite
