@@ -1,4 +1,4 @@
-"""Lines or dots between two scales, each kind named at its end or above."""
+"""Lines or dots between two scales, each named right of its end or above the chart."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -45,13 +45,7 @@ _LOOKS: dict[Kind, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line, or dots of one kind: points in order of x; low and high are whiskers.
-
-    kind: "measured" has marks, "published" is dashed with open marks, "predicted" in long dashes with diamonds,
-    "guide" dotted, "curve" has no marks, "backdrop" is broad and pale, for a line that another one covers, "best" has
-    rings around its points, "rings", "dots" and "open dots" are nothing else, and "band" is a thin line in a pale band
-    from low to high.
-    """
+    """One line, or dots of one kind: points in order of x, with low and high ends of whiskers."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -61,6 +55,7 @@ class Line:
     high: Sequence[float] = ()
     mark: str = "o"
     kind: Kind = "measured"
+    """Looks: a backdrop is a line that another one covers, best has rings around points, a band is from low to high."""
 
     @classmethod
     def of(cls, table: pd.DataFrame, x: str, y: str, colour: str, label: str = "", **looks: Any) -> "Line":
@@ -74,15 +69,15 @@ class Line:
 
 @styled
 def lines(chart: Sequence[Line], x: Scale, y: Scale) -> Figure:
-    """Draw a line chart, each line labelled at its end. Points that can't stand on the scale are left out."""
+    """Draw a line chart, each line named at the right. Points that can't stand on the scale are left out."""
     drawn = _drawable(chart, x, y)
     labels = [clean(line.label, 18) for line in drawn]
-    last = max((line.x[-1] for line in drawn), default=1.0)
-    ends = [len(text) for text, line in zip(labels, drawn, strict=True) if line.x[-1] == last]
-    right = RIGHT + LETTER * max(ends, default=0)
+    right = RIGHT + LETTER * max(map(len, labels), default=0)
     figure, axes = canvas(WIDTH, HEIGHT, left=46, right=right, bottom=BOTTOM)
     _set_scales(axes, drawn, x, y)
-    _label_ends(figure, axes, drawn, labels)
+    ends = sorted((axes.transData.transform((line.x[-1], line.y[-1]))[1], i) for i, line in enumerate(drawn))
+    for place, (_, i) in zip(_apart([end for end, _ in ends]), ends, strict=True):
+        write(figure, WIDTH - right + 7, HEIGHT - place, labels[i], drawn[i].colour, "left", weight="bold")
     _draw(figure, axes, drawn, x, y)
     return figure
 
@@ -202,39 +197,6 @@ def _set_scales(axes: Axes, drawn: Sequence[Line], x: Scale, y: Scale) -> None:
 def _name_above(figure: Figure, drawn: Iterable[Line]) -> None:
     signs = {"open dots": "○", "rings": "○"}
     legend(figure, [(f"{signs.get(dots.kind, '●')} {dots.label}", dots.colour) for dots in drawn], y=30)
-
-
-def _label_ends(figure: Figure, axes: Axes, drawn: Sequence[Line], labels: Sequence[str]) -> None:
-    """Write names right of the last points, moved apart where they'd touch; above or below a line that ends early."""
-    paths = [axes.transData.transform(list(zip(line.x, line.y, strict=True))) for line in drawn]
-    last = max((path[-1][0] for path in paths), default=0.0)
-    ends = []
-    for line, text, path in zip(drawn, labels, tuple(paths), strict=True):
-        x, y = path[-1]
-        if text and x == last:
-            ends.append((y, text, line.colour))
-        elif text:
-            half_width = LETTER * len(text) / 2
-            x = max(x, axes.bbox.x0 + half_width + 4)  # right of the scale
-            y += _free(x, y, half_width, paths)
-            paths.append(np.array([(x - half_width, y), (x + half_width, y)]))
-            write(figure, x, HEIGHT - y, text, line.colour, "center", weight="bold")
-    ends.sort()
-    for place, (_, text, colour) in zip(_apart([end[0] for end in ends]), ends, strict=True):
-        write(figure, last + 9, HEIGHT - place, text, colour, "left", weight="bold")
-
-
-def _free(x: float, y: float, half_width: float, paths: Sequence[np.ndarray]) -> float:
-    """Return how far above or below (x, y) a name of that width is clear of every line, or as clear as can be."""
-    places = np.linspace(x - half_width, x + half_width, 9)
-    lines_y = [np.interp(places, path[:, 0], path[:, 1], left=np.nan, right=np.nan) for path in paths]
-    taken = np.concatenate([line[np.isfinite(line)] for line in lines_y])
-
-    def clearance(offset: float) -> float:
-        return float(np.abs(taken - y - offset).min(initial=np.inf))
-
-    offsets = (12.0, -12.0, 20.0, -20.0, 28.0, -28.0)
-    return next((offset for offset in offsets if clearance(offset) >= 10), max(offsets, key=clearance))
 
 
 def _apart(places: Sequence[float]) -> list[float]:

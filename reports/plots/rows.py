@@ -83,8 +83,8 @@ def stacked(
     for place, (row, centre) in enumerate(zip(rows, centres, strict=True)):
         if not any(math.isfinite(part.values[place]) for part in parts):
             axes.text(0, centre, f" {row.missing}", color=COLOURS["muted"], va="center", style="italic")
-        elif row.high > row.low:
-            _whisker(axes, row.low, row.high, centre, COLOURS["ink"], elinewidth=1.3)
+        else:
+            _whisker(axes, row.low, row.high, centre, COLOURS["ink"])
         if math.isfinite(row.mark):
             axes.plot(row.mark, centre, marker="|", markersize=0.88 * ROW, color=COLOURS["ink"], markeredgewidth=2.4)
     highs = [end for row in rows for end in (row.high, row.mark) if math.isfinite(end)]
@@ -114,14 +114,13 @@ def around_one(
             place: dict[str, Any] = {"textcoords": "offset points", "va": "center", "style": "italic"}
             axes.annotate(clean(row.missing, 24), (1.0, y), (8, 0), color=COLOURS["muted"], **place)
             continue
-        colour = COLOURS[row.colour]
         if row.most >= row.least:
-            axes.hlines(y, _near(row.least), _near(row.most), color=colour, linewidth=7.0, alpha=0.25)
-        _whisker(axes, _near(row.low), _near(row.high), y, colour)
+            axes.hlines(y, _near(row.least), _near(row.most), color=COLOURS[row.colour], linewidth=7.0, alpha=0.25)
         if low < row.target < high:
             axes.vlines(row.target, y - 8, y + 8, color=COLOURS["ink"], linewidth=1.2, linestyle=(0, (2, 1.5)))
-        axes.plot(_near(row.mark), y, marker="o", markersize=6.5, mfc=COLOURS["paper"], mec=colour)
-        axes.plot(_near(row.ratio), y, marker="o", markersize=6.5, color=colour, markeredgewidth=0)
+        _whisker(axes, _near(row.low), _near(row.high), y, COLOURS[row.colour])
+        axes.plot(_near(row.mark), y, marker="o", markersize=6.5, mfc=COLOURS["paper"], mec=COLOURS[row.colour])
+        axes.plot(_near(row.ratio), y, marker="o", markersize=6.5, color=COLOURS[row.colour], markeredgewidth=0)
     one = float(axes.transData.transform((1.0, 0.0))[0])
     write(figure, one - 8, TOP - 12, f"\u2190 {sides[0]}", "blue", "right", weight="bold")
     write(figure, one + 8, TOP - 12, f"{sides[1]} \u2192", "red", "left", weight="bold")
@@ -147,8 +146,7 @@ def dots(
     axes.xaxis.set_major_locator(MaxNLocator(6))
     for row, y in zip(rows, centres, strict=True):
         axes.plot(row.target, y, marker="|", markersize=0.6 * ROW, color=COLOURS["muted"], markeredgewidth=2.0)
-        if row.high > row.low:
-            _whisker(axes, row.low, row.high, y, COLOURS[row.colour])
+        _whisker(axes, row.low, row.high, y, COLOURS[row.colour])
         axes.plot(row.mark, y, marker="o", markersize=7.5, mfc="none", mec=COLOURS["red"])
         axes.plot(row.ratio, y, marker="o", markersize=5.5, color=COLOURS[row.colour], markeredgewidth=0)
     legend(figure, named)
@@ -188,9 +186,9 @@ def _frame(
     return figure, axes, centres
 
 
-def _whisker(axes: Axes, low: float, high: float, y: float, colour: str, **looks: Any) -> None:
-    middle = (low + high) / 2
-    axes.errorbar(middle, y, xerr=max(0.0, high - middle), color=colour, capsize=4, **{"elinewidth": 1.6, **looks})
+def _whisker(axes: Axes, low: float, high: float, y: float, colour: str) -> None:
+    if high > low:
+        axes.errorbar((low + high) / 2, y, xerr=(high - low) / 2, color=colour, capsize=4, elinewidth=1.6)
 
 
 def _near(ratio: float) -> float:

@@ -6,10 +6,11 @@ narrower than a pixel is drawn as the part of its place that it fills (timeline.
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -46,11 +47,9 @@ def drawable(schedules: Sequence[Schedule]) -> list[Schedule]:
     """Leave out those whose step has no length, and tasks that can't be drawn."""
     kept = []
     for one in schedules:
-        if not (math.isfinite(one.step_s) and one.step_s > 0):
-            continue
         stages = tuple(tuple(task for task in tasks if _fits(task, one.step_s)) for tasks in one.stages)
-        if any(stages):
-            kept.append(Schedule(one.label, one.remark, one.step_s, stages))
+        if math.isfinite(one.step_s) and any(stages):
+            kept.append(replace(one, stages=stages))
     return kept
 
 
@@ -65,7 +64,7 @@ def picture(schedules: Sequence[Schedule]) -> Figure | None:
     steps = drawable(schedules)
     if not steps:
         return None
-    rows = [_shown(len(one.stages)) for one in steps]
+    rows = [np.linspace(0, len(one.stages) - 1, min(len(one.stages), MOST_STAGES)).round().astype(int) for one in steps]
     tall = [HEAD + ROW * len(shown) for shown in rows]
     height = TOP + sum(tall) + GAP * (len(steps) - 1) + BOTTOM
     figure, axes = frame(height, LEFT, max(one.step_s for one in steps))
@@ -81,20 +80,13 @@ def picture(schedules: Sequence[Schedule]) -> Figure | None:
     return figure
 
 
-def _shown(stages: int) -> list[int]:
-    """Choose the stages that are drawn."""
-    if stages <= MOST_STAGES:
-        return list(range(stages))
-    return [round(row * (stages - 1) / (MOST_STAGES - 1)) for row in range(MOST_STAGES)]
-
-
-def _draw_step(axes: Axes, top: float, one: Schedule, shown: Sequence[int]) -> list[tuple[float, str]]:
+def _draw_step(axes: Axes, top: float, one: Schedule, shown: Iterable[int]) -> list[tuple[float, str]]:
     """Draw one step from that many pixels down; returns the place and the name of each row."""
     title(axes, top + HEAD / 2, one.label, one.remark)
     pixel = axes.get_xlim()[1] / axes.bbox.width
     ticks = []
-    for row, stage in enumerate(shown):
-        low = top + HEAD + ROW * row + (ROW - BAR) / 2
+    low = top + HEAD + (ROW - BAR) / 2
+    for stage in shown:
         for kind, (_, colour) in KINDS.items():
             spans = [
                 (start_s, max((start_s + end_s) / 2, end_s - SEAM * pixel))
@@ -104,8 +96,8 @@ def _draw_step(axes: Axes, top: float, one: Schedule, shown: Sequence[int]) -> l
             fill(axes, spans, low, BAR, colour)
         _write_numbers(axes, one.stages[stage], low + BAR / 2, pixel)
         ticks.append((low + BAR / 2, f"stage {stage}"))
-    bottom = top + HEAD + ROW * len(shown)
-    axes.vlines(one.step_s, top + HEAD, bottom, color=COLOURS["ink"], linewidth=1.4)
+        low += ROW
+    axes.vlines(one.step_s, top + HEAD, low - (ROW - BAR) / 2, color=COLOURS["ink"], linewidth=1.4)
     return ticks
 
 
@@ -131,7 +123,7 @@ def tasks(schedules: Sequence[Schedule]) -> pd.DataFrame:
 
 
 def describe(schedules: Sequence[Schedule]) -> str:
-    """Say what the picture shows."""
+    """Describe the picture in words."""
     said = []
     for one in drawable(schedules):
         busy = [sum(end_s - start_s for _, start_s, end_s in tasks) / one.step_s for tasks in one.stages]
