@@ -119,8 +119,7 @@ class Comm:
                     self.rank, "in the pipeline", [rank for rank in others if rank != self.rank], "its own watch"
                 )
                 raise LostContact(route, TimeoutError(f"no message came within {limit_s:g} s"))
-            came.wait(limit_s if all(told) else pause_s)
-            came.clear()
+            self._pause(came, limit_s if all(told) else pause_s)
             pause_s = min(POLL_S, 1.5 * pause_s)
         outstanding.awaited = None
         outstanding.moves += 1
@@ -128,6 +127,11 @@ class Comm:
             if handle.arrived():
                 handle.waited_since(since)
                 break
+
+    def _pause(self, came: threading.Event, seconds: float) -> None:
+        """Wait between two polls; ranks that are threads of a test give way to one another here."""
+        came.wait(seconds)
+        came.clear()
 
     def run(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
         """Issue and wait, where the very next operation needs the result."""
