@@ -33,7 +33,7 @@ def prepare(
     named, and left-out.txt in the corpus lists it.
     """
     from engine.data.corpus import prepare as prepare_corpus
-    from engine.data.manifest import HEADER
+    from engine.data.prepared import HEADER
 
     log_to_stderr(0)
     header = prepare_corpus(
@@ -55,8 +55,8 @@ def prepare_images(
 ) -> int:
     """Turn a folder of pictures into an image set."""
     check_installed("PIL", "pillow", "Pictures are read by Pillow")
-    from engine.data.manifest import HEADER
     from engine.data.pictures import prepare as prepare_pictures
+    from engine.data.prepared import HEADER
 
     log_to_stderr(0)
     header = prepare_pictures(source, out, size, unlabelled=unlabelled)

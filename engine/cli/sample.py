@@ -67,8 +67,7 @@ def sample(
             raise UsageError(f"{option} is at least 1, but {given} was given.")
     grid = grid or Grid.replicated(take_place().world_size)
     with loading():
-        from engine.sampling.images import ImageSampling
-        from engine.sampling.sampler import Sampler
+        from engine.sampling import ImageSampling, Sampler
 
     sampling = ImageSampling(
         saved, model, task, Sampler(sampler, steps, seed), images, micro_batch, grid, precision, out

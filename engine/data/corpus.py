@@ -19,7 +19,7 @@ import numpy as np
 
 from engine.data.documents import NotText, units
 from engine.data.folder import LeftOut, check_folders, files, replacing
-from engine.data.manifest import HEADER, KINDS
+from engine.data.prepared import HEADER, KINDS
 from engine.data.tokenizer import END_OF_TEXT, TOKENIZER, given
 from engine.data.tokens import FORMAT, Header, Origin, Shard, stored_as
 from engine.errors import UsageError

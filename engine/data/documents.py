@@ -1,4 +1,4 @@
-"""Read documents from files of text: a document a file, or one a line of a file of JSON Lines.
+"""Documents of files of text: one a file, or one a line of a file of JSON Lines.
 
 Text is UTF-8 without a zero byte, and a byte-order mark at its beginning is none of it. A file is of JSON Lines by its
 name, or if its first line is an object that has a text.
@@ -12,29 +12,29 @@ from pathlib import Path
 PIECE_CHARACTERS = 1 << 15
 READ_BYTES = 1 << 20
 LINES = (".jsonl", ".ndjson")
-"""Names of JSON Lines end so."""
 MAYBE_LINES = ".json"
-"""Of these names some are JSON Lines and others one document."""
+"""End of names that are JSON Lines or one document."""
 ENCODINGS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\3\4": "zip"}
 
-Told = Callable[[Path, str], None]
-"""Takes note of what is left out, with its cause."""
+Report = Callable[[Path, str], None]
+"""Taker of what is left out, and why."""
 
 
 class NotText(ValueError):
-    """A file is not text, or holds none. Its words are the cause."""
+    """A file is not text, or holds none; the message says why."""
 
 
-def units(path: Path, key: str, told: Told) -> Iterator[str | None]:
+def units(path: Path, key: str, report: Report) -> Iterator[str | None]:
     """Yield the text of a file's documents in pieces, and None after each document.
 
-    key: under which an object of JSON Lines has its text. told: hears of lines that are left out. Raises NotText, or
-    OSError.
+    key: under which an object of JSON Lines has its text. report: called for lines that are left out.
+
+    Raises NotText, or OSError.
     """
     lines = is_lines(path, key)
     try:
-        yield from _records(path, key, told) if lines else _whole(path)
+        yield from _records(path, key, report) if lines else _whole(path)
     except UnicodeDecodeError:
         raise NotText(_why(path)) from None
 
@@ -53,21 +53,21 @@ def is_lines(path: Path, key: str) -> bool:
 
 def _whole(path: Path) -> Iterator[str | None]:
     """Yield a file's text in pieces that end at a line where one is near."""
-    empty = True
+    is_empty = True
     with path.open(encoding="utf-8-sig", newline="") as file:
         while piece := file.read(PIECE_CHARACTERS):
             piece += file.readline(PIECE_CHARACTERS)
             if "\0" in piece:
                 raise NotText(_why(path))
-            empty = False
+            is_empty = False
             yield piece
-    if not empty:
+    if not is_empty:
         yield None
 
 
-def _records(path: Path, key: str, told: Told) -> Iterator[str | None]:
+def _records(path: Path, key: str, report: Report) -> Iterator[str | None]:
     """Yield the text of each line's object."""
-    found = False
+    is_empty = True
     with path.open(encoding="utf-8-sig", newline="\n") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -75,13 +75,13 @@ def _records(path: Path, key: str, told: Told) -> Iterator[str | None]:
             try:
                 text = _text_of(line, key)
             except NotText as error:
-                told(path, f"line {number} {error}")
+                report(path, f"line {number} {error}")
                 continue
-            found = True
+            is_empty = False
             for start in range(0, len(text), PIECE_CHARACTERS):
                 yield text[start : start + PIECE_CHARACTERS]
             yield None
-    if not found:
+    if is_empty:
         raise NotText(f"none of its lines is a JSON object with a text under {key!r}; --text-key names another")
 
 

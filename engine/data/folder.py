@@ -1,4 +1,4 @@
-"""List the files of a source folder, and put what is made of them in its place, whole or not at all."""
+"""Source folders, whose files are listed, and the folder that takes their place, whole or not at all."""
 
 import logging
 import os
@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.data.manifest import HEADER, Kind
+from engine.data.prepared import HEADER, Kind
 from engine.errors import UsageError
 from engine.files import check_utf8
 
 log = logging.getLogger(__name__)
 
 LEFT_OUT = "left-out.txt"
-"""Prepared data have this file where anything of their source was left out."""
+"""List, beside prepared data, of what was left out of their source, if anything."""
 NAMED = 20
-"""So much of what is left out is named while it is found; the file names all."""
+"""Files left out that are named on the way; the list names all."""
 
 
 class LeftOut:
-    """What of a source folder is left out, and why."""
+    """Files and folders of a source that are left out, and why."""
 
     def __init__(self) -> None:
         self._found: list[tuple[Path, str]] = []
@@ -82,30 +82,22 @@ def files(source: Path, out: Path, left_out: LeftOut) -> Iterator[Path]:
     for folder, folders, names in os.walk(source, onerror=unlisted):
         here, entered = Path(folder), []
         for name in sorted(folders):
-            if (cause := _why_not_entered(here / name)) is not None:
-                left_out.add(here / name, cause)
-            elif (here / name).resolve() != out:
+            path = here / name
+            if name.startswith("."):
+                left_out.add(path, "it is hidden")
+            elif path.is_symlink():
+                left_out.add(path, "it is a link to a folder")
+            elif path.resolve() != out:
                 entered.append(name)
         folders[:] = entered
         for name in sorted(names):
-            if (cause := _why_not_read(here / name)) is not None:
-                left_out.add(here / name, cause)
+            path = here / name
+            if name.startswith("."):
+                left_out.add(path, "it is hidden")
+            elif path.is_file():
+                yield path
             else:
-                yield here / name
-
-
-def _why_not_entered(folder: Path) -> str | None:
-    if folder.name.startswith("."):
-        return "it is hidden"
-    return "it is a link to a folder" if folder.is_symlink() else None
-
-
-def _why_not_read(file: Path) -> str | None:
-    if file.name.startswith("."):
-        return "it is hidden"
-    if file.is_file():
-        return None
-    return "it is a link to nothing" if file.is_symlink() else "it is no file"
+                left_out.add(path, "it is a link to nothing" if path.is_symlink() else "it is no file")
 
 
 @contextmanager

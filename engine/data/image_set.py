@@ -1,6 +1,6 @@
-"""Read images from a file on disk.
+"""Image sets: images in a file on disk.
 
-An image set is a folder with header.json, pixels.bin and labels.bin: bytes [N, 3, size, size], and the number of each
+A folder with header.json, pixels.bin and labels.bin: bytes [N, 3, size, size], and the number of each
 image's class in little-endian uint32, nothing else. Where images are of no classes there are no labels. Opening checks
 the sizes, so a file that is missing or cut short is found before a job starts.
 """
@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from engine.data.colours import CHANNELS
-from engine.data.manifest import check_digests, check_sizes, identity_of, read_manifest, verify
-from engine.data.record_file import RecordFile
+from engine.data.dataset import CHANNELS
+from engine.data.prepared import RecordFile, check_digests, check_sizes, identity_of, read_manifest, verify
 from engine.data.shuffle import Arrays, Ints, shuffled
 from engine.errors import RunError
 from engine.schema import Digest, Record
@@ -26,7 +25,7 @@ LABEL = np.dtype("<u4")
 
 
 class Origin(Record):
-    """It describes the folder that was prepared: its files that are pictures, and how many were left out."""
+    """Folder that was prepared, its files that are pictures, and how many were left out."""
 
     folder: str
     files: int
@@ -34,22 +33,20 @@ class Origin(Record):
 
 
 class Header(Record):
-    """This is header.json of a prepared image set. A label is the place of its class among these names, of which there
-    are none where images have no classes. Version 1 had no digests.
-    """
+    """header.json of an image set. Version 1 had no digests."""
 
     format: Literal["par4d.images"] = FORMAT
     version: Literal[1, 2] = 2
     size: int = Field(gt=0)
     images: int = Field(gt=0)
     classes: tuple[str, ...]
+    """Names of classes, of which a label is the place; none where images have no classes."""
     pixels_sha256: Digest | None = None
     labels_sha256: Digest | None = None
     source: Origin
 
     @model_validator(mode="after")
     def fits(self) -> "Header":
-        """Check what only several keys tell."""
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("a class is named twice")
         check_digests(self.version, self.digests)

@@ -1,9 +1,12 @@
-"""`engine data prepare-images` is carried out here: any folder of pictures, a subfolder a class or of no classes, or
-CIFAR-10's batches (cifar.py) -> an image set (format: image_set.py).
+"""Preparation of images: any folder of pictures, a subfolder a class or of no classes, or CIFAR-10's batches -> an
+image set (format: image_set.py).
 
 Classes are numbered in the order of their names. A picture is cut to its middle square and scaled; it stands as its
 camera was held (EXIF), grey becomes three equal channels, and what is transparent lies on white. Everything is written
 to a temporary folder beside the target and renamed at the end.
+
+CIFAR-10's binary version (Krizhevsky 2009) is files data_batch_1.bin and so on, of records of a label and 3 x 32 x 32
+bytes of colour. Its test batch is no training data, and is left out.
 """
 
 import logging
@@ -16,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from engine.data import cifar
+from engine.data.dataset import CHANNELS
 from engine.data.folder import LeftOut, check_folders, files, replacing
 from engine.data.image_set import FORMAT, LABEL, LABELS, PIXELS, Header, Origin
-from engine.data.manifest import HEADER, KINDS
+from engine.data.prepared import HEADER, KINDS
 from engine.errors import UsageError, first_line
 from engine.files import check_utf8, digest_of
 from engine.progress import RENEWED
@@ -35,6 +38,9 @@ SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "tes
 """Parts of a data set that hold the same classes, by the names that they usually have."""
 SIXTEEN_BITS = ("PNG", "PPM")
 """Pillow makes integers of 16 bits of these formats' deep greys."""
+CIFAR_SIDE, CIFAR_CLASSES = 32, 10
+CIFAR_RECORD = 1 + CHANNELS * CIFAR_SIDE**2
+CIFAR_NAMES = "batches.meta.txt"
 
 
 def prepare(source: Path, out: Path, size: int | None = None, *, unlabelled: bool = False) -> Header:
@@ -46,30 +52,30 @@ def prepare(source: Path, out: Path, size: int | None = None, *, unlabelled: boo
     """
     out = out.resolve()
     check_folders(source, out, KIND)
-    labels: list[int] = []
-    batches, left_out = cifar.batches(source), LeftOut()
-    names: tuple[str, ...] = ()
+    batches, left_out = sorted(source.glob("data_batch_*.bin")), LeftOut()
     if size is None:
-        size = cifar.SIDE if batches else SIDE
+        size = CIFAR_SIDE if batches else SIDE
     if not 1 <= size <= LARGEST:
         raise UsageError(f"--size is from 1 to {LARGEST} pixels, but {size} was given.")
-    if batches and size != cifar.SIDE:
+    if batches and size != CIFAR_SIDE:
         raise UsageError(
-            f"Images of CIFAR-10 have {cifar.SIDE} pixels a side, but --size {size} was given: leave it out."
+            f"Images of CIFAR-10 have {CIFAR_SIDE} pixels a side, but --size {size} was given: leave it out."
         )
     named: dict[str, list[Path]] = {}
     if not batches:
         named = {"": list(files(source, out, left_out))} if unlabelled else _classes(source, out, left_out)
+    labels: list[int] = []
+    names: tuple[str, ...] = ()
     with replacing(out, KIND) as folder:
         with (folder / PIXELS).open("wb") as file:
             for batch in batches:
-                pixels, numbers = cifar.read(batch)
+                pixels, numbers = read_batch(batch)
                 file.write(pixels.tobytes())
                 labels += numbers.tolist()
             if named:
                 labels = _write(file, source, named, size, left_out)
         if not unlabelled:
-            names = cifar.classes(source) if batches else tuple(named)
+            names = _names_of_batches(source) if batches else tuple(named)
             (folder / LABELS).write_bytes(np.array(labels, LABEL).tobytes())
         header = Header(
             size=size,
@@ -119,6 +125,32 @@ def read(path: Path, size: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
 
 
+def read_batch(file: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Read a batch of CIFAR-10: pixels [N, 3 * 32 * 32], and the numbers of their classes [N].
+
+    Raises UsageError for a file that is cut short or something else.
+    """
+    try:
+        content = np.fromfile(file, np.uint8)
+    except OSError as error:
+        raise UsageError(f"{file} can't be read: {error.strerror}.") from None
+    if not len(content) or len(content) % CIFAR_RECORD:
+        raise UsageError(
+            f"{file} has {len(content)} bytes, which is no number of images of {CIFAR_RECORD} bytes: unpack it again."
+        )
+    records = content.reshape(-1, CIFAR_RECORD)
+    labels = records[:, 0]
+    if (largest := int(np.max(labels))) >= CIFAR_CLASSES:
+        raise UsageError(f"{file} has an image of class {largest}, but CIFAR-10 has {CIFAR_CLASSES}: unpack it again.")
+    return records[:, 1:], labels
+
+
+def _names_of_batches(folder: Path) -> tuple[str, ...]:
+    """Name CIFAR-10's classes in the order of their numbers, or by these where no file has the names."""
+    names = (folder / CIFAR_NAMES).read_text().split() if (folder / CIFAR_NAMES).is_file() else []
+    return tuple(names) if len(names) == CIFAR_CLASSES else tuple(map(str, range(CIFAR_CLASSES)))
+
+
 def _coloured(image: Image.Image, opened_as: str | None) -> Image.Image:
     """Convert a picture to red, green and blue. opened_as: its format. Raises ValueError for one that has no white."""
     if image.mode.startswith("I;16") or (image.mode == "I" and opened_as in SIXTEEN_BITS):
@@ -153,8 +185,8 @@ def _classes(source: Path, out: Path, left_out: LeftOut) -> dict[str, list[Path]
         )
     for folder in folders:
         check_utf8("A class's folder", folder)
-    found = {folder.name: list(files(folder, out, left_out)) for folder in folders}
-    for name, paths in found.items():
+    classes = {folder.name: list(files(folder, out, left_out)) for folder in folders}
+    for name, paths in classes.items():
         if not paths:
             raise UsageError(f"The folder {source / name} of a class is empty: fill it with pictures, or remove it.")
-    return found
+    return classes

@@ -1,4 +1,4 @@
-"""Numbers that look random follow from (seed, position) alone: hashes of 64-bit words, and permutations of them."""
+"""Random numbers of (seed, position) alone: hashes of 64-bit words, and permutations of them."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[Any]]
-"""It is a record of arrays, whose first dim is its rows."""
+"""Arrays by name, whose first dim is the rows of a batch."""
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
@@ -30,7 +30,7 @@ def key(seed: int, stream: int) -> Words:
 
 
 def permute(index: Ints, size: int, keys: Words) -> Ints:
-    """Give the place of each index of 0..size-1 in the permutation that its key selects.
+    """Return the place of each index of 0..size-1 in the permutation that its key selects.
 
     A Feistel network on pairs (left, right) with left < a and right < b, where a * b is the smallest such
     rectangle over `size`; what lands outside 0..size-1 goes round again. Constant memory, whatever the size.
@@ -53,7 +53,7 @@ def _feistel(words: Words, a: int, b: int, keys: Words) -> Words:
 
 
 def shuffled(seed: int, positions: Ints, count: int) -> Ints:
-    """Give the sequence (0..count-1) that stands at each position of an endless run of shuffled epochs.
+    """Return the sequence (0..count-1) that stands at each position of an endless run of shuffled epochs.
 
     Position p lies in epoch p // count; every epoch holds each sequence once, in an order of its own.
     """

@@ -1,7 +1,4 @@
-"""Tell one tokenizer from another, and take a given one to prepare text with.
-
-A tokenizer is a file tokenizer.json, as the library tokenizers writes it.
-"""
+"""Tokenizers: files tokenizer.json, as the library tokenizers writes them."""
 
 import json
 from pathlib import Path
@@ -14,17 +11,20 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TOKENIZER = "tokenizer.json"
-OLDER = ("tokenizer.model", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
-"""Folders without that file may have one of these, which other libraries read."""
 END_OF_TEXT = "<|endoftext|>"
 USUAL_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 DECIDING = ("added_tokens", "normalizer", "pre_tokenizer", "model")
-"""These entries decide which tokens a text becomes."""
+"""Entries that decide which tokens a text becomes."""
 
 
 def same(one: Path, other: Path) -> bool:
     """Return whether two files make the same tokens of a text. Raises UsageError for one that is no tokenizer."""
     return one.read_bytes() == other.read_bytes() or _deciding(one) == _deciding(other)
+
+
+def _deciding(file: Path) -> dict[str, Any]:
+    whole = json.loads(_open(file).to_str())  # as the library writes it
+    return {key: whole.get(key) for key in DECIDING}
 
 
 def given(path: Path, end: str | None) -> tuple[Path, "Tokenizer", int]:
@@ -33,7 +33,7 @@ def given(path: Path, end: str | None) -> tuple[Path, "Tokenizer", int]:
     end: that token, where the folder doesn't tell. Raises UsageError.
     """
     file = path / TOKENIZER if path.is_dir() else path
-    tokenizer = _opened(file)
+    tokenizer = _open(file)
     tokenizer.encode_special_tokens = True  # text that spells a special token is text
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -47,7 +47,7 @@ def given(path: Path, end: str | None) -> tuple[Path, "Tokenizer", int]:
     return file, tokenizer, found
 
 
-def _opened(file: Path) -> "Tokenizer":
+def _open(file: Path) -> "Tokenizer":
     from tokenizers import Tokenizer
 
     try:
@@ -56,12 +56,6 @@ def _opened(file: Path) -> "Tokenizer":
         raise UsageError(f"The tokenizer {file} can't be read: {error.strerror}.") from None
     except Exception as error:  # the library raises no other kind, and the interpreter's own are let through
         raise UsageError(f"{file} is no tokenizer.json that can be read ({error}): copy it again.") from None
-
-
-def _deciding(file: Path) -> dict[str, Any]:
-    """Return what decides the tokens of a text, as the library writes it."""
-    whole = json.loads(_opened(file).to_str())
-    return {key: whole.get(key) for key in DECIDING}
 
 
 def _ends(folder: Path) -> list[str | int]:

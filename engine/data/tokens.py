@@ -1,6 +1,6 @@
-"""Read tokens from shards on disk.
+"""Corpora: tokens in shards on disk.
 
-A corpus is a folder with header.json, tokenizer.json and shards tokens-00000.bin ... that hold little-endian
+A folder with header.json, tokenizer.json and shards tokens-00000.bin ... that hold little-endian
 unsigned integers and nothing else. Opening checks every shard's size, so a missing or truncated one is found
 before a job starts.
 """
@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from engine.data.manifest import check_digests, check_sizes, identity_of, read_manifest, verify
-from engine.data.record_file import RecordFile
+from engine.data.prepared import RecordFile, check_digests, check_sizes, identity_of, read_manifest, verify
 from engine.data.shuffle import Arrays, Ints, shuffled
 from engine.errors import RunError, UsageError
 from engine.schema import Digest, Record
@@ -25,7 +24,7 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 
 
 class Shard(Record):
-    """A shard is one file of tokens."""
+    """One file of tokens."""
 
     file: FileName
     tokens: int = Field(gt=0)
@@ -33,7 +32,7 @@ class Shard(Record):
 
 
 class Origin(Record):
-    """It describes the text that was prepared: its folder, its files and bytes, and how many files were not text."""
+    """Text that was prepared: its folder, its files and bytes, and how many files were not text."""
 
     folder: str
     files: int
@@ -42,9 +41,8 @@ class Origin(Record):
 
 
 class Header(Record):
-    """This is header.json of a prepared corpus. Every token is below `vocabulary`; end_of_text ends each document.
-
-    Version 1 had no digests.
+    """header.json of a corpus, whose tokens are below `vocabulary`; end_of_text ends each document. Version 1 had no
+    digests.
     """
 
     format: Literal["par4d.tokens"] = FORMAT
@@ -59,7 +57,6 @@ class Header(Record):
 
     @model_validator(mode="after")
     def fits(self) -> "Header":
-        """Check what only several keys tell."""
         largest = 1 << 8 * self.storage.itemsize
         if self.vocabulary > largest:
             raise ValueError(f"{self.dtype} holds no token of a vocabulary of {self.vocabulary}")
@@ -72,7 +69,7 @@ class Header(Record):
 
     @property
     def tokens(self) -> int:
-        """Count the tokens of all shards together."""
+        """Tokens of all shards together."""
         return sum(shard.tokens for shard in self.shards)
 
     @property
@@ -82,12 +79,12 @@ class Header(Record):
 
     @property
     def storage(self) -> np.dtype:
-        """Say how a token is stored."""
+        """Layout of a stored token."""
         return stored_as(self.dtype)
 
 
 def stored_as(dtype: Literal["uint16", "uint32"]) -> np.dtype:
-    """Give the little-endian layout of a shard."""
+    """Return the little-endian layout of a shard."""
     return np.dtype(dtype).newbyteorder("<")
 
 
@@ -99,7 +96,7 @@ class Tokens:
         self.path, self.header, self.sequence = path, header, sequence
         self.classes: tuple[str, ...] = ()
         self.sequences = (header.tokens - 1) // sequence
-        """An epoch has so many."""
+        """Sequences of an epoch."""
         if self.sequences < 1:
             raise UsageError(
                 f"The corpus {path} has {header.tokens} tokens, but a sequence length of {sequence} needs at least "

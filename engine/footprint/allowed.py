@@ -10,10 +10,9 @@ from math import inf
 
 from engine.footprint.memory import Footprint, Needs, usable
 from engine.grid import Grid
-from engine.pipeline.fastest import fastest
 from engine.pipeline.options import PipelineOptions
 from engine.pipeline.registry import ScheduleChoice, candidates
-from engine.pipeline.staged import times_by_flops
+from engine.pipeline.staged import fastest, times_by_flops
 from engine.training_record import Training
 
 MOST = 2.0

@@ -9,7 +9,7 @@ from engine.footprint.weights import Pass, Weights
 from engine.grid import Grid
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import StepSchedule, passes_held
-from engine.pipeline.one_f_one_b import OneFOneB
+from engine.pipeline.fixed_schedules import OneFOneB
 from engine.training_record import Training
 
 MESSAGES = 3

@@ -15,7 +15,7 @@ from engine.errors import UsageError, listed_divisors
 from engine.grid import INNER, SHARDING, STREAM, Axis, Grid
 from engine.models.network import Carried, Network
 from engine.models.operations import VOCABULARY
-from engine.models.task import Task
+from engine.models.tasks import Task
 from engine.placement import Placement
 
 if TYPE_CHECKING:

@@ -1,13 +1,13 @@
-"""A diffusion model finds the noise in images (Ho et al. 2020, Algorithm 1)."""
+"""Denoising, the task of diffusion models: the noise in images is to be found (Ho et al. 2020, Algorithm 1)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal, get_args
 
-from engine.data.colours import CHANNELS
-from engine.data.images import Images
+from engine.data.dataset import CHANNELS, Images
 from engine.errors import UsageError, nearest
+from engine.models.tasks import scale_pixels
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -19,20 +19,21 @@ if TYPE_CHECKING:
 Schedule = Literal["linear", "cosine"]
 FEWEST_LINEAR = 21
 """In fewer steps a linear schedule would end with one that adds 0.02 * 1000 / steps >= 1, more than all variance."""
-_NUMBERS = 44
-"""Numbers of noise have so many bits: the number of an element of any image fits into 64."""
+_NUMBER_BITS = 44
+"""Bits of the number of a noise, such that the number of an element of any image fits into 64."""
 
 
 @dataclass(frozen=True, slots=True)
 class Denoising:
-    """Its batch has pixels, bytes [B, C, Y, X], and of each image the number [B] of its noise, from which its time step
-    follows, too. schedule: how the noise's variance grows. steps: in which an image becomes noise. Raises UsageError
-    for a schedule that there isn't, or that so few steps can't have.
+    """Task whose batch has pixels, bytes [B, C, Y, X], and of each image the number [B] of its noise, from which its
+    time step follows, too. Raises UsageError for a schedule that there isn't, or that so few steps can't have.
     """
 
     data: Images
     schedule: Schedule
+    """How the noise's variance grows."""
     steps: int
+    """Steps in which an image becomes noise."""
 
     def __post_init__(self) -> None:
         if self.schedule not in (known := get_args(Schedule)):
@@ -45,7 +46,6 @@ class Denoising:
 
     @property
     def row_bytes(self) -> int:
-        """Count a byte a pixel and channel, and a 64-bit number."""
         return CHANNELS * self.data.side**2 + 8
 
     def batch(self, samples: "Arrays", seed: int, positions: "Ints") -> "Arrays":
@@ -54,25 +54,22 @@ class Denoising:
 
         from engine.data.shuffle import key, mix
 
-        numbers = mix(mix(key(seed, 4) ^ positions.astype(np.uint64))) >> np.uint64(64 - _NUMBERS)
+        numbers = mix(mix(key(seed, 4) ^ positions.astype(np.uint64))) >> np.uint64(64 - _NUMBER_BITS)
         return {"pixels": samples["pixels"], "noise": numbers.astype(np.int64)}
 
     def criterion(self) -> "nn.Module":
-        """Make the simple loss."""
         from engine.models.diffusion import SimpleLoss  # loads torch
 
         return SimpleLoss()
 
     def inputs(self, batch: "Mapping[str, Tensor]") -> "tuple[Tensor, ...]":
-        """Give noisy images, in float32, and their time steps."""
+        """Return noisy images, in float32, and their time steps."""
         from engine.layers.counter_random import time_steps
 
-        images = batch["pixels"].float().div_(127.5).sub_(1)
         steps = time_steps(_rows(batch), self.steps)
-        return self.diffusion.noisy(images, _noise(batch), steps), steps
+        return self.diffusion.noisy(scale_pixels(batch["pixels"]), _noise(batch), steps), steps
 
     def valid(self, batch: "Mapping[str, Tensor]") -> int:
-        """Count every channel of every pixel."""
         return batch["pixels"].numel()
 
     def loss(
@@ -85,7 +82,7 @@ class Denoising:
 
     @property
     def diffusion(self) -> "Diffusion":
-        """Say how much of an image is left at each step."""
+        """How much of an image is left at each step."""
         return _diffusion(self.schedule, self.steps)
 
 

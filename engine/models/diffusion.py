@@ -1,4 +1,4 @@
-"""Images become noise in many small steps, which a network learns to undo (Ho et al. 2020; Nichol and Dhariwal 2021).
+"""Diffusion of images into noise in many small steps (Ho et al. 2020; Nichol and Dhariwal 2021).
 
 Steps are those of the papers: 1 .. T, and 0 is the image itself.
 """
@@ -13,14 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.models.denoising import Schedule
-
 _OFFSET = 0.008
 _LARGEST_BETA = 0.999
 
 
 def linear_betas(steps: int) -> Tensor:
-    """Give the variance that each step adds, [T] in float64: of 1,000 steps 0.0001 to 0.02 (Ho et al. 2020, 4).
+    """Return the variance that each step adds, [T] in float64: of 1,000 steps 0.0001 to 0.02 (Ho et al. 2020, 4).
 
     Of other numbers of steps, such that as little of the image is left (as Nichol and Dhariwal's code does).
     """
@@ -29,25 +27,24 @@ def linear_betas(steps: int) -> Tensor:
 
 
 def cosine_betas(steps: int) -> Tensor:
-    """Give variances such that alpha-bar falls as a squared cosine (Nichol and Dhariwal 2021, Eq. 17)."""
+    """Return variances such that alpha-bar falls as a squared cosine (Nichol and Dhariwal 2021, Eq. 17)."""
     at_T = torch.arange(steps + 1, dtype=torch.float64) / steps
     alpha_bars = torch.cos((at_T + _OFFSET) / (1 + _OFFSET) * math.pi / 2) ** 2
     return (1 - alpha_bars[1:] / alpha_bars[:-1]).clamp(max=_LARGEST_BETA)
 
 
-SCHEDULES: Mapping[Schedule, Callable[[int], Tensor]] = MappingProxyType(
-    {"linear": linear_betas, "cosine": cosine_betas}
-)
+SCHEDULES: Mapping[str, Callable[[int], Tensor]] = MappingProxyType({"linear": linear_betas, "cosine": cosine_betas})
 
 
 @dataclass(frozen=True, slots=True)
 class Diffusion:
-    """It knows how much of an image is left at each step. alpha_bars: [T + 1] in float64, 1 at step 0.
+    """How much of an image is left at each step.
 
     Images and noise are [B, ...], of any precision; steps are [B], or one for all of them.
     """
 
     alpha_bars: Tensor
+    """[T + 1] in float64, 1 at step 0"""
 
     @classmethod
     def of_betas(cls, betas: Tensor) -> "Diffusion":
@@ -56,7 +53,7 @@ class Diffusion:
 
     @property
     def steps(self) -> int:
-        """Count the steps, T."""
+        """Number of steps, T."""
         return len(self.alpha_bars) - 1
 
     def noisy(self, start: Tensor, noise: Tensor, step: Tensor) -> Tensor:
@@ -65,12 +62,12 @@ class Diffusion:
         return left.sqrt().to(start) * start + (1 - left).sqrt().to(start) * noise
 
     def start(self, x: Tensor, noise: Tensor, step: Tensor) -> Tensor:
-        """Say what x_0 would be if that were the noise in x_t."""
+        """Return x_0 if that is the noise in x_t."""
         left = self._left(step, x)
         return (x - (1 - left).sqrt().to(x) * noise) / left.sqrt().to(x)
 
     def noise(self, x: Tensor, start: Tensor, step: Tensor) -> Tensor:
-        """Say what the noise in x_t would be if that were x_0. Step 0 has none, so it isn't asked."""
+        """Return the noise in x_t, t > 0, if that is x_0."""
         left = self._left(step, x)
         return (x - left.sqrt().to(x) * start) / (1 - left).sqrt().to(x)
 
@@ -99,10 +96,9 @@ def _on_gpu(device: torch.device, alpha_bars: Tensor) -> Tensor:
 
 
 class SimpleLoss(nn.Module):
-    """It compares the noise that a network finds with what was added (Ho et al. 2020, Eq. 14).
-
-    It sums squares over all elements, divided, never below float32. found: [B, C, ...]; channels beyond the noise's are
-    those of a learned variance, which this loss leaves out.
+    """Squared difference of the noise that a network finds and what was added (Ho et al. 2020, Eq. 14): a sum over all
+    elements, divided, never below float32. found: [B, C, ...]; channels beyond the noise's are those of a learned
+    variance, which this loss leaves out.
     """
 
     def forward(self, found: Tensor, noise: Tensor, divisor: float | Tensor = 1.0) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from engine.layers.counter_random import BatchRows
-from engine.models.task import Task
+from engine.models.tasks import Task
 
 State = Tensor | tuple[Tensor, ...]
 """What blocks give to one another: the stream, alone or before what goes beside it and is trained, too."""

@@ -1,13 +1,18 @@
-"""Transformers of several families share these parts, in plain PyTorch."""
+"""Parts that transformers of several families share, in plain PyTorch."""
 
+import math
+from typing import Protocol
+
+import torch
 from torch import Tensor, nn
 
 from engine.layers.attention import Attention
 from engine.layers.elementwise import GELU, Rotate
+from engine.models.llama.config import KEPT_BELOW, SLOWED_ABOVE, UNSCALED_SEQUENCE
 
 
 class SelfAttention(nn.Module):
-    """It is multi-head attention [B, S, h] -> [B, S, h]; the fused projection's rows are (3, heads, head size).
+    """Multi-head attention [B, S, h] -> [B, S, h]; the fused projection's rows are (3, heads, head size).
 
     causal: whether a position takes none that come after it.
     """
@@ -30,7 +35,7 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """It maps [B, S, h] -> wide -> [B, S, h] with GELU between. activation: gelu, or gelu_tanh, its approximation."""
+    """Feed-forward [B, S, h] -> wide -> [B, S, h] with GELU between. activation: gelu or gelu_tanh (approximate)."""
 
     def __init__(self, hidden: int, wide: int, activation: str, *, bias: bool = True) -> None:
         super().__init__()
@@ -45,3 +50,35 @@ class FeedForward(nn.Module):
 def gelu(activation: str) -> GELU:
     """Make the activation of this name."""
     return GELU("tanh" if activation == "gelu_tanh" else "none")
+
+
+class Rotary(Protocol):
+    """Shape with rotary positions: each turns each pair of a head's first features by an angle (Su et al. 2021)."""
+
+    @property
+    def rotary_features(self) -> int: ...
+
+    @property
+    def rope_theta(self) -> float: ...
+
+    @property
+    def rope_scaling(self) -> float: ...
+
+
+def rotary_frequencies(shape: Rotary, device: torch.device) -> Tensor:
+    """Return radians a position for each pair of features of a head: [P] in float64."""
+    turned = shape.rotary_features
+    exponents_P = torch.arange(0, turned, 2, dtype=torch.float64, device=device) / turned
+    frequencies_P = shape.rope_theta**-exponents_P
+    if shape.rope_scaling == 1:
+        return frequencies_P
+    wavelengths_P = 2 * math.pi / frequencies_P
+    kept_P = ((UNSCALED_SEQUENCE / wavelengths_P - 1) / (SLOWED_ABOVE / KEPT_BELOW - 1)).clamp(0, 1)
+    return frequencies_P * (kept_P + (1 - kept_P) / shape.rope_scaling)
+
+
+def rotation(shape: Rotary, length: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return cosine and sine of the angle by which each position turns each pair: [2, S, P], in float32 at least."""
+    positions_S = torch.arange(length, dtype=torch.float64, device=device)
+    angles_SP = positions_S.unsqueeze(1) * rotary_frequencies(shape, device)
+    return torch.stack([angles_SP.cos(), angles_SP.sin()]).to(torch.promote_types(dtype, torch.float32))

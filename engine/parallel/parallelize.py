@@ -16,8 +16,7 @@ from engine.comm.funnel import Comm
 from engine.grid import CUTTING_STAGES
 from engine.layers.matmul import PLAIN, Kernels
 from engine.layers.registry import Local, layer_of_grid
-from engine.models.adapters.library import adapt
-from engine.models.adapters.weights import WeightLoader
+from engine.models.adapters.library import WeightLoader, adapt
 from engine.models.architecture import Architecture
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.schedule import WeightSchedule

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.models.adapters.library import library_state
 from engine.models.adapters.stored import Index, Stored, halves
-from engine.models.adapters.weights import library_state
 from engine.peers.comparison import Case
 from engine.peers.peer import serial_model
 

@@ -7,8 +7,7 @@ from typing import TypeVar
 
 import torch
 
-from engine.data.device import to_device
-from engine.data.sampler import batch
+from engine.data.sampler import batch, to_device
 from engine.measure.allocated import Allocated
 from engine.measure.clock import HostClock
 from engine.peers.comparison import Case

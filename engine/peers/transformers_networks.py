@@ -7,9 +7,8 @@ import torch
 import transformers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
-from engine.models.adapters.rope import LLAMA3
-from engine.models.adapters.transformers_gpt2 import GPT2
-from engine.models.adapters.transformers_llama import LLAMA
+from engine.models.adapters.adapter import ADAPTERS
+from engine.models.adapters.readers import LLAMA3
 from engine.models.architecture import Architecture
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import UNSCALED_SEQUENCE, LlamaConfig
@@ -65,7 +64,7 @@ def scaling(shape: LlamaConfig) -> dict[str, Any]:
 
 def load(model: Any, case: Case, device: torch.device | str) -> None:
     """Give it the serial model's weights, which are made on the device, and have it train as the case asks."""
-    adapter = LLAMA if isinstance(case.model, LlamaConfig) else GPT2
+    adapter = ADAPTERS["llama" if isinstance(case.model, LlamaConfig) else "gpt2"]
     model.load_state_dict(renamed(case, adapter.stored(case.model), device))
     to_train(model, case)
 

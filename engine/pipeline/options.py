@@ -1,4 +1,4 @@
-"""These options say how the stages of a pipeline are cut and what they do when. No torch."""
+"""Options of pipelines: how the stages are cut and what they do when. No torch."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ ScheduleName = Literal[
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
-    """They have no meaning for a network that isn't cut, but schedule, which also orders the passes of one stage."""
+    """Options for a network that is cut, but for schedule, which also orders the passes of one stage."""
 
     schedule: ScheduleName = "auto"
     """what stages do when; auto: what a simulation finds fastest within memory (schedules: engine/README.md)"""

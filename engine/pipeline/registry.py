@@ -1,43 +1,36 @@
-"""Schedules go by names, with what a person sets of each; AUTO is the fastest of some. A new one is a file here and a
-line below.
+"""Schedules by name, with what a person sets of each; AUTO is the fastest of some. A new one is a class, in a file of
+its own or beside its like, and a row below.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from engine.errors import UsageError, nearest
 from engine.overlap.tasks import ONE_BY_ONE, StepSchedule
-from engine.pipeline.gpipe import GPipe
-from engine.pipeline.interleaved import Interleaved
-from engine.pipeline.message_driven import MessageDriven
-from engine.pipeline.message_driven_zero_bubble import MessageDrivenZeroBubble
-from engine.pipeline.one_f_one_b import OneFOneB
+from engine.pipeline.fixed_schedules import GPipe, Interleaved, OneFOneB, ZeroBubble
+from engine.pipeline.message_driven import MessageDriven, MessageDrivenZeroBubble
 from engine.pipeline.options import PipelineOptions
-from engine.pipeline.zero_bubble import ZeroBubble
 
 AUTO = "auto"
-"""This name stands for the fastest of candidates()."""
-_MADE: Mapping[str, Callable[..., StepSchedule]] = {
-    "one-by-one": lambda: ONE_BY_ONE,
-    "gpipe": GPipe,
-    "1f1b": OneFOneB,
-    "interleaved": Interleaved,
-    "zero-bubble": ZeroBubble,
-    "message-driven": MessageDriven,
-    "message-driven-zb": MessageDrivenZeroBubble,
+"""Name of the fastest of candidates()."""
+_SCHEDULES: Mapping[str, tuple[Callable[..., StepSchedule], tuple[str, ...]]] = {
+    "one-by-one": (lambda: ONE_BY_ONE, ()),
+    "gpipe": (GPipe, ()),
+    "1f1b": (OneFOneB, ()),
+    "interleaved": (Interleaved, ("chunks",)),
+    "zero-bubble": (ZeroBubble, ()),
+    "message-driven": (MessageDriven, ("limit",)),
+    "message-driven-zb": (MessageDrivenZeroBubble, ("limit", "cap")),
 }
-_TAKES = {"interleaved": ("chunks",), "message-driven": ("limit",), "message-driven-zb": ("limit", "cap")}
-NAMES = tuple(_MADE)
-_LEAST = {"limit": 1, "cap": 1, "chunks": 2}
-_OPTIONS = {"limit": "--pipeline-limit", "cap": "--weight-limit", "chunks": "--chunks"}
+"""What makes a schedule, and the settings that it takes."""
+NAMES = tuple(_SCHEDULES)
+_SETTINGS = {"limit": ("--pipeline-limit", 1), "cap": ("--weight-limit", 1), "chunks": ("--chunks", 2)}
+"""Option and least value of each setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleChoice:
-    """It is a schedule's name and what is set of it. What isn't is as the schedule has it.
-
-    limit, cap, chunks: as --pipeline-limit, --weight-limit and --chunks set them.
-    """
+    """A schedule's name and settings; those that are None are as the schedule has them."""
 
     name: str
     limit: int | None = None
@@ -46,20 +39,19 @@ class ScheduleChoice:
 
     def make(self) -> StepSchedule:
         """Make the schedule. Raises UsageError for an unknown name, and for what it doesn't take or allow."""
-        if self.name not in _MADE:
+        if self.name not in _SCHEDULES:
             raise UsageError(f"There is no schedule {self.name!r}: {nearest(self.name, [*NAMES, AUTO])}")
-        return _MADE[self.name](**dict(self._checked()))
-
-    def _checked(self) -> Iterator[tuple[str, int]]:
-        for name, value in self._set.items():
-            if name not in _TAKES.get(self.name, ()):
-                takers = " or ".join(taker for taker, taken in _TAKES.items() if name in taken)
+        make, taken = _SCHEDULES[self.name]
+        for setting, value in self._set.items():
+            option, least = _SETTINGS[setting]
+            if setting not in taken:
+                takers = " or ".join(name for name, (_, settings) in _SCHEDULES.items() if setting in settings)
                 raise UsageError(
-                    f"--schedule {self.name} takes no {_OPTIONS[name]}: leave it out, or choose --schedule {takers}."
+                    f"--schedule {self.name} takes no {option}: leave it out, or choose --schedule {takers}."
                 )
-            if value < _LEAST[name]:
-                raise UsageError(f"{_OPTIONS[name]} is a number from {_LEAST[name]} up, but {value} was given.")
-            yield name, value
+            if value < least:
+                raise UsageError(f"{option} is a number from {least} up, but {value} was given.")
+        return make(**self._set)
 
     @property
     def _set(self) -> dict[str, int]:
@@ -77,16 +69,16 @@ class ScheduleChoice:
 
     @property
     def settings(self) -> dict[str, int]:
-        """Give the options of the command line that set something of the schedule, and to what."""
-        return {_OPTIONS[name]: value for name, value in self._set.items()}
+        """Options of the command line that set something of the schedule, and to what."""
+        return {_SETTINGS[name][0]: value for name, value in self._set.items()}
 
     def options(self, stages: str | None = None) -> PipelineOptions:
-        """Give the options of a pipeline that choose it. stages: as --stages cuts the network."""
+        """Return the options of a pipeline that choose it. stages: as --stages cuts the network."""
         return PipelineOptions(self.name, self.limit, self.cap, self.chunks, stages)  # type: ignore[arg-type]
 
     @property
     def words(self) -> list[str]:
-        """Give the options of the command line that choose it."""
+        """Options of the command line that choose it."""
         options = {"--schedule": self.name, **self.settings}
         return [word for option, value in options.items() for word in (option, str(value))]
 
@@ -103,7 +95,7 @@ def candidates(
 
     blocks: of the network, each of which is in one chunk at most. room: for so many times the passes of 1F1B.
     """
-    choices = [ScheduleChoice(name) for name in NAMES if name not in _TAKES]
+    choices = [ScheduleChoice(name) for name, (_, settings) in _SCHEDULES.items() if not settings]
     limits = {min(limit, passes) for limit in (stages, -(-5 * stages // 4), 3 * stages // 2, 2 * stages)}
     for limit in sorted(limits, reverse=True):
         choices.append(ScheduleChoice("message-driven", limit))

@@ -1,30 +1,45 @@
-"""Options become a cut and a schedule, the same ones for the engine, the memory model and the simulation. No torch."""
+"""Cut and schedule of a pipeline by its options, the same for engine, memory model and simulation. No torch.
 
+The fastest of several schedules is that whose simulated step takes the least time. Many micro-batches are like a few
+and some more, and a schedule that can't become the fastest is played no further.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
+from math import inf
+from statistics import fmean
+from typing import NamedTuple, Self, TypeVar
 
 from engine.errors import UsageError
 from engine.models.architecture import Architecture
 from engine.models.flops import split_step_flops
 from engine.overlap.tasks import Direction, StepSchedule
 from engine.pipeline.cut import Cut, cut_by_hand, cut_evenly
-from engine.pipeline.fastest import fastest
 from engine.pipeline.options import PipelineOptions
 from engine.pipeline.registry import AUTO, ScheduleChoice, candidates
-from engine.pipeline.simulation import Times, Transit, times_of
+from engine.pipeline.simulation import LateError, PipelineStep, Times, Transit, least_of_pass, play, times_of
 
 TRANSIT = 0.05
-"""A message is taken to need this part of a stage's forward, where no machine is known."""
+"""Time of a message where no machine is known, as a part of a stage's forward."""
+PLAYED = 4, 8
+"""Micro-batches a stage that are played at most; all others are like those by which these differ."""
+AS_FAST = 0.005
+"""Share by which steps differ that count as equally fast, as simulations are no more exact: of those the first is
+taken, whose order is known where one of theirs is, as waiting for messages has a cost.
+"""
+Choice = TypeVar("Choice")
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """It is a network cut into stages, with what they do when. choice: the schedule's name and settings."""
+    """A network cut into stages, and what they do when."""
 
     cut: Cut
     schedule: StepSchedule
     choice: ScheduleChoice
+    """The schedule's name and settings."""
 
 
 @cache
@@ -42,7 +57,8 @@ def staged(options: PipelineOptions, model: Architecture, stages: int, passes: i
     if model.layers < stages:
         cut_evenly(model, stages, recompute=recompute)  # which says so
     if choice.name == AUTO:
-        choice = _fastest(model, stages, passes, recompute=recompute)
+        times = partial(times_by_flops, model=model, stages=stages, recompute=recompute)
+        choice = fastest(candidates(stages, passes, model.layers), stages, passes, times)[0]
     schedule = choice.make()
     schedule.check(stages, passes)
     if options.stages is not None:
@@ -63,14 +79,8 @@ def _whole(options: PipelineOptions, model: Architecture, choice: ScheduleChoice
     return Staged(Cut.none(model.layers), schedule, choice)
 
 
-def _fastest(model: Architecture, stages: int, passes: int, *, recompute: bool) -> ScheduleChoice:
-    """Choose by the flops of each stage."""
-    times = partial(times_by_flops, model=model, stages=stages, recompute=recompute)
-    return fastest(candidates(stages, passes, model.layers), stages, passes, times)[0]
-
-
 def times_by_flops(schedule: StepSchedule, model: Architecture, stages: int, *, recompute: bool) -> Times:
-    """Give the times of a stage's tasks, a mean forward of all stages taking 1."""
+    """Return the times of a stage's tasks, a mean forward of all stages taking 1."""
     cut = cut_evenly(model, stages, schedule.chunks, recompute=recompute)
     before, of_blocks, after = split_step_flops(model, recompute=False)
     mean = (before + sum(of_blocks) + after) / stages
@@ -82,3 +92,60 @@ def times_by_flops(schedule: StepSchedule, model: Architecture, stages: int, *, 
         return (blocks + around + again) / mean
 
     return times_of(schedule, part_s, lambda stage, direction: Transit(0.0, TRANSIT))
+
+
+class StepTime(NamedTuple):
+    """Time of a step of a pipeline."""
+
+    time_s: float
+    busy_s: float
+    """time in which a stage works, the mean of all stages"""
+
+    @classmethod
+    def of(cls, step: PipelineStep) -> Self:
+        return cls(step.time_s, fmean(step.busy_s))
+
+
+def fastest(
+    allowed: Mapping[ScheduleChoice, StepSchedule], stages: int, passes: int, times: Callable[[StepSchedule], Times]
+) -> tuple[ScheduleChoice, StepTime]:
+    """Find the schedule whose step takes the least time, of those that are AS_FAST the first, and that time.
+
+    times: as a schedule's tasks take, of every micro-batch alike.
+    """
+
+    def promise(item: tuple[ScheduleChoice, StepSchedule]) -> tuple[bool, float]:
+        """Order by what is mostly faster: to defer weight gradients, and to keep much."""
+        return item[1].deferring, sum(item[1].held(0, stages, passes)) / item[1].chunks
+
+    found: dict[ScheduleChoice, StepTime] = {}
+    for choice, schedule in sorted(allowed.items(), key=promise, reverse=True):
+        by_s = min((step.time_s for step in found.values()), default=inf)
+        found[choice] = step_time(schedule, stages, passes, times(schedule), by_s)
+    choice = as_fast({choice: found[choice].time_s for choice in allowed})
+    return choice, found[choice]
+
+
+def as_fast(times_s: Mapping[Choice, float]) -> Choice:
+    """Find the first whose time is at most a share of AS_FAST longer than the least."""
+    least_s = min(times_s.values())
+    return next(choice for choice, time_s in times_s.items() if time_s <= least_s * (1 + AS_FAST))
+
+
+def step_time(schedule: StepSchedule, stages: int, passes: int, times: Times, by_s: float = inf) -> StepTime:
+    """Return the time of a step of so many micro-batches that are alike; infinity if it takes more than by_s seconds.
+
+    Beyond PLAYED another micro-batch takes no less than the busiest stage's work on it.
+    """
+    few, more = (count * stages for count in PLAYED)
+    least_s, rest, by_s = max(least_of_pass(schedule, stages, times)), passes - few, by_s * (1 + AS_FAST)
+    try:
+        if passes <= more:
+            return StepTime.of(play(schedule, stages, passes, times, by_s))
+        first = StepTime.of(play(schedule, stages, few, times, by_s - rest * least_s))
+        by_s = first.time_s + (by_s - first.time_s) * (more - few) / rest
+        longer = StepTime.of(play(schedule, stages, more, times, by_s))
+    except LateError:
+        return StepTime(inf, inf)
+    pass_s, busy_s = ((later - earlier) / (more - few) for later, earlier in zip(longer, first, strict=True))
+    return StepTime(first.time_s + rest * max(pass_s, least_s), first.busy_s + rest * busy_s)

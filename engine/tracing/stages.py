@@ -13,9 +13,9 @@ from engine.footprint.memory import Footprint, Needs, blocks_cached
 from engine.grid import CUTTING_STAGES, HOLDING, Grid
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import Direction, StepSchedule, Task, receiver, takes_message
-from engine.pipeline.fastest import StepTime, fastest
 from engine.pipeline.registry import ScheduleChoice
 from engine.pipeline.simulation import PipelineStep, Times, Transit, play
+from engine.pipeline.staged import StepTime, fastest
 from engine.simulator.events import Trace
 from engine.simulator.machine import MachineModel, Message
 from engine.simulator.simulate import Simulated

@@ -16,7 +16,7 @@ from engine.checkpoint.manifest import Manifest, Scale
 from engine.comm.funnel import Comm
 from engine.data import sampler
 from engine.data.dataset import Dataset
-from engine.data.device import to_device
+from engine.data.sampler import to_device
 from engine.grid import CUTTING_STAGES
 from engine.layers.counter_random import BatchRows
 from engine.layers.matmul import Kernels

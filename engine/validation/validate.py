@@ -17,8 +17,8 @@ from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops
 from engine.overlap.flags import Overlap
-from engine.pipeline.fastest import as_fast
 from engine.pipeline.registry import ScheduleChoice, candidates
+from engine.pipeline.staged import as_fast
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Workload, best_first, rank
 from engine.simulator.bandwidth import agnostic

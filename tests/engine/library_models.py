@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from engine.models.denoising import Denoising
-from engine.models.task import Task
+from engine.models.tasks import Task
 
 VOCABULARY, SEQUENCE, SEQUENCES = 48, 6, 8
 COMMON = {"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from engine.models.adapters.known import IN_FILES
+from engine.models.adapters.adapter import ADAPTERS
 from engine.models.adapters.options import Options
 
 LLAMA: dict[str, Any] = {
@@ -70,7 +70,7 @@ UNET: dict[str, Any] = {
 def write(folder: Path, config: dict[str, Any], *, dtype: torch.dtype = torch.float32, files: int = 1) -> Path:
     """Write a folder as files of old are: with constants, a second copy of a tied table and old names of layers."""
     kind = config.get("model_type") or config["_class_name"]
-    adapter = next(one for one in IN_FILES if one.model_type == kind)
+    adapter = ADAPTERS[kind]
     stored = adapter.stored(adapter.read(Options("a test", config), "test", None, 0.0))
     generator = torch.Generator().manual_seed(1)
     in_files = {network: name for name, network in adapter.in_files.items()}

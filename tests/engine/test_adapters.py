@@ -24,11 +24,9 @@ from engine.comm.funnel import Comm
 from engine.data.sampler import batch
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.models.adapters.library import adapt, understand
-from engine.models.adapters.no_matter import NO_MATTER, NOTED, OF_GENERATION
-from engine.models.adapters.options import Options
+from engine.models.adapters.library import WeightLoader, adapt, understand, weight_loader
+from engine.models.adapters.options import IGNORED, Options
 from engine.models.adapters.stored import Stored
-from engine.models.adapters.weights import WeightLoader, weight_loader
 from engine.models.architecture import Architecture
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
@@ -224,7 +222,7 @@ def forgotten(name: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2", "qwen3", "neox", "bert", "vit"])
 def test_options_that_are_said_to_change_nothing_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the library's own loss and gradients, by its own network."""
-    known = {*NO_MATTER, *forgotten(name, monkeypatch)} - set(THEIR_CLASSES if name == "vit" else ())
+    known = {*IGNORED["network"], *forgotten(name, monkeypatch)} - set(THEIR_CLASSES if name == "vit" else ())
     assert known - RUNS_NOT <= OTHER_VALUES.keys()
     usual = reference(name)
     for option in sorted(known - RUNS_NOT):
@@ -245,7 +243,7 @@ def test_options_of_generation_and_notes_change_nothing(name: str) -> None:
     """All at once, of the library's own loss and gradients, by its own network."""
     usual, model = reference(name), build(name)
     for config in {id(one.config): one.config for one in model.modules() if hasattr(one, "config")}.values():
-        for option in sorted((OF_GENERATION | NOTED) - {"attn_implementation"}):
+        for option in sorted((IGNORED["generation"] | IGNORED["notes"]) - {"attn_implementation"}):
             setattr(config, option, 3)
     loss, gradients = loss_and_gradients(model, usual.architecture.task)
     assert loss == pytest.approx(usual.loss, rel=1e-12)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from engine.errors import UsageError
 from engine.grid import Coords, Grid
+from engine.models.adapters.adapter import ADAPTERS
 from engine.models.adapters.files import weights_of
 from engine.models.adapters.folder import open_pretrained
-from engine.models.adapters.known import IN_FILES
 from engine.models.adapters.options import Options
 from engine.models.architecture import Architecture
 
@@ -125,8 +125,7 @@ TOLERANCE = 1e-10
 
 
 def read(config: dict[str, Any]) -> Architecture:
-    adapter = next(one for one in IN_FILES if one.model_type == config["model_type"])
-    return adapter.read(Options("config.json", config), "test", None, 0.0)
+    return ADAPTERS[config["model_type"]].read(Options("config.json", config), "test", None, 0.0)
 
 
 def version_5(config: dict[str, Any]) -> dict[str, Any]:

@@ -14,14 +14,13 @@ import pytest
 from text_files import all_tokens
 
 from engine.batch import Batch
-from engine.data import manifest, sampler
-from engine.data.dataset import Dataset, open_dataset
+from engine.data import prepared, sampler
+from engine.data.dataset import Dataset, Text, open_dataset
 from engine.data.shuffle import key, permute, shuffled
-from engine.data.text import Text
 from engine.data.tokens import Tokens, read_header
 from engine.errors import RunError, UsageError
 from engine.grid import Axis, Grid
-from engine.models.next_token import NextToken
+from engine.models.tasks import NextToken
 
 
 def batch(dataset: Dataset, **which: Any) -> list[np.ndarray]:
@@ -101,7 +100,7 @@ def test_a_shard_that_is_cut_short_or_gone_while_it_is_read_is_named(corpus: Pat
 
 
 def test_data_of_another_kind_are_refused(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "KINDS", manifest.KINDS | {"other": manifest.Kind("sounds", "library", "data")})
+    monkeypatch.setattr(prepared, "KINDS", prepared.KINDS | {"other": prepared.Kind("sounds", "library", "data")})
     copy = damaged(corpus, tmp_path / "copy")
     (copy / "header.json").write_text('{"format": "other"}')
     with pytest.raises(UsageError, match="holds sounds, but the model is trained on text"):
@@ -120,7 +119,7 @@ def test_opening_a_dataset_checks_it_against_the_model(corpus: Path) -> None:
 
 def test_checking_a_dataset_needs_no_torch(corpus: Path) -> None:
     code = (
-        "import sys; from engine.data.dataset import open_dataset; from engine.data.text import Text; "
+        "import sys; from engine.data.dataset import open_dataset; from engine.data.dataset import Text; "
         f"open_dataset({str(corpus)!r}, Text(300, 8)); "
         "sys.exit('torch' in sys.modules or 'tokenizers' in sys.modules)"
     )

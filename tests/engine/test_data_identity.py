@@ -19,8 +19,8 @@ from engine.cli.main import main
 from engine.data.corpus import prepare
 from engine.data.folder import LEFT_OUT
 from engine.data.image_set import LABELS, PIXELS, ImageSet
-from engine.data.manifest import HEADER
 from engine.data.pictures import prepare as prepare_images
+from engine.data.prepared import HEADER
 from engine.data.tokenizer import TOKENIZER
 from engine.data.tokens import Tokens
 from engine.errors import UsageError

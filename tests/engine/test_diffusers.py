@@ -10,10 +10,10 @@ from engine_command import train
 from library_models import build
 from pretrained_folders import UNET, write
 
-from engine.data.images import Images
+from engine.data.dataset import Images
 from engine.data.sampler import batch
 from engine.errors import UsageError
-from engine.models.adapters.diffusers_unet import unet
+from engine.models.adapters.adapter import ADAPTERS
 from engine.models.adapters.folder import open_pretrained
 from engine.models.adapters.library import understand
 from engine.models.adapters.options import Options
@@ -25,7 +25,7 @@ LACKING = "diffusers is not installed: pip install diffusers"
 
 
 def read(**changed: Any) -> UNetConfig:
-    return unet(Options("config.json", UNET | changed), "test", None, 0.0)
+    return ADAPTERS["UNet2DModel"].read(Options("config.json", UNET | changed), "test", None, 0.0)
 
 
 def test_a_configuration_is_read_by_level() -> None:
@@ -41,34 +41,33 @@ def test_a_configuration_is_read_by_level() -> None:
 
 BLOCKS = {"down_block_types": ["ResnetDownsampleBlock2D", "AttnDownBlock2D"]}
 SCALING = {"resnet_time_scale_shift": "scale_shift"}
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "type": ({"up_block_types": ["AttnUpBlock2D", "SkipUpBlock2D"]}, "SkipUpBlock2D among its up_block_types, which"),
-    "levels": ({"block_out_channels": [32, 64, 64]}, "has 2 down_block_types for 3 block_out_channels, which can't"),
-    "attention": ({"up_block_types": ["UpBlock2D", "UpBlock2D"]}, "other levels that attend by up_block_types than by"),
-    "resampling": (BLOCKS, "levels that are resampled by convolutions and others by residual blocks, .* one of both"),
-    "multiples": ({"block_out_channels": [64, 96]}, r"block_out_channels=\[64, 96\], .*: only multiples of the first"),
-    "no list": ({"block_out_channels": 64}, "block_out_channels=64, but that is to list some int: correct it"),
-    "size": ({"sample_size": None}, "says nothing of sample_size: complete its configuration"),
-    "middle": ({"mid_block_type": None}, "mid_block_type=None, .*: only 'UNetMidBlock2D' can"),
-    "no attention": ({"add_attention": False}, "has add_attention=False, which can't be trained here: only True can"),
-    "middle's norm": (SCALING, "attn_norm_num_groups=None, .*: only 32 can"),
-    "groups": ({"norm_num_groups": 16}, "norm_num_groups=16, which can't be trained here: only 32 can"),
-    "time": ({"time_embedding_type": "fourier"}, "time_embedding_type='fourier', .*: only 'positional' can"),
-    "condition": ({"resnet_time_scale_shift": "ada_group"}, "'ada_group', .*: only 'default' or 'scale_shift' can"),
-    "classes": ({"num_class_embeds": 10}, "num_class_embeds=10, which can't be trained here: only None can"),
-    "channels": ({"out_channels": 4}, "out_channels=4, which can't be trained here: only 3 or 6 can"),
-    "activation": ({"act_fn": "gelu"}, "act_fn='gelu', which can't be trained here: only 'silu' or 'swish' can"),
-    "waves": ({"freq_shift": 1}, "freq_shift=1, which can't be trained here: only 0 can"),
-    "padding": ({"downsample_padding": 2}, "downsample_padding=2, which can't be trained here: only 0 or 1 can"),
-    "side": ({"down_block_types": ["UpBlock2D", "AttnDownBlock2D"]}, "UpBlock2D among its down_block_types, .* Down"),
-    "heads": ({"attention_head_dim": 24}, "attends on 64 channels, which heads of 24 channels don't divide"),
-    "new option": ({"cross_attention_dim": 8}, "cross_attention_dim=8, an option that no adapter knows"),
-}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"up_block_types": ["AttnUpBlock2D", "SkipUpBlock2D"]}, "SkipUpBlock2D among its up_block_types"),
+    ({"block_out_channels": [32, 64, 64]}, "2 down_block_types for 3 block_out_channels"),
+    ({"up_block_types": ["UpBlock2D", "UpBlock2D"]}, "attend by down_block_types"),
+    (BLOCKS, "convolutions and others by residual"),
+    ({"block_out_channels": [64, 96]}, r"block_out_channels=\[64, 96\]"),
+    ({"block_out_channels": 64}, "block_out_channels=64"),
+    ({"sample_size": None}, "nothing of sample_size"),
+    ({"mid_block_type": None}, "mid_block_type=None, .*'UNetMidBlock2D'"),
+    ({"add_attention": False}, "add_attention=False"),
+    (SCALING, "attn_norm_num_groups=None, .* 32"),
+    ({"norm_num_groups": 16}, "norm_num_groups=16, .* 32"),
+    ({"time_embedding_type": "fourier"}, "time_embedding_type='fourier'"),
+    ({"resnet_time_scale_shift": "ada_group"}, "'ada_group', .* 'default' or 'scale_shift'"),
+    ({"num_class_embeds": 10}, "num_class_embeds=10, .* None"),
+    ({"out_channels": 4}, "channels_out of 4"),
+    ({"act_fn": "gelu"}, "act_fn='gelu', .* 'silu' or 'swish'"),
+    ({"freq_shift": 1}, "freq_shift=1, .* 0"),
+    ({"downsample_padding": 2}, "downsample_padding=2, .* 0 or 1"),
+    ({"down_block_types": ["UpBlock2D", "AttnDownBlock2D"]}, "UpBlock2D among its down_block_types"),
+    ({"attention_head_dim": 24}, "64 channels, which heads of 24"),
+    ({"cross_attention_dim": 8}, "cross_attention_dim=8"),
+]
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_the_table_has_not_is_refused_by_name(what: str) -> None:
-    changed, said = REFUSED[what]
+@pytest.mark.parametrize(("changed", "said"), REFUSED, ids=str)
+def test_unknown_options_are_refused_by_name(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         read(**changed)
 
@@ -119,10 +118,11 @@ def test_diffusers_makes_the_same_noisy_images(given: dict[str, Any]) -> None:
 
 
 def test_dropout_is_read_and_a_sequence_is_refused() -> None:
-    assert unet(Options("config.json", UNET | {"dropout": 0.1}), "test", None, None).dropout == 0.1
+    adapter = ADAPTERS["UNet2DModel"]
+    assert adapter.read(Options("config.json", UNET | {"dropout": 0.1}), "test", None, None).options["dropout"] == 0.1
     assert read(dropout=0.1) == read()
-    with pytest.raises(UsageError, match="test takes images, whose pixels are its sequence: leave --seq out"):
-        unet(Options("config.json", UNET), "test", 64, None)
+    with pytest.raises(UsageError, match="--seq"):
+        adapter.read(Options("config.json", UNET), "test", 64, None)
 
 
 def test_an_attention_that_is_computed_by_something_else_is_refused() -> None:

@@ -6,9 +6,9 @@ import pytest
 from pipelines import PASSES, stepped, varied_times
 
 from engine.overlap.tasks import StepSchedule
-from engine.pipeline.fastest import AS_FAST, fastest, step_time
 from engine.pipeline.registry import ScheduleChoice, candidates
 from engine.pipeline.simulation import LateError, Times, equal_times, play
+from engine.pipeline.staged import AS_FAST, fastest, step_time
 
 
 @pytest.mark.parametrize(("stages", "room"), [(4, 1), (4, 2), (8, 1), (8, 2)])

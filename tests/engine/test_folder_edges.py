@@ -10,8 +10,7 @@ import pytest
 
 from engine.cli.main import main
 from engine.errors import UsageError
-from engine.models.adapters.beside import unread
-from engine.models.adapters.folder import has_weights, read_network
+from engine.models.adapters.folder import has_weights, read_network, unread
 from engine.models.choice import ModelChoice
 
 LLAMA: dict[str, Any] = {

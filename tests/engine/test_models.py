@@ -16,7 +16,7 @@ from engine.models.choice import ModelChoice
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.models.llama.model import SelfAttention
-from engine.models.rotary import rotary_frequencies, rotation
+from engine.models.transformer import rotary_frequencies, rotation
 from engine.parallel.initial import initialise_serial
 
 GPT_TEST, LLAMA_TEST = lookup("gpt-test"), lookup("llama-test")

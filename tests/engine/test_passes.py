@@ -19,7 +19,7 @@ from engine.overlap.flags import Overlap
 from engine.overlap.tasks import ONE_BY_ONE, StepSchedule, Task
 from engine.overlap.weight import ShardedWeight
 from engine.parallel.runner import Runner
-from engine.pipeline.zero_bubble import ZeroBubble
+from engine.pipeline.fixed_schedules import ZeroBubble
 
 SHAPE = GPTConfig("tiny", layers=2, hidden=16, heads=4, vocabulary=32, sequence=4, tied=True, dropout=0.2)
 ORDERS = {order: Written(order) for order in ("F0 F1 B0 B1", "F0 F1 B1 B0", "F0 F1 B0 F2 B1 B2")}

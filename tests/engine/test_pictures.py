@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from engine.data import cifar, pictures
-from engine.data.dataset import open_dataset
+from engine.data import pictures
+from engine.data.dataset import Images, open_dataset
 from engine.data.folder import LEFT_OUT
 from engine.data.image_set import LABEL, LABELS, PIXELS
-from engine.data.images import Images
-from engine.data.manifest import HEADER
 from engine.data.pictures import prepare, read
+from engine.data.prepared import HEADER
 from engine.errors import RunError, UsageError
 
 RED, WHITE = [255, 0, 0], [255, 255, 255]
@@ -188,7 +187,7 @@ def test_pictures_of_no_classes_lie_in_any_folders_and_train_what_needs_none(sou
 def cifar_batch(labels: list[int], colours: list[tuple[int, int, int]]) -> bytes:
     """Images of one colour each."""
     return b"".join(
-        bytes([label, *(value for value in colour for _ in range(cifar.SIDE**2))])
+        bytes([label, *(value for value in colour for _ in range(pictures.CIFAR_SIDE**2))])
         for label, colour in zip(labels, colours, strict=True)
     )
 

@@ -11,7 +11,7 @@ from engine.batch import Batch
 from engine.footprint.memory import USABLE, Footprint, blocks_cached
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
-from engine.pipeline.one_f_one_b import OneFOneB
+from engine.pipeline.fixed_schedules import OneFOneB
 from engine.pipeline.options import PipelineOptions
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Workload, pipelines, rank

@@ -21,7 +21,6 @@ from engine.checkpoint.manifest import Manifest
 from engine.cli.main import main
 from engine.cli.trained import trained as words_of
 from engine.comm.funnel import Comm
-from engine.data.sheet import GAP, sheet
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.models.denoising import Denoising
@@ -31,8 +30,7 @@ from engine.parallel.serial_state import full_state_dict
 from engine.precision import Precision
 from engine.result import SamplerName
 from engine.result.schema import read
-from engine.sampling.images import own_images, together
-from engine.sampling.sampler import Sampler, as_bytes
+from engine.sampling import GAP, Sampler, as_bytes, gather_images, own_images, sheet
 
 SHAPE = replace(lookup("unet-tiny"), last_std=0.05)  # type: ignore[type-var]
 DIFFUSION = Diffusion.of_betas(cosine_betas(1000))
@@ -78,7 +76,7 @@ def test_every_grid_makes_the_images_of_the_serial_network(name: SamplerName, ch
     def images(comm: Comm) -> tuple[Tensor, dict[str, Tensor]]:
         model = parallelize(shape, comm, precision=Precision.parse("fp64"), seed=3)
         found = sampler.images(model, diffusion, own_images(IMAGES, comm), 8, torch.float64)
-        return together(found, comm)[:IMAGES], full_state_dict(model)
+        return gather_images(found, comm)[:IMAGES], full_state_dict(model)
 
     made, weights = run_ranks(Grid(), images)[0]
     serial = shape.serial().double()

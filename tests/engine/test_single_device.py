@@ -25,7 +25,7 @@ from engine.grid import Grid
 from engine.measure.allocated import Allocated
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.models.rotary import rotary_frequencies
+from engine.models.transformer import rotary_frequencies
 from engine.peers.alternate import measure
 from engine.peers.apart import check_apart
 from engine.peers.compare import check_comparisons

@@ -14,14 +14,14 @@ from virtual_ranks import run_ranks
 from engine.batch import Batch
 from engine.comm.funnel import Comm
 from engine.data import sampler
+from engine.data.dataset import Text
 from engine.data.shuffle import Arrays, Ints, key, mix
-from engine.data.text import Text
 from engine.grid import Grid
 from engine.layers.loss import SerialCrossEntropy
 from engine.measure.recorder import Recorder
-from engine.models import masked_token
+from engine.models import tasks
 from engine.models.gpt.config import GPTConfig
-from engine.models.next_token import NextToken
+from engine.models.tasks import NextToken
 from engine.parallel.initial import initialise_serial
 from engine.training.trainer import Trainer
 
@@ -90,7 +90,7 @@ def test_the_first_loss_is_the_serial_networks() -> None:
 
 
 def test_a_token_in_seven_is_to_be_found_most_of_them_hidden() -> None:
-    task = masked_token.MaskedToken(Text(1000, 512))
+    task = tasks.MaskedToken(Text(1000, 512))
     tokens = task.data.synthetic().read(3, np.arange(400))["tokens"]
     made = task.batch({"tokens": tokens}, 3, np.arange(400))
     chosen = made["targets"] >= 0
@@ -109,7 +109,7 @@ def test_a_token_in_seven_is_to_be_found_most_of_them_hidden() -> None:
 
 
 def test_a_fate_follows_from_the_seed_and_the_place_alone() -> None:
-    task, rows = masked_token.MaskedToken(Text(50, 8)), np.arange(6)
+    task, rows = tasks.MaskedToken(Text(50, 8)), np.arange(6)
     tokens = np.arange(6 * 9).reshape(6, 9) % 50
     whole = task.batch({"tokens": tokens}, 1, rows)
     part = task.batch({"tokens": tokens[2:5]}, 1, rows[2:5])

@@ -11,7 +11,7 @@ import systems
 from engine.cli.main import main
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.pipeline.fastest import AS_FAST
+from engine.pipeline.staged import AS_FAST
 from engine.planning.grids import factorisations
 from engine.planning.rank import TOLD_APART, best_first
 from engine.simulator.machine import MachineModel

@@ -1,4 +1,4 @@
-"""Each rank reads from safetensors, and writes into them, only what it stores: no tensor is whole on any rank."""
+"""Weights in safetensors: each rank reads, and writes, only what it stores. No tensor is whole on any rank."""
 
 import logging
 import os
@@ -20,10 +20,9 @@ from engine.comm.funnel import Comm
 from engine.data.tokenizer import TOKENIZER
 from engine.errors import RunError
 from engine.grid import CUTTING_STAGES, Axis
-from engine.models.adapters.beside import OF_TOKENIZERS, copied
-from engine.models.adapters.folder import Pretrained
+from engine.models.adapters.folder import OF_TOKENIZERS, Pretrained, copied
+from engine.models.adapters.library import WeightLoader, weight_loader
 from engine.models.adapters.safetensors import BYTES, LENGTH_BYTES, StoredTensor
-from engine.models.adapters.weights import WeightLoader, weight_loader
 from engine.placement import Placement
 
 log = logging.getLogger(__name__)
@@ -95,7 +94,7 @@ def export(
 
 
 class _Files:
-    """It writes the files of a folder, each opened when it is first written."""
+    """Files of a folder, each opened when it is first written."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -138,7 +137,7 @@ def _write(pretrained: Pretrained, placement: Placement, local: Tensor, comm: Co
 
 
 def _holds_first(placement: Placement, comm: Comm) -> bool:
-    """Say whether no rank of its stage before this one stores the same elements."""
+    """Return whether no rank of its stage before this one stores the same elements."""
     others = (axis for axis in Axis if axis is not CUTTING_STAGES)
     return all(axis in placement.axes or comm.coords[axis] == 0 for axis in others)
 

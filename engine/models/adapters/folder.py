@@ -1,33 +1,46 @@
-"""Open a network's folder as transformers and diffusers save it: config.json and safetensors. No torch, and not these
-either.
+"""Folder of a network as transformers and diffusers save it: config.json, safetensors, and files beside them.
+
+Neither torch nor these libraries are loaded.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engine.data.dataset import Images
 from engine.data.tokenizer import TOKENIZER
 from engine.errors import UsageError
-from engine.models.adapters.adapter import Adapter
-from engine.models.adapters.beside import check_json, check_preprocessor
-from engine.models.adapters.known import IN_FILES
+from engine.models.adapters.adapter import ADAPTERS, Adapter
 from engine.models.adapters.options import Options
-from engine.models.adapters.safetensors import BYTES, StoredTensor, read_folder, read_json
+from engine.models.adapters.safetensors import BYTES, INDEX, StoredTensor, read_folder, read_json
 from engine.models.adapters.stored import Stored
 from engine.models.architecture import Architecture
 
 KEYS = ("model_type", "_class_name")
-"""By one of these a config.json says which network it is, as transformers has it and as diffusers does."""
+"""Keys by which a config.json says which network it is: transformers' and diffusers'."""
+IN_FILES = {model_type: adapter for model_type, adapter in ADAPTERS.items() if adapter.package != "litgpt"}
+
+COPIED = ("*.json", "tokenizer*", "vocab*", "merges.txt", "*.model", "*.jinja", "*.md", "LICENSE*")
+"""Files that an export copies as they are."""
+OF_TOKENIZERS = ("tokenizer*", "vocab*", "merges.txt", "*.model", "added_tokens.json", "special_tokens_map.json")
+"""Of these, those that say what a text's tokens are."""
+PREPROCESSOR = "preprocessor_config.json"
+READ = ("config.json", "scheduler_config.json", PREPROCESSOR, TOKENIZER, f"*{INDEX}")
+"""Of these, those that are read and checked."""
+MIDDLE = 0.5
+"""A colour from 0 to 1 is trained on as (colour - MIDDLE) / MIDDLE."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """It is a folder that has passed every check. tensors: by the library's names; others are kept as they are."""
+    """Folder that has passed every check."""
 
     folder: Path
     architecture: Architecture
     stored: Stored
     tensors: Mapping[str, StoredTensor]
+    """Tensors that are trained, by the library's names."""
     others: tuple[StoredTensor, ...]
 
     @property
@@ -54,7 +67,7 @@ class Pretrained:
 def read_network(
     folder: Path, *, sequence: int | None = None, dropout: float | None = None
 ) -> tuple[Adapter, Architecture]:
-    """Read what network a folder has, and who knows it, by its config.json alone. Raises UsageError, naming it, for
+    """Read what network a folder has, and its adapter, by its config.json alone. Raises UsageError, naming it, for
     whatever no adapter knows, or is out of its range.
 
     sequence, dropout: other than configured.
@@ -76,15 +89,14 @@ def read_network(
         raise UsageError(f"{file} describes no network that can be: {error}") from None
     except (ValueError, TypeError, ZeroDivisionError, OverflowError) as error:
         raise UsageError(f"{file} describes no network ({error}): copy it again.") from error
-    check_preprocessor(folder, network)
+    _check_preprocessor(folder, network)
     return adapter, network
 
 
 def has_weights(folder: Path) -> bool:
-    """Say whether a folder has weights of its network, or they are all still to come, with or without their index."""
-    config = read_json(folder / "config.json")
-    name = _adapter(config, folder).files
-    return any(folder.glob(f"{name}*.safetensors"))
+    """Return whether a folder has weights of its network, with or without their index, or they are all to come."""
+    adapter = _adapter(read_json(folder / "config.json"), folder)
+    return any(folder.glob(f"{adapter.files}*.safetensors"))
 
 
 def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float | None = None) -> Pretrained:
@@ -93,7 +105,9 @@ def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float
     sequence, dropout: other than configured.
     """
     adapter, architecture = read_network(folder, sequence=sequence, dropout=dropout)
-    check_json(folder)
+    for file in copied(folder):
+        if file.suffix == ".json":
+            read_json(file)  # an export would copy what nobody could read
     stored = adapter.stored(architecture)
     tensors: dict[str, StoredTensor] = {}
     others: list[StoredTensor] = []
@@ -104,7 +118,7 @@ def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float
             name = name.replace(part, own)
         if name not in known and f"{adapter.prefix}{name}" in known:
             name = f"{adapter.prefix}{name}"
-        if name not in known and name.endswith(adapter.constants or ("/",)):
+        if name not in known and name.endswith(tuple(adapter.constants) or ("/",)):
             others.append(tensor)
         elif tensor.dtype not in BYTES:
             raise UsageError(f"{tensor.file} has {name} in {tensor.dtype}, but only {', '.join(BYTES)} can be trained.")
@@ -117,9 +131,54 @@ def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float
 
 
 def _adapter(config: Mapping[str, object], folder: Path) -> Adapter:
-    known = {adapter.model_type: adapter for adapter in IN_FILES}
     key = next((key for key in KEYS if key in config), KEYS[0])
     kind = config.get(key)
-    if not isinstance(kind, str) or kind not in known:
-        raise UsageError(f"No adapter knows the {key} {kind!r} of {folder}: known are {', '.join(known)}.")
-    return known[kind]
+    if not isinstance(kind, str) or kind not in IN_FILES:
+        raise UsageError(f"No adapter knows the {key} {kind!r} of {folder}: known are {', '.join(IN_FILES)}.")
+    return IN_FILES[kind]
+
+
+def copied(folder: Path) -> Iterator[Path]:
+    """List the files that an export copies, each once."""
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and any(file.match(pattern) for pattern in COPIED):
+            yield file
+
+
+def unread(folder: Path) -> list[str]:
+    """Name those of them that nothing here reads."""
+    return [file.name for file in copied(folder) if not any(file.match(pattern) for pattern in (*READ, *OF_TOKENIZERS))]
+
+
+def _check_preprocessor(folder: Path, architecture: Architecture) -> None:
+    """Raise UsageError for a network that has learnt from other colours, or other sizes, than those that it is given
+    here.
+    """
+    file, data = folder / PREPROCESSOR, architecture.task.data
+    if not isinstance(data, Images) or not file.is_file():
+        return
+    given = read_json(file)
+    size = given.get("size", data.side)
+    sides = list(size.values()) if isinstance(size, dict) else [size]
+    here: dict[str, tuple[object, bool]] = {
+        "do_rescale": (True, given.get("do_rescale", True) is True),
+        "rescale_factor": (1 / 255, _are_near(given.get("rescale_factor", 1 / 255), 1 / 255)),
+        "do_normalize": (True, given.get("do_normalize", True) is True),
+        "image_mean": (MIDDLE, _are_near(given.get("image_mean", MIDDLE), MIDDLE)),
+        "image_std": (MIDDLE, _are_near(given.get("image_std", MIDDLE), MIDDLE)),
+        "size": (data.side, bool(sides) and all(side == data.side for side in sides)),
+    }
+    for name, (known, fits) in here.items():
+        if not fits:
+            raise UsageError(
+                f"{file} has {name}={given[name]!r}, but images are given to the network here with {known!r}: it would "
+                "learn anew what it knows."
+            )
+
+
+def _are_near(value: object, known: float) -> bool:
+    """Return whether a number, or each number of a list, is near a known one."""
+    values = value if isinstance(value, list) else [value]
+    return bool(values) and all(
+        isinstance(number, int | float) and math.isclose(number, known, rel_tol=1e-6) for number in values
+    )

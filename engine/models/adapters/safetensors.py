@@ -1,4 +1,4 @@
-"""Read what a folder of safetensors holds: names, shapes, and where in which file. No torch, so it can be done first.
+"""Contents of a folder of safetensors: names, shapes, and where in which file. No torch, so it can be read first.
 
 A file is eight bytes with the length of a header, the header, which is JSON, and the tensors' bytes, row by row
 (https://huggingface.co/docs/safetensors). Of several files an index says which tensor is where.
@@ -21,16 +21,17 @@ BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """It says where a tensor lies in a file. dtype: as the format names it. start, stop: its first byte in the file,
-    and the one after its last.
-    """
+    """Place of a tensor in a file."""
 
     name: str
     file: Path
     dtype: str
+    """As the format names it."""
     shape: tuple[int, ...]
     start: int
+    """First byte in the file."""
     stop: int
+    """Byte after the last."""
 
 
 def read_folder(folder: Path, name: str) -> dict[str, StoredTensor]:

@@ -1,5 +1,4 @@
-"""Index maps say where a library stores the engine's parameters; loading reads them one way, saving the other. No
-torch.
+"""Index maps: where a library stores the engine's parameters. Loading reads them one way, saving the other. No torch.
 
 A serial parameter's rows lie in one tensor of the library or in several (query, key and value on their own), in an
 order of their own (the halves of rotary pairs), and sometimes as columns.
@@ -17,12 +16,12 @@ from engine.models.architecture import Architecture
 
 Index = npt.NDArray[np.int64]
 Names = Mapping[str, str | Sequence[tuple[str, Index]]]
-"""They map a serial layer's name to the library's; or to several, each with its rows that the serial one has."""
+"""A library's layer by the serial one's name; or several, each with its rows in the serial one's order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A part is adjacent rows of a serial parameter: rows `index` (or columns, transposed) of a library's tensor."""
+    """Adjacent rows of a serial parameter: rows `index` (or columns, transposed) of a library's tensor."""
 
     tensor: str
     index: Index
@@ -31,7 +30,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """A run is a region of a library's tensor; it says which rows of a rectangle its rows (or columns) are."""
+    """Region of a library's tensor whose rows (or columns) are these rows of a rectangle."""
 
     tensor: str
     region: tuple[slice, ...]
@@ -41,32 +40,35 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """It holds a network's parameters as a library stores them. shapes: of its tensors, as parts index them.
-
-    aliases: second names of tied ones, and the first. views: shapes that the library gives to tensors of other dims.
-    """
+    """A network's parameters as a library stores them."""
 
     parts: Mapping[str, tuple[Part, ...]]
     shapes: Mapping[str, tuple[int, ...]]
+    """Shapes of the library's tensors, as parts index them."""
     aliases: Mapping[str, str] = field(default_factory=dict)
+    """First name of a tied tensor, by its second."""
     views: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Shapes that the library gives to tensors of other dims."""
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """Give the shape that the library gives to a tensor."""
+        """Return the shape that the library gives to a tensor."""
         return self.views.get(tensor, self.shapes[tensor])
 
     def kept_as(self, parameter: str, tensor: str, shape: tuple[int, ...] | None = None) -> "Stored":
         """Name the one tensor that a parameter is kept in, and its shape where it has other dims."""
         (part,) = self.parts[parameter]
-        shapes = {name: of for name, of in self.shapes.items() if name != part.tensor} | {
-            tensor: self.shapes[part.tensor]
-        }
+        shapes = {**self.shapes, tensor: self.shapes[part.tensor]}
+        del shapes[part.tensor]
         return replace(
             self,
             parts={**self.parts, parameter: (replace(part, tensor=tensor),)},
             shapes=shapes,
             views=self.views if shape is None else {**self.views, tensor: shape},
         )
+
+    def also_called(self, second: str, first: str) -> "Stored":
+        """Give a tensor a second name."""
+        return replace(self, aliases={**self.aliases, second: first})
 
     def runs(self, parameter: str, region: tuple[slice, ...]) -> Iterator[Run]:
         """List what a rectangle of a serial parameter is made of, in as few regions as can be."""
@@ -84,24 +86,22 @@ class Stored:
                 whole = (*others, span) if part.transposed else (span, *others)
                 yield Run(part.tensor, whole, some + (low - rows.start), part.transposed)
 
-    def also_called(self, second: str, first: str) -> "Stored":
-        """Give a tensor a second name."""
-        return replace(self, aliases={**self.aliases, second: first})
-
-    def check(self, given: Mapping[str, tuple[int, ...]], of: str) -> None:
-        """Raise UsageError unless these are the tensors, by shape. of: whose they are."""
+    def check(self, given: Mapping[str, tuple[int, ...]], owner: str) -> None:
+        """Raise UsageError unless these are the tensors, by shape. owner: in error messages."""
         for name in self.shapes:
             shape = self.shape(name)
             if name not in given:
-                raise UsageError(f"{of} has no {name}, which its configuration asks for: complete it.")
+                raise UsageError(f"{owner} has no {name}, which its configuration asks for: complete it.")
             if given[name] != shape:
                 raise UsageError(
-                    f"{of} has {name} of shape {list(given[name])}, but its configuration asks for {list(shape)}: give "
-                    "the configuration that it was written with."
+                    f"{owner} has {name} of shape {list(given[name])}, but its configuration asks for {list(shape)}: "
+                    "give the configuration that it was written with."
                 )
         for name, shape in given.items():
             if name not in self.shapes and (name not in self.aliases or shape != self.shape(self.aliases[name])):
-                raise UsageError(f"{of} has {name}, which no adapter knows: remove it, or train without the adapter.")
+                raise UsageError(
+                    f"{owner} has {name}, which no adapter knows: remove it, or train without the adapter."
+                )
 
 
 def stored(architecture: Architecture, names: Names, *, transposed_blocks: bool = False) -> Stored:
@@ -119,8 +119,8 @@ def stored(architecture: Architecture, names: Names, *, transposed_blocks: bool 
             rows, *others = placement.shape
             transposed = transposed_blocks and section.name != "" and others != []
             where = names[layer]
-            found = [(where, np.arange(rows))] if isinstance(where, str) else where
-            parts[placement.name] = tuple(Part(f"{prefix}{path}.{kind}", index, transposed) for path, index in found)
+            places = [(where, np.arange(rows))] if isinstance(where, str) else where
+            parts[placement.name] = tuple(Part(f"{prefix}{path}.{kind}", index, transposed) for path, index in places)
             for part in parts[placement.name]:
                 before = shapes.get(part.tensor, (0,))[-1 if transposed else 0]
                 whole = (before + len(part.index), *others)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from engine.data.text import Text
+from engine.data.dataset import Text
 from engine.models.architecture import EvenHeads, check_even_heads, check_positions
-from engine.models.masked_token import SEGMENTS, MaskedToken
 from engine.models.network import Network, Section
 from engine.models.operations import VOCABULARY, Activation, Attention, Linear, Norm, Redistribute, Table
+from engine.models.tasks import SEGMENTS, MaskedToken
 from engine.placement import TRANSPOSED
 
 

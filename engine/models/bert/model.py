@@ -9,8 +9,8 @@ from engine.layers.counter_random import BatchRows, Dropout
 from engine.layers.elementwise import AddNorm
 from engine.layers.redistribute import Redistribute
 from engine.models.bert.config import BertConfig
-from engine.models.masked_token import SEGMENTS
 from engine.models.serial import SerialModel
+from engine.models.tasks import SEGMENTS
 from engine.models.transformer import FeedForward, SelfAttention, gelu
 
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar
 
-from engine.data.text import Text
+from engine.data.dataset import Text
 from engine.errors import UsageError
 from engine.models.architecture import EvenHeads, check_even_heads, check_positions
 from engine.models.network import Network, Section
-from engine.models.next_token import NextToken
 from engine.models.operations import INITIAL_STD, VOCABULARY, Activation, Attention, Linear, Norm, Rotation, Table
+from engine.models.tasks import NextToken
 from engine.placement import TRANSPOSED, Gaussian
 
 

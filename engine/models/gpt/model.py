@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from engine.layers.counter_random import BatchRows, Dropout
 from engine.layers.elementwise import AddNorm
 from engine.models.gpt.config import GPTConfig
-from engine.models.rotary import rotation
 from engine.models.serial import SerialModel
-from engine.models.transformer import FeedForward, SelfAttention
+from engine.models.transformer import FeedForward, SelfAttention, rotation
 
 
 def _norm(shape: GPTConfig) -> nn.Module:

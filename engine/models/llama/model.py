@@ -13,8 +13,8 @@ from engine.layers.attention import Attention
 from engine.layers.counter_random import BatchRows
 from engine.layers.elementwise import AddNorm, Rotate, SwiGLU
 from engine.models.llama.config import LlamaConfig
-from engine.models.rotary import rotation
 from engine.models.serial import SerialModel
+from engine.models.transformer import rotation
 
 
 class SelfAttention(nn.Module):

@@ -1,26 +1,68 @@
-"""Describe a U-Net as an Architecture (Nichol and Dhariwal 2021; Dhariwal and Nichol 2021)."""
+"""U-Net as an Architecture (Nichol and Dhariwal 2021; Dhariwal and Nichol 2021)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from math import sqrt
 from typing import ClassVar, Literal
 
-from engine.data.colours import CHANNELS
-from engine.data.images import Images
+from engine.data.dataset import CHANNELS, Images
 from engine.errors import UsageError, listed_divisors
+from engine.grid import INNER, STREAM
 from engine.models.architecture import Architecture, check_dropout, check_positive
 from engine.models.denoising import Denoising, Schedule
-from engine.models.network import Network
-from engine.models.unet.steps import GROUPS, Resampling, Step
-from engine.models.unet.table import table
+from engine.models.image_operations import Added, Conv2d, GroupNorm, Resample
+from engine.models.network import Carried, Network, Section
+from engine.models.operations import ZERO, Attention, Linear, Operation, Redistribute
+from engine.placement import TRANSPOSED, Gaussian, Initial, Uniform
 
+GROUPS = 32
+"""Groups of channels of each norm."""
 NUMBERED = 1000
 COMPARED_STD = 0.02
 """Of the weights that would begin as zeros, where trainings are compared over few steps."""
+Resampling = Literal["half", "double"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Step of a U-Net: a residual block with or without attention, or what halves or doubles images."""
+
+    channels_in: int
+    """channels of the stream that it takes"""
+    channels: int
+    """channels of the stream that it gives"""
+    side: int
+    """pixels along a side of the images that it takes"""
+    attends: bool = False
+    """whether its pixels attend to one another at the end"""
+    takes: int = 0
+    """channels that an earlier step has left, behind those of the stream"""
+    leaves: bool = False
+    """whether it leaves its input for a later step, too"""
+    resampling: Resampling | None = None
+    convolves: bool = False
+    """whether it resamples by a convolution alone, not in a residual block"""
+
+    @property
+    def joined(self) -> int:
+        """Channels that it works on."""
+        return self.channels_in + self.takes
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Parts of these, where there are two."""
+        return (self.channels_in, self.takes) if self.takes else ()
+
+    @property
+    def side_out(self) -> int:
+        """Pixels along a side of the images that it gives."""
+        return {None: self.side, "half": self.side // 2, "double": self.side * 2}[self.resampling]
 
 
 @dataclass(frozen=True, slots=True)
 class UNetConfig(Architecture):
-    """It has a level for each multiplier, whose images have half the side of those of the level before.
+    """U-Net with a level for each multiplier, whose images have half the side of those of the level before.
 
     The defaults are what guided-diffusion makes of images of 32 x 32 pixels. improved-diffusion's own U-Net for these
     has four heads, resamples by convolutions, gives six outputs, rescales time steps, and drops 0.3 of CIFAR-10's.
@@ -106,17 +148,17 @@ class UNetConfig(Architecture):
 
     @property
     def steps_scale(self) -> float:
-        """Give what the number of a diffusion step is multiplied by before it becomes waves."""
+        """Factor of the number of a diffusion step before it becomes waves."""
         return NUMBERED / self.diffusion_steps if self.rescales_steps else 1
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Give the pixels along a side of each level's images."""
+        """Pixels along a side of each level's images."""
         return tuple(self.image // 2**level for level in range(len(self.multipliers)))
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """List what it does one after the other: on the way down, in the middle, and on the way up."""
+        """Steps on the way down, in the middle, and on the way up."""
         down, left = [*self._down()], [self.base]
         left += [step.channels for step in down]
         last, side = down[-1].channels, self.sides[-1]
@@ -147,38 +189,38 @@ class UNetConfig(Architecture):
         return Step(channels, channels, side, resampling=by, convolves=self.resampling == "convolution", leaves=leaves)
 
     def head_size(self, channels: int) -> int:
-        """Give the channels of a head where the stream has so many."""
+        """Return the channels of a head where the stream has so many."""
         return channels // self.level_heads if self.level_heads else self.head_channels
 
     @property
     def layers(self) -> int:  # type: ignore[override]
-        """Count the steps, which activation checkpointing runs again one by one."""
+        """Number of steps, which activation checkpointing runs again one by one."""
         return len(self.steps)
 
     @property
     def hidden(self) -> int:  # type: ignore[override]
-        """Count the channels of the stream at full size."""
+        """Channels of the stream at full size."""
         return self.base
 
     @property
     def heads(self) -> int:  # type: ignore[override]
-        """Count the heads of attention in the middle."""
+        """Heads of attention in the middle."""
         channels = self.multipliers[-1] * self.base
         return channels // self.head_size(channels)
 
     @property
     def sequence(self) -> int:  # type: ignore[override]
-        """Count the pixels of an image."""
+        """Pixels of an image."""
         return self.image**2
 
     @property
     def outputs(self) -> int:
-        """Count the channels that it gives of a pixel."""
+        """Channels that it gives of a pixel."""
         return self.channels_out
 
     def network(self) -> Network:
         """List the operations. Initial values are PyTorch's own, and zeros where a block or the network ends."""
-        return table(self)
+        return _table(self)
 
     def without_zeros(self) -> "UNetConfig":
         return replace(self, last_std=COMPARED_STD)
@@ -186,3 +228,107 @@ class UNetConfig(Architecture):
     @property
     def task(self) -> Denoising:
         return Denoising(Images(self.image), self.schedule, self.diffusion_steps)
+
+
+@cache
+def _table(shape: UNetConfig) -> Network:
+    """List the operations. The stream is split over y, as a transformer's is.
+
+    Raises ValueError if both ends of a skip aren't alike, or it has one alone.
+    """
+    base = shape.base
+    time = (
+        _linear("time.fc1", 4 * base, base, reads_data=True, tokens=1),
+        _linear("time.fc2", 4 * base, 4 * base, split=TRANSPOSED, tokens=1),
+    )
+    first = _conv("conv_in", base, CHANNELS, shape.image, split=(STREAM, None), reads_data=True)
+    last = _conv(
+        "conv_out",
+        shape.channels_out,
+        base * shape.multipliers[0],
+        shape.image,
+        split=(None, STREAM),
+        init=_ending(shape.last_std),
+        bias_init=ZERO,
+    )
+    network = Network(
+        (
+            Section((*time, first)),
+            *(_section(shape, step, number) for number, step in enumerate(shape.steps)),
+            Section((GroupNorm("norm", base * shape.multipliers[0], GROUPS), last)),
+        ),
+        (_images(base, shape.image), Carried((4 * base,), 0, "channels")),
+    )
+    _ = network.boundaries  # of every level, before anything runs
+    return network
+
+
+def _section(shape: UNetConfig, step: Step, number: int) -> Section:
+    n, pixels = step.channels, step.side**2
+    operations: list[Operation] = []
+    if step.convolves:
+        before = (step.side + (shape.padding == "after")) ** 2 if step.resampling == "half" else None
+        operations += [_conv("resampling.conv", n, n, step.side_out, pixels_in=before), Redistribute(n)]
+    else:
+        operations += _residual(shape, step)
+    if step.attends:
+        size, end = shape.head_size(n), _ending(shape.last_std)
+        operations += [
+            GroupNorm("attention.norm", n, GROUPS, silu=False, tokens=pixels),
+            _linear("attention.attention.qkv", 3 * n, n, parts=(n, n, n), tokens=pixels),
+            Attention(n // size, n // size, size, causal=False, tokens=pixels),
+            _linear("attention.attention.out", n, n, split=TRANSPOSED, init=end, bias_init=ZERO, tokens=pixels),
+            Added(n, tokens=pixels),
+        ]
+    taken = _images(step.takes, step.side) if step.takes else None
+    return Section(
+        tuple(operations),
+        "blocks",
+        recomputed=True,
+        tokens=step.side_out**2,
+        first=number,
+        output=_images(n, step.side_out),
+        takes=taken,
+        leaves=step.leaves,
+    )
+
+
+def _residual(shape: UNetConfig, step: Step) -> list[Operation]:
+    k, n, side, before = step.joined, step.channels, step.side_out, step.side**2
+    end, of_step = _ending(shape.last_std), (n, n) if shape.scales else (n,)
+    skip: list[Operation] = []
+    if k != n:
+        skip = [_conv("residual.skip", n, k, side, kernel=1, parts_in=step.parts, joins=True, shares_input=True)]
+    resample = [Resample(k, halves=step.resampling == "half", tokens=before)] if step.resampling else []
+    return [
+        GroupNorm("residual.norm1", k, GROUPS, parts_in=step.parts, tokens=before),
+        *resample,
+        _conv("residual.conv1", n, k, side, parts_in=step.parts),
+        _linear("residual.embedding", sum(of_step), 4 * shape.base, parts=of_step, tokens=1),
+        GroupNorm("residual.norm2", n, GROUPS, INNER, tokens=side**2),
+        *skip,
+        _conv("residual.conv2", n, n, side, split=TRANSPOSED, init=end, bias_init=ZERO),
+        Added(k, multiplied=bool(skip), tokens=before),
+    ]
+
+
+def _images(channels: int, side: int) -> Carried:
+    return Carried((channels, side, side), 0, "channels")
+
+
+def _linear(name: str, n: int, k: int, *, init: Initial | None = None, **options: object) -> Linear:
+    default = Uniform(1 / sqrt(k))
+    given = {"bias": True, "init": init or default, "bias_init": default} | options
+    return Linear(name, n, k, **given)  # type: ignore[arg-type]
+
+
+def _conv(
+    name: str, n: int, k: int, side: int, *, init: Initial | None = None, kernel: int = 3, **options: object
+) -> Conv2d:
+    default = Uniform(1 / sqrt(k * kernel**2))
+    given = {"bias": True, "init": init or default, "bias_init": default, "tokens": side**2} | options
+    return Conv2d(name, n, k, kernel=kernel, **given)  # type: ignore[arg-type]
+
+
+def _ending(std: float) -> Initial:
+    return Gaussian(std) if std else ZERO

@@ -1,5 +1,4 @@
-"""This is a serial U-Net in plain PyTorch, as diffusion models train it (Nichol and Dhariwal 2021; Dhariwal and Nichol
-2021). It knows nothing of grids.
+"""Serial U-Net in plain PyTorch, as diffusion models train it (Nichol and Dhariwal 2021; Dhariwal and Nichol 2021).
 
 On the way down steps halve the images, level by level; on the way up others double them again, and each of these takes
 beside its input what one step on the way down gave, the last one first.
@@ -11,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.data.colours import CHANNELS
+from engine.data.dataset import CHANNELS
 from engine.layers.conv2d import Joining, Skip
 from engine.layers.counter_random import BatchRows, PixelDropout
 from engine.layers.embedding import WaveLinear
@@ -19,8 +18,7 @@ from engine.layers.group_norm import ScaledGroupNorm
 from engine.layers.redistribute import Redistribute
 from engine.models.serial import SerialModel, State
 from engine.models.transformer import SelfAttention
-from engine.models.unet.config import UNetConfig
-from engine.models.unet.steps import GROUPS, Resampling, Step
+from engine.models.unet.config import GROUPS, Resampling, Step, UNetConfig
 
 Resample = Callable[[Tensor], Tensor]
 
@@ -36,15 +34,14 @@ def double(x_BCHW: Tensor) -> Tensor:
 
 
 def same(x_BCHW: Tensor) -> Tensor:
-    """Leave images as they are."""
     return x_BCHW
 
 
-RESAMPLE = {None: same, "half": half, "double": double}
+RESAMPLE: dict[Resampling | None, Resample] = {None: same, "half": half, "double": double}
 
 
 class UNet(SerialModel):
-    """It maps noisy images [B, 3, S, S] and their time steps [B] to [B, channels_out, S, S]."""
+    """U-Net from noisy images [B, 3, S, S] and their time steps [B] to [B, channels_out, S, S]."""
 
     def __init__(self, shape: UNetConfig) -> None:
         super().__init__(shape.task)
@@ -55,7 +52,7 @@ class UNet(SerialModel):
         self.conv_out = nn.Conv2d(shape.steps[-1].channels, shape.channels_out, 3, padding=1)
 
     def begin(self, noisy_BCHW: Tensor, steps_B: Tensor, *, rows: BatchRows | None = None) -> State:  # type: ignore[override]
-        """Give the stream and the time steps' embedding."""
+        """Return the stream and the time steps' embedding."""
         return self.conv_in(noisy_BCHW.to(self.conv_in.weight.dtype)), self.time(steps_B)
 
     def end(self, state: State) -> Tensor:
@@ -64,7 +61,7 @@ class UNet(SerialModel):
 
 
 class StepBlock(nn.Module):
-    """It is a step: a residual block, or a convolution that resamples; then attention, if pixels attend."""
+    """Residual block, or convolution that resamples; then attention, if pixels attend."""
 
     def __init__(self, shape: UNetConfig, step: Step, number: int) -> None:
         super().__init__()
@@ -94,11 +91,10 @@ class StepBlock(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """It adds two convolutions to the stream; the time step scales and shifts what is between them, normed, or shifts
-    it before the norm.
+    """Sum of the stream and two convolutions of it, between which the time step scales and shifts, or shifts alone.
 
-    resample: half, double or same, of the images before the first convolution, and of the stream. number: of the
-    network's step that it is.
+    resample: half, double or neither, of the images before the first convolution, and of the stream. number: of the
+    network's step.
     """
 
     def __init__(self, shape: UNetConfig, channels_in: int, channels: int, resample: Resample, number: int) -> None:
@@ -122,7 +118,7 @@ class ResidualBlock(nn.Module):
 
 
 class PixelAttention(nn.Module):
-    """It adds to each pixel what it finds in all others of its image."""
+    """Sum of each pixel and its attention to all others of its image."""
 
     def __init__(self, channels: int, head_size: int, norm_eps: float) -> None:
         super().__init__()
@@ -135,7 +131,7 @@ class PixelAttention(nn.Module):
 
 
 class Convolved(nn.Module):
-    """It halves images by a convolution that steps over every other pixel, or doubles and smooths them by one.
+    """Convolution that halves images by stepping over every other pixel, or smooths doubled ones.
 
     pads_after: whether what halves has its zeros at the right and below, and none before the first pixels.
     """
@@ -153,8 +149,8 @@ class Convolved(nn.Module):
 
 
 class TimeEmbedding(nn.Module):
-    """It maps time steps [B] to [B, 4 base]: waves of them, and two linear layers with a SiLU behind each, where other
-    code has the second one in every block. Waves number the steps 1 .. T from 0, as all published code does.
+    """Time steps [B] to [B, 4 base]: waves of them, and two linear layers with a SiLU behind each, where other code has
+    the second one in every block. Waves number the steps 1 .. T from 0, as all published code does.
     scale: of these numbers.
     """
 

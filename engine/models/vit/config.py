@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar
 
-from engine.data.colours import CHANNELS
-from engine.data.images import Images
+from engine.data.dataset import CHANNELS, Images
 from engine.errors import UsageError
 from engine.models.architecture import EvenHeads, check_even_heads
-from engine.models.image_class import ImageClass
 from engine.models.network import Network, Section
 from engine.models.operations import SMALL, ZERO, Activation, Attention, Linear, Norm, Table
+from engine.models.tasks import ImageClass
 from engine.placement import TRANSPOSED, Gaussian, Uniform
 
 

@@ -5,7 +5,7 @@ its class go through pre-norm blocks of attention in all directions. It knows no
 import torch
 from torch import Tensor, nn
 
-from engine.data.colours import CHANNELS
+from engine.data.dataset import CHANNELS
 from engine.layers.counter_random import BatchRows, Dropout
 from engine.layers.elementwise import AddNorm
 from engine.layers.embedding import Patches

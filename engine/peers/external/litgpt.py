@@ -18,8 +18,8 @@ from litgpt import GPT, Config
 from litgpt.utils import chunked_cross_entropy
 from torch import Tensor, nn
 
-from engine.models.adapters.litgpt import LITGPT
-from engine.models.adapters.rope import LLAMA3
+from engine.models.adapters.adapter import ADAPTERS
+from engine.models.adapters.readers import LITGPT_LLAMA3
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
@@ -102,8 +102,7 @@ def _config(case: Case) -> Config:
             "norm_qk": shape.qk_norm,
         }
         if shape.rope_scaling != 1:
-            own = {"original_max_seq_len" if "original" in name else name: value for name, value in LLAMA3.items()}
-            options["rope_adjustments"] = {"factor": shape.rope_scaling} | own
+            options["rope_adjustments"] = {"factor": shape.rope_scaling} | LITGPT_LLAMA3
         return Config(**options)
     if shape.norm != "layernorm" or not shape.bias:
         raise Unavailable(f"litgpt has no network like {shape.name}: its GPT takes LayerNorm and biases.")
@@ -125,7 +124,7 @@ def _load(model: GPT, case: Case) -> None:
     if isinstance(shape, GPTConfig) and shape.rotary is None:
         learnt = serial_model(case, "cpu").state_dict().get("positions.weight")
         shape = replace(shape, rotary=2)  # the network without a table: of one pair no row moves
-    model.load_state_dict(renamed(case, LITGPT.stored(shape)))
+    model.load_state_dict(renamed(case, ADAPTERS["litgpt"].stored(shape)))
     if shape.ties:
         model.lm_head.weight = model.transformer.wte.weight
     if learnt is not None:

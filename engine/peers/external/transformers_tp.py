@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from engine.models.adapters.adapter import ADAPTERS
 from engine.models.adapters.stored import Names, Stored, stored
-from engine.models.adapters.transformers_llama import LLAMA
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
@@ -67,7 +67,7 @@ class TransformersTP(TransformersStep):
         if is_pure(case):
             for parameter in model.parameters():
                 parameter.data = parameter.data.to(Precision.parse(case.precision).compute)
-        places = LLAMA.stored(case.model) if llama else opt_stored(case)
+        places = ADAPTERS["llama"].stored(case.model) if llama else opt_stored(case)
         config, _, mesh = type(model).prepare_distribute_model(
             DistributedConfig(
                 tp_size=layout.tensor,

@@ -1,14 +1,20 @@
-"""Sample images from a checkpoint, on any grid, whichever one trained it."""
+"""Images sampled from a checkpoint of a diffusion model, on any grid, whichever one trained it."""
 
 import base64
+import io
 import logging
+import math
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from engine.batch import Batch
@@ -18,30 +24,84 @@ from engine.checkpoint import store
 from engine.checkpoint.manifest import Saved
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
-from engine.data.sheet import sheet
+from engine.data.dataset import CHANNELS
 from engine.errors import ContactError, RunError, UsageError, WriteError
 from engine.files import write_bytes
 from engine.grid import CUTTING_STAGES, REPLICATING, SPLITTING_ROWS, Grid
+from engine.layers.counter_random import BatchRows, normal
 from engine.models.architecture import Architecture
 from engine.models.denoising import Denoising
+from engine.models.diffusion import Diffusion
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
 from engine.precision import DTYPES, Precision
 from engine.progress import RENEWED
+from engine.result import SamplerName
 from engine.result.schema import Result
 from engine.result.schema.bench import ImageSheet
-from engine.sampling.sampler import Sampler, as_bytes
 from engine.training.model_record import recorded
 from engine.training_record import PrecisionName, Training
 
 log = logging.getLogger(__name__)
 
+GAP = 2
+"""White pixels between two images of a sheet."""
+FindNoise = Callable[[Tensor, Tensor], Tensor]
+"""Noise, whose first channels are the images', of noisy images [B, 3, S, S] and their time steps [B]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Sampler whose steps are evenly spaced among those of the training.
+
+    "ddpm" has fresh noise at each (Ho et al. 2020, Algorithm 2), "ddim" at the first alone (Song et al. 2021).
+
+    All noise is hashes of the seed, the step, the image and the pixel, the same on every grid.
+    """
+
+    name: SamplerName
+    steps: int
+    seed: int
+
+    def times(self, last: int) -> Iterator[tuple[int, int]]:
+        """List the steps from the last to 0, each with the next."""
+        return pairwise(round(last * place / self.steps) for place in range(self.steps, -1, -1))
+
+    @torch.no_grad()
+    def images(
+        self,
+        find: FindNoise,
+        diffusion: Diffusion,
+        images_B: Tensor,
+        side: int,
+        dtype: torch.dtype = torch.float32,
+        *,
+        done: Callable[[], None] = lambda: None,
+    ) -> Tensor:
+        """Make the images of these numbers: [B, 3, side, side], of -1 to 1. done: is called after each step."""
+        shape = (CHANNELS, side, side)
+        x = normal(BatchRows(self.seed, diffusion.steps, images_B), shape, dtype)
+        for step, to in self.times(diffusion.steps):
+            steps_B, to_B = (torch.full_like(images_B, time) for time in (step, to))
+            noise = find(x, steps_B)[:, :CHANNELS].to(dtype)
+            start = diffusion.start(x, noise, steps_B).clamp_(-1, 1)
+            if self.name == "ddim":
+                x = diffusion.implicit(x, start, steps_B, to_B)
+            else:
+                x = diffusion.ancestral(
+                    x, start, normal(BatchRows(self.seed, to, images_B), shape, dtype), steps_B, to_B
+                )
+            done()
+        return x
+
+
+def as_bytes(images: Tensor) -> Tensor:
+    return images.add(1).mul(127.5).round().clamp_(0, 255).to(torch.uint8)
+
 
 @dataclass(frozen=True, slots=True)
 class ImageSampling(Benchmark):
-    """It samples so many images into a PNG, each rank a part of them, and tells the time. at_once: a rank makes so many
-    together. sampler: its steps are set, and no more than the network was trained for.
-    """
+    """Sampling of images into a PNG, each rank a part of them, and the time that it takes."""
 
     saved: Saved
     model: Architecture
@@ -49,6 +109,7 @@ class ImageSampling(Benchmark):
     sampler: Sampler
     count: int
     at_once: int
+    """Images that a rank makes together."""
     grid: Grid
     dtype: PrecisionName
     out: Path
@@ -103,7 +164,7 @@ class ImageSampling(Benchmark):
         except RunError as error:
             raise Unmeasurable(str(error).rstrip(".")) from error
         start = time.perf_counter()
-        images = together(self._own(model, comm), comm)[: self.count]
+        images = gather_images(self._own(model, comm), comm)[: self.count]
         time_s, png = time.perf_counter() - start, sheet(images.numpy())
         why = None
         if comm.rank == 0:
@@ -138,11 +199,11 @@ class ImageSampling(Benchmark):
 
     @staticmethod
     def table(result: Result) -> Table:
-        assert result.images is not None
+        images = result.images
+        assert images is not None
         assert result.model is not None
-        sheet = result.images
-        row = (result.model.name, f"{sheet.trained_steps:,}", sheet.sampler, *map(str, (sheet.steps, sheet.images)))
-        return ("network", "trained steps", "sampler", "steps", "images", "seconds"), [(*row, f"{sheet.time_s:.3g}")]
+        row = (result.model.name, f"{images.trained_steps:,}", images.sampler, str(images.steps), str(images.images))
+        return ("network", "trained steps", "sampler", "steps", "images", "seconds"), [(*row, f"{images.time_s:.3g}")]
 
 
 def own_images(count: int, comm: Comm) -> Tensor:
@@ -152,9 +213,23 @@ def own_images(count: int, comm: Comm) -> Tensor:
     return torch.arange(first, first + share, device=comm.device)
 
 
-def together(own: Tensor, comm: Comm) -> Tensor:
+def gather_images(own: Tensor, comm: Comm) -> Tensor:
     """Gather the images of all ranks in the order of their numbers, on the host. Collective."""
     grid = comm.grid
     positions = [grid.position(grid.coords(rank), SPLITTING_ROWS) for rank in range(grid.size)]
     first = [positions.index(position) for position in range(grid.batch_split)]
     return comm.gather_rows(own.flatten())[first].view(-1, *own.shape[1:])
+
+
+def sheet(images_BCYX: NDArray[np.uint8]) -> bytes:
+    """Make the PNG of images [B, 3, side, side], about as wide as high."""
+    count, channels, side, _ = images_BCYX.shape
+    columns = math.ceil(math.sqrt(count))
+    rows, pitch = -(-count // columns), side + GAP
+    whole = np.full((rows * pitch - GAP, columns * pitch - GAP, channels), 255, np.uint8)
+    for number, image in enumerate(images_BCYX):
+        top, left = number // columns * pitch, number % columns * pitch
+        whole[top : top + side, left : left + side] = image.transpose(1, 2, 0)
+    file = io.BytesIO()
+    Image.fromarray(whole).save(file, "PNG")
+    return file.getvalue()

@@ -1,18 +1,25 @@
-"""Read the manifest of a prepared folder, header.json, whose format says of which kind its data are, and check that
-the files that it names are whole: by their sizes at each start, by their digests where that is asked for.
+"""Prepared folders: the manifest header.json, whose format says of which kind the data are, and files of records.
+
+That the files are whole is checked by their sizes at each start, by their digests where that is asked for.
 """
 
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+import os
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from engine.errors import UsageError, first_line
+from engine.errors import RunError, UsageError, first_line
 from engine.files import digest_of, json_of
 from engine.progress import RENEWED
 from engine.schema import Record, first_problem
@@ -21,11 +28,11 @@ log = logging.getLogger(__name__)
 
 HEADER = "header.json"
 
-Of = TypeVar("Of", bound=Record)
+AnyHeader = TypeVar("AnyHeader", bound=Record)
 
 
 class Kind(NamedTuple):
-    """It describes a kind of data. folder: what a prepared one is called. command: what prepares it."""
+    """A kind of data, what a prepared folder of it is called, and the command that prepares it."""
 
     data: str
     folder: str
@@ -38,10 +45,10 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "par4d.images": Kind("images", "image set", "data prepare-images"),
     }
 )
-"""It gives the kinds by the format of their manifests."""
+"""Kinds of data by the format of their manifests."""
 
 
-def read_manifest(path: Path, form: str, record: type[Of]) -> Of:
+def read_manifest(path: Path, form: str, record: type[AnyHeader]) -> AnyHeader:
     """Read and check the manifest of a folder. form: the format that it has to be. Raises UsageError."""
     file, kind = path / HEADER, KINDS[form]
     try:
@@ -53,9 +60,9 @@ def read_manifest(path: Path, form: str, record: type[Of]) -> Of:
         ) from None
     except ValueError:
         raise UsageError(f"{file} is cut short or is not JSON: prepare the {kind.folder} again.") from None
-    found = data.get("format") if isinstance(data, dict) else None
-    if found != form:
-        if (other := KINDS.get(str(found))) is not None:
+    given = data.get("format") if isinstance(data, dict) else None
+    if given != form:
+        if (other := KINDS.get(str(given))) is not None:
             raise UsageError(
                 f"{path} holds {other.data}, but the model is trained on {kind.data}: give another --data."
             )
@@ -114,11 +121,47 @@ def verify(path: Path, form: str, digests: Mapping[str, str | None]) -> None:
         if expected is None:
             raise UsageError(f"{path / HEADER} has no digests, as an older Par4D wrote it: to verify, {again}")
         try:
-            found = digest_of(path / name)
+            actual = digest_of(path / name)
         except OSError as error:
             raise UsageError(f"{path / name} can't be read ({first_line(error)}): {again}") from None
-        if found != expected:
+        if actual != expected:
             raise UsageError(
-                f"{path / name} is not what was prepared: its SHA-256 is {found}, but {HEADER} says {expected}; {again}"
+                f"{path / name} is not what was prepared: its SHA-256 is {actual}, but {HEADER} says {expected}; "
+                f"{again}"
             )
         log.info("%d of %d files of %s verified", number, len(digests), path, extra=RENEWED)
+
+
+class RecordFile:
+    """File of records of one format and shape, opened when it is first read.
+
+    It isn't mapped: a file that is cut short under a mapping kills its reader.
+    """
+
+    def __init__(self, path: Path, storage: np.dtype, shape: Sequence[int] = ()) -> None:
+        self.path = path
+        self._storage, self._shape = storage, tuple(shape)
+        self._num_bytes = storage.itemsize * prod(self._shape)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Read records [stop - start, *shape]. Raises RunError, naming the file, if it can't be read or ends before."""
+        records = np.empty((stop - start, *self._shape), self._storage)
+        left, offset = records.reshape(-1).view(np.uint8).data, start * self._num_bytes
+        try:
+            while left:
+                done = os.preadv(self._file, [left], offset)
+                if not done:
+                    raise RunError(
+                        f"{self.path} ends at byte {offset}, though it was whole when it was opened: it was cut short "
+                        "meanwhile, so prepare it again."
+                    )
+                left, offset = left[done:], offset + done
+        except OSError as error:
+            raise RunError(f"{self.path} can't be read: {error.strerror}.") from error
+        return records
+
+    @cached_property
+    def _file(self) -> int:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, descriptor)
+        return descriptor

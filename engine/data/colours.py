@@ -1,3 +1,0 @@
-"""Images have three channels: red, green and blue."""
-
-CHANNELS = 3
