@@ -57,8 +57,8 @@ class Stored:
     def kept_as(self, parameter: str, tensor: str, shape: tuple[int, ...] | None = None) -> "Stored":
         """Name the one tensor that a parameter is kept in, and its shape where it has other dims."""
         (part,) = self.parts[parameter]
-        shapes = {**self.shapes, tensor: self.shapes[part.tensor]}
-        del shapes[part.tensor]
+        shapes = dict(self.shapes)
+        shapes[tensor] = shapes.pop(part.tensor)
         return replace(
             self,
             parts={**self.parts, parameter: (replace(part, tensor=tensor),)},
