@@ -28,8 +28,7 @@ from night.procedure import NO_RESULTS, OUT_OF_TIME, choose, nightly_tests, say
 from night.session import ROOT, NightRun
 from reports import text
 from reports.nights.history import NightJob, history
-from reports.nights.report import FINE, NOTHING_KEPT, UNKNOWN, WORSE
-from reports.nights.table import junit_file
+from reports.nights.report import FINE, NOTHING_KEPT, UNKNOWN, WORSE, junit_file
 from systems.references import name_of
 
 LIMIT = 1.01
@@ -84,7 +83,7 @@ def against(commit: str, night: NightRun, node_hours: float, jobs: int) -> int:
     in_time = replace(night, reframe=(*night.reframe, "--repeat", str(jobs))).run(chosen)
     if not in_time:
         say(OUT_OF_TIME)
-    tonight = history(night.database, night.system).of(night.name)
+    tonight = history(night.database, night.system).find(night.name)
     if tonight is None:
         raise RunError(NO_RESULTS)
     found = points([name_of(test.name) for test in chosen], tonight.jobs)

@@ -19,8 +19,7 @@ from night.session import NightlyTest, NightRun
 from reports import text
 from reports.nights.history import History, history
 from reports.nights.judge import suspects
-from reports.nights.report import NightReport, night_reports
-from reports.nights.table import as_junit, as_markdown, as_text
+from reports.nights.report import NightReport, as_junit, as_markdown, as_text, night_reports
 from systems.references import name_of, references
 
 HOUR_S = 3600.0
@@ -118,7 +117,7 @@ def run_jobs(night: NightRun, chosen: Sequence[NightlyTest], node_hours: float =
             say(OUT_OF_TIME)
             return False
         found = history(night.database, night.system)
-        tonight = found.of(night.name)
+        tonight = found.find(night.name)
         if tonight is None or len(tonight.jobs) == stored:
             return True  # ReFrame has said why it ran nothing
         stored, done = len(tonight.jobs), Counter(job.key.name for job in tonight.jobs)

@@ -73,8 +73,7 @@ def verdict(
       par4d verdict --system vcluster --last 30
     """
     from reports.nights.history import history
-    from reports.nights.report import UNKNOWN, night_reports
-    from reports.nights.table import as_text
+    from reports.nights.report import UNKNOWN, as_text, night_reports
 
     if last < 1:
         raise UsageError(f"--last is 1 or more nights, but {last} was given.")

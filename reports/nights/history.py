@@ -33,9 +33,9 @@ NODES = "nodes"
 STARTING_S = 30.0
 """Time that a launcher may take to start the ranks of a job."""
 NIGHT, CHOSEN = "par4d_night", "par4d_chosen"
-"""Keys that ci/nightly adds to its sessions: the night's name, and the tests that they have to run (write_tests)."""
+"""Keys that ci/nightly adds to its sessions: the night's name, and the tests to run (write_tests)."""
 SKIPPED = "it was skipped"
-"""Reason of a job that a test never had, as its partition can't run it, or something else is missing there."""
+"""Reason of a test that its partition can't run, or that misses something else there."""
 OF_A_JOB = ("SLURM_JOB_", "SLURM_STEP_", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID")
 """Beginnings of names of environment variables that differ in every job."""
 
@@ -67,7 +67,7 @@ class Night:
     jobs: list[NightJob]
     """In the order in which they were stored."""
     chosen: dict[tuple[str, str], None]
-    """Tests that ci/nightly had to run, by name and point, in their order; none of a night that people have started."""
+    """Tests that ci/nightly had to run, by name and point, in their order; none in a night of jobs started by hand."""
 
     def measured(self, key: Key) -> list[NightJob]:
         """Return the jobs of a key that have figures."""
@@ -88,12 +88,12 @@ class History:
     def jobs(self) -> Iterator[NightJob]:
         return (job for night in self.nights for job in night.jobs)
 
-    def of(self, name: str) -> Night | None:
+    def find(self, name: str) -> Night | None:
         return next((night for night in self.nights if night.name == name), None)
 
     @property
     def nightly(self) -> bool:
-        """Return whether ci/nightly has run: jobs started by hand alone are no nights."""
+        """Whether ci/nightly has run: jobs started by hand alone are no nights."""
         return any(night.chosen for night in self.nights)
 
 
@@ -156,11 +156,11 @@ def _job(case: Mapping[str, Any]) -> NightJob:
     good = outcome == "pass" or (failed_as is not None and stage in AFTER_SANITY)
     known = {"fail": failed_as, "skip": SKIPPED, "fail_deps": "a test that it needs failed"}
     reason = "" if good else known.get(outcome) or "it was ended before it had a result"
-    record, told = case[RECORD] if isinstance(case[RECORD], dict) else {}, None
-    stored = (case.get("perfvalues") or {}).items() if good and record.get("status") == "ok" else ()
+    record, result = case[RECORD] if isinstance(case[RECORD], dict) else {}, None
+    values = (case.get("perfvalues") or {}).items() if good and record.get("status") == "ok" else ()
     if record:
         try:
-            told = NightResult.model_validate(record)
+            result = NightResult.model_validate(record)
         except ValidationError as error:
             reason = reason or f"of its result only the figures can be read: {first_problem(error)}"
     return NightJob(
@@ -173,28 +173,28 @@ def _job(case: Mapping[str, Any]) -> NightJob:
         ),
         failed=not good and outcome == "fail",
         reason=reason,
-        figures={name.rpartition(":")[2]: (of[0], of[4]) for name, of in stored if of[0] and 0 < of[0] < math.inf},
-        state=_state(told) if told else {},
-        parts=dict(_parts(told)) if good and told else {},
-        node_seconds=(case.get("nodes") or 1) * _occupied_s(case, told),
+        figures={name.rpartition(":")[2]: (of[0], of[4]) for name, of in values if of[0] and 0 < of[0] < math.inf},
+        state=_state(result) if result else {},
+        parts=dict(_parts(result)) if good and result else {},
+        node_seconds=(case.get("nodes") or 1) * _occupied_s(case, result),
     )
 
 
-def _occupied_s(case: Mapping[str, Any], told: NightResult | None) -> float:
+def _occupied_s(case: Mapping[str, Any], result: NightResult | None) -> float:
     """Return how long a job had its nodes: the result's time and the launcher's, at most what ReFrame counts, which
     includes the queue.
     """
     most = min(max(0.0, case.get("time_run") or 0.0), case.get("time_limit_s") or math.inf)
-    if told:
+    if result:
         with suppress(ValueError, TypeError):  # no times, or one with a time zone and one without
-            began, ended = map(datetime.fromisoformat, (told.provenance.start, told.provenance.end))
+            began, ended = map(datetime.fromisoformat, (result.provenance.start, result.provenance.end))
             return min(most, max(0.0, (ended - began).total_seconds()) + STARTING_S)
     return float(most)
 
 
-def _state(told: NightResult) -> dict[str, str]:
+def _state(result: NightResult) -> dict[str, str]:
     """Return what an update of a machine may change, and nothing of a job's own numbers."""
-    origin, network = told.provenance, told.transport
+    origin, network = result.provenance, result.transport
     environment = {name: value for name, value in origin.environment.items() if not name.startswith(OF_A_JOB)}
     commit = f"{(origin.git_commit or '')[:12]}{', modified' if origin.git_dirty else ''}"
     state = {"commit": commit, **origin.versions, **environment, NODES: ", ".join(origin.hosts)}
@@ -205,17 +205,17 @@ def _state(told: NightResult) -> dict[str, str]:
     return {name: value for name, value in state.items() if value}
 
 
-def _parts(told: NightResult) -> Iterator[tuple[tuple[str, str], float]]:
+def _parts(result: NightResult) -> Iterator[tuple[tuple[str, str], float]]:
     """Yield NightJob.parts as far as the result has them."""
-    if told.breakdown:
-        yield ("compute", ""), told.breakdown.compute_s
-        yield from ((("exposed", one.axis), one.exposed_s) for one in told.breakdown.axes)
-        yield from ((("host", one.host), one.compute_s) for one in told.breakdown.hosts)
-    if told.summary and told.summary.empirical_peak_measured:
-        yield ("peak", ""), told.summary.empirical_peak_flops_per_device or 0.0
-    if clocks_hz := told.provenance.clocks_hz.values():
+    if result.breakdown:
+        yield ("compute", ""), result.breakdown.compute_s
+        yield from ((("exposed", one.axis), one.exposed_s) for one in result.breakdown.axes)
+        yield from ((("host", one.host), one.compute_s) for one in result.breakdown.hosts)
+    if result.summary and result.summary.empirical_peak_measured:
+        yield ("peak", ""), result.summary.empirical_peak_flops_per_device or 0.0
+    if clocks_hz := result.provenance.clocks_hz.values():
         yield ("clock", ""), min(clocks_hz)
-    for axis in {one.axis for one in told.collectives}:
-        along = [one for one in told.collectives if one.axis == axis]
+    for axis in {one.axis for one in result.collectives}:
+        along = [one for one in result.collectives if one.axis == axis]
         if took_s := sum(one.time_s or 0.0 for one in along):
             yield ("rate", axis), sum(one.bytes for one in along) / took_s

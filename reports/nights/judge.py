@@ -1,11 +1,8 @@
 """Judgement of each figure of a night by the nights before it, since the first of its reference (detector.py).
 
-A figure without a reference, or of fewer than FEWEST nights, is unknown, never the same. As a change takes three
-nights, the two after those can only be far off. What isn't measured any more doesn't pass, for GIVEN_UP nights.
-
-Not all are judged: one that follows from another one of the same job by arithmetic would only count a slowdown twice,
-and parts of a step say, where the step got slower, what did (culprit.py). The mean of all steps, which other work on
-the machine moves for minutes, takes more to raise an alarm where the faster half of the steps is there to do so.
+Not all figures are judged: one that follows from another of the same job by arithmetic would only count a slowdown
+twice, and parts of a step are for the culprit (culprit.py). The mean of all steps, which other work on the machine
+moves for minutes, takes more to raise an alarm where the faster half of the steps is there to do so.
 """
 
 import math
@@ -58,13 +55,12 @@ class Verdict:
     value: float = math.nan
     """Median of the night's jobs."""
     usual: float = math.nan
-    """Expected value, in the state that the canary tells, without any change that an alarm is about."""
+    """Expected value in the machine's state by the canary, without any change that an alarm is about."""
     change: float = math.nan
     """Value by usual, less one."""
     low: float = math.nan
-    """Lower end of the interval around the change that holds at least 95 of 100 nights without any change."""
+    """Lower end of the interval around the change that contains 95 of 100 nights without any change."""
     high: float = math.nan
-    """Upper end of that interval."""
     drift: float = 0.0
     """Factor by which the level is worse than the reference, less one, where no alarm says so."""
     far: bool = False
@@ -87,7 +83,7 @@ def is_judged(figure: str, unit: str, beside: Set[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FigureHistory:
-    """One figure of a test through the nights, which are given by position in their order."""
+    """One figure of a test through the nights, by their position in order."""
 
     key: Key
     figure: str
@@ -122,8 +118,8 @@ class FigureHistory:
         return dict(dropwhile(lambda of: nights[of[0]].began < first, self.jobs.items()))
 
     def logarithms(self, jobs: Sequence[NightJob]) -> tuple[list[float], list[float]]:
-        """Return how bad it is in each of these jobs, and the canary's seconds in those that ran it, as natural
-        logarithms. The canary itself is compared with nothing.
+        """Return natural logarithms of how bad each of these jobs is, and of the canary's seconds in those that ran it;
+        the canary itself is compared with nothing.
         """
         canary = [job.figures[CANARY][0] for job in jobs if self.figure != CANARY and CANARY in job.figures]
         bad = [worse_by(self.unit) * math.log(value) for value in self.measured(jobs)]
@@ -133,6 +129,73 @@ class FigureHistory:
         """Return the verdict of a night whose values can't be judged."""
         value = median(values) if values else math.nan
         return Verdict(self.key, self.figure, self.unit, "unknown", len(values), value, reason=reason, alarm=alarm)
+
+    def judge(self, nights: Sequence[Night], limit: float) -> None:
+        """Add the verdicts and the changes of its level. limit: the false-alarm limit of a steady figure.
+
+        A night without the figure is unknown if its test has run, for GIVEN_UP nights; if it hasn't, an alarm stays as
+        long, and the next night says that it is given up.
+        """
+        reference = self.references.figures.get(self.figure) if self.references else None
+        if reference is None:
+            jobs = 0
+            for at, values in zip(self.jobs, self.values, strict=True):
+                jobs += len(values)
+                why = f", {jobs} of the {FEWEST_JOBS} jobs that one takes" if jobs < FEWEST_JOBS else " yet"
+                self.verdicts[at] = self.unknown(values, f"no reference{why}")
+            return
+        measured, watch, alarm = self.since(nights), Follower(limit * self.share), None
+        for at, night in enumerate(nights):
+            if jobs_of_night := measured.get(at):
+                level = -sum(each.remaining for each in watch.worse)
+                watch.add(*self.logarithms(jobs_of_night))
+                self.verdicts[at] = self._verdict(self.measured(jobs_of_night), watch, level, reference)
+                alarm = self.verdicts[at].alarm
+            elif (missed := watch.miss()) > GIVEN_UP and alarm:
+                why = f"its alarm is given up, as it was not measured in {GIVEN_UP} nights"
+                self.verdicts[at] = self.unknown((), why)
+                watch.worse.clear()
+                alarm = None
+            elif 0 < missed <= GIVEN_UP and self._has_run(night):
+                self.verdicts[at] = self.unknown((), "it was not measured", alarm)
+            elif alarm:
+                self.verdicts[at] = self.unknown((), "its test was not run", alarm)
+        self.changes.update(watch.changes)
+
+    def _has_run(self, night: Night) -> bool:
+        """Return whether a night has run the figure's test. The canary is expected in nights of ci/nightly alone."""
+        expected = self.figure != CANARY or bool(night.chosen)
+        return expected and any(job.key.name == self.key.name for job in night.jobs)
+
+    def _verdict(self, values: Sequence[float], watch: Follower, level: float, reference: Reference) -> Verdict:
+        """Compare a night with what is expected of it. level: by how much open alarms have moved that."""
+        if (last := watch.last()) is None:
+            return self.unknown(values, f"{len(watch.nights) - 1} of the {FEWEST} nights before that it takes")
+        noise, now = last
+        alarm = watch.worse[-1] if watch.worse else None
+        lately = any(watch.changes.get(each, 0.0) < 0 for each in watch.nights[-WINDOWS[-1] :])
+        value, sign = median(values), worse_by(self.unit)
+        by_canary = sign * math.log(value) - now
+        expected = noise.level + noise.drift + level
+        effect = now - expected
+        half = float(stdtrit(noise.degrees_of_freedom, (1 + CONFIDENCE) / 2)) * noise.scale
+        low, high = sorted(math.expm1(sign * end) for end in (effect - half, effect + half))
+        drift = math.expm1(expected - sign * math.log(reference.median))
+        return Verdict(
+            self.key,
+            self.figure,
+            self.unit,
+            "worse" if alarm else "better" if lately else "same",
+            len(values),
+            value=value,
+            usual=math.exp(sign * (expected + by_canary)),
+            change=math.expm1(sign * effect),
+            low=low,
+            high=high,
+            alarm=alarm,
+            far=not alarm and math.expm1(effect) >= LEAST and effect > 2 * half,
+            drift=drift if not alarm and drift >= LEAST and drift > math.expm1(noise.scale) else 0.0,
+        )
 
 
 def collect_figures(nights: Sequence[Night], known: References | None = None) -> list[FigureHistory]:
@@ -150,104 +213,37 @@ def collect_figures(nights: Sequence[Night], known: References | None = None) ->
 
 def judge_nights(history: History, known: References | None) -> list[FigureHistory]:
     """Judge each figure in all nights that have it, or miss it."""
-    every = collect_figures(history.nights, known)
-    limit, by_name = _limit(every), {(one.key, one.figure): one for one in every}
-    for one in every:
-        _judge(one, history.nights, limit)
-    for one in every:
-        steadier = by_name.get((one.key, STEADIER.get(one.figure, "")))
-        alarmed = {at for at, verdict in steadier.verdicts.items() if verdict.alarm} if steadier else set()
-        for at, verdict in one.verdicts.items():
-            if verdict.alarm and at in alarmed:  # of the same work one alarm is left
-                reason = verdict.reason or f"its alarm is that of {STEADIER[one.figure]}"
-                one.verdicts[at] = replace(verdict, alarm=None, reason=reason)
-    return every
+    figures = collect_figures(history.nights, known)
+    limit, by_name = _limit(figures), {(figure.key, figure.figure): figure for figure in figures}
+    for figure in figures:
+        figure.judge(history.nights, limit)
+    for figure in figures:
+        steadier = by_name.get((figure.key, STEADIER.get(figure.figure, "")))
+        for at, verdict in figure.verdicts.items() if steadier else ():
+            other = steadier.verdicts.get(at) if steadier else None
+            if verdict.alarm and other and other.alarm:  # of the same work one alarm is left
+                reason = verdict.reason or f"its alarm is that of {STEADIER[figure.figure]}"
+                figure.verdicts[at] = replace(verdict, alarm=None, reason=reason)
+    return figures
 
 
-def _limit(every: Iterable[FigureHistory]) -> float:
+def _limit(figures: Iterable[FigureHistory]) -> float:
     """Return the false-alarm limit of a steady figure, by how many figures have a reference."""
-    return false_alarm_limit(sum(one.share for one in every if one.references and one.figure in one.references.figures))
-
-
-def _judge(one: FigureHistory, nights: Sequence[Night], limit: float) -> None:
-    """Add a figure's verdicts and the changes of its level.
-
-    A night without the figure is unknown if its test has run, for GIVEN_UP nights; if it hasn't, an alarm stays as
-    long, and the next night says that it is given up.
-    """
-    usual = one.references.figures.get(one.figure) if one.references else None
-    if usual is None:
-        jobs = 0
-        for position, values in zip(one.jobs, one.values, strict=True):
-            jobs += len(values)
-            of = f", {jobs} of the {FEWEST_JOBS} jobs that one takes" if jobs < FEWEST_JOBS else " yet"
-            one.verdicts[position] = one.unknown(values, f"no reference{of}")
-        return
-    measured, watch, alarm = one.since(nights), Follower(limit * one.share), None
-    for at, night in enumerate(nights):
-        if of_night := measured.get(at):
-            level = -sum(each.remaining for each in watch.worse)
-            watch.add(*one.logarithms(of_night))
-            one.verdicts[at] = _verdict(one, one.measured(of_night), watch, level, usual)
-            alarm = one.verdicts[at].alarm
-        elif (missed := watch.miss()) > GIVEN_UP and alarm:
-            one.verdicts[at] = one.unknown((), f"its alarm is given up, as it was not measured in {GIVEN_UP} nights")
-            watch.worse.clear()
-            alarm = None
-        elif 0 < missed <= GIVEN_UP and _has_run(one, night):
-            one.verdicts[at] = one.unknown((), "it was not measured", alarm)
-        elif alarm:
-            one.verdicts[at] = one.unknown((), "its test was not run", alarm)
-    one.changes.update(watch.changes)
-
-
-def _has_run(one: FigureHistory, night: Night) -> bool:
-    """Return whether a night has run the figure's test. The canary is expected in nights of ci/nightly alone."""
-    return (one.figure != CANARY or bool(night.chosen)) and any(job.key.name == one.key.name for job in night.jobs)
-
-
-def _verdict(one: FigureHistory, values: Sequence[float], watch: Follower, level: float, usual: Reference) -> Verdict:
-    """Compare a night with what is expected of it. level: by how much open alarms have moved that."""
-    if (last := watch.last()) is None:
-        return one.unknown(values, f"{len(watch.nights) - 1} of the {FEWEST} nights before that tell what is usual")
-    expected, now = last
-    alarm = watch.worse[-1] if watch.worse else None
-    lately = any(watch.changes.get(each, 0.0) < 0 for each in watch.nights[-WINDOWS[-1] :])
-    word: Word = "worse" if alarm else "better" if lately else "same"
-    value, sign = median(values), worse_by(one.unit)
-    by_canary = sign * math.log(value) - now
-    without = expected.level + expected.drift + level
-    effect = now - without
-    half = float(stdtrit(expected.degrees_of_freedom, (1 + CONFIDENCE) / 2)) * expected.scale
-    low, high = sorted(math.expm1(sign * end) for end in (effect - half, effect + half))
-    drift = math.expm1(without - sign * math.log(usual.median))
-    return Verdict(
-        one.key,
-        one.figure,
-        one.unit,
-        word,
-        len(values),
-        value=value,
-        usual=math.exp(sign * (without + by_canary)),
-        change=math.expm1(sign * effect),
-        low=low,
-        high=high,
-        alarm=alarm,
-        far=not alarm and math.expm1(effect) >= LEAST and effect > 2 * half,
-        drift=drift if not alarm and drift >= LEAST and drift > math.expm1(expected.scale) else 0.0,
+    return false_alarm_limit(
+        sum(figure.share for figure in figures if figure.references and figure.figure in figure.references.figures)
     )
 
 
 def suspects(history: History, known: References | None, tonight: Sequence[NightJob]) -> list[Key]:
     """Find the tests with a figure that looks worse in tonight's jobs than before, and is worth another job."""
-    every, found = collect_figures(history.nights, known), list[Key]()
-    limit = _limit(every)
-    for one in every:
-        jobs = [job for job in tonight if job.key == one.key and one.figure in job.figures]
-        if jobs and one.share >= 1 and one.key not in found:
+    figures, found = collect_figures(history.nights, known), dict[Key, None]()
+    limit = _limit(figures)
+    for figure in figures:
+        jobs = [job for job in tonight if job.key == figure.key and figure.figure in job.figures]
+        if jobs and figure.share >= 1 and figure.key not in found:
             watch = Follower(limit)
-            for earlier in one.since(history.nights).values():
-                watch.add(*one.logarithms(earlier))
-            if watch.looks_worse(*one.logarithms(jobs)):
-                found.append(one.key)
-    return found
+            for earlier in figure.since(history.nights).values():
+                watch.add(*figure.logarithms(earlier))
+            if watch.looks_worse(*figure.logarithms(jobs)):
+                found[figure.key] = None
+    return list(found)

@@ -5,22 +5,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
+from matplotlib.figure import Figure as Drawing
 
 from engine.errors import EngineError
 from reports import text
 from reports.columns import columns_of
 from reports.nights import culprit, detector
-from reports.nights.chart import MOST_NIGHTS, chart
 from reports.nights.culprit import what_changed
 from reports.nights.history import NODES, History, Night
 from reports.nights.judge import GIVEN_UP, STEADIER, UNSTEADY_SHARE, FigureHistory
-from reports.nights.report import FINE, WORSE, NightReport, night_reports
-from reports.nights.table import CHANGE, Amount, row, table
+from reports.nights.report import CHANGE, FINE, WORSE, Amount, NightReport, night_reports, row, table
 from reports.page import Column, Download, Figure, Figures, Notice, Notices, Page, Paragraph, Section, Table
+from reports.plots.canvas import Scale
+from reports.plots.lines import Line, scatter
 from systems import references
 from systems.references import FEWEST_JOBS, Key, worse_by
 
 MOST_CHARTS = 60
+MOST_NIGHTS = 180
+"""Most nights in a chart, the last ones."""
+FAR, LATELY = 3.0, 12
+"""Values farther than FAR widths beyond the usual range stand at the edge, but for the last LATELY nights."""
+LARGEST = 9e4
+"""Largest value on a scale, in the unit that suits most nights: larger ones have names too long for it."""
 LEAD = "Whether anything got worse last night, through what, and every figure that is judged, night by night."
 READING = (
     "A dot is a night, the median of its jobs, and red in nights with an alarm. The line is what the nights before "
@@ -75,6 +82,13 @@ METHODS = (
     "there was one in 20 years, at most 0.24 a year; 5 % slower is found within ten nights in all of 200 cases, 3 % in "
     "56 of 100. With three jobs a night (10 years, 20 at an autocorrelation of 0.7) there were at most 0.3 a year, "
     "with a bound of 0.59.",
+    "`ci/nightly --against` compares the engine with that of another commit: both take a step in turn in the same jobs. "
+    "Of six jobs of each test the interval of the ratio of their steps is judged: slower if all of it is above 1.01, no "
+    "slower if none of it is, else undecided; all tests together are wrong as seldom as one. In thirty nights of "
+    "gpt-local-1 on one core of an AMD EPYC, whose other core did other work (tests/suites/prove_against.py), all ten "
+    "slowdowns by 3 % were found, each in a night of less than four minutes (ratios of 1.028 to 1.034), and the twenty "
+    "nights without any were no slower (0.997 to 1.003). On an H200 two jobs of one code differed by 3 % in steps of 50 "
+    "ms, so that six jobs of such steps would not find that much.",
 )
 """How nights are judged, in a paragraph each."""
 
@@ -187,3 +201,41 @@ def _changes(data: pd.DataFrame) -> Section:
     found = Table("Change points", columns, changed, "changes", CHANGES)
     none = Paragraph("No figure has changed its level.")
     return Section("Changes of level", (found if len(changed) else none,), "changes")
+
+
+def chart(rows: pd.DataFrame, nights: Sequence[Night]) -> Drawing:
+    """Draw a figure's rows of the last MOST_NIGHTS of these nights."""
+    first = max(0, len(nights) - MOST_NIGHTS)
+    shown, rows = nights[first:], rows[rows["at"] >= first]
+    at, (factor, unit) = rows["at"] - first, _scale(rows["unit"].iloc[0], rows["value"].median())
+    value, usual = ((rows[key].astype(float) / factor).clip(0, LARGEST) for key in ("value", "usual"))
+    without = usual * (1 + rows["change"].astype(float))
+    lower, upper = (without / (1 + rows[end].astype(float)) for end in ("high", "low"))
+    low, high = value.quantile([0.05, 0.95])
+    reach = FAR * max(high - low, 0.005 * high)
+    near = value[value.between(low - reach, high + reach)]
+    seen = pd.concat([near, value[-LATELY:], usual, pd.Series([lower.median(), upper.median()])])
+    drawn = pd.DataFrame({"value": value, "usual": usual, "lower": lower, "upper": upper})
+    drawn = drawn.clip(seen.min(), seen.max()).assign(at=at)
+    alarmed, updated = drawn[rows["alarm_since"] != ""], drawn[rows["updated"] != ""]
+    groups = (
+        Line.of(drawn, "at", "usual", "muted", "expected", kind="band").between(drawn, "lower", "upper"),
+        Line.of(drawn, "at", "value", "blue", "night", kind="dots"),
+        Line.of(alarmed, "at", "value", "red", "alarm", kind="dots"),
+        Line.of(updated, "at", "value", "gold", "updated", kind="rings"),
+    )
+    form = "%m-%d" if shown[0].began.date() != shown[-1].began.date() else "%H:%M"
+    write = lambda tick: f"{shown[min(max(round(tick), 0), len(shown) - 1)].began:{form}}"  # noqa: E731
+    span = f"{shown[0].began:%Y-%m-%d} to {shown[-1].began:%Y-%m-%d}"
+    changed = at[rows["level"].notna()].max() - 0.5
+    return scatter(groups, Scale(span, write=write), Scale(unit), upright=changed)
+
+
+def _scale(unit: str, usual: float) -> tuple[float, str]:
+    """Return the divisor of values, and their unit after it."""
+    if unit == "B":
+        return (2.0**30, "GiB") if usual >= 2**30 else (2.0**20, "MiB")
+    if unit == "x" or (unit == "s" and usual >= 1):
+        return 1.0, {"x": "times", "s": "seconds"}[unit]
+    factor, letter = text.prefix(usual)
+    return factor, f"{letter}{unit}"

@@ -15,7 +15,7 @@ from sample_nights import FIRST, OLD, SLOWED, STEADY, case, night_name, session,
 from reports import run_reports
 from reports.load import load
 from reports.nights import history as nights_history
-from reports.nights import table
+from reports.nights import report
 from reports.nights.judge import GIVEN_UP
 from reports.nights.report import night_reports
 from reports.par4d import main
@@ -168,7 +168,7 @@ def test_a_record_of_whatever_form_is_told_without_an_error(tmp_path, odd):
 
 def test_an_error_of_ours_is_no_verdict_on_the_machine(tmp_path, capsys, monkeypatch):
     database = store(tmp_path / "results.db", slowed(2))
-    monkeypatch.setattr("reports.nights.table.as_text", lambda _: 1 // 0)
+    monkeypatch.setattr("reports.nights.report.as_text", lambda _: 1 // 0)
     assert verdict(database) == 2
     assert "of par4d verdict itself" in capsys.readouterr().err
 
@@ -266,15 +266,15 @@ def test_the_summary_is_text_markdown_and_junit(tmp_path):
     quiet, slow = store(tmp_path / "quiet.db", sessions[:40]), store(tmp_path / "slow.db", sessions)
     make(quiet)
     (told,) = night_reports(nights_history.history(slow, "frontier"), references.references("frontier"))
-    suite = ElementTree.fromstring(table.as_junit(told))
+    suite = ElementTree.fromstring(report.as_junit(told))
     assert suite.get("failures") == "1"
     (failure,) = [case for case in suite.iter("testcase") if case.find("failure") is not None]
     assert failure.get("classname") == "Slowed n=<b>|*&"
-    marked = table.as_markdown(told)
+    marked = report.as_markdown(told)
     assert "Slowed n=&lt;b>\\|\\*&amp;" in marked
     rows = [line for line in marked.splitlines() if line.startswith("| ")]
     assert {len(line.replace("\\|", "").split("|")) for line in rows} == {10}
-    assert re.search("^worse +Slowed", table.as_text(told), re.MULTILINE)
+    assert re.search("^worse +Slowed", report.as_text(told), re.MULTILINE)
 
 
 def test_verdicts_of_chance_alone_are_few(tmp_path):

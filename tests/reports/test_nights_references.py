@@ -9,7 +9,7 @@ from reading import in_order
 from sample_nights import FIRST, NEW, STEADY, case, night_name, slowed, store, timed
 
 from reports.nights import history as nights_history
-from reports.nights import table
+from reports.nights import report
 from reports.nights.report import night_reports
 from systems import references
 
@@ -123,7 +123,7 @@ def test_jobs_of_other_options_grids_and_precisions_are_not_compared(tmp_path):
     assert found is not None
     assert len(found.series) == 3
     (told,) = night_reports(nights_history.history(database, "frontier"), found)
-    names = [case.get("classname") for case in ElementTree.fromstring(table.as_junit(told)).iter("testcase")]
+    names = [case.get("classname") for case in ElementTree.fromstring(report.as_junit(told)).iter("testcase")]
     assert len(set(names)) == len(names) == 3
 
 

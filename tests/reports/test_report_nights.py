@@ -19,8 +19,8 @@ from test_report_pages import read, visible
 
 from reports.load import load
 from reports.nights import page as nights_page
-from reports.nights.chart import chart
 from reports.nights.history import Night, history
+from reports.nights.page import chart
 from reports.page import Download, Figures, Page
 from reports.plots.svg import inline
 from reports.site import build
