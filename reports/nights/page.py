@@ -82,13 +82,13 @@ METHODS = (
     "there was one in 20 years, at most 0.24 a year; 5 % slower is found within ten nights in all of 200 cases, 3 % in "
     "56 of 100. With three jobs a night (10 years, 20 at an autocorrelation of 0.7) there were at most 0.3 a year, "
     "with a bound of 0.59.",
-    "`ci/nightly --against` compares the engine with that of another commit: both take a step in turn in the same jobs. "
-    "Of six jobs of each test the interval of the ratio of their steps is judged: slower if all of it is above 1.01, no "
-    "slower if none of it is, else undecided; all tests together are wrong as seldom as one. In thirty nights of "
-    "gpt-local-1 on one core of an AMD EPYC, whose other core did other work (tests/suites/prove_against.py), all ten "
-    "slowdowns by 3 % were found, each in a night of less than four minutes (ratios of 1.028 to 1.034), and the twenty "
-    "nights without any were no slower (0.997 to 1.003). On an H200 two jobs of one code differed by 3 % in steps of 50 "
-    "ms, so that six jobs of such steps would not find that much.",
+    "`ci/nightly --against` compares the engine with that of another commit: both take a step in turn in the same "
+    "jobs. Of six jobs of each test the interval of the ratio of their steps is judged: slower if all of it is above "
+    "1.01, no slower if none of it is, else undecided; all tests together are wrong as seldom as one. In thirty nights "
+    "of gpt-local-1 on one core of an AMD EPYC, whose other core did other work (tests/suites/prove_against.py), all "
+    "ten slowdowns by 3 % were found, each in a night of less than four minutes (ratios of 1.028 to 1.034), and the "
+    "twenty nights without any were no slower (0.997 to 1.003). On an H200 two jobs of one code differed by 3 % in "
+    "steps of 50 ms, so that six jobs of such steps would not find that much.",
 )
 """How nights are judged, in a paragraph each."""
 
