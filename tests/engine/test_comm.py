@@ -68,17 +68,6 @@ def test_collectives_act_along_their_axis_only(run) -> None:  # type: ignore[no-
         assert got["everyone"].flatten().tolist() == [0, 1, 2, 3]
 
 
-def _in_place(comm: Comm) -> tuple[bool, torch.Size]:
-    table = torch.ones(2, 3, requires_grad=True)
-    result = comm.run(Kind.ALL_REDUCE, Axis.X, table)
-    return result is table and bool((table == 2).all()), comm.run(Kind.ALL_GATHER, Axis.X, table).shape
-
-
-@ALL
-def test_an_all_reduce_returns_its_own_buffer_and_a_gather_a_flat_one(run) -> None:  # type: ignore[no-untyped-def]
-    assert run(Grid(2), _in_place) == [(True, torch.Size([12]))] * 2
-
-
 def _exchange(comm: Comm) -> tuple[list[float], dict[tuple[str, str], tuple[int, int]]]:
     """Every rank of x sends first, to both neighbours, and receives then; what it got, and what was recorded."""
     ranks, own = comm.grid.x, comm.coords.x
@@ -142,63 +131,39 @@ def test_the_fake_back_end_does_everything_on_the_cpu_and_on_the_meta_device(dev
         assert [event.lane for event in recorder.total.events if event.kind == "collective"] == ["z", "z gather"]
 
 
-def _refusals(comm: Comm) -> list[str]:
-    messages = []
-    tries = [
-        (Kind.REDUCE_SCATTER, torch.zeros(5), None, None),
-        (Kind.ALL_GATHER, torch.zeros(4), torch.zeros(7), None),
-        (Kind.ALL_GATHER, torch.zeros(4), torch.zeros(8, dtype=torch.float64), None),
-        (Kind.ALL_GATHER, torch.zeros(4), torch.zeros(8, 2)[:, 0], None),
-        (Kind.ALL_REDUCE, torch.zeros(4, 4).t()[1:], None, None),
-        (Kind.ALL_REDUCE, torch.zeros(0), None, None),
-        (Kind.ALL_REDUCE, torch.zeros(4), torch.zeros(4), None),
-        (Kind.ALL_REDUCE, torch.zeros(4), None, 1),
-        (Kind.SEND, torch.zeros(4), None, None),
-        (Kind.SEND, torch.zeros(4), None, comm.coords.x),
-        (Kind.RECV, torch.zeros(4), None, 2),
-        (Kind.RECV, torch.zeros(4), None, -1),
-        (Kind.RECV, torch.zeros(4), torch.zeros(4), 1),
-    ]
-    for kind, tensor, out, peer in tries:
-        try:
-            comm.issue(kind, Axis.X, tensor, out=out, peer=peer)
-        except ValueError as error:
-            messages.append(str(error))
-    return messages
+ZEROS = torch.zeros(4)
+REFUSED = {
+    "5 elements": (Kind.REDUCE_SCATTER, torch.zeros(5), None, None),
+    "8 contiguous .* 7 ": (Kind.ALL_GATHER, ZEROS, torch.zeros(7), None),
+    "8 contiguous .* 8 torch.float64": (Kind.ALL_GATHER, ZEROS, torch.zeros(8, dtype=torch.float64), None),
+    "8 contiguous .* 8 torch.float32": (Kind.ALL_GATHER, ZEROS, torch.zeros(8, 2)[:, 0], None),
+    r"\(3, 4\)": (Kind.ALL_REDUCE, torch.zeros(4, 4).t()[1:], None, None),
+    r"\(0,\)": (Kind.ALL_REDUCE, torch.zeros(0), None, None),
+    "^all_reduce .* no other": (Kind.ALL_REDUCE, ZEROS, ZEROS, None),
+    "^all_reduce .* no peer": (Kind.ALL_REDUCE, ZEROS, None, 1),
+    "^send .* got None": (Kind.SEND, ZEROS, None, None),
+    "^send .* own 0, got 0": (Kind.SEND, ZEROS, None, 0),
+    "^recv .* from 0 to 1 .* got 2": (Kind.RECV, ZEROS, None, 2),
+    "^recv .* got -1": (Kind.RECV, ZEROS, None, -1),
+    "^recv .* no other": (Kind.RECV, ZEROS, ZEROS, 1),
+}
 
 
-def test_wrong_buffers_and_peers_are_refused_before_anything_is_sent() -> None:
-    expected = [
-        "reduce_scatter over 2 ranks can't split 5 elements evenly.",
-        "all_gather of 4 torch.float32 over 2 ranks fills 8 contiguous elements, got a buffer of 7 torch.float32.",
-        "all_gather of 4 torch.float32 over 2 ranks fills 8 contiguous elements, got a buffer of 8 torch.float64.",
-        "all_gather of 4 torch.float32 over 2 ranks fills 8 contiguous elements, got a buffer of 8 torch.float32.",
-        "all_reduce needs a contiguous buffer that is not empty, got (3, 4).",
-        "all_reduce needs a contiguous buffer that is not empty, got (0,).",
-        "all_reduce is in place and takes no other buffer.",
-        "all_reduce is among all ranks of its axis and takes no peer.",
-        *(
-            f"{kind} names as peer another coordinate on x, from 0 to 1 and not its own 0, got {peer}."
-            for kind, peer in (("send", None), ("send", 0), ("recv", 2), ("recv", -1))
-        ),
-        "recv is in place and takes no other buffer.",
-    ]
-    assert run_ranks(Grid(2), _refusals)[0] == expected
-
-
-def test_no_peer_is_there_on_an_axis_of_one_rank() -> None:
-    with pytest.raises(ValueError, match="names as peer another coordinate"):
-        Comm(Grid()).issue(Kind.SEND, Axis.X, torch.ones(1), peer=0)
+@pytest.mark.parametrize("match", REFUSED)
+def test_wrong_buffers_and_peers_are_refused_before_anything_is_sent(match: str) -> None:
+    kind, tensor, out, peer = REFUSED[match]
+    with fake_group(Grid(2), 0), pytest.raises(ValueError, match=match):
+        Comm(Grid(2)).issue(kind, Axis.X, tensor, out=out, peer=peer)
 
 
 def test_a_grid_needs_a_process_group_of_its_size_and_a_known_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError, match="needs an initialised process group"):
+    with pytest.raises(RuntimeError, match="initialised"):
         Comm(Grid(2))
     with fake_group(Grid(2), 0):
-        with pytest.raises(RuntimeError, match="Grid 4x1x1x1 has 4 ranks, the process group 2"):
+        with pytest.raises(RuntimeError, match=r"4 ranks, .* 2"):
             Comm(Grid(4))
         monkeypatch.setattr(dist, "get_backend", lambda: "mpi")
-        with pytest.raises(RunError, match=r"gloo, nccl or fake, but torch\.distributed was initialised with mpi"):
+        with pytest.raises(RunError, match=r"nccl .* mpi"):
             Comm(Grid(2))
 
 

@@ -11,7 +11,7 @@ def test_flags_are_read_and_written_in_one_form() -> None:
         assert str(Overlap.parse(text)) == text
     assert Overlap.parse("data,oar") == Overlap.parse("oar,data")
     assert Overlap.parse("all") == ALL
-    with pytest.raises(UsageError, match=r"--overlap takes none, all, or a comma list .* but 'org' is among 'oar,org'"):
+    with pytest.raises(UsageError, match=r"--overlap .*'org'"):
         Overlap.parse("oar,org")
-    with pytest.raises(UsageError, match="--prefetch-depth is a number from 1 up, but 0 was given"):
+    with pytest.raises(UsageError, match=r"--prefetch-depth .* 0 "):
         Overlap(prefetch_depth=0)

@@ -1,6 +1,5 @@
 """Single layers where the whole-model parity would not look closely enough."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -18,7 +17,7 @@ from engine.comm.funnel import Comm
 from engine.comm.groups import fake_group
 from engine.grid import Axis, Grid
 from engine.layers import embedding
-from engine.layers.counter_random import BatchRows, keep_mask, mix
+from engine.layers.counter_random import BatchRows, keep_mask
 from engine.layers.elementwise import FusedRotate, FusedSwiGLU, Rotate, SwiGLU
 from engine.layers.embedding import TokenEmbedding
 from engine.layers.linear import Linear, all_reduce
@@ -55,17 +54,6 @@ def test_a_split_layer_norm_keeps_fp32_digits_far_from_zero(ranks: int) -> None:
     assert (ours - exact).abs().max() < 4 * native + 1e-6
 
 
-def test_a_split_rms_norm_equals_pytorch() -> None:
-    x = torch.randn(8, 24, dtype=torch.float64)
-    weight = torch.randn(24, dtype=torch.float64)
-
-    def split(comm: Comm) -> torch.Tensor:
-        own = nn.Parameter(_parts(weight, comm, comm.coords.y, 3))
-        return _norm(RMSNorm, comm, own, "fp64")(_parts(x, comm, comm.coords.y, 3)).detach()
-
-    assert torch.allclose(torch.cat(run_ranks(Grid(y=3), split), dim=1), F.rms_norm(x, (24,), weight, 1e-5), rtol=1e-12)
-
-
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
 def test_a_norm_of_bf16_rounds_its_statistics_no_more_than_its_output(norm: type[nn.Module], ranks: int) -> None:
@@ -79,22 +67,6 @@ def test_a_norm_of_bf16_rounds_its_statistics_no_more_than_its_output(norm: type
     ours = torch.cat(run_ranks(Grid(y=ranks), split), dim=1)
     assert ours.dtype == torch.bfloat16
     assert ((ours - exact).abs() <= 2**-8 * exact.abs() + 1e-6).all()
-
-
-def test_an_rms_norm_sends_half_of_what_a_layer_norm_does() -> None:
-    def num_bytes(comm: Comm, *, centred: bool) -> int:
-        own = nn.Parameter(torch.ones(8))
-        layer = _norm(LayerNorm if centred else RMSNorm, comm, own, "fp32")
-        assert comm.recorder is not None
-        comm.recorder.start_step("all")
-        layer(torch.ones(4, 8, requires_grad=True)).sum().backward()
-        comm.recorder.end_step()
-        return sum(tally.num_bytes for tally in comm.recorder.total.tallies.values())
-
-    rows_bytes = 4 * 4
-    for centred, numbers_per_row in ((True, 4), (False, 2)):
-        sent = run_ranks(Grid(y=2), lambda comm, c=centred: num_bytes(comm, centred=c), record=True)  # type: ignore[misc]
-        assert sent == [numbers_per_row * rows_bytes] * 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
@@ -198,18 +170,12 @@ def test_a_small_loss_of_large_logits_keeps_its_digits(ranks: int) -> None:
     assert told == pytest.approx([F.cross_entropy(logits.double(), targets, reduction="sum").item()] * ranks, rel=2e-4)
 
 
-def test_an_all_reduce_over_one_rank_is_nothing_at_all() -> None:
-    partial = torch.ones(3, requires_grad=True) * 2
-    producer = partial.grad_fn
-    assert all_reduce(partial, Comm(Grid()), Axis.X).grad_fn is producer
-
-
 def test_an_all_reduce_of_what_its_producer_needs_again_is_refused() -> None:
     """It is in place; a back end that tells autograd nothing of that would lead to wrong gradients."""
     with fake_group(Grid(x=2), 0):
         weight = torch.ones(3, requires_grad=True)
         total = all_reduce(weight.tanh(), Comm(Grid(x=2)), Axis.X)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        with pytest.raises(RuntimeError, match="inplace"):
             total.sum().backward()
 
 
@@ -228,16 +194,6 @@ def test_a_dropout_mask_drops_the_asked_part_and_differs_by_all_it_depends_on() 
     assert torch.equal(part, base[8:12, :, 16:48])
 
 
-def test_a_mask_is_the_hash_that_it_is_in_whole_numbers() -> None:
-    mask, word = keep_mask(BatchRows(1, 2, torch.arange(4)), 3, 32, range(64), 0.25), (1 << 32) - 1
-    key = 1
-    for part in (0, 2, 3):
-        key = mix(key ^ part) + 0x9E3779B9 & word
-    for row, token, column in itertools.product(range(4), (0, 31), (0, 63)):
-        number = mix(mix(key ^ (row * 32 + token)) ^ mix(0) ^ mix(column + 0x9E3779B9 & word))
-        assert mask[row, token, column].item() == (number >= 2**30)
-
-
 def test_evaluation_without_gradients_equals_the_serial_model_and_drops_nothing() -> None:
     case = Case(replace(SMALL, dropout=0.5))
     tokens = torch.arange(2 * SMALL.sequence).view(2, -1)
@@ -250,11 +206,6 @@ def test_evaluation_without_gradients_equals_the_serial_model_and_drops_nothing(
     serial = start(case, Comm(Grid())).eval()(tokens).detach()
     ours = run_ranks(Grid(2, 2, 2, 1), evaluate)
     assert torch.allclose(torch.cat(ours[:2], dim=2), serial, rtol=1e-10)
-
-
-def test_dropout_in_training_asks_for_the_rows_that_it_works_on() -> None:
-    with pytest.raises(ValueError, match="needs the rows of the global batch"):
-        start(Case(replace(SMALL, dropout=0.5)), Comm(Grid()))(torch.zeros(1, SMALL.sequence, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("grid", [Grid(), Grid(z=2)], ids=grid_id)

@@ -80,31 +80,31 @@ def _said(device: torch.device = CPU) -> str:
 def test_without_its_launcher_or_mpi4py_one_sentence_says_what_to_do(
     nobody_launched: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _said() == (
-        "MPI carries messages between ranks that its own launcher has started: pip install 'mpi4py>=4' where an MPI "
-        "library is, and take mpirun or srun --mpi=pmix instead of torchrun."
-    )
+    remedies = ("'mpi4py>=4'", "srun --mpi=pmix", "torchrun")
+    assert all(remedy in _said() for remedy in remedies)
     monkeypatch.setenv("PMIX_RANK", "0")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    assert "pip install 'mpi4py>=4', and take mpirun or srun --mpi=pmix instead of torchrun (import of" in _said()
+    assert all(remedy in _said() for remedy in (*remedies, "(import of"))
 
 
 def test_ranks_that_mpi_and_the_launcher_number_differently_are_refused(
     launched: Callable[..., SimpleNamespace],
 ) -> None:
     launched(0, 1)
-    assert _said().startswith("MPI has this as rank 0 of 1, mpirun as rank 0 of 2: take the mpirun of the MPI")
+    assert "rank 0 of 1, mpirun" in _said()
 
 
 def test_device_memory_takes_an_mpi_that_reads_it_or_a_users_word(
     launched: Callable[..., SimpleNamespace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launched(0, 2)
+    planted = launched(0, 2)
     mpi.check(TWO, CPU)
     cuda = torch.device("cuda")
-    assert _said(cuda).startswith("This MPI (Planted MPI) doesn't say that it reads device memory: take one that is")
+    assert all(name in _said(cuda) for name in ("Planted MPI", mpi.READS_DEVICES))
     monkeypatch.setenv(mpi.READS_DEVICES, "1")
     mpi.check(TWO, cuda)
+    planted.Query_thread = lambda: 1
+    assert "one thread" in _said(cuda)
 
 
 def test_a_peer_that_never_answers_is_lost_after_the_time_out(launched: Callable[..., SimpleNamespace]) -> None:
@@ -113,7 +113,7 @@ def test_a_peer_that_never_answers_is_lost_after_the_time_out(launched: Callable
     comm = Comm(Grid(2), timeout=limit, backend=mpi.MpiGroups(Grid(2), CPU, limit))
     with pytest.raises(LostContact) as lost:
         comm.issue(Kind.RECV, Axis.X, torch.zeros(3), peer=1).wait()
-    assert str(lost.value) == "Rank 0 lost contact with rank 1 on axis x (MPI: no answer within 0.03 s)."
+    assert all(part in str(lost.value) for part in ("Rank 0", "rank 1 on axis x", "(MPI:", "0.03 s"))
     assert mpi.library().progress.lost
 
 
@@ -170,11 +170,9 @@ def test_ranks_of_mpi_exchange_and_add_up_and_check_what_comes(tmp_path: Path) -
         assert sums["everyone"].flatten().tolist() == [0, 1]
         assert got == [v for _ in range(2) for v in (10.0 * (1 - rank) + rank,) * 2 + (-1.0 * (1 - rank),) * 2]
         assert recorded == {("send", "x"): (4, 2 * (400_000 + 8)), ("recv", "x"): (4, 2 * (400_000 + 8))}
-        assert said == [
-            "A message came that is longer than the one to be received.",
-            *["A message came that isn't the one to be received."] * 2,
-            "MPI adds up no torch.bfloat16: take float32 or float64, or another back end.",
-        ]
+        assert ["longer" in words for words in said] == [True, False, False, False]
+        assert ["isn't the one" in words for words in said] == [False, True, True, False]
+        assert "torch.bfloat16" in said[-1]
 
 
 def test_a_message_comes_whatever_its_sender_waits_for(tmp_path: Path) -> None:
@@ -206,8 +204,3 @@ def test_a_rank_that_does_not_come_to_its_end_is_not_waited_for_for_ever(
     mpi.library().end()
     assert mpi.library().progress.lost
     assert not hasattr(planted, "Finalize")  # it would have been called else
-
-
-def test_an_mpi_for_one_thread_is_refused(launched: Callable[..., SimpleNamespace]) -> None:
-    launched(0, 2).Query_thread = lambda: 1
-    assert "one thread" in _said()

@@ -131,26 +131,7 @@ def test_another_order_stays_correct_and_is_told_once(case: Case, caplog: pytest
     assert max(error(ours[name], oracle[name]) for name in oracle) < TOLERANCE
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == Z_AND_DATA.size, "once on every rank"
-    assert "was used in another order than in the step before" in told[0]
-
-
-def test_a_layer_that_is_used_more_often_than_before_is_summed_whole(case: Case) -> None:
-    """Its sum over data has already begun when the second contribution comes."""
-
-    def gradients(comm: Comm, overlap: Overlap) -> dict[str, torch.Tensor]:
-        own = replace(case, overlap=overlap, checkpoint=False, micro_batches=1)
-        model = start(own, comm)
-        whole = model.module.blocks
-        step_parallel(own, model, 0)
-        model.module.blocks = nn.ModuleList([whole[0], whole[1], whole[2], whole[2], whole[1]])
-        step_parallel(own, model, 1)
-        model.module.blocks = whole
-        return full_gradients(model)
-
-    for grid in (Z_AND_DATA, Grid(1, 1, 1, 2)):
-        oracle = run_ranks(grid, lambda comm: gradients(comm, Overlap()))[0]
-        ours = run_ranks(grid, lambda comm: gradients(comm, replace(EAGER, cache=0)))[0]
-        assert max(error(ours[name], oracle[name]) for name in oracle) < TOLERANCE
+    assert all("another order" in words for words in told)
 
 
 def test_evaluation_in_the_middle_of_a_step_changes_nothing(case: Case) -> None:
@@ -172,34 +153,6 @@ def test_evaluation_in_the_middle_of_a_step_changes_nothing(case: Case) -> None:
     oracle = run_ranks(Z_AND_DATA, lambda comm: gradients(comm, Overlap(), evaluate=False))[0]
     ours = run_ranks(Z_AND_DATA, lambda comm: gradients(comm, EAGER, evaluate=True))[0]
     assert max(error(ours[name], oracle[name]) for name in oracle) < TOLERANCE
-
-
-def test_a_pass_that_ends_early_is_told_and_gathers_nothing_in_vain_for_long(
-    case: Case, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A loss without a backward: the first such pass finds weights gathered ahead, the others are known to be short."""
-
-    def gathered(comm: Comm) -> list[int]:
-        model = start(case, comm)
-        train_model(case, model)
-        tokens, counts = torch.zeros(2, case.config.sequence, dtype=torch.int64), []
-        assert comm.recorder is not None
-        for _ in range(3):
-            comm.recorder.clear()
-            comm.recorder.start_step("all")
-            model.start_step()
-            model.loss({"tokens": tokens, "targets": tokens})
-            model.finish_step()
-            comm.recorder.end_step()
-            counts.append(comm.recorder.total.tallies["all_gather", "z"].calls)
-        return counts
-
-    with caplog.at_level(logging.WARNING, "engine.overlap.prefetch"):
-        first, *others = run_ranks(Grid(1, 1, 2, 1), gathered, record=True)[0]
-    of_a_forward = 3 * 4 + 2
-    assert others == [of_a_forward] * 2
-    assert of_a_forward < first <= of_a_forward + EAGER.prefetch_depth
-    assert len(caplog.records) == 2, "once on every rank"
 
 
 class Interrupted(Exception):

@@ -50,9 +50,7 @@ def _parallelize(layer: nn.Module) -> ParallelModel:
     "layer", [nn.BatchNorm1d(8, device="meta"), nn.Identity()], ids=lambda layer: type(layer).__name__
 )
 def test_parameters_that_no_layer_of_the_grid_takes_are_named(layer: nn.Module) -> None:
-    with pytest.raises(
-        ValueError, match=r"No layer of the grid takes these parameters of altered: \['norm.bias', 'norm.w"
-    ):
+    with pytest.raises(ValueError, match=r"altered: \['norm.bias', 'norm.w"):
         _parallelize(layer)
 
 
@@ -66,7 +64,7 @@ def test_a_layer_that_another_room_adds_is_made_of_this_ranks_parameters(monkeyp
 
 
 def test_dropout_whose_masks_depend_on_the_grid_is_refused() -> None:
-    with pytest.raises(ValueError, match="norm draws masks that no grid can repeat"):
+    with pytest.raises(ValueError, match=r"^norm "):
         _parallelize(nn.Dropout(0.1))
 
 
@@ -86,21 +84,13 @@ def test_the_cache_keeps_the_last_blocks_which_the_backward_needs_first() -> Non
     assert model.cached_blocks == 2
 
 
-def test_a_step_says_when_it_was_told_of_fewer_micro_batches() -> None:
+@pytest.mark.parametrize(("told", "end"), [(1, None), (2, "finish_step"), (2, "abort_step")])
+def test_a_loss_is_refused_beyond_the_steps_micro_batches_and_after_its_end(told: int, end: str | None) -> None:
     model = start(Case(SMALL), Comm(Grid()))
     tokens = torch.zeros(1, 4, dtype=torch.int64)
-    model.start_step(1)
+    model.start_step(told)
     model.loss({"tokens": tokens, "targets": tokens}).backward()
-    with pytest.raises(RuntimeError, match="A loss came that no step expects"):
-        model.loss({"tokens": tokens, "targets": tokens})
-
-
-@pytest.mark.parametrize("end", ["finish_step", "abort_step"])
-def test_a_step_that_has_ended_expects_no_loss_even_if_it_was_told_of_more(end: str) -> None:
-    model = start(Case(SMALL), Comm(Grid()))
-    tokens = torch.zeros(1, 4, dtype=torch.int64)
-    model.start_step(2)
-    model.loss({"tokens": tokens, "targets": tokens}).backward()
-    getattr(model, end)()
-    with pytest.raises(RuntimeError, match="A loss came that no step expects"):
+    if end is not None:
+        getattr(model, end)()
+    with pytest.raises(RuntimeError, match="start_step"):
         model.loss({"tokens": tokens, "targets": tokens})

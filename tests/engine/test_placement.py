@@ -11,7 +11,6 @@ from virtual_ranks import factorisations
 
 from engine.errors import UsageError
 from engine.grid import Axis, Coords, Grid
-from engine.models.gpt.config import GPTConfig
 from engine.parallel.initial import initial
 from engine.placement import NORMAL, TRANSPOSED, Gaussian, Placement
 
@@ -26,19 +25,6 @@ PLACEMENTS = [
     Placement("conv", (24, 24 * 5, 3, 3), (*NORMAL, None, None), True, Gaussian(1.0)),
     Placement("positions", (7, 24), (None, NORMAL[1]), False, Gaussian(1.0)),
 ]
-
-
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
-@pytest.mark.parametrize("placement", PLACEMENTS, ids=lambda p: p.name)
-def test_shards_cover_the_serial_tensor_as_often_as_it_is_replicated(placement: Placement, grid: Grid) -> None:
-    times = torch.zeros(placement.shape)
-    for rank in range(grid.x * grid.y * grid.z):
-        rectangles = placement.rectangles(grid, grid.coords(rank))
-        assert sum(r.numel for r in rectangles) == placement.local_numel(grid)
-        assert len(rectangles) <= (2 * len(placement.shape) - 1) * len(placement.parts.get(0, (0,)))
-        for r in rectangles:
-            times[r.region] += 1
-    assert torch.equal(times, torch.full(placement.shape, float(placement.replicas(grid))))
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -94,13 +80,6 @@ def test_the_rectangles_of_all_ranks_tile_the_serial_tensor(case: tuple[Placemen
     assert torch.equal(times, torch.full(placement.shape, float(placement.replicas(grid))))
 
 
-def test_a_convolutions_weight_is_covered_whole() -> None:
-    conv = Placement("conv", (64, 32, 3, 3), (*NORMAL, None, None), True, Gaussian(1.0))
-    grid = Grid(2, 2, 2, 1)
-    covered = sum(r.numel for rank in range(grid.size) for r in conv.rectangles(grid, grid.coords(rank)))
-    assert covered == 64 * 32 * 3 * 3
-
-
 @pytest.mark.parametrize(
     ("placement", "grid", "said"),
     [
@@ -117,9 +96,9 @@ def test_what_the_grid_does_not_divide_is_refused_instead_of_left_out(
 
 
 def test_a_placement_whose_split_or_parts_do_not_match_its_shape_is_an_error() -> None:
-    with pytest.raises(ValueError, match="has 2 dims, but its split names 1"):
+    with pytest.raises(ValueError, match=r"2 dims, .* 1"):
         Placement("w", (6, 4), NORMAL[:1], True, Gaussian(1.0))
-    with pytest.raises(ValueError, match="don't make up dim 0 of size 6"):
+    with pytest.raises(ValueError, match="dim 0 of size 6"):
         Placement("w", (6, 4), NORMAL, True, Gaussian(1.0), {0: (4, 1)})
 
 
@@ -133,12 +112,3 @@ def test_key_and_value_heads_may_be_fewer_than_query_heads() -> None:
     fused = Placement("qkv", (8 + 4 + 4, 4), NORMAL, True, Gaussian(1.0), parts={0: (8, 4, 4)})
     second = fused.rectangles(Grid(x=2), Coords(1, 0, 0, 0))
     assert [(r.offsets, r.sizes) for r in second] == [((4, 0), (4, 4)), ((10, 0), (2, 4)), ((14, 0), (2, 4))]
-
-
-def test_no_rank_stores_more_than_its_share_of_a_weight() -> None:
-    config = GPTConfig("c", layers=1, hidden=64, heads=8, vocabulary=128, sequence=16)
-    for grid in (Grid(2, 2, 2, 1), Grid(1, 1, 8, 1), Grid(8, 1, 1, 1)):
-        for placement in config.placements().values():
-            if placement.sharded:
-                whole = placement.shape[0] * placement.shape[1]
-                assert placement.local_numel(grid) == whole // (grid.x * grid.y * grid.z)

