@@ -1,5 +1,6 @@
-"""The funnel: its checks, its channels and its groups."""
+"""The funnel: its checks, channels, groups and handles, and what it records."""
 
+import re
 import resource
 import time
 from datetime import timedelta
@@ -10,11 +11,13 @@ import torch
 import torch.distributed as dist
 from real_ranks import run_processes
 from ticks import Ticks
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from virtual_ranks import run_ranks
+from virtual_ranks import LazyComm, run_ranks
 
-from engine.comm.backend import Handle
+from engine.comm.backend import Arriving, Handle
 from engine.comm.collective import POINT_TO_POINT, Kind, Lane
+from engine.comm.contact import LostContact
 from engine.comm.funnel import Comm
 from engine.comm.groups import FakeChannel, fake_group
 from engine.errors import RunError
@@ -224,3 +227,175 @@ def _asked_after_a_while(comm: Comm) -> int:
 
 def test_who_waits_for_messages_of_gloo_is_told_and_takes_no_time_of_the_processor() -> None:
     assert run_processes(Grid(2), _asked_after_a_while)[1] <= 4
+
+
+def _record(comm: Comm) -> dict[tuple[str, str], tuple[int, int, bool]]:
+    assert comm.recorder is not None
+    comm.run(Kind.ALL_GATHER, Axis.X, torch.zeros(7))  # outside of a step
+    comm.recorder.start_step("all")
+    comm.run(Kind.ALL_GATHER, Axis.X, torch.zeros(3, dtype=torch.bfloat16))
+    comm.run(Kind.ALL_GATHER, Axis.X, torch.zeros(3, dtype=torch.bfloat16))
+    comm.run(Kind.REDUCE_SCATTER, Axis.X, torch.zeros(8))
+    comm.recorder.end_step()
+    return {key: (t.calls, t.num_bytes, t.time_s > 0) for key, t in comm.recorder.total.tallies.items()}
+
+
+def test_the_recorder_counts_calls_input_bytes_and_time() -> None:
+    assert run_processes(Grid(2), _record)[1] == {
+        ("all_gather", "x"): (2, 12, True),
+        ("reduce_scatter", "x"): (1, 32, True),
+    }
+
+
+def _reduce_scatter(comm: Comm) -> tuple[list[str], bool, bool]:
+    """Which operations it is made of; whether its end was seen; whether its wait is over when the local sum begins."""
+    clock = Ticks()
+    operations: dict[str, float] = {}
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            operations[str(func)] = clock.now
+            return func(*args, **(kwargs or {}))
+
+    comm.recorder = Recorder(clock)  # type: ignore[arg-type]
+    comm.recorder.start_step("all")
+    with Noting():
+        comm.issue(Kind.REDUCE_SCATTER, Axis.X, torch.ones(4)).wait()
+    (pending,) = comm.recorder._collectives
+    assert isinstance(pending.resumed, float)
+    named = [name for name in operations if name.startswith("c10d") or "sum" in name]
+    return named, pending.done is not None, pending.resumed <= operations["aten.sum.IntList_out"]
+
+
+def test_gloo_scatters_by_an_exchange_and_a_sum_of_its_own_which_is_compute() -> None:
+    named, ended, in_time = run_processes(Grid(2), _reduce_scatter)[0]
+    assert named == ["c10d.alltoall_base_.default", "aten.sum.IntList_out"]
+    assert ended
+    assert in_time
+
+
+def _waits(comm: Comm) -> list[tuple[bool, bool]]:
+    """Of each flight, whether nothing could avoid the wait, and whether that began with the issue."""
+    comm.recorder = Recorder(Ticks())  # type: ignore[arg-type]
+    comm.recorder.start_step("all")
+    early, late = (comm.issue(Kind.ALL_REDUCE, Axis.X, torch.ones(3)) for _ in range(2))
+    early.wait()
+    late.wait(unavoidable=True)
+    comm.run(Kind.ALL_REDUCE, Axis.X, torch.ones(3))
+    comm.issue(Kind.ALL_REDUCE, Axis.X, torch.ones(3), at_once=True).wait()
+    collectives = [(pending.blocking, pending.waited == pending.issued) for pending in comm.recorder._collectives]
+    comm.recorder.end_step()
+    return collectives
+
+
+def test_a_wait_that_nothing_could_avoid_and_one_that_comes_at_once_are_told_from_the_others() -> None:
+    """On CUDA what is waited for at once runs on the computing stream, where after it nothing is left to wait for."""
+    assert run_ranks(Grid(2), _waits)[0] == [(False, False), (True, False), (True, True), (False, True)]
+
+
+BOTH = pytest.mark.parametrize("run", [run_processes, run_ranks], ids=["processes", "virtual"])
+
+
+def _handles(comm: Comm) -> tuple[int, int, int]:
+    handles = [comm.issue(Kind.ALL_GATHER, Axis.X, torch.ones(1)) for _ in range(3)]
+    counts = [len(comm.outstanding.in_flight)]
+    handles[1].wait()
+    counts.append(len(comm.outstanding.in_flight))
+    with pytest.raises(RuntimeError, match="twice"):
+        handles[1].wait()
+    comm.abandon()
+    return counts[0], counts[1], len(comm.outstanding.in_flight)
+
+
+@BOTH
+def test_a_handle_is_waited_for_once_and_is_in_flight_until_then(run) -> None:  # type: ignore[no-untyped-def]
+    assert run(Grid(2), _handles) == [(3, 2, 0)] * 2
+
+
+def _kept(comm: Comm) -> list[bool]:
+    sent = torch.ones(1000)
+    memory = StorageWeakRef(sent.untyped_storage())
+    handle = comm.issue(Kind.ALL_GATHER, Axis.X, sent)
+    del sent
+    kept = [not memory.expired()]
+    handle.wait()
+    return [*kept, not memory.expired()]
+
+
+def test_a_handle_keeps_what_is_sent_until_it_is_waited_for() -> None:
+    assert run_ranks(Grid(2), _kept) == [[True, False]] * 2
+
+
+class _Leaving(Arriving):
+    """A message that leaves when it is told to."""
+
+    left = False
+
+    def __call__(self) -> None:
+        assert self.left
+
+    def arrived(self) -> bool:
+        return self.left
+
+
+def test_a_message_that_has_left_gives_its_memory_up_before_it_is_waited_for() -> None:
+    message, leaving = torch.ones(1000), _Leaving()
+    memory = StorageWeakRef(message.untyped_storage())
+    handle = Handle(message, message, leaving)
+    del message
+    assert (handle.release(), memory.expired()) == (False, False)
+    leaving.left = True
+    assert (handle.release(), memory.expired()) == (True, True)
+    handle.wait()
+    with pytest.raises(RuntimeError, match="twice"):
+        handle.wait()
+
+
+def test_what_only_a_wait_tells_to_have_left_keeps_its_memory() -> None:
+    handle = Handle(torch.ones(1), finish=lambda: pytest.fail("nobody waits for it"))
+    assert not handle.release()
+
+
+def test_what_is_abandoned_is_waited_for_in_its_order_even_if_it_fails() -> None:
+    class Noting(LazyComm):
+        """Notes the order of the waits, of which the second fails."""
+
+        def _start(self, kind, axis, lane, *others):  # type: ignore[no-untyped-def]
+            finish, number = super()._start(kind, axis, lane, *others), len(waits[self.rank])
+            waits[self.rank].append(-1)
+
+            def wait() -> None:
+                waits[self.rank][number] = max(waits[self.rank]) + 1
+                finish()
+                if number == 1:
+                    raise RuntimeError("a rank was lost")
+
+            return wait
+
+    def abandon(comm: Comm) -> None:
+        for _ in range(3):
+            comm.issue(Kind.ALL_REDUCE, Axis.X, torch.ones(1))
+        comm.abandon()
+        assert not comm.outstanding.in_flight
+
+    waits: list[list[int]] = [[], []]
+    run_ranks(Grid(2), abandon, of=Noting)
+    assert waits == [[0, 1, 2], [0, 1, 2]]
+
+
+def _unanswered(comm: Comm) -> str:
+    """Of a Comm with a shorter time-out than its process group's; the second rank never comes."""
+    hasty = Comm(comm.grid, timeout=timedelta(seconds=20))
+    if comm.rank == 0:
+        try:
+            hasty.run(Kind.ALL_REDUCE, Axis.X, torch.ones(1))
+        except LostContact as error:
+            comm.barrier()
+            return str(error)
+    comm.barrier()
+    return ""
+
+
+def test_a_collective_that_is_not_answered_ends_after_the_time_given() -> None:
+    told = run_processes(Grid(2), _unanswered)[0]
+    assert re.search(r"rank 1 .* \(gloo: .*Timed out", told)

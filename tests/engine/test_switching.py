@@ -1,4 +1,4 @@
-"""Overlap that changes between steps: one training, whatever the flags, and nothing is learnt twice."""
+"""Overlap and cache that change between steps: one training, whatever the flags, and nothing is learnt twice."""
 
 import random
 from collections.abc import Iterator
@@ -151,3 +151,36 @@ def test_switching_flags_and_cache_is_no_reason_to_learn_again(first: str, monke
         of_step = [of_rank[4 * step : 4 * step + 4] for step in range(1, 6)]
         synchronous, following = [Mode.SYNCHRONOUS] * 4, [Mode.FOLLOWING] * 4
         assert of_step == [synchronous, following, synchronous, following, following]
+
+
+SIX_BLOCKS = GPTConfig("m", layers=6, hidden=16, heads=2, vocabulary=16, sequence=4)
+BLOCK_BYTES = 12 * 16 * 16 * 4
+
+
+def _cached(comm: Comm, cache_bytes: float | None) -> tuple[int, int]:
+    """Blocks that are kept before and after the first step."""
+    overlap = replace(ALL, cache_bytes=cache_bytes)
+    training = Training(SIX_BLOCKS, Batch(2), checkpoint_every=1, overlap=overlap)
+    assert comm.recorder is not None
+    work = Trainer(training, SIX_BLOCKS.task.data.synthetic(), comm, comm.recorder)
+    before = work.model.cached_blocks
+    work.step()
+    return before, work.model.cached_blocks
+
+
+def test_a_budget_is_filled_with_whole_blocks_and_no_more_than_there_are() -> None:
+    for blocks, kept in ((0.5, 0), (3.5, 3), (100, 6)):
+        budget = blocks * BLOCK_BYTES
+        assert run_ranks(Grid(z=2), lambda comm, b=budget: _cached(comm, b), record=True) == [(0, kept)] * 2
+
+
+def test_without_a_budget_the_ranks_of_a_host_share_half_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.training.trainer.free_bytes", lambda device: 2 * 2 * 4.5 * BLOCK_BYTES)
+    assert run_ranks(Grid(z=2), lambda comm: _cached(comm, None), record=True) == [(0, 4)] * 2
+
+
+def test_the_rank_with_the_least_memory_decides_for_all() -> None:
+    def cached(comm: Comm) -> tuple[int, int]:
+        return _cached(comm, (5.5 if comm.rank else 2.5) * BLOCK_BYTES)
+
+    assert run_ranks(Grid(z=2), cached, record=True) == [(0, 2)] * 2
