@@ -1,4 +1,4 @@
-"""Placements say what the files of a checkpoint hold, so every rank knows it without asking another.
+"""Contents of a checkpoint's files by placements, so that every rank knows them without asking another.
 
 Elements that several ranks hold are written by one: of each tensor by the ranks at one place on the axes that don't
 split it, where least is written so far. A rank writes its rectangles one after another into one file, and torch.save
@@ -33,21 +33,21 @@ from engine.grid import CUTTING_STAGES, Axis, Coords, Grid
 from engine.placement import Placement, Rectangle
 
 AXES = tuple(reversed(Axis))
-"""Places on a grid are told along these."""
+"""Axes of places on a grid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry is one serial tensor of a checkpoint. stage: whose ranks write it."""
+    """One serial tensor of a checkpoint."""
 
     name: str
     placement: Placement
     dtype: torch.dtype
     stage: int = 0
+    """Stage whose ranks write it."""
 
     @property
     def num_bytes(self) -> int:
-        """Count the bytes of the whole tensor."""
         return prod(self.placement.shape) * self.dtype.itemsize
 
 
@@ -57,12 +57,12 @@ def stored_names(parameter: str, kept: Iterable[str]) -> list[str]:
 
 
 def chunks_of(rectangles: Iterable[Rectangle]) -> list[ChunkStorageMetadata]:
-    """Give rectangles as torch.distributed.checkpoint names them."""
+    """Convert rectangles to what torch.distributed.checkpoint calls chunks."""
     return [ChunkStorageMetadata(torch.Size(r.offsets), torch.Size(r.sizes)) for r in rectangles]
 
 
 class Contents:
-    """Contents are the files of a checkpoint that the ranks of a grid write."""
+    """Files of a checkpoint that the ranks of a grid write."""
 
     def __init__(self, entries: Iterable[Entry], grid: Grid) -> None:
         self._grid = grid
@@ -75,7 +75,7 @@ class Contents:
         self._shards: dict[tuple[object, ...], list[list[ChunkStorageMetadata]]] = {}
 
     def of(self, rank: int) -> tuple[list[WriteItem], list[WriteResult]]:
-        """Give what a rank writes, in this order, and what the writer has to say of it."""
+        """Return what a rank writes, in this order, and what the writer has to report of it."""
         coords, file = self._grid.coords(rank), File(rank)
         items, results = [], []
         for entry, writers in zip(self._entries, self._writers, strict=True):
@@ -98,17 +98,17 @@ class Contents:
             for entry in self._entries
         }
         files = [File(rank) for rank in range(self._grid.size)]
-        _TableWriter(folder).finish(Metadata(tensors), self._results(files))  # type: ignore[arg-type]
+
+        def results() -> Iterator[list[WriteResult]]:  # entry by entry, so that few are there at once
+            for entry, writers in zip(self._entries, self._writers, strict=True):
+                by_rank = zip(self._ranks[writers].ravel().tolist(), self._shards_of(entry.placement), strict=True)
+                yield [files[rank].add(entry, chunk) for rank, shard in by_rank for chunk in shard]
+
+        _TableWriter(folder).finish(Metadata(tensors), results())  # type: ignore[arg-type]
         return {file.name: file.num_bytes for file in files if file.num_bytes}
 
-    def _results(self, files: Sequence["File"]) -> Iterator[list[WriteResult]]:
-        """List what all ranks write of each entry, entry by entry, so that few are there at once."""
-        for entry, writers in zip(self._entries, self._writers, strict=True):
-            ranks, shards = self._ranks[writers].ravel().tolist(), self._shards_of(entry.placement)
-            yield [files[rank].add(entry, chunk) for rank, shard in zip(ranks, shards, strict=True) for chunk in shard]
-
     def _shards_of(self, placement: Placement) -> list[list[ChunkStorageMetadata]]:
-        """Give the rectangles of all ranks that hold different elements, in the order of their places."""
+        """Return the rectangles of all ranks that hold different elements, in the order of their places."""
         p = placement
         key = p.shape, p.split, p.sharded, tuple(p.parts.items()), p.column_major, tuple(p.sliced.items())
         if key not in self._shards:
@@ -131,7 +131,7 @@ class _TableWriter(dcp.FileSystemWriter):
 
 
 class File:
-    """A file is what a rank writes, one rectangle after another."""
+    """File of a rank, one rectangle after another."""
 
     def __init__(self, rank: int) -> None:
         self.name, self.num_bytes = file_name(rank), 0
@@ -144,17 +144,16 @@ class File:
 
 
 def file_prefix(rank: int) -> str:
-    """Begin the names of a rank's files as torch.distributed.checkpoint does."""
+    """Return the beginning of the names of a rank's files, as torch.distributed.checkpoint has it."""
     return f"__{rank}_"
 
 
 def file_name(rank: int) -> str:
-    """Name the file of a rank."""
     return f"{file_prefix(rank)}0{DEFAULT_SUFFIX}"
 
 
 def _writers(entries: Sequence[Entry], grid: Grid, shape: Sequence[int]) -> list[tuple[slice, ...]]:
-    """Find for each entry where the ranks that write it stand. Large ones are given out first."""
+    """Find the places of the ranks that write each entry. Large ones are given out first."""
     load = np.zeros(shape, dtype=np.int64)
     found: dict[str, tuple[slice, ...]] = {}
     for entry in reversed(entries):
@@ -172,7 +171,7 @@ def _writers(entries: Sequence[Entry], grid: Grid, shape: Sequence[int]) -> list
 
 
 class _Count(io.RawIOBase):
-    """It is a file of which only the length is kept."""
+    """File of which only the length is kept."""
 
     def __init__(self) -> None:
         self._position = 0

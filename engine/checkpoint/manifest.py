@@ -1,6 +1,4 @@
-"""A checkpoint folder's manifest says what it holds, and whether it can be resumed. No torch: known before anything
-starts.
-"""
+"""Manifest of a checkpoint: what it holds, and whether it can be resumed. No torch: read before anything starts."""
 
 import hashlib
 import json
@@ -32,7 +30,7 @@ Count = Annotated[int, Field(ge=0, lt=1 << 48)]
 
 
 class Scale(Record):
-    """Fields of LossScale."""
+    """Loss scale of fp16."""
 
     value: float
     good_steps: Count
@@ -48,7 +46,7 @@ class Scale(Record):
 
 
 class Manifest(Record):
-    """What a checkpoint holds."""
+    """Contents of a checkpoint."""
 
     version: Annotated[int, Field(strict=True, ge=1)] = VERSION
     step: Count
@@ -74,7 +72,7 @@ class Manifest(Record):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """It is a whole checkpoint."""
+    """Whole checkpoint."""
 
     folder: Path
     manifest: Manifest
@@ -87,7 +85,6 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
 
 
 def _digest(data: Mapping[str, Any]) -> str:
-    """Return the digest of a manifest's other entries."""
     others = {name: value for name, value in data.items() if name != OWN}
     return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
@@ -105,7 +102,7 @@ def find(path: Path) -> Path:
 
 
 def read_manifest(folder: Path, model: Architecture) -> Manifest:
-    """Read it. Raises UsageError if the checkpoint is cut short, of another model, or newer than this code."""
+    """Read a manifest. Raises UsageError if the checkpoint is cut short, of another model, or newer than this code."""
     manifest = read_any(folder)
     wanted = model.shape
     usual = {field.name: field.default for field in fields(model) if field.name in wanted}  # type: ignore[arg-type]
@@ -135,7 +132,7 @@ def network(saved: Saved) -> Architecture:
 
 
 def read_any(folder: Path) -> Manifest:
-    """Read it, whichever network's it is.
+    """Read a manifest, whichever network's it is.
 
     Raises UsageError if the checkpoint is cut short, damaged, or newer than this code. Of the files only the sizes are
     looked at: check_files() reads them.

@@ -1,4 +1,4 @@
-"""A folder of checkpoints belongs to one run at a time, which its file .owner.json names.
+"""Ownership of a folder of checkpoints by one run at a time, which its file .owner.json names.
 
 While the run lives it counts in that file. Who finds the file of another run takes its place if that run's process is
 known to have ended, or if the count stands still for LEASE_S. So a run that was killed keeps nobody out for long,
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 FILE = ".owner.json"
 BEAT_S = 10.0
-"""A run counts so often."""
+"""Time between counts of a run."""
 LEASE_S = 60.0
-"""A run that has not counted for so long is over."""
+"""Time after which a run that has not counted is over."""
 POLL_S, TELL_AFTER_S = 0.5, 3.0
 UNFINISHED = ".step-*.part"
-"""Checkpoints that are being written have such names."""
+"""Names of checkpoints that are being written."""
 
 
 class Owner(Record):
@@ -43,7 +43,7 @@ class Owner(Record):
     user: str
     host: str
     machine: str
-    """Tells this boot of this host, and what process numbers it has, from any other."""
+    """This boot of this host, and its namespace of process numbers."""
     pid: int
     started: str
     """When the process began, in the kernel's units."""
@@ -58,7 +58,7 @@ class Owner(Record):
 
     @property
     def has_ended(self) -> bool:
-        """Return whether its process is known to have ended, or is this one, which begins another run."""
+        """Whether its process is known to have ended, or is this one, which begins another run."""
         if self.host != socket.gethostname():
             return False
         if self.machine != _machine():

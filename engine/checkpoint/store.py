@@ -1,4 +1,4 @@
-"""Save and resume a training run: weights, the optimizer's state, step. A checkpoint doesn't depend on the grid.
+"""Checkpoints of a training run: weights, the optimizer's state, step. They don't depend on the grid.
 
 Each entry is a serial tensor, written as the rectangles that the ranks hold; files and table of contents are those of
 torch.distributed.checkpoint, so its readers read them too. Its planning, which gathers what every rank holds on one, is
@@ -33,11 +33,11 @@ from engine.parallel.model import ParallelModel
 CLAIMED = "claimed by "
 DIGEST_BYTES = hashlib.sha256().digest_size
 State = Mapping[nn.Parameter, Mapping[str, Tensor]]
-"""A state holds what an optimizer keeps of each parameter, by name."""
+"""What an optimizer keeps of each parameter, by name."""
 
 
 def _held(model: ParallelModel, state: State) -> dict[str, Held]:
-    """Give every parameter, and what the optimizer keeps of it."""
+    """Return every parameter, and what the optimizer keeps of it."""
     found: dict[str, Held] = {}
     for name, parameter in model.local_parameters().items():
         placement = model.placements[name]
@@ -170,7 +170,7 @@ def _finish(
     sizes, digests: of the ranks' files, by name.
     """
     # Each is asked for by its name: what a network file system lists may be older.
-    files = {name: _num_bytes(temporary / name) for name in (TABLE, *sizes)}
+    files = {name: file.stat().st_size if (file := temporary / name).is_file() else 0 for name in (TABLE, *sizes)}
     for name, size in sizes.items():
         if files[name] != size:
             raise RunError(
@@ -184,10 +184,6 @@ def _finish(
         final.rename(older)
     temporary.rename(final)
     shutil.rmtree(older, ignore_errors=True)
-
-
-def _num_bytes(file: Path) -> int:
-    return file.stat().st_size if file.is_file() else 0
 
 
 def load(saved: Saved, model: ParallelModel, state: State) -> None:
@@ -205,6 +201,6 @@ def load(saved: Saved, model: ParallelModel, state: State) -> None:
         planner.set_up_planner(dict(held), table)
         reader.set_up_storage_reader(table, is_coordinator=False)
         reader.read_data(planner.create_local_plan(), planner).wait()
-        for name, one in held.items():
-            if not torch.isfinite(one.local).all():
+        for name, tensor in held.items():
+            if not torch.isfinite(tensor.local).all():
                 raise RunError(f"its {name} is not finite: resume another one.")

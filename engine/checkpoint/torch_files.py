@@ -32,7 +32,7 @@ from engine.placement import Placement, Rectangle
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """It is a serial tensor of a checkpoint and the elements of it that this rank holds."""
+    """Serial tensor of a checkpoint, and the elements of it that this rank holds."""
 
     placement: Placement
     local: Tensor
@@ -116,8 +116,8 @@ class LoadPlanner(dcp.DefaultLoadPlanner):
 class Unpickler(pickle.Unpickler):
     """Reader of the library's table of contents, a pickle: only what such a table holds may come out.
 
-    It is told by its own name. The module beside it is where the writer's Python or PyTorch kept it, and has no say:
-    Python 3.13 names `pathlib._local` where 3.11 and 3.14 name `pathlib`.
+    Classes are told by their own names. The module beside is where the writer's Python or PyTorch kept them, and has no
+    say: Python 3.13 names `pathlib._local` where 3.11 and 3.14 name `pathlib`.
     """
 
     HOLDS: Mapping[str, Any] = {

@@ -1,5 +1,4 @@
-"""`engine data prepare` is carried out here: any folder of text -> byte-level BPE, or a given tokenizer -> token shards
-(the format is in tokens.py).
+"""Preparation of text: any folder -> byte-level BPE, or a given tokenizer -> token shards (format: tokens.py).
 
 Files are taken recursively in sorted order, a folder's own before those of its subfolders; what is left out, as hidden
 files and links to folders are, is named (documents.py has what is text). The vocabulary is learnt on at most
@@ -62,7 +61,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """What makes tokens of text."""
+    """Tokenizer, and what it makes of the end of a text."""
 
     tokenizer: "Tokenizer"
     end: int
@@ -178,7 +177,7 @@ def _survey(source: Path, out: Path, max_bytes: int | None, key: str, left_out: 
 
 
 def _limited(text: Iterator[str | None], limit: int | None) -> Iterator[str | None]:
-    """Yield units up to so many bytes of text."""
+    """Yield units up to a number of bytes of text."""
     for unit in text:
         if unit is None or limit is None:
             yield unit

@@ -104,7 +104,7 @@ def _text_of(line: str, key: str) -> str:
 
 
 def _why(path: Path) -> str:
-    """Say what a file has that text has not."""
+    """Return what a file has that text has not."""
     with path.open("rb") as file:
         start = file.read(8)
         for kind, mark in ((kind, mark) for known in (ENCODINGS, COMPRESSED) for mark, kind in known.items()):

@@ -24,7 +24,7 @@ class Backward:
         sequence = rows.model.sequence
         self._rows, self._part = rows, part
         self._walk = [(operation, section.tokens_of(operation, sequence)) for operation in section.operations]
-        self._there = sum(rows.kept(operation.kept.of(tokens)) for operation, tokens in self._walk)
+        self._there = sum(rows.kept(operation.kept.times(tokens)) for operation, tokens in self._walk)
         self._number = self._products = len(section.of_kind(Linear))
         output = section.output
         self._flowing = rows.carried(output) if output is not None and not part else 0.0
@@ -55,7 +55,7 @@ class Backward:
                     inner = self._rows.features(tokens * operation.heads * operation.head_size, self._rows.grid[INNER])
                     yield self._at(5 * inner)
                     self._flowing = 3 * inner
-            self._there -= self._rows.kept(operation.kept.of(tokens))
+            self._there -= self._rows.kept(operation.kept.times(tokens))
             if isinstance(operation, GroupNorm) and operation.split is STREAM:
                 self._flowing, self._beside, self._part = one, 0.0, False  # here a branch began
 

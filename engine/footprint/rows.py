@@ -69,4 +69,4 @@ class Rows:
     def taken_and_given(self, product: Linear, tokens: int) -> tuple[float, float]:
         """Count the bytes of a product's input, and of its output."""
         n, k = product.ranks(self.grid)
-        return self.features(product.taken(tokens) * product.k, k), self.features(tokens * product.n, n)
+        return self.features(product.input_tokens(tokens) * product.k, k), self.features(tokens * product.n, n)

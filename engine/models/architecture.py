@@ -1,4 +1,4 @@
-"""An architecture is one network's shape as data, and all that the engine asks of a network. No torch in it.
+"""Architecture: one network's shape as data, and all that the engine asks of a network. No torch.
 
 A family of networks is a folder beside this file: config.py (the shape, which is the Architecture, and the network as a
 table of operations), model.py (the same in plain PyTorch, its SERIAL), sizes.yaml. Nothing outside a folder names its
@@ -22,32 +22,34 @@ if TYPE_CHECKING:
     from engine.models.serial import SerialModel
 
 MOST, MOST_LAYERS = 2**31, 2**16
-"""No network has sizes, or blocks, beyond these, and some take for ever to be listed."""
+"""Largest sizes, and most blocks, of a network: some beyond take for ever to be listed."""
 
 
 class Architecture(Protocol):
-    """It says what a network is. Who inherits from it is a frozen dataclass.
+    """A network's shape; classes that inherit from it are frozen dataclasses.
 
-    hidden: features of the residual stream, which y splits. sequence: tokens of a sample in it. layers: blocks, which
-    activation checkpointing runs again as a whole. Of a network whose levels differ hidden, sequence and heads are
-    those at its ends. nominal: parameters as its publication gives them.
+    Of a network whose levels differ hidden, sequence and heads are those at its ends.
     """
 
     family: ClassVar[str]
     name: str
     layers: int
+    """Blocks, which activation checkpointing runs again as a whole."""
     hidden: int
+    """Features of the residual stream, which y splits."""
     heads: int
     sequence: int
+    """Tokens of a sample in the residual stream."""
     nominal: float | None
+    """Parameters as its publication gives them."""
     source: str
 
     def network(self) -> Network:
-        """Give its operations, from which placements, flops and memory follow."""
+        """List its operations, from which placements, flops and memory follow."""
 
     @property
     def task(self) -> Task:
-        """Give the task that it is trained on."""
+        """Task that it is trained on."""
 
     def serial(self) -> "SerialModel":
         """Make the serial network on torch's default device."""
@@ -61,60 +63,60 @@ class Architecture(Protocol):
 
     @property
     def stream(self) -> tuple[Carried, ...]:
-        """Give what blocks give to one another where it is the residual stream alone."""
+        """What blocks give to one another where it is the residual stream alone."""
         return (Carried((self.sequence, self.hidden), 1),)
 
     def placements(self) -> dict[str, Placement]:
-        """Give the placements of all parameters by name, in the model's order; a tied one under its first name."""
+        """Return the placements of all parameters by name, in the model's order; a tied one under its first name."""
         return self.network().placements()
 
     @property
     def ties(self) -> Mapping[str, str]:
-        """Give second names of parameters, and the first: "head.weight" -> "tokens.weight"."""
+        """First names of parameters by their second: "head.weight" -> "tokens.weight"."""
         return self.network().ties
 
     @property
     def parameters(self) -> int:
-        """Count every parameter once."""
+        """Number of parameters, each counted once."""
         return self.network().parameters
 
     @property
     def outputs(self) -> int:
-        """Count the logits that it gives of a token: as many as its vocabulary has tokens, or as there are classes."""
+        """Logits of a token: as many as its vocabulary has tokens, or as there are classes."""
         return self.network().head.n
 
     @property
     def options(self) -> dict[str, Any]:
-        """Give every field, for the record."""
+        """Every field, for the record."""
         return asdict(self)  # type: ignore[call-overload]
 
     def without_zeros(self) -> "Architecture":
-        """Give the same from initial weights among which none is 0, so that every gradient counts from the first step
+        """Return the same from initial weights among which none is 0, so that every gradient counts from the first step
         on, as it has to where two trainings are compared over few.
         """
         return self
 
     @property
     def shape(self) -> dict[str, Any]:
-        """Give what has to be the same for a checkpoint to fit: not what it is called, and not its dropout."""
+        """Fields that have to be the same for a checkpoint to fit: not what it is called, and not its dropout."""
         other = ("name", "nominal", "source", "dropout")
         return {key: value for key, value in self.options.items() if key not in other}
 
 
 class EvenHeads(Architecture, Protocol):
-    """Its heads share the hidden size equally. ffn: the width of the feed-forward, where it isn't 4 * hidden."""
+    """Transformer whose heads share the hidden size equally."""
 
     ffn: int | None
+    """Width of the feed-forward, where it isn't 4 * hidden."""
     dropout: float
 
     @property
     def head_size(self) -> int:
-        """Count the features of a head."""
         return self.hidden // self.heads
 
     @property
     def wide(self) -> int:
-        """Give the width of the feed-forward."""
+        """Width of the feed-forward."""
         return self.ffn or 4 * self.hidden
 
 
@@ -134,14 +136,14 @@ def check_dropout(dropout: float) -> None:
 
 
 def check_positive(shape: Architecture) -> None:
-    """Raise UsageError for a size below 1, or beyond what any machine holds. padding is none, but a token,
-    which count from 0.
-    """
+    """Raise UsageError for a size below 1, or beyond what any machine holds. padding is a token, which count from 0."""
     for key, size in shape.options.items():
-        if type(size) is int and size < (key != "padding"):
+        if type(size) is not int:
+            continue
+        if size < (key != "padding"):
             raise UsageError(f"A model's {key} must be at least 1, but {size} was given.")
         most = MOST_LAYERS if key == "layers" else MOST
-        if type(size) is int and size > most and key != "nominal":
+        if size > most and key != "nominal":
             raise UsageError(f"A model's {key} must be at most {most}, but {size} was given.")
 
 
@@ -155,7 +157,7 @@ def check_multiple_of_heads(hidden: int, heads: int) -> None:
 
 
 def check_positions(sequence: int, positions: int | None) -> None:
-    """Raise UsageError for a sequence that is longer than a table of so many positions, if that is given."""
+    """Raise UsageError for a sequence that is longer than a table of positions, if one is given."""
     if positions is not None and positions < sequence:
         raise UsageError(
             f"A sequence of {sequence} tokens is longer than the table of {positions} positions: use sequences of "
@@ -166,26 +168,17 @@ def check_positions(sequence: int, positions: int | None) -> None:
 def _check_splits(model: Architecture, grid: Grid) -> None:
     """Raise UsageError unless the grid divides all features that it splits, and every tile that it shards."""
     network, inner, stream = model.network(), grid[INNER], grid[STREAM]
-    divided = network.divided_by_inner
+    divided = dict(network.divided_by_inner)
     shared = gcd(*divided.values())
-    for what, number in divided.items():
-        if number % inner and what != VOCABULARY:
-            raise UsageError(
-                f"Grid {grid} splits the {what} over {INNER}={inner}, but {_counted(number, what)} not a multiple of "
-                f"{inner}: {_fitting(INNER, shared)}."
-            )
-    if (vocabulary := divided.get(VOCABULARY, 0)) % inner:
+    vocabulary = divided.pop(VOCABULARY, 0)
+    _check_axis(grid, INNER, divided, shared)
+    if vocabulary % inner:
         raise UsageError(
             f"Grid {grid} splits the vocabulary over {INNER}={inner}, but {vocabulary} is not a multiple of "
             f"{inner}: use a vocabulary of {-(-vocabulary // inner) * inner}, or {INNER} one of "
             f"{listed_divisors(shared)}."
         )
-    for what, number in network.divided_by_stream.items():
-        if number % stream:
-            raise UsageError(
-                f"Grid {grid} splits the {what} over {STREAM}={stream}, but {_counted(number, what)} not a multiple of "
-                f"{stream}: {_fitting(STREAM, number)}."
-            )
+    _check_axis(grid, STREAM, network.divided_by_stream, None)
     both = network.divided_by_both
     if both % (inner * stream):
         raise UsageError(
@@ -198,20 +191,23 @@ def _check_splits(model: Architecture, grid: Grid) -> None:
             raise UsageError(
                 f"Grid {grid} shards {name} over {SHARDING}={grid.shards}, but a tile of {tile} elements is not a "
                 f"multiple of {grid.shards}: with this {INNER} and {STREAM}, "
-                f"{_fitting(SHARDING, gcd(*tiles.values()))}."
+                f"{_list_sizes(SHARDING, gcd(*tiles.values()))}."
             )
 
 
-def _counted(number: int, what: str) -> str:
-    """Say the number with its unit and verb, if what it counts is a plural.
-
-    >>> _counted(12, "attention heads"), _counted(96, "hidden size")
-    ('12 heads are', '96 is')
+def _check_axis(grid: Grid, axis: Axis, divided: Mapping[str, int], shared: int | None) -> None:
+    """Raise UsageError for a number that the axis doesn't divide. shared: what a size that fits divides; of each number
+    its own divisors if None.
     """
-    unit = what.split()[-1]
-    return f"{number} {unit} are" if unit.endswith("s") else f"{number} is"
+    for what, number in divided.items():
+        if number % grid[axis]:
+            unit = what.split()[-1]
+            counted = f"{number} {unit} are" if unit.endswith("s") else f"{number} is"
+            raise UsageError(
+                f"Grid {grid} splits the {what} over {axis}={grid[axis]}, but {counted} not a multiple of "
+                f"{grid[axis]}: {_list_sizes(axis, number if shared is None else shared)}."
+            )
 
 
-def _fitting(axis: Axis, number: int) -> str:
-    """Say which sizes of an axis divide the number."""
+def _list_sizes(axis: Axis, number: int) -> str:
     return f"{axis} may only be 1" if number == 1 else f"{axis} may be one of {listed_divisors(number)}"

@@ -1,4 +1,4 @@
-"""It lists every family of networks, and every named size of them. No torch in it."""
+"""Catalogue of all families of networks, and of their named sizes. No torch."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -21,13 +21,13 @@ FAMILIES: Mapping[str, Callable[..., Architecture]] = MappingProxyType(
 
 @cache
 def published() -> Mapping[str, Architecture]:
-    """Give every named size, by name; a family's are in its sizes.yaml."""
-    found: dict[str, Architecture] = {}
-    for family, of_shape in FAMILIES.items():
+    """Read every named size, by name; a family's are in its sizes.yaml."""
+    sizes: dict[str, Architecture] = {}
+    for family, make in FAMILIES.items():
         for group in yaml_text.parse((Path(__file__).parent / family / "sizes.yaml").read_text()):
             models = group.pop("models")
-            found |= {name: of_shape(**({"name": name} | group | shape)) for name, shape in models.items()}
-    return MappingProxyType(found)
+            sizes |= {name: make(**({"name": name} | group | shape)) for name, shape in models.items()}
+    return MappingProxyType(sizes)
 
 
 def lookup(name: str) -> Architecture:

@@ -1,4 +1,4 @@
-"""A command line asks for a network by the name of a published size, or by a shape. No torch in it."""
+"""Choice of a network on a command line, by the name of a published size or by a shape. No torch."""
 
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
@@ -11,26 +11,26 @@ from engine.models.catalogue import FAMILIES, lookup
 if TYPE_CHECKING:
     from engine.models.adapters.folder import Pretrained
 
-VOCABULARY, SEQUENCE = 51200, 2048  # axonn-ipdps22 VI-C, axonn-sc24 VI-A
+OF_TEXT = {"vocabulary": 51200, "sequence": 2048}
+"""Sizes of families that read text where none are given: axonn-ipdps22 VI-C, axonn-sc24 VI-A."""
 FIELDS = {"vocab": "vocabulary", "seq": "sequence"}
-"""These options have other names than their fields."""
-
+"""Fields of options that have other names."""
 LETTERS = {"layers": "l", "hidden": "h", "heads": "a", "base": "b"}
-"""The name of a shape has these before its sizes."""
+"""Letters before the sizes in the name of a shape."""
 FOLDER = "hf:"
-"""It comes before the folder of a network."""
+"""Beginning of --model where it names a folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChoice:
-    """It is a published size, or a shape. What isn't given is as the size, or the family, has it."""
+    """Published size, or a shape. What isn't given is as the size, or the family, has it."""
 
     model: str | None = None
     """a published size, such as gpt-5b, or hf:DIR, a folder as transformers or diffusers saves it"""
     architecture: str | None = None
     """the family of a shape: gpt (default), llama, bert, vit or unet"""
     layers: int | None = None
-    """transformer blocks; of a published size, only so many"""
+    """transformer blocks; of a published size, as many or fewer"""
     hidden: int | None = None
     """features of the residual stream"""
     heads: int | None = None
@@ -76,14 +76,14 @@ class ModelChoice:
         return open_pretrained(self.folder, **self._of_folder())
 
     def _of_folder(self) -> dict[str, Any]:
-        """Give what may be other than a folder says. Raises UsageError for anything else."""
+        """Return what may be other than a folder says. Raises UsageError for anything else."""
         given = self._given()
         if self.architecture is not None or given.keys() - {"sequence", "dropout"}:
             raise UsageError(f"The network of {self.model} is as its config.json says: give only --seq and --dropout.")
         return {"sequence": given.get("sequence"), "dropout": given.get("dropout")}
 
     def has_weights(self) -> bool:
-        """Say whether the folder that is named has them. Raises UsageError for one that can't be trained."""
+        """Return whether the folder that is named has weights. Raises UsageError for one that can't be trained."""
         if self.folder is None:
             return False
         from engine.models.adapters.folder import has_weights  # loads numpy
@@ -111,7 +111,8 @@ class ModelChoice:
                 raise UsageError(f"{known.name} is a {known.family}: leave --architecture {self.architecture} out.")
             if given.keys() & (widths := _required(known.family) - {"layers"}):
                 raise UsageError(f"Give either --model NAME or {_options(widths)}, not both.")
-            if "layers" in _fitting(known.family, given):
+            _check_fields(known.family, given)
+            if "layers" in given:
                 if given["layers"] > known.layers:
                     raise UsageError(f"{known.name} has {known.layers} layers: give --layers as many or fewer.")
                 given["name"] = f"{known.name}-l{given['layers']}"
@@ -120,41 +121,38 @@ class ModelChoice:
         required = _required(family)
         if not required <= given.keys():
             raise UsageError(f"Name a network with --model NAME, or give {_options(required)}.")
-        shape = _of_text(family) | _fitting(family, given)
+        _check_fields(family, given)
+        shape = {name: size for name, size in OF_TEXT.items() if name in _defaults(family)} | given
         name = "-".join([family, *(f"{letter}{shape[field]}" for field, letter in LETTERS.items() if field in shape)])
         return FAMILIES[family](name=name, **shape)
 
     def _given(self) -> dict[str, Any]:
-        """Give what the user asks for, by the architectures' field names."""
-        found = {
+        """Return what the user asks for, by the architectures' field names."""
+        given = {
             FIELDS.get(field.name, field.name): value
             for field in fields(self)
             if field.name not in ("model", "architecture", "no_bias")
             and (value := getattr(self, field.name)) is not None
             and value is not False
         }
-        return found | ({"bias": False} if self.no_bias else {})
+        return given | ({"bias": False} if self.no_bias else {})
 
 
-def _fitting(family: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Give the same, if the family has all these fields. Raises UsageError."""
-    known = {field.name for field in fields(FAMILIES[family])}  # type: ignore[arg-type]
-    if strange := sorted(given.keys() - known):
+def _defaults(family: str) -> dict[str, Any]:
+    """Return the family's fields and their defaults."""
+    return {field.name: field.default for field in fields(FAMILIES[family])}  # type: ignore[arg-type]
+
+
+def _check_fields(family: str, given: dict[str, Any]) -> None:
+    """Raise UsageError unless the family has all these fields."""
+    if strange := sorted(given.keys() - _defaults(family).keys()):
         options = [_option(name) for name in strange]
         raise UsageError(f"A {family} has no such thing as {' and '.join(options)}: leave that out.")
-    return given
-
-
-def _of_text(family: str) -> dict[str, Any]:
-    """Give what a family that reads text takes where nothing is given."""
-    known = {field.name for field in fields(FAMILIES[family])}  # type: ignore[arg-type]
-    return {name: size for name, size in (("vocabulary", VOCABULARY), ("sequence", SEQUENCE)) if name in known}
 
 
 def _required(family: str) -> set[str]:
-    """List the fields without which a shape is not whole."""
-    shape = {field.name for field in fields(FAMILIES[family]) if field.default is MISSING}  # type: ignore[arg-type]
-    return shape - {"name", "vocabulary", "sequence"}
+    """Return the fields without which a shape is not whole."""
+    return {name for name, default in _defaults(family).items() if default is MISSING} - {"name", *OF_TEXT}
 
 
 def _options(names: set[str]) -> str:

@@ -1,4 +1,4 @@
-"""Count floating-point operations as Narayanan et al. do (axonn-sc24 VI-C, axonn-ipdps22 Eq. 3): products only.
+"""Floating-point operations, counted as Narayanan et al. do (axonn-sc24 VI-C, axonn-ipdps22 Eq. 3): products only.
 
 A product of m x k by k x n counts 2 m k n. For B sequences of s tokens, l layers, hidden size h, query width a (h,
 unless a head's features are given), key and value width k = a kv_heads / heads, feed-forward width f and vocabulary V,
@@ -47,15 +47,11 @@ from engine.models.operations import Attention, Linear, Operation
 
 @dataclass(frozen=True, slots=True)
 class ForwardFlops:
-    """These are the flops of one forward pass of the whole job through blocks, which activation checkpointing runs once
-    more.
-
-    repeated: the part of them that all Gy ranks along STREAM run alike, because Algorithm 1 leaves them the same
-    activations.
-    """
+    """Flops of one forward pass of the whole job through blocks, which activation checkpointing runs once more."""
 
     blocks: int
     repeated: int
+    """Part that all Gy ranks along STREAM run alike, because Algorithm 1 leaves them the same activations."""
 
 
 def forward_flops(model: Architecture, sequences: int) -> ForwardFlops:

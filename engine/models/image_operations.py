@@ -1,4 +1,4 @@
-"""Operations of networks that work on images, whose pixels are their tokens. No torch in it."""
+"""Operations of networks that work on images, whose pixels are their tokens. No torch."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,18 +11,19 @@ from engine.placement import Constant, Placement
 
 @dataclass(frozen=True, slots=True)
 class Conv2d(Linear):
-    """It is a convolution of k channels to n; its tokens are the pixels that it gives.
-
-    kernel: pixels along a side of what it sees at once. pixels_in: those that it takes, where they are others. joins:
-    whether what it gives is a part of the residual stream, which the next transformed one adds to its own: INNER splits
-    n within the slices of STREAM. shares_input: whether a norm of the block keeps its input, too.
-    """
+    """Convolution of k channels to n; its tokens are the pixels that it gives."""
 
     kernel: int = 3
+    """Pixels along a side of what it sees at once."""
     parts_in: tuple[int, ...] = ()
     pixels_in: int | None = None
+    """Pixels that it takes, where they are others."""
     joins: bool = False
+    """Whether what it gives is a part of the residual stream, which the next transformed one adds to its own: INNER
+    splits n within the slices of STREAM.
+    """
     shares_input: bool = False
+    """Whether a norm of the block keeps its input, too."""
 
     def placements(self, prefix: str) -> Iterator[Placement]:
         name, shape = f"{prefix}{self.name}", (self.n, self.k, self.kernel, self.kernel)
@@ -33,20 +34,19 @@ class Conv2d(Linear):
         if self.bias:
             yield Placement(f"{name}.bias", (self.n,), self.split[:1], False, self.bias_init, of_bias, sliced=sliced)
 
-    def taken(self, tokens: int) -> int:
-        """Count the pixels that it takes."""
-        return self.pixels_in or tokens
+    def input_tokens(self, output_tokens: int) -> int:
+        return self.pixels_in or output_tokens
 
     def flops(self, tokens: int) -> int:
         return 2 * tokens * self.n * self.k * self.kernel**2
 
     @property
     def kept(self) -> Kept:
-        """Count what it takes, by pixels that it gives."""
+        """Channels that it takes, of each pixel that it gives."""
         if self.shares_input:
             return Kept()
-        taken = self.k * (self.taken(self.tokens) // self.tokens if self.tokens else 1)
-        return Kept(over_stream=taken) if self.split[1] is STREAM else Kept(over_inner=taken)
+        inputs = self.k * (self.input_tokens(self.tokens) // self.tokens if self.tokens else 1)
+        return Kept(over_stream=inputs) if self.split[1] is STREAM else Kept(over_inner=inputs)
 
     @property
     def divided_by_inner(self) -> Mapping[str, int]:
@@ -56,12 +56,13 @@ class Conv2d(Linear):
 
 @dataclass(frozen=True, slots=True)
 class GroupNorm(Operation):
-    """It is a norm of so many groups of channels, and a SiLU behind it, if any. split: the axis of its channels."""
+    """Norm of groups of channels, and a SiLU behind it, if any."""
 
     name: str
     features: int
     groups: int
     split: Axis = STREAM
+    """Axis that splits its channels."""
     parts_in: tuple[int, ...] = ()
     silu: bool = True
     tokens: int | None = None
@@ -74,20 +75,20 @@ class GroupNorm(Operation):
             )
 
     def whole(self, grid: Grid) -> bool:
-        """Say whether each group is on one rank. The grid needn't divide the channels."""
+        """Return whether each group is on one rank. The grid needn't divide the channels."""
         ranks, of_group = grid[self.split], self.features // self.groups
         return ranks == 1 or all(part % (ranks * of_group) == 0 for part in self.parts_in or (self.features,))
 
     @property
     def kept(self) -> Kept:
-        """Count its input, and that of the SiLU."""
+        """Its input, and that of the SiLU."""
         kept = self.features * (1 + self.silu)
         return Kept(over_stream=kept) if self.split is STREAM else Kept(over_inner=kept)
 
 
 @dataclass(frozen=True, slots=True)
 class Resample(Operation):
-    """It halves or doubles images, whose pixels it takes. What it halves it keeps."""
+    """Halving or doubling of images, whose pixels are its tokens. It keeps what it halves."""
 
     features: int
     halves: bool
@@ -100,10 +101,11 @@ class Resample(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Added(Operation):
-    """It adds to a branch what that began with, of so many channels. multiplied: whether a product of it."""
+    """Sum of a branch and what it began with."""
 
     features: int
     multiplied: bool = False
+    """Whether a product of what it began with is added."""
     tokens: int | None = None
 
 

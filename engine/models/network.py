@@ -1,5 +1,6 @@
-"""A network is a table of operations, from which all that the engine asks of it follows. No torch."""
+"""Network: a table of operations, from which all that the engine asks of it follows. No torch."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,104 +11,99 @@ from engine.grid import STREAM, Grid
 from engine.models.operations import Kept, Linear, Operation
 from engine.placement import Placement
 
-Kind = TypeVar("Kind", bound=Operation)
+AnyOperation = TypeVar("AnyOperation", bound=Operation)
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """It is a tensor that one block gives to the next, of each sample. dim: that of its features, which STREAM splits.
-    what: what errors call them.
-    """
+    """Tensor of each sample that one block gives to the next."""
 
     shape: tuple[int, ...]
     dim: int
-    what: str = "hidden size"
+    """Dim of its features, which STREAM splits."""
+    label: str = "hidden size"
+    """Name of the features in error messages."""
 
     def __str__(self) -> str:
         return f"{'x'.join(map(str, self.shape))} split along dim {self.dim}"
 
     @property
     def features(self) -> int:
-        """Count what STREAM has to divide."""
         return self.shape[self.dim]
 
     def of_rank(self, grid: Grid) -> tuple[int, ...]:
-        """Give the shape of a rank's part."""
+        """Return the shape of a rank's part."""
         return tuple(size // (grid[STREAM] if dim == self.dim else 1) for dim, size in enumerate(self.shape))
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section is operations that run one after the other, as often as they repeat, each time with parameters of their
-    own.
-
-    name: of the serial model's list of the repeats, the first of which has the number `first`. A section without one
-    runs once, and its layers are the model's own. recomputed: whether activation checkpointing keeps the input of each
-    repeat alone, and runs it again. tokens: how many of a sample it works on, where it isn't all of the sequence.
-    output: what it makes of the stream, if that isn't like its input. takes: what it takes besides, that an earlier
-    block has left for it. leaves: whether it leaves the stream as it takes it for a later block, too.
-    """
+    """Operations that run one after the other, as often as they repeat, each time with parameters of their own."""
 
     operations: tuple[Operation, ...]
     name: str = ""
+    """The serial model's list of the repeats; without one it runs once, and its layers are the model's own."""
     repeat: int = 1
     recomputed: bool = False
+    """Whether activation checkpointing keeps the input of each repeat alone, and runs it again."""
     tokens: int | None = None
+    """Tokens of a sample that it works on, where it isn't all of the sequence."""
     first: int = 0
+    """Number of the first repeat in its list."""
     output: Carried | None = None
+    """What it makes of the stream, if that isn't like its input."""
     takes: Carried | None = None
+    """What it takes besides, that an earlier block has left for it."""
     leaves: bool = False
+    """Whether it leaves the stream as it takes it for a later block, too."""
 
     def tokens_of(self, operation: Operation, sequence: int) -> int:
-        """Count the tokens of a sample of so many that one of its operations works on."""
+        """Count the tokens of a sample that one of its operations works on."""
         return operation.tokens or self.tokens or sequence
 
     def prefix(self, number: int) -> str:
-        """Give what the names of a repeat's layers begin with."""
+        """Return the beginning of the names of a repeat's layers."""
         return f"{self.name}.{self.first + number}." if self.name else ""
 
     def placements(self, number: int = 0) -> list[Placement]:
-        """Give the placements of one repeat's parameters, in the model's order. Repeats differ in names alone."""
+        """List the placements of one repeat's parameters, in the model's order. Repeats differ in names alone."""
         return [placed for operation in self.operations for placed in operation.placements(self.prefix(number))]
 
     def kept(self, sequence: int) -> Kept:
-        """List what one repeat keeps of a sample of so many tokens for its backward."""
-        each = (operation.kept.of(self.tokens_of(operation, sequence)) for operation in self.operations)
+        """Sum what one repeat keeps of a sample for its backward."""
+        each = (operation.kept.times(self.tokens_of(operation, sequence)) for operation in self.operations)
         return Kept(*map(sum, zip(*each, strict=True)))
 
     @property
     def parts_in(self) -> set[tuple[int, ...]]:
-        """Give the parts in which its first operation takes the features, and its first product, and those like it."""
+        """Parts of the features that its first operation takes, and its first product, and those like it."""
         first = self.of_kind(Linear)[0]
-        alike = [one for one in self.of_kind(type(first)) if (one.k, one.split) == (first.k, first.split)]
-        return {one.parts_in for one in (self.operations[0], *alike)}
+        alike = [linear for linear in self.of_kind(type(first)) if (linear.k, linear.split) == (first.k, first.split)]
+        return {operation.parts_in for operation in (self.operations[0], *alike)}
 
-    def of_kind(self, kind: type[Kind]) -> list[Kind]:
+    def of_kind(self, kind: type[AnyOperation]) -> list[AnyOperation]:
         """List the operations of one kind, in their order."""
         return [operation for operation in self.operations if isinstance(operation, kind)]
 
 
 class Block(NamedTuple):
-    """It is one repeat of a section that is recomputed."""
+    """One repeat of a section that is recomputed."""
 
     section: Section
     number: int
 
     @property
     def placements(self) -> list[Placement]:
-        """Give the placements of its parameters, in the model's order."""
         return self.section.placements(self.number)
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network is sections in the order in which they run: those before the blocks, the blocks, those after them.
-
-    entering: what the first block takes: the stream, and what goes beside it to every block.
-    """
+    """Sections in the order in which they run: those before the blocks, the blocks, those after them."""
 
     sections: tuple[Section, ...]
     entering: tuple[Carried, ...]
+    """What the first block takes: the stream, and what goes beside it to every block."""
 
     def repeats(self) -> Iterator[tuple[Section, int]]:
         """List every repeat of every section, by its number. A pipeline may cut between any two."""
@@ -116,42 +112,42 @@ class Network:
                 yield section, number
 
     def placements(self) -> dict[str, Placement]:
-        """Give the placements of all parameters by name, in the model's order; a tied one under its first name."""
+        """Return the placements of all parameters by name, in the model's order; a tied one under its first name."""
         return {placed.name: placed for section, number in self.repeats() for placed in section.placements(number)}
 
     @property
     def ties(self) -> Mapping[str, str]:
-        """Give second names of parameters, and the first: "head.weight" -> "tokens.weight"."""
+        """First names of parameters by their second: "head.weight" -> "tokens.weight"."""
         linears = [linear for section in self.sections for linear in section.of_kind(Linear)]
         return {f"{linear.name}.weight": f"{linear.tied}.weight" for linear in linears if linear.tied}
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """List what is recomputed, in its order."""
         return tuple(Block(section, number) for section, number in self.repeats() if section.recomputed)
 
     @cached_property
     def kinds(self) -> tuple[Placement, ...]:
-        """List the placements: of those that differ in names and initial values alone the first."""
-        found: dict[tuple[object, ...], Placement] = {}
+        """Placements, of those that differ in names and initial values alone the first."""
+        kinds: dict[tuple[object, ...], Placement] = {}
         for placed in (placed for section in self.sections for placed in section.placements()):
             parts, sliced = tuple(placed.parts.items()), tuple(placed.sliced.items())
-            found.setdefault((placed.shape, placed.split, placed.sharded, parts, sliced), placed)
-        return tuple(found.values())
+            kinds.setdefault((placed.shape, placed.split, placed.sharded, parts, sliced), placed)
+        return tuple(kinds.values())
 
     @property
     def alike(self) -> bool:
-        """Say whether all blocks are the same but for their numbers."""
+        """Whether all blocks are the same but for their numbers."""
         return all(block.section is self.blocks[0].section for block in self.blocks)
 
     @cached_property
     def boundaries(self) -> tuple[tuple[Carried, ...], ...]:
-        """List what each block takes, and what comes out of the last one. Raises ValueError where a block takes what
-        none has left, or something else than that, where its operations split it otherwise, and where none takes what
-        is left.
+        """What each block takes, and what comes out of the last one.
+
+        Raises ValueError where a block takes what none has left, or something else than that, where its operations
+        split it otherwise, and where none takes what is left.
         """
         (stream, *beside), left = self.entering, list[Carried]()
-        found = [self.entering]
+        boundaries = [self.entering]
         for section, number in self.blocks:
             left += [stream] if section.leaves else []
             if section.takes is not None and (last := left.pop() if left else None) != section.takes:
@@ -166,69 +162,63 @@ class Network:
                     f"{' and '.join(map(str, sorted(section.parts_in)))}: let all that read it have the same."
                 )
             stream = section.output or stream
-            found.append((stream, *beside, *left))
+            boundaries.append((stream, *beside, *left))
         if left:
             raise ValueError(f"No block takes {left[-1]}, which is left behind the last one: let one take it.")
-        return tuple(found)
+        return tuple(boundaries)
 
     @property
     def head(self) -> Linear:
-        """Find the last product, which makes the logits."""
+        """Last product, which makes the logits."""
         return self.sections[-1].of_kind(Linear)[-1]
 
     @property
     def head_weight(self) -> Placement:
-        """Give the placement of the head's weight, which may be a table's."""
+        """Placement of the head's weight, which may be a table's."""
         name = f"{self.head.name}.weight"
         return next(placed for placed in self.after if placed.name == self.ties.get(name, name))
 
     @cached_property
     def divided_by_inner(self) -> Mapping[str, int]:
-        """Count what the axis INNER has to divide, by what it is called: of several the largest common divisor."""
-        found: dict[str, int] = {}
-        for section in self.sections:
-            for operation in section.operations:
-                for what, number in operation.divided_by_inner.items():
-                    found[what] = gcd(found.get(what, 0), number)
-        return found
+        """Numbers that the axis INNER has to divide, by name: of several the largest common divisor."""
+        operations = (operation for section in self.sections for operation in section.operations)
+        return _common_divisors(item for operation in operations for item in operation.divided_by_inner.items())
 
     @cached_property
     def divided_by_stream(self) -> Mapping[str, int]:
-        """Count what the axis STREAM has to divide in the same way."""
-        found: dict[str, int] = {}
-        for carried in (*self.entering, *(section.output for section in self.sections if section.output)):
-            found[carried.what] = gcd(found.get(carried.what, 0), carried.features)
-        return found
+        """Numbers that the axis STREAM has to divide, likewise."""
+        carried = (*self.entering, *(section.output for section in self.sections if section.output))
+        return _common_divisors((tensor.label, tensor.features) for tensor in carried)
 
     @cached_property
     def divided_by_both(self) -> int:
-        """Count the channels that INNER splits within the slices of STREAM: of several the largest common divisor."""
+        """Channels that INNER splits within the slices of STREAM: of several the largest common divisor."""
         return gcd(*(placed.shape[dim] for placed in self.kinds for dim in placed.sliced))
 
     @property
     def around(self) -> tuple[tuple[Section, ...], tuple[Section, ...]]:
-        """Give the sections before the blocks and those after them."""
+        """Sections before the blocks, and those after them."""
         places = [place for place, section in enumerate(self.sections) if section.recomputed]
         return self.sections[: places[0]], self.sections[places[-1] + 1 :]
 
     @property
     def before(self) -> list[Placement]:
-        """Give the placements of the parameters that are used before the blocks."""
+        """Placements of the parameters that are used before the blocks."""
         return [placed for section in self.around[0] for placed in section.placements()]
 
     @property
     def after(self) -> list[Placement]:
-        """Give those of the parameters that are used after the blocks, and of a table that one of them is tied to."""
+        """Placements of those that are used after the blocks, and of a table that one of them is tied to."""
         own = [placed for section in self.around[1] for placed in section.placements()]
         return own + [placed for placed in self.before if placed.name in self.ties.values()]
 
     @property
     def rest(self) -> list[Placement]:
-        """Give the placements of all parameters outside of blocks."""
+        """Placements of all parameters outside of blocks."""
         return self.part((), first=True, last=True)
 
     def part(self, blocks: Iterable[int], *, first: bool, last: bool) -> list[Placement]:
-        """Give the placements of a stage of a pipeline that has these blocks: the first stage has what is used before
+        """List the placements of a stage of a pipeline that has these blocks: the first stage has what is used before
         all blocks, too, and the last what is used after them, a copy of a tied table included.
         """
         before, after = self.before if first else [], self.after if last else []
@@ -237,5 +227,12 @@ class Network:
 
     @property
     def parameters(self) -> int:
-        """Count every parameter once."""
+        """Number of parameters, each counted once."""
         return sum(section.repeat * prod(placed.shape) for section in self.sections for placed in section.placements())
+
+
+def _common_divisors(numbers: Iterable[tuple[str, int]]) -> Mapping[str, int]:
+    found: dict[str, int] = defaultdict(int)
+    for name, number in numbers:
+        found[name] = gcd(found[name], number)
+    return dict(found)

@@ -1,5 +1,4 @@
-"""Operations are what a network does with each token, as data: sizes, from which parameters, flops and memory follow.
-No torch in it.
+"""Operations: what a network does with each token, as data, from which parameters, flops and memory follow. No torch.
 
 The residual stream is split over y (features) and over z and data (rows), and is the same on all of x. In between,
 features are split over x and are the same on all of y:
@@ -17,72 +16,69 @@ from engine.grid import STREAM, Axis, Grid
 from engine.placement import NORMAL, Constant, Gaussian, Initial, Placement
 
 INITIAL_STD = 0.02
-"""GPT-2's initial values have this standard deviation. Its biases start at 0, its norms at 1."""
+"""Standard deviation of GPT-2's initial values. Its biases start at 0, its norms at 1."""
 SMALL, ZERO = Gaussian(INITIAL_STD), Constant(0.0)
 VOCABULARY = "vocabulary"
 
 
 class Kept(NamedTuple):
-    """It counts what is kept of each token for the backward: features in the compute dtype.
-
-    over_inner, over_stream: those that the axis INNER or STREAM splits. streams: how often the whole residual stream is
-    kept, as the input of a norm. angles: numbers in the dtype of statistics, of each position, but not of each sequence
-    of a batch.
-    """
+    """Features of each token that are kept for the backward, in the compute dtype."""
 
     over_inner: int = 0
+    """features that the axis INNER splits"""
     over_stream: int = 0
+    """features that the axis STREAM splits"""
     streams: int = 0
+    """copies of the whole residual stream, as the input of a norm"""
     angles: int = 0
+    """numbers in the dtype of statistics, of each position, but not of each sequence of a batch"""
 
-    def of(self, tokens: int) -> "Kept":
-        """Count what is kept of so many."""
+    def times(self, tokens: int) -> "Kept":
+        """Return what is kept of some tokens."""
         return Kept(*(tokens * count for count in self))
 
 
 class Operation:
-    """It is the base of all operations, each of which overrides what it has.
+    """Base class; subclasses override what applies.
 
-    It keeps its input and what it makes on the way. Its output counts as the input of the next, so that a
+    An operation keeps its input and what it makes on the way. Its output counts as the input of the next, so that a
     tensor between two of them counts once.
     """
 
     __slots__ = ()
     tokens: int | None = None
-    """It works on so many tokens of a sample, where these aren't those of its section."""
+    """Tokens of a sample that it works on, where these aren't those of its section."""
     parts_in: tuple[int, ...] = ()
-    """Of the features that it takes each of these parts is split on its own; none if all are split as one."""
+    """Parts of the features that it takes, each of which is split on its own; none if all are split as one."""
 
     def placements(self, prefix: str) -> Iterator[Placement]:
-        """Give the placements of its own parameters, in the model's order. prefix: what their names begin with."""
+        """Yield the placements of its own parameters, in the model's order. prefix: beginning of their names."""
         yield from ()
 
     def flops(self, tokens: int) -> int:
-        """Count the floating-point operations of the forward pass of so many tokens of one sample (flops.py)."""
+        """Count the floating-point operations of the forward pass of tokens of one sample (flops.py)."""
         return 0
 
     @property
     def kept(self) -> Kept:
-        """Count what the engine's layer keeps for the backward."""
+        """Features that the engine's layer keeps for the backward."""
         return Kept()
 
     @property
     def divided_by_inner(self) -> Mapping[str, int]:
-        """Count what the axis INNER has to divide, by what it is called."""
+        """Numbers that the axis INNER has to divide, by their names."""
         return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Table(Operation):
-    """It is rows of features of the residual stream, looked up by number.
-
-    sharded: whether it is split over x and sharded over z, as that of tokens; otherwise x and z replicate it.
-    """
+    """Rows of features of the residual stream, looked up by number."""
 
     name: str
     rows: int
     features: int
     sharded: bool = True
+    """Whether x splits the rows and z shards them, as of tokens; otherwise both replicate the table."""
     init: Initial = SMALL
 
     def placements(self, prefix: str) -> Iterator[Placement]:
@@ -92,31 +88,29 @@ class Table(Operation):
 
     @property
     def divided_by_inner(self) -> Mapping[str, int]:
-        """Count the rows, by which a table of tokens is split."""
         return {VOCABULARY: self.rows} if self.sharded else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Linear(Operation):
-    """It is the product of k features and a weight of n x k.
-
-    split: NORMAL from the residual stream, TRANSPOSED onto it, or None for what no axis splits. parts: of n, each of
-    which is split on its own, such as query, key and value heads. tied: the table whose weight it has. outputs: what
-    its n are called where they are what the network gives. reads_data: whether its input is data, of which no gradient
-    is made.
-    """
+    """Product of k features and a weight of n x k."""
 
     name: str
     n: int
     k: int
     split: tuple[Axis | None, Axis | None] = NORMAL
+    """NORMAL from the residual stream, TRANSPOSED onto it, None for what no axis splits."""
     parts: tuple[int, ...] = ()
+    """Parts of n, each of which is split on its own, such as query, key and value heads."""
     bias: bool = False
     init: Initial = SMALL
     bias_init: Initial = ZERO
     tied: str | None = None
+    """Table whose weight it has."""
     outputs: str | None = None
+    """Name of its n where they are the network's outputs."""
     reads_data: bool = False
+    """Whether its input is data, of which no gradient is made."""
     tokens: int | None = None
 
     def placements(self, prefix: str) -> Iterator[Placement]:
@@ -129,9 +123,9 @@ class Linear(Operation):
     def flops(self, tokens: int) -> int:
         return 2 * tokens * self.n * self.k
 
-    def taken(self, tokens: int) -> int:
-        """Count the tokens that it takes where it gives so many."""
-        return tokens
+    def input_tokens(self, output_tokens: int) -> int:
+        """Count the tokens that it takes."""
+        return output_tokens
 
     def ranks(self, grid: Grid) -> tuple[int, int]:
         """Count the ranks that split n, and those that split k."""
@@ -149,24 +143,23 @@ class Linear(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Redistribute(Operation):
-    """The features that x splits become features of the residual stream, which y splits."""
+    """Features that x splits become features of the residual stream, which y splits."""
 
     features: int
 
 
 @dataclass(frozen=True, slots=True)
 class Norm(Operation):
-    """It is a norm of the residual stream; or of each of some heads, which all have the same weight.
-
-    kind: layernorm or rmsnorm. shares_input: whether another norm of the block reads the stream at the same place.
-    """
+    """Norm of the residual stream; or of each of some heads, which all have the same weight."""
 
     name: str
     features: int
     kind: str
+    """layernorm or rmsnorm"""
     bias: bool = False
     heads: int | None = None
     shares_input: bool = False
+    """Whether another norm of the block reads the stream at the same place."""
 
     def placements(self, prefix: str) -> Iterator[Placement]:
         split = (STREAM,) if self.heads is None else (None,)
@@ -176,39 +169,38 @@ class Norm(Operation):
 
     @property
     def kept(self) -> Kept:
-        """Count the copy that the engine makes of heads that it norms."""
-        if self.heads is not None:
+        if self.heads is not None:  # the engine makes a copy of heads that it norms
             return Kept(over_inner=self.heads * self.features)
         return Kept() if self.shares_input else Kept(streams=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation(Operation):
-    """It turns queries and keys by their positions. turned: how many features of each head they turn."""
+    """Rotation of queries and keys by their positions."""
 
     heads: int
     kv_heads: int
     head_size: int
     turned: int
+    """Features of each head that are turned."""
 
     @property
     def kept(self) -> Kept:
-        """Count the input, which stays beside the values that attention keeps; queries and keys keep angles each."""
+        """Its input, which stays beside the values that attention keeps; queries and keys keep angles each."""
         return Kept(over_inner=(self.heads + self.kv_heads) * self.head_size, angles=2 * self.turned)
 
 
 @dataclass(frozen=True, slots=True)
 class Attention(Operation):
-    """It is attention in which each key and value head serves as many query heads as any other.
-
-    causal: whether a token takes none that come after it. by_heads: whether queries come head by head, not token by
-    token as a projection gives them. So does the result, of which the next projection then keeps a copy.
-    """
+    """Attention in which each key and value head serves as many query heads as any other."""
 
     heads: int
     kv_heads: int
     head_size: int
     by_heads: bool = False
+    """Whether queries, and the result, come head by head, not token by token as a projection gives them: the next
+    projection then keeps a copy.
+    """
     causal: bool = True
     tokens: int | None = None
 
@@ -223,33 +215,27 @@ class Attention(Operation):
 
     @property
     def divided_by_inner(self) -> Mapping[str, int]:
-        """Count key and value heads, of which query heads are a multiple."""
         return {"attention heads" if self.kv_heads == self.heads else "key and value heads": self.kv_heads}
-
-
-_KEPT = {"gelu": 1, "swiglu": 3}
-"""An activation function keeps so many times its outputs: its input, and of SwiGLU the gate that it opened."""
-_IN_BACKWARD = {"gelu": 1 + 2, "swiglu": 3 + 4}
-"""So many times its outputs are there in its backward: that, the gradients of output and input, and of SwiGLU a
-product on the way.
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class Activation(Operation):
-    """It is an activation function with so many features: GELU of as many, SwiGLU of a gate and as many more."""
+    """Activation function with some features: GELU of as many, SwiGLU of a gate and as many more."""
 
     kind: Literal["gelu", "swiglu"]
     features: int
 
     @property
     def kept(self) -> Kept:
-        return Kept(over_inner=_KEPT[self.kind] * self.features)
+        """Its input, and of SwiGLU the gate that it opened."""
+        return Kept(over_inner={"gelu": 1, "swiglu": 3}[self.kind] * self.features)
 
     @property
     def in_backward(self) -> int:
-        """Count the features that are there in the backward, kept or not."""
-        return _IN_BACKWARD[self.kind] * self.features
+        """Features that are there in its backward: what it keeps, the gradients of output and input, and of SwiGLU a
+        product on the way.
+        """
+        return {"gelu": 1 + 2, "swiglu": 3 + 4}[self.kind] * self.features
 
     @property
     def divided_by_inner(self) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""Base of all serial networks, which are plain PyTorch and know nothing of grids."""
+"""Base of all serial networks: plain PyTorch, which knows nothing of grids."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

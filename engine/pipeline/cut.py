@@ -1,4 +1,4 @@
-"""A cut says which part of a network each stage of a pipeline holds: as many blocks as it has time for.
+"""Cut: which part of a network each stage of a pipeline holds, as many blocks as it has time for.
 
 What comes before the blocks is on the first stage, what comes after them on the last, and both take time of their own,
 as their flops say. So a stage may have fewer blocks than another. No torch.
@@ -20,55 +20,52 @@ from engine.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """blocks: of every stage, for each of its chunks, the blocks that it runs.
+    """Blocks of the stages.
 
     Chunks follow one another stage by stage: the first of every stage, then the second of every stage. What comes
     before the blocks is the first stage's, what comes after them the last one's.
     """
 
     blocks: tuple[tuple[range, ...], ...]
+    """Blocks of each chunk of each stage."""
 
     @classmethod
     def none(cls, layers: int) -> "Cut":
-        """Leave a network of so many blocks whole."""
+        """Leave a network whole. layers: its blocks."""
         return cls(((range(layers),),))
 
     @property
     def stages(self) -> int:
-        """Count the stages."""
         return len(self.blocks)
 
     @property
     def chunks(self) -> int:
-        """Count the chunks of a stage."""
+        """Chunks of a stage."""
         return len(self.blocks[0])
 
     @property
     def in_order(self) -> list[range]:
-        """List the blocks of all chunks in the network's order."""
+        """Blocks of all chunks in the network's order."""
         return [stage[chunk] for chunk in range(self.chunks) for stage in self.blocks]
 
     def sent(self, network: Network, grid: Grid) -> list[float]:
-        """Count the elements of a sample that a rank gives of what each chunk takes, and of what comes out of the last;
-        ranks along INNER have the same ones, and each gives a part of them.
+        """Count the elements of a sample that a rank sends of what each chunk takes, and of what comes out of the last;
+        ranks along INNER have the same ones, and each sends a part of them.
         """
         places = [*(blocks.start for blocks in self.in_order), len(network.blocks)]
-        return [sum(prod(one.of_rank(grid)) for one in network.boundaries[place]) / grid[INNER] for place in places]
+        return [sum(prod(part.of_rank(grid)) for part in network.boundaries[place]) / grid[INNER] for place in places]
 
     def owners(self, network: Network) -> dict[str, int]:
-        """Give the stage of each parameter by name; of a tied one the first that has it."""
-        found: dict[str, int] = {}
-        for stage in range(self.stages):
-            for placed in self.held(network, stage):
-                found.setdefault(placed.name, stage)
-        return found
+        """Return the stage of each parameter by name; of a tied one the first that has it."""
+        stages = reversed(range(self.stages))
+        return {placed.name: stage for stage in stages for placed in self.held(network, stage)}
 
     def held(self, network: Network, stage: int) -> list[Placement]:
-        """Give the placements of what a stage holds."""
+        """List the placements of what a stage holds."""
         return network.part(chain(*self.blocks[stage]), first=stage == 0, last=stage == self.stages - 1)
 
     def parameters(self, network: Network, stage: int) -> Mapping[str, bool]:
-        """Name a stage's parameters, and say whether they are its own: of a tied one the last stage has a copy."""
+        """Return whether each parameter of a stage is its own: of a tied one the last stage has a copy."""
         owners = self.owners(network)
         return {placed.name: owners[placed.name] == stage for placed in self.held(network, stage)}
 
@@ -86,7 +83,7 @@ def cut_evenly(model: Architecture, stages: int, chunks: int = 1, *, recompute: 
 
 @cache
 def _fairest(before: int, blocks: Sequence[int], after: int, parts: int) -> Sequence[int]:
-    """Share blocks of as many flops each out fairly, with so many before and after all."""
+    """Share out blocks of equal flops fairly. before, after: flops around all of them."""
 
     def slowness(counts: Sequence[int]) -> tuple[int, int]:
         flops = [count * blocks[0] for count in counts]
@@ -99,13 +96,13 @@ def _fairest(before: int, blocks: Sequence[int], after: int, parts: int) -> Sequ
 
 @cache
 def _fairest_of_unlike(before: int, blocks: Sequence[int], after: int, parts: int) -> Sequence[int]:
-    """Share blocks of any flops out fairly: the best way of some builds on the best ways of fewer."""
+    """Share out blocks of any flops fairly: the best way of some builds on the best ways of fewer."""
     flops = [before + done for done in accumulate(blocks)]
     flops[-1] += after
 
     @cache
     def best(count: int, parts: int) -> tuple[int, int, tuple[int, ...]]:
-        """Give the flops of the slowest part, the sum of squares, and the blocks of each part."""
+        """Return the flops of the slowest part, the sum of squares, and the blocks of each part."""
         if parts == 1:
             return flops[count - 1], flops[count - 1] ** 2, (count,)
         ways: list[tuple[int, int, tuple[int, ...]]] = []
@@ -119,8 +116,8 @@ def _fairest_of_unlike(before: int, blocks: Sequence[int], after: int, parts: in
 
 
 def cut_by_hand(given: str, model: Architecture, stages: int, chunks: int = 1) -> Cut:
-    """Cut as a person says, such as 5,7,7,5: blocks of each part, in the network's order. Raises UsageError unless they
-    are so many parts and all blocks.
+    """Cut as --stages says, such as 5,7,7,5: blocks of each part, in the network's order. Raises UsageError unless all
+    blocks are shared out among all parts.
     """
     layers, parts = model.layers, stages * chunks
     _check_blocks(model, stages, chunks)

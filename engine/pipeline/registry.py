@@ -89,11 +89,11 @@ class ScheduleChoice:
 def candidates(
     stages: int, passes: int, blocks: int | None = None, room: float = 1.0
 ) -> dict[ScheduleChoice, StepSchedule]:
-    """List what AUTO chooses from: every schedule that so many stages and micro-batches allow, and that keeps no more
+    """List what AUTO chooses from: every schedule that the stages and micro-batches allow, and that keeps no more
     passes than 1F1B does on its first stage. Of those with limits the higher ones come first: where they are as fast,
     they bear delays better. Interleaved comes last, as it sends more.
 
-    blocks: of the network, each of which is in one chunk at most. room: for so many times the passes of 1F1B.
+    blocks: of the network, each of which is in one chunk at most. room: factor on the passes of 1F1B.
     """
     choices = [ScheduleChoice(name) for name, (_, settings) in _SCHEDULES.items() if not settings]
     limits = {min(limit, passes) for limit in (stages, -(-5 * stages // 4), 3 * stages // 2, 2 * stages)}

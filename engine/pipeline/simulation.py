@@ -1,9 +1,8 @@
-"""All stages of a pipeline are played together, each by the order that the engine drives, too. No torch.
+"""Simulation of all stages of a pipeline, each by the order that the engine drives, too. No torch.
 
 A stage carries out one task at a time. What a task makes for a neighbour leaves when the task is over, while the stage
-goes on: each stage has a channel for each direction, on which messages follow one another. They are taken in the order
-in which they were sent, as every order has it. Where the ranks of several stages share cores, a stage works the faster
-the fewer of the others work.
+goes on: each stage has a channel for each direction, on which messages follow one another. Where the ranks of several
+stages share cores, a stage works the faster the fewer of the others work.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,10 +16,12 @@ from engine.overlap.tasks import Direction, Known, Order, StepSchedule, Task, re
 
 
 class Transit(NamedTuple):
-    """It is how long a message takes. busy_s: that its channel can't be used by the next. latency_s: on top of that."""
+    """Time of a message."""
 
     busy_s: float
+    """time in which its channel can't be used by the next"""
     latency_s: float
+    """time on top of that"""
 
 
 _NONE = Transit(0.0, 0.0)
@@ -28,20 +29,18 @@ _NONE = Transit(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """It says how long a stage works on a task, and how long what the task makes is on its way to a neighbour.
-
-    ranks_a_core: so many take turns on a core, and work_s is at such a rank's share of it.
-    """
+    """Times of a stage's tasks, and of what they send to a neighbour."""
 
     work_s: Callable[[int, Task], float]
     transit: Callable[[int, Task], Transit]
     ranks_a_core: float = 1.0
+    """ranks that share a core; work_s is at a rank's share of it"""
 
 
 def times_of(
     schedule: StepSchedule, part_s: Callable[[int, Direction], float], transit: Callable[[int, Direction], Transit]
 ) -> Times:
-    """Give the times of tasks that are alike for all micro-batches and chunks.
+    """Return the times of tasks that are alike for all micro-batches and chunks.
 
     part_s: of a stage's forward, backward without weight gradients, and those, of all its chunks. transit: of a message
     from a stage.
@@ -62,7 +61,7 @@ def equal_times(schedule: StepSchedule, transit: Transit = _NONE) -> Times:
 
 
 class Played(NamedTuple):
-    """It is a task as a stage carried it out."""
+    """A task as a stage carried it out."""
 
     stage: int
     task: Task
@@ -72,24 +71,16 @@ class Played(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PipelineStep:
-    """It is a simulated step of all stages. busy_s: in which each works. played: tasks by the time of their end."""
+    """Simulated step of all stages."""
 
     busy_s: tuple[float, ...]
+    """time in which each stage works"""
     played: tuple[Played, ...]
+    """tasks by the time of their end"""
 
     @property
     def time_s(self) -> float:
-        """Give the time at which the last task is over."""
         return self.played[-1].end_s
-
-
-@dataclass(slots=True)
-class _Work:
-    """It is a task that is being carried out."""
-
-    stage: int
-    task: Task
-    start_s: float
 
 
 class LateError(Exception):
@@ -97,14 +88,14 @@ class LateError(Exception):
 
 
 class DeadlockError(Exception):
-    """No stage can go on, and tasks are left. It says what each stage waits for."""
+    """No stage can go on, and tasks are left; the message says what each stage waits for."""
 
 
 @dataclass(slots=True)
 class _Stage:
     order: Order
     next: Task | None = None
-    """A known order has given this task, whose message hasn't come."""
+    """Task that a known order has given, whose message hasn't come."""
     working: bool = False
     came: set[Task] = field(default_factory=set)
     channel_free_s: dict[Direction, float] = field(default_factory=lambda: dict.fromkeys(Direction, 0.0))
@@ -112,24 +103,26 @@ class _Stage:
 
 
 class _Pipeline:
-    """It moves from moment to moment at which a task is over, or a message has come."""
+    """Simulation that goes from one end of a task, or arrival of a message, to the next."""
 
     def __init__(self, schedule: StepSchedule, stages: int, passes: int, times: Times, by_s: float) -> None:
         schedule.check(stages, passes)
         self._schedule, self._count, self._times, self._by_s = schedule, stages, times, by_s
         self._left_s = [of_pass_s * passes for of_pass_s in least_of_pass(schedule, stages, times)]
-        """It has the least time in which each stage can do the tasks that it hasn't begun."""
+        """Least time in which each stage can do the tasks that it hasn't begun."""
         self._stages = [_Stage(schedule.order(stage, stages, passes)) for stage in range(stages)]
         self._now_s = 0.0
-        self._speed, self._since = 1.0, (0.0, 0.0)
-        """That of a stage that works, by its speed at a rank's share of a core; and since when it is so: the time, and
-        the work that is done by then if one never stops.
+        self._speed = 1.0
+        """Speed of a stage that works, by that at a rank's share of a core."""
+        self._since = 0.0, 0.0
+        """Time since which the speed is so, and the work that a stage that never stops has done by then."""
+        self._working: list[tuple[float, int, int, Task, float]] = []
+        """Heap of tasks that are carried out: the work that a stage that never stops has done at its end, a number, the
+        stage, the task and the time of its start.
         """
-        self._working: list[tuple[float, int, _Work]] = []
-        """A heap of what is being carried out, by the work that is done at its end if one never stops."""
         self._coming: list[tuple[float, int, int, Task]] = []
-        """A heap of messages, by the time at which each comes: to which stage, for which of its tasks. Of two things
-        that happen at one moment that with the smaller number, the second entry in both heaps, is first.
+        """Heap of messages: the time at which each comes, a number, the stage and its task that takes it. Of two things
+        that happen at one moment that with the smaller number is first.
         """
         self._numbers = count()
         self._played: list[Played] = []
@@ -145,9 +138,8 @@ class _Pipeline:
                 self._stages[number].came.add(task)
             else:
                 self._now_s, _ = end
-                work = heappop(self._working)[-1]
-                self._finish(work)
-                number = work.stage
+                _, _, number, task, start_s = heappop(self._working)
+                self._finish(number, task, start_s)
             self._go_on(number)
         if waiting := list(self._waiting()):
             raise DeadlockError("; ".join(waiting))
@@ -160,16 +152,16 @@ class _Pipeline:
             self._since, self._speed = (self._now_s, self._done()), speed
 
     def _done(self) -> float:
-        """Give the work that is done by now if one never stops."""
+        """Return the work that a stage that never stops has done by now."""
         time_s, done = self._since
         return done + (self._now_s - time_s) * self._speed
 
     def _first_end(self) -> tuple[float, int]:
-        """Give the time at which the first task is over, and its number."""
+        """Return the time at which the first task is over, and its number."""
         if not self._working:
             return inf, 0
         time_s, done = self._since
-        at, number, _ = self._working[0]
+        at, number = self._working[0][:2]
         return time_s + (at - done) / self._speed, number
 
     def _go_on(self, number: int) -> None:
@@ -186,28 +178,22 @@ class _Pipeline:
         if stage.next is not None and ready(stage.next):
             if self._now_s + self._left_s[number] > self._by_s:
                 raise LateError
-            work, work_s = _Work(number, stage.next, self._now_s), self._times.work_s(number, stage.next)
+            work_s = self._times.work_s(number, stage.next)
             self._left_s[number] -= work_s / self._times.ranks_a_core
-            heappush(self._working, (self._done() + work_s, next(self._numbers), work))
+            heappush(self._working, (self._done() + work_s, next(self._numbers), number, stage.next, self._now_s))
             stage.working, stage.next = True, None
 
-    def _finish(self, work: _Work) -> None:
-        """End a task, and send what it has made."""
-        number, task, end_s = work.stage, work.task, self._now_s
-        stage = self._stages[number]
+    def _finish(self, number: int, task: Task, start_s: float) -> None:
+        """End a task, and send what it has made to the stage, and its task, that takes it."""
+        stage, channel = self._stages[number], task.direction
         stage.working = False
-        self._played.append(Played(number, task, work.start_s, end_s))
-        stage.busy_s += end_s - work.start_s
-        there = receiver(number, task, self._count, self._schedule.chunks)
-        if there:
+        self._played.append(Played(number, task, start_s, self._now_s))
+        stage.busy_s += self._now_s - start_s
+        if there := receiver(number, task, self._count, self._schedule.chunks):
             transit = self._times.transit(number, task) if there[0] != number else _NONE
-            self._send(stage, task.direction, transit, *there)
-
-    def _send(self, stage: _Stage, channel: Direction, transit: Transit, there: int, taker: Task) -> None:
-        """Send what a task has made to the stage, and its task, that takes it."""
-        stage.channel_free_s[channel] = max(self._now_s, stage.channel_free_s[channel]) + transit.busy_s
-        come_s = stage.channel_free_s[channel] + transit.latency_s
-        heappush(self._coming, (come_s, next(self._numbers), there, taker))
+            stage.channel_free_s[channel] = max(self._now_s, stage.channel_free_s[channel]) + transit.busy_s
+            come_s = stage.channel_free_s[channel] + transit.latency_s
+            heappush(self._coming, (come_s, next(self._numbers), *there))
 
     def _waiting(self) -> Iterator[str]:
         for number, stage in enumerate(self._stages):
@@ -218,7 +204,7 @@ class _Pipeline:
 
 
 def least_of_pass(schedule: StepSchedule, stages: int, times: Times) -> list[float]:
-    """Give the least time in which each stage can do all tasks of a micro-batch, of which the first stands for all."""
+    """Return the least time of each stage for all tasks of a micro-batch, of which the first stands for all."""
     chunks = range(schedule.chunks)
     directions = [way for way in Direction if schedule.deferring or way is not Direction.WEIGHT]
     tasks = [Task(direction, 0, chunk) for direction in directions for chunk in chunks]
@@ -226,7 +212,7 @@ def least_of_pass(schedule: StepSchedule, stages: int, times: Times) -> list[flo
 
 
 def play(schedule: StepSchedule, stages: int, passes: int, times: Times, by_s: float = inf) -> PipelineStep:
-    """Play one step of so many micro-batches. by_s: a time by which it has to be over, if micro-batches are alike.
+    """Play one step. by_s: a time by which it has to be over, if micro-batches are alike.
 
     Raises UsageError as the schedule does, LateError as soon as a stage has too much left to do, and DeadlockError.
     """
@@ -234,20 +220,17 @@ def play(schedule: StepSchedule, stages: int, passes: int, times: Times, by_s: f
 
 
 class Replayed:
-    """It is a schedule whose stages do as a simulation has them do, whatever comes when."""
+    """Schedule whose stages do as a simulation has them do, whatever comes when."""
 
     def __init__(self, schedule: StepSchedule, stages: int, passes: int, times: Times) -> None:
         self._of, self._played = schedule, play(schedule, stages, passes, times).played
         self.chunks, self.deferring = schedule.chunks, schedule.deferring
 
     def check(self, stages: int, passes: int) -> None:
-        """Ask what the schedule asks for."""
         self._of.check(stages, passes)
 
     def order(self, stage: int, stages: int, passes: int) -> Known:
-        """Give a stage's tasks in the simulated order."""
         return Known(played.task for played in self._played if played.stage == stage)
 
     def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
-        """Bound them as the schedule does."""
         return self._of.held(stage, stages, passes)

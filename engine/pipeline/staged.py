@@ -44,7 +44,7 @@ class Staged:
 
 @cache
 def staged(options: PipelineOptions, model: Architecture, stages: int, passes: int, *, recompute: bool) -> Staged:
-    """Cut the network and choose the schedule, for so many micro-batches. Raises UsageError for what can't be.
+    """Cut the network and choose the schedule. Raises UsageError for what can't be.
 
     recompute: whether blocks run forward once more in the backward.
     """

@@ -213,7 +213,7 @@ UNETS = {
 def kept_numbers_agree(model: UNetConfig, grid: Grid, lacking: type[Operation] | None = None) -> None:
     """But for statistics, numbers for each channel, and what comes of the time step."""
     kept = [
-        operation.kept.of(section.tokens_of(operation, model.sequence))
+        operation.kept.times(section.tokens_of(operation, model.sequence))
         for section in model.network().sections
         for operation in section.operations
         if type(operation) is not lacking

@@ -1,4 +1,4 @@
-"""Describe BERT as an Architecture."""
+"""BERT as an Architecture."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,12 +13,7 @@ from engine.placement import TRANSPOSED
 
 @dataclass(frozen=True, slots=True)
 class BertConfig(EvenHeads):
-    """It splits attention heads, the feed-forward's width and the vocabulary over x.
-
-    hidden must be a multiple of heads. ffn: the width of the feed-forward (default 4 * hidden). positions: rows of the
-    table of positions, where there are more than a sequence has. padding: the token from whose places its row of the
-    table learns nothing.
-    """
+    """BERT, whose attention heads, feed-forward's width and vocabulary x splits."""
 
     family: ClassVar[str] = "bert"
     name: str
@@ -29,10 +24,12 @@ class BertConfig(EvenHeads):
     sequence: int
     ffn: int | None = None
     positions: int | None = None
+    """rows of the table of positions, where there are more than a sequence has"""
     dropout: float = 0.0
     norm_eps: float = 1e-12
     activation: str = "gelu"
     padding: int | None = None
+    """token from whose places its row of the table learns nothing"""
     nominal: float | None = None
     source: str = "given by the user"
 
@@ -42,7 +39,6 @@ class BertConfig(EvenHeads):
 
     @property
     def rows_of_positions(self) -> int:
-        """Count the rows of the table of positions."""
         return self.positions or self.sequence
 
     def network(self) -> Network:

@@ -1,5 +1,5 @@
-"""This is a serial BERT in plain PyTorch (Devlin et al. 2018): post-norm blocks of attention in both directions, and a
-head that finds masked tokens. It knows nothing of grids. Attention itself has no dropout.
+"""Serial BERT in plain PyTorch (Devlin et al. 2018): post-norm blocks of attention in both directions, and a head that
+finds masked tokens. Attention itself has no dropout.
 """
 
 import torch
@@ -15,7 +15,7 @@ from engine.models.transformer import FeedForward, SelfAttention, gelu
 
 
 class Block(nn.Module):
-    """It computes x = norm(x + attention(x)), then norm(x + feed_forward(x))."""
+    """x = norm(x + attention(x)), then norm(x + feed_forward(x))."""
 
     def __init__(self, shape: BertConfig, layer: int) -> None:
         super().__init__()
@@ -28,14 +28,13 @@ class Block(nn.Module):
         self.add_norm = AddNorm()
 
     def forward(self, x: Tensor, rows: BatchRows | None) -> Tensor:
-        """Map [B, S, h] to [B, S, h]."""
         _, x = self.add_norm(x, self.dropout1(self.attention(x), rows), self.norm1)
         _, x = self.add_norm(x, self.dropout2(self.feed_forward(x), rows), self.norm2)
         return x
 
 
 class Bert(SerialModel):
-    """It maps tokens and segments [B, S] to logits [B, S, V]."""
+    """BERT from tokens and segments [B, S] to logits [B, S, V]."""
 
     def __init__(self, shape: BertConfig) -> None:
         super().__init__(shape.task)

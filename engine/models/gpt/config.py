@@ -1,4 +1,4 @@
-"""Describe GPT as an Architecture."""
+"""GPT as an Architecture."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -15,13 +15,7 @@ from engine.placement import TRANSPOSED, Gaussian
 
 @dataclass(frozen=True, slots=True)
 class GPTConfig(EvenHeads):
-    """It splits attention heads, the feed-forward's width and the vocabulary over x.
-
-    hidden must be a multiple of heads. activation: gelu, or gelu_tanh, its approximation. ffn: the width of the
-    feed-forward (default 4 * hidden). positions: rows of the table of positions, where there are more than a sequence
-    has. rotary: features of each head that positions turn, instead of such a table; rope_theta: base of their
-    frequencies. parallel_residual: attention and feed-forward both read the block's input (GPT-NeoX).
-    """
+    """GPT, whose attention heads, feed-forward's width and vocabulary x splits."""
 
     family: ClassVar[str] = "gpt"
     name: str
@@ -36,11 +30,16 @@ class GPTConfig(EvenHeads):
     dropout: float = 0.0
     norm_eps: float = 1e-5
     activation: str = "gelu"
+    """gelu, or gelu_tanh, its approximation"""
     ffn: int | None = None
     positions: int | None = None
+    """rows of the table of positions, where there are more than a sequence has"""
     rotary: int | None = None
+    """features of each head that positions turn, instead of such a table"""
     rope_theta: float = 1e4
+    """base of the frequencies of rotary positions"""
     parallel_residual: bool = False
+    """whether attention and feed-forward both read the block's input (GPT-NeoX)"""
     nominal: float | None = None
     source: str = "given by the user"
 
@@ -59,17 +58,16 @@ class GPTConfig(EvenHeads):
 
     @property
     def rows_of_positions(self) -> int:
-        """Count the rows of the table of positions."""
         return self.positions or self.sequence
 
     @property
     def rotary_features(self) -> int:
-        """Count the features of a head that positions turn."""
+        """Features of a head that positions turn."""
         return self.rotary or 0
 
     @property
     def rope_scaling(self) -> float:
-        """Give the factor of the frequencies, none of which is slowed."""
+        """Factor of the frequencies, none of which is slowed."""
         return 1.0
 
     def network(self) -> Network:

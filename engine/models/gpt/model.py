@@ -1,7 +1,7 @@
-"""This is a serial GPT in plain PyTorch: pre-norm blocks of causal attention and a feed-forward, learnt positions.
+"""Serial GPT in plain PyTorch: pre-norm blocks of causal attention and a feed-forward, learnt positions.
 
-GPT-NeoX (Black et al. 2022) has rotary positions instead, and attention beside the feed-forward. It knows nothing of
-grids. Only its dropout comes from the engine, because a mask that can be reproduced on every grid must be a hash.
+GPT-NeoX (Black et al. 2022) has rotary positions instead, and attention beside the feed-forward. Dropout alone comes
+from the engine, because a mask that can be reproduced on every grid must be a hash.
 """
 
 import torch
@@ -20,7 +20,7 @@ def _norm(shape: GPTConfig) -> nn.Module:
 
 
 class Block(nn.Module):
-    """It computes x + attention(norm(x)), then x + feed_forward(norm(x)); or both of the same x."""
+    """x + attention(norm(x)), then x + feed_forward(norm(x)); or both of the same x."""
 
     def __init__(self, shape: GPTConfig, layer: int) -> None:
         super().__init__()
@@ -34,7 +34,6 @@ class Block(nn.Module):
         self.parallel_residual = shape.parallel_residual
 
     def forward(self, x: Tensor, rows: BatchRows | None, rotation: Tensor | None) -> Tensor:
-        """Map [B, S, h] to [B, S, h]."""
         x, normed = self.add_norm(x, None, self.norm1)
         attended = self.dropout1(self.attention(normed, rotation), rows)
         if self.parallel_residual:
@@ -44,7 +43,7 @@ class Block(nn.Module):
 
 
 class GPT(SerialModel):
-    """It maps tokens [B, S] to logits [B, S, V]."""
+    """GPT from tokens [B, S] to logits [B, S, V]."""
 
     def __init__(self, shape: GPTConfig) -> None:
         super().__init__(shape.task)
@@ -66,7 +65,7 @@ class GPT(SerialModel):
         return self.dropout(x, rows)
 
     def beside(self, x: Tensor, rows: BatchRows | None, positions: int) -> tuple[object, ...]:
-        """Give the rows, and the rotation of queries and keys if positions are rotary."""
+        """Return the rows, and the rotation of queries and keys if positions are rotary."""
         return rows, None if self.shape.rotary is None else rotation(self.shape, positions, x.device, x.dtype)
 
     def end(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Describe Llama as an Architecture."""
+"""Llama as an Architecture."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -19,14 +19,7 @@ KEPT_BELOW, SLOWED_ABOVE = UNSCALED_SEQUENCE / 4, float(UNSCALED_SEQUENCE)
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig(Architecture):
-    """It splits query heads, key and value heads, the feed-forward's width and the vocabulary over x.
-
-    Each key and value head serves heads / kv_heads query heads. ffn: the width of the feed-forward. rope_theta: base of
-    the rotary frequencies. rope_scaling: by how much the low ones are slowed for sequences beyond 8192 tokens; 1 leaves
-    them. qkv_bias: of query, key and value (Qwen2). qk_norm: RMSNorm of each head's query and key before they are
-    turned (Qwen3). head_features: of a head; without it hidden / heads, which must be whole. padding: the token from
-    whose places its row of the table learns nothing.
-    """
+    """Llama, whose query heads, key and value heads, feed-forward's width and vocabulary x splits."""
 
     family: ClassVar[str] = "llama"
     name: str
@@ -34,17 +27,25 @@ class LlamaConfig(Architecture):
     hidden: int
     heads: int
     kv_heads: int
+    """key and value heads, each of which serves heads / kv_heads query heads"""
     ffn: int
+    """width of the feed-forward"""
     vocabulary: int
     sequence: int
     tied: bool = False
     rope_theta: float = 5e5
+    """base of the rotary frequencies"""
     rope_scaling: float = 1.0
+    """by how much the low ones are slowed for sequences beyond 8192 tokens; 1 leaves them"""
     norm_eps: float = 1e-5
     qkv_bias: bool = False
+    """biases of query, key and value (Qwen2)"""
     qk_norm: bool = False
+    """RMSNorm of each head's query and key before they are turned (Qwen3)"""
     head_features: int | None = None
+    """features of a head; without it hidden / heads, which must be whole"""
     padding: int | None = None
+    """token from whose places its row of the table learns nothing"""
     nominal: float | None = None
     source: str = "given by the user"
 
@@ -65,22 +66,21 @@ class LlamaConfig(Architecture):
 
     @property
     def head_size(self) -> int:
-        """Count the features of a head."""
         return self.head_features or self.hidden // self.heads
 
     @property
     def rotary_features(self) -> int:
-        """Count the features of a head that positions turn: all of them."""
+        """Features of a head that positions turn: all of them."""
         return self.head_size
 
     @property
     def attended(self) -> int:
-        """Count the features of all query heads."""
+        """Features of all query heads."""
         return self.heads * self.head_size
 
     @property
     def keys(self) -> int:
-        """Count the features of all key heads, as many as those of all value heads."""
+        """Features of all key heads, as many as of all value heads."""
         return self.kv_heads * self.head_size
 
     def network(self) -> Network:

@@ -1,8 +1,8 @@
-"""This is a serial Llama in plain PyTorch (Touvron et al. 2023; Llama 3: Grattafiori et al. 2024).
+"""Serial Llama in plain PyTorch (Touvron et al. 2023; Llama 3: Grattafiori et al. 2024).
 
 Pre-norm blocks of causal attention, whose key and value heads each serve a group of query heads, and a SwiGLU
 feed-forward; RMSNorm, rotary positions, no biases. Qwen2 (Yang et al. 2024) adds biases of queries, keys and values,
-Qwen3 (Yang et al. 2025) norms of queries and keys. It knows nothing of grids.
+Qwen3 (Yang et al. 2025) norms of queries and keys.
 
 Shape suffixes: B sequences, S positions, H features, N heads, D features of a head, P = D / 2 pairs of them.
 """
@@ -18,7 +18,7 @@ from engine.models.transformer import rotation
 
 
 class SelfAttention(nn.Module):
-    """It computes causal attention [B, S, H] -> [B, S, H]; the fused rows are query, key and value heads."""
+    """Causal attention [B, S, H] -> [B, S, H]; the fused rows are query, key and value heads."""
 
     def __init__(self, shape: LlamaConfig) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """It is SwiGLU: [B, S, H] -> silu(gate) * up -> [B, S, H]; the fused projection's rows are gate and up."""
+    """SwiGLU: [B, S, H] -> silu(gate) * up -> [B, S, H]; the fused projection's rows are gate and up."""
 
     def __init__(self, shape: LlamaConfig) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """It computes x + attention(norm(x)), then x + feed_forward(norm(x))."""
+    """x + attention(norm(x)), then x + feed_forward(norm(x))."""
 
     def __init__(self, shape: LlamaConfig) -> None:
         super().__init__()
@@ -67,14 +67,13 @@ class Block(nn.Module):
         self.add_norm = AddNorm()
 
     def forward(self, x_BSH: Tensor, rotation_2SP: Tensor) -> Tensor:
-        """Map [B, S, H] to [B, S, H]."""
         x_BSH, normed_BSH = self.add_norm(x_BSH, None, self.norm1)
         x_BSH, normed_BSH = self.add_norm(x_BSH, self.attention(normed_BSH, rotation_2SP), self.norm2)
         return x_BSH + self.feed_forward(normed_BSH)
 
 
 class Llama(SerialModel):
-    """It maps tokens [B, S] to logits [B, S, V]. It has no dropout, and so doesn't ask for the rows of the batch."""
+    """Llama from tokens [B, S] to logits [B, S, V]. Without dropout, no rows of the batch are asked for."""
 
     def __init__(self, shape: LlamaConfig) -> None:
         super().__init__(shape.task)
@@ -91,7 +90,7 @@ class Llama(SerialModel):
         return self.tokens(tokens_BS)
 
     def beside(self, x_BSH: Tensor, rows: BatchRows | None, positions: int) -> tuple[object, ...]:
-        """Give the rotation of queries and keys."""
+        """Return the rotation of queries and keys."""
         return (rotation(self.shape, positions, x_BSH.device, x_BSH.dtype),)
 
     def end(self, x_BSH: Tensor) -> Tensor:

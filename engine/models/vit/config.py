@@ -1,4 +1,4 @@
-"""Describe the vision transformer as an Architecture."""
+"""Vision transformer as an Architecture."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -15,11 +15,7 @@ from engine.placement import TRANSPOSED, Gaussian, Uniform
 
 @dataclass(frozen=True, slots=True)
 class ViTConfig(EvenHeads):
-    """It splits attention heads, the feed-forward's width, a patch's pixels and the classes over x.
-
-    hidden must be a multiple of heads, and image of patch: both are pixels along a side. ffn: the width of the
-    feed-forward (default 4 * hidden). head_std: standard deviation of the head's initial weights.
-    """
+    """Vision transformer, whose attention heads, feed-forward's width, patch's pixels and classes x splits."""
 
     family: ClassVar[str] = "vit"
     name: str
@@ -27,6 +23,7 @@ class ViTConfig(EvenHeads):
     hidden: int
     heads: int
     image: int = 224
+    """pixels along a side, a multiple of patch"""
     patch: int = 16
     classes: int = 1000
     ffn: int | None = None
@@ -34,6 +31,7 @@ class ViTConfig(EvenHeads):
     norm_eps: float = 1e-6
     activation: str = "gelu"
     head_std: float = 0.0
+    """standard deviation of the head's initial weights"""
     nominal: float | None = None
     source: str = "given by the user"
 
@@ -47,12 +45,11 @@ class ViTConfig(EvenHeads):
 
     @property
     def patches(self) -> int:
-        """Count the patches of an image."""
         return (self.image // self.patch) ** 2
 
     @property
     def sequence(self) -> int:  # type: ignore[override]
-        """Count the tokens of an image: that of its class, and its patches."""
+        """Tokens of an image: that of its class, and its patches."""
         return 1 + self.patches
 
     def network(self) -> Network:
@@ -98,5 +95,5 @@ class ViTConfig(EvenHeads):
 
 
 def _glorot(n: int, k: int) -> Uniform:
-    """Give the initial values of a matrix by its two sizes (Glorot and Bengio 2010, Eq. 16)."""
+    """Return the initial values of a matrix by its two sizes (Glorot and Bengio 2010, Eq. 16)."""
     return Uniform(sqrt(6 / (n + k)))

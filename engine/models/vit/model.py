@@ -1,5 +1,5 @@
-"""This is a serial vision transformer in plain PyTorch (Dosovitskiy et al. 2020): patches of an image and a token for
-its class go through pre-norm blocks of attention in all directions. It knows nothing of grids.
+"""Serial vision transformer in plain PyTorch (Dosovitskiy et al. 2020): patches of an image and a token for its class
+go through pre-norm blocks of attention in all directions.
 """
 
 import torch
@@ -15,7 +15,7 @@ from engine.models.vit.config import ViTConfig
 
 
 class Block(nn.Module):
-    """It computes x + attention(norm(x)), then x + feed_forward(norm(x))."""
+    """x + attention(norm(x)), then x + feed_forward(norm(x))."""
 
     def __init__(self, shape: ViTConfig, layer: int) -> None:
         super().__init__()
@@ -28,14 +28,13 @@ class Block(nn.Module):
         self.add_norm = AddNorm()
 
     def forward(self, x: Tensor, rows: BatchRows | None) -> Tensor:
-        """Map [B, S, h] to [B, S, h]."""
         x, normed = self.add_norm(x, None, self.norm1)
         x, normed = self.add_norm(x, self.dropout1(self.attention(normed), rows), self.norm2)
         return x + self.dropout2(self.feed_forward(normed), rows)
 
 
 class ViT(SerialModel):
-    """It maps pixels [B, 3, image, image] to logits [B, classes]."""
+    """Vision transformer from pixels [B, 3, image, image] to logits [B, classes]."""
 
     def __init__(self, shape: ViTConfig) -> None:
         super().__init__(shape.task)
