@@ -10,16 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 from real_ranks import run_processes
+from ticks import Ticks
 
 from engine.comm.collective import AXIS_OF_LANE, Kind
 from engine.comm.funnel import Comm
+from engine.comm.groups import fake_group
 from engine.grid import Axis, Grid
 from engine.loading import cores
 from engine.measure import machine
 from engine.measure.machine import counted, link_bytes
+from engine.measure.recorder import Recorder
 from engine.measure.recording import Recording
 from engine.result.schema.step import Breakdown, LaneTime, MachineUsage
-from engine.training.gathered import _bound, _busiest, _by_host, breakdown, joint_peak
+from engine.training.gathered import _bound, _busiest, _by_host, breakdown, collectives, joint_peak
 
 
 def told(comm: Comm, busy: list[float], hosts: tuple[str, ...] = ("n0", "n0")) -> str:
@@ -145,3 +148,17 @@ def test_a_machine_tells_its_cores_and_its_network_only_ever_carries_more() -> N
     assert cores() == os.sched_getaffinity(0)
     assert all(a <= b for a, b in pairwise([link_bytes()[0] for _ in range(3)]))
     assert counted("Inter-|   Receive\n face |bytes\n") == (0, 0)
+
+
+@pytest.mark.parametrize("timing", [True, False])
+def test_collectives_that_were_not_timed_have_calls_and_bytes_and_no_time(timing: bool) -> None:
+    recorder = Recorder(Ticks(), timing=timing)  # type: ignore[arg-type]
+    with fake_group(Grid(z=2), 0):
+        comm = Comm(Grid(z=2), recorder=recorder)
+        for _ in range(2):
+            recorder.start_step("all")
+            comm.run(Kind.ALL_REDUCE, Axis.Z, torch.zeros(5))
+            recorder.end_step()
+    (found,) = collectives(recorder.total)
+    assert (found.kind, found.axis, found.calls, found.bytes) == ("all_reduce", "z", 1.0, 20.0)
+    assert (found.time_s is not None) == timing
