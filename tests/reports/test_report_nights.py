@@ -4,8 +4,10 @@ import csv
 import math
 import re
 import sqlite3
+import subprocess
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from conftest import HOSTILE
 from reading import in_order
 from reading import table as rows
 from sample_nights import FIRST, SLOWED, SLOWER_FROM, STEADY, case, night_name, referred, session, slowed, store, timed
+from test_report_browser import CHROMIUM, LOOK, OPTIONS, ask_each
 from test_report_pages import read, visible
+from waiting import LONG_S
 
 from reports.load import load
 from reports.nights import page as nights_page
@@ -26,6 +30,7 @@ from reports.plots.svg import inline
 from reports.site import build
 from systems import references
 
+PAGES, WIDTHS = ("nights-frontier", "index"), (1400, 400)
 SLOW, STILL = SLOWED.replace("%", ""), STEADY.replace("%", "")
 
 
@@ -81,21 +86,16 @@ def test_the_history_names_the_change_point_with_its_night_its_size_and_what_was
     assert change["updated"] == "torch 2.9.0 -> 2.10.0"
 
 
-def test_a_chart_shows_when_something_was_updated_and_when_its_level_changed(nightly_site: Path) -> None:
-    page = (nightly_site / "nights-frontier.html").read_text()
-    slow, still = (part.split("</figure>")[0] for part in page.split("<figure>\n<h3>")[1:3])
-    dotted = "stroke-dasharray: 1.5"
-    assert (">updated<" in slow, ">updated<" in still) == (True, True)
-    assert (dotted in slow, dotted in still) == (True, False)
-
-
-def test_the_figure_that_got_worse_comes_first_and_its_alarmed_nights_are_red(nightly_site: Path) -> None:
+def test_the_figure_that_got_worse_comes_first_with_its_alarmed_nights_updates_and_change_point(
+    nightly_site: Path,
+) -> None:
     page = (nightly_site / "nights-frontier.html").read_text()
     assert re.findall(r'<section id="([^"]+)"', page) == ["night", "figures", "changes", "methods"]
     slow, still = (part.split("</figure>")[0] for part in page.split("<figure>\n<h3>")[1:3])
     assert slow.startswith(f"{SLOW}, time_per_iteration")
-    assert slow.count('style="fill: var(--red)"') == 3
-    assert "var(--red)" not in still
+    assert [part.count('style="fill: var(--red)"') for part in (slow, still)] == [3, 0]
+    assert [">updated<" in part for part in (slow, still)] == [True, True]
+    assert ["stroke-dasharray: 1.5" in part for part in (slow, still)] == [True, False]
     assert in_order(slow, "worse, alarm", night_name(SLOWER_FROM))
 
 
@@ -122,11 +122,9 @@ def test_nights_of_nothing_worse_are_fine(tmp_path: Path) -> None:
 
 def test_without_references_nothing_is_judged_and_no_band_is_drawn(tmp_path: Path) -> None:
     site = built(tmp_path, slowed(8, since=99))
-    assert f"? Not all judged frontier, night {night_name(7)}: nothing could be judged, 2 unknown." in visible(
-        site / "index.html"
-    )
+    assert in_order(visible(site / "index.html"), "? Not all judged frontier", night_name(7), "2 unknown")
     night = visible(site / "nights-frontier.html")
-    assert "There are no references" in night
+    assert "no references" in night
     assert in_order(night, "8 of", "20 jobs")
     figures = rows(site, "nights-frontier-all")
     assert {(one["usual"], one["low"], one["verdict"]) for one in figures} == {("", "", "unknown")}
@@ -138,9 +136,8 @@ def test_references_that_were_edited_judge_nothing_and_the_page_says_why(tmp_pat
         file = references.path_of("frontier")
         file.write_text(file.read_text().replace("made:", "made: x", 1).replace("system: frontier", "system: other"))
         build([tmp_path], tmp_path / "site")
-    words = visible(tmp_path / "site" / "nights-frontier.html")
-    assert in_order(words, "`par4d", "--system frontier`")
-    assert "nothing could be judged" in words
+    assert in_order(visible(tmp_path / "site" / "nights-frontier.html"), "`par4d", "--system frontier`")
+    assert "Not all judged" in visible(tmp_path / "site" / "index.html")
 
 
 def test_a_failed_test_is_told_with_its_reason(tmp_path: Path) -> None:
@@ -154,25 +151,13 @@ def test_a_failed_test_is_told_with_its_reason(tmp_path: Path) -> None:
     assert '<td class="none">all</td>' in (site / "nights-frontier.html").read_text()
 
 
-def test_a_report_without_nights_says_nothing_of_them(tmp_path: Path) -> None:
-    site = built(tmp_path, [])
-    assert list(site.glob("nights-*")) == []
-    assert re.search(r'nights-|class="notices"', (site / "index.html").read_text()) is None
-
-
-def test_a_system_without_a_file_has_its_pages_all_the_same(tmp_path: Path) -> None:
-    site = built(tmp_path, slowed(3, system="gone"))
-    assert "gone, night" in visible(site / "index.html")
-    assert (site / "nights-gone.html").exists()
-
-
-def test_each_system_has_a_line_and_a_page_of_its_own(tmp_path: Path) -> None:
+def test_each_system_has_a_line_and_a_page_of_its_own_also_without_a_file(tmp_path: Path) -> None:
     site = built(tmp_path, two_systems())
     assert (site / "index.html").read_text().count('<li class="unknown">') == 2
     menu = (site / "nights-one.html").read_text().split("</nav>")[0]
-    assert re.findall(r'href="(nights-[^"]*)"[^>]*>(Nights of [^<]*)<', menu) == [
-        ("nights-one.html", "Nights of one"),
-        ("nights-two.html", "Nights of two"),
+    assert re.findall(r'href="(nights-[^"]*)"[^>]*>Nights of ([^<]*)<', menu) == [
+        ("nights-one.html", "one"),
+        ("nights-two.html", "two"),
     ]
 
 
@@ -184,6 +169,9 @@ def test_nights_of_several_databases_are_joined_and_a_copy_counts_once(tmp_path:
     (found,) = load([tmp_path]).histories
     assert [night.name for night in found.nights] == [night_name(number) for number in range(6)]
     assert [len(night.jobs) for night in found.nights] == [2] * 6
+    store(tmp_path / "one" / "results.db", [nights[number] for number in (2, 0, 1)])
+    (stored,) = load([tmp_path / "one"]).histories
+    assert [night.name for night in stored.nights] == [night_name(number) for number in (2, 0, 1)]
 
 
 def test_of_jobs_started_by_hand_the_report_tells_what_they_measured_and_speaks_of_no_night(tmp_path: Path) -> None:
@@ -315,8 +303,36 @@ def test_the_methods_say_what_verdicts_and_alarms_are_with_the_numbers_that_are_
         assert all(said in words for said in ("0.2 times a year", "2.0 % or more", "3 nights at least, 34"))
 
 
-def test_nights_of_one_database_keep_the_order_in_which_they_were_stored(tmp_path: Path) -> None:
-    first, second, third = slowed(3)
-    store(tmp_path / "results.db", [third, first, second])
-    (found,) = load([tmp_path]).histories
-    assert [night.name for night in found.nights] == [night_name(number) for number in (2, 0, 1)]
+def console(page: Path, profile: Path) -> list[str]:
+    """Return what the page has said to the browser's console."""
+    assert CHROMIUM is not None
+    command = [CHROMIUM, *OPTIONS, "--enable-logging=stderr", f"--user-data-dir={profile}", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=True)
+    return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+@pytest.mark.parametrize("which", ["nightly_site", "hostile_nightly_site"])
+def test_pages_of_nights_fit_their_window_and_fetch_nothing(
+    which: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    site: Path = request.getfixturevalue(which)
+    nights = sorted(page.stem for page in site.glob("nights-*.html"))
+    places = list(product((*nights, "index"), WIDTHS))
+    seen = ask_each([((site / f"{name}.html").read_text(), width) for name, width in places], LOOK, tmp_path)
+    for (name, width), look in zip(places, seen, strict=True):
+        assert (look["requests"], look["outside"]) == ([], []), name
+        assert look["room"] == width
+        assert look["width"] <= width, name
+        assert (look["figures"] > 0) == (name in nights)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+def test_pages_of_nights_have_nothing_to_say_to_the_console(nightly_site: Path, tmp_path: Path) -> None:
+    loud = tmp_path / "loud.html"
+    loud.write_text("<script>console.error('seen')</script>")
+    assert console(loud, tmp_path / "profile")
+    for name in PAGES:
+        assert console(nightly_site / f"{name}.html", tmp_path / "profile") == []
