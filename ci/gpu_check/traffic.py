@@ -10,7 +10,7 @@ from torch import nn
 
 from engine.measure.sample import calls_of, sample
 from engine.overlap.weight import Casts, Flat
-from engine.parallel.gradients import sum_of_squares
+from engine.parallel.model import sum_of_squares
 from engine.result.schema.gpu_check import Finding
 from gpu_check.findings import reported
 from gpu_check.judges import RATE

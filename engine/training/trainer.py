@@ -24,8 +24,7 @@ from engine.measure.memory import free_bytes
 from engine.measure.recorder import Recorder
 from engine.models.adapters.files import weights_of
 from engine.overlap.flags import AUTO, Overlap
-from engine.parallel.gradients import clip_scale
-from engine.parallel.model import ParallelModel
+from engine.parallel.model import ParallelModel, clip_scale
 from engine.parallel.parallelize import parallelize
 from engine.parallel.runner import MicroBatch, Runner
 from engine.precision import Precision

@@ -26,63 +26,43 @@ from engine.comm.launch import HOST_FILES, Launch, choose_device, first_of_nodel
 from engine.comm.meeting import NotMet, init_process_group, meet
 from engine.errors import RunError, UsageError
 
-SRUN = {
-    "SLURM_JOB_ID": "4711",
-    "SLURM_STEP_ID": "2",
-    "SLURM_PROCID": "5",
-    "SLURM_NTASKS": "8",
-    "SLURM_LOCALID": "1",
-    "SLURM_NNODES": "2",
-    "SLURM_JOB_NODELIST": "nid[001-003,007]",
-    "SLURM_STEP_NODELIST": "nid[002-003]",
-}
-BATCH = {name: value for name, value in SRUN.items() if "STEP" not in name} | {
-    "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
-}
-OPEN_MPI = {
-    "OMPI_COMM_WORLD_RANK": "3",
-    "OMPI_COMM_WORLD_SIZE": "4",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "3",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
-    "PMIX_NAMESPACE": "1920008193",
-}
-HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
-PALS = {"PALS_RANKID": "13", "PMI_RANK": "13", "PMI_SIZE": "24", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "12"}
-PMI2 = {"PMI_FD": "12", "PMI_JOBID": "4711.2", "PMI_RANK": "5", "PMI_SIZE": "8", "PMI2_SUN_PATH": "/x"}
-MVAPICH = {
-    "MV2_COMM_WORLD_RANK": "1",
-    "MV2_COMM_WORLD_SIZE": "2",
-    "MV2_COMM_WORLD_LOCAL_RANK": "1",
-    "MV2_COMM_WORLD_LOCAL_SIZE": "2",
-    "MPIRUN_RANK": "1",
-    "MPIRUN_NPROCS": "2",
-}
-JSRUN = {
-    "JSM_NAMESPACE_RANK": "7",
-    "JSM_NAMESPACE_SIZE": "12",
-    "JSM_NAMESPACE_LOCAL_RANK": "1",
-    "JSM_NAMESPACE_LOCAL_SIZE": "6",
-    "OMPI_COMM_WORLD_RANK": "7",
-    "LSB_JOBID": "99",
-    "LSB_MCPU_HOSTS": "batch3 1 h41n08 42 h41n09 42",
-}
-FLUX = {
-    "FLUX_TASK_RANK": "2",
-    "FLUX_JOB_SIZE": "4",
-    "FLUX_TASK_LOCAL_ID": "0",
-    "FLUX_JOB_NNODES": "1",
-    "FLUX_JOB_ID": "f3ETxsR9H",
-}
-TORCHRUN = {
-    "RANK": "9",
-    "WORLD_SIZE": "16",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "8",
-    "MASTER_ADDR": "node7",
-    "MASTER_PORT": "29400",
-    "TORCHELASTIC_RUN_ID": "x",
-}
+Environ = dict[str, str]
+
+
+def env(words: str) -> Environ:
+    return dict(word.split("=", 1) for word in words.split())
+
+
+SRUN: Environ = env(
+    "SLURM_JOB_ID=4711 SLURM_STEP_ID=2 SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_NNODES=2 "
+    "SLURM_JOB_NODELIST=nid[001-003,007] SLURM_STEP_NODELIST=nid[002-003]"
+)
+BATCH: Environ = {name: value for name, value in SRUN.items() if "STEP" not in name} | env(
+    "SLURM_PROCID=0 SLURM_LOCALID=0"
+)
+OPEN_MPI: Environ = env(
+    "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=3 OMPI_COMM_WORLD_LOCAL_SIZE=4 "
+    "PMIX_NAMESPACE=1920008193"
+)
+HYDRA: Environ = env("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2")
+PALS: Environ = env("PALS_RANKID=13 PMI_RANK=13 PMI_SIZE=24 PALS_LOCAL_RANKID=1 PALS_LOCAL_SIZE=12")
+PMI2: Environ = env("PMI_FD=12 PMI_JOBID=4711.2 PMI_RANK=5 PMI_SIZE=8 PMI2_SUN_PATH=/x")
+CRAY: Environ = env("PALS_APID=77.0 PALS_RANKID=5 PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=4 SLURM_STEP_NUM_TASKS=8")
+MVAPICH: Environ = env(
+    "MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_RANK=1 MV2_COMM_WORLD_LOCAL_SIZE=2 "
+    "MPIRUN_RANK=1 MPIRUN_NPROCS=2"
+)
+JSRUN: Environ = env(
+    "JSM_NAMESPACE_RANK=7 JSM_NAMESPACE_SIZE=12 JSM_NAMESPACE_LOCAL_RANK=1 JSM_NAMESPACE_LOCAL_SIZE=6 "
+    "OMPI_COMM_WORLD_RANK=7 LSB_JOBID=99"
+) | {"LSB_MCPU_HOSTS": "batch3 1 h41n08 42 h41n09 42"}
+FLUX: Environ = env("FLUX_TASK_RANK=2 FLUX_JOB_SIZE=4 FLUX_TASK_LOCAL_ID=0 FLUX_JOB_NNODES=1 FLUX_JOB_ID=f3ETxsR9H")
+TORCHRUN: Environ = env(
+    "RANK=9 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=8 MASTER_ADDR=node7 MASTER_PORT=29400 TORCHELASTIC_RUN_ID=x"
+)
+SHELLS = [{}, *({"SLURM_STEP_ID": step} for step in ("4294967290", "4294967291", "batch"))]
+"""Steps of a job's shell, which is one rank whatever the task count."""
+INSIDE = {name: value for name, value in OPEN_MPI.items() if "LOCAL_SIZE" not in name}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +88,14 @@ TORCHRUN = {
         (SRUN | FLUX | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, 2, 4, 0, "flux", "127.0.0.1"),
         (SRUN | HYDRA | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, 1, 2, 1, "mpiexec", "127.0.0.1"),
         ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, 1, 2, 1, "environment", "a"),
+        *((BATCH | step, 0, 1, 0, "none", "127.0.0.1") for step in SHELLS),
+        (BATCH | INSIDE, 3, 4, 3, "mpirun", "nid001"),
+        (SRUN | OPEN_MPI, 3, 4, 3, "mpirun", "127.0.0.1"),
+        (SRUN | TORCHRUN, 9, 16, 1, "torchrun", "node7"),
+        (SRUN | PMI2 | CRAY, 5, 8, 1, "srun", "nid002"),
+        (SRUN | {"SLURM_STEP_NUM_TASKS": "6"}, 5, 6, 1, "srun", "nid002"),
+        (SRUN | {"SLURM_STEP_NUM_NODES": "1"}, 5, 8, 1, "srun", "127.0.0.1"),
+        (SRUN | {"MASTER_ADDR": "[::1]"}, 5, 8, 1, "srun", "::1"),
     ],
 )
 def test_each_launcher_is_understood(
@@ -116,28 +104,6 @@ def test_each_launcher_is_understood(
     launch = from_environment(environ)
     assert (launch.rank, launch.world_size, launch.local_rank) == (rank, size, local)
     assert (launch.launcher, launch.master_addr) == (launcher, address)
-
-
-@pytest.mark.parametrize("step", [None, "4294967290", "4294967291", "batch"])
-def test_a_job_shell_without_srun_is_one_rank_whatever_the_task_count(step: str | None) -> None:
-    environ = BATCH | ({} if step is None else {"SLURM_STEP_ID": step})
-    launch = from_environment(environ)
-    assert (launch.rank, launch.world_size, launch.launcher) == (0, 1, "none")
-
-
-def test_a_launcher_inside_a_job_wins_over_the_jobs_own_variables() -> None:
-    inside = {name: value for name, value in OPEN_MPI.items() if "LOCAL_SIZE" not in name}
-    launch = from_environment(BATCH | inside)
-    assert (launch.rank, launch.world_size, launch.launcher, launch.master_addr) == (3, 4, "mpirun", "nid001")
-    assert from_environment(SRUN | OPEN_MPI).rank == 3
-    assert from_environment(SRUN | TORCHRUN).rank == 9
-
-
-def test_a_cray_steps_master_is_the_steps_first_node() -> None:
-    cray = PMI2 | {"PALS_APID": "77.0", "PALS_RANKID": "5", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4"}
-    launch = from_environment(SRUN | cray | {"SLURM_STEP_NUM_TASKS": "8"})
-    assert (launch.launcher, launch.local_rank, launch.master_addr) == ("srun", 1, "nid002")
-    assert launch.master_port == from_environment(SRUN).master_port
 
 
 STEP = {"SLURM_STEP_NUM_TASKS": "8"}
@@ -174,6 +140,13 @@ LEFT = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
         ({"ALPS_APP_PE": "3"}, ("ALPS_APP_PE=3", "aprun")),
         ({"PMI_RANK": "1", "PMI_SIZE": "4", "MASTER_ADDR": "a"}, ("PMI_RANK=1", "LOCAL_RANK")),
         *((SRUN | {"MASTER_PORT": port}, ("MASTER_PORT",)) for port in ("0", "65536", "99999", "-1", "1.5", "ssh")),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, ("MASTER_ADDR=",)),
+        (FLUX | {"FLUX_JOB_NNODES": "2"}, ("MASTER_ADDR=$(flux hostlist",)),
+        (PALS, ("MASTER_ADDR",)),
+        (SRUN | {"SLURM_PROCID": "8"}, ("SLURM_PROCID=8",)),
+        (SRUN | {"SLURM_PROCID": "five"}, ("SLURM_PROCID", "'five'")),
+        ({"PALS_RANKID": "1"}, ("PMI_SIZE",)),
+        (SRUN | {"SLURM_STEP_NODELIST": ""}, ("MASTER_ADDR",)),
     ],
 )
 def test_what_contradicts_or_is_left_out_is_refused_by_its_name(
@@ -201,13 +174,7 @@ def test_a_schedulers_file_of_nodes_says_where_rank_0_is(name: str, tmp_path: Pa
         from_environment(PALS | {name: str(nodes)})
 
 
-def test_a_step_smaller_than_its_job_counts_its_own_tasks() -> None:
-    assert from_environment(SRUN | {"SLURM_STEP_NUM_TASKS": "6"}).world_size == 6
-    assert from_environment(SRUN | {"SLURM_STEP_NUM_NODES": "1"}).master_addr == "127.0.0.1"
-
-
 def test_a_given_master_wins_everywhere() -> None:
-    assert from_environment(SRUN | {"MASTER_ADDR": "[::1]"}).master_addr == "::1"
     given = {"MASTER_ADDR": "elsewhere", "MASTER_PORT": "1234"}
     for environ in (SRUN, OPEN_MPI, HYDRA, JSRUN, FLUX):
         launch = from_environment(environ | given)
@@ -240,27 +207,6 @@ def test_the_first_host_of_a_list_is_found(nodelist: str, first: str) -> None:
     assert first_of_nodelist(nodelist) == first
 
 
-@pytest.mark.parametrize(
-    ("environ", "says"),
-    [
-        (
-            OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
-            "set MASTER_ADDR=the node of rank 0",
-        ),
-        (FLUX | {"FLUX_JOB_NNODES": "2"}, "flux hostlist"),
-        (PALS, "set MASTER_ADDR"),
-        (SRUN | {"SLURM_PROCID": "8"}, "SLURM_PROCID=8"),
-        (SRUN | {"SLURM_PROCID": "five"}, "SLURM_PROCID must be a whole number, but it is 'five'"),
-        ({"PALS_RANKID": "1"}, "PMI_SIZE is not"),
-        (HYDRA | {"MASTER_PORT": "http"}, "MASTER_PORT must be"),
-        (SRUN | {"SLURM_STEP_NODELIST": ""}, "names no node"),
-    ],
-)
-def test_what_cannot_work_is_one_sentence(environ: dict[str, str], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        from_environment(environ)
-
-
 def test_a_device_that_is_not_there_is_refused() -> None:
     assert choose_device("cpu", 7) == torch.device("cpu")
     with pytest.raises(UsageError, match="auto, cpu or cuda"):
@@ -283,7 +229,7 @@ init_process_group(launch, torch.device("cpu"), timedelta(hours=1))
 ranks = torch.zeros(launch.world_size)
 ranks[launch.rank] = launch.rank + 1
 dist.all_reduce(ranks)
-line = f"{launch.launcher} {launch.rank} {launch.local_rank} {ranks.tolist()}\\n"
+line = f"{launch.launcher} {launch.rank} {launch.local_rank} {ranks.sum().item()}\\n"
 os.write(1, line.encode())  # at once: lines stay whole
 dist.destroy_process_group()
 """
@@ -321,50 +267,26 @@ def outputs(commands: Iterable[tuple[list[str], dict[str, str]]]) -> list[str]:
         assert process.returncode == 0, err
         lines += out.splitlines()
     if torch.__version__ < "2.13":  # whose gloo may write lines of its own
-        lines = [line for line in lines if re.fullmatch(r"\w+ \d \d \[.*\]", line)]
+        lines = [line for line in lines if re.fullmatch(r"\w+ \d \d \S+", line)]
     return sorted(lines)
-
-
-def test_bare_python_is_a_group_of_one(program: Path) -> None:
-    assert outputs([([sys.executable, str(program)], {})]) == ["none 0 0 [1.0]"]
 
 
 def test_two_ranks_of_torchrun_meet(program: Path) -> None:
     torchrun = [str(forked_python()), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    assert outputs([([*torchrun, str(program)], {})]) == ["torchrun 0 0 [1.0, 2.0]", "torchrun 1 1 [1.0, 2.0]"]
+    assert outputs([([*torchrun, str(program)], {})]) == ["torchrun 0 0 3.0", "torchrun 1 1 3.0"]
 
 
-@pytest.mark.parametrize("launcher", ["srun", "mpirun", "mpiexec", "flux"])
-def test_two_ranks_meet_by_their_launchers_variables(program: Path, launcher: str) -> None:
-    job = str(os.getpid())
-    environs = {
-        "srun": [
-            SRUN
-            | {"SLURM_NTASKS": "2", "SLURM_PROCID": str(r), "SLURM_LOCALID": str(r)}
-            | {"SLURM_JOB_ID": job, "SLURM_NNODES": "2", "SLURM_STEP_NODELIST": "localhost"}
-            for r in range(2)
-        ],
-        "mpirun": [
-            {f"OMPI_COMM_WORLD_{name}": "2" for name in ("SIZE", "LOCAL_SIZE")}
-            | {f"OMPI_COMM_WORLD_{name}": str(r) for name in ("RANK", "LOCAL_RANK")}
-            | {"PMIX_NAMESPACE": f"prterun-{job}@1"}
-            for r in range(2)
-        ],
-        "mpiexec": [HYDRA | {"PMI_RANK": str(r), "MPI_LOCALRANKID": str(r), "PBS_JOBID": job} for r in range(2)],
-        "flux": [
-            FLUX
-            | {"FLUX_TASK_RANK": str(r), "FLUX_JOB_SIZE": "2", "FLUX_TASK_LOCAL_ID": str(r), "FLUX_JOB_ID": f"f{job}"}
-            for r in range(2)
-        ],
-    }
-    lines = outputs(([str(forked_python()), str(program)], environ) for environ in environs[launcher])
-    assert lines == [f"{launcher} 0 0 [1.0, 2.0]", f"{launcher} 1 1 [1.0, 2.0]"]
+def test_two_ranks_meet_by_their_launchers_variables(program: Path) -> None:
+    step = SRUN | env(f"SLURM_NTASKS=2 SLURM_JOB_ID={os.getpid()} SLURM_STEP_NODELIST=localhost")
+    environs = [step | env(f"SLURM_PROCID={rank} SLURM_LOCALID={rank}") for rank in range(2)]
+    lines = outputs(([str(forked_python()), str(program)], environ) for environ in environs)
+    assert lines == ["srun 0 0 3.0", "srun 1 1 3.0"]
 
 
 def test_a_rank_that_finds_nobody_gives_up_with_a_reason() -> None:
     port = free_port()
     alone = Launch(1, 2, 1, "srun", "127.0.0.1", port)
-    with pytest.raises(RunError, match=rf"Rank 1 of 2 did not meet the others at 127.0.0.1:{port} within 1 s"):
+    with pytest.raises(RunError, match=rf"of 2 .*:{port} .* 1 s"):
         init_process_group(alone, torch.device("cpu"), timedelta(seconds=60), meeting_s=1)
 
 
@@ -414,10 +336,7 @@ def test_thousands_of_ranks_ask_and_record_about_as_much_together_as_a_thousand(
     assert configured(8) == configured(1000) == (None, None, None)
     assert configured(4096) == ("4096", "488", None)
     assert configured(32768) == ("32768", "250", None)
-
-
-def test_what_the_user_says_of_torchs_watchdog_stays() -> None:
-    assert configured(4096, **{nccl.LOOK_EVERY: "7", nccl.RECORD: "0"}) == ("7", "0", None)
+    assert configured(4096, **{nccl.LOOK_EVERY: "7", nccl.RECORD: "0"}) == ("7", "0", None), "what the user says stays"
     assert configured(4096, **{nccl.OLD_RECORD: "9"}) == ("4096", None, "9")
 
 

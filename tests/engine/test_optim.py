@@ -11,7 +11,7 @@ from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
 from engine.grid import Grid
-from engine.parallel.gradients import clip_scale, sum_of_squares
+from engine.parallel.model import clip_scale, sum_of_squares
 from engine.parallel.serial_state import full_state_dict
 from engine.training import optim
 from engine.training.optim import AdamW, learning_rate

@@ -26,8 +26,8 @@ from engine.measure.recorder import Recorder
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL, Overlap
 from engine.parallel import runner
-from engine.parallel.gradients import clip_scale
 from engine.parallel.link import Link
+from engine.parallel.model import clip_scale
 from engine.pipeline.registry import ScheduleChoice
 from engine.training.offload import Buckets
 from engine.training.optim import AdamW
