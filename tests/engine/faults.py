@@ -10,6 +10,7 @@ import argparse
 import gc
 import math
 import os
+import random
 import re
 import signal
 import sys
@@ -20,12 +21,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cache
+from itertools import cycle, islice, product
 from pathlib import Path
 
 import torch
 from engine_command import free_port
-from fault_draw import BEFORE_THEY_MEET, SAVE_EVERY, Fault, Moment, draw
 from real_ranks import CONTEXT
 from trainers import trainer_of
 from waiting import LONG_S, until
@@ -42,6 +44,65 @@ from engine.result.schema import Result, read
 from engine.training.config import TrainConfig
 from engine.training.trainer import Trainer
 
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP)
+SAVE_EVERY = 2
+
+
+class Moment(StrEnum):
+    """Moment of the signal: once this has been seen, and a random while later."""
+
+    START = "process there"
+    MEETING = "result begun"
+    TRAINING = "iteration"
+    SAVING = "checkpoint begun"
+    END = "last iteration"
+
+
+WHILE_S = {Moment.START: 0.2, Moment.MEETING: 0.4, Moment.TRAINING: 0.2, Moment.SAVING: 0.02, Moment.END: 0.3}
+
+
+BEFORE_THEY_MEET = (Moment.START, Moment.MEETING)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Fault of one run. iteration: the awaited one, from 1; after_s: how long after the moment."""
+
+    number: int
+    signal: signal.Signals
+    rank: int
+    moment: Moment
+    iteration: int
+    after_s: float
+
+    @property
+    def step(self) -> int:
+        """Step of the earliest checkpoint that is awaited."""
+        return math.ceil(self.iteration / SAVE_EVERY) * SAVE_EVERY
+
+    def __str__(self) -> str:
+        which = {Moment.TRAINING: f" {self.iteration}", Moment.SAVING: f" {self.step}"}.get(self.moment, "")
+        return f"{self.signal.name[3:]:4} rank {self.rank} {self.moment}{which} + {self.after_s:.3f} s"
+
+
+def draw(faults: int, ranks: int, seed: int, few: int | None = None) -> list[Fault]:
+    """Draw faults: every signal at every moment in turn, otherwise at random. few: ranks that have not met."""
+    chance = random.Random(seed)
+    kinds = list(product(SIGNALS, Moment))
+    chance.shuffle(kinds)
+    return [
+        Fault(
+            number,
+            sent,
+            chance.randrange((few or ranks) if moment in BEFORE_THEY_MEET else ranks),
+            moment,
+            chance.randint(1, 8),
+            chance.uniform(0, WHILE_S[moment]),
+        )
+        for number, (sent, moment) in enumerate(islice(cycle(kinds), faults))
+    ]
+
+
 BLAMES_NOBODY = re.compile(FOLLOWS + "|did not meet the others|lost contact .* before iteration 0")
 ENDLESS, SHORT = 100_000, 6
 STOPPED_S = {True: 30, False: 45}
@@ -53,7 +114,7 @@ POLL_S, OFTEN_S = 0.05, 0.003
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What came of it. problems: what should not have."""
+    """Outcome of a run. problems: what should not have been."""
 
     fault: Fault
     exit_code: int | None
@@ -73,9 +134,9 @@ class Told:
 
 
 class Ranks:
-    """One process a rank, forked from the server of real_ranks. As of a torchrun's, once one fails all are told to end.
+    """Processes of a run, forked from the server of real_ranks. Once one fails all are told to end, as by torchrun.
 
-    Their threads take turns at starting and asking, because multiprocessing asks of all processes at each start.
+    Their threads start and ask one after the other, because multiprocessing asks of all processes at each start.
     """
 
     _turn = threading.Lock()
@@ -94,7 +155,7 @@ class Ranks:
                 process.start()
 
     def codes(self) -> list[int | None]:
-        """Of their exits; None while one runs."""
+        """Return the exit codes; None while one runs."""
         with self._turn:
             codes = [process.exitcode for process in self._processes]
         if any(codes) and not self._told:
@@ -117,7 +178,6 @@ class Ranks:
 
 
 def _rank(environment: dict[str, str], options: Sequence[str], log: Path) -> None:
-    """The life of a rank."""
     gc.freeze()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
@@ -128,10 +188,7 @@ def _rank(environment: dict[str, str], options: Sequence[str], log: Path) -> Non
 
 
 class Campaign:
-    """Runs of one small network. resume() is called by one thread at a time.
-
-    few: the grid of runs whose fault comes before the ranks know of each other.
-    """
+    """Runs of one small network. few: grid of runs whose fault comes before the ranks know of each other."""
 
     def __init__(self, grid: Grid, few: Grid, folder: Path) -> None:
         self._grid, self._few, self._folder = grid, few, folder
@@ -141,7 +198,7 @@ class Campaign:
         )
 
     def run(self, fault: Fault) -> Told:
-        """One run and its fault."""
+        """Make one run with its fault."""
         folder = self._folder / str(fault.number)
         folder.mkdir(parents=True)
         out, save, log = folder / "result.json", folder / "saved", folder / "stderr"
@@ -212,7 +269,7 @@ class Campaign:
         return self._trainer(), []
 
     def _loss(self, step: int) -> float:
-        """Of a run on one rank without faults, after so many steps."""
+        """Return that of a run on one rank without faults, after these steps."""
         trainer, losses = self._losses()
         while len(losses) <= step:
             losses.append(trainer.step().loss)
@@ -220,7 +277,7 @@ class Campaign:
 
 
 def _limits(fault: Fault) -> list[str]:
-    """Short ones only where nothing else ends what waits for the rank."""
+    """Return short ones only where nothing else ends the wait for the rank."""
     stopped, early = fault.signal is signal.SIGSTOP, fault.moment in BEFORE_THEY_MEET
     collective_s, meeting_s = STOPPED_S[early] if stopped else LONG_S, STOPPED_S[early] if stopped and early else LONG_S
     return ["--timeout", str(collective_s), "--meeting-timeout", str(meeting_s)]
@@ -231,7 +288,7 @@ def _result(out: Path) -> Result | None:
 
 
 def _wrong(told: Told) -> list[str]:
-    """What of a run's end isn't as it should be."""
+    """List what isn't as it should be at a run's end."""
     fault, result = told.fault, told.result
     if result is None:  # nobody can tell of a process that ends before it has done anything
         return [] if fault.moment is Moment.START and told.exit_code else ["it left no result"]
@@ -250,7 +307,7 @@ def _wrong(told: Told) -> list[str]:
 def campaign(
     faults: Sequence[Fault], grid: Grid, folder: Path, *, jobs: int, few: Grid | None = None
 ) -> Iterator[Told]:
-    """Carry them out, so many at once; what was told, in their order. few: the grid of ranks that have not met."""
+    """Carry the faults out, several at once; yield outcomes in order. few: the grid of ranks that have not met."""
     runs = Campaign(grid, few or grid, folder)
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(runs.run, faults)

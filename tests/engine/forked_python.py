@@ -53,7 +53,7 @@ class _Files:
 
 @cache
 def forked_python() -> Path:
-    """The script, which answers for as long as this process lives."""
+    """Return the script, which answers for as long as this process lives."""
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     script, desk = Path(folder.name, "python"), socket.socket(socket.AF_UNIX)
@@ -72,7 +72,7 @@ def _answer(desk: socket.socket) -> None:
 
 
 def _serve(client: socket.socket) -> None:
-    """One process, from its start to its exit code. If its client is killed, so is it."""
+    """Run one process, from its start to its exit code. If its client is killed, so is it."""
     with client, suppress(OSError):  # of a client that is gone
         head, files, _, _ = socket.recv_fds(client, HEAD_BYTES, 4)
         try:
@@ -95,7 +95,6 @@ def _serve(client: socket.socket) -> None:
 
 
 def _whole(client: socket.socket, size: int) -> bytes:
-    """Raises ConnectionError for a client that ends before it has said so much."""
     found = b""
     while len(found) < size:
         more = client.recv(size - len(found))
@@ -106,7 +105,7 @@ def _whole(client: socket.socket, size: int) -> bytes:
 
 
 def briefly() -> None:
-    """Time few calls of each product, and as few rounds as are allowed: how fast it is, is not asked here."""
+    """Time few calls and rounds, where nobody asks how fast it is."""
     from engine.measure import sample
     from engine.tuning import timing
 
@@ -115,7 +114,7 @@ def briefly() -> None:
 
 
 def _life(files: _Files, order: Mapping[str, object]) -> None:
-    """What `python -m MODULE ...` does, or `python FILE ...`."""
+    """Do what `python -m MODULE ...` or `python FILE ...` does."""
     gc.freeze()
     for target, number in enumerate(files.numbers[:3]):
         os.dup2(number, target)

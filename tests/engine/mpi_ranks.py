@@ -28,7 +28,7 @@ RENDEZVOUS = {
 
 
 def mpirun(ranks: int) -> list[str]:
-    """The words before a command that so many ranks run. Skips the test where mpirun or mpi4py isn't there."""
+    """Return the words before a command for these ranks. Skips the test where mpirun or mpi4py isn't there."""
     found = shutil.which("mpirun")
     if found is None or importlib.util.find_spec("mpi4py") is None:
         pytest.skip("MPI is not here: it takes an mpirun, such as openmpi-bin's, and pip install mpi4py.")
@@ -36,7 +36,6 @@ def mpirun(ranks: int) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """What ranks of mpirun need here, whoever tests."""
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     paths = os.pathsep.join(map(str, (HERE.parents[1], HERE)))
     return os.environ | as_root | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
@@ -51,7 +50,7 @@ def run_mpi(
     messages_alone: bool = False,
     variables: Mapping[str, str] = RENDEZVOUS,
 ) -> list[Any]:
-    """work(comm) on every rank, a function of a test file; what each returned, in rank order.
+    """Run work(comm), a function of a test file, on every rank; return the results in rank order.
 
     messages_alone: messages of stages go over MPI, and all else over gloo; else MPI carries all.
     """

@@ -28,7 +28,7 @@ CASE = Case(
 
 
 def messages_beside_waits(comm: Comm) -> list[float]:
-    """In each other way that there is, rank 0 waits for rank 1 to have its message; what came."""
+    """Have rank 0 wait for rank 1 to have its message in every other way; return the messages."""
     store, came = dist.distributed_c10d._get_default_store(), Path("came")
     found = list[float]()
     ways: list[tuple[Callable[[], object], Callable[[], object]]] = [
@@ -52,5 +52,4 @@ def messages_beside_waits(comm: Comm) -> list[float]:
 
 
 def trained(comm: Comm) -> Outcome:
-    """Train on stages of two ranks each, whose sums go over gloo."""
     return train_parallel(CASE, comm)

@@ -18,7 +18,7 @@ PLANTED = {
 
 
 def plant() -> ModuleType:
-    """The room with its two new axes, in the place of engine.grid for all that is imported from now on."""
+    """Plant the room with its two new axes in the place of engine.grid for all later imports."""
     text = SOURCE.read_text()
     for old, new in PLANTED.items():
         assert text.count(old) == 1, old

@@ -33,7 +33,7 @@ def start_server() -> None:
 
 
 def _send(pipe: Connection, status: str, value: Any) -> None:
-    """By value: the pipe itself would share a tensor's memory, which is lost if this process ends before it is read."""
+    """Send by value: the pipe itself would share a tensor's memory, which is lost if this process ends early."""
     pipe.send_bytes(pickle.dumps((status, value)))
 
 
@@ -59,7 +59,7 @@ def _rank(pipe: Connection, store: str, grid: Grid, rank: int, work: Callable[..
 
 
 def take_part_again(comm: Any, contests: Sequence[Any], case: Any) -> list[Any]:
-    """What ranks that a launcher had started would be told of these contests: those of comm meet anew."""
+    """Return what launched ranks would be told of these contests: those of comm meet anew."""
     import torch.distributed as dist
 
     from engine.comm.launch import Launch
@@ -72,7 +72,7 @@ def take_part_again(comm: Any, contests: Sequence[Any], case: Any) -> list[Any]:
 
 
 def run_processes(grid: Grid, work: Callable[..., Any], *args: Any) -> list[Any]:
-    """work(comm, *args) in one process a rank over gloo, all picklable; what each returned, in rank order."""
+    """Run work(comm, *args) in one process a rank over gloo, all picklable; return the results in rank order."""
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []
         for rank in range(grid.size):

@@ -72,7 +72,7 @@ def test_collectives_act_along_their_axis_only(run) -> None:  # type: ignore[no-
 
 
 def _exchange(comm: Comm) -> tuple[list[float], dict[tuple[str, str], tuple[int, int]]]:
-    """Every rank of x sends first, to both neighbours, and receives then; what it got, and what was recorded."""
+    """Send to both neighbours on x first, and receive then; return the messages, and what was recorded."""
     ranks, own = comm.grid.x, comm.coords.x
     comm.recorder = Recorder()
     comm.recorder.start_step("all")
@@ -211,7 +211,7 @@ def test_a_barrier_makes_the_host_wait_too() -> None:
 
 
 def _asked_after_a_while(comm: Comm) -> int:
-    """Rank 1 waits for a message that comes late. Returns how often it asks whether it is there."""
+    """Have rank 1 wait for a late message; return how often it asks."""
     if comm.rank == 0:
         comm.barrier()
         time.sleep(0.3)
@@ -248,7 +248,7 @@ def test_the_recorder_counts_calls_input_bytes_and_time() -> None:
 
 
 def _reduce_scatter(comm: Comm) -> tuple[list[str], bool, bool]:
-    """Which operations it is made of; whether its end was seen; whether its wait is over when the local sum begins."""
+    """Return its operations, whether its end was seen, and whether its wait is over before the local sum."""
     clock = Ticks()
     operations: dict[str, float] = {}
 
@@ -275,7 +275,7 @@ def test_gloo_scatters_by_an_exchange_and_a_sum_of_its_own_which_is_compute() ->
 
 
 def _waits(comm: Comm) -> list[tuple[bool, bool]]:
-    """Of each flight, whether nothing could avoid the wait, and whether that began with the issue."""
+    """Return of each collective whether its wait was unavoidable, and whether that began with the issue."""
     comm.recorder = Recorder(Ticks())  # type: ignore[arg-type]
     comm.recorder.start_step("all")
     early, late = (comm.issue(Kind.ALL_REDUCE, Axis.X, torch.ones(3)) for _ in range(2))
@@ -327,8 +327,6 @@ def test_a_handle_keeps_what_is_sent_until_it_is_waited_for() -> None:
 
 
 class _Leaving(Arriving):
-    """A message that leaves when it is told to."""
-
     left = False
 
     def __call__(self) -> None:
@@ -358,7 +356,7 @@ def test_what_only_a_wait_tells_to_have_left_keeps_its_memory() -> None:
 
 def test_what_is_abandoned_is_waited_for_in_its_order_even_if_it_fails() -> None:
     class Noting(LazyComm):
-        """Notes the order of the waits, of which the second fails."""
+        """Comm that notes the order of the waits, of which the second fails."""
 
         def _start(self, kind, axis, lane, *others):  # type: ignore[no-untyped-def]
             finish, number = super()._start(kind, axis, lane, *others), len(waits[self.rank])
@@ -384,7 +382,7 @@ def test_what_is_abandoned_is_waited_for_in_its_order_even_if_it_fails() -> None
 
 
 def _unanswered(comm: Comm) -> str:
-    """Of a Comm with a shorter time-out than its process group's; the second rank never comes."""
+    """Time out sooner than the process group; the second rank never comes."""
     hasty = Comm(comm.grid, timeout=timedelta(seconds=20))
     if comm.rank == 0:
         try:

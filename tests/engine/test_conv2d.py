@@ -34,7 +34,7 @@ Part = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution, and how it trains. split: the axes of its output and of its input channels."""
+    """Convolution, and how it trains. split: the axes of its output and of its input channels."""
 
     kernel: int = 3
     stride: int = 1
@@ -76,12 +76,11 @@ def batch(step: int) -> torch.Tensor:
 
 
 def slope(output: torch.Tensor) -> torch.Tensor:
-    """A gradient of the whole output that is the same nowhere."""
     return torch.linspace(-2, 3, output.numel(), dtype=torch.float64).view_as(output).sin()
 
 
 def own_channels(comm: Comm, axis: Axis | None) -> Part:
-    """What a rank has of whole images: its rows, and of those its channels."""
+    """Return what takes a rank's rows and channels of whole images."""
 
     def part(whole: torch.Tensor) -> torch.Tensor:
         rows = whole.chunk(comm.grid.z)[comm.coords.z]
@@ -111,7 +110,9 @@ def start(case: Case, comm: Comm) -> tuple[Conv2d, WeightSchedule]:
 def step(
     layer: Conv2d, schedule: WeightSchedule, case: Case, number: int, into: Part, out: Part, serial: nn.Conv2d
 ) -> float:
-    """One step of all micro-batches, on a rank and serially: the largest error of all that there is to compare."""
+    """Make a step of all micro-batches, on a rank and serially; return the largest error of all that can be
+    compared.
+    """
     errors: list[float] = []
 
     def compare(ours: torch.Tensor | None, theirs: torch.Tensor | None) -> None:
@@ -153,7 +154,7 @@ def step(
 
 
 def largest_error(case: Case, comm: Comm) -> float:
-    """Of two steps: in the second one weights are gathered ahead."""
+    """Return that of two steps: in the second one weights are gathered ahead."""
     layer, schedule = start(case, comm)
     into, out = own_channels(comm, layer.in_axis), own_channels(comm, layer.out_axis)
     return max(step(layer, schedule, case, number, into, out, case.serial()) for number in range(STEPS))

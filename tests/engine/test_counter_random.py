@@ -50,7 +50,7 @@ def of(shape: tuple[int, ...] = SHAPE, **which: int) -> torch.Tensor:
 
 
 def off(values: torch.Tensor, expected: float, deviation: float) -> float:
-    """How many standard errors the mean is off."""
+    """Return the standard errors by which the mean is off."""
     return float((values.mean() - expected).abs()) / deviation * values.numel() ** 0.5
 
 

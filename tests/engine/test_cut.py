@@ -19,12 +19,12 @@ def gpt(layers: int, vocabulary: int = 64) -> GPTConfig:
 
 
 def counts(cut: Cut) -> list[int]:
-    """Blocks of each part in the network's order."""
+    """Count the blocks of each part in the network's order."""
     return [len(stage[chunk]) for chunk in range(cut.chunks) for stage in cut.blocks]
 
 
 def slowest(model: Architecture, parts: list[int]) -> float:
-    """By flops of whole networks: the head is what one block more than none leaves."""
+    """Return the slowest part's flops: the head is what whole networks leave beside their blocks."""
     block = hardware_flops(gpt(2), 1, recompute=True) - hardware_flops(gpt(1), 1, recompute=True)
     head = hardware_flops(model, 1, recompute=True) - sum(parts) * block
     return max(count * block + (head if part == len(parts) - 1 else 0) for part, count in enumerate(parts))

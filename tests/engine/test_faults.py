@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fault_draw import SIGNALS, Moment, draw
-from faults import campaign
+from faults import SIGNALS, Moment, campaign, draw
 
 from engine.grid import Grid
 

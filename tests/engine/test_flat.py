@@ -48,9 +48,7 @@ def test_all_parameters_of_one_kind_are_few_ranges_of_one_tensor(model: Architec
 
 
 def test_parameters_are_built_one_by_one_where_they_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the schedule is made there has never been more than all of them and one. The serial network, on the meta
-    device, takes nothing, but is counted here.
-    """
+    """The serial network, on the meta device, takes no memory, but is counted here."""
 
     class Built(Exception):
         pass
@@ -67,7 +65,7 @@ def test_parameters_are_built_one_by_one_where_they_stay(monkeypatch: pytest.Mon
 
 
 class Copies(TorchDispatchMode):
-    """Counts copies."""
+    """Counter of copies."""
 
     count = 0
 
@@ -77,7 +75,7 @@ class Copies(TorchDispatchMode):
 
 
 def start_step(model: ParallelModel) -> int:
-    """How many copies that makes, once what layers then use is what the parameters are, rounded."""
+    """Check that layers use the rounded parameters; return the copies that the step's start makes."""
     with Copies() as copies:
         model.start_step()
     weights = {m.sharded.shard: m.sharded for m in model.modules() if isinstance(m, Linear | TokenEmbedding)}
@@ -91,7 +89,6 @@ def start_step(model: ParallelModel) -> int:
 
 
 def trained(comm: Comm) -> tuple[ParallelModel, AdamW]:
-    """A step has been taken."""
     model = start(CASE, comm)
     optimizer = AdamW(model, OptimConfig(learning_rate=0.1))
     step_parallel(CASE, model, 0)
@@ -120,7 +117,7 @@ def _writes(model: ParallelModel, optimizer: AdamW) -> None:
 
 
 def _steps_some(model: ParallelModel, optimizer: AdamW) -> None:
-    """All but the first are then written to behind PyTorch's back, as other fused optimizers do."""
+    """Step some; the others are then written to behind PyTorch's back, as other fused optimizers do."""
     model.start_step()
     model.finish_step()
     optimizer.step(0, 1000)

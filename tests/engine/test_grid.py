@@ -102,7 +102,9 @@ MADE = ("Grid", "Grid.parse", "Coords", "grid.rank")
 
 
 def named(source: str) -> Iterator[str]:
-    """Where a program names an axis: grid.z, Axis.DATA, Grid(z=2), Grid(1, 2), replace(grid, z=2), ("x", "y", "z")."""
+    """Yield where a program names an axis: grid.z, Axis.DATA, Grid(z=2), Grid(1, 2), replace(grid, z=2), ("x", "y",
+    "z").
+    """
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Attribute(value=of, attr=name) if name.lower() in NAMES:
@@ -120,7 +122,6 @@ def named(source: str) -> Iterator[str]:
 
 
 def _of_a_grid(node: ast.AST) -> bool:
-    """Whether it is a grid or coordinates, by how it is written."""
     if isinstance(node, ast.Call):
         return ast.unparse(node.func) in MADE
     return ast.unparse(node).rpartition(".")[2].endswith(("grid", "coords", "Axis"))

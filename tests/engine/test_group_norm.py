@@ -31,7 +31,7 @@ def _placement(parts: Sequence[int], axis: Axis | None = STREAM) -> Placement:
 
 @dataclass
 class Case:
-    """It is a norm of whole tensors; modulated: whether it scales and shifts by image."""
+    """Norm of whole tensors; modulated: whether it scales and shifts by image."""
 
     parts: Sequence[int]
     ranks: int
@@ -44,19 +44,18 @@ class Case:
         self.placement, self.grid = _placement(self.parts, self.axis), Grid().sized({self.axis: self.ranks})
 
     def tensors(self) -> list[Tensor]:
-        """Draw input, weight, bias, and perhaps scale and shift."""
         generator, channels = torch.Generator().manual_seed(0), sum(self.parts)
         shapes = [(IMAGES, channels, SIDE, SIDE), (channels,), (channels,), *[(IMAGES, channels)] * 2]
         shapes = shapes if self.modulated else shapes[:3]
         return [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes]
 
     def own(self, whole: Tensor, comm: Comm) -> Tensor:
-        """Give this rank's channels."""
+        """Return this rank's channels."""
         rectangles, dim = self.placement.rectangles(comm.grid, comm.coords), _dim(whole)
         return torch.cat([whole.narrow(dim, *rectangle.offsets, *rectangle.sizes) for rectangle in rectangles], dim)
 
     def join(self, of_ranks: Sequence[tuple[Comm, Tensor]], like: Tensor) -> Tensor:
-        """Put together what ranks have of a tensor."""
+        """Put the ranks' parts of a tensor together."""
         whole = torch.full_like(like, torch.nan)
         for comm, own in of_ranks:
             for rectangle in self.placement.rectangles(comm.grid, comm.coords):
@@ -65,24 +64,23 @@ class Case:
         return whole
 
     def layer(self, comm: Comm, weight: Tensor, bias: Tensor, precision: str) -> GroupNorm:
-        """Build this rank's layer."""
         parameters = [nn.Parameter(self.own(whole, comm)) for whole in (weight, bias)]
         schedule = WeightSchedule(comm, [], parameters, Precision.parse(precision), Overlap())
         return GroupNorm(comm, schedule, self.placement, *parameters, GROUPS, EPS)
 
 
 def _dim(tensor: Tensor) -> int:
-    """The dim of its channels."""
+    """Return the dim of its channels."""
     return min(tensor.dim() - 1, 1)
 
 
 def _of_the_output(y: Tensor) -> Tensor:
-    """A loss's gradient by the output, which differs everywhere."""
+    """Return a gradient by the output that differs everywhere."""
     return torch.linspace(-2, 3, y.numel(), dtype=y.dtype).view(y.shape).sin()
 
 
 def _serial(case: Case) -> list[Tensor]:
-    """Output and the gradients of all tensors, by PyTorch."""
+    """Return output and the gradients of all tensors, by PyTorch."""
     x, weight, bias, *modulation = whole = [tensor.requires_grad_() for tensor in case.tensors()]
     y = F.group_norm(x, GROUPS, weight, bias, EPS)
     if modulation:
@@ -92,7 +90,7 @@ def _serial(case: Case) -> list[Tensor]:
 
 
 class Wrong:
-    """Makes one call wrong, and notes the kinds of all."""
+    """Mutation of one call, with the kinds of all."""
 
     def __init__(self, number: int = 0, mutation: str = "") -> None:
         self.number, self.mutation, self.kinds = number, mutation, dict[int, Kind]()
@@ -103,7 +101,7 @@ class Wrong:
 
 
 def _error(case: Case, mutate: Wrong) -> float:
-    """The largest difference between the grid's output or gradients and PyTorch's."""
+    """Return the largest difference between the grid's output or gradients and PyTorch's."""
 
     def train(comm: Comm) -> tuple[Comm, list[Tensor]]:
         x, weight, bias, *modulation = case.tensors()
@@ -184,7 +182,7 @@ def test_a_norm_of_bf16_rounds_its_statistics_no_more_than_its_output(ranks: int
 
 
 def _plain(case: Case, x: Tensor, precision: str) -> tuple[Tensor, Tensor]:
-    """The grid's norm with weights of one, and the exact one."""
+    """Return the grid's norm with weights of one, and the exact one."""
 
     def norm(comm: Comm) -> tuple[Comm, Tensor]:
         layer = case.layer(comm, torch.ones(x.shape[1]), torch.zeros(x.shape[1]), precision)
@@ -194,8 +192,6 @@ def _plain(case: Case, x: Tensor, precision: str) -> tuple[Tensor, Tensor]:
 
 
 def test_a_group_straddles_ranks_where_it_is_cut() -> None:
-    """Of whole norms of 32 groups none does on a power of two up to 32, of halves none up to 16, of 2:1 always some."""
-
     def shared(parts: Sequence[int], ranks: int) -> list[int]:
         return straddling(_placement(parts), Grid(y=ranks), GROUPS)
 

@@ -56,7 +56,7 @@ def _no_number() -> None:
 
 
 def _meet(rank: int, port: int, told: Connection, over: Any, change: Callable[[], None], local_rank: int) -> None:
-    """Say the sum that came of the meeting, or what was wrong."""
+    """Send the sum that came of the meeting, or what was wrong."""
     os.environ.update(dict.fromkeys(JOB_IDS, ""), SLURM_JOB_ID="1")
     COMMAND.set(TRAIN)
     change()
@@ -73,7 +73,7 @@ def _meet(rank: int, port: int, told: Connection, over: Any, change: Callable[[]
 
 
 def meeting(*ranks: tuple[int, Callable[[], None]], local_rank: int = 0, first: int = 9) -> list[tuple[int, Any]]:
-    """What these ranks say, in the order in which they do. first: so many come, of which one ends before the others."""
+    """Return what these ranks send, in order of arrival. first: how many start before one has to have ended."""
     ears, mouth = CONTEXT.Pipe(duplex=False)
     port, over = free_port(), CONTEXT.Event()
     processes = [
@@ -153,7 +153,6 @@ def test_every_command_that_meets_compares_its_options(command: list[str], tmp_p
 
 
 def _seen_otherwise() -> None:
-    """Of rank 1."""
     if os.environ["RANK"] == "1":
         own = identity.options
         identity.options = lambda words: {**own(words), "--seed": ["7"]}

@@ -35,7 +35,7 @@ def drawn(name: str = "weight", seed: int = 3) -> Tensor:
 
 
 def in_whole_numbers(placement: Placement, seed: int, row: int, column: int) -> float:
-    """The same value by Python's integers and its own normal distribution."""
+    """Return the same value by Python's integers and its own normal distribution."""
     first, second, third = module._keys(seed, placement.name)
 
     def word(number: int, key: int) -> int:
@@ -91,7 +91,6 @@ PAIRS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_neighbours_names_and_seeds_have_nothing_to_do_with_each_other(name: str) -> None:
-    """Neither in their values nor in their sizes."""
     first, second = PAIRS[name](drawn())
     for one, other in ((first, second), (first**2 - 1, second**2 - 1)):
         correlation = (one * other).mean() / (one.std() * other.std())

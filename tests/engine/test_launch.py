@@ -243,14 +243,12 @@ def program(tmp_path: Path) -> Path:
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without anything a launcher may have left in it."""
     marks = ("SLURM_", "OMPI_", "PMI", "PALS_", "FLUX_", "JSM_", "LSB_", "MASTER_", "TORCHELASTIC_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(marks)}
     return {name: value for name, value in kept.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
 
 
 def outputs(commands: Iterable[tuple[list[str], dict[str, str]]]) -> list[str]:
-    """Start all, wait for all, and return their sorted lines."""
     processes = [
         subprocess.Popen(
             command,
@@ -291,7 +289,7 @@ def test_a_rank_that_finds_nobody_gives_up_with_a_reason() -> None:
 
 
 def _meet_late(rank: int, port: int, told: Connection) -> None:
-    """The second rank comes when a collective's time is over; each may open few files until they meet."""
+    """Meet after a collective's time is over, where few files may be opened until then."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard))
     time.sleep(rank * (SHORT_S + 1))
@@ -327,7 +325,7 @@ def test_ranks_wait_longer_for_the_last_of_them_than_for_a_collective_and_may_th
 
 
 def configured(ranks: int, **environ: str) -> tuple[str | None, ...]:
-    """How often torch's monitor asks, and how much it records."""
+    """Return how often torch's monitor asks, and how much it records."""
     nccl.configure_watchdog(environ, ranks)
     return tuple(map(environ.get, (nccl.LOOK_EVERY, nccl.RECORD, nccl.OLD_RECORD)))
 
@@ -347,7 +345,6 @@ def test_torch_knows_the_variables_of_its_watchdog_by_these_names() -> None:
 
 
 def test_it_is_configured_before_ranks_on_gpus_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here one that finds nobody."""
     for name in (nccl.LOOK_EVERY, nccl.RECORD, nccl.OLD_RECORD):
         monkeypatch.setenv(name, "")  # so that it is gone again after this test
         monkeypatch.delenv(name)
@@ -386,14 +383,14 @@ def test_a_port_that_another_program_has_is_told_by_rank_0_at_once() -> None:
 
 
 def test_a_rank_that_looks_for_the_store_ends_with_its_torchrun() -> None:
-    """Its parent, which is taken for torchrun, ends once the rank has begun to look."""
-    rank = "import os; parent = os.getppid(); print('looks', flush=True); from engine.comm.launch import Launch; "
-    rank += "from engine.comm.meeting import meet; "
-    rank += f"meet(Launch(1, 2, 1, 'torchrun', '127.0.0.1', {free_port()}, parent), 3600.0)"
+    """Its parent stands for torchrun."""
+    code = "import os; parent = os.getppid(); print('looks', flush=True); from engine.comm.launch import Launch; "
+    code += "from engine.comm.meeting import meet; "
+    code += f"meet(Launch(1, 2, 1, 'torchrun', '127.0.0.1', {free_port()}, parent), 3600.0)"
     parent = "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); print(child.pid)"
     parent += "; sys.stdout.flush(); sys.stdin.read()"
     with subprocess.Popen(
-        [sys.executable, "-c", parent, rank], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", parent, code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as started:
         assert started.stdin
         assert started.stdout

@@ -42,7 +42,7 @@ def nobody_launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def launched(nobody_launched: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimpleNamespace]:
-    """Plants an mpi4py whose other ranks never answer, with a world of that rank and size."""
+    """Planter of an mpi4py whose other ranks never answer, with a world of that rank and size."""
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setattr("atexit.register", lambda _: None)
 
@@ -129,7 +129,7 @@ def test_stages_take_mpi_for_their_messages_and_what_others_take_for_all_else(
 
 
 def _all(comm: Comm) -> list[object]:
-    """Everything that a Comm does, then messages that don't belong together."""
+    """Do everything that a Comm does, then exchange messages that don't belong together."""
     found: list[object] = [_collectives(comm), _exchange(comm)]
     own = comm.rank
     ahead = [comm.issue(Kind.RECV, Axis.X, torch.zeros(2), peer=1 - own) for _ in range(2)]

@@ -41,7 +41,7 @@ ONE_AXIS = [Grid(2, 1, 1, 1), Grid(1, 2, 1, 1), Grid(1, 1, 2, 1), Grid(1, 1, 1, 
 
 
 class Wrong:
-    """Makes one call wrong, and notes the kinds of all calls that belong to the steps."""
+    """Mutation of one call, with the kinds of all calls that belong to the steps."""
 
     def __init__(self, number: int = 0, mutation: str = "") -> None:
         self.number, self.mutation = number, mutation
@@ -54,7 +54,7 @@ class Wrong:
         return self.mutation if number == self.number else None
 
     def error(self, case: Case, grid: Grid) -> float:
-        """Of the losses and of the parameters that the steps lead to."""
+        """Return that of the losses and of the parameters after the steps."""
         ours, losses = run_ranks(grid, lambda comm: self._train(case, comm), mutate=self)[0]
         reference = serial(case)
         errors = [error(ours[name], reference.parameters[name]) for name in reference.parameters]
@@ -72,7 +72,7 @@ class Wrong:
 
 
 def _spread() -> Iterator[Any]:
-    """Every case on every axis: of those of two steps a quarter, in which they take turns, every time."""
+    """Yield every case on every axis: of those of two steps a quarter every time."""
     for number, (name, case) in enumerate(CASES.items()):
         for place, grid in enumerate(ONE_AXIS):
             often = () if case.steps == 1 or (number + place) % 4 == 0 else pytest.mark.weekly

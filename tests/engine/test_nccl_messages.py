@@ -29,8 +29,8 @@ CPU = torch.device("cpu")
 
 
 class Torch:
-    """What torch's process groups of NCCL do with messages: the host of either rank of a pair waits for the other at
-    their first message, and a pair's communicator carries one after the other.
+    """Process groups of NCCL as torch has them: a pair connects at its first message, and its communicator has one
+    order.
 
     ways: of each communicator, from which ranks it carried messages after the first.
     """
@@ -96,7 +96,6 @@ def test_stages_that_post_their_receives_first_find_each_other_and_a_communicato
 def test_a_cold_step_posts_no_receive_before_it_is_wanted_and_trains_the_same(
     monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
-    """As the first one on CUDA; tails are looked at when it ends."""
     posted: list[int] = []
     take = Link.take
 
@@ -113,7 +112,6 @@ def test_a_cold_step_posts_no_receive_before_it_is_wanted_and_trains_the_same(
 
 
 def test_a_message_in_anothers_place_is_told_when_the_step_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What its tail says is asked of the device once."""
     tail = Link._tail
     for module in (link, runner):
         monkeypatch.setattr(module, "device_waits", lambda comm: True)

@@ -54,7 +54,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def trained(case: Case) -> tuple[Outcome, Volume]:
-    """With what is sent in its last step, which knows the order of the layers."""
+    """Train, and count what is sent in the last step, which knows the order of the layers."""
 
     def one(comm: Comm) -> tuple[Outcome, Volume]:
         sent = Volume()
@@ -155,12 +155,11 @@ def test_evaluation_in_the_middle_of_a_step_changes_nothing(case: Case) -> None:
     assert max(error(ours[name], oracle[name]) for name in oracle) < TOLERANCE
 
 
-class Interrupted(Exception):
-    """What a user's own code might raise."""
+class Interrupted(Exception): ...
 
 
 def _interrupted(comm: Comm, case: Case) -> tuple[float, float]:
-    """The second step fails in the middle of its backward, on every rank; its repetition is as if nothing had been."""
+    """Fail in the middle of the second step's backward, on every rank, and repeat it."""
 
     def interrupt(gradient: torch.Tensor) -> None:
         raise Interrupted
@@ -241,7 +240,7 @@ def test_the_sum_over_data_begins_in_the_last_backward_and_not_before(case: Case
     moment = {0: "", 1: ""}
 
     class Noting(LazyComm):
-        """Notes the moments of the sums over data."""
+        """Comm that notes the moments of the sums over data."""
 
         def _start(self, kind, axis, lane, *others):  # type: ignore[no-untyped-def]
             if axis is Axis.DATA and kind is Kind.ALL_REDUCE and others[0].numel() > 1:

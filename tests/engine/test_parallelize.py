@@ -19,7 +19,7 @@ from engine.precision import Precision
 
 
 class Altered(GPTConfig):
-    """A GPT one of whose norms is something else."""
+    """GPT one of whose norms is something else."""
 
     layer: nn.Module = nn.Identity()
 
@@ -30,7 +30,7 @@ class Altered(GPTConfig):
 
 
 class Scale(nn.Module):
-    """A layer of a family's own, serial and on the grid alike."""
+    """Layer of a family's own, serial and on the grid alike."""
 
     def __init__(self, weight: nn.Parameter, bias: nn.Parameter) -> None:
         super().__init__()

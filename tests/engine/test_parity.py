@@ -66,9 +66,7 @@ def serial(case: Case) -> Outcome:
 
 
 def _spread() -> Iterator[Any]:
-    """Every grid in every case, which take turns: each time all of two ranks, half of those of four, a quarter of
-    larger ones.
-    """
+    """Yield every grid in every case: each time all of two ranks, half of those of four, a quarter of larger ones."""
     for number, (name, case) in enumerate(CASES.items()):
         for place, grid in enumerate(GRIDS):
             turns = 1 if grid.size < 4 else 2 if grid.size == 4 else 4
@@ -97,14 +95,13 @@ def test_each_option_alone_trains_like_the_serial_model(case: Case, grid: Grid) 
 
 @pytest.mark.parametrize("case", ADAPTED.values(), ids=ADAPTED.keys())
 def test_the_shapes_of_other_peoples_networks_train_like_the_serial_model(case: Case) -> None:
-    """What they add is compared with their libraries on every grid; here with everything on."""
     ours = run_ranks(Grid(2, 2, 2, 1), lambda comm: train_parallel(case, comm))[0]
     assert worst_error(ours, serial(case)) < TOLERANCE
 
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers go the way of a GPU with a compiler, and run the source of what is compiled as it is written."""
+    """Layers as on a GPU with a compiler, which run the source of what is compiled."""
     monkeypatch.setattr(compiled.Compiled, "fused", property(lambda one: one.source))
     for module in (compiled, elementwise, norm):
         monkeypatch.setattr(module, "fuses", lambda _: True)
@@ -127,7 +124,7 @@ def _train(comm: Comm, case: Case) -> Outcome:
 
 
 def _spread_over_processes() -> Iterator[Any]:
-    """Both networks on every grid: half of them every time."""
+    """Yield both networks on every grid: half of them every time."""
     grids = [Grid(2, 1, 1, 1), Grid(1, 1, 2, 2), Grid(2, 2, 2, 1), Grid(1, 2, 2, 2)]
     for turn in product(range(2), range(len(grids))):
         name, grid = ["everything", "llama-everything"][turn[0]], grids[turn[1]]

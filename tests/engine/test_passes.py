@@ -83,7 +83,7 @@ def test_with_each_flag_alone_passes_may_be_under_way_together(overlap: Overlap)
 
 
 class Gathers(LazyComm):
-    """Counts gathers: those ahead of their use, and those that are waited for where they are issued."""
+    """Comm that counts gathers: ahead of their use, and waited for where they are issued."""
 
     def count(self) -> "Gathers":
         self.counted: Counter[str] = Counter()
@@ -96,7 +96,7 @@ class Gathers(LazyComm):
 
 
 def gathers_once_known(case: Case, grid: Grid) -> list[Counter[str]]:
-    """Each rank's gathers of the second step, for which the first has learnt the order."""
+    """Return each rank's gathers of the second step, for which the first has learnt the order."""
 
     def gathers(comm: Comm) -> Counter[str]:
         assert isinstance(comm, Gathers)
@@ -125,7 +125,7 @@ def test_a_passs_gathered_weights_are_released_with_its_backward(checkpoint: boo
     case = case_of("F0 F1 B1 B0", EAGER, checkpoint=checkpoint)
 
     def alive(comm: Comm) -> list[int]:
-        """After each task of a step that knows its layers, how many gathered weights are still there."""
+        """Count the gathered weights that are still there after each task of a step that knows its layers."""
         model, gathered, found = start(case, comm), [], []
         step_parallel(case, model, 0)
         gather, start_task = model.schedule.gather, model.schedule.start_task
@@ -150,7 +150,7 @@ def test_a_passs_gathered_weights_are_released_with_its_backward(checkpoint: boo
 
 @pytest.mark.parametrize("checkpoint", [False, True], ids=["kept", "recomputed"])
 def test_weight_gradients_that_are_to_come_keep_what_they_are_made_of_alone(checkpoint: bool) -> None:
-    """What comes from the stage before is none of that, nor what a graph keeps of it."""
+    """Inputs from the stage before are freed, and what a graph keeps of them."""
     case = replace(case_of("F0 F1 B0 B1", PLAIN, checkpoint=checkpoint), order=ZeroBubble())
 
     def alive(comm: Comm) -> list[int]:

@@ -40,7 +40,7 @@ def test_initial_shards_are_parts_of_one_global_tensor(placement: Placement, gri
 
 @st.composite
 def placements_on_grids(draw: st.DrawFn) -> tuple[Placement, Grid]:
-    """Tensors of 0 to 4 dims, each split over any axis or none, in parts of unequal size, on grids that divide them."""
+    """Draw tensors of 0 to 4 dims, split over any axis or none, in parts of unequal size, on grids that divide them."""
     grid = Grid(*(draw(st.integers(1, 3)) for _ in range(3)))
     free = draw(st.permutations([Axis.X, Axis.Y, None, None]))
     split = tuple(free[: draw(st.integers(0, 4))])
@@ -64,7 +64,7 @@ def placements_on_grids(draw: st.DrawFn) -> tuple[Placement, Grid]:
 @settings(deadline=None, max_examples=300)
 @given(placements_on_grids(), st.integers(0, 99))
 def test_the_rectangles_of_all_ranks_tile_the_serial_tensor(case: tuple[Placement, Grid], seed: int) -> None:
-    """Each element as often as it is replicated, each rank's elements once, and with the serial tensor's values."""
+    """Each element as often as it is replicated, and each rank's elements once."""
     placement, grid = case
     times = torch.zeros(placement.shape)
     serial = torch.arange(prod(placement.shape)).view(placement.shape)

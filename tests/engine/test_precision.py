@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from test_parity import FAMILIES, SMALL
-from training import SEED, Case, error, grid_id, start, step_parallel, train_parallel, train_serial
+from training import SEED, Case, error, grid_id, step_parallel, train_parallel, train_serial
 from virtual_ranks import run_ranks
 
 from engine.comm.funnel import Comm
@@ -59,7 +59,7 @@ def _widened(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, beta: int, way
 def test_where_a_product_widens_no_weight_gradient_is_rounded(
     micro_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As GPUs do it; processors have no such kernel, so its arithmetic stands in."""
+    """Processors have no such kernel, so its arithmetic stands in."""
     case = Case(SMALL, steps=1, precision="bf16", micro_batches=micro_batches)
     reference = train_serial(replace(case, precision="fp64")).gradients
     rounded = _gradients(Comm(Grid()), case, "bf16")
@@ -87,7 +87,7 @@ def test_a_processor_widens_no_product() -> None:
 
 
 class Library:
-    """Products with out_dtype as a GPU's library makes them. addmm_takes: formats of the sum that its addmm adds to."""
+    """Library of a GPU: products with out_dtype. addmm_takes: formats of the sum that its addmm adds to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, addmm_takes: set[torch.dtype], *, wrong: float = 0.0) -> None:
         self._addmm_takes, self._wrong = addmm_takes, wrong
@@ -139,13 +139,6 @@ def test_a_library_whose_addmm_takes_no_wide_sum_makes_the_same_weight_gradients
     for times, add in ((1, False), (2, True)):
         matmul.weight_gradient(out, dO, inputs, add=add)
         torch.testing.assert_close(out.double(), times * exact, rtol=1e-5, atol=1e-5)
-
-
-def test_masters_and_gradients_are_fp32_under_bf16() -> None:
-    model = start(Case(SMALL, precision="bf16"), Comm(Grid()))
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert model.flat_gradients.dtype == torch.float32
-    assert model(torch.zeros(1, 4, dtype=torch.int64)).dtype == torch.bfloat16
 
 
 def test_reducing_in_fp32_moves_twice_the_bytes_of_bf16() -> None:

@@ -29,7 +29,7 @@ HALVES = Direction.FORWARD, Direction.BACKWARD
 
 
 class Watched(LazyComm):
-    """Counts the collectives of each lane: now in flight, the most at once, and all."""
+    """Comm that counts the collectives of each lane: now in flight, the most at once, and all."""
 
     def watch(self) -> "Watched":
         self.now: Counter[tuple[Axis, Lane]] = Counter()
@@ -51,7 +51,7 @@ class Watched(LazyComm):
 
 
 def some_weights(comm: Comm, count: int) -> list[ShardedWeight]:
-    """Weight i is filled with i + 1."""
+    """Make weights of which number i is filled with i + 1."""
     weights = []
     for i in range(count):
         shard = nn.Parameter(torch.full((6 // comm.grid.z,), i + 1.0, dtype=torch.float64))
@@ -69,7 +69,7 @@ class Model:
         self.schedule = WeightSchedule(comm, self.weights, [], Precision.parse("fp64"), overlap)
 
     def use(self, *numbers: int) -> list[int]:
-        """Gather these weights in turn; how many gathers were in flight after each."""
+        """Gather these weights in turn; return the gathers in flight after each."""
         found = []
         for number in numbers:
             tile = self.schedule.gather(self.weights[number])
@@ -83,7 +83,7 @@ class Model:
         self.schedule.start_step(ONE_BY_ONE.order(0, 1, passes).known)
 
     def run_pass(self, *numbers: int) -> list[int]:
-        """A forward that uses the first of these weights, and a backward that uses the others."""
+        """Use the first of these weights in a forward, and the others in a backward."""
         found = []
         for direction, used in zip(HALVES, (numbers[:1], numbers[1:]), strict=True):
             self.schedule.start_task(Task(direction, self.passes))
@@ -96,7 +96,6 @@ class Model:
         self.schedule.abort_step()
 
     def change(self) -> None:
-        """As an optimizer would, between steps."""
         assert self.in_flight == 0
         for weight in self.weights:
             weight.shard.data += 10
@@ -107,7 +106,6 @@ class Model:
 
     @property
     def gathers(self) -> int:
-        """All so far."""
         return self.comm.all[Axis.Z, Lane.GATHER]
 
 

@@ -38,12 +38,11 @@ def smoothed(output: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, int]:
 
 
 def absolute(output: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, float]:
-    """Another loss of images than the task's."""
     return (output - batch["pixels"] / 255).abs().sum(), float(output.numel())
 
 
 def place(comm: Comm) -> int:
-    """Which part of the batch is this rank's."""
+    """Return which part of the batch is this rank's."""
     return comm.grid.position(comm.coords, SPLITTING_ROWS)
 
 
@@ -55,7 +54,7 @@ CASES = {**{name: settings(FAMILIES[name], smoothed) for name in ("gpt", "llama"
 
 
 def readme_loop() -> str:
-    """The code of the README, in float64."""
+    """Return the code of the README, in float64."""
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     for written, own in {'"fp32"': '"fp64"', "seed=0": f"seed={SEED}", "1.0": str(LIMIT)}.items():
         assert code.count(written) == 1

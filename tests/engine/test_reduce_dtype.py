@@ -32,14 +32,14 @@ AGREEING = {8: 0.0031, 64: 0.013, 256: 0.07, 1024: 0.60}
 
 
 def _parts(ranks: int, *, agreeing: bool, count: int = 4096) -> Tensor:
-    """Of each rank [ranks, count]."""
+    """Draw the parts of each rank [ranks, count]."""
     source = torch.Generator().manual_seed(0)
     parts = torch.randn(ranks, count, generator=source)
     return parts / 10 + torch.randn(count, generator=source) if agreeing else parts
 
 
 def _ring(parts: Tensor) -> Tensor:
-    """Their sum rank by rank, each partial one rounded to the format in which it travels."""
+    """Sum rank by rank, each partial sum rounded to the format in which it travels."""
     return reduce(torch.add, parts)
 
 
@@ -57,7 +57,7 @@ def test_a_ring_in_bf16_errs_as_the_rule_says_and_one_in_fp32_by_nothing(agreein
 
 
 def _summed_over(grid: Grid, given: str | None) -> float:
-    """The error of a parameter's gradient after a step."""
+    """Return the error of a parameter's gradient after a step."""
     parts = _parts(grid.size, agreeing=True, count=64)
 
     def work(comm: Comm) -> Tensor:

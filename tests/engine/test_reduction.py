@@ -20,7 +20,7 @@ FP64, MIXED = Precision.parse("fp64"), Precision.parse("bf16")
 
 
 class Model:
-    """Four weights, a replicated parameter if it is asked for, and their schedule, on one rank."""
+    """Four weights, perhaps a replicated parameter, and their schedule, on one rank."""
 
     def __init__(self, comm: Comm, overlap: Overlap, precision: Precision, *, replicated: bool = False) -> None:
         assert isinstance(comm, Watched)
@@ -39,7 +39,7 @@ class Model:
         self.expected = [0] * 4
 
     def run_pass(self, *numbers: int) -> list[int]:
-        """A backward that comes by these weights; how many sums over data were in flight after each."""
+        """Go backward by these weights; return the sums over data in flight after each."""
         self.schedule.start_task(Task(Direction.BACKWARD, 0))
         found = []
         for number in numbers:
@@ -48,7 +48,7 @@ class Model:
         return found
 
     def give(self, number: int, value: int, dtype: torch.dtype | None = None) -> None:
-        """A contribution of that value from every rank."""
+        """Add a contribution of that value from every rank."""
 
         def fill(out: torch.Tensor, *, add: bool) -> None:
             assert out.shape == TILE
@@ -149,7 +149,7 @@ def test_what_is_in_flight_follows_the_flags_that_the_step_has() -> None:
     flags = [EAGER, Overlap(), Overlap(ors=True, reduce_window=3), Overlap(data=True, bucket_bytes=1), EAGER]
 
     def work(model: Model) -> list[tuple[int, int]]:
-        """Reduce-scatters and sums over data in flight at the end of each step's backward, but the first one's."""
+        """Return reduce-scatters and sums over data in flight at the end of each backward, but the first one's."""
         found = []
         for overlap in [Overlap(), *flags]:
             model.schedule.switch(overlap)
@@ -206,7 +206,7 @@ def test_micro_batches_are_summed_in_the_master_dtype_and_nothing_rounds_them_bu
 
 def test_a_first_contribution_is_written_and_summed_where_it_stays_if_the_dtypes_allow() -> None:
     class Destinations(Watched):
-        """Whether each reduce-scatter was told where its result goes."""
+        """Comm that notes whether each reduce-scatter was told where its result goes."""
 
         told: list[bool]
 

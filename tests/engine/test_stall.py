@@ -44,7 +44,7 @@ ONE = torch.ones(1)
 
 
 class Channel:
-    """Of a back end whose waits are as a test says; unless it does, they are the device's, as those of NCCL."""
+    """Channel whose waits are as a test says; by default the device's, as those of NCCL."""
 
     def __init__(self, finish: Callable[[], None] = nothing) -> None:
         self.rank, self._finish = 2, finish
@@ -96,7 +96,7 @@ def test_a_host_that_waits_for_a_collective_itself_tells_that_one(ears_and_mouth
 
 
 def test_a_watch_that_is_over_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would hold process groups, and to free them while the interpreter ends aborts the process."""
+    """Freeing the thread's process groups while the interpreter ends would abort the process."""
     monkeypatch.setattr(stall, "LONGEST_PAUSE_S", LONG_S)
     for _ in range(20):
         with watched(Comm(GRID, backend=Channel()), 100, lambda _: None):
@@ -115,7 +115,6 @@ def test_a_rank_that_is_slow_but_moves_is_left_alone(device: str) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_what_takes_long_without_waiting_for_anybody_is_no_hang(device: str) -> None:
-    """A compiler, a checkpoint: on CUDA once a step has shown that all before is over."""
     comm = Comm(GRID, device=device, backend=Channel())
     watch = Watch(comm, 10)
     comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
@@ -131,7 +130,6 @@ def test_what_takes_long_without_waiting_for_anybody_is_no_hang(device: str) -> 
 def test_in_a_contest_the_engine_stands_still_only_at_a_turn_of_its_own_and_by_its_limit(
     device: str, ears_and_mouth: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank waits for one that builds our side, for one whose peer warms up and steps, and then for one of ours."""
     for factor in ("BEFORE_NCCL", "AFTER_RAISING"):
         monkeypatch.setattr(stall, factor, 0.04)
     monkeypatch.setattr(stall, "LONGEST_PAUSE_S", 0.02)
@@ -179,7 +177,7 @@ STANDS = 2
 
 
 def _never_raise() -> Callable[[], None]:
-    """Returns what gives the rank seconds from now on, and not before: gloo's own wait raises much later."""
+    """Return what shortens the rank's limit to seconds: gloo's own wait raises much later."""
     watches, allow = list[Watch](), Watch.allow
 
     def allowed(watch: Watch, timeout_s: float) -> None:
@@ -195,7 +193,7 @@ def _never_raise() -> Callable[[], None]:
 
 
 def _stand_still() -> None:
-    """Rank 1 stops to step."""
+    """Stop rank 1."""
     step, hurry = Trainer.step, _never_raise()
 
     def stuck(trainer: Trainer) -> object:
@@ -209,7 +207,7 @@ def _stand_still() -> None:
 
 
 def _left_by_a_hang(out: Path, before: Callable[[], None], *words: str) -> Result:
-    """The result of two ranks of which rank 1 hangs and rank 0 ends by itself, with the same words."""
+    """Return the result of two ranks of which rank 1 hangs and rank 0 ends by itself, with the same words."""
     waiting, stuck = start(2, *words, "--timeout", str(LONG_S), "--out", str(out), before=before)
     try:
         _, said = waiting.communicate(timeout=LONG_S)
@@ -231,7 +229,7 @@ def test_a_hang_that_no_back_end_ends_leaves_a_failed_result_before_the_time_out
 
 
 def _send_nothing() -> None:
-    """Rank 1 takes no part in what groups of ranks, each with process groups of its own, are timed at."""
+    """Keep rank 1 out of what groups of ranks are timed at."""
     seconds, hurry = Party.seconds, _never_raise()
 
     def timed(*given: Any) -> float:
@@ -251,7 +249,6 @@ def test_so_does_a_hang_in_a_measurement(tmp_path: Path) -> None:
 
 
 def test_a_rank_of_several_groups_waits_for_those_of_its_own() -> None:
-    """And the Comm of all names all again once they are timed."""
     told = list[Stalled | None]()
 
     def look() -> None:

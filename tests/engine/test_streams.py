@@ -50,9 +50,9 @@ def _races(work: Callable[[Comm], None], streams: Streams | None = None, grid: G
 
 
 def _train(case: Case, *switched: Overlap) -> Callable[[Comm], None]:
-    """Steps that change the weights piece by piece as gradients become final, then once more after clipping.
+    """Make steps that change the weights piece by piece as gradients become final, then once more after clipping.
 
-    switched: each to be had by one more step.
+    switched: overlaps of one more step each.
     """
 
     def train(comm: Comm) -> None:
@@ -68,7 +68,7 @@ def _train(case: Case, *switched: Overlap) -> Callable[[Comm], None]:
 
 
 def _spread() -> Iterator[Any]:
-    """Every combination in both precisions, of which these take turns: a quarter every time."""
+    """Yield every combination in both precisions: a quarter every time."""
     for flags in product((False, True), repeat=5):
         for number, precision in enumerate(("fp64", "bf16")):
             often = () if (sum(flags) + 2 * number) % 4 == 0 else pytest.mark.weekly
@@ -102,7 +102,6 @@ def test_without_one_of_its_waits_for_a_collective_the_step_has_a_race() -> None
 
 
 def test_lanes_and_process_groups_have_high_priority(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or NCCL's kernels wait until a weight gradient's have all begun."""
     asked: list[dict[str, object]] = []
 
     class Options:
@@ -149,7 +148,7 @@ def test_one_communicator_sees_one_order_though_what_blocks_stays_on_the_computi
 
 
 def _exchange(comm: Comm) -> None:
-    """To and from the neighbour on z; then the buffers are used for something else."""
+    """Exchange with the neighbour on z; then the buffers are used for something else."""
     mine, theirs, other = torch.ones(2), torch.zeros(2), 1 - comm.coords.z
     sent = comm.issue(Kind.SEND, Axis.Z, mine, peer=other)
     received = comm.issue(Kind.RECV, Axis.Z, theirs, peer=other)
@@ -203,7 +202,7 @@ def test_what_is_launched_on_a_stream_is_stamped_there_and_a_send_is_no_receive(
 
 
 def _offloaded(streams: Streams) -> list[str]:
-    """Two steps of an optimizer whose state lies on the host, which somebody reads after each."""
+    """Make two steps of an optimizer whose state lies on the host, which somebody reads after each."""
 
     def work(_: Comm) -> None:
         host = torch.ones(10), torch.ones(10)
@@ -237,12 +236,12 @@ STAGES = Grid(x=2, pipe=3)
 
 @pytest.fixture
 def _untailed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fake ranks send names no task."""
+    """Messages of fake ranks, which name no task."""
     monkeypatch.setattr(Link, "_check", lambda *_: None)
 
 
 def _pipeline(schedule: str) -> Callable[[Comm], None]:
-    """Of three stages, of which interleaved has two chunks."""
+    """Train three stages, of two chunks if interleaved."""
     case = replace(CASE, config=replace(TINY, layers=6), sequences=12, micro_batches=6, steps=1, precision="bf16")
     return _train(replace(case, order=ScheduleChoice(schedule).make()))
 

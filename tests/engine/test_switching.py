@@ -27,7 +27,7 @@ MODEL = GPTConfig("m", layers=3, hidden=16, heads=2, vocabulary=16, sequence=4)
 
 
 def other_paces(seed: int) -> Iterator[Overlap]:
-    """Flags and paces at random, the same on every rank."""
+    """Yield flags and paces at random, the same on every rank."""
     drawing = random.Random(seed)
     while True:
         yield replace(
@@ -89,7 +89,7 @@ def test_memory_is_told_of_each_overlap_by_itself() -> None:
 
 
 class Modes:
-    """How the tasks of each rank have gathered, in order."""
+    """Modes of gathering of each rank's tasks, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.of: dict[int, list[Mode]] = {}
@@ -158,7 +158,7 @@ BLOCK_BYTES = 12 * 16 * 16 * 4
 
 
 def _cached(comm: Comm, cache_bytes: float | None) -> tuple[int, int]:
-    """Blocks that are kept before and after the first step."""
+    """Return the blocks that are kept before and after the first step."""
     overlap = replace(ALL, cache_bytes=cache_bytes)
     training = Training(SIX_BLOCKS, Batch(2), checkpoint_every=1, overlap=overlap)
     assert comm.recorder is not None

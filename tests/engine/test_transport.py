@@ -4,8 +4,8 @@ import ctypes
 import os
 from pathlib import Path
 
-import nccl_logs
 import pytest
+import yaml
 from real_ranks import run_processes
 
 from engine.comm.agreement import gather_texts
@@ -15,6 +15,8 @@ from engine.grid import Grid
 from engine.result.schema.machine import Network
 from engine.training.gathered import NETWORK_BYTES, everyones, grouped
 
+SOURCES = yaml.safe_load(Path(__file__).with_name("nccl_logs.yaml").read_text())
+LOGS: dict[str, str] = {name: source["log"] for name, source in SOURCES.items()}
 SOCKET = NetworkLog(network="Socket")
 
 
@@ -22,23 +24,23 @@ SOCKET = NetworkLog(network="Socket")
     ("log", "heard"),
     [
         (
-            nccl_logs.PERLMUTTER_WITH_PLUGIN,
+            LOGS["PERLMUTTER_WITH_PLUGIN"],
             NetworkLog("AWS Libfabric", None, "cxi", True, "aws-ofi-nccl 1.6.0", "NCCL 2.23.4+cuda12.4"),
         ),
-        (nccl_logs.PERLMUTTER_THROUGH_THE_HOST, NetworkLog("AWS Libfabric", None, "cxi", False)),
-        (nccl_logs.PERLMUTTER_WITHOUT_PLUGIN, NetworkLog(library="NCCL 2.25.1+cuda12.8", unread="the log names none")),
-        (nccl_logs.NCCL_2_28_WITHOUT_PLUGIN, NetworkLog("Socket", "enp129s0f0", library="NCCL 2.28.9+cuda13.0")),
-        (nccl_logs.ALPS_PLUGIN_NOT_FOUND, NetworkLog(unread="the log names none")),
-        (nccl_logs.ALPS_WITH_PLUGIN, NetworkLog("AWS Libfabric")),
+        (LOGS["PERLMUTTER_THROUGH_THE_HOST"], NetworkLog("AWS Libfabric", None, "cxi", False)),
+        (LOGS["PERLMUTTER_WITHOUT_PLUGIN"], NetworkLog(library="NCCL 2.25.1+cuda12.8", unread="the log names none")),
+        (LOGS["NCCL_2_28_WITHOUT_PLUGIN"], NetworkLog("Socket", "enp129s0f0", library="NCCL 2.28.9+cuda13.0")),
+        (LOGS["ALPS_PLUGIN_NOT_FOUND"], NetworkLog(unread="the log names none")),
+        (LOGS["ALPS_WITH_PLUGIN"], NetworkLog("AWS Libfabric")),
         (
-            nccl_logs.EFA,
+            LOGS["EFA"],
             NetworkLog("AWS Libfabric", None, "efa", plugin="aws-ofi-nccl 1.3.0aws", library="NCCL 2.10.3+cuda11.3"),
         ),
-        (nccl_logs.ROCE, NetworkLog("IB", library="NCCL 2.18.5+cuda12.0")),
-        (nccl_logs.TWO_INTERFACES, NetworkLog("Socket", "ibs85f0,ib0")),
-        (nccl_logs.OLD_NCCL, NetworkLog("Socket", "lo", library="NCCL 2.4.8+cuda10.1")),
-        (nccl_logs.RCCL, NetworkLog("Socket", "eno2np1", library="RCCL 2.21.5-HEAD:9a0e6a1")),
-        (nccl_logs.RCCL_ON_SLINGSHOT_CHANNELS, NetworkLog("Socket", gpu_direct=False)),
+        (LOGS["ROCE"], NetworkLog("IB", library="NCCL 2.18.5+cuda12.0")),
+        (LOGS["TWO_INTERFACES"], NetworkLog("Socket", "ibs85f0,ib0")),
+        (LOGS["OLD_NCCL"], NetworkLog("Socket", "lo", library="NCCL 2.4.8+cuda10.1")),
+        (LOGS["RCCL"], NetworkLog("Socket", "eno2np1", library="RCCL 2.21.5-HEAD:9a0e6a1")),
+        (LOGS["RCCL_ON_SLINGSHOT_CHANNELS"], NetworkLog("Socket", gpu_direct=False)),
         ("", NetworkLog(unread="the log names none")),
     ],
 )
@@ -48,7 +50,7 @@ def test_a_log_tells_the_network_and_what_else_it_names(log: str, heard: Network
 
 
 def test_communicators_that_took_different_networks_are_all_named() -> None:
-    assert parse(nccl_logs.ALPS_WITH_PLUGIN + nccl_logs.TWO_INTERFACES).network == "AWS Libfabric and Socket"
+    assert parse(LOGS["ALPS_WITH_PLUGIN"] + LOGS["TWO_INTERFACES"]).network == "AWS Libfabric and Socket"
 
 
 def test_what_is_heard_travels_as_a_text_that_a_row_holds() -> None:
@@ -77,12 +79,12 @@ def test_a_text_that_is_none_of_a_ranks_leaves_the_network_unknown(text: str) ->
 
 
 def test_a_rank_is_gpu_direct_only_by_all_of_its_channels() -> None:
-    both = nccl_logs.PERLMUTTER_WITH_PLUGIN + nccl_logs.PERLMUTTER_THROUGH_THE_HOST
+    both = LOGS["PERLMUTTER_WITH_PLUGIN"] + LOGS["PERLMUTTER_THROUGH_THE_HOST"]
     assert parse(both).gpu_direct is False
 
 
 def _write_as_nccl_does(name: str, text: str) -> None:
-    """C's fopen for writing, by the file's name, and line by line: it stays open until the process ends."""
+    """Write by C's fopen, by the file's name, and line by line: it stays open until the process ends."""
     c = ctypes.CDLL(None)
     c.fopen.restype = ctypes.c_void_p
     file = ctypes.c_void_p(c.fopen(name.encode(), b"w"))
@@ -99,7 +101,7 @@ def test_nccls_log_is_turned_on_and_read_from_a_file_that_leaves_nothing(
     heard = listen("nccl", environ)
     assert environ["NCCL_DEBUG"] == "INFO"
     assert environ["NCCL_DEBUG_SUBSYS"] == "INIT,NET"
-    _write_as_nccl_does(environ["NCCL_DEBUG_FILE"], nccl_logs.TWO_INTERFACES)
+    _write_as_nccl_does(environ["NCCL_DEBUG_FILE"], LOGS["TWO_INTERFACES"])
     assert heard() == NetworkLog("Socket", "ibs85f0,ib0")
     assert list(tmp_path.iterdir()) == []
 
@@ -111,7 +113,7 @@ def test_a_log_that_the_user_sends_to_a_file_is_read_there(tmp_path: Path, monke
     heard = listen("nccl", environ)
     assert environ == asked, "what the user has set stays"
     assert f"nid01-{os.getpid()}.log" in (heard().unread or "")
-    (tmp_path / f"nid01-{os.getpid()}.log").write_text(nccl_logs.ROCE)
+    (tmp_path / f"nid01-{os.getpid()}.log").write_text(LOGS["ROCE"])
     assert heard().network == "IB"
 
 
@@ -139,7 +141,7 @@ def test_gloo_takes_tcp_over_the_interface_that_is_named_unless_told_otherwise()
 
 
 def test_ranks_that_say_the_same_stand_together_and_those_that_fell_back_apart() -> None:
-    took = parse(nccl_logs.PERLMUTTER_WITH_PLUGIN)
+    took = parse(LOGS["PERLMUTTER_WITH_PLUGIN"])
     told = grouped("nccl", [took, took, SOCKET, NetworkLog("AWS Libfabric", provider="cxi")], ["a", "a", "b", "b"])
     assert told.library == "NCCL 2.23.4+cuda12.4"
     assert told.plugin == "aws-ofi-nccl 1.6.0"
@@ -149,7 +151,7 @@ def test_ranks_that_say_the_same_stand_together_and_those_that_fell_back_apart()
 
 
 def _fell_back_on_rank_2(comm: Comm) -> tuple:
-    log = nccl_logs.TWO_INTERFACES if comm.rank == 2 else nccl_logs.PERLMUTTER_WITH_PLUGIN
+    log = LOGS["TWO_INTERFACES"] if comm.rank == 2 else LOGS["PERLMUTTER_WITH_PLUGIN"]
     ranks = everyones(comm, lambda: parse(log))
     return ranks.transport, gather_texts(comm, f"rank {comm.rank} " + "é" * comm.rank)
 

@@ -29,7 +29,7 @@ SEED = 7
 
 
 class Written:
-    """An order that is written down: F0 F1 B0 B1."""
+    """Written order: F0 F1 B0 B1."""
 
     def __init__(self, order: str) -> None:
         names = {direction.value[0].upper(): direction for direction in Direction}
@@ -51,10 +51,10 @@ class Written:
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained, and how: plain SGD at learning rate 1, because Adam hides a gradient off by a factor.
+    """Training by plain SGD at learning rate 1, because Adam hides a gradient off by a factor.
 
-    batches: how many different ones there are before they come again. kernels: by layer, as parallelize() takes them.
-    checkpoint: of how many blocks each keeps its input alone, until they are recomputed together.
+    batches: different ones, before they come again. kernels: by layer, as parallelize() takes them. checkpoint: blocks
+    that are recomputed together.
     """
 
     config: Architecture
@@ -87,7 +87,7 @@ def build_serial(case: Case) -> SerialModel:
 
 
 def batch_of_step(case: Case, step: int) -> dict[str, Tensor]:
-    """Different samples for every step and every row, as the task has them of random data."""
+    """Make different samples for every step and every row, as the task has them of random data."""
     task = case.config.task
     first = step % case.batches * case.sequences
     rows = np.arange(first, first + case.sequences)
@@ -96,7 +96,7 @@ def batch_of_step(case: Case, step: int) -> dict[str, Tensor]:
 
 
 def divisor_of(case: Case, batch: dict[str, Tensor]) -> float | Tensor:
-    """Over how many things of the global batch the loss is a mean."""
+    """Count the things of the global batch over which the loss is a mean."""
     valid = case.config.task.valid(batch)
     return valid.double() if isinstance(valid, Tensor) else valid
 
@@ -136,7 +136,7 @@ def start(case: Case, comm: Comm) -> ParallelModel:
 def step_parallel(
     case: Case, model: ParallelModel, step: int, on_summed: OnSummed | None = None, runner: Runner | None = None
 ) -> float:
-    """One step; returns the mean loss over the whole batch. runner: of the model, to be looked at afterwards."""
+    """Make one step; return the mean loss over the whole batch. runner: of the model, to be looked at afterwards."""
     comm, grid = model.comm, model.comm.grid
     share = case.sequences // grid.batch_split
     first = grid.position(comm.coords, SPLITTING_ROWS) * share
@@ -169,13 +169,13 @@ def train_parallel(
 
 
 def error(ours: Tensor, reference: Tensor) -> float:
-    """Largest difference relative to the largest value; infinite where there is a NaN."""
+    """Return the largest difference relative to the largest value; infinite where there is a NaN."""
     difference = (ours.double() - reference.double()).abs().max() / reference.double().abs().max()
     return float("inf") if difference.isnan() else difference.item()
 
 
 def worst_error(ours: Outcome, reference: Outcome) -> float:
-    """Over losses, and every gradient and parameter on its own. A missing one is an infinite error."""
+    """Return that over losses, and every gradient and parameter on its own. A missing one is an infinite error."""
     if ours.gradients.keys() != reference.gradients.keys() or ours.parameters.keys() != reference.parameters.keys():
         return float("inf")
     errors = [error(torch.tensor(ours.losses), torch.tensor(reference.losses))]

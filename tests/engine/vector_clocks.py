@@ -50,9 +50,9 @@ class Stream:
 
 
 class Streams(CudaStreams):
-    """What NcclChannel takes for CUDA's streams. missed: one wait that is left out, as (which waits, number).
+    """CUDA's streams, played. missed: one wait that is left out, as (which waits, number).
 
-    waits: how many there were of each sort, such as "lane 1 for computing".
+    waits: number of each sort, such as "lane 1 for computing".
     """
 
     def __init__(self, missed: tuple[str, int] | None = None) -> None:
@@ -80,7 +80,7 @@ class Streams(CudaStreams):
 
 @dataclass
 class NcclOnStreams:
-    """The back end of a Comm: NCCL's channels over fake process groups."""
+    """NCCL's channels over fake process groups."""
 
     streams: Streams
     rank: int
@@ -98,8 +98,8 @@ def _group(members: Sequence[int]) -> dist.ProcessGroup:
 
 
 class Messages:
-    """What torch does in a group of NCCL with messages (NcclMessages): each pair has a communicator and a stream,
-    which waits for the computing stream when a message is begun, and for which that waits.
+    """Messages in a group of NCCL (NcclMessages): each pair has a communicator and a stream, which waits for the
+    computing stream when a message is begun, and for which that waits.
     """
 
     def __init__(self, members: Sequence[int], streams: Streams) -> None:
@@ -124,14 +124,14 @@ Place = tuple[str, int, int, bool]
 
 @dataclass
 class _Storage:
-    """The last time of each access of its life. alive: None for what is never freed."""
+    """Last time of each access of a storage. alive: None for what is never freed."""
 
     alive: StorageWeakRef | None
     accesses: dict[Place, int] = field(default_factory=dict)
 
 
 class RaceDetector(TorchDispatchMode):
-    """In here every operation is noted. races: what was not ordered, one sentence each."""
+    """Recorder of every operation in here. races: what was not ordered, one sentence each."""
 
     def __init__(self, streams: Streams) -> None:
         super().__init__()
@@ -158,7 +158,9 @@ class RaceDetector(TorchDispatchMode):
         return result
 
     def check_freed(self) -> None:
-        """What is freed may be given out from here on: the computing stream must be after all that lanes did to it."""
+        """Check that the computing stream comes after all that lanes did to what is freed, and may be given out
+        again.
+        """
         clock = self._streams.computing.clock
         for key, storage in list(self._at_lanes.items()):
             late = [place for place, time in storage.accesses.items() if clock[place[0]] < time]
@@ -189,7 +191,7 @@ class RaceDetector(TorchDispatchMode):
 
 
 def _collective(func: Any, args: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]] | None:
-    """What a collective reads and writes, which its schema doesn't say."""
+    """Return what a collective reads and writes, which its schema doesn't say."""
     if func.namespace != "c10d":
         return None
     match func._opname:
@@ -203,7 +205,7 @@ def _collective(func: Any, args: Sequence[Any]) -> tuple[list[Tensor], list[Tens
 
 
 def _operation(func: Any, args: Sequence[Any], kwargs: dict[str, Any], made: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """What another operation reads and writes; a view does neither."""
+    """Return what another operation reads and writes; a view does neither."""
     if func.is_view:
         return [], []
     reads: list[Tensor] = []

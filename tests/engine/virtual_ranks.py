@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class _Slot:
-    """One collective of one group: its inputs by rank, and its outcome once all have come."""
+    """Collective of one group: its inputs by rank, and its outcome once all have come."""
 
     def __init__(self) -> None:
         self.inputs: dict[int, Tensor] = {}
@@ -41,10 +41,9 @@ class _Slot:
 
 
 class Hub:
-    """Where the threads meet. mutate(kind, axis, number of the call on that axis) -> "drop", "twice" or None. A rank
-    whose gather is dropped takes its own part for every other's.
+    """Meeting place of the threads. mutate(kind, axis, number of the call on that axis) -> "drop", "twice" or None.
 
-    add: of the ranks' inputs [ranks, n] their sum.
+    A rank whose gather is dropped takes its own part for every other's. add: of the ranks' inputs [ranks, n] their sum.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class Hub:
         self._messages: dict[tuple[int, int, Lane], Queue[Tensor]] = defaultdict(Queue)
 
     def messages(self, sender: int, receiver: int, lane: Lane) -> Queue[Tensor]:
-        """What one rank sends another, in order."""
         with self._lock:
             return self._messages[sender, receiver, lane]
 
@@ -93,7 +91,7 @@ class Hub:
             self.turn.acquire()
 
     def message(self, messages: Queue[Tensor]) -> Tensor:
-        """The next of these, once it is there."""
+        """Return the next of these, once it is there."""
         for _ in range(LONG_S * 10):
             with suppress(Empty):
                 return self.yielding(lambda: messages.get(timeout=0.1))
@@ -112,7 +110,7 @@ class Hub:
 
 
 class LazyComm(Comm):
-    """A Comm whose back end is the Hub."""
+    """Comm whose back end is the Hub."""
 
     def __init__(self, grid: Grid, hub: Hub, rank: int, recorder: Recorder | None = None) -> None:
         self.hub = hub
@@ -124,7 +122,7 @@ class LazyComm(Comm):
     def _start(
         self, kind: Kind, axis: Axis, lane: Lane, source: Tensor, target: Tensor, peer: int | None
     ) -> Callable[[], None]:
-        """Where all that is issued comes by, for a subclass that wants to see it."""
+        """Start any collective; for a subclass that wants to see all."""
         if kind in POINT_TO_POINT:
             return self._start_message(kind, axis, lane, target, peer)
         members = self.members[axis]
@@ -183,8 +181,6 @@ class LazyComm(Comm):
 
 @dataclass
 class _Arriving(Arriving):
-    """What waits for a message."""
-
     finish: Callable[[], None]
     messages: Queue[Tensor]
 
@@ -201,7 +197,7 @@ def _spoil(buffer: Tensor) -> None:
 
 @dataclass
 class _Threads:
-    """The back end of a LazyComm: its channels hand everything to LazyComm._start."""
+    """Back end of a LazyComm, which hands everything to LazyComm._start."""
 
     comm: LazyComm
     rank: int
@@ -232,7 +228,7 @@ def run_ranks(
     of: type[LazyComm] = LazyComm,
     add: Callable[[Tensor], Tensor] = lambda parts: parts.sum(0),
 ) -> list[T]:
-    """work(comm) on every rank of the grid at once; what each returned, in rank order."""
+    """Run work(comm) on every rank of the grid at once; return the results in rank order."""
     hub = Hub(mutate, add)
 
     def one(rank: int) -> T:
@@ -253,7 +249,7 @@ def run_ranks(
 
 
 def factorisations(sizes: Sequence[int] = (1, 2, 4, 8)) -> list[Grid]:
-    """Every ordered grid with that many ranks."""
+    """List every ordered grid with that many ranks."""
     return [
         Grid(*shape) for size in sizes for shape in product(range(1, size + 1), repeat=4) if Grid(*shape).size == size
     ]

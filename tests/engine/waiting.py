@@ -10,7 +10,7 @@ LONG_S = 1800
 
 
 def until(happened: Callable[[], object], pause_s: float = 0.01) -> None:
-    """Look until it has. Raises TimeoutError if it never does."""
+    """Poll until it has happened. Raises TimeoutError."""
     ends = time.monotonic() + LONG_S
     while not happened():
         if time.monotonic() > ends:
@@ -19,7 +19,7 @@ def until(happened: Callable[[], object], pause_s: float = 0.01) -> None:
 
 
 def heard(reader: int) -> bytes:
-    """The next letter of a pipe; nothing once no process holds its other end any more."""
+    """Return the next byte of a pipe; nothing once no process holds its other end."""
     if not select.select([reader], [], [], LONG_S)[0]:
         raise TimeoutError(f"Nobody has written or closed the pipe within {LONG_S} s.")
     return os.read(reader, 1)
