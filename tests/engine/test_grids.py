@@ -14,7 +14,7 @@ from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.planning.grids import FAR, NEAR, SearchSpace, divisors, factorisations
+from engine.planning.grids import FAR, NEAR, SearchSpace, factorisations
 
 GPT = GPTConfig("m", layers=3, hidden=96, heads=12, vocabulary=120, sequence=16)
 LLAMA = LlamaConfig("m", layers=2, hidden=48, heads=6, kv_heads=3, ffn=90, vocabulary=60, sequence=8)
@@ -26,11 +26,6 @@ def _is_valid(model: Architecture, grid: Grid, batch: Batch) -> bool:
     except UsageError:
         return False
     return True
-
-
-@given(st.integers(1, 3000))
-def test_divisors_are_all_that_divide_in_order(number: int) -> None:
-    assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]
 
 
 @settings(max_examples=40)

@@ -11,16 +11,13 @@ import torch
 from closed_form import Volume
 from real_ranks import run_processes
 from test_parity import EAGER, SMALL, TOLERANCE, serial
-from test_prefetch import Watched
 from test_volume import counting
 from torch import nn
 from training import Case, Outcome, Written, error, start, step_parallel, train_parallel, worst_error
 from virtual_ranks import LazyComm, run_ranks
 
-from engine.comm.funnel import Comm, Kind, Lane
+from engine.comm.funnel import Comm, Kind
 from engine.grid import Axis, Grid
-from engine.layers.embedding import TokenEmbedding
-from engine.layers.linear import Linear
 from engine.models.architecture import Architecture
 from engine.models.llama.config import LlamaConfig
 from engine.overlap.flags import Overlap
@@ -84,25 +81,6 @@ def test_every_combination_of_flags_trains_like_the_serial_model_and_sends_the_s
             assert sent.num_bytes[key] < plain.num_bytes[key]
         else:
             assert sent.num_bytes[key] == plain.num_bytes[key], key
-
-
-@pytest.mark.parametrize(("depth", "window"), [(1, 1), (2, 3), (5, 4)])
-def test_what_is_in_flight_and_ahead_is_bounded(case: Case, depth: int, window: int) -> None:
-    case = replace(case, overlap=replace(EAGER, prefetch_depth=depth, reduce_window=window, cache=0))
-
-    def most(comm: Comm) -> tuple[Counter[tuple[Axis, Lane]], int, int]:
-        assert isinstance(comm, Watched)
-        comm.watch()
-        train_model(case, model := start(case, comm))
-        assert not +comm.now
-        weights = [m.sharded for m in model.modules() if isinstance(m, (Linear, TokenEmbedding))]
-        largest = max(model.schedule.gathered_bytes([weight]) for weight in weights)
-        return comm.most, model.gathered_memory.prefetch_bytes, largest
-
-    lanes, ahead, largest = run_ranks(Grid(1, 1, 2, 1), most, of=Watched)[0]
-    assert lanes[Axis.Z, Lane.GATHER] == depth + 1, "one in use and those ahead of it"
-    assert lanes[Axis.Z, Lane.MAIN] == window + 1, "one just issued before the oldest is taken in"
-    assert 0 < ahead <= depth * largest
 
 
 def train_model(case: Case, model: ParallelModel, steps: int = 3) -> None:

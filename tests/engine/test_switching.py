@@ -130,29 +130,6 @@ def test_a_cache_that_is_sized_after_the_first_step_is_no_reason_to_learn_again(
     assert modes.of == {rank: [Mode.LEARNING] * 2 + [Mode.FOLLOWING] * 10 for rank in (0, 1)}
 
 
-@pytest.mark.parametrize("first", ["none", "oag,cache=1"])
-def test_switching_flags_and_cache_is_no_reason_to_learn_again(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    modes = Modes(monkeypatch)
-    others = ["cache=auto", "oag", "none", "oag,cache=2", "ors,oag,cache=auto"]
-
-    def train(comm: Comm) -> list[int]:
-        training = trainer(comm, replace(ALL, cache_bytes=1e9))
-        kept = []
-        for flags in [first, *others]:
-            training.switch(Overlap.parse(flags))
-            training.step()
-            kept.append(training.model.cached_blocks)
-        return kept
-
-    assert run_ranks(Grid(z=2), train, record=True)[0][1:] == [3, 0, 0, 2, 3]
-    for of_rank in modes.of.values():
-        assert of_rank.count(Mode.LEARNING) == 2
-        assert of_rank[:2] == [Mode.LEARNING] * 2
-        of_step = [of_rank[4 * step : 4 * step + 4] for step in range(1, 6)]
-        synchronous, following = [Mode.SYNCHRONOUS] * 4, [Mode.FOLLOWING] * 4
-        assert of_step == [synchronous, following, synchronous, following, following]
-
-
 SIX_BLOCKS = GPTConfig("m", layers=6, hidden=16, heads=2, vocabulary=16, sequence=4)
 BLOCK_BYTES = 12 * 16 * 16 * 4
 
