@@ -35,34 +35,34 @@ def make(*, system: System = None, since: Since = None, database: Database = DAT
     from reports.nights.reference import make as make_references
     from reports.nights.report import name_tests
 
-    name, old = _name(system), None
-    found = history(database, name)
+    name, old = systems.named(system).name, None
+    past = history(database, name)
     if since:
         first = since if since.tzinfo else since.replace(tzinfo=UTC)
-        found = replace(found, nights=tuple(night for night in found.nights if night.began >= first))
-    _say(*found.remarks)
+        past = replace(past, nights=tuple(night for night in past.nights if night.began >= first))
+    _complain(*past.remarks)
     try:
         old = references.references(name)
     except SystemFileError as error:
-        _say(f"{error} They are made anew, without what it holds.")
+        _complain(f"{error} They are made anew, without what it holds.")
     try:
-        new = make_references(found, old)
+        new = make_references(past, old)
     except OSError as error:
         raise RunError(f"The references can't be written: {error.strerror or error}.") from None
     kept = {one.key for one in old.series} - new.keys() if old else set()
     figures = sum(len(one.figures) for one in new.values())
-    told = f"New references: {text.plural(len(new), 'test')}, {text.plural(figures, 'figure')}."
-    told += f" Kept: {text.plural(len(kept), 'other test')}.\n" if kept else "\n"
-    if few := [test for key, test in name_tests(found).items() if key not in new]:
-        told += f"Too few jobs: {', '.join(few)}.\n"
-    say(f"{told}{references.path_of(name)}\n", kept=True)
+    summary = f"New references: {text.plural(len(new), 'test')}, {text.plural(figures, 'figure')}."
+    summary += f" Kept: {text.plural(len(kept), 'other test')}.\n" if kept else "\n"
+    if few := [test for key, test in name_tests(past).items() if key not in new]:
+        summary += f"Too few jobs: {', '.join(few)}.\n"
+    say(f"{summary}{references.path_of(name)}\n", kept=True)
     return 0
 
 
 def verdict(
     *,
     system: System = None,
-    last: Annotated[int, Parameter(metavar="N", help="so many nights")] = 1,
+    last: Annotated[int, Parameter(metavar="N", help="number of nights")] = 1,
     database: Database = DATABASE,
 ) -> int:
     """Did it get slower? Judges the figures of the last night against references and the nights before; runs nothing.
@@ -77,19 +77,19 @@ def verdict(
 
     if last < 1:
         raise UsageError(f"--last is 1 or more nights, but {last} was given.")
-    name = _name(system)
+    name = systems.named(system).name
     try:
-        found = history(database, name)
-        nights = night_reports(found, references.references(name), last=last)
+        past = history(database, name)
+        nights = night_reports(past, references.references(name), last=last)
         say("\n".join(map(as_text, nights)))
     except EngineError:
         raise
     except Exception:  # an exit code of 1 would blame the machine
         traceback.print_exc()
-        _say("This is an error of par4d verdict itself: nothing is known of the night.")
+        complain("This is an error of par4d verdict itself: nothing is known of the night.")
         return UNKNOWN
     if not nights:
-        _say(*found.remarks, f"{database} has no night of {name}: run ci/nightly --system {name}.")
+        _complain(*past.remarks, f"{database} has no night of {name}: run ci/nightly --system {name}.")
         return UNKNOWN
     return nights[-1].code
 
@@ -100,10 +100,6 @@ def reference() -> App:
     return app
 
 
-def _name(system: str | None) -> str:
-    return systems.named(system).name
-
-
-def _say(*lines: str) -> None:
+def _complain(*lines: str) -> None:
     for line in lines:
         complain(line)

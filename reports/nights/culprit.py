@@ -31,8 +31,8 @@ def culprit(test: str, tonight: Sequence[NightJob], before: Sequence[NightJob]) 
 
     before: jobs from before it got slower.
     """
-    if named := _slow_node(tonight, before) or OF_ONE_THING.get(test):
-        return named
+    if known := _slow_node(tonight, before) or OF_ONE_THING.get(test):
+        return known
     now, then = _usual_parts(tonight), _usual_parts(before)
     timed = [part for part in now.keys() & then.keys() if part[0] in ("compute", "exposed")]
     kind, axis = worst = max(timed, key=lambda part: now[part] - then[part], default=("", ""))
@@ -51,11 +51,11 @@ Parts = Mapping[tuple[str, str], float]
 
 
 def _usual_parts(jobs: Sequence[NightJob]) -> Parts:
-    every = {part for job in jobs for part in job.parts}
-    return {part: median(job.parts[part] for job in jobs if part in job.parts) for part in every}
+    parts = {part for job in jobs for part in job.parts}
+    return {part: median(job.parts[part] for job in jobs if part in job.parts) for part in parts}
 
 
-def _of_hosts(parts: Parts) -> dict[str, float]:
+def _host_times(parts: Parts) -> dict[str, float]:
     return {host: value for (kind, host), value in parts.items() if kind == "host" and value > 0}
 
 
@@ -64,13 +64,13 @@ def _slow_node(tonight: Sequence[NightJob], before: Sequence[NightJob]) -> str:
 
     Where all are known from before, each is compared with itself, as nodes may have unlike work.
     """
-    own = _of_hosts(_usual_parts(before))
+    own = _host_times(_usual_parts(before))
     unlike = own if {host for job in tonight for kind, host in job.parts if kind == "host"} <= own.keys() else {}
     slow, usual = (list(filter(None, (_slowest(job, unlike) for job in jobs))) for jobs in (tonight, before))
     if not slow or not usual:
         return ""
     host, times = Counter(host for _, host in slow).most_common(1)[0]
-    more, then = median(more for more, of in slow if of == host), median(more for more, _ in usual)
+    more, then = median(more for more, name in slow if name == host), median(more for more, _ in usual)
     if 2 * times <= len(slow) or (1 + more) / (1 + then) - 1 < NODE_APART:
         return ""
     usually = f"{'by what each takes else, ' if unlike else ''}the slowest node of a job usually {signed(then)}"
@@ -82,14 +82,14 @@ def _slowest(job: NightJob, unlike: Mapping[str, float]) -> tuple[float, str] | 
 
     unlike: divisors of the nodes' times.
     """
-    hosts = sorted((value / unlike.get(host, 1.0), host) for host, value in _of_hosts(job.parts).items())
+    hosts = sorted((value / unlike.get(host, 1.0), host) for host, value in _host_times(job.parts).items())
     if len(hosts) < 2:
         return None
     return hosts[-1][0] / median(value for value, _ in hosts[:-1]) - 1, hosts[-1][1]
 
 
 def _fell(words: str, part: tuple[str, str], now: Parts, then: Parts) -> str:
-    """Write by how much a rate fell, "" where it did not or isn't known."""
+    """Write by how much a rate fell; "" where it did not or isn't known."""
     fell = 1 - now[part] / then[part] if part in now and then.get(part) else 0.0
     return f"{words} {gain(fell)}" if fell > COUNTS else ""
 

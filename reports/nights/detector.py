@@ -224,7 +224,7 @@ class Alarm:
 
     @property
     def effect(self) -> float:
-        """Return how many times as bad as before the nights since then are, less one."""
+        """Factor by which the nights since then are worse than before, less one."""
         return math.expm1(self.remaining)
 
 
@@ -251,12 +251,11 @@ class Follower:
         self._values, self._canary, self._clean = self._with(jobs, canary)
         self.nights.append(self.passed)
         self.passed += 1
-        found = find_step(self._clean, self.limit)
-        if found:
-            since = len(self._values) - found.nights
-            self._values[:since] = [value + found.size for value in self._values[:since]]
-            self._count(self.nights[since], found.size)
-        return found
+        if step := find_step(self._clean, self.limit):
+            since = len(self._values) - step.nights
+            self._values[:since] = [value + step.size for value in self._values[:since]]
+            self._count(self.nights[since], step.size)
+        return step
 
     def miss(self) -> int:
         """Count a night without the figure; returns how many there are since the last that had it."""
@@ -281,8 +280,8 @@ class Follower:
         """Return all nights and one more, their canaries, and the last nights less what these explain."""
         values = [*self._values, median(jobs)]
         canaries = [*self._canary, median(canary) if canary else math.nan]
-        last, of_canary = (np.array(each[-BASELINE - WINDOWS[-1] :]) for each in (values, canaries))
-        return values, canaries, last - canary_share(last, of_canary)
+        last, last_canaries = (np.array(each[-BASELINE - WINDOWS[-1] :]) for each in (values, canaries))
+        return values, canaries, last - canary_share(last, last_canaries)
 
     def _count(self, since: int, size: float) -> None:
         """Remember a change, and forget alarms of which gains undo half or more."""

@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -119,7 +119,7 @@ def history(database: Path, system: str) -> History:
     """
     if not database.exists():
         return History(system, (), (f"There is no database of results at {database}.",))
-    return next(one for one in histories([sessions(database)], system) if one.system == system)
+    return next(each for each in histories([sessions(database)], system) if each.system == system)
 
 
 def histories(databases: Sequence[Iterable[Session]], *systems: str) -> list[History]:
@@ -136,18 +136,21 @@ def histories(databases: Sequence[Iterable[Session]], *systems: str) -> list[His
             name = str(info.get(NIGHT) or f"{began:%Y-%m-%d}")
             chosen = [name_of(unquote(word)) for word in str(info.get(CHOSEN) or "").split()]
             cases = chain.from_iterable(run.get("testcases") or () for run in (report or {})["runs"])
-            of_night = [(str(case["system"]), _job(case)) for case in cases if RECORD in case and case.get("system")]
+            jobs = [(str(case["system"]), _job(case)) for case in cases if RECORD in case and case.get("system")]
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, OSError, IndexError):
             broken += 1
             continue
-        for system, job in of_night:
+        for system, job in jobs:
             night = nights[system].setdefault(name, Night(name, began, [], {}))
             night.jobs.append(job)
             night.chosen.update(dict.fromkeys(chosen))
     remarks = (f"{text.plural(broken, 'session')} can't be read and left out.",) if broken else ()
-    found = [History(system, tuple(by_name.values()), remarks) for system, by_name in sorted(nights.items())]
-    if len(databases) > 1:
-        return [replace(one, nights=tuple(sorted(one.nights, key=lambda night: night.began))) for one in found]
+    found = []
+    for system, by_name in sorted(nights.items()):
+        kept = list(by_name.values())
+        if len(databases) > 1:
+            kept.sort(key=lambda night: night.began)
+        found.append(History(system, tuple(kept), remarks))
     return found
 
 
@@ -201,7 +204,7 @@ def _state(result: NightResult) -> dict[str, str]:
     state |= {"device": ", ".join(origin.devices), "modules": ", ".join(origin.modules)}
     if network:
         state["network library"] = network.library or network.backend
-        state["network"] = ", ".join(sorted({str(one.name) for one in network.networks}))
+        state["network"] = ", ".join(sorted({str(each.name) for each in network.networks}))
     return {name: value for name, value in state.items() if value}
 
 
@@ -209,13 +212,13 @@ def _parts(result: NightResult) -> Iterator[tuple[tuple[str, str], float]]:
     """Yield NightJob.parts as far as the result has them."""
     if result.breakdown:
         yield ("compute", ""), result.breakdown.compute_s
-        yield from ((("exposed", one.axis), one.exposed_s) for one in result.breakdown.axes)
-        yield from ((("host", one.host), one.compute_s) for one in result.breakdown.hosts)
+        yield from ((("exposed", axis.axis), axis.exposed_s) for axis in result.breakdown.axes)
+        yield from ((("host", host.host), host.compute_s) for host in result.breakdown.hosts)
     if result.summary and result.summary.empirical_peak_measured:
         yield ("peak", ""), result.summary.empirical_peak_flops_per_device or 0.0
     if clocks_hz := result.provenance.clocks_hz.values():
         yield ("clock", ""), min(clocks_hz)
-    for axis in {one.axis for one in result.collectives}:
-        along = [one for one in result.collectives if one.axis == axis]
-        if took_s := sum(one.time_s or 0.0 for one in along):
-            yield ("rate", axis), sum(one.bytes for one in along) / took_s
+    for axis in {collective.axis for collective in result.collectives}:
+        along = [collective for collective in result.collectives if collective.axis == axis]
+        if time_s := sum(collective.time_s or 0.0 for collective in along):
+            yield ("rate", axis), sum(collective.bytes for collective in along) / time_s

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import pandas as pd
 from matplotlib.figure import Figure as Drawing
@@ -95,7 +96,7 @@ METHODS = (
 
 @dataclass(frozen=True, slots=True)
 class NightsPage:
-    """Page of a system, its name, and the notice that tells its last night on other pages."""
+    """Page of a system, its name, and the notice of its last night on other pages."""
 
     name: str
     page: Page
@@ -103,7 +104,8 @@ class NightsPage:
 
 
 def pages(histories: Sequence[History]) -> list[NightsPage]:
-    return [_page(f"nights-{slug}", one) for slug, _, one in text.titled(histories, lambda one: one.system)]
+    titled = text.titled(histories, lambda history: history.system)
+    return [_page(f"nights-{slug}", history) for slug, _, history in titled]
 
 
 def _page(name: str, history: History) -> NightsPage:
@@ -117,40 +119,39 @@ def _page(name: str, history: History) -> NightsPage:
     notice, data = _notice(report), _rows(history.nights, report.figures, report.names)
     verdicts = table(report) if report.verdicts else Paragraph("Its tests have measured nothing that is judged.")
     nights, jobs = text.plural(len(history.nights), "night"), text.plural(len([*history.jobs]), "job")
-    of = f"There are {nights} of {history.system} since {history.nights[0].began:%Y-%m-%d}, of {jobs}."
-    remarks = [Paragraph(text.clean(words, 1000)) for words in (*why, *report.remarks, of)]
+    count = f"There are {nights} of {history.system} since {history.nights[0].began:%Y-%m-%d}, of {jobs}."
+    remarks = [Paragraph(text.clean(words, 1000)) for words in (*why, *report.remarks, count)]
     sections = [Section("Last night", (Notices((notice,)), verdicts, *remarks), "night")]
     sections += [_figures(data, history.nights), _changes(data)] if len(data) else []
     sections.append(Section("How nights are judged", tuple(map(Paragraph, METHODS)), "methods"))
     title = f"Nights of {text.clean(history.system, 24)}"
-    told = replace(notice, details=(), links=((f"{name}.html", title),))
-    return NightsPage(name, Page(title, LEAD, sections, ""), told)
+    return NightsPage(
+        name, Page(title, LEAD, sections, ""), replace(notice, details=(), links=((f"{name}.html", title),))
+    )
 
 
-def _rows(nights: Sequence[Night], every: Iterable[FigureHistory], names: Mapping[Key, str]) -> pd.DataFrame:
-    """Make a row of each judged figure in each night that has it.
-
-    Its verdict (table.py), the least and the most of its jobs, the first night of its alarm, the change of its level
-    with that night, and what was updated then.
+def _rows(nights: Sequence[Night], figures: Iterable[FigureHistory], names: Mapping[Key, str]) -> pd.DataFrame:
+    """Make a row of each judged figure in each night that has it: its verdict, the least and the most of its jobs, the
+    first night of its alarm, the change of its level with that night, and what was updated then.
     """
     rows = []
-    for one in every:
+    for figure in figures:
         before = list[Mapping[str, str]]()
-        for at, jobs in one.jobs.items():
-            values, states, size = one.measured(jobs), [job.state for job in jobs], one.changes.get(at)
+        for at, jobs in figure.jobs.items():
+            values, states, size = figure.measured(jobs), [job.state for job in jobs], figure.changes.get(at)
             updates = [words for words in what_changed(before, states) if not words.startswith(QUIET)]
-            verdict = one.verdicts.get(at) or one.unknown(values, "before the references")
+            verdict = figure.verdicts.get(at) or figure.unknown(values, "before the references")
             before = states
             rows.append(
                 {
                     "at": at,
                     "night": text.clean(nights[at].name, 40),
                     "began": nights[at].began.isoformat(),
-                    **row(names[one.key], verdict),
+                    **row(names[figure.key], verdict),
                     "least": min(values),
                     "most": max(values),
                     "alarm_since": text.clean(nights[verdict.alarm.since].name, 40) if verdict.alarm else "",
-                    "level": math.nan if size is None else math.expm1(worse_by(one.unit) * size),
+                    "level": math.nan if size is None else math.expm1(worse_by(figure.unit) * size),
                     "way": "" if size is None else "worse" if size > 0 else "better",
                     "updated": text.clean("; ".join(updates), 400),
                 }
@@ -159,11 +160,12 @@ def _rows(nights: Sequence[Night], every: Iterable[FigureHistory], names: Mappin
 
 
 def _notice(report: NightReport) -> Notice:
-    """Tell the night in one line, and its alarms in a sentence each."""
-    said, alarms = text.clean(report.headline), tuple(text.clean(one, 1000) for one in report.alarms.values())
+    """Summarise the night in one line, and its alarms in a sentence each."""
+    headline = text.clean(report.headline)
+    alarms = tuple(text.clean(sentence, 1000) for sentence in report.alarms.values())
     if report.code == WORSE:
-        return Notice("worse", "Worse" if alarms else "Failed", said, alarms)
-    return Notice("fine", "Fine", said) if report.code == FINE else Notice("unknown", "Not all judged", said)
+        return Notice("worse", "Worse" if alarms else "Failed", headline, alarms)
+    return Notice("fine", "Fine", headline) if report.code == FINE else Notice("unknown", "Not all judged", headline)
 
 
 def _figures(data: pd.DataFrame, nights: Sequence[Night]) -> Section:
@@ -174,11 +176,11 @@ def _figures(data: pd.DataFrame, nights: Sequence[Night]) -> Section:
         ended, changed = last["at"] < len(nights) - GIVEN_UP, rows["level"].notna().any()
         if last["at"] >= len(nights) - MOST_NIGHTS:
             ranked.append(((ended, not last["alarm_since"], not changed), f"{test}, {figure}", rows))
-    ranked = sorted(ranked, key=lambda one: one[:2])[:MOST_CHARTS]
-    figures = [
-        Figure(title, said := _caption(rows.iloc[-1], len(nights)), chart(rows, nights), rows, f"figure-{slug}", said)
-        for slug, title, (_, _, rows) in text.titled(ranked, lambda one: one[1])
-    ]
+    ranked = sorted(ranked, key=itemgetter(0, 1))[:MOST_CHARTS]
+    figures = []
+    for slug, title, (_, _, rows) in text.titled(ranked, itemgetter(1)):
+        caption = _caption(rows.iloc[-1], len(nights))
+        figures.append(Figure(title, caption, chart(rows, nights), rows, f"figure-{slug}", caption))
     download = Download(f"Every figure in every night, {len(data):,} rows:", data, "all")
     return Section("Figures", (Paragraph(READING), Figures(figures), download), "figures")
 
@@ -198,9 +200,9 @@ def _changes(data: pd.DataFrame) -> Section:
     changed = data[data["level"].notna()].sort_values("at", ascending=False, kind="stable")
     bad = Column("For the", "way", numeric=False, bad=frozenset({"worse"}))
     columns = columns_of("night test figure", Column("Change", "level", text.signed), bad, "updated")
-    found = Table("Change points", columns, changed, "changes", CHANGES)
+    points = Table("Change points", columns, changed, "changes", CHANGES)
     none = Paragraph("No figure has changed its level.")
-    return Section("Changes of level", (found if len(changed) else none,), "changes")
+    return Section("Changes of level", (points if len(changed) else none,), "changes")
 
 
 def chart(rows: pd.DataFrame, nights: Sequence[Night]) -> Drawing:

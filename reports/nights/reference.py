@@ -19,15 +19,15 @@ from systems.references import FEWEST_JOBS, Key, Reference, References, Referenc
 
 
 def make(history: History, before: References | None = None) -> dict[Key, ReferenceSet]:
-    """Write the system's file; returns what is new in it. What was there before stays of tests that have too few jobs
-    now, and of figures that are still measured, but by too few jobs.
+    """Write the system's file; returns what is new in it. References of tests and of measured figures that have too few
+    jobs now stay.
 
     Raises UsageError where nothing has enough, OSError where it can't be written.
     """
     older = before.by_key() if before else {}
     new = make_series(history, older)
     if not new:
-        most = max((sum(map(len, one.values)) for one in collect_figures(history.nights)), default=0)
+        most = max((sum(map(len, figure.values)) for figure in collect_figures(history.nights)), default=0)
         raise UsageError(
             f"No reference can be made for {history.system}: it takes {FEWEST_JOBS} jobs of the same test, and the "
             f"most are {most}. Run ci/nightly --system {history.system} on more nights, or name another --database."
@@ -40,10 +40,10 @@ def make(history: History, before: References | None = None) -> dict[Key, Refere
 def make_series(history: History, older: Mapping[Key, ReferenceSet]) -> dict[Key, ReferenceSet]:
     """Make the references of every figure that enough jobs have."""
     new = defaultdict[Key, dict[str, Reference]](dict)
-    for one in collect_figures(history.nights):
-        if sum(map(len, one.values)) >= FEWEST_JOBS:
-            new[one.key][one.figure] = reference_of(one.unit, one.values)
-    return {key: _series(key, of_test, history, older.get(key)) for key, of_test in new.items()}
+    for figure in collect_figures(history.nights):
+        if sum(map(len, figure.values)) >= FEWEST_JOBS:
+            new[figure.key][figure.figure] = reference_of(figure.unit, figure.values)
+    return {key: _series(key, figures, history, older.get(key)) for key, figures in new.items()}
 
 
 def _series(key: Key, new: Mapping[str, Reference], history: History, before: ReferenceSet | None) -> ReferenceSet:
@@ -51,7 +51,7 @@ def _series(key: Key, new: Mapping[str, Reference], history: History, before: Re
     began = sorted(night.began.isoformat(timespec="seconds") for night in history.nights if night.measured(key))
     jobs = [job for job in history.jobs if job.key == key and job.figures]
     measured = {name for job in jobs for name in job.figures}
-    old = {name: of for name, of in before.figures.items() if name in measured} if before else {}
+    old = {name: reference for name, reference in before.figures.items() if name in measured} if before else {}
     names = sorted({name for job in jobs for name in job.state})
     states = {name: tuple(dict.fromkeys(job.state[name] for job in jobs if name in job.state)) for name in names}
     commits, devices, _ = (states.pop(name, ()) for name in ("commit", "device", NODES))

@@ -47,7 +47,7 @@ class NightReport:
     """All figures that are judged, through all nights."""
 
     def named(self, key: Key) -> str:
-        return self.names.get(key) or text.clean(plainly(key), 120)
+        return self.names.get(key) or text.clean(plain_name(key), 120)
 
     @property
     def counts(self) -> Counter[Word]:
@@ -62,9 +62,9 @@ class NightReport:
     @property
     def headline(self) -> str:
         tests = list(dict.fromkeys(self.named(key) for key, _ in self.alarms))
-        of = f"{' and '.join(tests[:2])}{f' and {len(tests) - 2} more' if len(tests) > 2 else ''}"
+        worse = f"{' and '.join(tests[:2])}{f' and {len(tests) - 2} more' if len(tests) > 2 else ''}"
         far, counts = sum(verdict.far for verdict in self.verdicts), self.counts
-        parts = [(len(self.alarms), f"got worse, of {of}"), (far, "far off, which is no alarm yet")]
+        parts = [(len(self.alarms), f"got worse, of {worse}"), (far, "far off, which is no alarm yet")]
         parts += [(counts[word], word) for word in RANKS if word != "worse"]
         judged = counts["same"] + counts["better"]
         none = "" if self.alarms else "nothing got worse, " if judged else "nothing could be judged, "
@@ -75,36 +75,38 @@ def night_reports(
     history: History, known: References | None, *, last: int = 1, night: str | None = None
 ) -> list[NightReport]:
     """Report the last nights, oldest first, or the one of that name."""
-    every, names, found = judge_nights(history, known), name_tests(history), list[NightReport]()
-    positions = [at for at, one in enumerate(history.nights) if night in (None, one.name)]
+    figures, names, reports = judge_nights(history, known), name_tests(history), list[NightReport]()
+    positions = [at for at, each in enumerate(history.nights) if night in (None, each.name)]
     for position in positions[-last:]:
         nights = history.nights[: position + 1]
-        verdicts, odd = _without_result(nights[-1])
-        verdicts += (one.verdicts[position] for one in every if position in one.verdicts)
-        verdicts.sort(key=lambda one: (not one.alarm, RANKS.index(one.word), plainly(one.key), one.figure))
-        alarms = {(one.key, one.figure): _sentence(one, names[one.key], nights) for one in verdicts if one.alarm}
-        remarks = (*history.remarks, *_remarks(history, odd, known, verdicts))
-        found.append(NightReport(history.system, nights[-1], tuple(verdicts), alarms, remarks, names, every))
-    return found
+        verdicts, partial = _without_result(nights[-1])
+        verdicts += (figure.verdicts[position] for figure in figures if position in figure.verdicts)
+        verdicts.sort(key=lambda v: (not v.alarm, RANKS.index(v.word), plain_name(v.key), v.figure))
+        alarms = {(v.key, v.figure): _sentence(v, names[v.key], nights) for v in verdicts if v.alarm}
+        remarks = (*history.remarks, *_remarks(history, partial, known, verdicts, names))
+        reports.append(NightReport(history.system, nights[-1], tuple(verdicts), alarms, remarks, names, figures))
+    return reports
 
 
 def _without_result(night: Night) -> tuple[list[Verdict], list[str]]:
     """Return verdicts of a night's tests without a result, and a remark on each with results of some jobs only."""
     verdicts, remarks, by_test = list[Verdict](), list[str](), defaultdict[object, list[NightJob]](list)
     for job in night.jobs:
-        by_test[job.key.partition, job.key.name].append(job)  # of a key this is what a job without a result has
+        by_test[job.key.partition, job.key.name].append(job)  # parts of a key that a job without a result has
     measured = {job.key.name for job in night.jobs if job.figures}
     for jobs in by_test.values():
-        failed, odd = [job for job in jobs if job.failed], [job for job in jobs if job.reason and not job.failed]
-        if odd and any(job.figures for job in jobs):
-            remarks.append(f"{len(odd)} of {len(jobs)} jobs of {plainly(jobs[0].key)}: {odd[0].reason}.")
-        elif odd and jobs[0].key.name in measured and all(job.reason == SKIPPED for job in jobs):
-            remarks.append(f"{plainly(jobs[0].key)} on {jobs[0].key.partition}: {SKIPPED}.")  # another has room for it
-        elif odd and not failed:
-            verdicts.append(Verdict(odd[0].key, "", "", "unknown", 0, reason=odd[0].reason))
+        key, name = jobs[0].key, plain_name(jobs[0].key)
+        failed = [job for job in jobs if job.failed]
+        without = [job for job in jobs if job.reason and not job.failed]
+        if without and any(job.figures for job in jobs):
+            remarks.append(f"{len(without)} of {len(jobs)} jobs of {name}: {without[0].reason}.")
+        elif without and key.name in measured and all(job.reason == SKIPPED for job in jobs):
+            remarks.append(f"{name} on {key.partition}: {SKIPPED}.")  # another partition has room for it
+        elif without and not failed:
+            verdicts.append(Verdict(without[0].key, "", "", "unknown", 0, reason=without[0].reason))
         if failed:
-            of = f"{len(failed)} of {len(jobs)} jobs: " if len(failed) < len(jobs) else ""
-            verdicts.append(Verdict(failed[0].key, "", "", "failed", 0, reason=f"{of}{failed[0].reason}"))
+            count = f"{len(failed)} of {len(jobs)} jobs: " if len(failed) < len(jobs) else ""
+            verdicts.append(Verdict(failed[0].key, "", "", "failed", 0, reason=f"{count}{failed[0].reason}"))
     there = {job.key.name for job in night.jobs}
     lost = [Key("", test, point, "", 0, "", "") for test, point in night.chosen if (test, point) not in there]
     return verdicts + [Verdict(key, "", "", "unknown", 0, reason=NOTHING_KEPT) for key in lost], remarks
@@ -112,54 +114,61 @@ def _without_result(night: Night) -> tuple[list[Verdict], list[str]]:
 
 def name_tests(history: History) -> dict[Key, str]:
     """Name each measured test by its name and point, and by its other settings where names would clash."""
-    every = dict.fromkeys(job.key for job in history.jobs if job.figures)
-    taken, seen, found = Counter(map(plainly, every)), Counter[str](), dict[Key, str]()
-    for key in every:
-        name = plainly(key)
-        if taken[name] > 1:
+    keys = dict.fromkeys(job.key for job in history.jobs if job.figures)
+    uses, seen, names = Counter(map(plain_name, keys)), Counter[str](), dict[Key, str]()
+    for key in keys:
+        name = plain_name(key)
+        if uses[name] > 1:
             name = ", ".join(filter(None, (name, key.partition, key.grid, key.precision)))
         name = text.clean(name, 120)
         seen[name] += 1
-        found[key] = name + (f", options {seen[name]}" if seen[name] > 1 else "")
-    return found
+        names[key] = name + (f", options {seen[name]}" if seen[name] > 1 else "")
+    return names
 
 
-def plainly(key: Key) -> str:
+def plain_name(key: Key) -> str:
     return " ".join(word for word in (key.test, key.point.replace("point=", "")) if word)
 
 
 def _remarks(
-    history: History, odd: Iterable[str], known: References | None, verdicts: Sequence[Verdict]
+    history: History,
+    partial: Iterable[str],
+    known: References | None,
+    verdicts: Sequence[Verdict],
+    names: Mapping[Key, str],
 ) -> Iterable[str]:
     if judged := sum(verdict.word in ("worse", "same", "better") for verdict in verdicts):
         chance = f"alarms are meant to be false {FALSE_ALARMS_A_YEAR:g} times a year"
         yield f"Chance: with {text.plural(judged, 'figure')} judged every night, {chance}."
-    yield from odd
+    yield from partial
     if known is None:
         system, make = history.system, f"run `par4d reference make --system {history.system}`"
         yield f"There are no references of {system}: with {FEWEST_JOBS} jobs of a test, {make}."
-    if drifted := sorted((one for one in verdicts if one.drift), key=lambda one: -one.drift):
-        names, stays = name_tests(history), "If it is meant to stay, make the references anew."
-        words = ", ".join(f"{names[one.key]} {one.figure} (by {text.percent(one.drift)})" for one in drifted)
+    if drifted := sorted((verdict for verdict in verdicts if verdict.drift), key=lambda verdict: -verdict.drift):
+        words = ", ".join(f"{names[v.key]} {v.figure} (by {text.percent(v.drift)})" for v in drifted)
+        stays = "If it is meant to stay, make the references anew."
         yield f"Worse than the reference, without an alarm: {words}. {stays}"
 
 
 def _sentence(verdict: Verdict, test: str, nights: Sequence[Night]) -> str:
-    """Tell what got worse, by how much, since when, through what, and what of the machine changed then.
+    """Write what got worse, by how much, since when, the culprit, and what of the machine changed then.
 
-    The alarm may begin a night early or late, so that its first night and the one before it tell nothing of that.
+    The alarm may begin a night early or late, so its first night and the one before it are left out.
     """
     alarm, worse = verdict.alarm, worse_by(verdict.unit)
     assert alarm is not None
     early, late = nights[: max(0, alarm.since - 1)][-BEFORE:], nights[alarm.since + 1 :]
-    before, since = ([job for night in some for job in night.measured(verdict.key)] for some in (early, late))
+    before, since = ([job for night in part for job in night.measured(verdict.key)] for part in (early, late))
     changed = what_changed([job.state for job in before], [job.state for job in since])
     way = "longer" if verdict.unit == "s" else "more" if worse > 0 else "less"
     size = text.percent(abs(alarm.effect if worse > 0 else -alarm.effect / (1 + alarm.effect)))
-    who = culprit(CANARY if verdict.figure == CANARY else verdict.key.test, since, before)
-    said = f"{test}: {verdict.figure} is {size} {way} since the night {nights[alarm.since].name}. "
-    said += f"Culprit: {who}. " if who else "Its parts tell no culprit. "
-    return said + (f"Changed then: {'; '.join(changed)}." if changed else "Nothing that is recorded changed.")
+    part = culprit(CANARY if verdict.figure == CANARY else verdict.key.test, since, before)
+    sentences = [
+        f"{test}: {verdict.figure} is {size} {way} since the night {nights[alarm.since].name}.",
+        f"Culprit: {part}." if part else "Its parts tell no culprit.",
+        f"Changed then: {'; '.join(changed)}." if changed else "Nothing that is recorded changed.",
+    ]
+    return " ".join(sentences)
 
 
 UNITS: Mapping[str, Callable[[float], str]] = {"s": text.seconds, "B": text.memory, "x": text.times}
@@ -203,7 +212,7 @@ def row(test: str, verdict: Verdict) -> dict[str, object]:
 
 
 def table(report: NightReport) -> Table:
-    """List the verdicts, what is worst first."""
+    """List the verdicts, the worst first."""
     columns = columns_of(
         Column("Verdict", "verdict", numeric=False, bad=frozenset({"worse", "unknown, alarm", "failed"})),
         "test figure",
@@ -231,9 +240,9 @@ def as_markdown(report: NightReport) -> str:
 def _tabulated(report: NightReport, form: str, write: Callable[[str], str] = str) -> str:
     if not report.verdicts:
         return ""
-    found = table(report)
-    rows = [[write(cell.text) for cell in cells] for cells in found.rows()]
-    return f"{tabulate(rows, [column.title for column in found.columns], form, disable_numparse=True)}\n"
+    verdicts = table(report)
+    rows = [[write(cell.text) for cell in cells] for cells in verdicts.rows()]
+    return f"{tabulate(rows, [column.title for column in verdicts.columns], form, disable_numparse=True)}\n"
 
 
 def _marked(words: str) -> str:
@@ -242,7 +251,7 @@ def _marked(words: str) -> str:
 
 
 def as_junit(report: NightReport) -> str:
-    """Each figure is a test case: an alarm and a failed test are failures, an unknown figure is skipped."""
+    """Write each figure as a test case: an alarm and a failed test are failures, an unknown figure is skipped."""
     cases = []
     for verdict in report.verdicts:
         case = TestCase(text.clean(verdict.figure) or "run", classname=report.named(verdict.key))
@@ -257,9 +266,9 @@ def as_junit(report: NightReport) -> str:
 
 def junit_file(name: str, cases: Iterable[TestCase], began: datetime) -> str:
     """Write a suite of these cases."""
-    suite, found = TestSuite(f"par4d {text.clean(name)}"), JUnitXml()
+    suite, file = TestSuite(f"par4d {text.clean(name)}"), JUnitXml()
     suite.timestamp = began.isoformat(timespec="seconds")
     suite.add_testcases(list(cases))
-    found.add_testsuite(suite)
-    found.update_statistics()
-    return f"{found.tostring().decode()}\n"
+    file.add_testsuite(suite)
+    file.update_statistics()
+    return f"{file.tostring().decode()}\n"
