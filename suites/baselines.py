@@ -21,8 +21,7 @@ from reframe.core.builtins import parameter, run_after, run_before, variable
 
 import systems
 from engine.grid import Grid
-from engine.peers.environments import lacking
-from engine.peers.registry import COMPARISONS
+from engine.peers.registry import COMPARISONS, environment_lack
 from engine.pipeline.registry import ScheduleChoice
 from suites.base.comparison import PeerComparison
 from suites.base.matches import case_of, matches, our_micro_batch, room
@@ -95,7 +94,7 @@ class Baseline(PeerComparison, PointTraining):
     @run_before("setup")
     def leave_out_what_is_not_installed(self) -> None:
         library = COMPARISONS[self.match.peer].library
-        if library and not self.is_dry_run() and (reason := lacking(library)):
+        if library and not self.is_dry_run() and (reason := environment_lack(library)):
             self.skip(reason)
 
     def options(self) -> list[str]:

@@ -33,7 +33,7 @@ def no_match(name: str, grid: str, model: str) -> str | None:
     except UsageError as error:
         raise Refused(str(error)) from None
     try:
-        COMPARISONS[name].on(Grid.parse(grid)).check(network)
+        COMPARISONS[name].with_grid(Grid.parse(grid)).check(network)
     except UsageError as error:
         return str(error)
     return None

@@ -56,7 +56,7 @@ def peers(
     without --batch-size 8 of these a step.
     """
     with loading():
-        from engine.peers.compare import chosen, compare, table
+        from engine.peers.compare import choose_comparisons, compare, table
 
     if model.model is None:
         given = {key: value for key, value in asdict(model).items() if value is not None}
@@ -66,7 +66,7 @@ def peers(
     training.check(network)
     own = asdict(sampling) | asdict(sides) | {"peer_micro_batch": sides.peer_micro_batch or batch.micro}
     case = Case.of(training, network, batch, overlap=overlap, pipeline=pipeline, **own)
-    contests = chosen(peer or ([] if against else ["all"]), grid, layout, against)
+    contests = choose_comparisons(peer or ([] if against else ["all"]), grid, layout, against)
     try:
         report = compare(contests, case, out, launch, dict(labels))
     except Exception as error:

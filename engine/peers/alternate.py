@@ -17,14 +17,13 @@ from engine.comm.launch import Launch
 from engine.errors import ContactError
 from engine.grid import Grid
 from engine.layers.compiled import compiles
-from engine.measure.recorder import Recorder
 from engine.measure.rounds import alternating, take_turns
 from engine.peers.apart import check_equal
 from engine.peers.comparison import TOLERANCES, Case, Comparison
-from engine.peers.environments import ROOT
 from engine.peers.external_side import ExternalSide
-from engine.peers.ours import Ours
+from engine.peers.ours import Ours, connect
 from engine.peers.peer import Peer, StepMetrics
+from engine.peers.registry import ROOT
 from engine.peers.timed_side import LocalSide, on_batches
 from engine.peers.watchdog import At, Fail, Turn, end, limited, nobody, timed, warm_up
 from engine.progress import RENEWED
@@ -35,11 +34,6 @@ from engine.training.stall import Stalled, watched
 log = logging.getLogger(__name__)
 
 ALONE = Launch(0, 1, 0, "none", "127.0.0.1", 0)
-
-
-def on_grid(grid: Grid, case: Case, device: torch.device, recorder: Recorder | None = None) -> Comm:
-    """Make the groups of a grid."""
-    return Comm(grid, timeout=case.collective_timeout, recorder=recorder, device=device)
 
 
 @contextmanager
@@ -102,7 +96,7 @@ def measure(
             peer = comparison.implementation()
             own = comm
             if isinstance(comparison.layout, Grid) and comparison.layout != comparison.grid:
-                own = on_grid(comparison.layout, case, comm.device)
+                own = connect(comparison.layout, case, comm.device)
             return LocalSide(lambda: peer_side(case, own, peer(case, own)), comm.device, case.warmup)
 
         def ours() -> LocalSide | ExternalSide:

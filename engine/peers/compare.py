@@ -18,13 +18,12 @@ from engine.comm.launch import Launch, choose_device
 from engine.errors import UsageError, nearest
 from engine.footprint.fit import check_grid
 from engine.grid import Grid
-from engine.peers import environments
 from engine.peers.apart import order_in_a_job, put_together
 from engine.peers.comparison import TOLERANCES, Case, Comparison, Tolerance, Unavailable
 from engine.peers.layout import PeerLayout, unsharded
 from engine.peers.memory import Room, SideBytes, choose_apart, room_here, side_bytes
 from engine.peers.ranks import Job, run_ranks, take_part
-from engine.peers.registry import COMPARISONS, OWN_COMPARISON, another_commit
+from engine.peers.registry import COMPARISONS, OWN_COMPARISON, another_commit, environment_lack
 from engine.peers.result_writer import ResultWriter, asked_fields
 from engine.result.judges.peers import FEWEST_JOBS, MET, WON, difference, paired, round_ratios, standing, steps, verdict
 from engine.result.metrics import ratio_of_medians
@@ -37,7 +36,7 @@ ONE_JOB = "One job decides nothing, as processes differ: take three to six, by -
 log = logging.getLogger(__name__)
 
 
-def chosen(
+def choose_comparisons(
     names: Sequence[str], grids: Sequence[Grid] = (), layouts: Sequence[PeerLayout] = (), checkout: Path | None = None
 ) -> list[Comparison]:
     """Choose the comparisons of those names, or every one for "all", each on each of the grids or on its own; in each
@@ -53,12 +52,13 @@ def chosen(
     comparisons = list(COMPARISONS.values()) if "all" in names else [known[name] for name in names]
     if "all" not in names:
         for comparison in comparisons:
-            environments.check(comparison.library)
-    more = [another_commit(checkout).on(grid) for grid in grids or (Grid(),)] if checkout else []
+            if reason := environment_lack(comparison.library):
+                raise UsageError(reason)
+    more = [another_commit(checkout).with_grid(grid) for grid in grids or (Grid(),)] if checkout else []
     if not layouts:
-        return [comparison.on(grid) for comparison in comparisons for grid in grids or (comparison.grid,)] + more
+        return [comparison.with_grid(grid) for comparison in comparisons for grid in grids or (comparison.grid,)] + more
     laid_out = [
-        comparison.laid_out(layout, grid)
+        comparison.with_layout(layout, grid)
         for comparison in comparisons
         for layout in layouts
         for grid in grids or (Grid(x=layout.size),)
@@ -174,7 +174,7 @@ def compare(
 
 def _ready(comparison: Comparison, case: Case, room: Room | None) -> Case | Unavailable:
     """Give the case with what memory decides, where the room is known; or why the comparison can't be run."""
-    if reason := environments.lacking(comparison.library):
+    if reason := environment_lack(comparison.library):
         return Unavailable(reason)
     if reason := comparison.lacking(case.model, recompute=case.checkpoint_group(comparison.grid)):
         return Unavailable(reason)

@@ -1,7 +1,7 @@
-"""A comparison times the same serial model under other people's parallelism and on the engine's grid, in the same run.
+"""Comparison of the same serial model under other people's parallelism and on the engine's grid, in the same run.
 
-What is known of each peer, with what its library is set to, is a file in known/, which is found by being there
-(registry.py). It names the class that satisfies peer.Peer, which only ranks load: no torch in this file and in those.
+Each peer is described by a file in known/, which registry.py reads. It names the class that satisfies peer.Peer, which
+only ranks load: no torch here.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,9 +9,10 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from cyclopts import Parameter
+from pydantic import ConfigDict
 
 from engine.batch import Batch
 from engine.comm.meeting import MEETING_S
@@ -24,25 +25,30 @@ from engine.peers.layout import SPLITS, Layout, PeerLayout, Split, usual
 from engine.timeouts import Timeouts
 from engine.training_record import PrecisionName, ReduceDtype, Training, TrainingOptions
 
+STRICT = ConfigDict(extra="forbid")
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """Setting of a library for speed, on processors and on GPUs, beyond what a comparison itself fixes; None is the
     library's own. The columns of GPUs follow the libraries' sources; no GPU has run them yet.
-
-    source: a file of the library at the version that external/*.txt pins, or a page of its documentation. needs: the
-    module that has the kernel; where it isn't installed, the value is that of processors.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     cpu: Any
     cuda: Any
     source: str
+    """File of the library at the version that external/*.txt pins, or a page of its documentation."""
     needs: str | None = None
+    """Module that has the kernel; where it isn't installed, the value is that of processors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
     """How a peer uses memory, by which memory.py counts what a rank of it needs."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     data: Literal["nothing", "optimizer", "gradients", "weights"] = "nothing"
     """The most that its data ranks divide: nothing (DDP), optimizer states (ZeRO-1), gradients (ZeRO-2), or weights
@@ -84,49 +90,57 @@ class Unavailable(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One peer against one grid of ours. built_by: "module:class" of the peer, loaded by the ranks only;
-    arguments: further ones of that class, by name.
+    """One peer against one grid of ours."""
 
-    target: what the ratio of medians, our step time by the peer's, is to be at most; None where it is only reported.
-    axes: those that may be larger than 1, as the peer has nothing like the others. ties: whether it keeps one table
-    for token embedding and head where the network has one. tunes: whether the engine's side is tuned (--tune-matmul).
-    library: in whose environment (environments.py) the peer runs, if not in ours. splits: of ranks, where a peer splits
-    them its own way; any grid of as many ranks is a match then. layout: how the peer splits its ranks, on a grid of its
-    own where it has no splits; None where it does what our grid does. does: what of the work it does how. about: the
-    split without which it is another comparison of its library. families: of networks that it has; None where it is
-    made of our serial model, whatever that is. recomputes: whether it computes activations again;
-    together: of several blocks at once, as --checkpoint-every N does. chunks: stages of a pipeline that each rank has.
-    fills_stages: whether its pipeline takes as many micro-batches as stages, or more, and no fewer. checkout: the
-    folder of another commit of the engine, which is the peer, on our grid.
-    """
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     name: str
     peer: str
     grid: Grid
     built_by: str
+    """Class as "module:class", which ranks alone load."""
     axes: tuple[str, ...] = ()
+    """Axes that may be larger than 1, as the peer has nothing like the others."""
     target: float | None = 0.95
+    """Largest ratio of medians, our step time by the peer's, that is aimed at; None where it is only reported."""
     ties: bool = True
+    """Whether it keeps one table for token embedding and head where the network has one."""
     tunes: bool = False
+    """Whether the engine's side is tuned (--tune-matmul)."""
     library: str | None = None
+    """Library in whose environment the peer runs, if not in ours."""
     splits: tuple[Split, ...] = ()
+    """Splits of ranks, where a peer splits them its own way; any grid of as many ranks is a match then."""
     layout: PeerLayout | None = None
+    """Split of the peer's ranks, a grid where it has no splits; None where it does what our grid does."""
     does: str = ""
+    """What of the work it does how."""
     about: Split | None = None
+    """Split without which it is another comparison of its library."""
     families: tuple[str, ...] | None = None
+    """Families of networks that it has; None where it is made of our serial model, whatever that is."""
     recomputes: bool = True
+    """Whether it computes activations again."""
     together: bool = False
+    """Whether it recomputes several blocks at once, as --checkpoint-every N does."""
     chunks: int = 1
+    """Pipeline stages of each rank."""
     fills_stages: bool = False
+    """Whether its pipeline takes no fewer micro-batches than stages."""
     checkout: str | None = None
+    """Folder of another commit of the engine, which is the peer, on our grid."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of its class."""
+    memory: Habits | None = None
+    """None where it uses memory as the engine does."""
 
     @property
     def external(self) -> bool:
-        """Say whether the peer has processes of its own."""
+        """Whether the peer has processes of its own."""
         return bool(self.splits or self.checkout)
 
     def implementation(self) -> Callable[..., Any]:
+        """Load the peer's class, with its arguments."""
         module, _, name = self.built_by.partition(":")
         return partial(getattr(import_module(module), name), **self.arguments)
 
@@ -149,14 +163,14 @@ class Comparison:
         return None
 
     def check(self, model: Architecture) -> None:
-        """Raises UsageError if the peer has that network, but can't train it as the engine does."""
+        """Raise UsageError if the peer has that network, but can't train it as the engine does."""
         if getattr(model, "dropout", 0):
             raise UsageError("Peers draw other dropout masks than the engine: compare without --dropout.")
         if model.ties and not self.ties and self.lacking(model, recompute=0) is None:
             raise UsageError(f"{self.name} makes two tables of a tied one: compare a network that isn't tied.")
 
-    def on(self, grid: Grid) -> "Comparison":
-        """Give the same comparison on another grid. Raises UsageError if the peer can't do what that grid does."""
+    def with_grid(self, grid: Grid) -> "Comparison":
+        """Return the same comparison on another grid. Raises UsageError if the peer can't do what that grid does."""
         if self.splits:
             return replace(self, grid=grid, layout=usual(grid.size, self.splits))
         if beyond := [axis.value for axis in Axis if grid[axis] > 1 and axis.value not in self.axes]:
@@ -167,8 +181,8 @@ class Comparison:
             )
         return replace(self, grid=grid)
 
-    def laid_out(self, layout: PeerLayout, grid: Grid) -> "Comparison":
-        """Give the same comparison with another layout of the peer against a grid of as many ranks. Raises UsageError
+    def with_layout(self, layout: PeerLayout, grid: Grid) -> "Comparison":
+        """Return the same comparison with another layout of the peer against a grid of as many ranks. Raises UsageError
         if the peer can't do that.
         """
         if isinstance(layout, Grid) is bool(self.splits):
@@ -180,33 +194,13 @@ class Comparison:
                 "many."
             )
         if isinstance(layout, Grid):
-            return replace(self.on(layout), grid=grid, layout=layout)
+            return replace(self.with_grid(layout), grid=grid, layout=layout)
         if beyond := [name for name in SPLITS if getattr(layout, name) > 1 and name not in self.splits]:
             raise UsageError(
                 f"{self.name} has no {' and no '.join(beyond)} ranks, but the layout {layout} was given: it splits by "
                 f"{' and '.join(self.splits)}."
             )
         return replace(self, grid=grid, layout=layout)
-
-
-DECODERS = ("gpt", "llama")
-"""Families of causal language models of which each library here has its own networks."""
-
-WHOLE = "vocabulary and activations whole on each rank, clipped by the norm over all ranks"
-
-STREAM_WHOLE, STREAM_BY_POSITIONS = "activations whole on each", "activations by positions"
-
-
-def and_by_positions(comparison: Comparison) -> tuple[Comparison, Comparison]:
-    """Give a library's tensor parallelism without and with its sequence parallelism of the residual stream."""
-    return comparison, replace(
-        comparison,
-        name=f"{comparison.name}-sp",
-        peer=f"{comparison.peer}, sequence parallel",
-        does=comparison.does.replace(STREAM_WHOLE, STREAM_BY_POSITIONS),
-        about="tensor",
-        arguments={"sequence_parallel": True},
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

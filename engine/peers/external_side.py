@@ -22,10 +22,9 @@ from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
 from engine.errors import ContactError, RunError
 from engine.peers.comparison import Case, Comparison, Unavailable
-from engine.peers.environments import ROOT, python_of
 from engine.peers.peer import StepMetrics
 from engine.peers.pickled import dumps
-from engine.peers.settings import environ
+from engine.peers.registry import ROOT, choose_environ, python_of
 from engine.peers.watchdog import Turn, end, timed, warm_up
 from engine.processes import ends, kill_group
 from engine.result.schema.peers import PeerSide
@@ -62,7 +61,7 @@ class ExternalSide:
         if comparison.checkout:  # whose Python is ours, with what it finds by that
             own["PYTHONPATH"] = os.pathsep.join(filter(None, [comparison.checkout, os.environ.get("PYTHONPATH")]))
             own |= OVER_GLOO
-        own |= {"PYTHONUNBUFFERED": "1"} | environ(comparison.library, comm.device.type)
+        own |= {"PYTHONUNBUFFERED": "1"} | choose_environ(comparison.library, comm.device.type)
         self._process = subprocess.Popen(
             words,
             pass_fds=(there.fileno(),),

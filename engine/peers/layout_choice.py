@@ -15,7 +15,7 @@ from engine.footprint.fit import check_grid
 from engine.grid import INNER, Axis, Grid
 from engine.peers.comparison import Case, Comparison
 from engine.peers.layout import Layout, PeerLayout, accepted, every, unsharded
-from engine.peers.memory import Room, host, peer
+from engine.peers.memory import Room, host_bytes, peer
 from engine.planning.grids import divisors, factorisations
 
 FEW = 16
@@ -59,18 +59,20 @@ def layout_choices(comparison: Comparison, case: Case, ranks: int, per_node: int
         ordered = sorted(grids, key=lambda grid: (grid.shards < per_node, grid.shards))
         layouts, usual = grids, ordered
     if ranks <= FEW:
-        return [settled(comparison, case, one, per_node, room) for one in layouts]
+        return [choose_micro_batch(comparison, case, one, per_node, room) for one in layouts]
     found = []
     for one in usual:
-        found.append(settled(comparison, case, one, per_node, room))
+        found.append(choose_micro_batch(comparison, case, one, per_node, room))
         if found[-1].lacking is None:
             return found[-1:]
     return sorted(found, key=lambda one: one.needs)[:1]
 
 
-def settled(comparison: Comparison, case: Case, layout: PeerLayout, per_node: int, room: Room) -> LayoutChoice:
+def choose_micro_batch(
+    comparison: Comparison, case: Case, layout: PeerLayout, per_node: int, room: Room
+) -> LayoutChoice:
     """Take the largest micro-batches that fit, or the smallest that there are."""
-    laid_out = comparison.laid_out(layout, Grid.replicated(layout.size))
+    laid_out = comparison.with_layout(layout, Grid.replicated(layout.size))
     least: tuple[float, int] | None = None
     for micro_batch in _micro_batches(layout, case.batch.sequences, idle=comparison.name not in HARDLY_IDLE):
         needs = peer(laid_out, replace(case, peer_micro_batch=micro_batch), room.device)
@@ -80,9 +82,7 @@ def settled(comparison: Comparison, case: Case, layout: PeerLayout, per_node: in
             break
     assert least is not None
     needs, micro_batch = least
-    lacking = room.lacking(comparison.name, needs) or room.lacking_in_node(
-        comparison.name, host(comparison, case, min(per_node, layout.size))
-    )
+    lacking = room.lack(comparison.name, needs, host_bytes(comparison, case, min(per_node, layout.size)))
     return LayoutChoice(layout, micro_batch, needs, lacking)
 
 
@@ -110,4 +110,4 @@ def _is_about(comparison: Comparison, layout: Layout) -> bool:
 def _uses(comparison: Comparison, grid: Grid) -> bool:
     """Say whether the peer can do what the grid does, along all of its axes."""
     axes = grid.size == 1 or all(grid[Axis(name)] > 1 for name in comparison.axes)
-    return axes and accepted(comparison.on, grid)
+    return axes and accepted(comparison.with_grid, grid)

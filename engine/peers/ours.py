@@ -1,15 +1,25 @@
-"""The engine's side of a comparison is what `engine train` runs."""
+"""The engine as a side of a comparison: what `engine train` runs, of the code that this process has."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+import torch
+
 from engine.comm.funnel import Comm
+from engine.grid import Grid
 from engine.layers.matmul import Kernels
 from engine.measure.recorder import Recorder
 from engine.overlap.flags import Overlap
 from engine.peers.comparison import Case
 from engine.peers.peer import StepMetrics, Tensors
+from engine.peers.timed_side import LocalSide
+from engine.training.run import tuned
 from engine.training.trainer import Trainer
+
+
+def connect(grid: Grid, case: Case, device: torch.device, recorder: Recorder | None = None) -> Comm:
+    """Make the groups of a grid."""
+    return Comm(grid, timeout=case.collective_timeout, recorder=recorder, device=device)
 
 
 def trainer(
@@ -21,7 +31,7 @@ def trainer(
 
 
 class Ours:
-    """It is the engine on the grid of comm; as a peer (registry.py), every product is as PyTorch does it.
+    """The engine on the grid of comm; as a peer (registry.py), every product is as PyTorch does it.
 
     kernels: of its layers, by name.
     """
@@ -33,3 +43,10 @@ class Ours:
         """Take a step. The trainer draws the same rows of the same batches by itself."""
         done = self._trainer.step()
         return StepMetrics(done.loss, done.gradient_norm)
+
+
+def build_side(grid: Grid, case: Case, device: torch.device) -> LocalSide:
+    """Build and warm up the engine on a grid in a process of its own, once its ranks have met. Collective."""
+    comm = connect(grid, case, device, Recorder.on(device, breakdown=False, alone=grid.size == 1))
+    kernels = tuned(case, comm)[0] if case.tune_matmul else {}
+    return LocalSide(lambda: Ours(case, comm, kernels).step, device, case.warmup)

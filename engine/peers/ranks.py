@@ -83,7 +83,8 @@ def take_part(
         from engine.comm.meeting import all_ranks
         from engine.measure.memory import forget_peak, give_memory_back
         from engine.measure.recorder import Recorder
-        from engine.peers.alternate import looked_on, measure, on_grid
+        from engine.peers.alternate import looked_on, measure
+        from engine.peers.ours import connect
         from engine.precision import DTYPES
         from engine.training.gathered import everyones, joint_peak, roster
 
@@ -127,7 +128,7 @@ def take_part(
             reporter.met = True
         for comparison in comparisons:
             recorder = Recorder.on(device, breakdown=False, alone=comparison.grid.size == 1)
-            comm = on_grid(comparison.grid, case, device, recorder)
+            comm = connect(comparison.grid, case, device, recorder)
             if reporter is not None and reporter.roster is None:
                 reporter.roster = roster(comm)
             with looked_on(comm, comparison, case, reporter.fail) if reporter else nullcontext(at) as begin:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from engine.comm.launch import Launch
 from engine.errors import ContactError
 from engine.models.flops import model_flops
-from engine.peers import settings
 from engine.peers.comparison import Case, Comparison
 from engine.peers.memory import SideBytes, side_bytes
 from engine.peers.ranks import OWN, Job
+from engine.peers.registry import record_settings
 from engine.reporter import UNFINISHED, Reporter, Status
 from engine.result import provenance
 from engine.result.schema import Diagnosis
@@ -140,6 +140,6 @@ def asked_fields(comparison: Comparison, needed: SideBytes | None = None) -> dic
         "target": comparison.target,
         "layout": str(comparison.layout) if comparison.layout else None,
         "does": comparison.does,
-        "settings": settings.recorded(comparison.name),
+        "settings": record_settings(comparison.name),
         "needs": needed and (round(needed.ours), round(needed.peer)),
     }

@@ -42,7 +42,7 @@ def matches(system: System) -> Iterator[Match]:
         for name in point.series.peers or sorted(set(COMPARISONS) - set(ALONE)):
             case = case_of(point, system)
             for found in layout_choices(COMPARISONS[name], case, point.devices, per_node, room(system)):
-                contest = COMPARISONS[name].laid_out(found.layout, Grid.replicated(found.layout.size))
+                contest = COMPARISONS[name].with_layout(found.layout, Grid.replicated(found.layout.size))
                 if contest.lacking(case.model, recompute=case.checkpoint_group(contest.grid)):
                     continue
                 for micro_batch in _micro_batches(point, COMPARISONS[name], found) or [found.micro_batch]:

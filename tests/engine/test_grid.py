@@ -94,7 +94,6 @@ ALLOWED = {
     "engine/planning/equations.py": "Algorithm 1's equations",
     "engine/planning/grids.py": "which grids are planned with: those that the equations know",
     "engine/planning/fewest.py": "the same",
-    "engine/peers/known/": "which grid a known system is",
     "engine/peers/compare.py": "the same",
 }
 NAMES = {axis.value for axis in Axis}

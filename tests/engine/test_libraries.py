@@ -22,10 +22,8 @@ from waiting import LONG_S
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
-from engine.peers import environments
 from engine.peers.layout import Layout
-from engine.peers.registry import COMPARISONS, OPTIONS
-from engine.peers.settings import chosen
+from engine.peers.registry import COMPARISONS, OPTIONS, choose_settings, environment_lack, python_of
 from engine.result.schema.peers import PeerContest
 
 AT_EACH_CHANGE = {("megatron-core", "pipeline=2,micro_batches=4", LLAMA), ("deepspeed-pipeline", "pipeline=2", LLAMA)}
@@ -98,9 +96,9 @@ def contests() -> Iterator[Any]:
 @pytest.mark.parametrize(("name", "layout", "model"), list(contests()))
 def test_a_library_trains_what_the_engine_trains(name: str, layout: str, model: GPTConfig | LlamaConfig) -> None:
     grid = Grid(data=Layout.parse(layout).size)
-    contest = COMPARISONS[name].laid_out(Layout.parse(layout), grid)
+    contest = COMPARISONS[name].with_layout(Layout.parse(layout), grid)
     assert contest.library is not None
-    if reason := environments.lacking(contest.library):
+    if reason := environment_lack(contest.library):
         pytest.skip(reason)
     for found in run_processes(grid, hold, contest, replace(CASE, model=model)):
         assert isinstance(found, PeerContest), found
@@ -119,9 +117,9 @@ def test_a_library_trains_what_the_engine_trains(name: str, layout: str, model: 
     ],
 )
 def test_a_library_adds_up_the_gradients_of_its_micro_batches(name: str, layout: str) -> None:
-    contest = COMPARISONS[name].laid_out(Layout.parse(layout), Grid(data=2))
+    contest = COMPARISONS[name].with_layout(Layout.parse(layout), Grid(data=2))
     assert contest.library is not None
-    if reason := environments.lacking(contest.library):
+    if reason := environment_lack(contest.library):
         pytest.skip(reason)
     check(contest, replace(IN_PARTS, model=IN_MICRO_BATCHES[name, layout]), 1e-5)
 
@@ -132,14 +130,14 @@ def test_a_library_adds_up_the_gradients_of_its_micro_batches(name: str, layout:
 )
 def test_the_installed_library_takes_each_setting(library: str) -> None:
     """Also those of GPUs, which nothing else here builds."""
-    if reason := environments.lacking(library):
+    if reason := environment_lack(library):
         pytest.skip(reason)
     script = BUILDS[library]
     for device in ("cpu", "cuda"):
-        given = {section: chosen(library, section, device) for section in OPTIONS[library]}
+        given = {section: choose_settings(library, section, device) for section in OPTIONS[library]}
         script += f"for name, own in {given!r}.items(): known[name](**own)\n"
     done = subprocess.run(
-        [environments.python_of(library), "-P", "-c", script],
+        [python_of(library), "-P", "-c", script],
         capture_output=True,
         text=True,
         timeout=LONG_S,

@@ -75,7 +75,7 @@ def test_fsdp2_over_copies_recomputes_and_adds_up_alike() -> None:
 def test_an_external_peer_adds_up_the_gradients_of_its_micro_batches(
     name: str, layout: str, model: GPTConfig | LlamaConfig
 ) -> None:
-    contest = COMPARISONS[name].laid_out(Layout.parse(layout), Grid(data=2))
+    contest = COMPARISONS[name].with_layout(Layout.parse(layout), Grid(data=2))
     skip_with_older_torch(contest)
     check(contest, replace(CASE, model=model), 1e-5)
 

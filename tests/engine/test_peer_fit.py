@@ -56,11 +56,13 @@ def test_what_does_not_fit_is_a_row_and_no_rank_is_started_for_it(
     assert main(["bench", "peers", *TINY, *words]) == 0
     found = written(out)
     (asked,) = found.contests
-    sentence = f"the engine does not fit: needs {needed.ours / 1e9:.3g} of 7e-07 GB that a plan counts on of a device's"
-    assert str(asked.missing).startswith(sentence)
+    assert f"needs {needed.ours / 1e9:.3g} of 7e-07 GB" in str(asked.missing)
     assert asked.needs == (round(needed.ours), round(needed.peer))
     assert (found.status, found.comparisons) == ("ok", ())
-    assert f"skipped: {sentence}" in capsys.readouterr().out
+    assert f"skipped: {asked.missing}" in capsys.readouterr().out
+    older = json.loads(out.read_text())
+    del older["contests"][0]["needs"]
+    assert parse(older, "older.json").contests[0].needs is None
 
 
 def test_on_gpus_that_are_not_here_what_does_not_fit_is_told_all_the_same(tmp_path: Path) -> None:
@@ -108,10 +110,10 @@ def test_memory_decides_unless_it_is_told() -> None:
 
 
 def test_where_ranks_make_whole_networks_their_node_has_to_hold_them() -> None:
-    contest = COMPARISONS["megatron-core"].on(Grid(x=2))
+    contest = COMPARISONS["megatron-core"].with_grid(Grid(x=2))
     choose_apart(contest, CASE, Room("cpu", None, 1e9))
     of_one = 2 * 4 * CASE.model.parameters / USABLE
-    with pytest.raises(Unavailable, match="its ranks make whole networks first"):
+    with pytest.raises(Unavailable, match="make whole networks first"):
         choose_apart(contest, CASE, Room("cpu", None, 1.5 * of_one))
     choose_apart(contest, replace(CASE, devices_per_node=1), Room("cpu", None, 1.5 * of_one))
 
@@ -180,21 +182,13 @@ def test_parts_of_a_side_become_one_and_each_is_held_to_the_peer() -> None:
     assert found.ours.rounds_s == found.ours.cpu_s == ((1.0,), (2.0,), (3.0,))
     assert found.ours.peak_bytes == 5
     assert (found.peer, found.compiled) == (peer.peer, False)
-    with pytest.raises(RunError, match="the engine's loss was"):
+    with pytest.raises(RunError, match="loss was"):
         put_together(COMPARISONS["ddp"], CASE, [first, peer, PeerContest.of(side([3.0], loss=2.1), NOTHING)])
-
-
-def test_a_file_that_tells_nothing_of_room_is_read(tmp_path: Path) -> None:
-    out = tmp_path / "a.json"
-    assert main(["bench", "peers", *TINY, "--peer", "plain", "--device-memory", "1000", "--out", str(out)]) == 0
-    older = json.loads(out.read_text())
-    del older["contests"][0]["needs"]
-    assert parse(older, "older.json").contests[0].needs is None
 
 
 @pytest.mark.parametrize(
     ("option", "sentence"),
-    [("--device-memory", "--device-memory is a positive number of bytes"), ("--devices-per-node", "is at least 1")],
+    [("--device-memory", "--device-memory is a positive number"), ("--devices-per-node", "is at least 1")],
 )
 def test_a_machine_without_room_is_refused(
     option: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -21,9 +21,9 @@ from engine.comm.launch import Launch
 from engine.errors import RunError, UsageError
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
-from engine.peers.compare import ONE_JOB, check_comparisons, check_devices, chosen, compared, table
+from engine.peers.compare import ONE_JOB, check_comparisons, check_devices, choose_comparisons, compared, table
 from engine.peers.comparison import TOLERANCES, Case
-from engine.peers.ddp import DDP
+from engine.peers.known.ddp import DDP
 from engine.peers.peer import StepMetrics
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
@@ -57,20 +57,21 @@ JOBS = [
 ]
 
 
-def test_the_ratio_is_the_median_of_the_jobs_ratios_of_medians() -> None:
+def test_ratios_equality_and_memory_of_a_contest() -> None:
+    """The ratio is the median of the jobs' ratios of medians; the paired one is over jobs and their rounds."""
     found = compared(COMPARISONS["ddp"], JOBS, TOLERANCES["fp32"], load=0.0)
     assert found.job_ratios == pytest.approx((0.5, 1.5, 1.0))
     assert (found.ratio, found.cpu_ratio, found.peer_median_s) == pytest.approx((1.0, 2.0, 4.0))
-    assert round_ratios(found.jobs)[:2] == pytest.approx((1.5 / 4, 46.0 / 4))
-
-
-def test_the_paired_ratio_is_over_jobs_and_of_each_over_its_rounds() -> None:
-    found = compared(COMPARISONS["ddp"], JOBS, TOLERANCES["fp32"], load=0.0)
+    assert round_ratios(found.jobs)[:4] == pytest.approx((1.5 / 4, 46.0 / 4, 4.5 / 4, 138.0 / 4))
     assert found.paired is not None
-    assert round_ratios(found.jobs)[2:4] == pytest.approx((4.5 / 4, 138.0 / 4))
     rounds = [[(scale * 1.5, 4.0), (scale * 46.0, 4.0)] for scale in (1.0, 3.0, 2.0)]
     assert found.paired.interval == pytest.approx(paired(rounds).interval)
     assert found.paired.ratio == pytest.approx((0.375 + 11.5) / 2 * 6 ** (1 / 3))
+    assert found.equality is not None
+    assert found.memory is not None
+    assert (found.equality.steps, found.equality.tolerance, found.equality.norm_tolerance) == (2, 1e-5, 1e-4)
+    assert found.equality.losses == found.equality.gradient_norms == pytest.approx(3e-6, rel=1e-3)
+    assert found.memory.peak_bytes_per_rank == (7, 6)
 
 
 def line_of(tmp_path: Path, jobs: list[Job], target: float) -> str:
@@ -89,15 +90,6 @@ def test_the_table_says_what_a_contest_decides_and_whether_its_target_is_met(tmp
     one = line_of(tmp_path, jobs[:1], 0.9)
     assert re.search(r"0\.250 \(interval not known\) +undecided +0\.90 undecided", one)
     assert one.endswith(f"{ONE_JOB}\n")
-
-
-def test_a_contest_says_how_equal_the_losses_were_and_what_memory_it_took() -> None:
-    found = compared(COMPARISONS["ddp"], JOBS, TOLERANCES["fp32"], load=0.0)
-    assert found.equality is not None
-    assert found.memory is not None
-    assert (found.equality.steps, found.equality.tolerance, found.equality.norm_tolerance) == (2, 1e-5, 1e-4)
-    assert found.equality.losses == found.equality.gradient_norms == pytest.approx(3e-6, rel=1e-3)
-    assert found.memory.peak_bytes_per_rank == (7, 6)
 
 
 def run(out: Path, *options: str) -> int:
@@ -141,11 +133,7 @@ def test_a_side_that_takes_too_long_is_ended_and_the_file_says_which(
     assert (report.status, report.comparisons) == ("failed", ())
     assert report.reason is not None
     assert report.reason in capsys.readouterr().err
-    assert re.fullmatch(
-        rf"Nothing has moved for 1e-06 s in the comparison with plain, rank 0 at ({at}): raise {option} if that is its "
-        r"pace\.",
-        report.reason,
-    )
+    assert re.search(rf"1e-06 s .* plain, rank 0 at ({at}): raise {option}", report.reason)
     assert [asked.grid for asked in report.contests] == ["1x1x1x1"]
 
 
@@ -169,11 +157,7 @@ def test_a_peer_that_hangs_under_a_launcher_is_named_and_all_ranks_end(tmp_path:
     codes, said = finish(start(2, *words, before=_hang_in_a_round))
     assert codes == [1, 1], said
     reason = written(out).reason
-    assert re.fullmatch(
-        r"In the comparison with ddp rank [01] has been at ddp's round 1 of 3 for 20 s, which is all that --timeout "
-        r"allows\.",
-        reason or "",
-    )
+    assert re.search(r"rank [01] .* ddp's round 1 of 3 for 20 s, .* --timeout", reason or "")
     assert any(str(reason) in words for words in said)
 
 
@@ -193,8 +177,7 @@ def test_a_rank_that_fails_under_a_launcher_leaves_its_own_reason(tmp_path: Path
     assert done.returncode
     report = parse(json.loads(out.read_text()), "result.json")
     assert report.status == "failed"
-    assert report.reason is not None
-    assert report.reason.startswith("The engine and ddp don't do the same: in step 0 the engine's loss was")
+    assert re.search("ddp .* step 0 .* loss", str(report.reason))
     assert report.labels == {"study": "peers"}
 
 
@@ -207,7 +190,7 @@ def written(out: Path) -> PeersResult:
     return parse(json.loads(out.read_text()), str(out))
 
 
-def test_a_command_that_is_killed_has_said_so_and_keeps_the_contests_it_held(tmp_path: Path) -> None:
+def test_a_command_that_is_killed_has_said_so_and_keeps_its_contests(tmp_path: Path) -> None:
     mine = account(tmp_path / "a.json")
     mine.begin()
     assert (written(tmp_path / "a.json").status, written(tmp_path / "a.json").reason) == ("failed", UNFINISHED)
@@ -252,7 +235,7 @@ def test_an_unexpected_error_names_its_rank_and_contest(tmp_path: Path) -> None:
     mine = account(tmp_path / "a.json", rank=1)
     mine.comparison = "fsdp2"
     mine.report(ValueError("odd\nand more"))
-    assert written(tmp_path / "a.json").reason == "Rank 1 failed in the comparison with fsdp2: odd"
+    assert str(written(tmp_path / "a.json").reason).endswith("with fsdp2: odd")
 
 
 def version_1() -> dict[str, Any]:
@@ -261,7 +244,7 @@ def version_1() -> dict[str, Any]:
     return stored
 
 
-def test_a_file_of_version_1_is_read_as_what_it_was(tmp_path: Path) -> None:
+def test_a_file_of_version_1_is_read_as_what_it_was() -> None:
     old = parse(version_1(), "old.json")
     assert (old.version, old.status, old.device, old.dtype) == (1, "ok", "cpu", "fp32")
     assert old.comparisons[0].paired is None
@@ -269,15 +252,9 @@ def test_a_file_of_version_1_is_read_as_what_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [
-        ({"schema": "par4d.result"}, "its key 'schema' is not 'par4d.peers'"),
-        ({"version": 7}, "up to 6"),
-        ({"surprise": 1}, "is not a valid contest with peers: at surprise"),
-    ],
+    [({"schema": "par4d.result"}, "par4d.peers"), ({"version": 7}, "up to 6"), ({"surprise": 1}, "at surprise")],
 )
-def test_what_is_no_contest_of_a_known_version_is_refused(
-    change: dict[str, Any], sentence: str, tmp_path: Path
-) -> None:
+def test_what_is_no_contest_of_a_known_version_is_refused(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ResultError, match=sentence):
         parse(version_1() | change, "x.json")
 
@@ -285,7 +262,7 @@ def test_what_is_no_contest_of_a_known_version_is_refused(
 def test_ranks_started_here_need_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     check_devices([COMPARISONS["plain"]], "cuda", ranks=1)
-    with pytest.raises(UsageError, match="takes 2 GPUs, but 1 can be seen here"):
+    with pytest.raises(UsageError, match="2 GPUs, but 1"):
         check_devices([COMPARISONS["ddp"]], "cuda", ranks=1)
     check_devices([COMPARISONS["ddp"]], "cuda", ranks=2)
     check_devices([COMPARISONS["ddp"]], "cpu", ranks=1)
@@ -294,16 +271,16 @@ def test_ranks_started_here_need_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_peer_that_has_no_such_family_is_a_row_of_its_own_where_the_network_is_tied(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check_comparisons(Case(lookup("bert-test"), Batch(8)), chosen(["all"], [], []), ranks=1)
+    check_comparisons(Case(lookup("bert-test"), Batch(8)), choose_comparisons(["all"], [], []), ranks=1)
     words = ["--peer", "tensor-parallel", "--model", "bert-test", "--device", "cpu"]
     assert main(["bench", "peers", *words, "--out", str(tmp_path / "peers.json")]) == 0
-    assert "tensor-parallel has no bert: compare a gpt or a llama." in capsys.readouterr().out
+    assert "tensor-parallel has no bert" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path / "a.json", "--peer", "plain", "--device", "cuda") == 2
-    assert "--device cuda was given, but no GPU is visible" in capsys.readouterr().err
+    assert "--device cuda" in capsys.readouterr().err
     assert not (tmp_path / "a.json").exists()
 
 
@@ -311,14 +288,14 @@ def test_a_device_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.Ca
     ("options", "sentence"),
     [
         (["--peer", "fdsp2"], "did you mean fsdp2"),
-        (["--rounds", "0"], "--rounds is at least 1, but 0 was given."),
+        (["--rounds", "0"], "--rounds is at least 1"),
         (["--peer", "ddp", "--batch-size", "3"], "use --batch-size 4"),
         (["--model", "gpt-test", "--hidden", "64"], "not both"),
         (["--dropout", "0.1"], "compare without --dropout"),
-        (["--peer", "tensor-parallel", "--tied"], "tensor-parallel makes two tables of a tied one"),
-        (["--out", "."], "--out . is a folder: give the name of a file."),
-        (["--peer", "fsdp2", "--grid", "2x1x2x1"], "only z may be larger than 1, but x is"),
-        (["--peer", "plain", "--grid", "1x1x2x2"], ": no axis may be larger than 1, but z and data are"),
+        (["--peer", "tensor-parallel", "--tied"], "two tables"),
+        (["--out", "."], "--out . is a folder"),
+        (["--peer", "fsdp2", "--grid", "2x1x2x1"], "but x is"),
+        (["--peer", "plain", "--grid", "1x1x2x2"], "but z and data are"),
     ],
 )
 def test_what_cannot_be_compared_is_said_before_anything_starts(

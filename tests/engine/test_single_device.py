@@ -30,7 +30,7 @@ from engine.peers.alternate import measure
 from engine.peers.apart import check_apart
 from engine.peers.compare import check_comparisons
 from engine.peers.comparison import TOLERANCES, Case, Unavailable
-from engine.peers.plain import Compiled
+from engine.peers.known.plain import Compiled
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
 from engine.result.judges.peers import peak_bytes, speed
@@ -257,7 +257,7 @@ def test_transformers_own_networks_have_the_engines_losses(trained: dict[str, Pe
 def test_transformers_own_llama_turns_by_the_same_angles(scaling: float) -> None:
     """Of wavelengths that no sequence of a quick test is as long as."""
     pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[peers]'")
-    from engine.peers.hugging_face import build
+    from engine.peers.known.hugging_face import build
 
     shape = replace(LLAMA, hidden=256, rope_scaling=scaling)
     frequencies = build(replace(CASE, model=shape), "cpu").model.rotary_emb.inv_freq

@@ -11,7 +11,7 @@ from forked_python import briefly
 from engine.bench.matmul import Matmul
 from engine.cli.main import main
 from engine.grid import Grid
-from engine.peers.compare import chosen
+from engine.peers.compare import choose_comparisons
 from engine.result.schema import Result, peers, read
 from engine.result.schema.tuning import TunedShape
 from engine.tuning.timing import gemm_variants
@@ -119,8 +119,8 @@ def test_the_engine_takes_turns_with_itself_untuned_on_the_first_blocks_of_a_net
 
 
 def test_the_engines_own_contest_is_held_only_where_it_is_named() -> None:
-    assert "untuned" not in [contest.name for contest in chosen(["all"])]
-    (contest,) = chosen(["untuned"], [Grid(x=2, y=3)])
+    assert "untuned" not in [contest.name for contest in choose_comparisons(["all"])]
+    (contest,) = choose_comparisons(["untuned"], [Grid(x=2, y=3)])
     assert contest.grid == Grid(x=2, y=3)
 
 

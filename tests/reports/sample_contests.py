@@ -94,7 +94,7 @@ def one_device(model: str = "gpt-local-1", *, missing: bool = False, **known: An
 
 def baseline(ratio: float, layout: Layout) -> ContestResult:
     """A contest with Megatron-core in an environment of its own."""
-    contest = replace(COMPARISONS["megatron-core"].laid_out(layout, Grid(z=layout.size)), target=None)
+    contest = replace(COMPARISONS["megatron-core"].with_layout(layout, Grid(z=layout.size)), target=None)
     found = held("megatron-core", ratio=ratio, seed=layout.tensor)
     versions = {"versions": {"megatron-core": "0.16.1"}}
     jobs = [PeerContest.of(job.ours, job.peer.model_copy(update=versions)) for job in found.jobs]

@@ -128,7 +128,7 @@ def test_contests_that_were_not_held_stand_with_the_job_that_they_are_of(tmp_pat
 def test_what_does_not_fit_is_a_row_and_sides_that_a_device_cannot_hold_at_once_are_told(tmp_path: Path) -> None:
     sentence = "ddp: needs 96.1 GB."
     every = baselines(job=1)
-    asked = (Asked(**asked_fields(COMPARISONS["ddp"].on(Grid(data=64))), missing=sentence),)
+    asked = (Asked(**asked_fields(COMPARISONS["ddp"].with_grid(Grid(data=64))), missing=sentence),)
     apart = tuple(one.model_copy(update={"apart": True}) for one in baselines().comparisons)
     later = every.model_copy(update={"comparisons": (), "contests": asked})
     save_contests([baselines().model_copy(update={"comparisons": apart}), later], tmp_path / "r")

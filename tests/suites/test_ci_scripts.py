@@ -17,7 +17,7 @@ from waiting import LONG_S
 
 import bounds
 import gpus
-from engine.peers import environments
+from engine.peers import registry
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [
@@ -319,8 +319,8 @@ def test_a_peer_whose_torch_can_t_be_had_for_these_gpus_is_told_as_unavailable_w
     told = with_python(externals, "ci/peers litgpt", torch=torch, ready=True, refused="--index-url", **FRONTIER)
     assert told.done.returncode == 1
     assert not any(line.startswith("torch") for line in told.pip)
-    monkeypatch.setattr(environments, "FOLDER", externals / ".venv-peers")
-    assert expected in str(environments.lacking("litgpt"))
+    monkeypatch.setattr(registry, "ENVIRONMENTS", externals / ".venv-peers")
+    assert expected in str(registry.environment_lack("litgpt"))
 
 
 TOOL = """#!/bin/sh

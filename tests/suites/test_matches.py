@@ -85,7 +85,7 @@ def test_every_peer_of_a_baseline_divides_the_network_and_fits(name: str) -> Non
     for match in held(name):
         case, layout = replace(case_of(match.point, system), peer_micro_batch=match.micro_batch), match.layout
         assert layout.size == match.point.devices
-        contest = COMPARISONS[match.peer].laid_out(layout, Grid(data=layout.size))
+        contest = COMPARISONS[match.peer].with_layout(layout, Grid(data=layout.size))
         contest.check(case.model)
         if isinstance(layout, Layout):
             layout.for_batch(case.peer_batch).check(case.model, case.batch.sequences)
@@ -107,7 +107,7 @@ def test_the_command_holds_every_baseline_that_fits_and_says_why_it_holds_no_oth
             peer_micro_batch=match.micro_batch,
             devices_per_node=system.node.devices.value if system.node.devices else None,
         )
-        contest = COMPARISONS[match.peer].laid_out(match.layout, grid)
+        contest = COMPARISONS[match.peer].with_layout(match.layout, grid)
         if match.fits:
             assert choose_apart(contest, case, room(system)).apart in (True, False)
         else:
@@ -162,7 +162,7 @@ def test_the_steps_of_both_sides_end_well_within_the_time_limit(name: str) -> No
 @pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])
 def test_every_library_is_compared_at_a_moderate_size_and_the_best_few_at_the_largest(name: str) -> None:
     for match in held(name):
-        contest = COMPARISONS[match.peer].laid_out(match.layout, Grid(data=match.layout.size))
+        contest = COMPARISONS[match.peer].with_layout(match.layout, Grid(data=match.layout.size))
         assert contest.lacking(lookup(match.point.model), recompute=True) is None, "no rank would be started"
     moderate = {match.peer for match in held(name) if match.point.devices == 64}
     libraries = {contest.library for contest in COMPARISONS.values()} - {None, "litgpt"}  # which recomputes nothing
@@ -192,7 +192,7 @@ def test_contests_of_peers_on_our_grids_fit_on_both_sides(name: str) -> None:
             batch = Batch(point.sequences)
             check_grid(case.model, grid, batch)
             whole = Case(case.model, batch, precision=case.precision)  # that study keeps activations
-            found = memory.side_bytes(contest.on(grid), whole, system.device.kind)
+            found = memory.side_bytes(contest.with_grid(grid), whole, system.device.kind)
             assert room(system).fits(max(found)), f"{point} with {contest.name}"
 
 

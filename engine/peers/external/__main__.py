@@ -30,7 +30,7 @@ with loading():
     from engine.comm.meeting import init_process_group
     from engine.peers.layout import Layout
     from engine.peers.peer import ExternalPeer, StepMetrics
-    from engine.peers.settings import without
+    from engine.peers.registry import missing_modules
     from engine.peers.timed_side import LocalSide, on_batches
     from engine.result.provenance import CHECKOUT, git_state
 
@@ -84,9 +84,9 @@ def _life(comparison: Comparison, case: Case, launch: Launch, orders: "SimpleQue
     os.environ.update({name: str(value) for name, value in place.items()})
     init_process_group(launch, device, timeout, store)
     if comparison.checkout:
-        from engine.peers.external.another_commit import engine_side
+        from engine.peers.ours import build_side  # loads what a library's environment need not have
 
-        turns = engine_side(comparison, case, device)
+        turns = build_side(comparison.grid, case, device)
     else:
         turns = LocalSide(lambda: external_step(comparison, case, device), device, case.warmup)
         turns.values = of_all(turns.values)
@@ -97,7 +97,7 @@ def _life(comparison: Comparison, case: Case, launch: Launch, orders: "SimpleQue
         yield None
     library = comparison.library
     versions = {name: version(name) for name in ("torch", library)} if library else {}
-    lacks = without(library, device.type) if library else {}
+    lacks = missing_modules(library, device.type) if library else {}
     if comparison.checkout:
         versions["engine"] = str(git_state(CHECKOUT)[0])
     yield turns.measured().model_copy(update={"versions": versions, "without": lacks}).model_dump()

@@ -29,12 +29,11 @@ from torch import Tensor, nn
 
 from engine.models.serial import SerialModel
 from engine.peers.comparison import Case, Unavailable
+from engine.peers.known.tensor_parallel import regroup_parts
 from engine.peers.layout import Layout
-from engine.peers.names import replace_all
-from engine.peers.peer import Tensors, serial_model
-from engine.peers.settings import chosen
+from engine.peers.peer import Tensors, replace_all, serial_model
+from engine.peers.registry import choose_settings
 from engine.peers.step import TrainingStep
-from engine.peers.tensor_parallel import regroup_parts
 from engine.placement import NORMAL, Placement
 
 
@@ -48,7 +47,7 @@ class AxoNN(TrainingStep):
             raise Unavailable("AxoNN's layers compute in bf16 on GPUs only: compare in fp32 or fp64.")
         if device.type == "cpu":
             without_gpu()
-        self._overlapped = chosen("axonn", "optimize_communication", device.type)
+        self._overlapped = choose_settings("axonn", "optimize_communication", device.type)
         self._overlapped["overlap_reduce_scatter"] &= not case.checkpoint_activations
         self._overlapped["overlap_all_gather"] &= by_depth
         copies, depth = (1, layout.data) if by_depth else (layout.data, 1)
@@ -101,7 +100,7 @@ def put_layers(model: SerialModel, placements: Mapping[str, Placement], device: 
             layer.in_features, layer.out_features, bias=layer.bias is not None, transpose=second, expert_mode=True
         ).to(layer.weight.dtype)
         theirs.load_state_dict(layer.state_dict())
-        theirs.forward = partial(theirs.forward, **chosen("axonn", "Linear", device.type))
+        theirs.forward = partial(theirs.forward, **choose_settings("axonn", "Linear", device.type))
         if theirs.bias is not None:
             theirs.bias.needs_gradient_sync = True  # else its biases' gradients aren't summed over depth
         owner, _, last = name.rpartition(".")

@@ -25,12 +25,10 @@ from torch import Tensor
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
+from engine.peers.known.hugging_face import load, make_network, scaling
 from engine.peers.layout import Layout
-from engine.peers.names import replace_all
-from engine.peers.peer import StepMetrics, Tensors, accumulate, adamw, micro_batches
-from engine.peers.settings import chosen
-from engine.peers.stages import mean_cross_entropy
-from engine.peers.transformers_networks import load, network, scaling
+from engine.peers.peer import StepMetrics, Tensors, accumulate, adamw, mean_cross_entropy, micro_batches, replace_all
+from engine.peers.registry import choose_settings
 from engine.precision import at_least_fp32
 
 
@@ -55,7 +53,7 @@ class ColossalAI:
             enable_all_optimization=False,
             parallel_output=True,
             make_vocab_size_divisible_by=1,
-            **chosen("colossalai", "HybridParallelPlugin", device.type),
+            **choose_settings("colossalai", "HybridParallelPlugin", device.type),
         )
         self.data_rank = dist.get_rank(plugin.dp_group)
         with_loss(case.model.outputs, plugin.tp_group)
@@ -110,7 +108,7 @@ def _model(case: Case) -> Any:
         of_llama = {"rope_theta": shape.rope_theta, "rope_scaling": scaling(shape) or None}
     model = None
     if not getattr(shape, "head_features", None):
-        model = network(shape, {"attn_implementation": "sdpa"} | of_llama, {"attn_implementation": "eager"})
+        model = make_network(shape, {"attn_implementation": "sdpa"} | of_llama, {"attn_implementation": "eager"})
     if model is None:
         raise Unavailable(f"transformers has no network like {shape.name} that Colossal-AI shards.")
     return model

@@ -17,20 +17,21 @@ from torch import Tensor, nn
 
 from engine.models.serial import SerialModel
 from engine.peers.comparison import Case
+from engine.peers.known.tensor_parallel import regroup_parts
 from engine.peers.layout import Layout
 from engine.peers.peer import (
     StepMetrics,
     Tensors,
     accumulate,
-    decaying,
+    cut_model,
+    decay_groups,
+    mean_cross_entropy,
     mean_divisor,
     micro_batches,
     serial_loss,
     serial_model,
 )
-from engine.peers.settings import chosen
-from engine.peers.stages import cut, mean_cross_entropy
-from engine.peers.tensor_parallel import regroup_parts
+from engine.peers.registry import choose_settings
 from engine.placement import NORMAL
 
 
@@ -43,7 +44,7 @@ class ZeRO:
         self._case, self._parts, self._model = case, layout.micro_batches, serial_model(case, device)
         config = _config(case, layout, device, stage)
         self._engine, *_ = deepspeed.initialize(
-            model=self._model, model_parameters=decaying(case.optim, self._model.parameters()), config=config
+            model=self._model, model_parameters=decay_groups(case.optim, self._model.parameters()), config=config
         )
 
     def step(self, batch: Tensors) -> StepMetrics:
@@ -74,7 +75,7 @@ class Pipeline:
             split_layers(model, case, layout.tensor)
             topology = PipeModelDataParallelTopology(layout.pipeline, layout.tensor, layout.data)
         stages = PipelineModule(
-            layers=cut(model),
+            layers=cut_model(model),
             num_stages=layout.pipeline,
             topology=topology,
             loss_fn=mean_cross_entropy,
@@ -83,7 +84,7 @@ class Pipeline:
         self._parts = layout.micro_batches
         self._engine, *_ = deepspeed.initialize(
             model=stages,
-            model_parameters=decaying(case.optim, stages.parameters()),
+            model_parameters=decay_groups(case.optim, stages.parameters()),
             config=_config(case, layout, device, 1),
         )
         self.data_rank = self._engine.grid.get_data_parallel_rank()
@@ -120,7 +121,7 @@ def _config(case: Case, layout: Layout, device: torch.device, stage: int) -> dic
         "train_micro_batch_size_per_gpu": case.batch.sequences // layout.data // layout.micro_batches,
         "gradient_accumulation_steps": layout.micro_batches,
         "gradient_clipping": optim.clip,
-        "zero_optimization": {"stage": stage} | chosen("deepspeed", "zero_optimization", device.type),
+        "zero_optimization": {"stage": stage} | choose_settings("deepspeed", "zero_optimization", device.type),
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": case.precision == "bf16"},
         "optimizer": {

@@ -24,9 +24,8 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.names import renamed
-from engine.peers.peer import Tensors, serial_model
-from engine.peers.settings import chosen
+from engine.peers.peer import Tensors, rename_weights, serial_model
+from engine.peers.registry import choose_settings
 from engine.peers.step import TrainingStep
 
 PRECISIONS = ("fp32", "bf16")
@@ -42,7 +41,7 @@ class LitGPT(TrainingStep):
             "bf16-mixed" if case.precision == "bf16" and case.autocast else "32-true"
         )  # which casts nothing
         here = min(layout.data, torch.cuda.device_count()) if device.type == "cuda" else layout.data
-        options = chosen("litgpt", "DDPStrategy", device.type)
+        options = choose_settings("litgpt", "DDPStrategy", device.type)
         options["static_graph"] &= layout.micro_batches == 1
         self._fabric = Fabric(
             accelerator=device.type,
@@ -124,7 +123,7 @@ def _load(model: GPT, case: Case) -> None:
     if isinstance(shape, GPTConfig) and shape.rotary is None:
         learnt = serial_model(case, "cpu").state_dict().get("positions.weight")
         shape = replace(shape, rotary=2)  # the network without a table: of one pair no row moves
-    model.load_state_dict(renamed(case, ADAPTERS["litgpt"].stored(shape)))
+    model.load_state_dict(rename_weights(case, ADAPTERS["litgpt"].stored(shape)))
     if shape.ties:
         model.lm_head.weight = model.transformer.wte.weight
     if learnt is not None:

@@ -32,9 +32,8 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.names import grouped, renamed, replace_all
-from engine.peers.peer import StepMetrics, Tensors, micro_batches
-from engine.peers.settings import chosen
+from engine.peers.peer import StepMetrics, Tensors, grouped_rows, micro_batches, rename_weights, replace_all
+from engine.peers.registry import choose_settings
 
 
 class MegatronCore:
@@ -56,7 +55,7 @@ class MegatronCore:
         self.data_rank = parallel_state.get_data_parallel_rank()
         config = _config(case, layout, device, sequence_parallel=sequence_parallel)
         model = _model(case, config, device)
-        _load(model, renamed(case, stored(case.model, names(case.model, layout.tensor))), layout)
+        _load(model, rename_weights(case, stored(case.model, names(case.model, layout.tensor))), layout)
         self._model = DistributedDataParallel(
             config,
             DistributedDataParallelConfig(**_of_data_ranks("DistributedDataParallelConfig", layout, device)),
@@ -118,7 +117,7 @@ class MegatronCore:
 
 def _of_data_ranks(section: str, layout: Layout, device: torch.device) -> dict[str, Any]:
     """Choose the settings of what data ranks do together; one alone does nothing of it."""
-    return chosen("megatron-core", section, device.type) if layout.data > 1 else {}
+    return choose_settings("megatron-core", section, device.type) if layout.data > 1 else {}
 
 
 def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parallel: bool) -> TransformerConfig:
@@ -135,7 +134,7 @@ def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parall
         options |= {"add_bias_linear": shape.bias, "ffn_hidden_size": shape.wide, "layernorm_epsilon": shape.norm_eps}
     if not known:
         raise Unavailable(f"Megatron-core's adapter knows no network like {shape.name}.")
-    fusions = chosen("megatron-core", "TransformerConfig", device.type)
+    fusions = choose_settings("megatron-core", "TransformerConfig", device.type)
     fusions["bias_activation_fusion"] &= isinstance(shape, LlamaConfig)  # its fused GeLU is tanh's approximation
     dtype = torch.bfloat16 if case.precision == "bf16" else torch.float32
     together = case.checkpoint_group(Grid())
@@ -182,7 +181,7 @@ def _model(case: Case, config: TransformerConfig, device: torch.device) -> GPTMo
 def _layers(config: TransformerConfig, device: torch.device) -> Any:
     """Take its own; but with sequence parallelism their norms are those of Apex or Transformer Engine: hence _Norm."""
     layer = get_gpt_layer_local_spec(normalization=config.normalization)
-    if chosen("megatron-core", "layers", device.type)["TEDotProductAttention"]:
+    if choose_settings("megatron-core", "layers", device.type)["TEDotProductAttention"]:
         from megatron.core.extensions.transformer_engine import TEDotProductAttention
 
         layer.submodules.self_attention.submodules.core_attention = TEDotProductAttention
@@ -205,7 +204,7 @@ class _Norm:
 def names(shape: Architecture, tensor: int) -> Names:
     """Name its layers, ordered so that contiguous shares are those of so many tensor ranks."""
     keys = shape.kv_heads if isinstance(shape, LlamaConfig) else shape.heads
-    fused = grouped(shape.heads, keys, shape.hidden // shape.heads, halved=isinstance(shape, LlamaConfig))
+    fused = grouped_rows(shape.heads, keys, shape.hidden // shape.heads, halved=isinstance(shape, LlamaConfig))
     found: dict[str, str | Sequence[tuple[str, Index]]] = {
         "tokens": "embedding.word_embeddings",
         "positions": "embedding.position_embeddings",

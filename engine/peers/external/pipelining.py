@@ -11,8 +11,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 from engine.peers.comparison import Case
 from engine.peers.layout import Layout
-from engine.peers.peer import Tensors, autocast, check_torch, serial_model
-from engine.peers.stages import cut, mean_cross_entropy
+from engine.peers.peer import Tensors, autocast, check_torch, cut_model, mean_cross_entropy, serial_model
 from engine.peers.step import TrainingStep
 
 
@@ -26,7 +25,7 @@ class Pipelining(TrainingStep):
         rank, ranks = dist.get_rank(), layout.pipeline
         count = ranks * chunks
         assert case.model.layers % count == 0
-        layers, a_stage = cut(serial_model(case, device)), case.model.layers // count
+        layers, a_stage = cut_model(serial_model(case, device)), case.model.layers // count
         places = range(rank, count, ranks)
         parts = [
             nn.Sequential(

@@ -22,11 +22,9 @@ from engine.models.adapters.stored import Names, stored
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
 from engine.peers.layout import Layout
-from engine.peers.masters import Masters
-from engine.peers.names import grouped, renamed
-from engine.peers.peer import Tensors, micro_batches
-from engine.peers.settings import chosen
-from engine.peers.step import TrainingStep
+from engine.peers.peer import Tensors, grouped_rows, micro_batches, rename_weights
+from engine.peers.registry import choose_settings
+from engine.peers.step import Masters, TrainingStep
 from engine.precision import Precision
 
 ANY = {"weight": nn.init.ones_, "bias": nn.init.zeros_}
@@ -72,7 +70,7 @@ class TorchTitan(TrainingStep):
         set_llama3_sharding_config(config, enable_sp=sequence_parallel)
         with torch.device("meta"):
             model = config.build()
-        compiler = CompileConfig(**chosen("torchtitan", "CompileConfig", device.type))
+        compiler = CompileConfig(**choose_settings("torchtitan", "CompileConfig", device.type))
         self._sum = CrossEntropyLoss.Config(global_vocab_size=case.model.outputs).build(compile_config=compiler)
         precision = str(Precision.parse(case.precision).compute).removeprefix("torch.")
         options: dict[str, Any] = {
@@ -100,7 +98,7 @@ class TorchTitan(TrainingStep):
             )
         else:
             parts = [parallelize_llama(model, **options)]
-        values = renamed(case, stored(case.model, names(shape)))
+        values = rename_weights(case, stored(case.model, names(shape)))
         for part in parts:
             _load(part, values, device)
         self._inputs, self._clip_all = parallelize_inputs, utils.clip_grad_norm_
@@ -198,7 +196,7 @@ def _config(shape: LlamaConfig) -> Any:
 
 def names(shape: LlamaConfig) -> Names:
     """Name its layers. Rotary pairs are neighbours, as the serial model has them."""
-    fused, ffn = grouped(shape.heads, shape.kv_heads, shape.head_size, halved=False), np.arange(shape.ffn)
+    fused, ffn = grouped_rows(shape.heads, shape.kv_heads, shape.head_size, halved=False), np.arange(shape.ffn)
     return {
         "tokens": "tok_embeddings",
         "blocks": "layers",

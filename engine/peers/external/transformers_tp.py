@@ -21,13 +21,11 @@ from engine.models.adapters.stored import Names, Stored, stored
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
-from engine.peers.hugging_face import TransformersStep, build, check_precision
+from engine.peers.known.hugging_face import TransformersStep, build, check_precision, start_training
 from engine.peers.layout import Layout
-from engine.peers.masters import Masters, is_pure
-from engine.peers.names import renamed
-from engine.peers.peer import check_torch
-from engine.peers.settings import chosen
-from engine.peers.transformers_networks import to_train
+from engine.peers.peer import check_torch, rename_weights
+from engine.peers.registry import choose_settings
+from engine.peers.step import Masters, is_pure
 from engine.precision import Precision
 
 try:
@@ -86,7 +84,7 @@ class TransformersTP(TransformersStep):
         masters = _load(model, case, places, device)
         if case.model.ties:
             model.lm_head.weight = model.get_input_embeddings().weight
-        to_train(model, case)
+        start_training(model, case)
         # A table that is tied afterwards leaves the master of its head behind.
         pairs = [(parameter, masters[parameter]) for parameter in model.parameters()] if masters else []
         super().__init__(case, model, device, Masters((master for _, master in pairs), pairs) if pairs else None)
@@ -104,7 +102,7 @@ def opt(case: Case, device: str) -> "OPTForCausalLM":
             num_attention_heads=shape.heads, ffn_dim=shape.wide, max_position_embeddings=shape.rows_of_positions,
             activation_function="gelu" if shape.activation == "gelu" else "gelu_new", dropout=0.0,
             attention_dropout=0.0, layerdrop=0.0, do_layer_norm_before=True,
-            **chosen("transformers-tp", "from_config", device),
+            **choose_settings("transformers-tp", "from_config", device),
             tie_word_embeddings=False, use_cache=False, bos_token_id=None, eos_token_id=None, pad_token_id=None,
         )
     )  # fmt: skip
@@ -133,7 +131,7 @@ def opt_stored(case: Case) -> Stored:
 def _load(model: Any, case: Case, places: Stored, device: torch.device) -> dict[nn.Parameter, nn.Parameter]:
     """Load this rank's part of every parameter; returns the master of each, where the case has masters."""
     masters: dict[nn.Parameter, nn.Parameter] = {}
-    whole = renamed(case, places, device)
+    whole = rename_weights(case, places, device)
     for name, parameter in model.named_parameters():
         value = F.pad(whole[name], (0, 0, BEFORE, 0)) if name.endswith("embed_positions.weight") else whole[name]
         if isinstance(parameter, DTensor):
