@@ -1,7 +1,5 @@
-"""A matplotlib figure as SVG inside a page.
-
-The text stays text in the page's own font, colours become CSS variables (so that a dark page has a dark figure),
-identifiers are made unique, and the picture carries a title and a description for those who can't see it.
+"""A matplotlib figure as SVG inside a page: text in the page's own font, colours as CSS variables (so that a dark page
+has a dark figure), unique identifiers, and a title and a description for those who can't see it.
 """
 
 import io
@@ -83,7 +81,7 @@ def _plain_names(element: ElementTree.Element) -> None:
 
 
 def _restyle(element: ElementTree.Element) -> None:
-    """Colours to variables, no font family, two decimals for coordinates."""
+    """Turn colours to variables, drop the font family, and keep two decimals of coordinates."""
     if text := element.get("style"):
         text = re.sub(r"font-family:[^;]*;? ?", "", text)
         element.set("style", re.sub(r"#[0-9a-f]{6}", lambda m: _VARIABLES.get(m[0], m[0]), text))

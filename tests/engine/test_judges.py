@@ -94,7 +94,7 @@ NOISE_S = (0.0, 0.01, -0.01, 0.005, -0.005, 0.002, -0.002)
 
 
 def turns(name: str, idle_s: float, *, noise: float = 1.0, longer: float = 0.0, **changes: Any) -> ScheduleSide:
-    """A job of a schedule whose stages wait that long. longer: by that part the last stage works longer."""
+    """Make a job of a schedule whose stages wait that long. longer: by that part the last stage works longer."""
     waits_s = [idle_s + noise * off_s for off_s in NOISE_S]
     works_s = [WORK_S * (1 + longer * (stage == STAGES - 1)) for stage in range(STAGES)]
     shares: dict[str, Any] = {"idle_share": 0.5, "simulated_idle_share": 0.5}
@@ -118,7 +118,7 @@ def test_the_bubble_of_the_formula_passes_and_one_off_by_more_of_a_step_fails(na
     expected_s = WORK_S * (STAGES - 1) / micro_batches
 
     def beyond(part: float) -> ScheduleSide:
-        """A step that is longer, or shorter, by this part of it, as the stages wait for so much."""
+        """Make a step that is longer, or shorter, by this part of it, as the stages wait for that."""
         return turns(name, expected_s + part * (expected_s + WORK_S + REST_S) / (1 - part))
 
     found = judge([beyond(0.0)], micro_batches)

@@ -39,7 +39,7 @@ def case(
     failure: str = "",
     words: Sequence[str] = ("-m", "engine", "train", "--model", "gpt-5b"),
 ) -> dict[str, Any]:
-    """A test case: what it measured, as (value, unit) by name, and its result. failure: it failed, for that reason."""
+    """Make a test case: what it measured, as (value, unit) by name, and its result. failure: why it failed."""
     return {
         "name": name, "display_name": name, "system": system, "partition": "gpu", "environ": "engine",
         "result": "fail" if failure else "pass", "fail_reason": failure or None,
@@ -55,8 +55,8 @@ def case(
 def session(
     cases: Iterable[Mapping[str, Any]], began: datetime, night: str | None = None, chosen: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What one call of ReFrame stores. night: as ci/nightly names it; None where a person has started it. chosen: what
-    ci/nightly has told it to run, if that is more than it has run.
+    """Make what one call of ReFrame stores. night: its name by ci/nightly; None where a person has started it. chosen:
+    what it had to run, if that is more than it has run.
     """
     cases = list(cases)
     info = {
@@ -73,7 +73,7 @@ def session(
 
 
 def store(path: Path, sessions: Iterable[Mapping[str, Any]]) -> Path:
-    """A results database that holds these."""
+    """Store these in a results database."""
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path)
     for statement in SCHEMA:
@@ -89,12 +89,12 @@ def store(path: Path, sessions: Iterable[Mapping[str, Any]]) -> Path:
 
 
 def night_name(number: int) -> str:
-    """As ci/nightly makes it."""
+    """Name a night as ci/nightly does."""
     return f"{FIRST + timedelta(days=number):%Y-%m-%dT%H%M%S}"
 
 
 def timed(seconds: float, number: int, environment: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The figures and the record of a training that takes so long a step."""
+    """Make the figures and the record of a training by the seconds of a step."""
     record = as_record(train(time_s=seconds, job=number, study="nightly", environment=dict(environment)))
     figures = {"time_per_iteration": (seconds, "s"), "hardware_flops_per_s": (3e17 / seconds, "flop/s")}
     return figures, record
@@ -109,7 +109,7 @@ def slowed(
     system: str = "frontier",
     names: Sequence[str] = (STEADY, SLOWED),
 ) -> list[dict[str, Any]]:
-    """Nights of two tests with noise of half a per cent: the second is slower from a night on, with another torch."""
+    """Make nights of two tests with 0.5 % of noise; the last is slower from a night on, with another torch."""
     noise = random.Random(7)
     made = []
     for number in range(count):
@@ -125,7 +125,7 @@ def slowed(
 
 
 def hostile_nights(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Of each name a system with seven nights of a test, all called so, and a failed one; times beyond any clock."""
+    """Make for each name a system of seven nights with a test and a failed one of that name; times beyond any clock."""
     made = []
     for place, name in enumerate(names):
         known = {"versions": {name: name}, "hosts": (name,), "environment": {name: name}, "git_commit": name}
@@ -145,7 +145,7 @@ def hostile_nights(names: Sequence[str]) -> list[dict[str, Any]]:
 
 @contextmanager
 def referred(database: Path, system: str = "frontier") -> Iterator[Path]:
-    """Within it the system has references, of all jobs in the database. Returns the database."""
+    """Give the system references of all jobs in the database; yields the database."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(references, "FOLDER", database.parent / "references")
         make(history(database, system))

@@ -1,11 +1,11 @@
-"""How often nights without any change raise an alarm, and how soon a slowdown is found, in noise of five kinds.
+"""Simulate how often nights without any change raise an alarm, and how soon a slowdown is found, in five noises.
 
     python tests/reports/simulate_nights.py                      200 figures, 20 years of each noise; an hour
     python tests/reports/simulate_nights.py --noise measured common --years 10 --jobs 3
     python tests/reports/simulate_nights.py --write results/reframe/results.db    the noise of other jobs from now on
 
-independent: nights differ by 1.5 % (all scales are standard deviations) and jobs of a night by 0.5 % more. alike-R: a
-night's noise correlates by R with that of the night before. common: a mood of 1.5 %, correlated by 0.7, which figures
+independent: nights differ by 1.5 % (all scales are standard deviations) and jobs of a night by 0.5 % more. rho-R: a
+night's noise has an autocorrelation of R. common: a mood of 1.5 %, correlated by 0.7, which figures
 share by 0.5 to 1.2 and the canary wholly, to 0.3 %; beside it nights of a figure differ by 0.5 %. measured: the jobs of
 measured_noise.csv, drawn at random, each about its own figure's median. In all of them 5 % of jobs are slower besides,
 by 15 % on average (exponential), and every figure gets 1 % slower a month. A night is --jobs jobs, and as many more up
@@ -39,9 +39,9 @@ from reports.nights.report import name_tests
 from reports.run_reports import sessions
 
 MEASURED = Path(__file__).with_name("measured_noise.csv")
-KINDS = ("independent", "alike-0.3", "alike-0.5", "alike-0.7", "common", "measured")
+KINDS = ("independent", "rho-0.3", "rho-0.5", "rho-0.7", "common", "measured")
 NIGHT, JOB, OWN, CANARY = 0.015, 0.005, 0.005, 0.003
-MOOD_ALIKE = 0.7
+MOOD_RHO = 0.7
 DRIFT_A_NIGHT = 0.01 / 30
 OFF, OFF_BY = 0.05, 0.15
 MOST_JOBS = 3
@@ -56,12 +56,12 @@ EARLY = (25, 40, 60)
 """Slowdowns by 5 % also come after so few nights, and are to be found within 30 more."""
 
 Job = Callable[[int], tuple[float, float | None]]
-"""It draws a job of a night, and what the canary does in it."""
+"""Draws a job of a night, and what the canary does in it."""
 
 
 @cache
 def residuals(path: Path = MEASURED) -> dict[str, np.ndarray]:
-    """Of every figure, as logarithms about the median, by its name."""
+    """Read the logarithms of every figure about their median, by its name."""
     found: dict[str, list[float]] = {}
     with path.open() as file:
         for row in csv.DictReader(line for line in file if not line.startswith("#")):
@@ -70,7 +70,7 @@ def residuals(path: Path = MEASURED) -> dict[str, np.ndarray]:
 
 
 def write(databases: list[Path], path: Path, first: int) -> None:
-    """Every judged figure that raises alarms and has 20 jobs or more in the first nights of a database."""
+    """Write every judged figure that raises alarms and has 20 jobs or more in the first nights of a database."""
     rows, devices = [], set()
     for database in databases:
         for found in histories([sessions(database)]):
@@ -88,8 +88,8 @@ def write(databases: list[Path], path: Path, first: int) -> None:
         csv.writer(file, lineterminator="\n").writerows([("figure", "value"), *rows])
 
 
-def alike(nights: int, correlation: float, scale: float, random: np.random.Generator) -> np.ndarray:
-    """Noise of nights of which each correlates so with the one before."""
+def autocorrelated(nights: int, correlation: float, scale: float, random: np.random.Generator) -> np.ndarray:
+    """Draw the noise of nights, each correlated with the one before."""
     new = random.normal(size=nights)
     found = [new[0]]
     for one in new[1:]:
@@ -103,22 +103,20 @@ def jobs_of(kind: str, number: int, year: int, nights: int) -> Job:
         noise = list(residuals().values())[number % len(residuals())]
         return lambda night: (float(random.choice(noise)), None)
     if kind == "common":
-        mood = alike(nights, MOOD_ALIKE, NIGHT, np.random.default_rng([SEED, year]))
-        own, part = alike(nights, 0.0, OWN, random), random.uniform(0.5, 1.2)
+        mood = autocorrelated(nights, MOOD_RHO, NIGHT, np.random.default_rng([SEED, year]))
+        own, part = autocorrelated(nights, 0.0, OWN, random), random.uniform(0.5, 1.2)
         return lambda night: (
             part * mood[night] + own[night] + random.normal(0, JOB),
             mood[night] + random.normal(0, CANARY),
         )
-    own = alike(nights, float(kind.removeprefix("alike-")) if kind.startswith("alike-") else 0.0, NIGHT, random)
+    own = autocorrelated(nights, float(kind.removeprefix("rho-")) if kind.startswith("rho-") else 0.0, NIGHT, random)
     return lambda night: (own[night] + random.normal(0, JOB), None)
 
 
 def follow(
     kind: str, number: int, year: int, nights: int, jobs: int, limit: float, step: float = 0.0, since: int = 1 << 30
 ) -> list[tuple[int, Step]]:
-    """The changes that are found in a figure's year, each with the night that shows it. step: how much slower it is
-    from night `since` on.
-    """
+    """Find the changes in a figure's year, each with its night. step: the slowdown from night `since` on."""
     drawn, random, watched = (
         jobs_of(kind, number, year, nights),
         np.random.default_rng([SEED, year, number, 1]),
@@ -138,7 +136,7 @@ def follow(
 
 
 def alarms(kind: str, years: int, count: int, nights: int, jobs: int, limit: float, number: int) -> int:
-    """How many alarms one figure of a system raises in so many years without any change."""
+    """Count the alarms that one figure of a system raises in these years without any change."""
     each = (follow(kind, number, year, FEWEST + nights, jobs, limit) for year in range(years))
     return sum(change.size > 0 for found in each for _, change in found)
 
@@ -149,7 +147,7 @@ def is_found(kind: str, step: float, within: int, since: int, jobs: int, limit: 
 
 
 def of_years(count: int, years: float) -> Interval:
-    """Between which two numbers a year the mean lies, each with 95 %, where so many came in so many years (Poisson)."""
+    """Return the interval of the mean number a year, 95 % at each end, by the count of some years (Poisson)."""
     low = chdtri(2 * count, 0.95) / 2 if count else 0.0
     return Interval(float(low) / years, float(chdtri(2 * count + 2, 0.05)) / 2 / years)
 

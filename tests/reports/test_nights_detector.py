@@ -40,10 +40,10 @@ def test_two_bad_nights_prove_nothing_however_bad_they_are(nights: tuple[int, ..
     assert limit == LIMIT or any(followed(*[bad] * 10, limit=limit)[1])
 
 
-def test_two_bad_nights_before_a_usual_level_are_no_gain_where_nights_are_alike() -> None:
+def test_two_bad_nights_before_a_usual_level_are_no_gain_where_nights_are_autocorrelated() -> None:
     found = 0
     for seed in range(200):
-        values = simulated.alike(95, 0.8, 0.01, np.random.default_rng(seed))
+        values = simulated.autocorrelated(95, 0.8, 0.01, np.random.default_rng(seed))
         values[-7:-5] += 0.3
         found += detector.find_step(values, false_alarm_limit(1)) is not None
     assert found <= 6
@@ -60,8 +60,8 @@ def test_a_lasting_slowdown_of_the_first_nights_is_found_before_it_is_taken_for_
 def test_nights_enough_are_kept_for_the_longest_window() -> None:
     tried = []
     with pytest.MonkeyPatch.context() as patch:
-        sure = detector._z_scores
-        patch.setattr(detector, "_z_scores", lambda *of: tried.append((len(of[0]), of[2])) or sure(*of))
+        z_scores = detector._z_scores
+        patch.setattr(detector, "_z_scores", lambda *args: tried.append((len(args[0]), args[2])) or z_scores(*args))
         followed(*[0.0] * 60)
     assert tried[-1] == (detector.BASELINE + detector.WINDOWS[-1], detector.WINDOWS[-1])
 
@@ -104,12 +104,12 @@ def test_gains_undo_the_newest_alarm_first_by_half_or_more(
     assert [alarm.remaining for alarm in watched.worse] == pytest.approx(remaining, abs=0.012)
 
 
-def test_nights_that_are_alike_tell_less() -> None:
+def test_autocorrelated_nights_tell_less() -> None:
     random = np.random.default_rng(1)
-    alone, alike = (detector.estimate_noise(simulated.alike(90, by, 0.01, random)) for by in (0.0, 0.7))
-    assert alike.rho > 0.5 > alone.rho
-    assert alike.innovation_scale < 0.9 * alone.innovation_scale
-    before = simulated.alike(90, 0.7, 0.01, random)
+    alone, correlated = (detector.estimate_noise(simulated.autocorrelated(90, by, 0.01, random)) for by in (0.0, 0.7))
+    assert correlated.rho > 0.5 > alone.rho
+    assert correlated.innovation_scale < 0.9 * alone.innovation_scale
+    before = simulated.autocorrelated(90, 0.7, 0.01, random)
     assert detector.find_step(np.append(before, before[-1] + np.full(8, 0.025)), LIMIT) is None
     shuffled = random.permutation(before)
     assert detector.find_step(np.append(shuffled, np.median(shuffled) + np.full(8, 0.025)), LIMIT)
@@ -117,7 +117,7 @@ def test_nights_that_are_alike_tell_less() -> None:
 
 def test_the_canary_explains_a_mood_and_what_it_does_not_share_is_left() -> None:
     random = np.random.default_rng(2)
-    mood, own = simulated.alike(80, 0.7, 0.02, random), random.normal(0, 0.004, 80)
+    mood, own = simulated.autocorrelated(80, 0.7, 0.02, random), random.normal(0, 0.004, 80)
     left = mood + own - detector.canary_share(mood + own, mood + random.normal(0, 0.002, 80))
     assert np.std(left) < 0.3 * np.std(mood)
     assert np.max(np.abs(detector.canary_share(own, mood))) < 0.3 * np.std(own)
@@ -128,7 +128,7 @@ def test_the_canary_explains_a_mood_and_what_it_does_not_share_is_left() -> None
 
 def test_a_night_without_the_canary_has_the_mood_of_the_nights_around_it() -> None:
     random = np.random.default_rng(4)
-    mood = simulated.alike(80, 0.7, 0.02, random)
+    mood = simulated.autocorrelated(80, 0.7, 0.02, random)
     canary = mood + random.normal(0, 0.002, 80)
     mood[-6:] += 0.3  # a machine that got slower
     canary[-6:] += 0.3
@@ -175,7 +175,7 @@ def test_a_night_that_looks_worse_is_worth_another_job_and_a_usual_one_is_not() 
     assert not Follower(LIMIT).looks_worse([1.0])  # nothing is known yet
 
 
-@pytest.mark.parametrize("kind", ["alike-0.7", "common", "measured"])
+@pytest.mark.parametrize("kind", ["rho-0.7", "common", "measured"])
 def test_noise_alone_raises_few_alarms_and_many_with_a_limit_that_is_too_wide(kind: str) -> None:
     """The whole of it is simulate_nights.py, which takes an hour: here are 20 figures for a year."""
     found = {

@@ -75,7 +75,7 @@ def quiet(count: int, level: float = 1.0) -> list[dict[str, float]]:
     return [{"t": level * math.exp(RANDOM.normal(0, 0.005))} for _ in range(count)]
 
 
-@pytest.mark.parametrize("kind", ["independent", "alike-0.5", "common"])
+@pytest.mark.parametrize("kind", ["independent", "rho-0.5", "common"])
 def test_95_of_100_nights_without_a_change_lie_in_their_interval(kind):
     inside = nights = 0
     for number in range(6):
@@ -127,7 +127,7 @@ def test_gains_in_stages_move_what_is_expected_back_in_stages():
 
 
 def test_of_two_changes_that_begin_with_one_night_both_count():
-    levels = simulated.alike(300, 0.9, 0.05, np.random.default_rng(270))
+    levels = simulated.autocorrelated(300, 0.9, 0.05, np.random.default_rng(270))
     watched = Follower(false_alarm_limit(1))
     found = [(at + 1 - step.nights, step.size) for at, level in enumerate(levels) if (step := watched.add([level]))]
     changes = judged_all(of_nights(*({"t": math.exp(level)} for level in levels)))["t"].changes

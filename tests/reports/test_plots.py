@@ -28,7 +28,7 @@ def timeline(*spans: Span, step_s: float = 10.0) -> Timeline:
 
 
 def drawn(spans: list[tuple[float, float]], longest_s: float) -> str:
-    """What fill() draws of one lane of ten pixels."""
+    """Draw one lane of ten pixels by fill()."""
     figure, axes = frame(100.0, 0.0, longest_s)
     fill(axes, spans, 10.0, 10.0, "green")
     return str(inline(figure, name="f", title="t", description="d"))
@@ -45,7 +45,7 @@ def texts(svg: str) -> list[str]:
 
 
 def outlines(svg: str, colour: str) -> list[np.ndarray]:
-    """The corners of all that is filled with a colour."""
+    """Return the corners of all that is filled with a colour."""
     paths = [attributes for attributes in re.findall(r"<path[^>]*>", svg) if f"fill: var(--{colour})" in attributes]
     parts = [part for path in paths for part in re.findall(r' d="([^"]*)"', path)[0].split("M")[1:]]
     corners = [np.array(re.findall(r"-?\d+\.?\d*", part), float).reshape(-1, 2) for part in parts]
@@ -53,13 +53,13 @@ def outlines(svg: str, colour: str) -> list[np.ndarray]:
 
 
 def filled(svg: str, colour: str) -> list[tuple[float, float, float, float]]:
-    """Left, right, top and bottom of what is filled with a colour."""
+    """Return left, right, top and bottom of what is filled with a colour."""
     found = [(*part.min(axis=0), *part.max(axis=0)) for part in outlines(svg, colour)]
     return [(left, right, top, bottom) for left, top, right, bottom in found]
 
 
 def area(svg: str, colour: str, top: float = 0.0, bottom: float = math.inf) -> float:
-    """Square pixels that are filled with a colour between two heights, by the shoelace formula."""
+    """Return the filled square pixels of a colour between two heights, by the shoelace formula."""
     kept = [part for part in outlines(svg, colour) if top <= part[:, 1].min() and part[:, 1].max() <= bottom]
     return sum(abs(x @ np.roll(y, 1) - y @ np.roll(x, 1)) / 2 for x, y in (part.T for part in kept))
 
@@ -162,19 +162,19 @@ def test_the_picture_is_told_in_words() -> None:
 
 
 def points(figure: Figure, colour: str, marker: str = "o") -> list[tuple[float, float]]:
-    """Points of the lines of a colour and a marker."""
+    """Return the points of the lines of a colour and a marker."""
     found = [line for line in figure.axes[0].lines if line.get_color() == COLOURS[colour]]
     return [(x, y) for line in found if line.get_marker() == marker for x, y in line.get_xydata()]
 
 
 def whiskers(figure: Figure) -> list[tuple[float, float, float, float]]:
-    """Ends of all whiskers: x, y, x, y."""
+    """Return the ends of all whiskers: x, y, x, y."""
     bars = [bar for container in figure.axes[0].containers for bar in getattr(container, "lines", ((), (), ()))[2]]
     return [tuple(np.ravel(segment)) for bar in bars for segment in bar.get_segments()]
 
 
 def named(figure: Figure) -> dict[str, float]:
-    """Words beside the axes, with their height in pixels."""
+    """Return the words beside the axes, with their height in pixels."""
     height = figure.get_figheight() * 72
     return {text.get_text(): text.get_position()[1] * height for text in figure.texts}
 

@@ -35,7 +35,7 @@ SLOW, STILL = SLOWED.replace("%", ""), STEADY.replace("%", "")
 
 
 def built(folder: Path, sessions: list[dict[str, Any]]) -> Path:
-    """A report of these sessions, without references."""
+    """Build a report of these sessions, without references."""
     store(folder / "results" / "results.db", sessions)
     build([folder / "results"], folder / "site")
     return folder / "site"
@@ -205,7 +205,7 @@ def test_a_database_is_read_once_for_its_results_and_the_nights_of_all_systems(
 
 
 def drawn(page: Page) -> list[str]:
-    """The titles of its charts."""
+    """Return the titles of its charts."""
     blocks = [block for section in page.sections for block in section.blocks]
     return [figure.title for block in blocks if isinstance(block, Figures) for figure in block.figures]
 
@@ -245,7 +245,7 @@ def test_tests_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 
 def charted(values: Sequence[float], unit: str, **more: object) -> str:
-    """The chart of a figure with these values, of which none was expected."""
+    """Draw the chart of a figure with these values, of which none was expected."""
     usual = dict.fromkeys(("usual", "change", "low", "high", "level"), math.nan)
     data = {"at": range(len(values)), "value": values, "least": values, "most": values, "unit": unit} | usual
     table = pd.DataFrame(data | {"night": "n", "alarm_since": "", "way": "", "updated": ""} | more)

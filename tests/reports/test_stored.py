@@ -108,7 +108,7 @@ def test_pages_have_the_stored_numbers(tmp_path: Path) -> None:
 
 @pytest.fixture
 def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The stored database, beside its references."""
+    """Unpack the stored database beside its references."""
     monkeypatch.setattr(references, "FOLDER", tmp_path)
     (tmp_path / "frontier.yaml").write_bytes((NIGHTS / "frontier.yaml").read_bytes())
     (tmp_path / "nights.db").write_bytes(gzip.decompress((NIGHTS / "nights.db.gz").read_bytes()))

@@ -117,7 +117,7 @@ def test_a_partition_may_name_what_no_waiting_mends_and_otherwise_reframe_decide
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of systems in place of the project's own: two with partitions, and one that is only planned with."""
+    """Make a folder of systems: two with partitions, and one that is only planned with."""
     start = "title: a machine\ndevice: {name: a device, kind: cpu}\nnode: {}\n"
     partitions = "partitions: [{name: cpu, scheduler: slurm, launcher: srun, time_limit: 10m}]\n"
     for name in ("one", "other"):

@@ -5,8 +5,8 @@ from engine.result.metrics.definition import figure
 
 @figure("Speed-up (as fast as)", "base_s / time_s")
 def speed_up(base_s: float, time_s: float) -> float:
-    """Factor by which something is faster than what it is compared with, by time per iteration; of tuned products,
-    by the time of a layer's, or of all layers', in a micro-batch: PyTorch's own modes by those that were chosen.
+    """Factor by which something is faster than its base, by time per iteration; for tuned products PyTorch's own modes
+    by those that were chosen, by the time of the products of one or all layers in a micro-batch.
     """
     return base_s / time_s
 
@@ -19,14 +19,12 @@ def saved(base_s: float, time_s: float) -> float:
 
 @figure("Share of communication hidden", "hidden_s / (hidden_s + exposed_s)")
 def share_hidden(hidden_s: float, exposed_s: float) -> float | None:
-    """Share of the seconds of a step in which rank 0 communicates in which it computes as well.
+    """Share of the time of a step with communication on rank 0 in which the rank computes as well; None without any.
 
-    Hidden: the rank computes while at least one collective is in flight; several at once count once, so it is never
-    more than the compute. Exposed: compute stands still for a collective, every wait counted, also those that no
-    schedule can avoid and those for a slower rank. A collective is in flight from when its lane comes to it until its
-    result is there; on processors until a thread has noted that, which takes up to a millisecond while the rank is in
-    Python itself and longer on a loaded machine. That includes waiting for the last rank to join, when nothing travels
-    yet: where ranks run apart, part of what is hidden is their difference. None without communication.
+    Hidden: the rank computes while at least one collective is in flight; several at once count once. Exposed: compute
+    stands still for a collective, every wait counted, also those for a slower rank. A collective is in flight from when
+    its lane comes to it until its result is there, waiting for the last rank to join included; on processors until a
+    thread has noted that, up to a millisecond later, and longer on a loaded machine.
     """
     total = hidden_s + exposed_s
     return hidden_s / total if total else None
@@ -36,21 +34,21 @@ def share_hidden(hidden_s: float, exposed_s: float) -> float | None:
 def bound(compute_s: float, lane_s: float) -> float:
     """Time that no schedule of the same work can beat: the longer of compute and of the busiest lane.
 
-    Compute is the step less all waits, on rank 0. A lane is one queue of collectives along one axis of the grid; it is
-    busy while one of its collectives is in flight. Of the ranks that communicate with each other there the one counts
-    for which that is shortest, as the others wait for it to join; of all such groups the one for which it is longest.
+    Compute is the step less all waits, on rank 0. A lane is one queue of collectives along one axis of the grid, busy
+    while one of them is in flight: of the ranks of a group the shortest time counts, as the others wait for it to join,
+    and of all groups the longest.
     """
     return max(compute_s, lane_s)
 
 
 @figure("Bound of a step, ranks sharing cores", "max(processor_s / cores, link_s)")
 def bound_on_shared_cores(processor_s: float, cores: float, link_s: float) -> float:
-    """Bound where the ranks of a machine have more threads than it has cores, so that a wait is mostly the
-    turn of another rank: the longer of work and wire.
+    """Bound where the ranks of a machine have more threads than it has cores, so that a wait is mostly the turn of
+    another rank: the longer of work and wire.
 
-    Work: processor seconds of a step of all ranks on the machine, threads of their collectives included, over the cores
-    they may use. Wire: the bytes that the busiest node's network interface carried one way in a step, over its rate; 0
-    where no rate is known, or nothing was carried.
+    Work: processor seconds of a step of all ranks on the machine, threads of their collectives included, over their
+    cores. Wire: the bytes that the busiest node's network interface carried one way in a step, over its rate; 0 where
+    that isn't known.
     """
     return max(processor_s / cores, link_s)
 
@@ -63,10 +61,11 @@ def step_by_bound(step_s: float, bound_s: float) -> float:
 
 @figure("Share of the greatest gain", "(1 - ratio) / (1 - min(bound_s, bound_none_s) / none_s)")
 def share_of_greatest_gain(ratio: float, none_s: float, bound_s: float, bound_none_s: float) -> float | None:
-    """Saving of an overlap over none, by what could be saved at most. ratio: its time by that of none, paired.
+    """Part of the greatest possible gain over no overlap that an overlap reaches. ratio: its time by that of none,
+    paired.
 
-    The most that could be saved is down to the bound of a step, with or without overlap: the smaller of the two, as
-    competing for the machine makes both compute and collectives longer. None where nothing could be.
+    The least possible time is the bound of a step, with or without overlap: the smaller of the two, as competing for
+    the machine makes both compute and collectives longer. None where nothing can be gained.
     """
     greatest = 1 - min(bound_s, bound_none_s) / none_s
     return (1 - ratio) / greatest if greatest > 0 else None
@@ -76,47 +75,44 @@ def share_of_greatest_gain(ratio: float, none_s: float, bound_s: float, bound_no
 def trace_by_record(traced_s: float, recorded_s: float, step_s: float) -> float:
     """Figure of a profiled step by its trace, over that of the run's own record.
 
-    A figure below a twentieth of the step counts as if it were that. Within 0.02 of 1 the two agree in that step.
-    The interval over six profiled steps or more, by their order, says whether the trace agrees: all of it lies within
-    0.02 of 1. It disagrees if none of it does.
+    A figure below a twentieth of the step counts as if it were that. The trace agrees if all of the interval over six
+    profiled steps or more, by their order, lies within 0.02 of 1, and disagrees if none of it does.
     """
     return 1 + (traced_s - recorded_s) / max(recorded_s, step_s / 20)
 
 
 @figure("Idle share of a stage", "wait_s / step_s")
 def idle_share(wait_s: float, step_s: float) -> float:
-    """Part of a step in which a stage of a pipeline waits for other stages: for a message, and at the end of
-    the step for the loss, the norm of the gradients and tied tables. Waits within a stage don't count. Simulated: for
-    all that isn't a task the step takes as long as was measured, each task its mean time on its stage, and a message
-    none. Of several stages it is the mean.
+    """Part of a step in which a stage of a pipeline waits for other stages: for a message, and at the end of the step
+    for the loss, the norm of the gradients and tied tables. Simulated: with tasks of their mean time on the stage,
+    messages of no time, and all else as measured. Of several stages it is the mean.
     """
     return wait_s / step_s
 
 
 @figure("Bubble", "idle_s / work_s")
 def bubble(idle_s: float, work_s: float) -> float:
-    """Time of a step in which a stage of a pipeline waits for other stages, as in its idle share, by that in which it
-    carries out its tasks: forwards, backwards and weight gradients of all micro-batches. Both are means over the
-    stages. What else a step takes, such as reading the batch and the optimizer, is in neither.
+    """Time of a step in which a stage of a pipeline waits for other stages, as in its idle share, over that of its
+    tasks: forwards, backwards and weight gradients of all micro-batches, both as means over the stages.
     """
     return idle_s / work_s
 
 
 @figure("Bubble by the formula", "(stages - 1) / micro_batches")
 def formula_bubble(stages: float, micro_batches: float) -> float:
-    """Bubble that GPipe and 1F1B have where all stages take equally long, and messages no time: from the
-    first stage's first task until the last stage's, and likewise back, a stage waits for as long as a micro-batch's
-    tasks take on one stage less than there are. Of the zero bubble at most half of it is expected.
+    """Bubble of GPipe and 1F1B where all stages take equally long, and messages no time: a stage waits for a
+    micro-batch's tasks on all other stages. Of the zero bubble at most half of it is expected.
     """
     return (stages - 1) / micro_batches
 
 
 @figure("Bubble off the expected one", "(idle_s - expected * work_s) / step_s")
 def bubble_off(idle_s: float, work_s: float, step_s: float, expected: float) -> float:
-    """Time in which stages wait beyond the expected bubble, as a part of a step; negative where they wait for
-    less. GPipe and 1F1B pass where all of its interval lies within 5 % of a step, the zero bubble where none of it is
-    above 0; they fail where all of it is beyond, and else are undecided. So is whatever was measured where the stage
-    that works longest works over 2 % longer than the one that works shortest, or where ranks share cores.
+    """Time in which stages wait beyond the expected bubble, as a part of a step; negative where they wait for less.
+
+    GPipe and 1F1B pass where all of its interval lies within 5 % of a step, the zero bubble where none of it is above
+    0; they fail where all of it is beyond. Else they are undecided, also where stages' work differs by over 2 %, or
+    ranks share cores.
     """
     return (idle_s - expected * work_s) / step_s
 

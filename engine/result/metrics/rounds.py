@@ -19,10 +19,9 @@ def ratio_of_medians(jobs: Sequence[tuple[Sequence[float], Sequence[float]]]) ->
 
 @figure("Memory by that of the peer", "ours_bytes / peer_bytes")
 def memory_ratio(ours_bytes: float, peer_bytes: float) -> float:
-    """Most that the device's allocator held for the engine's side of a contest, over that for the peer's.
+    """Most memory of the engine's side of a contest in the device's allocator, over the peer's: on rank 0, of any job,
+    from before a side is built to the end of its warm-up.
 
-    It counts on rank 0 from before a side is built to the end of its warm-up, beyond what was there before, the most
-    of any job.
     Compiled code, libraries and their workspaces are not in it; on processors only tensors are.
     """
     return ours_bytes / peer_bytes
@@ -37,13 +36,11 @@ class Paired(NamedTuple):
 
 @figure("Paired ratio of a job", "median(time_s / base_s for time_s, base_s in rounds)")
 def paired_ratio(rounds: Sequence[tuple[float, float]]) -> float:
-    """Ratio of two ways to do the same, measured in turns in the same processes: the median over rounds of the ratio of
-    their times.
+    """Ratio of two ways to do the same in the same processes: the median over rounds of the ratio of their times.
 
-    In each round every way takes as many steps, in another order each time; the time of a way in a round is the median
-    of its steps. Noise that lasts longer than a round disturbs both sides equally and cancels. Not so where the sides
-    of a contest ran one after the other because a device can't hold both: minutes lie between the rounds of a pair, and
-    noise stays in the ratio; of a drift, the order of the sides cancels what it can.
+    In each round every way takes as many steps, in another order each time; its time is their median. Noise that lasts
+    longer than a round disturbs both sides equally and cancels, but not where a device can't hold both sides, which
+    then ran one after the other: minutes lie between the rounds of a pair.
     """
     return median(time_s / base_s for time_s, base_s in rounds)
 
@@ -52,9 +49,8 @@ def paired_ratio(rounds: Sequence[tuple[float, float]]) -> float:
 def ratio_over_jobs(ratios: Sequence[float]) -> float:
     """Geometric mean of the paired ratios of jobs, each with processes of its own; of one job its own.
 
-    With two jobs or more its interval, of confidence 0.95, is Student's t of their logarithms: it says what other such
-    jobs would give. Rounds of one job don't tell that, so the interval of a single job, by the order of six rounds or
-    more, speaks of that job alone, and of fewer rounds nothing is known.
+    With two jobs or more its interval, of confidence 0.95, is Student's t of their logarithms, and speaks of other such
+    jobs. That of a single job, by the order of six rounds or more, speaks of that job alone.
     """
     return geometric_mean(ratios)
 
@@ -99,9 +95,8 @@ def median_absolute_error(errors: Sequence[float]) -> float:
 
 @figure("Rank correlation (Spearman)", "correlation([a for a, _ in places], [b for _, b in places])")
 def spearman(places: Sequence[tuple[float, float]]) -> float:
-    """Agreement of the order of all grids as predicted and as measured: 1 where they are the same, -1 where one is the
-    other turned round, and 0 where one tells nothing apart. places: of each grid in both orders; grids that one of them
-    doesn't tell apart share the mean of their places.
+    """Agreement of the order of all grids as predicted and as measured: 1 is the same, -1 turned round, and 0 where one
+    tells nothing apart. places: of each grid in both orders; grids that one doesn't tell apart share their mean place.
     """
     if min(len(set(order)) for order in zip(*places, strict=True)) == 1:
         return 0.0
@@ -110,7 +105,7 @@ def spearman(places: Sequence[tuple[float, float]]) -> float:
 
 @figure("Time lost by an order", "first_s / fastest_s - 1")
 def lost_by_order(first_s: float, fastest_s: float) -> float:
-    """Part by which the measured time of the grid that an order puts first, the mean of several that it doesn't tell
-    apart, exceeds that of the fastest.
+    """Part by which the measured time of the grid that an order puts first (the mean of several that it doesn't tell
+    apart) exceeds that of the fastest.
     """
     return first_s / fastest_s - 1

@@ -9,8 +9,7 @@ from engine.result.metrics.definition import figure
 
 @figure("Time per iteration", "mean(times_s)")
 def time_per_iteration(times_s: Sequence[float]) -> float:
-    """Mean seconds of one optimizer step on rank 0, over the counted iterations: all but the warm-up
-    (axonn-sc24 VI-C).
+    """Mean seconds of one optimizer step on rank 0, over the counted iterations: all but the warm-up (axonn-sc24 VI-C).
 
     Reading the batch is counted; saving checkpoints and what lies between two steps is not. A point of several jobs is
     the median of their means.
@@ -22,21 +21,20 @@ def time_per_iteration(times_s: Sequence[float]) -> float:
 def faster_half(times_s: Sequence[float]) -> float:
     """Mean seconds of one optimizer step on rank 0, over the faster half of the counted iterations.
 
-    What else happens on a machine makes some steps longer and none shorter: this varies less from job to job than the
-    mean of all, and bursts of other work hardly move it, so that it tells one night from another. It doesn't show what
-    makes only some steps longer.
+    Other work on a machine makes steps longer and none shorter: this varies less from job to job than the mean of all,
+    so that it tells one night from another. It doesn't show what makes only some steps longer.
     """
     return mean(sorted(times_s)[: (len(times_s) + 1) // 2])
 
 
 @figure("Rate (flop/s, tokens/s)", "work / time_s")
 def rate(work: float, time_s: float) -> float:
-    """Work of the whole job (hardware flops, model flops or tokens of one iteration) over the time per
-    iteration; in a contest over the median of a side's steps.
+    """Work of the whole job (hardware flops, model flops or tokens of one iteration) over the time per iteration; in a
+    contest over the median of a side's steps.
 
-    Hardware flops are those of all matrix products of forward and backward, and of the recomputation where activations
-    are checkpointed; model flops leave recomputation out. Neither counts what Algorithm 1 computes Gy times over
-    between two reductions, element-wise work, or the optimizer. They are closed forms of the shape, not counters.
+    Hardware flops are those of all matrix products of forward and backward, and of the recomputation of checkpointed
+    activations; model flops leave that out. Neither counts what Algorithm 1 computes Gy times over between two
+    reductions, element-wise work, or the optimizer. They are closed forms of the shape, not counters.
     """
     return work / time_s
 
@@ -45,8 +43,8 @@ def rate(work: float, time_s: float) -> float:
 def utilisation(flops_per_s: float, devices: int, peak_flops_per_s: float) -> float:
     """Rate as a fraction of the devices' joint peak (axonn-sc24 VI-C).
 
-    HFU: hardware flops of the advertised peak, MFU: model flops of it, both by the vendor's figure in the system's
-    file. Of empirical peak: hardware flops of what matrix products alone reach.
+    HFU: hardware flops, MFU: model flops of the advertised peak, which is the vendor's figure in the system's file. Of
+    empirical peak: hardware flops of the rate of matrix products alone.
     """
     return flops_per_s / (devices * peak_flops_per_s)
 
@@ -59,20 +57,19 @@ def per_device(flops_per_s: float, devices: int) -> float:
 
 @figure("Efficiency", "per_device_flops_per_s / smallest_per_device_flops_per_s")
 def efficiency(per_device_flops_per_s: float, smallest_per_device_flops_per_s: float) -> float:
-    """Model flop/s per device, relative to the fastest layout on the fewest devices of the same series
-    (axonn-sc24 VII-A).
+    """Model flop/s per device, relative to the fastest layout on the fewest devices of the same series (axonn-sc24
+    VII-A).
 
-    It takes model flops, so that a series that turns activation checkpointing on at some size isn't flattered. With a
-    fixed model and batch it is the parallel efficiency of strong scaling too.
+    Model flops don't flatter a series that turns activation checkpointing on at some size. With a fixed model and batch
+    it is the parallel efficiency of strong scaling too.
     """
     return per_device_flops_per_s / smallest_per_device_flops_per_s
 
 
 @figure("Time to solution", "tokens / tokens_per_s")
 def time_to_solution(tokens: float, tokens_per_s: float) -> float:
-    """Seconds to train on that number of tokens, extrapolated from the counted iterations (axonn-sc24 VII-C).
-
-    No restarts, checkpoints or evaluations are in it.
+    """Seconds to train on that number of tokens, extrapolated from the counted iterations (axonn-sc24 VII-C), without
+    restarts, checkpoints or evaluations.
     """
     return tokens / tokens_per_s
 
@@ -85,19 +82,16 @@ def device_hours(seconds: float, devices: int) -> float:
 
 @figure("Ours over published", "ours / published")
 def over_published(ours: float, published: float) -> float:
-    """Measured figure over the published one of the same model on as many devices of the same system.
-
-    Batch, grid, software and day are another; a time is set beside one of a batch of as many tokens only.
+    """Measured figure over the published one of the same model on as many devices of the same system. Batch, grid,
+    software and day are another; a time stands beside one of a batch of as many tokens only.
     """
     return ours / published
 
 
 @figure("Loss difference", "abs(loss - reference) / abs(reference)")
 def relative_difference(loss: float, reference: float) -> float:
-    """Relative difference of two losses of the same step, or of two gradient norms; that of two curves is the largest
-    over their steps.
-
-    What is not a number differs without bound.
+    """Relative difference of two losses of the same step, or of two gradient norms; of two curves the largest over
+    their steps. What is not a number differs without bound.
     """
     difference = abs(loss - reference) / abs(reference)
     return math.inf if math.isnan(difference) else difference

@@ -59,7 +59,6 @@ class Iteration(Record):
     profiled: bool = False
     """Whether a profile was taken of it, so that it took longer."""
     loss_scale: float | None = None
-    """Scale of fp16."""
     skipped: bool = False
     """Whether a gradient overflowed at that scale, so that there is no norm and no step was taken."""
 
@@ -81,9 +80,8 @@ class Summary(Record):
     samples_per_s: float | None = None
     """Rows of the batch, such as sequences or images."""
     hardware_flops_per_s: float
-    """Rate with the recomputation of activation checkpointing."""
+    """Rate with the recomputation of activation checkpointing; that of model flops is without."""
     model_flops_per_s: float
-    """Rate without that."""
     repeated_flops_per_s: float = 0.0
     """Rate of what Algorithm 1 runs Gy times over, which is in neither."""
     peak_flops_per_device: float | None = None
@@ -102,14 +100,12 @@ class Memory(Record):
     """Peak memory of ranks."""
 
     kind: Literal["resident", "allocated"]
-    """Memory of the host or the device."""
     peak_bytes_per_rank: tuple[int, ...]
     prefetch_bytes: int = 0
     """The most that weights gathered ahead of their use took of the peak, on rank 0."""
     cached_blocks: int = 0
     """Blocks whose gathered weights are kept from the forward to the recomputation."""
     cache_bytes: int = 0
-    """Memory of these weights, on rank 0."""
 
 
 class Provenance(Record):
@@ -122,7 +118,7 @@ class Provenance(Record):
     devices: tuple[str, ...]
     environment: dict[str, str]
     modules: tuple[str, ...] = ()
-    """Modules of the environment, as they were loaded."""
+    """Loaded environment modules."""
     clocks_hz: dict[str, float] = {}
     """Least clock of what the ranks of each host compute on, busy at the end of the run, as far as hosts can tell."""
     launcher: str

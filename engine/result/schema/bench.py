@@ -32,7 +32,6 @@ class StreamKernel(Record):
 
     name: Literal["copy", "scale", "add", "triad"]
     arrays: int
-    """Arrays that it reads and writes."""
     best_bytes_per_s: float
     median_bytes_per_s: float
 
@@ -45,7 +44,6 @@ class Stream(Record):
     cache_bytes: int | None = None
     """Last-level caches that it reaches, where that is known."""
     repeats: int
-    """Repeats of each kernel."""
     kernels: tuple[StreamKernel, ...]
 
 
@@ -100,7 +98,7 @@ class Rings(Record):
     """Ranks of a group."""
     groups: int
     nodes: int
-    """Nodes that one group spans."""
+    """Nodes of one group."""
     times: tuple[CollectiveTime, ...]
     bytes_per_s: float
     """Rate of the largest message, the three collectives together."""
@@ -164,7 +162,6 @@ class ImageSheet(Record):
     """Images that a trained network made, on one sheet."""
 
     trained_steps: int
-    """Optimizer steps of the network."""
     sampler: SamplerName
     steps: int
     """Steps of the sampler."""
@@ -172,6 +169,5 @@ class ImageSheet(Record):
     side: int = Field(gt=0)
     """Pixels of an image's side."""
     time_s: float
-    """Time of all images."""
     png: Annotated[str, AfterValidator(_png)]
     """The sheet, in base64."""

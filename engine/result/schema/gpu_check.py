@@ -31,7 +31,6 @@ class Finding(Record):
     want: str = ""
     """Limit of the figure, in words."""
     sentence: str = ""
-    """What was seen, why it failed or why it was not run."""
     seconds: float | None = None
     """Time of the last process that found it, which may have found others too."""
 
@@ -47,11 +46,10 @@ class GpuCheck(Document):
     """Name of the first device."""
     devices: int
     memory_bytes: int | None = None
-    """Memory of one device."""
     minutes: float
-    """Limit of the time that it may take."""
+    """Limit of its time."""
     seconds: float
-    """Time that it has taken so far."""
+    """Its time so far."""
     findings: tuple[Finding, ...]
     """All checks, also those that have not been run yet."""
     provenance: Provenance

@@ -13,18 +13,15 @@ class RankBinding(Record):
     cores: str
     """Numbers of the cores that it may use: 0-15,64-79."""
     numa_nodes: tuple[int, ...] = ()
-    """NUMA nodes of these cores."""
     gpu: str | None = None
     """PCI address."""
     gpu_numa_node: int | None = None
     network_card: str | None = None
     """Nearest to the GPU, or to the cores."""
     omp_num_threads: str | None = None
-    """Value of OMP_NUM_THREADS in the environment."""
     threads: int
     """Threads of torch on processors."""
     cores_asked: int | None = None
-    """Cores that the job asked for, for a rank."""
 
 
 class NodeBinding(Record):
@@ -38,7 +35,6 @@ class NodeBinding(Record):
     gpus: tuple[str | None, ...] = ()
     """UUIDs of the first node's GPUs, by rank; none on processors."""
     ranks: tuple[RankBinding, ...]
-    """In the order of ranks."""
 
 
 class BindingFault(Record):
@@ -49,9 +45,7 @@ class BindingFault(Record):
     host: str
     """Host of the first rank."""
     ranks: int
-    """Number of ranks with the fault."""
     said: str
-    """Sentence about it."""
 
 
 class Bindings(Record):
@@ -59,7 +53,7 @@ class Bindings(Record):
 
     nodes: tuple[NodeBinding, ...]
     nodes_left_out: int = 0
-    """Number of nodes that are bound otherwise."""
+    """Nodes that are bound otherwise."""
     faults: tuple[BindingFault, ...] = ()
 
 

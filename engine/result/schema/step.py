@@ -28,7 +28,7 @@ class Collective(Record):
     axis: str
     calls: float
     bytes: float
-    """Bytes of input buffers."""
+    """Size of input buffers."""
     time_s: float | None = None
     """Sum of the time of each from its start to its end, also of those in flight together; None if not timed."""
 
@@ -79,11 +79,10 @@ class MachineUsage(Record):
     cores: float
     """Cores that its ranks may use, a part of one where a limit says so."""
     processor_s: float
-    """Processor time of all its ranks, threads of their collectives included."""
+    """Time of all its ranks, threads of their collectives included."""
     link_bytes: float
     """Bytes that the network interfaces of the busiest host name, without the loopback, carried one way."""
     link_bytes_per_s: float | None = None
-    """Rate of the link, where it was given."""
 
     @property
     def shared(self) -> bool:
@@ -129,10 +128,9 @@ class Breakdown(Record):
     phases: tuple[Phase, ...] = ()
     lanes: tuple[LaneTime, ...] = ()
     machine: MachineUsage | None = None
-    """Usage of the machine, where ranks compute on processors."""
+    """None on accelerators."""
     bound: Bound | None = None
     hosts: tuple[HostTime, ...] = ()
-    """All hosts, in the order of the first rank of each."""
 
 
 class LossScaling(Record):
@@ -183,14 +181,12 @@ class ComponentEnergy(Record):
     counters: int = 0
     """Distinct counters that were summed, each once however many ranks share what it counts."""
     machines: int = 0
-    """Machines that they are on."""
     scope: str | None = None
     """Whose energy they count."""
     source: str | None = None
     sample_s: float | None = None
     """Time between samples where power was summed; None where joules were read at the start and the end."""
     unmeasured: str | None = None
-    """Why it is not known."""
 
 
 class Energy(Record):
@@ -203,4 +199,3 @@ class Energy(Record):
     iterations: int = 0
     components: tuple[ComponentEnergy, ...] = ()
     unmeasured: str | None = None
-    """Why nothing was read at all."""

@@ -42,9 +42,8 @@ class TunedShape(Record):
     k: int
     dtype: str
     layers: int
-    """How many have it."""
     layer: str
-    """The first of them."""
+    """The first of the layers."""
     forwards: int
     """How often O is computed for each dI and dW."""
     movable: bool
@@ -61,7 +60,7 @@ class TunedShape(Record):
     input_gradient: ModeName | None = None
     weight_gradient: ModeName | None = None
     own_s: float | None = None
-    """Time as PyTorch does them."""
+    """Time in PyTorch's own ways."""
     chosen_s: float | None = None
     best_s: float | None = None
     """Time in the ways that were fastest in the first timing."""
