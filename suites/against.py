@@ -14,10 +14,10 @@ from reframe.core.builtins import run_after, run_before, variable
 from reframe.core.exceptions import SanityError
 
 from engine.peers.comparison import both_sides
-from suites.base.comparison import PeerComparison
-from suites.base.night import NIGHTLY, Worth
-from suites.base.point_training import PointTraining, points_of
+from suites.base.contests import PeerComparison
+from suites.base.running import NIGHTLY, Worth
 from suites.base.series import Point
+from suites.base.training import PointTraining, points_of
 
 STUDY = "against"
 

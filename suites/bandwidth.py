@@ -16,11 +16,11 @@ from reframe.utility import typecheck as typ
 import systems
 from engine.result.schema import Result, parse
 from engine.result.schema.bench import Links
+from suites.base.engine_test import WholeNodes
 from suites.base.figures import Figures
 from suites.base.kept import links_of, superseded
-from suites.base.night import NIGHTLY, Worth
+from suites.base.running import NIGHTLY, Worth
 from suites.base.series import CALIBRATION
-from suites.base.whole_nodes import WholeNodes
 from systems import store
 
 

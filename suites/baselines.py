@@ -23,12 +23,10 @@ import systems
 from engine.grid import Grid
 from engine.peers.registry import COMPARISONS, environment_lack
 from engine.pipeline.registry import ScheduleChoice
-from suites.base.comparison import PeerComparison
-from suites.base.matches import case_of, matches, our_micro_batch, room
-from suites.base.night import Worth
-from suites.base.point_training import SYSTEM, PointTraining
+from suites.base.contests import PeerComparison, case_of, matches, our_micro_batch, room
+from suites.base.running import Worth
 from suites.base.series import AUTO, Point
-from suites.base.training import PlannedGrid, planned_grid
+from suites.base.training import SYSTEM, PlannedGrid, PointTraining, planned_grid
 
 
 @rfm.simple_test

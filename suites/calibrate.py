@@ -24,10 +24,10 @@ from engine.simulator.machine import Fitted, MachineModel
 from engine.validation.calibrate import as_data
 from engine.validation.measured import measured_in, row_name
 from suites.base import feasible, series
+from suites.base.feasible import check_here
 from suites.base.kept import links_of, short
 from suites.base.running import run_reframe
 from suites.base.series import CALIBRATION
-from suites.base.submission import check_here
 from systems import Cores, Dtype, Fact, Measured, Performance, System, store
 
 ROOT = Path(__file__).parents[1]

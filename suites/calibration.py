@@ -6,8 +6,8 @@ reframe -c suites/calibration.py --system vcluster -r                      these
 
 import reframe as rfm
 
-from suites.base.point_training import SYSTEM, PointTraining, points_of
 from suites.base.series import CALIBRATION
+from suites.base.training import SYSTEM, PointTraining, points_of
 
 
 @rfm.simple_test

@@ -27,7 +27,7 @@ from engine.result.gate import Outcome, all_of
 from engine.result.judges import choices
 from engine.result.schema.tuning import TunedShape
 from suites.base.figures import Figures, speed_up_figures
-from suites.base.point_training import SYSTEM, PointTraining, points_of
+from suites.base.training import SYSTEM, PointTraining, points_of
 
 
 def verdict(shapes: Sequence[TunedShape]) -> tuple[Outcome, str]:

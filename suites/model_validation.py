@@ -16,7 +16,7 @@ from reframe.core.builtins import run_after
 
 from suites.base.figures import Figures
 from suites.base.in_rounds import InTurns, times_of
-from suites.base.point_training import SYSTEM, PointTraining, points_of
+from suites.base.training import SYSTEM, PointTraining, points_of
 
 
 @rfm.simple_test

@@ -12,9 +12,9 @@ say what others would gain.
 
 import reframe as rfm
 
-from suites.base.ablation import Ablation
-from suites.base.night import Worth
-from suites.base.point_training import points_of
+from suites.base.in_rounds import Ablation
+from suites.base.running import Worth
+from suites.base.training import points_of
 
 
 @rfm.simple_test

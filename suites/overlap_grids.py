@@ -8,8 +8,8 @@ reframe -c suites/overlap_grids.py --system local
 import reframe as rfm
 
 from engine.overlap.flags import Overlap, each_alone
-from suites.base.ablation import Ablation
-from suites.base.point_training import points_of
+from suites.base.in_rounds import Ablation
+from suites.base.training import points_of
 
 
 @rfm.simple_test

@@ -10,8 +10,8 @@ launcher of MPI's own.
 import reframe as rfm
 from reframe.core.builtins import variable
 
+from suites.base.engine_test import WholeNodes
 from suites.base.figures import Figures
-from suites.base.whole_nodes import WholeNodes
 
 
 @rfm.simple_test

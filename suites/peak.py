@@ -12,9 +12,9 @@ from reframe.core.builtins import parameter, run_after, variable
 
 from suites.base.engine_test import EngineTest
 from suites.base.figures import Figures
-from suites.base.night import NIGHTLY, Worth
-from suites.base.point_training import SYSTEM
+from suites.base.running import NIGHTLY, Worth
 from suites.base.series import CALIBRATION, points
+from suites.base.training import SYSTEM
 
 SIZES = {"cuda": "1024..65536", "cpu": "256..4096"}
 TIME_BUDGET_S = {"cuda": 90, "cpu": 12}

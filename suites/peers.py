@@ -18,10 +18,9 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers.registry import COMPARISONS
-from suites.base.comparison import PeerComparison
+from suites.base.contests import PeerComparison
 from suites.base.engine_test import EngineTest
-from suites.base.point_training import OfSeries, points_of
-from suites.base.training import Refused
+from suites.base.training import OfSeries, Refused, points_of
 
 
 def no_match(name: str, grid: str, model: str) -> str | None:

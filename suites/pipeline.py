@@ -18,7 +18,7 @@ from reframe.core.builtins import parameter, variable
 from engine.grid import Grid
 from suites.base.figures import Figures, percent
 from suites.base.in_rounds import InTurns, times_of
-from suites.base.point_training import SYSTEM, points_of
+from suites.base.training import SYSTEM, points_of
 
 QUIET, SLOW_STAGE, DELAYS = "quiet", "slow-stage", "delays"
 

@@ -14,9 +14,8 @@ import reframe as rfm
 from reframe.core.builtins import fixture, parameter
 
 from suites.base.engine_test import EngineTest
-from suites.base.images import OnImages
-from suites.base.point_training import SYSTEM
-from suites.base.training import Training
+from suites.base.prepared import OnImages
+from suites.base.training import SYSTEM, Training
 
 
 class Recipe(NamedTuple):

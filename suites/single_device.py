@@ -22,8 +22,7 @@ from engine.result.judges.peers import Speed, peak_bytes, speed
 from engine.result.schema.peers import PeersResult, parse
 from suites.base.engine_test import EngineTest
 from suites.base.figures import Figures, percent
-from suites.base.point_training import OfSeries, points_of
-from suites.base.training import Refused
+from suites.base.training import OfSeries, Refused, points_of
 
 
 @rfm.simple_test

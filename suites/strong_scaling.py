@@ -13,7 +13,7 @@ import reframe as rfm
 
 from engine.result import metrics
 from suites.base.figures import Figures
-from suites.base.point_training import PointTraining, points_of
+from suites.base.training import PointTraining, points_of
 
 DAY_S = 86400
 

@@ -20,16 +20,12 @@ from reframe.core.exceptions import SanityError
 from engine.grid import Grid
 from engine.result import metrics
 from engine.training_record import PrecisionName
-from suites.base.comparison import PeerComparison
-from suites.base.corpus import Corpus
-from suites.base.curves import apart
+from suites.base.contests import PeerComparison
 from suites.base.engine_test import EngineTest
-from suites.base.figures import Figures
-from suites.base.images import OnImages
-from suites.base.night import NIGHTLY, Worth
-from suites.base.point_training import SYSTEM
-from suites.base.prepared import OfItsData
-from suites.base.training import Training
+from suites.base.figures import Figures, apart
+from suites.base.prepared import Corpus, OfItsData, OnImages
+from suites.base.running import NIGHTLY, Worth
+from suites.base.training import SYSTEM, Training
 
 
 @dataclass(frozen=True, slots=True)

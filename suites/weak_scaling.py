@@ -17,12 +17,11 @@ from reframe.core.builtins import fixture, run_after
 from reframe.core.exceptions import PerformanceError
 
 from engine.models.catalogue import lookup
-from suites.base.corpus import Corpus
-from suites.base.night import Worth
-from suites.base.point_training import SYSTEM, PointTraining, points_of
+from suites.base.figures import target, unreached
+from suites.base.prepared import Corpus
+from suites.base.running import Worth
 from suites.base.series import Point
-from suites.base.targets import target, unreached
-from suites.base.training import SYNTHETIC
+from suites.base.training import SYNTHETIC, SYSTEM, PointTraining, points_of
 
 ON_TEXT = SYSTEM.device.kind == "cpu"  # elsewhere data is made up unless a corpus is given
 

@@ -1,7 +1,7 @@
 """References of a system's tests, in references/NAME.yaml, which only `par4d reference make` writes.
 
 A suite takes ReFrame's references from there, and `par4d verdict` judges a night by them. Published figures are not
-here: they are targets (suites/base/targets.py).
+here: they are targets (suites/base/figures.py).
 """
 
 import hashlib

@@ -33,7 +33,7 @@ from night.against import JOBS, against
 from night.procedure import report, run, say
 from night.session import ROOT, NightRun, night_name
 from reports.nights.report import UNKNOWN
-from suites.base.submission import check_here
+from suites.base.feasible import check_here
 from suites.launcher import has_action, is_one_of
 
 EXAMPLE = "4h or 1h30m"

@@ -13,8 +13,7 @@ from typing import Any
 
 from engine.errors import RunError
 from reports.nights.history import CHOSEN, DATABASE, NIGHT, write_tests
-from suites.base.night import NIGHTLY
-from suites.base.running import LAUNCHER, run_reframe
+from suites.base.running import LAUNCHER, NIGHTLY, run_reframe
 
 ROOT = Path(__file__).parents[2]
 OF_A_NIGHT = ("--setvar", "Bandwidth.keep=no", "--setvar", "canary=yes")
@@ -24,7 +23,7 @@ DESCRIBE_TIMEOUT_S = 600
 
 @dataclass(frozen=True, slots=True)
 class NightlyTest:
-    """Test as `reframe --describe` has it. worth: see suites/base/night.py.
+    """Test as `reframe --describe` has it. worth: see suites/base/engine_test.py.
 
     node_hours: what a job of it takes, by earlier runs or at most, with the jobs that it needs first, at most.
     """

@@ -5,7 +5,7 @@ rows share, `metrics` with the unit of each metric (or with more fields, `{unit:
 which have fields of their own and a number of each metric, or a range as `[low, high]`. To add a number is to write a
 row; to add a paper, a file.
 
-Readers take numbers by select(): reports by `study`, the suite of that name; suites/base/targets.py what a
+Readers take numbers by select(): reports by `study`, the suite of that name; suites/base/figures.py what a
 run has to reach; engine/validation what the model is judged by. Without torch.
 """
 

@@ -1,4 +1,4 @@
-"""Every test runs one engine command as one job, whose result.json is the test's outcome."""
+"""Tests that run one engine command as one job, whose result.json is the test's outcome."""
 
 import json
 import re
@@ -13,13 +13,12 @@ from reframe.core.logging import getlogger
 from reframe.utility import typecheck as typ
 from reframe.utility.sanity import make_performance_function
 
-from suites.base import feasible, staging
+from suites.base import feasible
 from suites.base.allocation import Allocation
 from suites.base.figures import Figures
-from suites.base.launch import Launched
-from suites.base.night import Worth
-from suites.base.transport import mismatch
-from systems import SystemFileError, references
+from suites.base.launch import STAGED_PYTHON, Launched, staging_command
+from suites.base.running import Worth
+from systems import Partition, SystemFileError, references
 
 RESULT = "result.json"
 CANARY_PROGRAM, CANARY_OUT = Path(__file__).with_name("canary.py"), "canary.txt"
@@ -28,6 +27,34 @@ ENDED_BY_THE_SCHEDULER = {"BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OU
 SCHEDULERS_WORDS = re.compile(
     r"^(?:srun|slurmstepd\S*): error: (.*(?:DUE TO |Node failure|launch .*failed|oom).*)$", re.MULTILINE
 )
+
+
+def mismatch(system: str, partition: Partition, record: dict[str, Any]) -> str | None:
+    """Say why a result isn't over the network that its system expects between nodes; None if it is, or has one node.
+
+    A network that isn't known is wrong too: nobody could tell the result from one over another network.
+    """
+    expected = partition.transport
+    if expected is None or len(record["provenance"]["hosts"]) < 2:
+        return None
+    wanted = f"{system} expects {' or '.join(expected.networks.value)}"
+    transport = record.get("transport")
+    if transport is None:
+        return f"the result doesn't say which network was taken, but {wanted}: run it again"
+    for network in transport["networks"]:
+        ranks = network["ranks"]
+        where = f"on {ranks} rank{'s' * (ranks > 1)} (the first on {network['host']})"
+        if network["name"] is None:
+            return f"it isn't known which network NCCL took {where}: {network['unread']}; {wanted}"
+        if network["name"] not in expected.networks.value:
+            return f"NCCL took {network['name']} {where}, but {wanted}: {expected.remedy}"
+        provider = network.get("provider")
+        if expected.provider and provider and provider != expected.provider:
+            return (
+                f"NCCL took {network['name']} over libfabric's {provider} {where}, but {system} expects "
+                f"{expected.provider}: {expected.remedy}"
+            )
+    return None
 
 
 def last_words(stderr: str) -> str:
@@ -47,28 +74,28 @@ def scheduler_says(state: str | None, stderr: str) -> str | None:
 
 
 class EngineTest(Launched, Allocation, rfm.RunOnlyRegressionTest):
-    """Runs `python -m engine ...` with one rank a device. A subclass gives the study's name and the options.
-
-    device: cpu or cuda; by default what the system's devices are. ranks_per_node: the most that a node gets. staged:
-    whether ranks run from a folder of their own node (staging.py). record: the whole result, so that ReFrame's run
-    report and database suffice to rebuild a report. worth: see night.py. compare: whether what is slower than usual
-    fails. referenced: the figures whose usual values are known.
-    """
+    """Run of `python -m engine ...` with one rank a device. A subclass gives the study's name and the options."""
 
     valid_systems = ["*"]
     valid_prog_environs = ["*"]
     device = variable(str, value="")
+    """cpu or cuda; by default that of the system"""
     ranks_per_node = variable(int, type(None), value=None)
+    """the most that a node gets"""
     staged = variable(typ.Bool, value=False)
+    """whether ranks run from a folder of their own node (launch.py)"""
     record = variable(dict, value={}, loggable=True)
+    """the whole result, so that ReFrame's run report and database suffice to rebuild a report"""
     worth = variable(int, value=Worth.NOTHING, loggable=True)
     compare = variable(typ.Bool, value=True)
+    """whether what is slower than usual fails"""
     keep_files = [RESULT]
     study = ""
     out = RESULT
-    """The engine's --out; where that isn't the result, the result lies beside it."""
+    """value of the engine's --out; where that isn't the result, the result lies beside it"""
     reference: dict[str, Any]
     referenced: tuple[str, ...] = ()
+    """figures whose usual values are known"""
 
     @run_after("init")
     def take_the_systems_device(self) -> None:
@@ -134,8 +161,8 @@ class EngineTest(Launched, Allocation, rfm.RunOnlyRegressionTest):
     def run_from_the_nodes_own_folder(self) -> None:
         """Stage where that is asked for. Raises NotStaged."""
         if self.staged:
-            self.prerun_cmds += [staging.command(self.partition, dry=self.is_dry_run())]
-            self.executable = staging.PYTHON
+            self.prerun_cmds += [staging_command(self.partition, dry=self.is_dry_run())]
+            self.executable = STAGED_PYTHON
 
     @run_before("run")
     def run_the_canary(self) -> None:
@@ -199,12 +226,10 @@ class EngineTest(Launched, Allocation, rfm.RunOnlyRegressionTest):
         )
         series = known.by_key().get(key) if known else None
         if series:
-            known_figures = {
-                name: one for name, one in series.figures.items() if self.canary or name != references.CANARY
-            }
-            self.referenced = tuple(known_figures)
-            usual = {name: one.as_reframe() for name, one in known_figures.items()}
-            self.reference = {f"{self.system.name}:{self.partition.name}": usual}
+            figures = {name: one for name, one in series.figures.items() if self.canary or name != references.CANARY}
+            self.referenced = tuple(figures)
+            usual = {name: one.as_reframe() for name, one in figures.items()}
+            self.reference = {feasible.place_of(self.system, self.partition): usual}
 
     @run_after("performance")
     def miss_no_figure(self) -> None:
@@ -222,3 +247,37 @@ class EngineTest(Launched, Allocation, rfm.RunOnlyRegressionTest):
     def figures(self) -> Figures:
         """Say what a good run measures; a figure that isn't known is absent from ReFrame's."""
         return {}
+
+
+class WholeNodes(EngineTest):
+    """Test on all devices of some nodes: as many as -S nodes says, or else the usual ones, or all of fewer."""
+
+    usual_nodes: int
+    most_ranks_here: int
+    """on a machine that isn't a cluster, and whose file has no number of devices"""
+    given_nodes = 0
+
+    @run_after("init")
+    def take_whole_nodes(self) -> None:
+        self.given_nodes = self.nodes
+        self.fit_partition()
+
+    def fit_partition(self) -> None:
+        most = feasible.most_nodes(self.system, self.partition)
+        usual = self.usual_nodes if most is None else min(self.usual_nodes, most)
+        devices = self.devices or 1
+        if self.system.node.devices is None:
+            devices = min(devices, self.most_ranks_here)
+        self.num_tasks = (self.given_nodes or usual) * devices
+
+    @property
+    def devices(self) -> int | None:
+        return feasible.devices_of_a_node(self.system, self.partition, self.wanted_device)
+
+    def cannot_run(self) -> str | None:
+        place = feasible.place_of(self.system, self.partition)
+        if self.devices is None:
+            return f"nothing says how many devices a node of {place} has (node: devices)"
+        if self.num_tasks == 1:
+            return f"{place} has a single device, which has no other to send to"
+        return super().cannot_run()

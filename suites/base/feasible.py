@@ -1,14 +1,17 @@
-"""Can a partition of a system run a job? Every test asks before it is set up, and is skipped with the reason where not.
+"""Obstacles to a job on a partition of a system: a test that has one is skipped before its setup, with the reason.
 
 What the system's file says is believed: nodes, devices of a node, longest jobs, features, and peaks by number format.
 """
 
 import math
 import os
+import shutil
+import socket
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from engine.errors import UsageError
 from systems import Partition, System, seconds
 
 Kind = Literal["cpu", "cuda"]
@@ -174,3 +177,19 @@ def _duration(seconds: float) -> str:
 
 def _plural(nodes: int) -> str:
     return f"{nodes} node{'s' * (nodes != 1)}"
+
+
+SUBMITS = {"slurm": "sbatch", "squeue": "sbatch", "lsf": "bsub", "pbs": "qsub", "pbspro": "qsub", "torque": "qsub"}
+
+
+def check_here(system: System, done: str) -> None:
+    """Raise UsageError if no job of the system can be submitted. done: what a job does to it: "calibrated"."""
+    if not system.may_be_here():
+        raise UsageError(f"{system.name} is {done} on {system.name}, and this machine, {socket.gethostname()}, isn't.")
+    if why := system.no_jobs():
+        raise UsageError(why)
+    taken = [one for one in system.partitions if not other_kind(system, one, system.device.kind)]
+    for partition in taken:
+        program = SUBMITS.get(partition.scheduler)
+        if program and shutil.which(program) is None:
+            raise UsageError(f"{system.name} takes jobs by {program}, which this machine doesn't have: is it up?")

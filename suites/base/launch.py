@@ -1,8 +1,15 @@
-"""The launch line of a job: the launcher with its options, a container where its partition has one, and Python."""
+"""Launch line of a job: the launcher with its options, a container where its partition has one, and Python.
+
+    ci/pack
+    reframe -c suites/weak_scaling.py --system frontier -S staged=yes
+
+runs a job from a folder of each node (ci/stage): thousands of ranks that load PyTorch from one parallel file system at
+once take many minutes.
+"""
 
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import reframe as rfm
@@ -10,24 +17,32 @@ from reframe.core.builtins import variable
 from reframe.core.exceptions import ReframeError
 
 import systems
+from systems import Partition
 from systems.partition import RANKS_PER_NODE, SEPARATORS, Container, fill, places_ranks, placing
 
 ROOT = Path(systems.__file__).parents[1]
+ARCHIVE = ".packed.tar"
+STAGED_PYTHON = '"$PAR4D_STAGED"/.venv/bin/python'
+"""Python of a job script that has staged."""
 
 
 class NotLaunched(ReframeError):
-    """A job can't start its ranks; the message says why."""
+    """Error of a job that can't start its ranks."""
+
+
+class NotStaged(ReframeError):
+    """Error of a job that can't run from a folder of each node."""
 
 
 class Launched(rfm.RegressionTestPlugin):
     """Test whose job starts Python with a module of the project on each rank."""
 
     python = variable(str, value=sys.executable)
-    partition: systems.Partition
+    partition: Partition
 
     @property
     def container(self) -> Container | None:
-        """Return what Python runs in. What runs beside ReFrame has no srun, of which Pyxis is a part."""
+        """Container that Python runs in. What runs beside ReFrame has no srun, of which Pyxis is a part."""
         container = self.partition.container
         return None if container and container.is_of_srun and self.local else container
 
@@ -50,7 +65,7 @@ class Launched(rfm.RegressionTestPlugin):
         words: what Python gets; folders among them are mounted, and those of PYTHONPATH in the partition's env_vars.
         elsewhere: folders that have another place in the container -> that place. Raises NotLaunched.
         """
-        container, own_python = self.container, self.python != sys.executable
+        container = self.container
         if container is None:
             return shlex.quote(self.python)
         packages = self.partition.env_vars.get("PYTHONPATH", "").split(":")
@@ -62,10 +77,38 @@ class Launched(rfm.RegressionTestPlugin):
                     f"{folder} can't be mounted in a container, whose folders are a list with ':' and ',': rename it"
                 )
         self.job.launcher.options += container.launcher_options(folders, self.stagedir)
-        python = [
-            "env",
-            f"PYTHONPATH={':'.join(filter(None, (str(ROOT), *packages)))}",
-            self.python if own_python else container.python,
-        ]
+        own_python = self.python if self.python != sys.executable else container.python
+        python = ["env", f"PYTHONPATH={':'.join(filter(None, (str(ROOT), *packages)))}", own_python]
         start = container.command(folders, self.stagedir, self.partition.features, ROOT)
         return " ".join([*start, *map(shlex.quote, python)])
+
+
+def staging_command(partition: Partition, *, dry: bool, root: Path = ROOT) -> str:
+    """Return the line of a job script that stages. A dry run needs nothing packed.
+
+    Raises NotStaged where ranks have a container, the scheduler copies to no nodes, or what is packed isn't as new as
+    what it was packed of.
+    """
+    if partition.container:
+        raise NotStaged(
+            f"staged=yes copies .venv, and ranks of {partition.name} run in the container {partition.container.image}, "
+            "which is one file already: leave it out"
+        )
+    if not partition.is_slurm:
+        raise NotStaged(f"staged=yes takes Slurm's sbcast, which {partition.scheduler} doesn't have: leave it out")
+    archive = root / ARCHIVE
+    if not dry:
+        if not archive.exists():
+            raise NotStaged(f"staged=yes takes {archive}, which isn't there: run ci/pack first")
+        made = archive.stat().st_mtime_ns
+        if newer := next((file for file in _sources(root) if file.stat().st_mtime_ns > made), None):
+            raise NotStaged(f"{newer} is newer than {archive}: run ci/pack again")
+    return f". {shlex.quote(str(root / 'ci' / 'stage'))} {shlex.quote(str(archive))}"
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    """Give the files of the project that a job may run or read; measurements of machines are not among them."""
+    yield from (root / ".venv").glob("par4d-installed")
+    for kind in ("py", "yaml"):
+        yield from (root / "engine").glob(f"**/*.{kind}")
+        yield from (root / "systems").glob(f"*.{kind}")

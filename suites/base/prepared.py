@@ -1,16 +1,17 @@
-"""What is trained on is prepared by a job, once for all tests that read it."""
+"""Data that is trained on, which a job prepares once for all tests that read it: texts, and tiles of a photograph."""
 
 import shlex
+import sysconfig
 from pathlib import Path
 
 import reframe as rfm
 import reframe.utility.sanity as sn
-from reframe.core.builtins import run_before, sanity_function
+from reframe.core.builtins import fixture, run_before, sanity_function, variable
 
 from engine.models.catalogue import lookup
 from suites.base.allocation import Allocation
 from suites.base.launch import Launched
-from suites.base.point_training import SYSTEM
+from suites.base.training import SYNTHETIC, SYSTEM
 
 SOURCE = "/par4d-source"
 
@@ -61,3 +62,44 @@ class OfItsData(rfm.RegressionTestPlugin):
         kind = lookup(self.model).task.data.kind
         if kind != self.reads:
             self.skip(f"{self.model} is trained on {kind}, and this test on {self.reads}")
+
+
+class Corpus(Prepared):
+    """vocabulary: how many tokens there are, at most as many as the model knows. most_bytes: how much text is read."""
+
+    vocabulary = variable(int, value=2048)
+    most_bytes = variable(int, value=8_000_000)
+    into, made, source = "corpus", "tokens", sysconfig.get_path("stdlib")
+
+    def options(self) -> list[str]:
+        words = ["prepare", "--source", self.source, "--vocab-size", str(self.vocabulary)]
+        return [*words, "--max-bytes", str(self.most_bytes)]
+
+
+TILES = Path(__file__).parents[2] / "ci" / "demo_images"
+PHOTOGRAPHS = "photographs"
+
+
+class Images(Prepared):
+    """side: pixels along the side of an image."""
+
+    side = variable(int, value=32)
+    into = made = "images"
+
+    def options(self) -> list[str]:
+        return ["prepare-images", "--unlabelled", "--source", PHOTOGRAPHS, "--size", str(self.side)]
+
+    @run_before("run")
+    def cut_tiles(self) -> None:
+        self.prerun_cmds = [f"{shlex.quote(self.python)} {shlex.quote(str(TILES))} {PHOTOGRAPHS}"]
+
+
+class OnImages(OfItsData):
+    """A Training on these images, or on those that -S data names."""
+
+    data: str
+    images = fixture(Images, scope="session")
+    reads = "images"
+
+    def corpus(self) -> str:
+        return self.images.folder if self.data == SYNTHETIC else self.data

@@ -18,7 +18,7 @@ import systems
 from engine.errors import UsageError, nearest
 from suites.base import feasible
 from suites.base.allocation import LIMIT_BY_HAND
-from suites.base.costs import cannot_run
+from suites.base.listings import cannot_run
 
 INTERNAL = frozenset({"cases", "fixture_jobs", "record", "worth", LIMIT_BY_HAND})
 """Variables that no user sets."""

@@ -1,4 +1,8 @@
-"""ReFrame as a process of its own."""
+"""ReFrame as a process of its own, and the tests of a night, by their worth.
+
+A night asks whether last night's update slowed this machine down, and what of it. On every system its tests take at
+most 4 nodes, 2 node-hours, and 30 minutes one after the other.
+"""
 
 import signal
 import subprocess
@@ -13,6 +17,23 @@ from engine.processes import Process, supervise
 LAUNCHER = (sys.executable, "-P", "-m", "suites.launcher")
 PATIENCE_S = 300.0
 """Longest time for ReFrame to cancel its jobs."""
+
+NIGHTLY = "nightly"
+"""Tag of a night's tests."""
+
+
+class Worth:
+    """Worth of a kind of test to a night, which leaves out the least first. ReFrame copies no enum."""
+
+    NOTHING = 0
+    LAUNCHES = 1
+    MEMORY = 2
+    PEERS = 3
+    OVERLAPS = 4
+    PRODUCTS = 5
+    LINKS = 6
+    CORRECTNESS = 7
+    TRAINING = 8
 
 
 def run_reframe(words: Sequence[str], folder: Path, timeout_s: float, out: IO[str]) -> int | None:

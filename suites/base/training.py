@@ -1,24 +1,27 @@
-"""A training run is a test, which the engine checks before a job is submitted."""
+"""Training runs, which the engine checks before a job is submitted, and points of a series that are trained."""
 
 import json
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import cache
 from io import StringIO
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from reframe.core.builtins import run_after, variable
+import reframe as rfm
+from reframe.core.builtins import parameter, run_after, variable
 from reframe.core.exceptions import ReframeError
+from reframe.core.runtime import runtime
 from reframe.utility import typecheck as typ
 
+import systems
 from engine.cli.main import main as engine
 from engine.peers.comparison import both_sides
 from engine.result import metrics
 from engine.training_record import PrecisionName, TrainingOptions
 from suites.base.engine_test import EngineTest
-from suites.base.figures import Figures, percent
-from suites.base.series import EACH_BLOCK
-from suites.base.steps import counted_times_s
+from suites.base.figures import Figures, counted_times_s, percent
+from suites.base.series import AUTO, EACH_BLOCK, Point, points
 
 SYNTHETIC = "synthetic"
 
@@ -174,3 +177,52 @@ class Training(EngineTest):
             else:
                 found[f"tokens_per_joule_{part['component']}"] = (part["tokens_per_joule"], "token/J")
         return found
+
+
+SYSTEM = systems.load(runtime().system.name)
+
+
+def points_of(study: str, which: Callable[[Point], bool] = lambda _: True) -> Any:
+    """Return the parameter of a test that runs each of the study's points on this system, or which of them."""
+    return parameter(list(filter(which, points(study, SYSTEM.name))), fmt=lambda point: str(point), loggable=True)
+
+
+class OfSeries(rfm.RegressionTestPlugin):
+    """An EngineTest that runs its parameter `point`. What -S gives counts before what the series says."""
+
+    study: str
+    model: str
+    time_limit: str | None
+    point: Point
+    precision: PrecisionName
+    series = variable(str, value="", loggable=True)
+
+    @run_after("init")
+    def take_point(self) -> None:
+        point, series = self.point, self.point.series
+        self.num_tasks, self.precision = point.devices, series.precision
+        other = self.model not in ("", point.model)  # then these are no points of the series as it is published
+        self.series = f"{series.name} with {self.model}" if other else series.name
+        self.model = self.model or point.model
+        self.time_limit = self.time_limit or series.time_limit
+        self.tags = {self.study, series.name, *series.tags}
+
+    def labels(self) -> dict[str, str]:
+        return super().labels() | {"series": self.series}
+
+
+class PointTraining(OfSeries, Training):
+    """The training of a point."""
+
+    iterations = 0  # as many as the series says
+
+    @run_after("init")
+    def take_training(self) -> None:
+        point, series = self.point, self.point.series
+        self.sequences, self.micro_batch = point.sequences, point.micro_batch
+        self.training = series.training
+        self.checkpoint_activations = self.checkpoint_activations and series.training.recomputed_together != 0
+        self.grid = point.grid if self.grid == AUTO else self.grid
+        self.schedule = point.schedule if self.schedule == AUTO else self.schedule
+        self.iterations = self.iterations or series.iterations
+        self.ranks_per_node = self.ranks_per_node or series.ranks_per_node

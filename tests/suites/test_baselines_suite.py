@@ -16,7 +16,7 @@ from engine.peers.layout_choice import LayoutChoice, layout_choices
 from engine.peers.memory import Room
 from engine.peers.registry import COMPARISONS
 from reports.load import load
-from suites.base.matches import matches
+from suites.base.contests import matches
 
 LOCAL = ["-c", "suites/baselines.py", "--system", "local", "-S", "model=gpt-test"]
 LOCAL += ["-S", "rounds=1", "-S", "steps_per_round=1"]

@@ -10,7 +10,7 @@ from virtual_ranks import run_ranks
 
 from engine.grid import Grid
 from engine.result.metrics import curve_difference
-from suites.base.curves import TOLERANCES, apart
+from suites.base.figures import TOLERANCES, apart
 
 STEPS = 30
 

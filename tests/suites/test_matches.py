@@ -20,7 +20,7 @@ from engine.peers.memory import choose_apart
 from engine.peers.registry import ALONE, COMPARISONS
 from engine.planning.choose import choose_grid
 from engine.simulator.bandwidth import Bandwidths
-from suites.base.matches import Match, case_of, matches, our_micro_batch, room
+from suites.base.contests import Match, case_of, matches, our_micro_batch, room
 from suites.base.series import AUTO, Point, points
 
 NODE_HOURS = 1400

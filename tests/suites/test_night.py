@@ -15,8 +15,8 @@ from running import option, reframe
 import systems
 from engine.models.catalogue import lookup
 from engine.peers.registry import COMPARISONS
-from suites.base.costs import allocation
-from suites.base.night import Worth
+from suites.base.listings import allocation
+from suites.base.running import Worth
 
 NIGHT = ["-c", "suites", "-R", "-t", "nightly"]
 NODES, NODE_HOURS, MINUTES = 4, 2, 30

@@ -7,7 +7,7 @@ from reframe.core.exceptions import SanityError
 from running import figures, option, project, reframe
 
 from reports.load import load
-from suites.base.comparison import check_one_comparison
+from suites.base.contests import check_one_comparison
 
 LOCAL = ["-c", "suites/peers.py", "--system", "local", "-S", "model=gpt-test"]
 LOCAL += ["-S", "rounds=1", "-S", "steps_per_round=1"]

@@ -18,7 +18,7 @@ from engine.published import Number, select
 from engine.simulator.bandwidth import Bandwidths
 from engine.training.config import TrainConfig
 from engine.training_record import Training
-from suites.base import series, targets
+from suites.base import figures, series
 
 ROOT = Path(series.__file__).parents[2]
 STUDIES = [
@@ -52,10 +52,10 @@ def test_the_series_of_the_paper_is_table_3_with_nothing_left_out() -> None:
 def test_every_published_rate_is_a_target_of_four_fifths() -> None:
     assert len(table_3()) == 15
     for one in table_3():
-        assert targets.target(one.system.lower(), "axonn-sc24", one.devices) is one
+        assert figures.target(one.system.lower(), "axonn-sc24", one.devices) is one
         assert one.tolerance == 0.2
-    assert targets.target("frontier", "axonn-sc24", 64) is None
-    assert targets.target("local", "local", 2) is None
+    assert figures.target("frontier", "axonn-sc24", 64) is None
+    assert figures.target("local", "local", 2) is None
 
 
 def steps(*times_s: float) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def steps(*times_s: float) -> dict[str, Any]:
 )
 def test_a_target_is_reached_by_the_whole_interval_over_steps(times_s: list[float], outcome: str | None) -> None:
     rate = Number(paper="a", where="Table I", metric="hardware_flops_per_s", value=1, unit="Pflop/s", tolerance=0.2)
-    reason = targets.unreached(steps(*times_s), rate)
+    reason = figures.unreached(steps(*times_s), rate)
     assert reason is None if outcome is None else str(reason).startswith(outcome)
 
 

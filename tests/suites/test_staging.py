@@ -9,7 +9,7 @@ import pytest
 from waiting import LONG_S
 
 import systems
-from suites.base.staging import ARCHIVE, NotStaged, command
+from suites.base.launch import ARCHIVE, NotStaged, staging_command
 
 ROOT = Path(__file__).parents[2]
 (SLURM,) = systems.load("frontier").partitions
@@ -30,30 +30,30 @@ def root(tmp_path: Path) -> Path:
 
 def test_the_line_of_a_job_names_the_script_and_the_archive_wherever_they_are(root: Path) -> None:
     expected = [".", str(root / "ci" / "stage"), str(root / ARCHIVE)]
-    assert shlex.split(command(SLURM, dry=False, root=root)) == expected
+    assert shlex.split(staging_command(SLURM, dry=False, root=root)) == expected
 
 
 def test_what_was_measured_since_is_in_no_job(root: Path) -> None:
     os.utime(root / "systems" / "measured" / "frontier.yaml", (2000, 2000))
-    assert command(SLURM, dry=False, root=root)
+    assert staging_command(SLURM, dry=False, root=root)
 
 
 def test_a_change_since_packing_is_refused_by_name(root: Path) -> None:
     os.utime(root / "engine" / "grid.py", (1001, 1001))
     with pytest.raises(NotStaged, match=r"grid\.py is newer than .*: run ci/pack again"):
-        command(SLURM, dry=False, root=root)
+        staging_command(SLURM, dry=False, root=root)
 
 
 def test_without_an_archive_only_a_dry_run_is_written(root: Path) -> None:
     (root / ARCHIVE).unlink()
     with pytest.raises(NotStaged, match="run ci/pack first"):
-        command(SLURM, dry=False, root=root)
-    assert command(SLURM, dry=True, root=root)
+        staging_command(SLURM, dry=False, root=root)
+    assert staging_command(SLURM, dry=True, root=root)
 
 
 def test_a_scheduler_that_copies_to_no_nodes_is_refused(root: Path) -> None:
     with pytest.raises(NotStaged, match="which lsf doesn't have"):
-        command(LSF, dry=True, root=root)
+        staging_command(LSF, dry=True, root=root)
 
 
 SRUN = """#!/bin/sh

@@ -9,7 +9,7 @@ import yaml
 from running import project, reframe
 
 import systems
-from suites.base.transport import mismatch
+from suites.base.engine_test import mismatch
 
 FRONTIER = systems.load("frontier").partitions[0]
 WANTED = "frontier expects AWS Libfabric or Libfabric or OFI"

@@ -16,7 +16,7 @@ from waiting import LONG_S
 import systems
 from engine.errors import UsageError
 from engine.simulator.bandwidth import lacking
-from suites.base.submission import check_here
+from suites.base.feasible import check_here
 from systems import settings
 
 RUN = """
