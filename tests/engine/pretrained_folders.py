@@ -1,6 +1,4 @@
-"""Folders as transformers and diffusers write them, small and without these: config.json and safetensors with drawn
-weights.
-"""
+"""Configurations of networks, and small folders as transformers and diffusers write them, made without these."""
 
 import json
 from pathlib import Path
@@ -9,62 +7,13 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from engine import yaml_text
 from engine.models.adapters.adapter import ADAPTERS
 from engine.models.adapters.options import Options
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 24,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 24, "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 16, "tie_word_embeddings": True, "rope_theta": 500.0, "torch_dtype": "bfloat16",
-}  # fmt: skip
-GPT2: dict[str, Any] = {
-    "model_type": "gpt2",
-    "architectures": ["GPT2LMHeadModel"],
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 16,
-    "n_ctx": 16,
-    "vocab_size": 24,
-    "embd_pdrop": 0.0,
-    "resid_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-}
-NEOX: dict[str, Any] = {
-    "model_type": "gpt_neox",
-    "architectures": ["GPTNeoXForCausalLM"],
-    "hidden_size": 32,
-    "intermediate_size": 24,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "vocab_size": 24,
-    "max_position_embeddings": 16,
-    "rotary_pct": 0.5,
-    "rotary_emb_base": 10000,
-    "use_parallel_residual": True,
-}
-BERT: dict[str, Any] = {
-    "model_type": "bert",
-    "architectures": ["BertForMaskedLM"],
-    "hidden_size": 32,
-    "intermediate_size": 24,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "vocab_size": 24,
-    "max_position_embeddings": 16,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
-UNET: dict[str, Any] = {
-    "_class_name": "UNet2DModel",
-    "_diffusers_version": "0.0.4",
-    "sample_size": 8,
-    "block_out_channels": [32, 64],
-    "layers_per_block": 1,
-    "down_block_types": ["DownBlock2D", "AttnDownBlock2D"],
-    "attention_head_dim": 16,
-    "up_block_types": ["AttnUpBlock2D", "UpBlock2D"],
-}
+CONFIGURATIONS: dict[str, Any] = yaml_text.parse(Path(__file__).with_name("configurations.yaml").read_text())
+"""Configurations of networks, as config.json has them."""
+LLAMA, GPT2, NEOX, BERT, UNET = CONFIGURATIONS["small"].values()
 
 
 def write(folder: Path, config: dict[str, Any], *, dtype: torch.dtype = torch.float32, files: int = 1) -> Path:

@@ -7,54 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pretrained_folders import CONFIGURATIONS
 
 from engine.cli.main import main
 from engine.errors import UsageError
 from engine.models.adapters.folder import has_weights, read_network, unread
 from engine.models.choice import ModelChoice
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 8192,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 5e5,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-}
-GPT2: dict[str, Any] = {
-    "model_type": "gpt2",
-    "n_embd": 64,
-    "n_layer": 1,
-    "n_head": 4,
-    "n_positions": 16,
-    "vocab_size": 48,
-    "attn_pdrop": 0.0,
-}
-BERT: dict[str, Any] = {
-    "model_type": "bert",
-    "hidden_size": 64,
-    "intermediate_size": 40,
-    "num_hidden_layers": 1,
-    "vocab_size": 48,
-    "num_attention_heads": 4,
-    "attention_probs_dropout_prob": 0.0,
-}
-VIT: dict[str, Any] = {
-    "model_type": "vit",
-    "hidden_size": 64,
-    "intermediate_size": 40,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "image_size": 32,
-    "patch_size": 8,
-}
+LLAMA, GPT2, BERT, VIT = CONFIGURATIONS["bare"].values()
+SCALED = {"rope_type": "llama3", "factor": -8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 def _folder(folder: Path, config: Mapping[str, Any], **files: object) -> Path:
@@ -70,17 +31,23 @@ def _folder(folder: Path, config: Mapping[str, Any], **files: object) -> Path:
         *((LLAMA, {"rope_theta": value}) for value in (0, -5e5, float("nan"))),
         *((LLAMA, {"hidden_size": value}) for value in (0, -64, 2**80, 64.5, None, "64")),
         *((LLAMA, {"num_hidden_layers": value}) for value in (0, 10**9)),
-        (LLAMA, {"rope_scaling": {"rope_type": "llama3", "factor": -8.0, "low_freq_factor": 1.0,
-                                  "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}}),
-        (LLAMA, {"num_key_value_heads": 0}), (LLAMA, {"num_attention_heads": 0}), (LLAMA, {"vocab_size": -1}),
-        (LLAMA, {"max_position_embeddings": 0}), (LLAMA, {"pad_token_id": 10**9}),
+        (LLAMA, {"rope_scaling": SCALED | {"original_max_position_embeddings": 8192}}),
+        (LLAMA, {"num_key_value_heads": 0}),
+        (LLAMA, {"num_attention_heads": 0}),
+        (LLAMA, {"vocab_size": -1}),
+        (LLAMA, {"max_position_embeddings": 0}),
+        (LLAMA, {"pad_token_id": 10**9}),
         *((GPT2, {"resid_pdrop": value, "embd_pdrop": value}) for value in (1.0, -0.1, float("nan"))),
-        (GPT2, {"attn_pdrop": 1.5}), (GPT2, {"layer_norm_epsilon": -1.0}),
-        (BERT, {"hidden_dropout_prob": 7.0}), (BERT, {"layer_norm_eps": -1e-12}),
-        (VIT, {"patch_size": 0}), (VIT, {"image_size": 33}), (VIT, {"hidden_dropout_prob": -1.0}),
+        (GPT2, {"attn_pdrop": 1.5}),
+        (GPT2, {"layer_norm_epsilon": -1.0}),
+        (BERT, {"hidden_dropout_prob": 7.0}),
+        (BERT, {"layer_norm_eps": -1e-12}),
+        (VIT, {"patch_size": 0}),
+        (VIT, {"image_size": 33}),
+        (VIT, {"hidden_dropout_prob": -1.0}),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_value_out_of_its_range_is_refused_with_the_file(
     config: Mapping[str, Any], changed: Mapping[str, object], tmp_path: Path
 ) -> None:
@@ -89,16 +56,9 @@ def test_a_value_out_of_its_range_is_refused_with_the_file(
         read_network(_folder(tmp_path, {**config, **changed}))
 
 
-PROCESSOR: dict[str, Any] = {
-    "do_normalize": True,
-    "do_rescale": True,
-    "do_resize": True,
-    "image_mean": [0.5] * 3,
-    "image_std": [0.5] * 3,
-    "resample": 2,
-    "rescale_factor": 1 / 255,
-    "size": {"height": 32, "width": 32},
-}
+PROCESSOR: dict[str, Any] = {"do_normalize": True, "do_rescale": True, "do_resize": True, "resample": 2}
+PROCESSOR |= {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "rescale_factor": 1 / 255}
+PROCESSOR |= {"size": {"height": 32, "width": 32}}
 
 
 @pytest.mark.parametrize("changed", [{}, {"size": 32}, {"image_mean": 0.5}, {"resample": 3}])
