@@ -99,7 +99,7 @@ def wild_times(seed: int) -> Times:
 
 @dataclass
 class Watched:
-    """It is an order that may give a task only if it is ready, unless the order is known."""
+    """Order that may give a task only if it is ready, unless the order is known."""
 
     order: Order
 
@@ -120,7 +120,7 @@ class Watched:
 
 @dataclass
 class WatchedSchedule:
-    """It is a schedule whose orders are watched."""
+    """Schedule whose orders are watched."""
 
     schedule: StepSchedule
 

@@ -21,7 +21,7 @@ from engine.models.catalogue import lookup
 from engine.models.denoising import Denoising
 from engine.models.unet.config import UNetConfig
 
-LACKING = "diffusers is not installed: pip install diffusers"
+LACKING = "diffusers is not installed"
 
 
 def read(**changed: Any) -> UNetConfig:
@@ -72,24 +72,23 @@ def test_unknown_options_are_refused_by_name(changed: dict[str, Any], said: str)
         read(**changed)
 
 
-SCHEDULERS: dict[str, tuple[dict[str, Any], str]] = {
-    "prediction": ({"prediction_type": "sample"}, "scheduler of config.json has prediction_type='sample', which can't"),
-    "schedule": ({"beta_schedule": "sigmoid"}, "beta_schedule='sigmoid', .*: only 'linear' or 'squaredcos_cap_v2' can"),
-    "betas": ({"trained_betas": [0.1]}, r"trained_betas=\[0.1\], which can't be trained here: only None can"),
-    "end": ({"beta_end": 0.012}, "beta_end=0.012, which can't be trained here: only 0.02 can"),
-    "steps": ({"num_train_timesteps": 250}, "beta_start=0.0001, which can't be trained here: only 0.0004 can"),
-    "few": ({"num_train_timesteps": 20, "beta_start": 5e-3, "beta_end": 1.0}, "In 20 diffusion steps a linear"),
-    "flow": ({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0}, "_class_name='FlowMatchEuler"),
-    "sigmas": ({"_class_name": "EDMEulerScheduler", "sigma_data": 0.5}, "_class_name='EDMEulerScheduler', which can't"),
-    "flow sigmas": ({"use_flow_sigmas": True}, "use_flow_sigmas=True, which can't be trained here: only False can"),
-    "unknown": ({"_class_name": "DDIMScheduler", "noise_offset": 0.1}, "noise_offset=0.1, an option that no adapter"),
-    "signal": ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr=True, .*: only False can"),
-}
+SCHEDULERS: list[tuple[dict[str, Any], str]] = [
+    ({"prediction_type": "sample"}, "scheduler of config.json .*prediction_type='sample'"),
+    ({"beta_schedule": "sigmoid"}, "beta_schedule='sigmoid', .* 'linear' or 'squaredcos_cap_v2'"),
+    ({"trained_betas": [0.1]}, r"trained_betas=\[0.1\]"),
+    ({"beta_end": 0.012}, r"beta_end=0\.012, .* 0\.02"),
+    ({"num_train_timesteps": 250}, r"beta_start=0\.0001, .* 0\.0004"),
+    ({"num_train_timesteps": 20, "beta_start": 5e-3, "beta_end": 1.0}, "20 diffusion steps"),
+    ({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0}, "_class_name='FlowMatchEuler"),
+    ({"_class_name": "EDMEulerScheduler", "sigma_data": 0.5}, "_class_name='EDMEulerScheduler'"),
+    ({"use_flow_sigmas": True}, "use_flow_sigmas=True"),
+    ({"_class_name": "DDIMScheduler", "noise_offset": 0.1}, r"noise_offset=0\.1"),
+    ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr=True"),
+]
 
 
-@pytest.mark.parametrize("what", SCHEDULERS)
-def test_a_scheduler_whose_noise_the_task_has_not_is_refused(what: str) -> None:
-    scheduler, said = SCHEDULERS[what]
+@pytest.mark.parametrize(("scheduler", "said"), SCHEDULERS, ids=str)
+def test_a_scheduler_whose_noise_the_task_has_not_is_refused(scheduler: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         read(scheduler=scheduler)
 
@@ -131,10 +130,7 @@ def test_an_attention_that_is_computed_by_something_else_is_refused() -> None:
 
     model = build("unet")
     model.get_submodule("mid_block.attentions.0").set_processor(AttnProcessor())  # type: ignore[operator]
-    said = (
-        r"mid_block.attentions.0 of .* is a Attention\(\) with AttnProcessor, but the configuration says .*2_0: change"
-    )
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=r"mid_block\.attentions\.0 .* AttnProcessor, .*2_0"):
         understand(model)
 
 

@@ -125,12 +125,9 @@ def test_the_published_days_for_two_trillion_tokens_agree_with_table_iii() -> No
 
 
 def test_model_flops_are_a_little_more_than_three_quarters_of_hardware_flops() -> None:
-    ratios = {
-        name: model_flops(lookup(name), 1) / hardware_flops(lookup(name), 1, recompute=True)
-        for name in ("gpt-80b", "gpt-5b")
-    }
-    assert ratios["gpt-80b"] == pytest.approx(0.7515, abs=5e-5)
-    assert ratios["gpt-5b"] == pytest.approx(0.7573, abs=5e-5)
+    for name, expected in (("gpt-80b", 0.7515), ("gpt-5b", 0.7573)):
+        ratio = model_flops(lookup(name), 1) / hardware_flops(lookup(name), 1, recompute=True)
+        assert ratio == pytest.approx(expected, abs=5e-5)
 
 
 def test_repeated_attention_is_what_algorithm_1_adds_on_y() -> None:

@@ -23,28 +23,16 @@ GPT_TEST, LLAMA_TEST = lookup("gpt-test"), lookup("llama-test")
 assert isinstance(GPT_TEST, GPTConfig)
 assert isinstance(LLAMA_TEST, LlamaConfig)
 
-# Parameters in billions: layers, hidden size and heads as printed. Sources: axonn-sc24 Table II, axonn-ipdps22 Table I.
-TABLES = {
-    "gpt-5b": (5, 24, 4096, 32),
-    "gpt-10b": (10, 32, 5120, 40),
-    "gpt-20b": (20, 32, 7168, 56),
-    "gpt-40b": (40, 38, 9216, 72),
-    "gpt-60b": (60, 56, 9216, 72),
-    "gpt-80b": (80, 42, 12288, 96),
-    "gpt-160b": (160, 84, 12288, 96),
-    "gpt-320b": (320, 96, 16384, 128),
-    "gpt-640b": (640, 192, 16384, 128),
-    "gpt-12b": (12, 48, 4512, 24),
-    "gpt-24b": (24, 48, 6336, 36),
-    "gpt-50b": (50, 96, 6528, 48),
-    "gpt-100b": (100, 96, 9360, 60),
-}
+# Layers, hidden size and heads by billions of parameters, as printed: axonn-sc24 Table II, axonn-ipdps22 Table I.
+TABLES = {5: (24, 4096, 32), 10: (32, 5120, 40), 20: (32, 7168, 56), 40: (38, 9216, 72), 60: (56, 9216, 72)}
+TABLES |= {80: (42, 12288, 96), 160: (84, 12288, 96), 320: (96, 16384, 128), 640: (192, 16384, 128)}
+TABLES |= {12: (48, 4512, 24), 24: (48, 6336, 36), 50: (96, 6528, 48), 100: (96, 9360, 60)}
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_parameters_are_those_of_the_published_shape(name: str) -> None:
-    billions, layers, hidden, heads = TABLES[name]
-    config = lookup(name)
+@pytest.mark.parametrize("billions", TABLES)
+def test_parameters_are_those_of_the_published_shape(billions: int) -> None:
+    layers, hidden, heads = TABLES[billions]
+    config = lookup(f"gpt-{billions}b")
     assert (config.layers, config.hidden, config.heads) == (layers, hidden, heads)
     assert config.nominal == billions * 1e9
     # Matrices with their biases and norms of each layer, two tables of tokens, one of positions, the last norm. The
@@ -80,9 +68,6 @@ def test_a_llama_has_exactly_the_parameters_that_its_model_card_prints(name: str
     with torch.device("meta"):
         model = config.serial()
     assert sum(p.numel() for p in model.parameters()) == config.parameters == config.nominal
-
-
-def test_the_125m_network_of_the_validation_has_124_million_parameters() -> None:
     assert lookup("gpt2-125m").parameters == pytest.approx(124.4e6, rel=1e-3)
 
 
@@ -104,15 +89,15 @@ def test_an_untrained_model_predicts_evenly_and_causally(config: Architecture) -
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"architecture": "lama", "layers": 1}, "No architecture is called 'lama': did you mean llama"),
-        ({"architecture": "llama", "layers": 1}, "give --layers, --hidden, --heads, --kv-heads and --ffn"),
-        ({"model": "gpt-5b", "layers": 99}, "gpt-5b has 24 layers: give --layers as many or fewer"),
-        ({"model": "unet-tiny", "layers": 99}, "A unet has no such thing as --layers: leave that out"),
-        ({"model": "unet-tiny", "base": 64}, "Give either --model NAME or --base, not both"),
-        ({"architecture": "unet"}, "Name a network with --model NAME, or give --base."),
-        ({"layers": 0, "hidden": 8, "heads": 2}, "layers must be at least 1, but 0 was given"),
-        ({"model": "llama-test", "no_bias": True}, "A llama has no such thing as --no-bias"),
-        ({"model": "llama-test", "norm": "rmsnorm", "dropout": 0.0}, "--dropout and --norm: leave that out"),
+        ({"architecture": "lama", "layers": 1}, "'lama': .* llama"),
+        ({"architecture": "llama", "layers": 1}, "--layers, --hidden, --heads, --kv-heads and --ffn"),
+        ({"model": "gpt-5b", "layers": 99}, "24 .* --layers"),
+        ({"model": "unet-tiny", "layers": 99}, "unet .* --layers"),
+        ({"model": "unet-tiny", "base": 64}, "--model NAME or --base"),
+        ({"architecture": "unet"}, "--model NAME, .* --base"),
+        ({"layers": 0, "hidden": 8, "heads": 2}, "layers .* 0"),
+        ({"model": "llama-test", "no_bias": True}, "llama .* --no-bias"),
+        ({"model": "llama-test", "norm": "rmsnorm", "dropout": 0.0}, "--dropout and --norm"),
     ],
 )
 def test_a_choice_that_is_no_network_says_which_option_is_wrong(options: dict[str, Any], said: str) -> None:
@@ -131,17 +116,17 @@ def test_what_is_not_chosen_of_a_published_size_stays_as_it_was_published() -> N
 
 def test_names_are_found_whatever_their_case_and_unknown_ones_get_the_nearest() -> None:
     assert lookup("GPT-5B") == published()["gpt-5b"]
-    with pytest.raises(UsageError, match="did you mean gpt-80b"):
+    with pytest.raises(UsageError, match="gpt-80b"):
         lookup("gpt-80")
 
 
 @pytest.mark.parametrize(
     ("shape", "said"),
     [
-        ({"hidden": 65}, "65 is not a multiple of 4; 68 would be"),
-        ({"layers": 0}, "layers must be at least 1"),
+        ({"hidden": 65}, "65 .* 4; 68"),
+        ({"layers": 0}, "layers .* 1"),
         ({"norm": "batchnorm"}, "layernorm or rmsnorm"),
-        ({"dropout": 1.0}, "from 0 to below 1"),
+        ({"dropout": 1.0}, "--dropout .* 1.0"),
     ],
 )
 def test_a_gpt_that_can_not_be_is_refused(shape: dict[str, object], said: str) -> None:
@@ -152,10 +137,10 @@ def test_a_gpt_that_can_not_be_is_refused(shape: dict[str, object], said: str) -
 @pytest.mark.parametrize(
     ("shape", "said"),
     [
-        ({"hidden": 66}, "66 is not a multiple of 8; 72 would be"),
-        ({"kv_heads": 3}, "8 is not a multiple of 3; 9 would be"),
-        ({"ffn": 0}, "ffn must be at least 1"),
-        ({"hidden": 24}, r"a head of 24 / 8 has 3: choose hidden and heads so that it is even"),
+        ({"hidden": 66}, "66 .* 8; 72"),
+        ({"kv_heads": 3}, "8 .* 3; 9"),
+        ({"ffn": 0}, "ffn .* 1"),
+        ({"hidden": 24}, "24 / 8 has 3"),
     ],
 )
 def test_a_llama_that_can_not_be_is_refused(shape: dict[str, int], said: str) -> None:

@@ -166,7 +166,7 @@ def test_a_message_that_is_lost_doubled_or_exchanged_is_an_error(fault: str, lan
             return super()._start_message(kind, axis, on, buffer, peer)
 
     case = replace(case_of("gpt", everything=False, tied=False, layers=2), order=SCHEDULES["gpipe"])
-    with pytest.raises(RunError, match="a message was lost, doubled or exchanged"):
+    with pytest.raises(RunError, match="lost, doubled or exchanged"):
         run_ranks(Grid(pipe=2), lambda comm: train_parallel(case, comm), of=Faulty)
 
 
@@ -187,15 +187,15 @@ def _real(comm: Comm, case: Case) -> Outcome:
     return train_parallel(case, comm)
 
 
-def test_real_processes_do_so_with_stages_outside_data() -> None:
-    case = replace(case_of("gpt", everything=True, tied=True, layers=4), order=SCHEDULES["1f1b"])
-    ours = run_processes(Grid(data=2, pipe=2, pipe_outermost=True), _real, case)[0]
-    assert worst_error(ours, serial(case)) < TOLERANCE
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_real_processes_train_like_the_serial_model(schedule: str) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "grid"),
+    [
+        *((name, Grid(x=2, pipe=2) if name == "interleaved" else Grid(z=2, pipe=2)) for name in SCHEDULES),
+        ("1f1b", Grid(data=2, pipe=2, pipe_outermost=True)),
+    ],
+    ids=str,
+)
+def test_real_processes_train_like_the_serial_model(schedule: str, grid: Grid) -> None:
     case = replace(case_of("gpt", everything=True, tied=True, layers=4), overlap=replace(EAGER, cache=0))
-    grid = Grid(z=2, pipe=2) if schedule != "interleaved" else Grid(x=2, pipe=2)
     ours = run_processes(grid, _real, replace(case, order=SCHEDULES[schedule]))[0]
     assert worst_error(ours, serial(case)) < TOLERANCE
