@@ -33,7 +33,7 @@ def test_a_table_of_contents_without_all_of_a_tensor_is_refused(tmp_path: Path) 
     entry = Entry("w", Placement("w", (6, 10), (None, None), sharded=True, init=Constant(0)), torch.float32)
     Contents([entry], Grid()).write_table(tmp_path)
     table = Reader(tmp_path).read_metadata()
-    for rows, says in ((6, "has not all of w"), (7, r"its w is \[6, 10\]")):
+    for rows, says in ((6, "not all of w"), (7, r"w is \[6, 10\]")):
         placement = Placement("w", (rows, 10), (None, None), sharded=True, init=Constant(0))
         held = Held(placement, torch.zeros(rows * 10), placement.rectangles(Grid(), Grid().coords(0)))
         planner = LoadPlanner()
@@ -73,7 +73,7 @@ class _Hostile:
 def test_a_table_of_contents_can_not_run_code(tmp_path: Path, call: Callable[..., object]) -> None:
     file = tmp_path / "metadata"
     file.write_bytes(pickle.dumps(_Hostile(call, "never", "upper")))
-    with file.open("rb") as stream, pytest.raises(pickle.UnpicklingError, match="has no place in a checkpoint"):
+    with file.open("rb") as stream, pytest.raises(pickle.UnpicklingError, match="no place"):
         Unpickler(stream).load()
 
 
@@ -116,7 +116,7 @@ def test_a_manifest_of_before_a_field_was_there_fits_what_has_its_usual_value(tm
     before = {key: value for key, value in model.shape.items() if key not in ("norm_eps", "qk_norm", "head_features")}
     as_saved(tmp_path, Manifest(step=1, seed=0, batch_size=8, dtype="fp32", model=before, files={}))
     assert read_manifest(tmp_path, model).step == 1
-    with pytest.raises(UsageError, match="its qk_norm is False, the model asked for has True"):
+    with pytest.raises(UsageError, match=r"qk_norm is False, .* True"):
         read_manifest(tmp_path, replace(model, qk_norm=True))  # type: ignore[type-var]
 
 
@@ -135,9 +135,9 @@ def test_a_manifest_tells_its_network(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        ({}, "doesn't tell its network's family"),
-        ({"family": "rnn"}, "is of a rnn that this Par4D doesn't know"),
-        ({"family": "unet", "name": "odd", "model": {"base": 64, "width": 3}}, "is of a unet that this Par4D"),
+        ({}, "family"),
+        ({"family": "rnn"}, "rnn"),
+        ({"family": "unet", "name": "odd", "model": {"base": 64, "width": 3}}, "unet"),
     ],
 )
 def test_a_manifest_that_tells_no_known_network_is_refused(told: dict[str, Any], says: str, tmp_path: Path) -> None:

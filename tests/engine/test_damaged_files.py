@@ -94,7 +94,7 @@ def _safetensors(file: Path, **changed: dict[str, Any]) -> Path:
 )
 def test_tensors_tile_their_file_and_are_told_by_whole_numbers(changed: dict[str, Any], tmp_path: Path) -> None:
     assert read_header(_safetensors(tmp_path / "good")).keys() == {"a", "b"}
-    with pytest.raises(UsageError, match=r"bad"):
+    with pytest.raises(UsageError, match="bad"):
         read_header(_safetensors(tmp_path / "bad", **changed))
 
 

@@ -49,7 +49,7 @@ def test_a_truncated_or_missing_shard_is_named(corpus: Path, tmp_path: Path) -> 
     copy = damaged(corpus, tmp_path / "copy")
     shard = copy / "tokens-00001.bin"
     os.truncate(shard, 998)
-    with pytest.raises(UsageError, match=r"tokens-00001.bin has 998 bytes, but its header says 1000"):
+    with pytest.raises(UsageError, match=r"tokens-00001\.bin has 998 .* 1000"):
         Tokens.open(copy, 1)
     shard.unlink()
     with pytest.raises(UsageError, match=r"tokens-00001.bin can't be read"):
@@ -82,7 +82,7 @@ def test_a_token_beyond_the_vocabulary_is_named_with_its_file(corpus: Path, tmp_
     tokens[7] = 65_535
     tokens.tofile(shard)
     dataset = Tokens.open(copy, 8)
-    with pytest.raises(RunError, match=r"tokens-00001.bin has 65535 as its token 7,"):
+    with pytest.raises(RunError, match=r"tokens-00001\.bin has 65535 .* 7,"):
         dataset.read(0, np.arange(dataset.sequences))
 
 
@@ -103,7 +103,7 @@ def test_data_of_another_kind_are_refused(corpus: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(prepared, "KINDS", prepared.KINDS | {"other": prepared.Kind("sounds", "library", "data")})
     copy = damaged(corpus, tmp_path / "copy")
     (copy / "header.json").write_text('{"format": "other"}')
-    with pytest.raises(UsageError, match="holds sounds, but the model is trained on text"):
+    with pytest.raises(UsageError, match=r"sounds, .* text"):
         open_dataset(str(copy), Text(300, 8))
 
 
@@ -199,9 +199,7 @@ def test_neighbours_on_z_hold_neighbouring_shares() -> None:
 
 def test_a_batch_that_the_grid_does_not_divide_says_what_would_fit() -> None:
     grid = Grid.parse("1x1x2x2")
-    with pytest.raises(
-        UsageError, match="into 4 parts, but a batch of 10 sequences is not a multiple of that: use --batch-size 12"
-    ):
+    with pytest.raises(UsageError, match=r"4 parts, .* 10 .*--batch-size 12"):
         Batch(10).rows(grid, grid.coords(0))
     with pytest.raises(UsageError, match="use --batch-size 4"):
         Batch(3).rows(grid, grid.coords(0))

@@ -137,7 +137,7 @@ def test_a_label_beyond_the_classes_is_named_with_its_file(source: Path, tmp_pat
     labels = np.fromfile(tmp_path / "out" / LABELS, LABEL)
     labels[4] = 2
     labels.tofile(tmp_path / "out" / LABELS)
-    with pytest.raises(RunError, match=r"labels.bin has 2 as the label of image 4,"):
+    with pytest.raises(RunError, match=r"labels\.bin has 2 .* image 4"):
         open_dataset(str(tmp_path / "out"), Images(4, 2)).read(3, np.arange(6))
 
 
@@ -151,12 +151,12 @@ def test_the_parts_of_a_data_set_are_no_classes(source: Path, tmp_path: Path) ->
 
 def test_what_makes_no_image_set_is_refused(source: Path, tmp_path: Path) -> None:
     (source / "empty").mkdir()
-    with pytest.raises(UsageError, match=r"empty of a class is empty: fill it with pictures, or remove it\."):
+    with pytest.raises(UsageError, match="empty of a class"):
         prepare(source, tmp_path / "out", 4)
     (source / "empty" / "text").write_text("no picture")
-    with pytest.raises(UsageError, match=r"No file of .*/empty is a picture that can be read\."):
+    with pytest.raises(UsageError, match="/empty"):
         prepare(source, tmp_path / "out", 4)
-    with pytest.raises(UsageError, match=r"has 0 subfolders, but each is a class, of which at least two"):
+    with pytest.raises(UsageError, match="0 subfolders"):
         prepare(source / "red", tmp_path / "out", 4)
     assert not (tmp_path / "out").exists()
 
@@ -164,10 +164,10 @@ def test_what_makes_no_image_set_is_refused(source: Path, tmp_path: Path) -> Non
 def test_images_that_dont_fit_the_network_are_refused(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     prepare(source, out, 4)
-    with pytest.raises(UsageError, match=r"have 4 pixels a side, but the model takes 8: prepare them with --size 8\."):
+    with pytest.raises(UsageError, match=r"4 pixels .* 8: .*--size 8"):
         open_dataset(str(out), Images(8, 2))
     (out / PIXELS).write_bytes(b"short")
-    with pytest.raises(UsageError, match="has 5 bytes, but its header says 288: prepare the image set again"):
+    with pytest.raises(UsageError, match=r"5 bytes, .* 288"):
         open_dataset(str(out), Images(4, 2))
 
 
@@ -178,7 +178,7 @@ def test_pictures_of_no_classes_lie_in_any_folders_and_train_what_needs_none(sou
     assert (header.images, header.classes, sorted(file.name for file in out.iterdir())) == (7, (), [HEADER, PIXELS])
     assert list(open_dataset(str(out), Images(4)).read(0, np.arange(7))) == ["pixels"]
     assert list(open_dataset("synthetic", Images(4)).read(0, np.arange(2))) == ["pixels"]
-    with pytest.raises(UsageError, match="are of no classes, but the model tells classes apart: prepare a folder"):
+    with pytest.raises(UsageError, match="no classes"):
         open_dataset(str(out), Images(4, 2))
     prepare(source, out, 4)
     assert open_dataset(str(out), Images(4)).read(0, np.arange(2))["pixels"].shape == (2, 3, 4, 4)
@@ -209,11 +209,11 @@ def test_batches_of_cifar_10_are_an_image_set(tmp_path: Path) -> None:
         (3, 7, 8, 9),
     }
     assert prepare(source, out, 32, unlabelled=True).classes == ()
-    with pytest.raises(UsageError, match="have 32 pixels a side, but --size 64 was given: leave it out"):
+    with pytest.raises(UsageError, match=r"32 pixels .*--size 64"):
         prepare(source, out, 64)
     (source / "data_batch_2.bin").write_bytes(cifar_batch([12], [(7, 8, 9)]))
-    with pytest.raises(UsageError, match="has an image of class 12, but CIFAR-10 has 10: unpack it again"):
+    with pytest.raises(UsageError, match=r"class 12, .* 10"):
         prepare(source, out, 32)
     (source / "data_batch_2.bin").write_bytes(b"cut")
-    with pytest.raises(UsageError, match="has 3 bytes, which is no number of images of 3073 bytes: unpack it again"):
+    with pytest.raises(UsageError, match=r"3 bytes, .* 3073"):
         prepare(source, out, 32)

@@ -105,18 +105,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoints of two steps of a small U-Net."""
     folder = tmp_path_factory.mktemp("trained")
     words = ["--model", "unet-tiny", "--grid", "1x1x1x1", "--batch-size", "2", "--data", "synthetic"]
-    words += [
-        "--iterations",
-        "2",
-        "--warmup",
-        "1",
-        "--learning-rate",
-        "0.01",
-        "--save",
-        str(folder),
-        "--save-every",
-        "1",
-    ]
+    words += ["--iterations", "2", "--warmup", "1", "--learning-rate", "0.01"]
+    words += ["--save", str(folder), "--save-every", "1"]
     codes, said = finish(start(1, "train", *words, "--out", str(folder / "result.json")))
     assert codes == [0], said
     return folder
@@ -162,23 +152,23 @@ def test_a_checkpoint_with_damaged_weights_is_refused_and_the_result_says_so(
         (step / path.name).write_bytes(bytes(len(content)) if path.suffix == ".distcp" else content)
     out = tmp_path / "samples.png"
     assert main(["sample", "--resume", str(step), "--out", str(out)]) == 1
-    assert "No image was sampled: The checkpoint" in capsys.readouterr().err
+    assert "step-1" in capsys.readouterr().err
     result = read(tmp_path / "samples.json")
     assert (result.status, out.exists()) == ("failed", False)
-    assert "step-1 could not be read: rank 0" in str(result.reason)
+    assert re.search("step-1 .*rank 0", str(result.reason))
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--sampler-steps", "1001"], "--sampler-steps is from 1 to 1000, those of the training, but 1001 was given."),
-        (["--sampler-steps", "0"], "--sampler-steps is from 1 to 1000"),
-        (["--images", "0"], "--images is at least 1, but 0 was given."),
-        (["--micro-batch", "0"], "--micro-batch is at least 1, but 0 was given."),
-        (["--out", "samples.jpg"], "--out is the name of a PNG, such as samples.png, but samples.jpg was given."),
-        (["--sampler", "euler"], "--sampler is one of ddim, ddpm, but 'euler' was given."),
-        (["--grid", "2x1x1x1"], "Grid 2x1x1x1 has 2 ranks, but 1 were started"),
-        (["--grid", "1x1x1x1p2"], "2 ranks, but 1 were started"),
+        (["--sampler-steps", "1001"], "--sampler-steps .* 1000, .* 1001"),
+        (["--sampler-steps", "0"], "--sampler-steps .* 0"),
+        (["--images", "0"], "--images .* 1, .* 0"),
+        (["--micro-batch", "0"], "--micro-batch .* 1, .* 0"),
+        (["--out", "samples.jpg"], "--out .* samples.jpg"),
+        (["--sampler", "euler"], "--sampler .* ddim, ddpm, .*'euler'"),
+        (["--grid", "2x1x1x1"], "2x1x1x1 has 2 ranks, but 1"),
+        (["--grid", "1x1x1x1p2"], "2 ranks, but 1"),
     ],
 )
 def test_what_cannot_be_sampled_is_told_in_one_sentence(
@@ -186,7 +176,7 @@ def test_what_cannot_be_sampled_is_told_in_one_sentence(
 ) -> None:
     assert main(["sample", "--resume", str(trained), *options]) == 2
     said = capsys.readouterr().err
-    assert says in said
+    assert re.search(says, said)
     assert said.count("\n") == 1
 
 
@@ -196,8 +186,7 @@ def test_a_pipeline_samples_no_images(
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "0"), ("MASTER_ADDR", "localhost")):
         monkeypatch.setenv(name, value)
     assert main(["sample", "--resume", str(trained), "--grid", "1x1x1x2P2"]) == 2
-    said = capsys.readouterr().err
-    assert "--grid 1x1x1x2P2 has one of 2 stages: give a grid without, such as 1x1x1x4." in said
+    assert re.search("--grid 1x1x1x2P2 .* 2 stages: .* 1x1x1x4", capsys.readouterr().err)
 
 
 def _leave_little_room() -> None:
@@ -206,22 +195,12 @@ def _leave_little_room() -> None:
 
 def test_a_sheet_that_finds_no_room_is_one_sentence_of_the_result(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "full.png"
-    words = [
-        "--resume",
-        str(trained),
-        "--images",
-        "128",
-        "--micro-batch",
-        "64",
-        "--sampler-steps",
-        "1",
-        "--out",
-        str(out),
-    ]
+    words = ["--resume", str(trained), "--images", "128", "--micro-batch", "64"]
+    words += ["--sampler-steps", "1", "--out", str(out)]
     codes, said = finish(start(2, "sample", *words, before=_leave_little_room))
     assert codes == [1, 1], said
     result = read(tmp_path / "full.json")
-    assert result.reason == f"No image was sampled: {out} can't be written: File too large."
+    assert f"{out} can't be written: File too large" in str(result.reason)
     assert str(result.reason) in said[0]
     assert [path.name for path in tmp_path.iterdir()] == ["full.json"]
 
@@ -235,10 +214,10 @@ def test_a_checkpoint_of_a_network_that_makes_no_images_is_refused(
     )
     as_saved(tmp_path, known)
     assert main(["sample", "--resume", str(tmp_path)]) == 2
-    assert "is of gpt-test, which makes no images: give that of a U-Net." in capsys.readouterr().err
+    assert "gpt-test" in capsys.readouterr().err
     as_saved(tmp_path, known.model_copy(update={"files": {"__0_0.distcp": 10}}))
     assert main(["sample", "--resume", str(tmp_path)]) == 2
-    assert "is cut short: __0_0.distcp has 0 of 10 bytes" in capsys.readouterr().err
+    assert "__0_0.distcp has 0 of 10" in capsys.readouterr().err
 
 
 def test_without_pillow_it_says_what_to_install(
@@ -246,6 +225,4 @@ def test_without_pillow_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("engine.errors.find_spec", lambda module: None)
     assert main(["sample", "--resume", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == (
-        "Sheets of images are written by Pillow, which isn't installed: pip install pillow.\n"
-    )
+    assert "pip install pillow" in capsys.readouterr().err
