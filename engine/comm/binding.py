@@ -102,21 +102,21 @@ def summarise(found: Sequence[Binding]) -> Bindings:
 
 def _recorded(one: Binding, ranks: int) -> RankBinding:
     return RankBinding(
-        cores=listed(int(one.cores, 16)),
+        cores=format_cores(int(one.cores, 16)),
         numa_nodes=one.nodes,
         gpu=one.gpu,
         gpu_numa_node=one.gpu_node,
         network_card=one.card,
         omp_num_threads=one.omp,
         threads=one.threads,
-        cores_asked=asked_of(one, ranks),
+        cores_asked=share_asked(one, ranks),
     )
 
 
-def listed(mask: int) -> str:
+def format_cores(mask: int) -> str:
     """Write the cores of a mask as the kernel does.
 
-    >>> listed(0b1_0000_0111)
+    >>> format_cores(0b1_0000_0111)
     '0-2,8'
     """
     numbers = [number for number in range(mask.bit_length()) if mask >> number & 1]
@@ -138,41 +138,34 @@ def judge(found: Sequence[Binding]) -> tuple[BindingFault, ...]:
     """
     _refuse_shared_gpu(found)
     on_node = ranks_by(found, node_of)
-    asked = [asked_of(one, len(on_node[node_of(one)])) for one in found]
+    asked = [share_asked(one, len(on_node[node_of(one)])) for one in found]
     far = [r for r, one in enumerate(found) if one.gpu_node is not None and one.nodes and one.gpu_node not in one.nodes]
     few = [r for r, one in enumerate(found) if (asked[r] or 0) > _room(one)]
     less = [r for r, one in enumerate(found) if _threads(one) > _room(one)]
     crowds = _sharing(found)
-    made = [
-        _fault("cores shared", found, {r for one in crowds for r in one.ranks}, lambda r: _crowd(crowds, r)),
-        _fault("cores far from the GPU", found, far, lambda r: _distance(found[r])),
-        _fault(
-            "fewer cores than asked",
-            found,
+    kinds: dict[FaultKind, tuple[Iterable[int], Callable[[int], str]]] = {
+        "cores shared": ({r for one in crowds for r in one.ranks}, lambda r: _describe_crowd(crowds, r)),
+        "cores far from the GPU": (far, lambda r: _describe_distance(found[r])),
+        "fewer cores than asked": (
             few,
             lambda r: f"has {_room(found[r]):g} of the {asked[r]} cores that the job asked for it: {ALL_ASKED}",
         ),
-        _fault(
-            "fewer cores than threads",
-            found,
+        "fewer cores than threads": (
             less,
             lambda r: f"has {_threads(found[r])} threads, and for them {_cores(_room(found[r]))}: {NO_MORE_THREADS}",
         ),
-    ]
-    return tuple(filter(None, made))
+    }
+    return tuple(_fault(kind, found, sorted(ranks), words) for kind, (ranks, words) in kinds.items() if ranks)
 
 
 def _fault(
-    kind: FaultKind, found: Sequence[Binding], ranks: Iterable[int], words: Callable[[int], str]
-) -> BindingFault | None:
-    """Make the fault of these ranks, if there are any. words: what the first of them has, and what to do."""
-    its = sorted(ranks)
-    if not its:
-        return None
-    first, host = its[0], found[its[0]].host
-    count = "this rank alone" if len(its) == 1 else f"{len(its)} of {len(found)} ranks"
+    kind: FaultKind, found: Sequence[Binding], ranks: Sequence[int], words: Callable[[int], str]
+) -> BindingFault:
+    """Make the fault of these ranks. words: what the first of them has, and what to do."""
+    first, host = ranks[0], found[ranks[0]].host
+    count = "this rank alone" if len(ranks) == 1 else f"{len(ranks)} of {len(found)} ranks"
     said = f"Binding: {kind} ({count}). Rank {first} on {host} {words(first)}."
-    return BindingFault(kind=kind, first_rank=first, host=host, ranks=len(its), said=said)
+    return BindingFault(kind=kind, first_rank=first, host=host, ranks=len(ranks), said=said)
 
 
 def _refuse_shared_gpu(found: Sequence[Binding]) -> None:
@@ -212,7 +205,7 @@ def _threads(one: Binding) -> int:
     return max(one.threads, int(told) if told.isdecimal() else 0)
 
 
-def asked_of(one: Binding, ranks: int) -> int | None:
+def share_asked(one: Binding, ranks: int) -> int | None:
     """Return a rank's part of the cores that the job asked for. ranks: on its node, which may be several for a task."""
     if one.asked is None or one.tasks is None:
         return one.asked
@@ -246,7 +239,7 @@ def _crowds(found: Sequence[Binding], groups: Iterable[Sequence[int]]) -> list[_
         ways.append(([int(one.main, 16) for one in found], [1] * len(found)))
     crowds: list[_Crowd] = []
     for masks, threads in ways:
-        for group in crowded(masks, threads):
+        for group in find_crowds(masks, threads):
             cores = reduce(or_, (masks[r] for r in group)).bit_count()
             crowds.append(_Crowd(tuple(sorted(group)), sum(threads[r] for r in group), cores))
     for ranks in groups:
@@ -256,7 +249,7 @@ def _crowds(found: Sequence[Binding], groups: Iterable[Sequence[int]]) -> list[_
     return crowds
 
 
-def _crowd(crowds: Sequence[_Crowd], rank: int) -> str:
+def _describe_crowd(crowds: Sequence[_Crowd], rank: int) -> str:
     one = next(one for one in crowds if rank in one.ranks)
     more = len(one.ranks) - 1
     return f"and {more} more of its machine have {one.threads} threads on {_cores(one.cores)}: {OWN_CORES}"
@@ -266,12 +259,12 @@ def _cores(number: float) -> str:
     return f"{number:g} {'core' if number == 1 else 'cores'}"
 
 
-def _distance(one: Binding) -> str:
+def _describe_distance(one: Binding) -> str:
     nodes = ", ".join(map(str, one.nodes))
     return f"has cores of NUMA node {nodes}, but its GPU {one.gpu} is at node {one.gpu_node}: {NEAR_CORES}"
 
 
-def crowded(masks: Masks, threads: Sequence[int]) -> list[frozenset[int]]:
+def find_crowds(masks: Masks, threads: Sequence[int]) -> list[frozenset[int]]:
     """Find the groups of ranks whose cores are fewer than their threads. masks, threads: of each rank; a rank counts
     with as many threads as it has cores at most.
 

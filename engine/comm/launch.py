@@ -55,21 +55,21 @@ def from_environment(environ: Mapping[str, str]) -> Launch:
         return Launch(0, 1, 0, "none", "127.0.0.1", _port(given, "none"))
     for other in places:
         _refuse_contradiction(own, other, given)
-    alike = [place for place in places if place.is_like(own)]
+    alike = [place for place in places if place.agrees_with(own)]
     starter = [place for place in alike if place.is_whole][-1]
     launcher = "torchrun" if own.launcher is HAND and ELASTIC in given else starter.launcher.name
     rank, size = own.rank or 0, own.size or 0
     if rank >= size:
-        raise UsageError(f"{own.said(given)} can't be, as ranks go from 0 to {size - 1}: check what {launcher} sets.")
+        raise UsageError(f"{own.text(given)} can't be, as ranks go from 0 to {size - 1}: check what {launcher} sets.")
     local_size = next((place.local_size for place in alike if place.local_size is not None), None)
     one_node = size in (1, local_size) or any(place.nodes == 1 for place in alike)
     if (local_rank := next((place.local_rank for place in alike if place.local_rank is not None), None)) is None:
         if not one_node and own.launcher is not HAND:
-            raise UsageError(f"{own.said(given)} don't say which rank of its node this is: set LOCAL_RANK for each.")
+            raise UsageError(f"{own.text(given)} don't say which rank of its node this is: set LOCAL_RANK for each.")
         local_rank = rank
     elif local_rank >= (most := size if local_size is None else local_size):
         raise UsageError(
-            f"Local rank {local_rank} can't be one of {most} of a node ({own.said(given)}): check what {launcher} sets."
+            f"Local rank {local_rank} can't be one of {most} of a node ({own.text(given)}): check what {launcher} sets."
         )
     by_list = not given.get("MASTER_ADDR") and not one_node
     host = given.get("MASTER_ADDR", "").strip("[]") or (_first_host(environ, launcher) if by_list else "127.0.0.1")
@@ -83,7 +83,7 @@ def _refuse_what_is_not_whole(places: Sequence[Place], environ: Mapping[str, str
         names = (place.launcher.rank if place.rank is None else (), place.launcher.size if place.size is None else ())
         missing = " and ".join(several[0] for several in names if several)
         raise UsageError(
-            f"{place.said(environ)} is set and {missing} is not, so the place of this process is unknown: set RANK, "
+            f"{place.text(environ)} is set and {missing} is not, so the place of this process is unknown: set RANK, "
             "WORLD_SIZE, LOCAL_RANK and MASTER_ADDR for each process, or unset what is left from something else."
         )
     for name, launcher in STRANGERS.items():
@@ -96,12 +96,12 @@ def _refuse_what_is_not_whole(places: Sequence[Place], environ: Mapping[str, str
 
 def _refuse_contradiction(own: Place, other: Place, environ: Mapping[str, str]) -> None:
     """Raise UsageError unless both agree, or the other one started this one's launcher."""
-    if own.is_like(other):
+    if own.agrees_with(other):
         return
     if own.launcher is HAND and ELASTIC in environ:
         if environ.get(AGENTS) == "1" and (other.size or 1) > 1:
             raise UsageError(
-                f"{other.said(environ)}: each of these tasks has started a torchrun of its own, so that as many runs "
+                f"{other.text(environ)}: each of these tasks has started a torchrun of its own, so that as many runs "
                 "would write one result: start one task a node with torchrun --nnodes, or leave torchrun out."
             )
         return
@@ -111,7 +111,7 @@ def _refuse_contradiction(own: Place, other: Place, environ: Mapping[str, str]) 
         if nested:
             return
     raise UsageError(
-        f"{own.said(environ)} and {other.said(environ)} contradict each other: unset those that are left from "
+        f"{own.text(environ)} and {other.text(environ)} contradict each other: unset those that are left from "
         "something else."
     )
 

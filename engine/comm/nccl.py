@@ -7,7 +7,7 @@ Three rules keep memory right without a host synchronisation:
     until then the handle keeps both buffers, so that the allocator can't give their memory to anybody
 """
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -174,7 +174,9 @@ class NcclMessages:
         self._groups, self._route = groups, route
         self._own = groups[0].rank()
         token = torch.zeros(1, dtype=torch.uint8, device=device)
-        for sender, receiver in _pairs(groups[0].size()):
+        ranks = groups[0].size()
+        for sender in sorted(range(ranks), key=lambda rank: rank % 2):  # so most neighbours connect at the same time
+            receiver = (sender + 1) % ranks
             if sender == self._own:
                 self._launch(Kind.SEND, token, receiver)()
             elif receiver == self._own:
@@ -208,16 +210,6 @@ class Message(Arriving):
 
     def arrived(self) -> bool:
         return self._work.is_completed()
-
-
-def _pairs(ranks: int) -> Iterator[tuple[int, int]]:
-    """List neighbours on the ring in an order in which most of them connect at the same time.
-
-    >>> list(_pairs(4))
-    [(0, 1), (2, 3), (1, 2), (3, 0)]
-    """
-    for sender in sorted(range(ranks), key=lambda rank: rank % 2):
-        yield sender, (sender + 1) % ranks
 
 
 def configure_watchdog(environ: MutableMapping[str, str], ranks: int) -> None:

@@ -12,6 +12,7 @@ import socket
 import tempfile
 from collections.abc import Callable, MutableMapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -101,16 +102,17 @@ def listen(backend: BackendName, environ: MutableMapping[str, str]) -> Callable[
     if not level:
         environ["NCCL_DEBUG"] = "INFO"
         environ.setdefault("NCCL_DEBUG_SUBSYS", SUBSYSTEMS)
-    if named:
-        return lambda: _heard_in(_path(named))
+    if named:  # as NCCL reads it: %h is the host's short name, %p the process
+        host = socket.gethostname().partition(".")[0]
+        return partial(_read, Path(named.replace("%h", host).replace("%p", str(os.getpid()))))
     log = tempfile.TemporaryFile()  # noqa: SIM115, open until the process ends
     environ["NCCL_DEBUG_FILE"] = f"/proc/self/fd/{log.fileno()}"
 
-    def heard() -> NetworkLog:
+    def read() -> NetworkLog:
         log.seek(0)
         return parse(log.read().decode(errors="replace"))
 
-    return heard
+    return read
 
 
 def parse(log: str) -> NetworkLog:
@@ -131,16 +133,11 @@ def parse(log: str) -> NetworkLog:
     )
 
 
-def _heard_in(file: Path) -> NetworkLog:
+def _read(file: Path) -> NetworkLog:
     try:
         return parse(file.read_text(errors="replace"))
     except OSError as error:
         return NetworkLog(unread=f"its log {file.name[:30]} can't be read ({error.strerror})")
-
-
-def _path(pattern: str) -> Path:
-    """Read NCCL_DEBUG_FILE as NCCL does: %h is the host's short name, %p the process."""
-    return Path(pattern.replace("%h", socket.gethostname().partition(".")[0]).replace("%p", str(os.getpid())))
 
 
 def _first(pattern: re.Pattern[str], log: str) -> str | None:

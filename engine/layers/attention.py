@@ -33,7 +33,7 @@ _kernel: Callable[..., Tensor] = F.scaled_dot_product_attention
 
 
 @contextmanager
-def computed_by(kernel: Callable[..., Tensor]) -> Iterator[None]:
+def use_kernel(kernel: Callable[..., Tensor]) -> Iterator[None]:
     """Have attention call this kernel meanwhile, with the arguments of F.scaled_dot_product_attention."""
     global _kernel
     before, _kernel = _kernel, kernel

@@ -142,15 +142,15 @@ def _fault(device: torch.device) -> str | None:
     if device.type == "cuda" and not has_triton():
         return "PyTorch finds no Triton that knows this GPU"
     one = torch.ones(1, device=device)
-    with _nothing_kept():
+    with _fresh_cache():
         try:
-            return None if _compiled(_incremented)(one) == 2 else "1 + 1 isn't 2 when it is compiled"
+            return None if _compiled(_increment)(one) == 2 else "1 + 1 isn't 2 when it is compiled"
         except Exception as error:  # Inductor, Triton and the compilers behind them have many kinds
             return first_line(error)
 
 
 @contextmanager
-def _nothing_kept() -> Iterator[None]:
+def _fresh_cache() -> Iterator[None]:
     """Compile everything meanwhile, in this process: in a shared home another machine, with a compiler, may have left
     the code. Inductor's workers would outlive the folder.
     """
@@ -163,5 +163,5 @@ def _nothing_kept() -> Iterator[None]:
         yield
 
 
-def _incremented(x: Tensor) -> Tensor:
+def _increment(x: Tensor) -> Tensor:
     return x + 1

@@ -91,13 +91,13 @@ class Conv2d(Linear):
         """Map [B, K, H, W], which may be data of another dtype, to [B, N, H', W']."""
         if self.in_ranks == 1:
             return self.partial(inputs, self.bias)
-        return self.summed(self.partial(inputs))
+        return self.sum_partial(self.partial(inputs))
 
     def partial(self, inputs: Tensor, bias: nn.Parameter | None = None) -> Tensor:
         """Compute what ranks have to sum, or the whole on one rank."""
         return Convolution.apply(inputs.to(self.schedule.compute_dtype), self.weight, bias, self)
 
-    def summed(self, partial: Tensor) -> Tensor:
+    def sum_partial(self, partial: Tensor) -> Tensor:
         """Sum what ranks have computed, in place, and add the bias."""
         output = all_reduce(partial.contiguous(), self.comm, self.in_axis)
         if self.bias is None:
@@ -177,4 +177,4 @@ class JoiningOnGrid(Conv2d):
         if self.in_axis is None or self.in_ranks == 1:
             return _AddPart.apply(self.partial(inputs, self.bias), skip, 0)
         partial = self.partial(inputs)
-        return self.summed(_AddPart.apply(partial, skip, self.comm.coords[self.in_axis] * skip.shape[1]))
+        return self.sum_partial(_AddPart.apply(partial, skip, self.comm.coords[self.in_axis] * skip.shape[1]))

@@ -27,10 +27,10 @@ class Rotate(nn.Module):
 
     def turn(self, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:
         """Turn all features: D = 2 P."""
-        return turned(x_BNSD, *rotation_2SP)
+        return rotate_pairs(x_BNSD, *rotation_2SP)
 
 
-def turned(x_BNSD: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
+def rotate_pairs(x_BNSD: Tensor, cos_SP: Tensor, sin_SP: Tensor) -> Tensor:
     """Turn pairs of features by the angles of these cosines and sines: [B, N, S, D], D = 2 P."""
     even_BNSP, odd_BNSP = x_BNSD.unflatten(3, (-1, 2)).unbind(4)
     both = (even_BNSP * cos_SP - odd_BNSP * sin_SP, even_BNSP * sin_SP + odd_BNSP * cos_SP)
@@ -133,7 +133,7 @@ class _Turn(torch.autograd.Function):
 
 def _turn(x_BNSD: Tensor, rotation_2SP: Tensor, *, back: bool = False) -> Tensor:
     cos_SP, sin_SP = rotation_2SP
-    return turned(x_BNSD, cos_SP, -sin_SP if back else sin_SP)
+    return rotate_pairs(x_BNSD, cos_SP, -sin_SP if back else sin_SP)
 
 
 def _turn_in_one_pass(x_BNSD: Tensor, rotation_2SP: Tensor, *, back: bool = False) -> Tensor:

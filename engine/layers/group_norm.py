@@ -47,13 +47,13 @@ def channel_counts(placement: Placement, grid: Grid, groups: int) -> list[Counte
     return found
 
 
-def straddling(placement: Placement, grid: Grid, groups: int) -> list[int]:
+def find_straddling(placement: Placement, grid: Grid, groups: int) -> list[int]:
     """List the groups that no rank holds wholly, so that ranks have to share their statistics.
 
     >>> from engine.grid import STREAM
     >>> from engine.placement import Constant
     >>> norm = Placement("norm1.weight", (96,), (STREAM,), False, Constant(1.0))
-    >>> straddling(norm, Grid(y=2), 32), straddling(norm, Grid(y=3), 32)
+    >>> find_straddling(norm, Grid(y=2), 32), find_straddling(norm, Grid(y=3), 32)
     ([], [10, 21])
     """
     counts = channel_counts(placement, grid, groups)
@@ -84,7 +84,7 @@ class Groups(NamedTuple):
 
         Raises UsageError unless the groups divide the channels, and the axis every part of them.
         """
-        counts, shared = channel_counts(placement, grid, number), straddling(placement, grid, number)
+        counts, shared = channel_counts(placement, grid, number), find_straddling(placement, grid, number)
         of_C = list(counts[place].elements())
         taken_G = [[channel for channel, of in enumerate(of_C) if of == group] for group in range(number)]
         most = max(map(len, taken_G))
@@ -201,7 +201,7 @@ class _Sharing:
     def __init__(self, comm: Comm, placement: Placement, groups: int, device: torch.device, dtype: torch.dtype) -> None:
         self.comm, self.axis = comm, placement.split[0]
         place = comm.coords[self.axis] if self.axis else 0
-        self.needed = bool(straddling(placement, comm.grid, groups))
+        self.needed = bool(find_straddling(placement, comm.grid, groups))
         if self.needed:
             self.groups = Groups.of_rank(placement, comm.grid, place, groups, device, dtype)
         self.channels = placement.shape[0] // groups

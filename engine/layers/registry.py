@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -28,6 +28,8 @@ from engine.layers.redistribute import Redistribute, RedistributeOverGrid
 from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.placement import Placement
+
+OnGrid = TypeVar("OnGrid", bound=Linear)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,8 @@ def _rms_norm(serial: nn.RMSNorm, local: Local) -> nn.Module:
     return HeadNorm(local.comm, local.parameters["weight"], serial.eps)
 
 
-def _linear(_: nn.Linear, local: Local) -> nn.Module:
-    bias = local.parameters.get("bias")
-    return Linear(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels)
+def _make_linear(kind: type[OnGrid], local: Local) -> OnGrid:
+    return kind(local.comm, local.schedule, local.sharded["weight"], local.parameters.get("bias"), local.kernels)
 
 
 def _conv2d(serial: nn.Conv2d, local: Local) -> nn.Module:
@@ -89,15 +90,13 @@ def _group_norm(serial: nn.GroupNorm, local: Local) -> nn.Module:
 
 
 def _wave_linear(serial: WaveLinear, local: Local) -> nn.Module:
-    bias = local.parameters["bias"]
-    layer = WaveLinearOnGrid(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels)
+    layer = _make_linear(WaveLinearOnGrid, local)
     layer.waves = serial.waves
     return layer
 
 
 def _patches(serial: Patches, local: Local) -> nn.Module:
-    bias = local.parameters["bias"]
-    layer = PatchesOnGrid(local.comm, local.schedule, local.sharded["weight"], bias, local.kernels)
+    layer = _make_linear(PatchesOnGrid, local)
     layer.side = serial.side
     return layer
 
@@ -108,7 +107,7 @@ def _dropout(_: nn.Dropout, local: Local) -> nn.Module:
 
 LAYERS: dict[type[nn.Module], Callable[[Any, Local], nn.Module]] = {
     Patches: _patches,
-    nn.Linear: _linear,
+    nn.Linear: lambda _, local: _make_linear(Linear, local),
     WaveLinear: _wave_linear,
     nn.Conv2d: _conv2d,
     nn.Embedding: _embedding,

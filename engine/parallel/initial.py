@@ -64,11 +64,11 @@ def fill(part: Tensor, placement: Placement, offsets: tuple[int, ...], seed: int
         bits, spare = memory[:, : len(values)]
         torch.bitwise_xor(first[rows], columns, out=bits)
         mix_bits(mix_bits(bits, spare).bitwise_xor_(second[rows]), spare)
-        drawn(bits.view(values.shape), placement.init, values)
+        draw_from_bits(bits.view(values.shape), placement.init, values)
     return part
 
 
-def drawn(bits: Tensor, init: Initial, out: Tensor) -> Tensor:
+def draw_from_bits(bits: Tensor, init: Initial, out: Tensor) -> Tensor:
     """Turn the upper 24 of 32 bits, in int32 that is overwritten, into numbers of a distribution. out: of any
     precision.
     """

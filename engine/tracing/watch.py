@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from engine.layers.attention import computed_by
+from engine.layers.attention import use_kernel
 from engine.layers.matmul import Role, own_mode
 from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder
@@ -201,7 +201,7 @@ class _FusedAttention(torch.autograd.Function):
 
 def fused_attention(log: Log) -> AbstractContextManager[None]:
     """Log attention as one event, in blocks that are recomputed in a backward, too."""
-    return computed_by(lambda q, k, v, **_: _FusedAttention.apply(q, k, v, log))
+    return use_kernel(lambda q, k, v, **_: _FusedAttention.apply(q, k, v, log))
 
 
 class _Waits(Pending):

@@ -8,7 +8,7 @@ import pytest
 from engine_command import SMALL, finish, start
 
 from engine.comm import binding as told
-from engine.comm.binding import MOST_NODES, crowded, judge, listed, summarise
+from engine.comm.binding import MOST_NODES, find_crowds, format_cores, judge, summarise
 from engine.errors import UsageError
 from engine.loading import cores
 from engine.measure import binding
@@ -99,7 +99,7 @@ def test_a_gpu_near_a_node_of_memory_alone_is_near_no_cores(tmp_path: Path) -> N
 def test_the_process_s_own_machine_can_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = read(1, None, "none", {})
     assert int(found.cores, 16) == mask(binding.AT_START)
-    monkeypatch.setenv(SYSFS, str(plant(tmp_path, nodes={3: listed(int(found.cores, 16))})))
+    monkeypatch.setenv(SYSFS, str(plant(tmp_path, nodes={3: format_cores(int(found.cores, 16))})))
     assert read(1, None, "none", {}).nodes == (3,)
 
 
@@ -170,7 +170,7 @@ def test_a_device_s_share_of_cores_is_not_asked_for_on_processors() -> None:
 @pytest.mark.parametrize(("text", "cores"), [("0-2,8", {0, 1, 2, 8}), ("", set()), ("3", {3}), ("\n", set())])
 def test_lists_of_cores_are_read_and_written(text: str, cores: set[int]) -> None:
     assert numbers_of(text) == cores
-    assert listed(mask(frozenset(cores))) == text.strip()
+    assert format_cores(mask(frozenset(cores))) == text.strip()
 
 
 def rank(cores: str = "0-15", *, main: str | None = None, node: int = 0, **changes: Any) -> Binding:
@@ -233,7 +233,7 @@ def test_the_ranks_that_share_are_counted_over_all_nodes_and_the_first_is_named(
 
 
 def test_all_groups_of_a_machine_are_found() -> None:
-    groups = crowded([mask(numbers_of(text)) for text in ("0", "0", "1-2", "4", "4")], [1] * 5)
+    groups = find_crowds([mask(numbers_of(text)) for text in ("0", "0", "1-2", "4", "4")], [1] * 5)
     assert set(groups) == {frozenset({0, 1}), frozenset({3, 4})}
 
 

@@ -207,7 +207,7 @@ def lacking(_: Comm, cache: str, compiler: str) -> tuple[str | None, list[str]]:
     why = layers_compiled.why_not(CPU)
     torch._dynamo.reset()
     try:
-        torch.compile(layers_compiled._incremented)(torch.ones(1))  # which the cache may answer
+        torch.compile(layers_compiled._increment)(torch.ones(1))  # which the cache may answer
     except RuntimeError:
         heard.append("nothing kept")
     return why, heard

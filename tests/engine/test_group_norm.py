@@ -15,7 +15,7 @@ from engine.comm.funnel import Comm, Kind
 from engine.errors import UsageError
 from engine.grid import INNER, STREAM, Axis, Grid
 from engine.layers import group_norm
-from engine.layers.group_norm import GroupNorm, channel_counts, straddling
+from engine.layers.group_norm import GroupNorm, channel_counts, find_straddling
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import WeightSchedule
 from engine.placement import Constant, Placement
@@ -134,7 +134,7 @@ def _cases() -> Iterator[Case]:
 def test_output_and_gradients_are_pytorchs_and_groups_on_one_rank_cost_nothing(case: Case) -> None:
     calls = Wrong()
     assert _error(case, calls) < TOLERANCE
-    kinds = [Kind.ALL_GATHER, Kind.ALL_REDUCE] if straddling(case.placement, case.grid, GROUPS) else []
+    kinds = [Kind.ALL_GATHER, Kind.ALL_REDUCE] if find_straddling(case.placement, case.grid, GROUPS) else []
     assert list(calls.kinds.values()) == kinds
 
 
@@ -157,7 +157,7 @@ def test_a_rank_sends_two_numbers_an_image_and_straddling_group_each_way(parts: 
         comm.recorder.end_step()
         return [tally.num_bytes for tally in comm.recorder.total.tallies.values()]
 
-    of_one = 4 * 2 * IMAGES * len(straddling(case.placement, case.grid, GROUPS))
+    of_one = 4 * 2 * IMAGES * len(find_straddling(case.placement, case.grid, GROUPS))
     assert run_ranks(case.grid, num_bytes, record=True) == [[of_one, of_one]] * 3
 
 
@@ -193,7 +193,7 @@ def _plain(case: Case, x: Tensor, precision: str) -> tuple[Tensor, Tensor]:
 
 def test_a_group_straddles_ranks_where_it_is_cut() -> None:
     def shared(parts: Sequence[int], ranks: int) -> list[int]:
-        return straddling(_placement(parts), Grid(y=ranks), GROUPS)
+        return find_straddling(_placement(parts), Grid(y=ranks), GROUPS)
 
     for width in (96, 192, 384):
         for ranks in (2, 4, 8, 16):
@@ -202,7 +202,7 @@ def test_a_group_straddles_ranks_where_it_is_cut() -> None:
         assert shared([width], 32) == []
         assert shared([width, width], 32)
         assert [bool(shared(parts, 3)) for parts in ([width], [width, width], [2 * width, width])] == [True] * 3
-    assert straddling(_placement([96], None), Grid(y=3), GROUPS) == []
+    assert find_straddling(_placement([96], None), Grid(y=3), GROUPS) == []
     assert doctest.testmod(group_norm).failed == 0
 
 
@@ -224,4 +224,4 @@ def test_channels_that_groups_or_an_axis_dont_divide_are_refused(
     parts: list[int], ranks: int, groups: int, said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        straddling(_placement(parts), Grid(y=ranks), groups)
+        find_straddling(_placement(parts), Grid(y=ranks), groups)

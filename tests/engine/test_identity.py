@@ -74,23 +74,23 @@ def _meet(rank: int, port: int, told: Connection, over: Any, change: Callable[[]
 
 def meeting(*ranks: tuple[int, Callable[[], None]], local_rank: int = 0, first: int = 9) -> list[tuple[int, Any]]:
     """Return what these ranks send, in order of arrival. first: how many start before one has to have ended."""
-    ears, mouth = CONTEXT.Pipe(duplex=False)
+    reader, writer = CONTEXT.Pipe(duplex=False)
     port, over = free_port(), CONTEXT.Event()
     processes = [
-        CONTEXT.Process(target=_meet, args=(rank, port, mouth, over, change, local_rank), daemon=True)
+        CONTEXT.Process(target=_meet, args=(rank, port, writer, over, change, local_rank), daemon=True)
         for rank, change in ranks
     ]
     told = []
     try:
         for number, process in enumerate(processes):
             if number == first:
-                assert ears.poll(LONG_S)
-                told.append(ears.recv())
+                assert reader.poll(LONG_S)
+                told.append(reader.recv())
             process.start()
-        mouth.close()
+        writer.close()
         while len(told) < len(processes):
-            assert ears.poll(LONG_S)
-            told.append(ears.recv())
+            assert reader.poll(LONG_S)
+            told.append(reader.recv())
         return told
     finally:
         over.set()

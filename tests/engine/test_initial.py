@@ -63,7 +63,7 @@ def test_values_are_normal_to_their_tails(seed: int) -> None:
 
 def test_the_outermost_values_are_finite_and_the_largest_that_can_come() -> None:
     bits = torch.tensor([-(1 << 31), -(1 << 31) + 255, -1, 0, (1 << 31) - 256, (1 << 31) - 1], dtype=torch.int32)
-    values = module.drawn(bits, Gaussian(1.0), torch.empty(6))
+    values = module.draw_from_bits(bits, Gaussian(1.0), torch.empty(6))
     assert torch.equal(values, -values.flip(0))
     assert LARGEST - 1e-4 < values[-1].item() <= LARGEST
     assert 0 < values[3].item() < 1e-7

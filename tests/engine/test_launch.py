@@ -305,17 +305,17 @@ FEW_FILES, SHORT_S = 200, 30
 
 
 def test_ranks_wait_longer_for_the_last_of_them_than_for_a_collective_and_may_then_open_many_files() -> None:
-    ears, mouth = CONTEXT.Pipe(duplex=False)
+    reader, writer = CONTEXT.Pipe(duplex=False)
     port = free_port()
-    ranks = [CONTEXT.Process(target=_meet_late, args=(rank, port, mouth), daemon=True) for rank in range(2)]
+    ranks = [CONTEXT.Process(target=_meet_late, args=(rank, port, writer), daemon=True) for rank in range(2)]
     for rank in ranks:
         rank.start()
-    mouth.close()
+    writer.close()
     try:
         told = []
         for _ in ranks:
-            assert ears.poll(LONG_S)
-            told.append(ears.recv())
+            assert reader.poll(LONG_S)
+            told.append(reader.recv())
     finally:
         for rank in ranks:
             rank.join(5)

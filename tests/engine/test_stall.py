@@ -57,36 +57,36 @@ class Channel:
 
 
 @pytest.fixture
-def ears_and_mouth() -> Any:
-    ears, mouth = os.pipe()
-    yield ears, mouth
-    os.close(ears)
-    os.close(mouth)
+def signal_pipe() -> Any:
+    reader, writer = os.pipe()
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
 
 
-def test_on_cuda_a_rank_that_waits_for_its_device_tells_what_it_issued_last(ears_and_mouth: tuple[int, int]) -> None:
+def test_on_cuda_a_rank_that_waits_for_its_device_tells_what_it_issued_last(signal_pipe: tuple[int, int]) -> None:
     comm, told = Comm(GRID, device="cuda", backend=Channel()), list[Stalled]()
-    ears, mouth = ears_and_mouth
+    reader, writer = signal_pipe
 
     def end(stalled: Stalled) -> None:
         told.append(stalled)
-        os.write(mouth, b"\0")
+        os.write(writer, b"\0")
 
     comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
     comm.issue(Kind.ALL_GATHER, Axis.Z, ONE, lane=Lane.GATHER).wait()
     with watched(comm, 0.2, end):
-        os.read(ears, 1)  # as a synchronisation that never ends: in C, without Python's lock
+        os.read(reader, 1)  # as a synchronisation that never ends: in C, without Python's lock
     assert re.match(r"Rank 2 .* \d+(\.\d+)? s, .* 0, 4 on .* z .* lane z gather\)", str(told[0]))
     assert "for rank 4 on" in told[0].story([4, 5])
 
 
-def test_a_host_that_waits_for_a_collective_itself_tells_that_one(ears_and_mouth: tuple[int, int]) -> None:
-    ears, mouth = ears_and_mouth
-    comm, told = Comm(GRID, backend=Channel(lambda: bool(os.read(ears, 1)) or None)), list[Stalled]()
+def test_a_host_that_waits_for_a_collective_itself_tells_that_one(signal_pipe: tuple[int, int]) -> None:
+    reader, writer = signal_pipe
+    comm, told = Comm(GRID, backend=Channel(lambda: bool(os.read(reader, 1)) or None)), list[Stalled]()
 
     def end(stalled: Stalled) -> None:
         told.append(stalled)
-        os.write(mouth, b"\0")
+        os.write(writer, b"\0")
 
     with watched(comm, 0.1, end):
         waited = comm.issue(Kind.ALL_REDUCE, Axis.X, ONE)
@@ -128,31 +128,31 @@ def test_what_takes_long_without_waiting_for_anybody_is_no_hang(device: str) -> 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_in_a_contest_the_engine_stands_still_only_at_a_turn_of_its_own_and_by_its_limit(
-    device: str, ears_and_mouth: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    device: str, signal_pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for factor in ("BEFORE_NCCL", "AFTER_RAISING"):
         monkeypatch.setattr(stall, factor, 0.04)
     monkeypatch.setattr(stall, "LONGEST_PAUSE_S", 0.02)
-    ears, mouth = ears_and_mouth
-    finish = nothing if device == "cuda" else lambda: bool(os.read(ears, 1)) or None
+    reader, writer = signal_pipe
+    finish = nothing if device == "cuda" else lambda: bool(os.read(reader, 1)) or None
     comm, told = Comm(GRID, device=device, backend=Channel(finish)), list[ContactError]()
     contest, case = COMPARISONS["megatron-core"], Case(GPT, Batch(2), timeout_s=5, meeting_timeout_s=600)
 
     def wait_for_another_rank() -> None:
         comm.run(Kind.ALL_REDUCE, Axis.X, ONE)
         if device == "cuda":
-            os.read(ears, 1)
+            os.read(reader, 1)
             comm.outstanding.mark_synchronised()
 
     def fail(error: ContactError) -> None:
         told.append(error)
-        os.write(mouth, b"\0")
+        os.write(writer, b"\0")
 
     with looked_on(comm, contest, case, fail) as at:
         late = [warm_up("ours", contest, case), warm_up("peer", contest, case), timed("peer", contest, case, 0)]
         for turn in late:
             at(turn)
-            threading.Timer(0.5, os.write, [mouth, b"\0"]).start()
+            threading.Timer(0.5, os.write, [writer, b"\0"]).start()
             wait_for_another_rank()
         assert not told
         at(timed("ours", contest, case, 0))
