@@ -17,7 +17,6 @@ class Batch:
     """sequences a rank takes at once (default: its share)"""
 
     def per_rank(self, grid: Grid) -> int:
-        """Count the sequences of one rank in a step."""
         return self.sequences // grid.batch_split
 
     def at_once(self, grid: Grid) -> int:

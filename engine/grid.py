@@ -51,8 +51,6 @@ HOLDING = tuple(axis for axis in Axis if axis not in (*REPLICATING, CUTTING_STAG
 
 @dataclass(frozen=True, slots=True)
 class Coords:
-    """Place of a rank on each axis of the grid."""
-
     x: int = 0
     y: int = 0
     z: int = 0
@@ -119,13 +117,11 @@ class Grid:
 
     @property
     def order(self) -> tuple[Axis, ...]:
-        """Axes, the innermost first."""
         inside = [axis for axis in Axis if axis is not CUTTING_STAGES]
         return (*inside, CUTTING_STAGES) if self.pipe_outermost else tuple(Axis)
 
     @property
     def size(self) -> int:
-        """Number of all ranks."""
         return self._over(Axis)
 
     @property
@@ -166,7 +162,6 @@ class Grid:
         return self.sized({CUTTING_STAGES: stages})
 
     def sized(self, sizes: Mapping[Axis, int]) -> "Grid":
-        """Return the grid with these numbers of ranks along these axes."""
         changed: dict[str, Any] = {axis.value: size for axis, size in sizes.items()}
         return replace(self, **changed)
 

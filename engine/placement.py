@@ -24,22 +24,16 @@ TRANSPOSED = (NORMAL[1], NORMAL[0])
 
 @dataclass(frozen=True, slots=True)
 class Gaussian:
-    """Normal distribution of mean 0."""
-
     std: float
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Uniform distribution from -bound to bound."""
-
     bound: float
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One value everywhere."""
-
     value: float
 
 
@@ -57,12 +51,10 @@ class Rectangle:
 
     @property
     def numel(self) -> int:
-        """Number of its elements."""
         return prod(self.sizes)
 
     @property
     def region(self) -> tuple[slice, ...]:
-        """Its place in the serial tensor."""
         return tuple(slice(offset, offset + size) for offset, size in zip(self.offsets, self.sizes, strict=True))
 
     def view(self, local: "Tensor") -> "Tensor":

@@ -32,8 +32,6 @@ class Channel(Protocol):
 
 
 class ChannelSource(Protocol):
-    """Source of a Comm's rank and channels."""
-
     rank: int
 
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Channel:
@@ -56,8 +54,7 @@ def launch(
     return dist.all_reduce(target, op=op, group=group, async_op=async_op)
 
 
-def nothing() -> None:
-    """Wait for nothing."""
+def nothing() -> None: ...
 
 
 Call = tuple[Kind, Axis, Lane]
@@ -67,16 +64,14 @@ class Arriving(ABC):
     """Wait for a message whose arrival can be asked for before."""
 
     @abstractmethod
-    def __call__(self) -> None:
-        """Wait for the message."""
+    def __call__(self) -> None: ...
 
     def watch(self, notify: Callable[[], None]) -> bool:
         """Have notify called when the message is there. Returns False where the back end has to be asked instead."""
         return False
 
     @abstractmethod
-    def arrived(self) -> bool:
-        """Return whether the message is there."""
+    def arrived(self) -> bool: ...
 
 
 class Outstanding:
@@ -99,7 +94,6 @@ class Outstanding:
         """ranks that take part, where they aren't those of the Comm that is watched"""
 
     def mark_synchronised(self) -> None:
-        """Note that the host has synchronised with its device."""
         self.unconfirmed = None
         self.moves += 1
 

@@ -126,7 +126,6 @@ def format_cores(mask: int) -> str:
 
 
 def warn(bindings: Bindings | None) -> None:
-    """Log each fault."""
     for fault in bindings.faults if bindings else ():
         log.warning("%s", fault.said)
 
@@ -186,7 +185,6 @@ def node_of(one: Binding) -> tuple[str, str]:
 
 
 def ranks_by(found: Sequence[Binding], key: Callable[[Binding], object]) -> dict[object, list[int]]:
-    """Group ranks by a key of their bindings."""
     ranks: dict[object, list[int]] = defaultdict(list)
     for rank, one in enumerate(found):
         ranks[key(one)].append(rank)

@@ -40,7 +40,6 @@ OF_MESSAGES = (Lane.FORWARD, Lane.BACKWARD)
 
 
 def lane_name(axis: Axis, lane: Lane) -> str:
-    """Return the lane's name in recordings and pictures."""
     return axis.value if lane is Lane.MAIN else f"{axis} {lane}"
 
 

@@ -34,8 +34,6 @@ class LostContact(ContactError):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Way from one rank to others."""
-
     rank: int
     where: str
     """axis, or activity that needs the others"""
@@ -123,7 +121,6 @@ class Roster:
         self._inbox.close()
 
     def exit_announced(self) -> bool:
-        """Return whether a rank has announced its exit."""
         try:
             return bool(self._inbox.recv(1, socket.MSG_PEEK))
         except OSError:
@@ -182,7 +179,6 @@ def _text(path: str) -> str:
 
 
 def hashed(words: str) -> int:
-    """Hash a text to a 64-bit integer."""
     return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "little", signed=True)
 
 

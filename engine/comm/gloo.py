@@ -43,7 +43,6 @@ class Arrival(Arriving):
         self._error: Exception | None = None
 
     def __call__(self) -> None:
-        """Wait for the message. Raises LostContact."""
         if self._came is None:
             with self._route.guard():
                 self._work.wait()

@@ -34,7 +34,6 @@ class Identity(NamedTuple):
 
     @classmethod
     def own(cls, job: Mapping[str, str], *, reads_code: bool) -> "Identity":
-        """Return that of this process."""
         code = source_digest() if reads_code else None
         return cls({**job, "user": str(os.getuid())}, options(COMMAND.get()), _versions(), code)
 
@@ -90,7 +89,6 @@ def _written(name: str, values: Sequence[str] | None) -> str:
 
 
 def source_digest() -> str:
-    """Return the digest of the engine's source."""
     digest = sha256()
     for file in sorted(ENGINE.rglob("*.py")):
         digest.update(f"{file.relative_to(ENGINE)}\0".encode())

@@ -26,8 +26,6 @@ HOST_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE", "COBALT_NODEFI
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Place of this process among all."""
-
     rank: int
     world_size: int
     local_rank: int

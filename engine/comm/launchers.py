@@ -126,12 +126,10 @@ class Place:
         return self.rank is not None and self.size is not None
 
     def agrees_with(self, other: "Place") -> bool:
-        """Return whether nothing that both give differs."""
         mine, theirs = ((place.rank, place.size, place.local_rank) for place in (self, other))
         return all(a is None or b is None or a == b for a, b in zip(mine, theirs, strict=True))
 
     def text(self, environ: Mapping[str, str]) -> str:
-        """Word what is given: "SLURM_PROCID=5, SLURM_NTASKS=8"."""
         names = (self.launcher.rank, self.launcher.size, self.launcher.local_rank)
         first = (next((name for name in several if name in environ), None) for several in names)
         return ", ".join(f"{name}={environ[name]}" for name in first if name)

@@ -35,8 +35,7 @@ FAREWELL_S, PAUSE_S = 10.0, 0.05
 """Longest time that rank 0 waits until others know why they don't go on, and the pause of its polling."""
 
 
-class NotMet(ContactError):
-    """Failure of ranks to find each other."""
+class NotMet(ContactError): ...
 
 
 def init_process_group(
@@ -178,7 +177,6 @@ def _find_master(launch: Launch) -> None:
 
 
 def _is_own(found: tuple[Any, ...]) -> bool:
-    """Return whether a resolved address is one of this machine's."""
     family, *_, (host, _, *rest) = found
     with socket.socket(family, socket.SOCK_DGRAM) as trial, suppress(OSError):
         trial.bind((host, 0, *rest))

@@ -248,7 +248,6 @@ class Progress:
 
     @contextmanager
     def calling(self, route: Route) -> Iterator[None]:
-        """Hold the lock for calls of MPI. Raises LostContact where one fails."""
         try:
             with route.guard(), self.lock:
                 yield
@@ -263,7 +262,6 @@ class Progress:
         self._under_way[one] = None
 
     def remove(self, one: "Request") -> None:
-        """Poll this request no more. The caller holds the lock."""
         del self._under_way[one]
 
     def end(self) -> None:
@@ -340,7 +338,6 @@ class Request(Arriving):
         return self._over
 
     def look(self) -> None:
-        """Ask MPI whether it is over. The caller holds the lock."""
         if self._over:
             return
         mpi = self._progress.mpi

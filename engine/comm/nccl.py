@@ -149,7 +149,6 @@ class NcclChannel:
 
 
 def groups_of(ranks: int) -> int:
-    """Count the groups that the messages of these ranks take."""
     return 2 if ranks == 2 else 1
 
 
@@ -185,7 +184,6 @@ class NcclMessages:
     def start(
         self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
     ) -> "Message":
-        """See Channel. source and target are the same buffer."""
         assert peer is not None
         return self._launch(kind, target, peer)
 
@@ -204,7 +202,6 @@ class Message(Arriving):
         self._work, self._route = work, route
 
     def __call__(self) -> None:
-        """Have the computing stream wait for the message."""
         with self._route.guard():
             self._work.wait()
 

@@ -74,7 +74,6 @@ class NetworkLog:
 
 
 def backend_of(device: "torch.device") -> BackendName:
-    """Return the back end that init_process_group chooses."""
     return "nccl" if device.type == "cuda" else "gloo"
 
 

@@ -117,7 +117,6 @@ def compiles(device: torch.device) -> bool:
 
 
 def disabled() -> bool:
-    """Return whether the environment has everything run uncompiled."""
     return os.environ.get("TORCH_COMPILE_DISABLE") == "1"
 
 

@@ -88,7 +88,6 @@ class Conv2d(Linear):
         self.stride, self.padding = stride, padding
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map [B, K, H, W], which may be data of another dtype, to [B, N, H', W']."""
         if self.in_ranks == 1:
             return self.partial(inputs, self.bias)
         return self.sum_partial(self.partial(inputs))
@@ -145,7 +144,6 @@ class SkipOnGrid(Conv2d):
     """Skip on the grid. Out: [B, n / (Gx Gy), H', W']. Its weight and bias are sliced (placement.py)."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map [B, K, H, W] to this rank's part of the stream's channels."""
         if self.in_axis is None or self.in_ranks == 1:
             return self.partial(inputs, self.bias)
         cast = None if self.bias is None else self.schedule.cast(self.bias)
@@ -153,8 +151,6 @@ class SkipOnGrid(Conv2d):
 
 
 class _AddPart(torch.autograd.Function):
-    """Sum in place of channels from the first one on."""
-
     @staticmethod
     def forward(ctx, partial: Tensor, part: Tensor, first: int) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.mark_dirty(partial)
@@ -171,7 +167,6 @@ class JoiningOnGrid(Conv2d):
     """Convolution on the grid that adds each rank's part of a skip before it sums."""
 
     def forward(self, inputs: Tensor, skip: Tensor | None = None) -> Tensor:
-        """Map [B, K, H, W] to [B, N, H', W']."""
         if skip is None:
             return super().forward(inputs)
         if self.in_axis is None or self.in_ranks == 1:

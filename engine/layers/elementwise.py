@@ -19,7 +19,6 @@ class Rotate(nn.Module):
     """
 
     def forward(self, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:
-        """Turn; shape and dtype stay."""
         turned = 2 * rotation_2SP.shape[2]
         if turned == x_BNSD.shape[3]:
             return self.turn(x_BNSD, rotation_2SP)
@@ -112,7 +111,6 @@ class FusedRotate(Rotate):
     """Rotation by one product of complex numbers, forward and backward."""
 
     def turn(self, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:
-        """Turn all features: D = 2 P."""
         if fuses(x_BNSD):
             return _Turn.apply(x_BNSD, rotation_2SP)
         wide_BNSP2 = x_BNSD.to(rotation_2SP.dtype).unflatten(3, (-1, 2))

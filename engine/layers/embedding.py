@@ -129,7 +129,6 @@ class PatchesOnGrid(Linear):
     side: int
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
-        """Take this rank's part of each square, then project."""
         cut_BNK = patches(pixels_BCHW, self.side)
         assert self.in_axis is not None
         own = cut_BNK.chunk(self.in_ranks, dim=2)[self.comm.coords[self.in_axis]]
@@ -170,7 +169,6 @@ class WaveLinearOnGrid(Linear):
     """all waves of numbers"""
 
     def forward(self, numbers_B: Tensor) -> Tensor:
-        """Make this rank's part of the waves, then project."""
         waves_BK = self.waves(numbers_B)
         if self.in_axis is not None:
             waves_BK = waves_BK.chunk(self.in_ranks, dim=1)[self.comm.coords[self.in_axis]]

@@ -210,12 +210,10 @@ class _Sharing:
         """number of groups of which this rank has channels"""
 
     def gather(self, sent_2BS: Tensor) -> Tensor:
-        """Gather the statistics of all ranks, [R, 2, B, S]."""
         assert self.axis is not None
         return self.comm.run(Kind.ALL_GATHER, self.axis, sent_2BS).view(-1, *sent_2BS.shape)
 
     def sum(self, sent_2BS: Tensor) -> Tensor:
-        """Sum the statistics of all ranks, in place."""
         assert self.axis is not None
         return self.comm.run(Kind.ALL_REDUCE, self.axis, sent_2BS)
 
@@ -251,7 +249,6 @@ class ScaledGroupNorm(nn.GroupNorm):
     """Serial GroupNorm, which each image scales and shifts by numbers [B, C] of its own."""
 
     def forward(self, x_BCHW: Tensor, scale_BC: Tensor, shift_BC: Tensor) -> Tensor:  # type: ignore[override]
-        """Compute norm * (1 + scale) + shift."""
         normal_BCHW: Tensor = super().forward(x_BCHW)
         return normal_BCHW * (1 + scale_BC[:, :, None, None]) + shift_BC[:, :, None, None]
 

@@ -113,7 +113,6 @@ def _of_split_rows(logits_CV: Tensor, columns_C1: Tensor, highest_C1: Tensor) ->
 def _to_gradient(
     logits_CV: Tensor, highest_C1: Tensor, by_sum_C1: Tensor, columns_C1: Tensor, at_target_C1: Tensor
 ) -> None:
-    """Turn the logits into their gradient, in place."""
     gradient_CV = (logits_CV - highest_C1).exp_().mul_(by_sum_C1)
     logits_CV.copy_(gradient_CV.scatter_add_(1, columns_C1, at_target_C1))
 
@@ -127,7 +126,6 @@ def _to_gradient_in_one_pass(
 
 
 def _at(columns_C1: Tensor, logits_CV: Tensor) -> Tensor:
-    """Mark where each row has its column."""
     return torch.arange(logits_CV.shape[1], device=logits_CV.device) == columns_C1
 
 

@@ -175,7 +175,6 @@ def _add_widened(out: Tensor, a: Tensor, b: Tensor, beta: int, way: Widening) ->
 
 
 def _laid(a: Tensor, b: Tensor, mode: Mode | None) -> tuple[Tensor, Tensor]:
-    """Lay both operands as the mode wants them: return themselves, or copies."""
     if mode is None:
         return a, b
     return _lying(a, mode[0]), _lying(b, mode[1])

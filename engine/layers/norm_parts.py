@@ -91,7 +91,6 @@ def _norm_gradient(
 def _layer_norm_gradients(
     g_MH: Tensor, x_MH: Tensor, mean_M1: Tensor, rstd_M1: Tensor, weight_H: Tensor, dsum_MH: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of the sum, of weight and of bias."""
     wide_MH = at_least_fp32(g_MH)
     normal_MH, weighted_MH = (x_MH - mean_M1) * rstd_M1, wide_MH * weight_H
     with_normal_M1 = (weighted_MH * normal_MH).mean(1, keepdim=True)
@@ -165,7 +164,6 @@ def _rms_gradient(
 def _rms_norm_gradients(
     g_MH: Tensor, x_MH: Tensor, rstd_M1: Tensor, weight_H: Tensor, dsum_MH: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of the sum and of the weight."""
     shares_M, dweight_H = _rms_shares(g_MH, x_MH, rstd_M1, weight_H)
     return _rms_gradient(g_MH, x_MH, rstd_M1, weight_H, shares_M, x_MH.shape[1], dsum_MH), dweight_H
 

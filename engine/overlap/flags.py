@@ -86,7 +86,6 @@ class Overlap(Pace):
         return ",".join(words) or "none"
 
     def at(self, pace: Pace) -> "Overlap":
-        """Return the same flags at another pace."""
         return replace(self, **{number.name: getattr(pace, number.name) for number in fields(Pace)})
 
     def bucket(self, grid: Grid, link_bytes_per_s: float | None = None, devices_per_node: int = 1) -> float:
@@ -136,7 +135,6 @@ def flags(overlap: Overlap) -> tuple[str, ...]:
 
 
 def restrict(overlap: Overlap, kept: Iterable[str]) -> Overlap:
-    """Return the overlap with none but these flags."""
     return replace(overlap, **{flag: type(getattr(Overlap(), flag))() for flag in HIDDEN_ON if flag not in kept})
 
 

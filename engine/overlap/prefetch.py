@@ -75,8 +75,6 @@ class _Ahead:
 
 
 class Prefetch:
-    """Gathers of one model's weights, cast from what a rank stores of them."""
-
     def __init__(self, comm: Comm, casts: Casts, dtype: torch.dtype, overlap: Overlap) -> None:
         self._comm, self._casts, self._dtype = comm, casts, dtype
         self._sharded = comm.grid.shards > 1
@@ -120,7 +118,6 @@ class Prefetch:
         self._rows = {direction: aheads[number % len(aheads)] for number, direction in enumerate(Direction)}
 
     def start_task(self, task: Task) -> None:
-        """End the task before, and begin this one."""
         self._end_task()
         self._row = row = self._rows.setdefault(task.direction, _Ahead(deque()))
         if row.expected and row.expected[0] == task:
@@ -161,7 +158,6 @@ class Prefetch:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Let gathers in here belong to no pass, even in the middle of one."""
         interrupted, self._mode = self._mode, Mode.NONE
         try:
             yield

@@ -83,8 +83,6 @@ class Fill(Protocol):
 
 
 class GradientState(Enum):
-    """Progress of a weight's gradient in a step."""
-
     EMPTY = auto()
     """nothing written: the buffer holds the last step's"""
     PARTIAL = auto()

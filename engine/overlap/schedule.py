@@ -115,7 +115,6 @@ class WeightSchedule:
         self._reduction.start_step()
 
     def start_task(self, task: Task) -> None:
-        """Begin a pass's forward or backward, and end the task before it."""
         self._prefetch.start_task(task)
         self._leaving = None
         if self.deferring and task.direction is Direction.BACKWARD:
@@ -156,7 +155,6 @@ class WeightSchedule:
         self._reduction.restore_gradients()
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Let gathers in here belong to no pass, even in the middle of one."""
         return self._prefetch.evaluating()
 
     def switch(self, overlap: Overlap) -> None:
@@ -178,12 +176,10 @@ class WeightSchedule:
             raise RuntimeError("Overlap changes between steps only: call finish_step() or abort_step() first.")
 
     def gathered_bytes(self, weights: Collection[ShardedWeight]) -> int:
-        """Count the bytes of these weights while they are gathered."""
         return gathered_bytes(weights, self.compute_dtype)
 
     @property
     def gathered_memory(self) -> GatheredMemory:
-        """Memory that overlap has taken since it was last switched."""
         return GatheredMemory(self._prefetch.most_ahead_bytes, self._prefetch.most_kept_bytes)
 
     @property

@@ -45,8 +45,7 @@ class Order(Protocol):
         """All tasks to come, if that doesn't depend on messages; else none."""
 
     @property
-    def left(self) -> int:
-        """Number of tasks to come."""
+    def left(self) -> int: ...
 
     def next(self, ready: Ready) -> Task | None:
         """Take the next task, to be carried out now. A known order gives it even if it isn't ready; another gives None
@@ -121,7 +120,6 @@ class Known:
         return len(self._tasks)
 
     def next(self, ready: Ready) -> Task:
-        """Take the next task, ready or not."""
         return self._tasks.popleft()
 
 
@@ -147,7 +145,6 @@ class OneByOne:
         )
 
     def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
-        """Keep one."""
         return min(passes, 1) * self.chunks, 0
 
 

@@ -45,7 +45,6 @@ class Elements:
         return self.host[start:stop] if stop <= border else self.device[start - border : stop - border]
 
     def zeros(self) -> "Elements":
-        """Make as many zeros, which lie alike."""
         host = torch.zeros_like(self.host, pin_memory=self.host.is_pinned())
         return Elements(host, torch.zeros_like(self.device))
 
@@ -57,8 +56,6 @@ def on_host(numel: int, like: Tensor) -> Tensor:
 
 
 class Flat:
-    """Parameters one after another."""
-
     def __init__(self, parameters: Sequence[nn.Parameter], elements: Elements | None = None) -> None:
         """Place the parameters. elements: where they lie already, in this order; else they are moved into one
         tensor.
@@ -190,5 +187,4 @@ class Casts:
 
 
 def gathered_bytes(weights: Iterable[ShardedWeight], dtype: torch.dtype) -> int:
-    """Count the bytes of these weights' tiles, gathered in that dtype."""
     return sum(prod(weight.tile_shape) for weight in weights) * dtype.itemsize

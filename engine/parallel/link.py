@@ -32,7 +32,6 @@ NUMBERS = {direction: number for number, direction in enumerate(Direction)}
 
 
 def device_waits(comm: Comm) -> bool:
-    """Return whether the device waits for messages, not the host."""
     return comm.device.type == "cuda"
 
 

@@ -130,7 +130,6 @@ class ParallelModel(nn.Module):
 
     @property
     def gathered_memory(self) -> GatheredMemory:
-        """Most memory that the overlap has taken since it was last switched."""
         return self.schedule.gathered_memory
 
     def loss(
@@ -279,7 +278,6 @@ class ParallelModel(nn.Module):
         self.cached_blocks = count
 
     def block_bytes(self) -> list[int]:
-        """Count the bytes of each block's gathered weights in the compute dtype."""
         return [self.schedule.gathered_bytes(weights) for weights in self._weights_of_blocks()]
 
     def _weights_of_blocks(self) -> list[list[ShardedWeight]]:

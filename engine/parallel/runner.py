@@ -44,8 +44,6 @@ class Leave(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """Pass between its forward and its backward."""
-
     entered: list[Tensor]
     """inputs from the stage before; none of the first"""
     left: Tensor
@@ -54,8 +52,6 @@ class _Pass:
 
 
 class Runner:
-    """Driver of a model's steps."""
-
     def __init__(self, model: ParallelModel, schedule: StepSchedule = ONE_BY_ONE) -> None:
         self.model, self.schedule = model, schedule
         self._comm, self._cut = model.comm, model.cut

@@ -52,7 +52,6 @@ def _full(model: ParallelModel, local: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _leads(comm: Comm) -> bool:
-    """Return whether this is the first rank of its stage."""
     return comm.rank == comm.coords[CUTTING_STAGES] * comm.grid.stride(CUTTING_STAGES)
 
 
