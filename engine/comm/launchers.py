@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from engine import yaml_text
 from engine.errors import UsageError
 
 ELASTIC, AGENTS = "TORCHELASTIC_RUN_ID", "GROUP_WORLD_SIZE"
@@ -13,7 +15,7 @@ SPECIAL_STEPS = 0xFFFFFFF0
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Names of a launcher's variables. Several for a rank agree; of sizes and nodes the first that is set counts."""
+    """Names of a launcher's variables (launchers.yaml)."""
 
     name: str
     rank: tuple[str, ...]
@@ -22,10 +24,7 @@ class Launcher:
     local_size: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     mpi: tuple[str, ...] = ()
-    """variables of which one is set where the launcher has prepared MPI"""
-
     marks: tuple[str, ...] = ()
-    """variables of which one is set in each process that it starts; by default those of the place"""
 
     def has_started(self, environ: Mapping[str, str]) -> bool:
         """Return whether the launcher has started this process. The shell of a Slurm job has a rank and a size, too."""
@@ -34,65 +33,11 @@ class Launcher:
         return any(name in environ for name in self.marks or (*self.rank, *self.size, *self.local_rank))
 
 
-HAND = Launcher("environment", ("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",))
-"""Variables of torch, which torchrun or whoever starts processes by hand sets."""
-SRUN = Launcher(
-    "srun",
-    ("SLURM_PROCID",),
-    ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-    ("SLURM_LOCALID",),
-    nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
-    marks=("SLURM_PROCID",),
-    mpi=("PMIX_RANK", "PMI_RANK", "PMI_CONTROL_PORT"),
+LAUNCHERS = tuple(
+    Launcher(name, **{kind: tuple(names) for kind, names in variables.items()})
+    for name, variables in yaml_text.parse(Path(__file__).with_suffix(".yaml").read_text()).items()
 )
-LAUNCHERS = (
-    HAND,
-    Launcher(
-        "mpirun",
-        ("OMPI_COMM_WORLD_RANK",),
-        ("OMPI_COMM_WORLD_SIZE",),
-        ("OMPI_COMM_WORLD_LOCAL_RANK",),
-        ("OMPI_COMM_WORLD_LOCAL_SIZE",),
-        mpi=("OMPI_COMM_WORLD_RANK",),
-    ),
-    Launcher(
-        "mpirun_rsh",
-        ("MV2_COMM_WORLD_RANK", "MVP_COMM_WORLD_RANK", "MPIRUN_RANK"),
-        ("MV2_COMM_WORLD_SIZE", "MVP_COMM_WORLD_SIZE", "MPIRUN_NPROCS"),
-        ("MV2_COMM_WORLD_LOCAL_RANK", "MVP_COMM_WORLD_LOCAL_RANK"),
-        ("MV2_COMM_WORLD_LOCAL_SIZE", "MVP_COMM_WORLD_LOCAL_SIZE"),
-        mpi=("MPIRUN_RANK",),
-    ),
-    Launcher(
-        "mpiexec",
-        ("PMI_RANK", "PALS_RANKID"),
-        ("PMI_SIZE", "PALS_SIZE"),
-        ("PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "MPI_LOCALRANKID"),
-        ("PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE", "MPI_LOCALNRANKS"),
-        mpi=("PMI_RANK", "PALS_RANKID", "PMI_CONTROL_PORT"),
-    ),
-    Launcher(
-        "jsrun",
-        ("JSM_NAMESPACE_RANK",),
-        ("JSM_NAMESPACE_SIZE",),
-        ("JSM_NAMESPACE_LOCAL_RANK",),
-        ("JSM_NAMESPACE_LOCAL_SIZE",),
-        mpi=("PMIX_RANK",),
-    ),
-    Launcher(
-        "flux",
-        ("FLUX_TASK_RANK",),
-        ("FLUX_JOB_SIZE",),
-        ("FLUX_TASK_LOCAL_ID",),
-        nodes=("FLUX_JOB_NNODES",),
-        marks=("FLUX_TASK_RANK",),
-        mpi=("PMIX_RANK", "PMI_RANK"),
-    ),
-    SRUN,
-)
-"""Launchers that others start come first: srun starts Open MPI's and MPICH's daemons, Flux and jsrun run in jobs of
-Slurm, and srun, flux and jsrun set the variables of PMI and MPI, too.
-"""
+HAND, SRUN = (next(one for one in LAUNCHERS if one.name == name) for name in ("environment", "srun"))
 STRANGERS = {"PMIX_RANK": "a launcher of PMIx", "ALPS_APP_PE": "aprun", "HOROVOD_RANK": "horovodrun", "MP_CHILD": "poe"}
 """Variables of launchers that leave out the number of ranks, or that nobody has asked for."""
 PREPARES_MPI = tuple(sorted({name for launcher in LAUNCHERS for name in launcher.mpi}))
