@@ -63,14 +63,14 @@ class Devices(Record):
 @cache
 def devices() -> dict[str, Device]:
     """Return all devices of the folder, by each of their names. Raises SystemFileError for a bad file."""
-    found: dict[str, Device] = {}
+    by_name: dict[str, Device] = {}
     for path in sorted(FOLDER.glob("*.yaml")):
         family = read_as(Devices, path, what="a devices", holds="kind and devices")
         for name, sheet in family.devices.items():
             facts = {key: value for key, value in sheet if key != "aliases"}
             device = Device(name=name, kind=family.kind, **facts)
-            found |= dict.fromkeys((name, *sheet.aliases), device)
-    return found
+            by_name |= dict.fromkeys((name, *sheet.aliases), device)
+    return by_name
 
 
 def device_called(name: str) -> Device | None:

@@ -51,7 +51,7 @@ def has_placeholder(placeholder: str, text: str) -> bool:
 
 def fill(text: str, placeholder: str, value: object) -> str:
     """Put a value in place of a placeholder, wherever it stands."""
-    return _BRACES.sub(lambda found: str(value) if found[1] == placeholder else found[0], text)
+    return _BRACES.sub(lambda match: str(value) if match[1] == placeholder else match[0], text)
 
 
 def _check_placeholders(placeholder: str) -> Callable[[str], str]:

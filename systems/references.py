@@ -107,12 +107,12 @@ HIGHER_IS_BETTER = frozenset({"flop/s", "tokens/s", "B/s", "token/J", "image/J"}
 
 
 def worse_by(unit: str) -> int:
-    """Return +1 where a larger number of this unit is worse, -1 where it is better, 0 where neither can be said."""
+    """Return +1 where a larger number of this unit is worse, -1 where it is better, 0 where it is neither."""
     return 1 if unit in LOWER_IS_BETTER else -1 if unit in HIGHER_IS_BETTER else 0
 
 
 class Reference(Record):
-    """Median of a figure over jobs, and of their absolute deviations from it; all nights count alike."""
+    """Median of a figure over jobs, and of their absolute deviations from it; every night counts the same."""
 
     unit: str = Field(min_length=1)
     median: Positive

@@ -138,9 +138,9 @@ def _read(path: Path) -> Iterator[Number]:
 def _of_row(paper: str, metrics: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Number]:
     """Make a number of each metric that the row has, one at least."""
     fields = {name: value for name, value in row.items() if name not in metrics}
-    if not (found := [metric for metric in metrics if metric in row]):
+    if not (given := [metric for metric in metrics if metric in row]):
         raise KeyError(f"a row without any of {', '.join(metrics)}")
-    for metric in found:
+    for metric in given:
         value, highest = row[metric] if isinstance(row[metric], list) else (row[metric], None)
         own = metrics[metric] if isinstance(metrics[metric], dict) else {"unit": metrics[metric]}
         yield Number(paper=paper, metric=metric, value=value, highest=highest, **fields, **own)

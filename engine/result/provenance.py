@@ -101,20 +101,20 @@ def git_state(checkout: Path) -> tuple[str | None, bool | None]:
 
 def versions() -> dict[str, str]:
     """Return the versions of what numbers depend on. torch is asked only if it is loaded already."""
-    found = {"python": platform.python_version(), "kernel": platform.release()}
+    known = {"python": platform.python_version(), "kernel": platform.release()}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            known[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
     if driver := _driver():
-        found["driver"] = driver
+        known["driver"] = driver
     with suppress(AttributeError, ImportError):  # a run may fail while torch is imported by half
         if torch := sys.modules.get("torch"):
-            found |= {name: str(version) for name in ("cuda", "hip") if (version := getattr(torch.version, name, None))}
+            known |= {name: str(version) for name in ("cuda", "hip") if (version := getattr(torch.version, name, None))}
             if torch.cuda.is_available() and torch.distributed.is_nccl_available():
-                found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    return found
+                known["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return known
 
 
 def _driver() -> str | None:
@@ -151,7 +151,7 @@ def processor_name() -> str:
 
 
 def processor() -> str:
-    """Describe this machine's processor by all that tells it from others: many call themselves alike."""
+    """Describe this machine's processor by more than its name, which others share."""
     keys = ("cpu family", "model", "stepping", "cache size")
     facts = [f"{key} {value}" for key in keys if (value := _cpuinfo(key))]
     return ", ".join([processor_name(), *facts, f"{os.cpu_count() or 1} cores"])

@@ -145,13 +145,13 @@ def histories(databases: Sequence[Iterable[Session]], *systems: str) -> list[His
             night.jobs.append(job)
             night.chosen.update(dict.fromkeys(chosen))
     remarks = (f"{text.plural(broken, 'session')} can't be read and left out.",) if broken else ()
-    found = []
+    read = []
     for system, by_name in sorted(nights.items()):
         kept = list(by_name.values())
         if len(databases) > 1:
             kept.sort(key=lambda night: night.began)
-        found.append(History(system, tuple(kept), remarks))
-    return found
+        read.append(History(system, tuple(kept), remarks))
+    return read
 
 
 def _job(case: Mapping[str, Any]) -> NightJob:

@@ -201,14 +201,14 @@ class FigureHistory:
 def collect_figures(nights: Sequence[Night], known: References | None = None) -> list[FigureHistory]:
     """Collect the figures that are judged, by test and name."""
     by_key = known.by_key() if known else {}
-    found: dict[tuple[Key, str], FigureHistory] = {}
+    histories: dict[tuple[Key, str], FigureHistory] = {}
     for position, night in enumerate(nights):
         for job in night.jobs:
             for name, (_, unit) in job.figures.items():
                 if is_judged(name, unit, job.figures.keys()):
                     new = FigureHistory(job.key, name, unit, by_key.get(job.key))
-                    found.setdefault((job.key, name), new).jobs.setdefault(position, []).append(job)
-    return list(found.values())
+                    histories.setdefault((job.key, name), new).jobs.setdefault(position, []).append(job)
+    return list(histories.values())
 
 
 def judge_nights(history: History, known: References | None) -> list[FigureHistory]:
@@ -236,14 +236,14 @@ def _limit(figures: Iterable[FigureHistory]) -> float:
 
 def suspects(history: History, known: References | None, tonight: Sequence[NightJob]) -> list[Key]:
     """Find the tests with a figure that looks worse in tonight's jobs than before, and is worth another job."""
-    figures, found = collect_figures(history.nights, known), dict[Key, None]()
+    figures, suspected = collect_figures(history.nights, known), dict[Key, None]()
     limit = _limit(figures)
     for figure in figures:
         jobs = [job for job in tonight if job.key == figure.key and figure.figure in job.figures]
-        if jobs and figure.share >= 1 and figure.key not in found:
+        if jobs and figure.share >= 1 and figure.key not in suspected:
             watch = Follower(limit)
             for earlier in figure.since(history.nights).values():
                 watch.add(*figure.logarithms(earlier))
             if watch.looks_worse(*figure.logarithms(jobs)):
-                found[figure.key] = None
-    return list(found)
+                suspected[figure.key] = None
+    return list(suspected)

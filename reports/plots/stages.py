@@ -46,10 +46,10 @@ class Schedule:
 def drawable(schedules: Sequence[Schedule]) -> list[Schedule]:
     """Leave out those whose step has no length, and tasks that can't be drawn."""
     kept = []
-    for one in schedules:
-        stages = tuple(tuple(task for task in tasks if _fits(task, one.step_s)) for tasks in one.stages)
-        if math.isfinite(one.step_s) and any(stages):
-            kept.append(replace(one, stages=stages))
+    for schedule in schedules:
+        stages = tuple(tuple(task for task in tasks if _fits(task, schedule.step_s)) for tasks in schedule.stages)
+        if math.isfinite(schedule.step_s) and any(stages):
+            kept.append(replace(schedule, stages=stages))
     return kept
 
 
@@ -64,25 +64,26 @@ def picture(schedules: Sequence[Schedule]) -> Figure | None:
     steps = drawable(schedules)
     if not steps:
         return None
-    rows = [np.linspace(0, len(one.stages) - 1, min(len(one.stages), MOST_STAGES)).round().astype(int) for one in steps]
+    counts = [len(schedule.stages) for schedule in steps]
+    rows = [np.linspace(0, count - 1, min(count, MOST_STAGES)).round().astype(int) for count in counts]
     tall = [HEAD + ROW * len(shown) for shown in rows]
     height = TOP + sum(tall) + GAP * (len(steps) - 1) + BOTTOM
-    figure, axes = frame(height, LEFT, max(one.step_s for one in steps))
+    figure, axes = frame(height, LEFT, max(schedule.step_s for schedule in steps))
     ticks: list[tuple[float, str]] = []
     place = 0.0
-    for one, shown, high in zip(steps, rows, tall, strict=True):
-        ticks += _draw_step(axes, place, one, shown)
+    for schedule, shown, high in zip(steps, rows, tall, strict=True):
+        ticks += _draw_step(axes, place, schedule, shown)
         place += high + GAP
     axes.set_yticks(*zip(*ticks, strict=True))
-    found = {name[0] for one in steps for tasks in one.stages for name, *_ in tasks}
-    named = [(f"■ {words}", colour) for kind, (words, colour) in KINDS.items() if kind in found]
+    letters = {name[0] for schedule in steps for tasks in schedule.stages for name, *_ in tasks}
+    named = [(f"■ {words}", colour) for kind, (words, colour) in KINDS.items() if kind in letters]
     legend(figure, [*named, ("□ waiting, or none of these", "muted")])
     return figure
 
 
-def _draw_step(axes: Axes, top: float, one: Schedule, shown: Iterable[int]) -> list[tuple[float, str]]:
+def _draw_step(axes: Axes, top: float, schedule: Schedule, shown: Iterable[int]) -> list[tuple[float, str]]:
     """Draw one step from that many pixels down; returns the place and the name of each row."""
-    title(axes, top + HEAD / 2, one.label, one.remark)
+    title(axes, top + HEAD / 2, schedule.label, schedule.remark)
     pixel = axes.get_xlim()[1] / axes.bbox.width
     ticks = []
     low = top + HEAD + (ROW - BAR) / 2
@@ -90,14 +91,14 @@ def _draw_step(axes: Axes, top: float, one: Schedule, shown: Iterable[int]) -> l
         for kind, (_, colour) in KINDS.items():
             spans = [
                 (start_s, max((start_s + end_s) / 2, end_s - SEAM * pixel))
-                for name, start_s, end_s in one.stages[stage]
+                for name, start_s, end_s in schedule.stages[stage]
                 if name.startswith(kind)
             ]
             fill(axes, spans, low, BAR, colour)
-        _write_numbers(axes, one.stages[stage], low + BAR / 2, pixel)
+        _write_numbers(axes, schedule.stages[stage], low + BAR / 2, pixel)
         ticks.append((low + BAR / 2, f"stage {stage}"))
         low += ROW
-    axes.vlines(one.step_s, top + HEAD, low - (ROW - BAR) / 2, color=COLOURS["ink"], linewidth=1.4)
+    axes.vlines(schedule.step_s, top + HEAD, low - (ROW - BAR) / 2, color=COLOURS["ink"], linewidth=1.4)
     return ticks
 
 
@@ -114,9 +115,9 @@ def _write_numbers(axes: Axes, tasks: Sequence[PlayedTask], middle: float, pixel
 def tasks(schedules: Sequence[Schedule]) -> pd.DataFrame:
     """List what is drawn, and the stages that aren't."""
     rows = [
-        (one.label, stage, *task)
-        for one in drawable(schedules)
-        for stage, of_stage in enumerate(one.stages)
+        (schedule.label, stage, *task)
+        for schedule in drawable(schedules)
+        for stage, of_stage in enumerate(schedule.stages)
         for task in of_stage
     ]
     return pd.DataFrame(rows, columns=["schedule", "stage", "task", "start_s", "end_s"])
@@ -124,9 +125,9 @@ def tasks(schedules: Sequence[Schedule]) -> pd.DataFrame:
 
 def describe(schedules: Sequence[Schedule]) -> str:
     """Describe the picture in words."""
-    said = []
-    for one in drawable(schedules):
-        busy = [sum(end_s - start_s for _, start_s, end_s in tasks) / one.step_s for tasks in one.stages]
+    sentences = []
+    for schedule in drawable(schedules):
+        busy = [sum(end_s - start_s for _, start_s, end_s in tasks) / schedule.step_s for tasks in schedule.stages]
         parts = ", ".join(f"stage {stage} {100 * share:.0f} %" for stage, share in list(enumerate(busy))[:MOST_STAGES])
-        said.append(f"{clean(one.label, 60)}: {seconds(one.step_s)}, of which tasks take on {parts}")
-    return ". ".join(said) + "."
+        sentences.append(f"{clean(schedule.label, 60)}: {seconds(schedule.step_s)}, of which tasks take on {parts}")
+    return ". ".join(sentences) + "."

@@ -146,7 +146,7 @@ def spans(timeline: Timeline) -> pd.DataFrame:
 
 def describe(panels: Sequence[Panel]) -> str:
     """Describe the picture in words."""
-    said = []
+    sentences = []
     for panel, step in drawable(panels):
         lanes = [
             f"{lane} busy for {seconds(sum(end - start for start, end in step.lanes[lane]))}"
@@ -154,8 +154,8 @@ def describe(panels: Sequence[Panel]) -> str:
             if lane in step.lanes
         ]
         words = f"{clean(panel.label, 60)}: {seconds(step.length)}, compute waits for {percent(step.waiting)} of it"
-        said.append("; ".join([words, *lanes]))
-    return ". ".join(said) + "."
+        sentences.append("; ".join([words, *lanes]))
+    return ". ".join(sentences) + "."
 
 
 def _lanes(steps: Sequence[DrawnStep]) -> list[str]:

@@ -47,8 +47,8 @@ def by_fastest(*timed: TunedShape, looks: int = LOOKS) -> ChoiceRatio:
 def share_that_holds(contests: Sequence[ChoiceRatio]) -> Interval:
     """Return the share of choices that are as fast as the fastest for certain, and the share that may be."""
     failed = sum(contest.outcome == "fail" for contest in contests)
-    held = metrics.choices_that_hold([contest.interval for contest in contests])
-    return Interval(held, 1 - failed / len(contests))
+    certain = metrics.choices_that_hold([contest.interval for contest in contests])
+    return Interval(certain, 1 - failed / len(contests))
 
 
 def _ratio(timed: Sequence[TunedShape], others: Callable[[ModeTime], bool], looks: int) -> ChoiceRatio:

@@ -13,9 +13,9 @@ from engine.result.metrics.rounds import *
 from engine.result.metrics.training import *
 
 DEFINITIONS: tuple[Definition, ...] = tuple(
-    found
+    definition
     for file in (training, device, overlap, rounds)
     for value in vars(file).values()
-    if isinstance(found := getattr(value, "definition", None), Definition)
+    if isinstance(definition := getattr(value, "definition", None), Definition)
 )
 """Of every figure, in the order of the page."""

@@ -57,10 +57,10 @@ class Iteration(Record):
     learning_rate: float
     warmup: bool
     profiled: bool = False
-    """Whether a profile was taken of it, so that it took longer."""
+    """Whether it was profiled, and so took longer."""
     loss_scale: float | None = None
     skipped: bool = False
-    """Whether a gradient overflowed at that scale, so that there is no norm and no step was taken."""
+    """Whether a gradient overflowed at that scale, so that there is no norm and no step."""
 
     @property
     def counted(self) -> bool:

@@ -146,14 +146,14 @@ _LISTS = (("variants", "overlap", "over_none"), ("schedules", "schedule", "over_
 
 def migrated(data: dict[str, Any]) -> dict[str, Any]:
     """Return a result of version 1 to 5, where each kind had a list of its own, with its contest as in version 6."""
-    found = dict(data)
+    result = dict(data)
     for key, kind, ratio in _LISTS:
-        sides = found.pop(key, None)
+        sides = result.pop(key, None)
         if isinstance(sides, list) and sides:
             listed = [_migrated_side(side, kind, ratio) for side in sides]
             base = {"overlap": "none", "schedule": "1f1b"}.get(kind, listed[0].get("name"))
-            found["contest"] = {"base": base, "sides": listed}
-    return found
+            result["contest"] = {"base": base, "sides": listed}
+    return result
 
 
 def _migrated_side(side: object, kind: str, ratio: str) -> dict[str, Any]:

@@ -57,8 +57,8 @@ class GpuCheck(Document):
     @property
     def status(self) -> Literal["ok", "failed", "undecided"]:
         """Outcome of the whole: one that fails is enough, else one that is undecided or was not run."""
-        found = {finding.status for finding in self.findings}
-        return "failed" if "fail" in found else "undecided" if found.intersection(UNJUDGED) else "ok"
+        statuses = {finding.status for finding in self.findings}
+        return "failed" if "fail" in statuses else "undecided" if statuses.intersection(UNJUDGED) else "ok"
 
 
 def parse(data: object, where: str) -> GpuCheck:

@@ -25,7 +25,7 @@ class RankBinding(Record):
 
 
 class NodeBinding(Record):
-    """Bindings of the ranks of one node, or of several whose ranks are bound alike."""
+    """Bindings of the ranks of one node, or of several with the same bindings."""
 
     host: str
     """First of the nodes."""
