@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from engine.batch import Batch
-from engine.bench.benchmark import Benchmark, Table
+from engine.bench.frame import Benchmark, Table
 from engine.bench.world import Unmeasurable, World
 from engine.checkpoint import store
 from engine.checkpoint.manifest import Saved

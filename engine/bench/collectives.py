@@ -15,11 +15,9 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from engine.bench.benchmark import SMALLEST, Benchmark, Table, check_budget, check_buffer, check_repeats
-from engine.bench.party import AXIS, Party
-from engine.bench.rings import nodes_of, outer_groups, pairs
-from engine.bench.sampling import Sampler
-from engine.bench.world import World
+from engine.bench.frame import SMALLEST, Benchmark, Table, check_budget, check_buffer, check_repeats
+from engine.bench.groups import AXIS, Party, nodes_of, outer_groups, pairs
+from engine.bench.world import Sampler, World
 from engine.comm.collective import Kind
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
@@ -37,9 +35,9 @@ NAMES: tuple[Name, ...] = get_args(Name)
 DTYPE = torch.float32
 USUAL_BYTES = {"cpu": 1 << 24, "cuda": 10**9}  # the paper's on GPUs
 EACH_TIME = 8
-"""A message is so many times as large as the next."""
+"""A message by the next smaller one."""
 BUFFERS = 6
-"""A rank may hold so many of the largest message: its own, a collective's, and what ranks of a host share."""
+"""Messages of the largest size that a rank may hold: its own, a collective's, and what ranks of a host share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +74,12 @@ class Collectives(Benchmark):
         nodes = nodes_of(world.gather_rows([zlib.crc32(socket.gethostname().encode())]).flatten().tolist())
         buffers = self._buffers(world)
         message_bytes = buffers[0].numel() * DTYPE.itemsize
-        patterns = _patterns(nodes, sizes(message_bytes), on_processors=world.device.type == "cpu")
+        patterns = _list_patterns(nodes, sizes(message_bytes), on_processors=world.device.type == "cpu")
         measurements = len(NAMES) * sum(len(one.lengths) for of in patterns for one in of)
         sampler = Sampler(world, self.repeats, self.time_budget_s, measurements)
-        within, alone, shared = (tuple(_measured(one, world.comm, buffers, sampler) for one in of) for of in patterns)
+        within, alone, shared = (
+            tuple(_measure_rings(one, world.comm, buffers, sampler) for one in of) for of in patterns
+        )
         return Links(
             nodes=len(nodes),
             devices_per_node=len(nodes[0]),
@@ -87,7 +87,7 @@ class Collectives(Benchmark):
             within=within,
             alone=alone,
             shared=shared,
-            fitted=_fitted(alone),
+            fitted=_fit(alone),
         )
 
     @staticmethod
@@ -111,17 +111,18 @@ class Collectives(Benchmark):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Groups that communicate at once. apart: how far the ranks of a group are from each other. nodes: over
-    how many a group spans. lengths: of messages in bytes, the largest first.
-    """
+    """Groups that communicate at once."""
 
     apart: int
+    """Distance of the ranks of a group."""
     groups: list[tuple[int, ...]]
     nodes: int
+    """Nodes over which a group spans."""
     lengths: list[int]
+    """Of messages in bytes, the largest first."""
 
 
-def _patterns(
+def _list_patterns(
     nodes: Sequence[Sequence[int]], lengths: list[int], *, on_processors: bool
 ) -> tuple[list[Pattern], list[Pattern], list[Pattern]]:
     """List the patterns within nodes, of one rank a node, and of all ranks of all nodes. nodes: their ranks."""
@@ -151,11 +152,13 @@ def sizes(largest: int) -> list[int]:
     return found
 
 
-def _measured(of: Pattern, comm: Comm, buffers: tuple[torch.Tensor, torch.Tensor], sampler: Sampler) -> Rings:
+def _measure_rings(of: Pattern, comm: Comm, buffers: tuple[torch.Tensor, torch.Tensor], sampler: Sampler) -> Rings:
     """Time all collectives in groups that communicate at once, with messages of each length."""
     party, groups = Party(of.groups, comm), len(of.groups)
     ranks = groups * party.size
-    times = tuple(_timed(party, buffers, name, length, sampler, ranks) for length in of.lengths for name in NAMES)
+    times = tuple(
+        _time_collective(party, buffers, name, length, sampler, ranks) for length in of.lengths for name in NAMES
+    )
     together = times[: len(NAMES)]  # of the largest message
     rate = ring_bandwidth(sum(one.moved_bytes for one in together), sum(one.median_s for one in together))
     log.info(
@@ -164,10 +167,10 @@ def _measured(of: Pattern, comm: Comm, buffers: tuple[torch.Tensor, torch.Tensor
     return Rings(apart=of.apart, ranks=party.size, groups=groups, nodes=of.nodes, times=times, bytes_per_s=rate)
 
 
-def _timed(
+def _time_collective(
     party: Party, buffers: tuple[torch.Tensor, torch.Tensor], name: Name, length: int, sampler: Sampler, ranks: int
 ) -> CollectiveTime:
-    """Time one collective. ranks: how many communicate in all groups together."""
+    """Time a collective. ranks: how many communicate in all groups together."""
     kind = Kind(name)
     elements = max(1, length // DTYPE.itemsize // party.size) * party.size
     input_bytes = elements * DTYPE.itemsize // (party.size if kind is Kind.ALL_GATHER else 1)
@@ -187,7 +190,7 @@ def _timed(
     )
 
 
-def _fitted(alone: Sequence[Rings]) -> FittedLink | None:
+def _fit(alone: Sequence[Rings]) -> FittedLink | None:
     if not alone:
         return None
     link = fit_link(

@@ -1,24 +1,87 @@
-"""Frame of all benchmarks: ranks meet on their devices, are watched while they work, and write a result."""
+"""Frame of all benchmarks: options and a table of figures; ranks meet on their devices, are watched while they work,
+and write a result. To sample images is one, too.
+"""
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 
-from engine.bench.benchmark import Benchmark
-from engine.bench.world import LOST, Unmeasurable, World, first_line
+from engine.bench.world import FEWEST, LOST, Unmeasurable, World, first_line
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, choose_device
 from engine.comm.meeting import all_ranks
 from engine.errors import UsageError
+from engine.grid import Grid
 from engine.reporter import Reporter, Status
 from engine.result import provenance
 from engine.result.schema import Diagnosis, Result, read, write
 from engine.timeouts import Timeouts
 from engine.training.gathered import Ranks, everyones, roster
 from engine.training.stall import watched
+
+Kind = Literal["gemm", "matmul", "memory", "latency", "collectives", "p2p", "sample"]
+Table = tuple[Sequence[str], list[tuple[str, ...]]]
+"""Head and rows."""
+SMALLEST, LARGEST = 4096, 2**50
+"""Least bytes of a buffer, and more than the most."""
+
+
+class Benchmark(ABC):
+    """Measurement of one thing; a subclass is a dataclass of its options."""
+
+    kind: ClassVar[Kind]
+    dtype: str
+    unmeasured: ClassVar[str]
+    """Beginning of the reason where nothing could be measured."""
+    lost: ClassVar[str]
+    """Beginning of the reason where the ranks failed."""
+    between_ranks: ClassVar[bool] = False
+    """If set, it measures what lies between ranks, and the result says which network that is."""
+
+    @abstractmethod
+    def check(self, launch: Launch, device: torch.device) -> None:
+        """Raise UsageError for options that can't work."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Return the options as the result keeps them."""
+        return asdict(self)  # type: ignore[call-overload]
+
+    def lay_out(self, ranks: int) -> Grid:
+        """Lay that many ranks out on a grid."""
+        return Grid.replicated(ranks)
+
+    @abstractmethod
+    def measure(self, world: World, found: dict[str, Any]) -> None:
+        """Fill fields of the result as soon as they are known. Collective. Raises Unmeasurable, or one of LOST."""
+
+    @staticmethod
+    @abstractmethod
+    def table(result: Result) -> Table:
+        """Return the head and the rows of what a person reads."""
+
+
+def check_buffer(name: str, num_bytes: float | None) -> None:
+    """Raise UsageError for a size with which nothing can be measured."""
+    if num_bytes is not None and not SMALLEST <= num_bytes < LARGEST:
+        raise UsageError(f"{name} has {SMALLEST} bytes or more, but {num_bytes:g} were given.")
+
+
+def check_repeats(name: str, repeats: int) -> None:
+    """Raise UsageError for fewer than tell a spread."""
+    if repeats < FEWEST:
+        raise UsageError(f"{name} is repeated {FEWEST} times or more, but {repeats} was given.")
+
+
+def check_budget(time_budget_s: float) -> None:
+    """Raise UsageError for a time in which nothing can be measured."""
+    if not time_budget_s > 0:
+        raise UsageError(f"A time budget is a positive number of seconds, but {time_budget_s:g} was given.")
 
 
 class BenchReporter(Reporter[Result]):
@@ -83,7 +146,7 @@ def run(
         ) as met:
             reporter.bindings = met.bindings
             reporter.met = True
-            comm = Comm(benchmark.laid_out(launch.world_size), timeout=timeout, device=target)
+            comm = Comm(benchmark.lay_out(launch.world_size), timeout=timeout, device=target)
             reporter.roster = roster(comm)
             with watched(comm, timeouts.timeout_s, reporter.fail):
                 try:

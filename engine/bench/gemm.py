@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import torch
 
-from engine.bench.benchmark import Benchmark, Table, check_budget
+from engine.bench.frame import Benchmark, Table, check_budget
 from engine.bench.world import LOST, Unmeasurable, World, first_line
 from engine.comm.launch import Launch
 from engine.errors import UsageError

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from engine.bench.benchmark import Benchmark, Table
+from engine.bench.frame import Benchmark, Table
 from engine.bench.world import World
 from engine.comm.launch import Launch
 from engine.errors import UsageError
@@ -20,11 +20,11 @@ from engine.result.schema import Result
 from engine.result.schema.bench import Launched, LaunchTime
 
 FEWEST, MOST = 20, 10_000_000
-"""Samples are from so many to so many: of 20 a 5th percentile can be told."""
+"""Bounds of the number of samples: of 20 a 5th percentile can be told."""
 BURST = 100
-"""One sample has so many operators: fewer than a CUDA stream queues before its host has to wait."""
+"""Operators of one sample: fewer than a CUDA stream queues before its host has to wait."""
 WAYS: dict[str, tuple[Launched, ...]] = {"cpu": ("dispatch",), "cuda": ("dispatch", "completion", "graph")}
-"""A kind of device launches in these ways."""
+"""Ways to launch, by kind of device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Latency(Benchmark):
 
 
 def launch_time(name: Launched, device: torch.device, samples: int) -> LaunchTime:
-    """Return the median of so many samples with the 5th and 95th percentile, after a tenth as many that warm up."""
+    """Return the median of the samples with the 5th and 95th percentile, after a tenth as many that warm up."""
     number = torch.ones(1, device=device)
 
     def burst() -> None:

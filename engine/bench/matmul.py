@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine.batch import Batch
-from engine.bench.benchmark import Benchmark, Table
+from engine.bench.frame import Benchmark, Table
 from engine.bench.world import Unmeasurable, World
 from engine.comm.launch import Launch
 from engine.errors import UsageError

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import torch
 
-from engine.bench.benchmark import FEWEST, SMALLEST, Benchmark, Table, check_budget, check_buffer, check_repeats
-from engine.bench.world import Unmeasurable, World
+from engine.bench.frame import SMALLEST, Benchmark, Table, check_budget, check_buffer, check_repeats
+from engine.bench.world import FEWEST, Unmeasurable, World
 from engine.comm.launch import Launch
 from engine.loading import cores
 from engine.measure.machine import read_or_nothing

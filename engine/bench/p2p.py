@@ -18,11 +18,9 @@ from typing import Any
 
 import torch
 
-from engine.bench.benchmark import Benchmark, Table, check_budget, check_repeats
-from engine.bench.party import AXIS, Connect, Party
-from engine.bench.rings import nodes_of
-from engine.bench.sampling import Sampler
-from engine.bench.world import World
+from engine.bench.frame import Benchmark, Table, check_budget, check_repeats
+from engine.bench.groups import AXIS, Connect, Party, nodes_of
+from engine.bench.world import Sampler, World
 from engine.comm import mpi
 from engine.comm.collective import Kind
 from engine.comm.funnel import Comm

@@ -28,12 +28,12 @@ CONNECTIONS, DRAWINGS = 7, 5
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """Cost of connecting. times_s: of each repetition. grown_bytes: by how much the process's peak memory
-    grew over all of them.
-    """
+    """Cost of connecting."""
 
     times_s: tuple[float, ...]
+    """Of each repetition."""
     grown_bytes: int
+    """Growth of the process's peak memory over all of them."""
 
     def __str__(self) -> str:
         times = f"{1e3 * median(self.times_s):.2f} ms ({1e3 * min(self.times_s):.2f} to {1e3 * max(self.times_s):.2f})"
@@ -42,14 +42,13 @@ class Startup:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointListing:
-    """Cost of listing a checkpoint's contents. own_s: until the middle rank of the grid knows what it
-    writes. table_s: until rank 0 knows so of every rank and has written it, into table_bytes. Both come with the bytes
-    by which the process's peak memory grew.
-    """
+    """Cost of listing a checkpoint's contents, with growths of the process's peak memory."""
 
     own_s: float
+    """Until the middle rank of the grid knows what it writes."""
     own_grown_bytes: int
     table_s: float
+    """Until rank 0 knows so of every rank and has written it, into table_bytes."""
     table_grown_bytes: int
     table_bytes: int
 

@@ -1,21 +1,33 @@
-"""Ranks of a job that measure together, as they share cores, caches and power; one rank alone is a job, too."""
+"""Ranks of a job that measure together, as they share cores, caches and power; one rank alone is a job, too.
 
+Samples that all take together are of as many calls as a clock needs, within a time that measurements share.
+"""
+
+import time
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from math import ceil
+from statistics import median
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from engine.comm.funnel import Comm
 from engine.errors import ContactError
-from engine.measure.machine import machine_name
+from engine.measure.machine import machine_name, processor_s
 from engine.measure.memory import forget_peak, free_bytes
+from engine.result.schema.bench import Sampled
 from engine.training.gathered import ranks_per_core
 
 LOST = (RuntimeError, ContactError)
 """Errors that are raised where another rank doesn't answer any more."""
 Made = TypeVar("Made")
+FEWEST = 3
+"""Fewest repetitions of anything: of fewer no spread is known."""
+WINDOW_S = 0.02
+"""Shortest sample, which has as many calls as that takes."""
+MOST_CALLS = 1000
 
 
 class Unmeasurable(Exception):
@@ -23,15 +35,13 @@ class Unmeasurable(Exception):
 
 
 class World:
-    """Comparison of what ranks find. Its methods are collective, except those about this rank's memory.
-
-    on_machine: how many ranks share this rank's machine. ranks_per_core: how many share its core.
-    """
+    """Ranks that compare what they find. Methods are collective, except those about this rank's memory."""
 
     def __init__(self, comm: Comm) -> None:
         self.comm, self.device, self.size = comm, comm.device, comm.grid.size
         mine = zlib.crc32(machine_name().encode())
         self.on_machine = int((self.gather_rows([mine]) == mine).sum())
+        """Ranks that share this rank's machine."""
         self.ranks_per_core = ranks_per_core(comm)
 
     def gather_rows(self, row: Sequence[float]) -> Tensor:
@@ -86,3 +96,80 @@ class World:
 def first_line(error: Exception) -> str:
     """Give the first line of what torch says at length."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+class Samples(Sampled):
+    """Seconds of the slowest rank, and medians of two other times."""
+
+    average_s: float
+    """Average of the ranks that took part."""
+    processor_s: float
+    """What a call takes of all ranks' processors together."""
+
+
+class _Sample(NamedTuple):
+    slowest_s: float
+    average_s: float
+    processor_s: float
+
+
+class Sampler:
+    """Taker of samples for measurements that share the time, one after another. Methods are collective."""
+
+    def __init__(self, world: World, repeats: int, time_budget_s: float, measurements: int = 1) -> None:
+        self._world, self._repeats, self._budget_s, self._left = world, repeats, time_budget_s, measurements
+        self._start, self._spent_s = time.perf_counter(), 0.0
+
+    @property
+    def spent(self) -> bool:
+        """Whether the time is over, alike on all ranks."""
+        return self._spent_s >= self._budget_s
+
+    def take(self, work: Callable[[int], float]) -> Samples:
+        """Sample work(calls), which returns this rank's seconds: the slowest rank's count. A first call warms up.
+
+        There are fewer samples than repeats where the measurement's share of the budget ends, but FEWEST at least.
+        """
+        return self.in_turns([work])[0]
+
+    def in_turns(self, works: Sequence[Callable[[int], float]]) -> list[Samples]:
+        """Sample several, as one measurement: a sample of each, again and again, so that their ratios are fair."""
+        end_s = self._spent_s + max(0.0, self._budget_s - self._spent_s) / self._left
+        self._left -= 1
+        calls, samples = [], list[list[_Sample]]()
+        for work in works:
+            self._sample(work, 1)
+            first = self._sample(work, 1)
+            calls.append(min(MOST_CALLS, max(1, ceil(WINDOW_S / max(first.slowest_s, 1e-9)))))
+            samples.append([first] if calls[-1] == 1 else [])
+        fewest = min(map(len, samples))
+        while fewest < self._repeats and (fewest < FEWEST or self._spent_s < end_s):
+            for work, count, found in zip(works, calls, samples, strict=True):
+                found.append(self._sample(work, count))
+            fewest += 1
+        return [_summarise(count, found) for count, found in zip(calls, samples, strict=True)]
+
+    def _sample(self, work: Callable[[int], float], calls: int) -> _Sample:
+        """Take a sample. What has passed is the slowest rank's, too, so that all decide alike."""
+        self._world.comm.barrier()
+        before_s = processor_s()
+        own_s = work(calls)
+        taken_s = processor_s() - before_s
+        rows = self._world.gather_rows([own_s / calls, time.perf_counter() - self._start, taken_s / calls])
+        slowest = rows.max(0).values
+        self._spent_s = float(slowest[1])
+        calling = rows[:, 0]
+        return _Sample(float(slowest[0]), float(calling[calling > 0].mean()), float(rows[:, 2].sum()))
+
+
+def _summarise(calls: int, samples: Sequence[_Sample]) -> Samples:
+    slowest, average, processor = zip(*samples, strict=True)
+    return Samples(
+        samples=len(samples),
+        calls=calls,
+        median_s=median(slowest),
+        low_s=min(slowest),
+        high_s=max(slowest),
+        average_s=median(average),
+        processor_s=median(processor),
+    )

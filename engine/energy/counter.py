@@ -1,10 +1,11 @@
-"""A counter of energy counts between a start and a stop. No torch.
+"""Counters of energy, and what one counts between a start and a stop. No torch.
 
 A counter that goes round is read again between steps, so that it can't have gone round twice unseen.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 from engine.result.schema.step import Component
 
@@ -13,7 +14,7 @@ MOST_W = 1000.0
 
 
 class Unreadable(Exception):
-    """Energy can't be read, for a reason in a clause without a full stop. mend: somebody could change that."""
+    """Reason why energy can't be read, as a clause without a full stop. mend: somebody could change that."""
 
     def __init__(self, clause: str, *, mend: bool = False) -> None:
         super().__init__(clause)
@@ -22,38 +23,65 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A counter gives the joules that something has taken since some moment.
-
-    source, scope: in words, what is read and whose energy that is. read: raises Unreadable. renewed_s: how old what it
-    says may be. round_j: the joules at which it begins at 0 again, None for never. sample_s: seconds between samples of
-    power, where that is what is summed. close: ends what runs beside it.
-    """
+    """Joules that something has taken since some moment."""
 
     component: Component
     source: str
+    """What is read, in words."""
     scope: str
+    """Whose energy that is, in words."""
     read: Callable[[], float]
+    """Raises Unreadable."""
     renewed_s: float
+    """Age that a reading may have."""
     round_j: float | None = None
+    """Joules at which it begins at 0 again, None for never."""
     sample_s: float | None = None
+    """Seconds between samples of power, where that is what is summed."""
     close: Callable[[], None] = lambda: None
+    """Ends what runs beside it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """It holds the counters of some components, and why others have none."""
+    """Counters of some components, and why others have none."""
 
     counters: tuple[Counter, ...] = ()
     missing: Mapping[Component, Unreadable] = field(default_factory=dict)
 
+    @classmethod
+    def open(cls, sources: Mapping[Component, Callable[[], Iterable[Counter]]]) -> Self:
+        """Open the counters of each component: all or, as some make no sum, none."""
+        counters: list[Counter] = []
+        missing: dict[Component, Unreadable] = {}
+        for component, source in sources.items():
+            try:
+                counters += list(source())
+            except Unreadable as why:
+                missing[component] = why
+        return cls(tuple(counters), missing)
+
     @property
     def components(self) -> frozenset[Component]:
-        """Name the components that have counters."""
+        """Components that have counters."""
         return frozenset(counter.component for counter in self.counters)
+
+    def without(self, *components: Component) -> "Found":
+        """Leave out these components."""
+        missing = {component: why for component, why in self.missing.items() if component not in components}
+        return Found(tuple(counter for counter in self.counters if counter.component not in components), missing)
+
+    def or_else(self, other: "Found") -> "Found":
+        """Take components that have no counters here from the other."""
+        more = other.without(*self.components)
+        counters = self.counters + more.counters
+        known = {counter.component for counter in counters}
+        reasons = {**self.missing, **more.missing}
+        return Found(counters, {component: why for component, why in reasons.items() if component not in known})
 
 
 class Count:
-    """It is what one counter has counted, from each start to the stop after it. Times are seconds of one clock.
+    """Joules that one counter has counted, from each start to the stop after it. Times are seconds of one clock.
 
     Each method raises Unreadable.
     """

@@ -1,4 +1,4 @@
-"""Break down a profiled step by its trace, and compare that with the run's own record. No torch.
+"""Breakdown of a profiled step by its trace, compared with the run's own record. No torch.
 
 A trace agrees with the record if every figure does: the whole interval of the traced by the recorded, over the steps of
 the trace, lies within AGREEMENT of 1. It disagrees if one lies outside, or events are missing. Of fewer than six steps
@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.profiling import on_device, on_host, trace
+from engine.profiling import trace
 from engine.profiling.ran import Ran
+from engine.profiling.steps import read_step
 from engine.result import gate, metrics
 from engine.result.gate import NOTHING_KNOWN, Interval, Outcome, over_rounds
 from engine.result.schema.profile import Difference, RecordedStep, TraceBreakdown
@@ -25,24 +26,24 @@ NOTED_LATE = (
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """This compares a figure of one step. ratio: metrics.trace_by_record. noted_s, as_noted: the figure and that ratio
-    with the ends of collectives that the run noted, where the trace has them.
-    """
+    """Figure of one step by the trace and by the record."""
 
     traced_s: float
     recorded_s: float
     ratio: float
+    """metrics.trace_by_record"""
     noted_s: float | None = None
+    """With the ends of collectives that the run noted, where the trace has them; likewise as_noted, its ratio."""
     as_noted: float | None = None
 
     @property
     def agrees(self) -> bool:
-        """Say whether the trace agrees with the record in this step."""
+        """Whether the trace agrees with the record in this step."""
         return abs(self.ratio - 1) <= AGREEMENT
 
     @property
     def noted(self) -> float:
-        """Give the ratio with the noted ends, or where there are none the ratio."""
+        """Ratio with the noted ends, or where there are none the ratio."""
         return self.ratio if self.as_noted is None else self.as_noted
 
 
@@ -51,7 +52,7 @@ def break_down(path: Path, iteration: int | None = None) -> TraceBreakdown:
     steps = trace.read(path)
     place = trace.place_of(path, steps, iteration)
     try:
-        every = [(on_device if step.about.device == "cuda" else on_host).ran(step) for step in steps]
+        every = [read_step(step) for step in steps]
     except (KeyError, TypeError, ValueError):
         raise trace.TraceError(f"{path} is damaged: its events lack what a profile has. Take it once more.") from None
     compared = [_compared(one, step.recorded) for one, step in zip(every, steps, strict=True)]
@@ -88,7 +89,7 @@ def break_down(path: Path, iteration: int | None = None) -> TraceBreakdown:
 
 
 def _difference(figure: str, of: _Compared, steps: Sequence[_Compared], late_s: float) -> Difference:
-    """Give the difference in one step, judged with the figure in all steps."""
+    """Judge the difference in one step with the figure in all steps."""
     between = over_rounds([one.ratio for one in steps])
     outcome = _within(between)
     if outcome == "fail" and _within(over_rounds([one.noted for one in steps])) != "fail":
@@ -113,7 +114,7 @@ def _within(between: Interval) -> Outcome:
 
 
 def _late_s(ran: Ran) -> float:
-    """Give how much later than gloo, at most, the run noted the end of a collective."""
+    """Return how much later than gloo, at most, the run noted the end of a collective."""
     return max(
         (late.done - f.done for late, f in zip(ran.collectives_as_noted, ran.collectives, strict=False)), default=0.0
     )
@@ -121,14 +122,13 @@ def _late_s(ran: Ran) -> float:
 
 def _compared(ran: Ran, recorded: RecordedStep) -> dict[str, _Compared]:
     """Compare every figure of a step that the trace has, by name."""
-    traced, own, noted = _figures(_recorded(ran, recorded.iteration)), _figures(recorded), dict[str, float]()
-    if (as_noted := ran.as_noted()) is not None:
-        noted = _figures(_recorded(as_noted, recorded.iteration))
+    traced, own = _figures(_recorded(ran, recorded.iteration)), _figures(recorded)
+    as_noted = ran.as_noted()
+    noted = {} if as_noted is None else _figures(_recorded(as_noted, recorded.iteration))
 
     def ratio(seconds: float, figure: str) -> float:
         return metrics.trace_by_record(seconds, own.get(figure, 0.0), recorded.step_s)
 
-    by_run = {"hidden", *(f"hidden along {axis}" for axis in ran.untraced)} if ran.untraced else set[str]()
     return {
         figure: _Compared(
             traced_s=traced.get(figure, 0.0),
@@ -138,12 +138,11 @@ def _compared(ran: Ran, recorded: RecordedStep) -> dict[str, _Compared]:
             as_noted=ratio(noted[figure], figure) if figure in noted else None,
         )
         for figure in dict.fromkeys([*own, *traced])
-        if figure not in by_run
     }
 
 
 def _recorded(ran: Ran, iteration: int) -> RecordedStep:
-    """Give those figures of the trace that the run records too."""
+    """Return those figures of the trace that the run records, too."""
     return RecordedStep(
         iteration=iteration, step_s=ran.step_s, exposed_s=ran.exposed_s, hidden_s=ran.hidden_s, axes=ran.axes()
     )

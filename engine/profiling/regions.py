@@ -1,4 +1,4 @@
-"""Name what runs in a profiled step, for torch.profiler to see: phases, collectives and layers.
+"""Names of what runs in a profiled step, for torch.profiler to see: phases, collectives and layers.
 
 They are put in before the first such step and taken out after the last one: no other step has anything of them.
 """
@@ -15,10 +15,10 @@ from torch.profiler import record_function
 
 from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder
-from engine.profiling.names import Region, collective
+from engine.profiling.trace import Region, name_collective
 
 
-def _begun(name: str) -> record_function:
+def _begin(name: str) -> record_function:
     region = record_function(name)
     region.__enter__()
     return region
@@ -30,31 +30,31 @@ def _end(region: record_function) -> None:
 
 @dataclass(slots=True)
 class NamedPending(Pending):
-    """It is a collective whose launch, where the host sees it end (CUDA), and wait are regions."""
+    """Collective whose launch, where the host sees it end (CUDA), and wait are regions."""
 
     what: str = ""
     regions: dict[Region, record_function] = field(default_factory=dict)
 
     def _begin_region(self, region: Region) -> None:
-        self.regions[region] = _begun(region.of(self.what))
+        self.regions[region] = _begin(region.name_of(self.what))
 
     def _end_region(self, region: Region) -> None:
         if region in self.regions:
             _end(self.regions.pop(region))
 
     def issue(self, number: int) -> None:
-        """Take note that it is being issued, and as which of the step's collectives."""
-        self.what = collective(self.kind, self.lane, number)
+        """Mark as issued. number: among the step's collectives."""
+        self.what = name_collective(self.kind, self.lane, number)
         if self.at_once:
             self._begin_region(Region.WAIT)
-        _end(_begun(Region.ISSUE.of(self.what)))
+        _end(_begin(Region.ISSUE.name_of(self.what)))
 
     def begin(self, *, in_line: bool = False) -> None:
         self._begin_region(Region.LAUNCH)
         Pending.begin(self, in_line=in_line)
 
     def end(self) -> None:
-        """End it. gloo calls this from a thread of its own, for which there is no region."""
+        """Mark as ended. gloo calls this from a thread of its own, for which there is no region."""
         Pending.end(self)
         self._end_region(Region.LAUNCH)
 
@@ -64,8 +64,8 @@ class NamedPending(Pending):
         Pending.wait(self, unavoidable=unavoidable)
 
     def resume(self) -> None:
-        """Go on. A region that began before its stamp ends before its stamp too, and one that began after
-        it, as that of a wait at once, ends after it: both last as long.
+        """Mark the wait as over. A region that began before its stamp ends before its stamp, too, and one that began
+        after it, as that of a wait at once, ends after it: both last as long.
         """
         if self.at_once:
             Pending.resume(self)
@@ -76,7 +76,7 @@ class NamedPending(Pending):
 
 
 class NamingRecorder(Recorder):
-    """It names regions of its steps while `naming` is set. iteration: the next step's."""
+    """Recorder that names regions of its steps while `naming` is set. iteration: the next step's."""
 
     naming = False
     iteration = 0
@@ -101,9 +101,9 @@ class NamingRecorder(Recorder):
             _end(self._regions.pop())
         else:
             self._pending_class = NamedPending
-            self._regions = [_begun(Region.STEP.of(self.iteration))]
+            self._regions = [_begin(Region.STEP.name_of(self.iteration))]
         super().mark(phase)
-        self._regions.append(_begun(Region.PHASE.of(phase)))
+        self._regions.append(_begin(Region.PHASE.name_of(phase)))
 
     def _mark_end(self) -> None:
         super()._mark_end()
@@ -114,7 +114,7 @@ class NamingRecorder(Recorder):
 
 
 @contextmanager
-def layers_named(model: nn.Module, recorder: NamingRecorder) -> Iterator[None]:
+def name_layers(model: nn.Module, recorder: NamingRecorder) -> Iterator[None]:
     """Make the forward of each layer a region by its serial name, and each operation of its backward too.
 
     A layer that holds others has what none of them does. What a checkpoint runs again in the backward is of LAYER.
@@ -123,7 +123,7 @@ def layers_named(model: nn.Module, recorder: NamingRecorder) -> Iterator[None]:
 
     def hooks(name: str, layer: nn.Module) -> list[torch.utils.hooks.RemovableHandle]:
         def begin(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-            regions.append(_begun(Region.LAYER.of(name)))
+            regions.append(_begin(Region.LAYER.name_of(name)))
 
         def end(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             _end(regions.pop())
@@ -147,7 +147,7 @@ def _name_backward(name: str, last: Node, before: set[Node | None], regions: lis
     """Name the operations between a layer's output and its inputs that have no name yet."""
 
     def begin(gradients: object) -> None:
-        regions.append(_begun(Region.BACKWARD.of(name)))
+        regions.append(_begin(Region.BACKWARD.name_of(name)))
 
     def end(inputs: object, outputs: object) -> None:
         _end(regions.pop())

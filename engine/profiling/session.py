@@ -1,4 +1,4 @@
-"""Profile some iterations of a run: each chosen rank writes a trace of torch.profiler with the recorder's figures.
+"""Profile of some iterations of a run: each chosen rank writes a trace of torch.profiler with the recorder's figures.
 
 On CUDA no GPU has run this yet.
 """
@@ -18,28 +18,27 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from engine.comm.funnel import Comm
-from engine.files import write_bytes
-from engine.measure.recording import Recording
+from engine.files import write_bytes, write_text
+from engine.measure.recording import COMPUTE, Recording, TraceEvent
 from engine.parallel.model import ParallelModel
-from engine.profiling import chrome_trace
-from engine.profiling.names import Region
-from engine.profiling.regions import NamingRecorder, layers_named
+from engine.profiling.regions import NamingRecorder, name_layers
+from engine.profiling.trace import Region
 from engine.result.schema.profile import KEY, Profiled, RecordedStep
 from engine.result.schema.step import AxisTime
 
 log = logging.getLogger(__name__)
 
 LARGE_BYTES = 16 << 20
-"""A trace of so many bytes or more is compressed."""
+"""A trace of as many bytes is compressed."""
 QUICKLY = 1
-"""This is gzip's level: its highest takes ten times as long, for a file that is a quarter smaller."""
+"""Level of gzip: its highest takes ten times as long, for a file that is a quarter smaller."""
 LANES = "as the run itself recorded it"
-"""The recorder's lanes are drawn under this process of a trace."""
+"""Process of a trace under which the recorder's lanes are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """It asks for a profile of one stretch of iterations, on these ranks, into this folder."""
+    """Profile that is asked for, of one stretch of iterations."""
 
     folder: Path
     iterations: Sequence[int]
@@ -47,10 +46,11 @@ class Request:
 
 
 class Profiling:
-    """It is the profile of a run as one of its ranks has it, which need not be a chosen one.
+    """Profile of a run as one of its ranks has it, which need not be a chosen one."""
 
-    unwritten: why this rank has no file though it was chosen, one sentence; the run goes on.
-    """
+    file: str
+    unwritten: str
+    """Why this rank has no file though it was chosen, one sentence; the run goes on."""
 
     def __init__(self, request: Request, comm: Comm, model: ParallelModel, recorder: NamingRecorder) -> None:
         self.request, self.file, self.unwritten = request, "", ""
@@ -77,7 +77,7 @@ class Profiling:
         log.warning("%s", self.unwritten)
 
     @contextmanager
-    def of(self, iteration: int) -> Iterator[None]:
+    def record(self, iteration: int) -> Iterator[None]:
         """Profile this iteration, one of those chosen; the recorder keeps its figures apart. Collective."""
         recorder = self._recorder
         if iteration == self.request.iterations[0]:
@@ -101,7 +101,7 @@ class Profiling:
             with record_function("before the first step"):  # what the profiler does at first is no part of a step
                 torch.ones(1, device=device).sum().item()
             self._recorder.naming = True
-            self._running.enter_context(layers_named(self._model.module, self._recorder))
+            self._running.enter_context(name_layers(self._model.module, self._recorder))
         self._comm.barrier()
 
     def _end(self) -> None:
@@ -133,12 +133,12 @@ class Profiling:
             self._give_up(error.strerror or str(error))
 
     def _completed(self, trace: dict[str, Any], overlap: str) -> dict[str, Any]:
-        """Give the trace with the recorder's figures in it, and its lanes as rows of their own."""
+        """Add the recorder's figures to the trace, and its lanes as rows of their own."""
         events = trace["traceEvents"]
         begins = {event["name"]: event["ts"] for event in events if event.get("cat") == "user_annotation"}
         for iteration, recording in self._steps:
-            origin_us = begins[Region.STEP.of(iteration)]
-            events += chrome_trace.rows(recording.events, process=LANES, origin_us=origin_us)
+            origin_us = begins[Region.STEP.name_of(iteration)]
+            events += trace_rows(recording.events, process=LANES, origin_us=origin_us)
         profiled = Profiled(
             rank=self._comm.rank,
             ranks=self._comm.grid.size,
@@ -146,13 +146,13 @@ class Profiling:
             overlap=overlap,
             device="cuda" if self._comm.device.type == "cuda" else "cpu",
             lanes_in_memory=(),
-            steps=tuple(recorded(iteration, recording) for iteration, recording in self._steps),
+            steps=tuple(record_step(iteration, recording) for iteration, recording in self._steps),
         )
         return trace | {KEY: profiled.model_dump(by_alias=True)}
 
 
-def recorded(iteration: int, recording: Recording) -> RecordedStep:
-    """Give the recorder's figures of one step."""
+def record_step(iteration: int, recording: Recording) -> RecordedStep:
+    """Return the recorder's figures of one step."""
     return RecordedStep(
         iteration=iteration,
         step_s=recording.time_s,
@@ -163,3 +163,36 @@ def recorded(iteration: int, recording: Recording) -> RecordedStep:
             for name, axis in sorted(recording.axes.items())
         ),
     )
+
+
+def write_chrome_trace(path: Path, traced: list[TraceEvent], *, rank: int, about: dict[str, object]) -> None:
+    """Write a step as a Chrome trace, for chrome://tracing or ui.perfetto.dev: one row a lane, compute on top, then the
+    lanes of each axis. about: facts kept in the file.
+    """
+    trace = {"traceEvents": trace_rows(traced, process=rank), "displayTimeUnit": "ms", "otherData": about}
+    write_text(path, json.dumps(trace) + "\n")
+
+
+def trace_rows(traced: list[TraceEvent], *, process: int | str, origin_us: float = 0.0) -> list[dict[str, Any]]:
+    """List the events as the format has them, in rows of one process; the step begins at origin_us."""
+    lanes = sorted({event.lane for event in traced}, key=lambda lane: (lane != COMPUTE, lane))
+    named = [
+        {"ph": "M", "name": name, "pid": process, "tid": row, "args": args}
+        for row, lane in enumerate(lanes)
+        for name, args in (("thread_name", {"name": lane}), ("thread_sort_index", {"sort_index": row}))
+    ]
+    # A wait follows the phase that it lies in: of two events that begin together the longer one has to come first.
+    events = [
+        {
+            "ph": "X",
+            "name": event.name,
+            "cat": event.kind,
+            "pid": process,
+            "tid": lanes.index(event.lane),
+            "ts": origin_us + 1e6 * event.start_s,
+            "dur": 1e6 * (event.end_s - event.start_s),
+            "args": {} if event.issued_s is None else {"issued_us": origin_us + 1e6 * event.issued_s},
+        }
+        for event in sorted(traced, key=lambda event: (event.start_s, event.start_s - event.end_s))
+    ]
+    return named + events

@@ -1,4 +1,4 @@
-"""Read a profile's trace file: what ran on which thread and stream, and what the run recorded. No torch."""
+"""Trace file of a profile: what ran on which thread and stream, and what the run recorded. No torch."""
 
 import gzip
 import math
@@ -6,32 +6,79 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.errors import UsageError
 from engine.files import json_of
-from engine.profiling.names import Region, parsed
 from engine.result.schema import ResultError, checked
 from engine.result.schema.profile import KEY, Profiled, RecordedStep
 
-MICRO = 1e-6
 LONGEST_US = 1e12
 """No step takes eleven days."""
 HOW = "par4d train --profile DIR writes one"
 
 
+class Region(StrEnum):
+    """Kind of a region, with which its name begins, such as "wait/all_reduce x 7"."""
+
+    STEP = "step"
+    """Iteration."""
+    PHASE = "phase"
+    LAYER = "layer"
+    """Forward of a layer, by its serial name."""
+    BACKWARD = "backward"
+    """Operations that give back a gradient to what the layer did in its forward."""
+    ISSUE = "issue"
+    """Moment of a collective's issue, named by its kind, its lane and its number in the step."""
+    LAUNCH = "launch"
+    """Launch of a collective's kernels on CUDA."""
+    WAIT = "wait"
+    """Wait for a collective."""
+
+    def name_of(self, what: object) -> str:
+        """Return the region's name."""
+        return f"{self}/{what}"
+
+
+def parse_region(name: str) -> tuple[Region, str] | None:
+    """Read the region from its name; None for one of another program.
+
+    >>> parse_region("phase/forward")
+    (<Region.PHASE: 'phase'>, 'forward')
+    """
+    kind, slash, what = name.partition("/")
+    return (Region(kind), what) if slash and kind in list(Region) else None
+
+
+def name_collective(kind: str, lane: str, number: int) -> str:
+    """Name a collective as its regions do."""
+    return f"{kind} {lane} {number}"
+
+
+def kind_and_lane(what: str) -> tuple[str, str]:
+    """Read what name_collective() has written.
+
+    >>> kind_and_lane("all_gather z gather 12")
+    ('all_gather', 'z gather')
+    """
+    kind, _, rest = what.partition(" ")
+    return kind, rest.rpartition(" ")[0]
+
+
 class TraceError(UsageError):
-    """The file, which the message names, is no profile of this program's, or not all of it."""
+    """File that is no profile of this program's, or not all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event is something that ran, in seconds of the trace's clock. row: its thread, or device and stream."""
+    """Something that ran, in seconds of the trace's clock."""
 
     name: str
     category: str
     row: tuple[Any, Any]
+    """Its thread, or device and stream."""
     start: float
     end: float
     args: dict[str, Any] = field(default_factory=dict)
@@ -39,21 +86,22 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step has what began in one profiled iteration, in that order. region: from its begin to its end on the host."""
+    """What began in one profiled iteration, in that order."""
 
     about: Profiled
     recorded: RecordedStep
     region: Event
+    """From its begin to its end on the host."""
     events: tuple[Event, ...]
 
     def of(self, *categories: str) -> list[Event]:
-        """Give the events of these categories."""
+        """List the events of these categories."""
         return [event for event in self.events if event.category in categories]
 
     def regions(self, *kinds: Region) -> Iterator[tuple[str, Event]]:
-        """Give the regions of these kinds on any thread, and what each is of."""
+        """Yield the regions of these kinds on any thread, and what each is of."""
         for event in self.of("user_annotation"):
-            found = parsed(event.name)
+            found = parse_region(event.name)
             if found is not None and found[0] in kinds:
                 yield found[1], event
 
@@ -78,7 +126,7 @@ def read(path: Path) -> tuple[Step, ...]:
 
 
 def _step(path: Path, about: Profiled, recorded: RecordedStep, events: tuple[Event, ...]) -> Step:
-    name = Region.STEP.of(recorded.iteration)
+    name = Region.STEP.name_of(recorded.iteration)
     region = next((event for event in events if event.name == name), None)
     if region is None:
         raise TraceError(f"{path} has no events of iteration {recorded.iteration}: it is cut short. Take it once more.")
@@ -98,20 +146,20 @@ def _document(path: Path) -> object:
 
 
 def _events(raw: list[dict[str, Any]]) -> tuple[Event, ...]:
-    """Give the events that last, as they begin. Times are from the first: a float holds no year in ns."""
+    """List the events that last, as they begin. Times are from the first: a float holds no year in ns."""
     lasting = sorted((event for event in raw if event["ph"] == "X" and "cat" in event), key=lambda e: float(e["ts"]))
     origin = float(lasting[0]["ts"]) if lasting else 0.0
 
-    def lasted(event: dict[str, Any]) -> Event:
+    def read_event(event: dict[str, Any]) -> Event:
         start = float(event["ts"]) - origin
         took_us, row = float(event.get("dur", 0.0)), (event["pid"], event["tid"])
         if not (math.isfinite(start) and 0 <= took_us < LONGEST_US):
             raise ValueError(f"an event lasts {took_us} us from {start} us on")
         end = start + took_us
         args: dict[str, Any] = dict(event.get("args") or {})
-        return Event(str(event["name"]), str(event["cat"]), row, start * MICRO, end * MICRO, args)
+        return Event(str(event["name"]), str(event["cat"]), row, 1e-6 * start, 1e-6 * end, args)
 
-    return tuple(lasted(event) for event in lasting)
+    return tuple(read_event(event) for event in lasting)
 
 
 def place_of(path: Path, steps: Sequence[Step], iteration: int | None) -> int:
@@ -127,7 +175,7 @@ def place_of(path: Path, steps: Sequence[Step], iteration: int | None) -> int:
 
 
 class Piece(NamedTuple):
-    """A piece is a stretch of a row's time with the event that is innermost in it."""
+    """Stretch of a row's time with the event that is innermost in it."""
 
     start: float
     end: float

@@ -86,7 +86,7 @@ def run_iterations(
             meter.start()
         profiled = profiling is not None and index in profiling.request.iterations
         apart = meter.paused() if profiled and index >= config.warmup else nullcontext()
-        with apart, profiling.of(index) if profiling is not None and profiled else nullcontext():
+        with apart, profiling.record(index) if profiling is not None and profiled else nullcontext():
             iteration = take_iteration(trainer, index, warmup=index < config.warmup, profiled=profiled)
         measurements.iterations.append(iteration)
         log.info("%s", describe(iteration, config.iterations, flops), extra=RENEWED)

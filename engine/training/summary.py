@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any
 
 from engine.models.flops import model_flops, repeated_flops
-from engine.profiling import chrome_trace
+from engine.profiling.session import write_chrome_trace
 from engine.result import metrics
 from engine.result.schema import Iteration, Memory, Summary
 from engine.result.schema.step import LossScaling, Timeline
@@ -44,7 +44,7 @@ def _timeline(run: CheckedRun, measurements: Measurements) -> Timeline | None:
         return None
     last = next(iteration for iteration in reversed(measurements.iterations) if iteration.counted)
     about = {"grid": str(run.grid), "overlap": str(run.training.overlap), "iteration": last.index}
-    chrome_trace.write(path, measurements.recording.events, rank=0, about=about)
+    write_chrome_trace(path, measurements.recording.events, rank=0, about=about)
     return timeline(last, measurements.recording)
 
 

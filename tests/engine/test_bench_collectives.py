@@ -11,9 +11,8 @@ from real_ranks import run_processes
 
 from engine.bench.collectives import Collectives, sizes
 from engine.bench.frame import run
-from engine.bench.rings import nodes_of, outer_groups, pairs
-from engine.bench.sampling import Sampler
-from engine.bench.world import World
+from engine.bench.groups import nodes_of, outer_groups, pairs
+from engine.bench.world import Sampler, World
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, from_environment
 from engine.errors import UsageError

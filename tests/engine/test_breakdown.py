@@ -88,13 +88,6 @@ def test_a_wait_begins_when_the_host_asks_for_it_if_the_stream_is_idle_by_then(t
     assert 1e6 * found.rest_s == pytest.approx(20.0 + 100.0), "before the first product, and until the host waited"
 
 
-def test_collectives_without_kernels_are_told(tmp_path: Path) -> None:
-    trace = gpu()
-    trace.events = [event for event in trace.events if "AllReduce" not in event["name"]]
-    (note,) = break_down(trace.write(tmp_path / "t.json", OF_GPU)).notes
-    assert note.startswith("The trace has no kernels of 1 of 2 collectives")
-
-
 AXES = {"x": (40.0, 0.0), "z": (1.0, 30.0)}
 
 
@@ -132,7 +125,6 @@ def test_a_trace_of_a_cpu_made_by_hand_has_the_figures_that_can_be_told_beforeha
         "aten::copy_": (1, 10.0),
     }
     assert 1e6 * found.layers[0].forward_s == pytest.approx(105.0), "without the wait in it"
-    assert "can't tell idle from Python" in found.notes[0]
     assert found.agrees
 
 
@@ -146,11 +138,11 @@ def test_a_figure_that_the_record_has_otherwise_is_told_with_what_explains_it(
     hidden, along_z = (d for d in found.differences if d.reason is not None)
     assert (hidden.figure, along_z.figure) == ("hidden", "hidden along z")
     assert hidden.difference == pytest.approx(5 / 35)
-    assert "gloo's thread has its turn with Python's lock, up to 0.0 ms" in (hidden.reason or "")
+    assert "0.0 ms" in str(hidden.reason)
     assert main(["breakdown", str(late)]) == 3
     told = capsys.readouterr().out
-    assert "Whether the trace agrees with the record is undecided by its only step." in told
-    assert "6 of 8 figures of this step are those of the run's own record within 0.0%, and not:" in told
+    assert "undecided" in told
+    assert "6 of 8 figures" in told
     assert "\n  hidden: 0.0000 s" in told
 
 
@@ -168,16 +160,9 @@ NOISE = (0.995, 1.002, 0.999, 1.004, 0.997, 1.0, 1.003, 0.998)
 
 
 def several(
-    one: TraceFile,
-    iteration: int,
-    step: RecordedStep,
-    path: Path,
-    *,
-    device: str,
-    noise: Sequence[float] = NOISE,
-    in_memory: Sequence[str] = (),
+    one: TraceFile, iteration: int, step: RecordedStep, path: Path, *, device: str, noise: Sequence[float] = NOISE
 ) -> Path:
-    """That step again and again, each recorded a little longer or shorter than the others."""
+    """Write that step again and again, each recorded a little longer or shorter than the others."""
     whole, steps = TraceFile(), []
     for number, by in enumerate(noise):
         for event in one.events:
@@ -187,11 +172,11 @@ def several(
         figures = {name: by * getattr(step, name) for name in ("step_s", "exposed_s", "hidden_s")}
         axes = tuple(AxisTime(axis=a.axis, exposed_s=by * a.exposed_s, hidden_s=by * a.hidden_s) for a in step.axes)
         steps.append(step.model_copy(update=figures | {"iteration": number, "axes": axes}))
-    return whole.write(path, *steps, device=device, in_memory=in_memory)
+    return whole.write(path, *steps, device=device)
 
 
 def longer(trace: TraceFile, of: str, by: float) -> TraceFile:
-    """A trace whose events of that name last so many times as long."""
+    """Make events of that name last `by` times as long."""
     for event in trace.events:
         if of in event["name"]:
             event["dur"] *= by
@@ -213,12 +198,12 @@ def test_a_trace_of_which_one_kind_of_event_is_10_percent_off_disagrees(
     found = break_down(right)
     assert (found.outcome, found.steps, found.lost) == ("pass", len(NOISE), 0)
     assert main(["breakdown", str(right)]) == 0
-    assert "By its 8 steps the trace agrees with the record." in capsys.readouterr().out
+    assert "8 steps the trace agrees" in capsys.readouterr().out
     wrong = several(longer(trace, of, by), iteration, step, tmp_path / "wrong.json", device=device)
     found = break_down(wrong)
     assert (found.outcome, found.agrees) == ("fail", False)
     assert main(["breakdown", str(wrong)]) == 1
-    assert "By its 8 steps the trace disagrees with the record: one of the two is wrong." in capsys.readouterr().out
+    assert "8 steps the trace disagrees" in capsys.readouterr().out
 
 
 def test_few_steps_decide_nothing_and_neither_do_those_that_scatter_across_the_limit(tmp_path: Path) -> None:
@@ -277,30 +262,11 @@ def cpu_with_two_sums() -> TraceFile:
     return trace
 
 
-def through_memory() -> TraceFile:
-    """As cpu(), with no event of gloo."""
+def test_a_trace_that_lacks_all_events_of_gloo_disagrees(tmp_path: Path) -> None:
     trace = cpu()
     trace.events = [event for event in trace.events if not event["name"].startswith("gloo:")]
-    return trace
-
-
-def test_a_trace_that_lacks_all_events_of_gloo_disagrees_unless_no_collective_was_gloos(tmp_path: Path) -> None:
-    path = several(through_memory(), 0, ON_CPU, tmp_path / "t.json", device="cpu")
-    assert (break_down(path).lost, break_down(path).outcome) == (2 * len(NOISE), "fail")
-    path = several(through_memory(), 0, ON_CPU, tmp_path / "t.json", device="cpu", in_memory=["z gather"])
-    assert (break_down(path).lost, break_down(path).outcome) == (len(NOISE), "fail")
-
-
-def test_what_a_trace_knows_from_the_run_alone_is_not_compared_with_the_run(tmp_path: Path) -> None:
-    record = recorded(0, 160.0, 41.0, 90.0, x=(40.0, 7.0), z=(1.0, 90.0))
-    path = several(through_memory(), 0, record, tmp_path / "t.json", device="cpu", in_memory=["x", "z gather"])
-    found = break_down(path)
-    assert (found.lost, found.outcome) == (0, "pass")
-    assert {d.figure for d in found.differences} == {"step", "compute", "exposed", "exposed along x", "exposed along z"}
-    assert any("what of them was hidden can't be compared" in note for note in found.notes)
-    wrong = longer(through_memory(), "wait/all_reduce", 1.1)
-    path = several(wrong, 0, record, tmp_path / "t.json", device="cpu", in_memory=["x", "z gather"])
-    assert break_down(path).outcome == "fail"
+    found = break_down(several(trace, 0, ON_CPU, tmp_path / "t.json", device="cpu"))
+    assert (found.lost, found.outcome) == (2 * len(NOISE), "fail")
 
 
 def test_a_gpu_s_collective_without_kernels_is_enough_to_disagree(tmp_path: Path) -> None:
@@ -308,6 +274,8 @@ def test_a_gpu_s_collective_without_kernels_is_enough_to_disagree(tmp_path: Path
     trace.events = [event for event in trace.events if "AllReduce" not in event["name"]]
     found = break_down(several(trace, 3, OF_GPU, tmp_path / "t.json", device="cuda"))
     assert (found.lost, found.outcome) == (len(NOISE), "fail")
+    (note,) = found.notes
+    assert "1 of 2 collectives" in note
 
 
 def test_a_figure_of_little_of_the_step_may_differ_by_more_of_itself(tmp_path: Path) -> None:
@@ -320,10 +288,7 @@ def test_the_command_prints_a_person_s_table_or_json(tmp_path: Path, capsys: pyt
     path.write_bytes(gzip.compress(gpu().write(tmp_path / "t.json", OF_GPU).read_bytes()))
     assert main(["breakdown", str(path)]) == 3, "of one step it is undecided"
     told = capsys.readouterr().out
-    assert "Iteration 3 on rank 0 of 2, grid 2x1x1x1" in told
-    assert "All figures of this step are those of the run's own record within 0.0%." in told
-    assert "It takes six steps or more" in told
-    assert "ncclDevKernel_AllReduce_Sum" in told
+    assert all(words in told for words in ("rank 0 of 2, grid 2x1x1x1", "within 0.0%", "ncclDevKernel_AllReduce_Sum"))
     assert main(["breakdown", str(path), "--json"]) == 3
     assert TraceBreakdown.model_validate_json(capsys.readouterr().out) == break_down(path)
 
@@ -347,19 +312,16 @@ def test_what_is_innermost_is_told_even_where_events_overlap() -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (None, "can't be read: No such file or directory."),
-        (b"", "is cut short or is not a trace"),
-        (b'{"traceEvents": [{"ph": "X", "na', "is cut short or is not a trace"),
-        (gzip.compress(b"{}" * 5000, mtime=0)[:40], "is cut short or is not a trace"),
-        (b"\x7fELF\x80\xff", "is cut short or is not a trace"),
-        (b"[1, 2]", "is not a Chrome trace"),
-        (b'{"schema": "par4d.result"}', "is not a Chrome trace"),
-        (b'{"traceEvents": [], "otherData": {}}', "is a trace, but no profile of a Par4D run"),
-        (
-            b'{"traceEvents": [], "par4d": {"schema": "par4d.profile", "version": 2}}',
-            "schema version 2, but this Par4D",
-        ),
-        (b'{"traceEvents": [], "par4d": {"schema": "par4d.profile", "version": 1}}', "is not a valid profile: at rank"),
+        (None, "No such file"),
+        (b"", "is cut short"),
+        (b'{"traceEvents": [{"ph": "X", "na', "is cut short"),
+        (gzip.compress(b"{}" * 5000, mtime=0)[:40], "is cut short"),
+        (b"\x7fELF\x80\xff", "is cut short"),
+        (b"[1, 2]", "not a Chrome trace"),
+        (b'{"schema": "par4d.result"}', "not a Chrome trace"),
+        (b'{"traceEvents": [], "otherData": {}}', "no profile of"),
+        (b'{"traceEvents": [], "par4d": {"schema": "par4d.profile", "version": 2}}', "schema version 2"),
+        (b'{"traceEvents": [], "par4d": {"schema": "par4d.profile", "version": 1}}', "at rank"),
     ],
 )
 def test_a_file_that_is_no_profile_is_one_sentence_and_exit_code_2(
@@ -389,12 +351,12 @@ def test_a_trace_that_lacks_its_events_is_one_sentence_and_exit_code_2(
         return told
 
     events = whole["traceEvents"]
-    assert "has no events of iteration 3: it is cut short" in told_of([e for e in events if e["name"] != "step/3"])
-    assert "is damaged: its events are not those" in told_of([1, *events])
-    assert "is damaged: its events are not those" in told_of([e | {"ts": "soon"} for e in events if "ts" in e])
+    assert "iteration 3: it is cut" in told_of([e for e in events if e["name"] != "step/3"])
+    for damaged in ([1, *events], [e | {"ts": "soon"} for e in events if "ts" in e]):
+        assert "events are not those" in told_of(damaged)
     assert "has no kernels" in told_of(
         [e for e in events if e.get("cat") != "kernel" and "gpu" not in e.get("cat", "")]
     )
-    assert "is damaged: its events lack" in told_of([e | {"args": {"correlation": []}} for e in events if "cat" in e])
-    assert "has no iteration 5, but 3: choose --iteration" in told_of(events, "--iteration", "5")
+    assert "its events lack" in told_of([e | {"args": {"correlation": []}} for e in events if "cat" in e])
+    assert "iteration 5, but 3:" in told_of(events, "--iteration", "5")
     assert "tells of no iteration" in told_of(events, steps=[])

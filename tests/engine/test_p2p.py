@@ -13,8 +13,7 @@ from real_ranks import run_processes
 from waiting import LONG_S
 
 from engine.bench.p2p import P2P, parse_backends, parse_lengths
-from engine.bench.sampling import Sampler
-from engine.bench.world import World
+from engine.bench.world import Sampler, World
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch, from_environment
 from engine.errors import UsageError

@@ -19,7 +19,7 @@ from waiting import LONG_S
 
 from engine import reporter
 from engine.batch import Batch
-from engine.bench.party import Party
+from engine.bench.groups import Party
 from engine.comm.backend import nothing
 from engine.comm.collective import Kind, Lane
 from engine.comm.funnel import Comm

@@ -1,7 +1,6 @@
 """Traces of profiles, made by hand: times are in microseconds, so that every figure can be told beforehand."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +36,21 @@ class TraceFile:
         row: tuple[int, int] = HOST,
         category: str = "kernel",
     ) -> None:
-        """What the host launches at one time and the device runs at another."""
+        """Add what the host launches at one time and the device runs at another."""
         self._launched += 1
         self.add("cuda_runtime", "cudaLaunchKernel", launched, launched + 2, row, correlation=self._launched)
         self.add(category, name, start, end, (0, stream), correlation=self._launched)
 
-    def write(self, path: Path, *steps: RecordedStep, device: str = "cuda", in_memory: Sequence[str] = ()) -> Path:
+    def write(self, path: Path, *steps: RecordedStep, device: str = "cuda") -> Path:
         about: dict[str, Any] = {"rank": 0, "ranks": 2, "grid": "2x1x1x1", "overlap": "oar", "device": device}
-        profiled = Profiled.model_validate(about | {"steps": steps, "lanes_in_memory": in_memory})
+        profiled = Profiled.model_validate(about | {"steps": steps})
         named = {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "python"}}
         path.write_text(json.dumps({"traceEvents": [named, *self.events], KEY: profiled.model_dump(by_alias=True)}))
         return path
 
 
 def recorded(iteration: int, step: float, exposed: float, hidden: float, **axes: tuple[float, float]) -> RecordedStep:
-    """Of a run; microseconds, those of axes exposed and hidden."""
+    """Make the record of a step, in microseconds; those of axes are exposed and hidden."""
     along = tuple(AxisTime(axis=a, exposed_s=e * 1e-6, hidden_s=h * 1e-6) for a, (e, h) in axes.items())
     figures = {"step_s": step * 1e-6, "exposed_s": exposed * 1e-6, "hidden_s": hidden * 1e-6}
     return RecordedStep(iteration=iteration, axes=along, **figures)

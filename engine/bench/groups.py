@@ -1,6 +1,6 @@
-"""Groups of a job's ranks that communicate among each other, over a back end of their own."""
+"""Groups of ranks that communicate in a measurement (axonn-sc24 V-B, case 1), each over a back end of its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 
 import torch
@@ -37,7 +37,7 @@ class Party:
             backend.channel(AXIS, Lane.MAIN, (0,))
 
     def seconds(self, work: Callable[[Comm], object], calls: int) -> float:
-        """Time so many calls."""
+        """Time a number of calls."""
         if not self.takes_part:
             return 0.0
         self.comm.outstanding.ranks = self._own
@@ -47,3 +47,34 @@ class Party:
         seconds = self._clock.seconds(start, self._clock.stamp_end())
         self.comm.outstanding.ranks = None
         return seconds
+
+
+def nodes_of(hosts: Sequence[Hashable]) -> list[list[int]]:
+    """Return the ranks of each node, which are those of one host; of all nodes as many as the smallest has.
+
+    >>> nodes_of(["a", "b", "a", "b", "a"])
+    [[0, 2], [1, 3]]
+    """
+    nodes = [[rank for rank, of in enumerate(hosts) if of == host] for host in dict.fromkeys(hosts)]
+    fewest = min(map(len, nodes))
+    return [ranks[:fewest] for ranks in nodes]
+
+
+def pairs(devices: int) -> list[tuple[int, int]]:
+    """Return every (G0, G1) that fits on a node of that many devices, G1 being of two ranks at least.
+
+    >>> pairs(4)
+    [(1, 2), (1, 3), (1, 4), (2, 2)]
+    """
+    return [(g0, g1) for g0 in range(1, devices // 2 + 1) for g1 in range(2, devices // g0 + 1)]
+
+
+def outer_groups(ranks: Sequence[int], g0: int, g1: int) -> list[tuple[int, ...]]:
+    """Return groups of g1 ranks that are g0 apart; ranks that make up no g0 groups any more are in none.
+
+    >>> outer_groups(range(5), 2, 2)
+    [(0, 2), (1, 3)]
+    """
+    block = g0 * g1
+    starts = range(0, len(ranks) - block + 1, block)
+    return [tuple(ranks[start + first : start + block : g0]) for start in starts for first in range(g0)]
