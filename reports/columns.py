@@ -11,9 +11,15 @@ from typing import Any
 
 import pandas as pd
 
+from engine.result.gate import CONFIDENCE
 from reports import text
-from reports.page import NOT_MEASURED, NOT_RECORDED, Column
+from reports.page import NOT_MEASURED, NOT_RECORDED, Column, Table
 
+INTERVALS = (
+    f"An interval (confidence {CONFIDENCE:g}) is over jobs, by Student's t of their logarithms. That of a single job "
+    "is over its rounds, speaks of that job alone, and takes six of them."
+)
+"""How every interval of the report is made."""
 NO_PEAK = "no peak known"
 NO_BASE = "no run without overlap"
 NO_SERIAL = "no serial run"
@@ -154,6 +160,11 @@ KNOWN = {
 }
 
 
+def samples_of(of_images: "pd.Series[bool]") -> str:
+    """Name what networks are trained on, of which it is known whether they see images."""
+    return "images" if of_images.all() else "sequences or images" if of_images.any() else "sequences"
+
+
 def first(data: pd.DataFrame) -> str:
     """Give the key of the column that a table of several systems begins with; none for a table of one."""
     return "system" if data["system"].nunique() > 1 else ""
@@ -172,3 +183,27 @@ def columns_of(*parts: str | Column, missing: Mapping[str, str] = _NONE, **title
                 one = KNOWN[key]
                 found[key] = replace(one, title=titles.get(key, one.title), missing=missing.get(key, one.missing))
     return tuple(found.values())
+
+
+ORIGIN = "commit dirty launcher transport hosts devices versions binding remark source"
+"""Columns that tell the origin of a job or contest."""
+
+
+def provenance(runs: pd.DataFrame) -> Table:
+    """List every job of a study, newest first."""
+    data = runs.sort_values("end", ascending=False, kind="stable")
+    keys = "start end status system partition variant model ranks grid overlap"
+    columns = columns_of(keys, ORIGIN, missing={"model": "none", "grid": "none"})
+    note = "A test that failed later found the result good, and then its figures off their references: it is shown."
+    return Table("Provenance of every job", columns, data, "provenance", note if (data["remark"] != "").any() else "")
+
+
+def failures(runs: pd.DataFrame, name: str) -> list[Table]:
+    """Return the jobs that failed, each with its reason, if any did. name: tells the table from others in the page."""
+    data = runs[runs["status"] != "ok"].sort_values("end", ascending=False, kind="stable")
+    if data.empty:
+        return []
+    columns = columns_of(
+        first(data), "ranks model grid overlap end reason source", missing={"model": "none", "grid": "none"}
+    )
+    return [Table("Failed jobs", columns, data, f"{name}-failed")]

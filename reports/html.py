@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
 from reports import text
-from reports.index import Card
 from reports.page import FOLDED, Block, Cell, Column, Download, Figure, Figures, Notices, Page, Table
+from reports.pages.index import Card
 
 LONG = 40
 """Letters from which a text in a table may be broken into lines."""
@@ -70,3 +71,24 @@ def _td(cell: Cell, column: Column) -> Markup:
     said = escape(cell.mark)
     mark = f' <span class="warn" role="img" title="{said}" aria-label="{said}">\u25b2</span>' if cell.mark else ""
     return Markup(f"<td{classes}{sort}>{escape(cell.text)}{mark}</td>")
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """Return the frame as CSV text. A string that a spreadsheet would run gets an apostrophe in front; numbers stay."""
+    names = [_safe(str(name)) for name in table]
+    return table.astype(object).map(_value).to_csv(index=False, header=names, lineterminator="\n")
+
+
+def _value(value: object) -> object:
+    if isinstance(value, str):
+        return _safe(value)
+    if isinstance(value, pd.Timestamp):
+        return value.isoformat()
+    return "" if value is None or value is pd.NaT or value != value else value
+
+
+def _safe(value: str) -> str:
+    return f"'{value}" if value.startswith(_FORMULA) else value

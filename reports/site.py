@@ -9,17 +9,16 @@ from pathlib import Path
 import pandas as pd
 
 from engine.errors import RunError, UsageError
-from reports import methods
-from reports.csvout import to_csv
-from reports.frame import frames
-from reports.html import Renderer, data_blocks
-from reports.index import card, index
-from reports.load import Loaded, load
+from reports.frames.frame import frames
+from reports.frames.predictions import newest_first
+from reports.html import Renderer, data_blocks, to_csv
 from reports.nights import page as nights_page
 from reports.page import Notices, Page
-from reports.peaks import with_peaks
-from reports.predictions import newest_first
-from reports.study import all_studies
+from reports.pages import methods
+from reports.pages.index import card, index
+from reports.pages.study import all_studies
+from reports.read.load import Loaded, load
+from reports.read.peaks import with_peaks
 
 
 def build(folders: Sequence[Path], out: Path) -> tuple[Path, Loaded]:

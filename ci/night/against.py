@@ -27,8 +27,8 @@ from engine.result.provenance import PACKED
 from night.procedure import NO_RESULTS, OUT_OF_TIME, choose, nightly_tests, say
 from night.session import ROOT, NightRun
 from reports import text
-from reports.nights.history import NightJob, history
 from reports.nights.report import FINE, NOTHING_KEPT, UNKNOWN, WORSE, junit_file
+from reports.read.history import NightJob, history
 from systems.references import name_of
 
 LIMIT = 1.01

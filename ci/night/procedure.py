@@ -17,9 +17,9 @@ from engine.errors import RunError, UsageError
 from engine.files import write_text
 from night.session import NightlyTest, NightRun
 from reports import text
-from reports.nights.history import History, history
 from reports.nights.judge import suspects
 from reports.nights.report import NightReport, as_junit, as_markdown, as_text, night_reports
+from reports.read.history import History, history
 from systems.references import name_of, references
 
 HOUR_S = 3600.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import RunError
-from reports.nights.history import CHOSEN, DATABASE, NIGHT, write_tests
+from reports.read.history import CHOSEN, DATABASE, NIGHT, write_tests
 from suites.base.running import LAUNCHER, NIGHTLY, run_reframe
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import systems
 from engine.errors import EngineError, RunError, UsageError
 from engine.output import complain, say
 from reports import text
-from reports.nights.history import DATABASE
+from reports.read.history import DATABASE
 from systems import references
 from systems.files import SystemFileError
 
@@ -31,9 +31,9 @@ def make(*, system: System = None, since: Since = None, database: Database = DAT
 
       par4d reference make --system perlmutter --since 2026-11-01
     """
-    from reports.nights.history import history
     from reports.nights.reference import make as make_references
     from reports.nights.report import name_tests
+    from reports.read.history import history
 
     name, old = systems.named(system).name, None
     past = history(database, name)
@@ -72,8 +72,8 @@ def verdict(
       par4d verdict --system perlmutter
       par4d verdict --system vcluster --last 30
     """
-    from reports.nights.history import history
     from reports.nights.report import UNKNOWN, as_text, night_reports
+    from reports.read.history import history
 
     if last < 1:
         raise UsageError(f"--last is 1 or more nights, but {last} was given.")

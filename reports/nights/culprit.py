@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from reports.nights.history import NODES, NightJob
+from reports.read.history import NODES, NightJob
 from reports.text import gain, signed
 from systems.references import CANARY
 

@@ -16,7 +16,7 @@ from typing import Literal
 from scipy.special import stdtrit
 
 from reports.nights.detector import FEWEST, WINDOWS, Alarm, Follower, false_alarm_limit
-from reports.nights.history import History, Night, NightJob
+from reports.read.history import History, Night, NightJob
 from systems.references import CANARY, FEWEST_JOBS, LEAST, Key, Reference, References, ReferenceSet, worse_by
 
 NOT_JUDGED = frozenset({"compute", "exposed_communication", "link", "step", "half_size"})

@@ -13,12 +13,12 @@ from reports import text
 from reports.columns import columns_of
 from reports.nights import culprit, detector
 from reports.nights.culprit import what_changed
-from reports.nights.history import NODES, History, Night
 from reports.nights.judge import GIVEN_UP, STEADIER, UNSTEADY_SHARE, FigureHistory
 from reports.nights.report import CHANGE, FINE, WORSE, Amount, NightReport, night_reports, row, table
 from reports.page import Column, Download, Figure, Figures, Notice, Notices, Page, Paragraph, Section, Table
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, scatter
+from reports.read.history import NODES, History, Night
 from systems import references
 from systems.references import FEWEST_JOBS, Key, worse_by
 

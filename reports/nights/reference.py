@@ -12,8 +12,8 @@ from itertools import accumulate
 
 from engine.errors import UsageError
 from engine.result import provenance
-from reports.nights.history import NODES, History
 from reports.nights.judge import collect_figures
+from reports.read.history import NODES, History
 from systems import references
 from systems.references import FEWEST_JOBS, Key, Reference, References, ReferenceSet
 

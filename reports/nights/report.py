@@ -14,9 +14,9 @@ from reports import text
 from reports.columns import columns_of
 from reports.nights.culprit import culprit, what_changed
 from reports.nights.detector import FALSE_ALARMS_A_YEAR
-from reports.nights.history import SKIPPED, History, Night, NightJob
 from reports.nights.judge import FigureHistory, Verdict, Word, judge_nights
 from reports.page import Column, Table
+from reports.read.history import SKIPPED, History, Night, NightJob
 from systems.references import CANARY, FEWEST_JOBS, Key, References, worse_by
 
 BEFORE = 20

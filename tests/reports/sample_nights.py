@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from sample_results import as_record, train
 
-from reports.nights.history import history, write_tests
 from reports.nights.reference import make
+from reports.read.history import history, write_tests
 from systems import references
 
 SCHEMA = (

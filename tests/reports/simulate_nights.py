@@ -33,10 +33,10 @@ from scipy.special import chdtri
 from engine.result.gate import Interval, Outcome, at_most
 from reports.nights import detector
 from reports.nights.detector import FEWEST, NIGHTS_A_YEAR, Follower, Step
-from reports.nights.history import histories
 from reports.nights.judge import STEADIER, collect_figures
 from reports.nights.report import name_tests
-from reports.run_reports import sessions
+from reports.read.history import histories
+from reports.read.run_reports import sessions
 
 MEASURED = Path(__file__).with_name("measured_noise.csv")
 KINDS = ("independent", "rho-0.3", "rho-0.5", "rho-0.7", "common", "measured")

@@ -19,14 +19,14 @@ from sample_nights import FIRST, NEW, OLD, SLOWED, STEADY, case, night_name, ses
 
 from night import procedure
 from night.session import NightRun
-from reports import run_reports
-from reports.load import load
 from reports.nights import report
-from reports.nights.history import DATABASE, histories, history
 from reports.nights.judge import GIVEN_UP
 from reports.nights.reference import make as make_references
 from reports.nights.report import FINE, WORSE, night_reports
 from reports.par4d import main
+from reports.read import run_reports
+from reports.read.history import DATABASE, histories, history
+from reports.read.load import load
 from systems import references
 from systems.references import References, key_of
 
@@ -469,7 +469,7 @@ def test_databases_that_cant_be_read_or_have_no_night_are_named(tmp_path, capsys
     assert str(tmp_path / "none.db") in error(tmp_path / "none.db")
     assert "no night" in error(store(tmp_path / "empty.db", []))
     assert make(tmp_path / "none.db") == 2
-    monkeypatch.setattr("reports.run_reports.LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("reports.read.run_reports.LOCK_TIMEOUT_S", 0.2)
     sessions = slowed(20)
     database = store(tmp_path / "results.db", sessions)
     with sqlite3.connect(database, isolation_level=None) as holder:

@@ -13,9 +13,9 @@ from sample_nights import FIRST, night_name
 
 from reports.nights.culprit import culprit, what_changed
 from reports.nights.detector import Follower, false_alarm_limit
-from reports.nights.history import History, Night, NightJob
 from reports.nights.judge import GIVEN_UP, FigureHistory, is_judged, judge_nights, suspects
 from reports.nights.reference import make_series, reference_of
+from reports.read.history import History, Night, NightJob
 from systems.references import CANARY, Key, References, digest, worse_by
 
 

@@ -11,8 +11,8 @@ from engine.peers.layout import Layout
 from engine.peers.registry import COMPARISONS
 from engine.peers.result_writer import asked_fields
 from engine.result.schema.peers import Asked, ContestResult
-from reports.contests import ONE_AFTER_THE_OTHER, frame
-from reports.load import Contests
+from reports.frames.contests import ONE_AFTER_THE_OTHER, frame
+from reports.read.load import Contests
 from reports.site import build
 
 

@@ -12,7 +12,7 @@ from sample_results import gemm, save, train
 from test_report_browser import CHROMIUM, ask
 
 from engine.result.schema.machine import BindingFault, Bindings, NodeBinding, RankBinding
-from reports.load import load
+from reports.read.load import load
 from reports.site import build, pages
 
 SAID = "Binding: cores shared (2 of 512 ranks). " + f"Rank 0 on {HOSTILE}."

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from waiting import LONG_S
 
-from reports.study import all_studies
+from reports.pages.study import all_studies
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [

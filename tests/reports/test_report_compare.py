@@ -11,12 +11,12 @@ from sample_systems import LONGEST, MANY, names, systems
 from test_report_pages import visible
 
 from engine.result.schema import Result
-from reports.compare import compared
-from reports.frame import frames
-from reports.load import load
+from reports.figures.compare import compared
+from reports.frames.frame import frames
+from reports.frames.points import points
 from reports.page import Figure, Figures, Paragraph, Section
-from reports.peaks import with_peaks
-from reports.points import points
+from reports.read.load import load
+from reports.read.peaks import with_peaks
 
 
 def points_of(results: Sequence[Result], folder: Path) -> pd.DataFrame:

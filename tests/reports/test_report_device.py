@@ -10,8 +10,9 @@ from sample_devices import latency, links, memory, transfers
 from sample_results import gemm, save
 from test_report_points import framed
 
-from reports import bandwidths, gemm_curves, gemm_modes, launches, rings
-from reports import transfers as by_back_end
+from reports.figures import gemm as products
+from reports.figures import links as between
+from reports.figures import memory as alone
 from reports.site import build
 
 
@@ -40,7 +41,7 @@ def test_modes_are_told_of_the_rate_of_row_by_row(tmp_path: Path) -> None:
     html = page([gemm(), gemm(job=1), gemm(best=180e12, job=2)], tmp_path)
     assert "Matrix products by mode" in html
     everything = framed(gemm(), gemm(job=1), gemm(best=180e12, job=2))
-    rows = gemm_modes.by_mode(everything.modes, everything.runs).set_index("mode")
+    rows = products.by_mode(everything, everything.runs).set_index("mode")
     assert rows["of_nn"].to_dict() == pytest.approx({"NN": 1, "NT": 0.95 / 0.97, "TN": 0.36 / 0.97})
     assert rows["flops_per_s"]["TN"] == pytest.approx(0.36 * 122e12)
     assert set(rows["jobs"]) == {3}
@@ -53,8 +54,8 @@ def test_the_best_size_is_marked_wherever_it_is() -> None:
         point.model_copy(update={"flops_per_s": rate}) for point, rate in zip(result.gemm, falling, strict=False)
     )
     everything = framed(result.model_copy(update={"gemm": (*points, result.gemm[-1])}))
-    (table,) = gemm_curves.by_format(everything, everything.runs).values()
-    best = gemm_curves.best(table)
+    (table,) = products.by_format(everything, everything.runs).values()
+    best = products.fastest_size(table)
     assert best is not None
     assert (best["size"], best["flops_per_s"]) == (1024, pytest.approx(122e12))
 
@@ -70,7 +71,7 @@ def test_a_page_of_failed_jobs_has_no_curve_and_says_so(tmp_path: Path) -> None:
 
 def test_bandwidth_is_the_median_over_jobs_and_its_share_that_of_the_systems_file() -> None:
     everything = framed(*(memory(job=job) for job in range(3)))
-    table = bandwidths.by_kernel(everything, everything.runs).set_index("kernel")
+    table = alone.by_kernel(everything, everything.runs).set_index("kernel")
     assert table.index.tolist() == ["copy", "scale", "add", "triad"]
     triad = table.loc["triad"]
     assert triad["bytes_per_s"] == pytest.approx(1.31e12 * 1.01)
@@ -98,7 +99,7 @@ def test_arrays_that_are_small_beside_the_cache_are_told(cache: int | None, warn
 
 def test_launches_are_a_table_of_what_the_device_has(tmp_path: Path) -> None:
     everything = framed(latency(dispatch=4e-6), latency(dispatch=6e-6, job=1), latency(dispatch=9e-6, job=2))
-    table = launches.by_way(everything, everything.runs)
+    table = alone.by_launch(everything, everything.runs)
     assert table["name"].tolist() == ["dispatch", "completion", "graph"]
     assert table["launch_s"].tolist() == pytest.approx([6e-6, 30e-6, 2.4e-6])
     assert table["high_s"].tolist() == pytest.approx([9.6e-6, 48e-6, 3.84e-6])
@@ -117,7 +118,7 @@ def test_what_measures_no_matrix_products_is_no_peak_of_a_training(tmp_path: Pat
 def test_rings_are_a_table_by_shape_of_medians_over_the_jobs_that_ended_well() -> None:
     lost = links(job=3).model_copy(update={"status": "failed", "reason": "lost"})
     everything = framed(links(), links(job=1), links(job=2), lost)
-    table = rings.by_shape(everything.rings, everything.runs)
+    table = between.by_shape(everything, everything.runs)
     shapes = [tuple(row) for row in table[["where", "apart", "ring", "groups", "nodes"]].itertuples(index=False)]
     assert shapes == [("within", 1, 2, 4, 1), ("alone", 2, 4, 1, 4), ("shared", 1, 8, 1, 4), ("shared", 2, 4, 2, 4)]
     assert table["ring_bytes_per_s"].tolist() == pytest.approx([rate * 21.42e9 for rate in (5, 1, 0.9, 0.6)])
@@ -137,7 +138,7 @@ def test_the_page_tells_the_bandwidth_between_nodes_or_within_one(tmp_path: Path
 
 def test_back_ends_are_side_by_side_by_size_within_a_node_and_between_two(tmp_path: Path) -> None:
     everything = framed(transfers(), transfers(job=1), transfers(job=2))
-    table = by_back_end.by_size(everything.transfers, everything.runs)
+    table = between.by_size(everything, everything.runs)
     first = table.iloc[0]
     assert first[["operation", "backend", "words", "jobs"]].tolist() == ["message", "gloo", "within a node", 3]
     assert (first["average_s"], first["low_s"], first["high_s"]) == pytest.approx((4e-5, 1.8e-5, 7.2e-5))

@@ -8,10 +8,10 @@ from sample_results import as_record, energy, save, series, train
 
 from engine.result.schema import Result, parse
 from engine.result.schema.step import Energy
-from reports.frame import frames
-from reports.load import Run
+from reports.frames.frame import frames
+from reports.pages.energy import energy_points
+from reports.read.load import Run
 from reports.site import build
-from reports.studies.energy import energy_points
 from reports.text import significant
 
 WHY = "memory_energy may not be read"

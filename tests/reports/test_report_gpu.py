@@ -8,7 +8,7 @@ from pathlib import Path
 from sample_checks import FINDINGS, check, save_checks
 
 from engine.result.schema.gpu_check import Finding, GpuCheck
-from reports.load import load
+from reports.read.load import load
 from reports.site import build
 
 HOSTILE = "<script>1</script><img src=x>"

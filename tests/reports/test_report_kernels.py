@@ -15,13 +15,13 @@ from engine.result import ANOTHER_COMMIT
 from engine.result.metrics import choices_that_hold
 from engine.result.schema import Result
 from engine.result.schema.peers import PeersResult
-from reports.frame import Frames, frames
-from reports.kernel_figures import heat_map
-from reports.load import Contests, Run
+from reports.figures.kernels import heat_map
+from reports.frames.frame import Frames, frames
 from reports.page import Facts, Page, Paragraph, Table
-from reports.peaks import with_peaks
+from reports.pages.kernels import STUDY, with_figures
+from reports.read.load import Contests, Run
+from reports.read.peaks import with_peaks
 from reports.site import build
-from reports.studies.kernels import STUDY, with_figures
 
 LOCAL: dict[str, Any] = {"system": "local", "partition": "cpu", "dtype": "fp32", "rates": EVEN}
 

@@ -8,10 +8,10 @@ import pytest
 from sample_results import as_record, gemm, run_report, save, train
 
 from engine.errors import UsageError
-from reports.frame import frames
-from reports.load import load
-from reports.peaks import with_peaks
-from reports.points import points
+from reports.frames.frame import frames
+from reports.frames.points import points
+from reports.read.load import load
+from reports.read.peaks import with_peaks
 from reports.site import build
 
 

@@ -12,12 +12,12 @@ import pytest
 from engine.result import metrics
 from engine.result.metrics.definition import Definition
 from reports.derived import by_row
-from reports.frame import frames
-from reports.load import load
+from reports.frames.frame import frames
+from reports.frames.predictions import newest_first
 from reports.page import Column, Table
-from reports.peaks import with_peaks
-from reports.predictions import newest_first
-from reports.study import all_studies
+from reports.pages.study import all_studies
+from reports.read.load import load
+from reports.read.peaks import with_peaks
 
 SAMPLES: dict[str, Any] = {
     "first_s": 2.5, "fastest_s": 2.0,

@@ -13,8 +13,8 @@ from engine.planning.document import GridPlan
 from engine.result.schema import Result
 from engine.result.schema.contest import Contest, Ratio
 from engine.validation.document import Effect, Validation
-from reports.model_published import winner
-from reports.predictions import grid_rows, published_rows
+from reports.figures.model_published import winner
+from reports.frames.predictions import grid_rows, published_rows
 from reports.site import build
 
 

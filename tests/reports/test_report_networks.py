@@ -12,7 +12,7 @@ from test_report_overlap import table
 
 from engine.result.schema import Result
 from engine.result.schema.machine import Transport
-from reports.origin import network, words
+from reports.frames.origin import network, words
 from reports.site import build
 
 

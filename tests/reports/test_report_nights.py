@@ -21,12 +21,12 @@ from test_report_browser import CHROMIUM, LOOK, OPTIONS, ask_each
 from test_report_pages import read, visible
 from waiting import LONG_S
 
-from reports.load import load
 from reports.nights import page as nights_page
-from reports.nights.history import Night, history
 from reports.nights.page import chart
 from reports.page import Download, Figures, Page
 from reports.plots.svg import inline
+from reports.read.history import Night, history
+from reports.read.load import load
 from reports.site import build
 from systems import references
 

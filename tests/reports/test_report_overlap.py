@@ -15,13 +15,12 @@ from engine.result.gate import over_jobs
 from engine.result.schema import Result
 from engine.result.schema.contest import OverlapSide
 from engine.result.schema.step import AxisTime, Breakdown
-from reports import published
-from reports.ablation import Setting, most_exposed, settings
-from reports.frame import Frames, frames
-from reports.load import Run
-from reports.overlaps import flags
-from reports.peaks import with_peaks
-from reports.points import points, with_gains
+from reports.frames.frame import Frames, frames
+from reports.frames.overlaps import Setting, flags, most_exposed, settings
+from reports.frames.points import points, with_gains
+from reports.read import published
+from reports.read.load import Run
+from reports.read.peaks import with_peaks
 
 LADDER = ["none", "oar", "oar,ors", "oar,ors,oag", "oar,ors,oag,cache=4", "oar,ors,oag,cache=4,data"]
 

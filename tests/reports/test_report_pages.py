@@ -11,10 +11,10 @@ from reading import in_order
 from sample_results import gemm, save, series, train
 
 from engine.errors import RunError, UsageError
-from reports.csvout import to_csv
+from reports.html import to_csv
 from reports.page import Column, Table
+from reports.pages.study import all_studies
 from reports.site import build
-from reports.study import all_studies
 from reports.text import clean, significant, slug, slugs
 
 PAGES = (

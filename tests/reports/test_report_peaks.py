@@ -10,8 +10,8 @@ from reading import in_order
 from sample_results import gemm, save, train
 from test_report_points import framed
 
-from reports.gemm_curves import by_size
-from reports.peaks import GIVEN, OWN
+from reports.figures.gemm import by_size
+from reports.read.peaks import GIVEN, OWN
 from reports.site import build
 
 LOCAL: dict[str, Any] = {"system": "local", "partition": "cpu", "dtype": "fp32"}

@@ -10,11 +10,11 @@ from sample_pipelines import SCHEDULES, pipeline, with_times
 from sample_results import save
 
 from engine.result.schema import Result
-from reports.frame import frames
-from reports.load import load
+from reports.frames.frame import frames
+from reports.pages.pipeline import compared
 from reports.plots.stages import MOST_STAGES, Schedule, picture, tasks
+from reports.read.load import load
 from reports.site import build
-from reports.studies.pipeline import compared
 
 QUIET = "gpt-vcluster-deep-on-1x1x1x1p4-4-stages"
 

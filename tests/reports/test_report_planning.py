@@ -10,10 +10,10 @@ from reading import in_order, words
 from sample_predictions import GRIDS, grids_of, plan, save_predictions, validation
 
 from engine.planning.document import GridPlan
-from reports.load import load
-from reports.predictions import newest_first, plan_rows
+from reports.frames.predictions import newest_first, plan_rows
+from reports.pages.planning import asked
+from reports.read.load import load
 from reports.site import build
-from reports.studies.planning import asked
 
 HOSTILE = "<script>1</script><img src=x>"
 

@@ -13,9 +13,9 @@ from sample_predictions import plan
 from sample_results import gemm, train
 
 from engine.schema import Document
-from reports.frame import frames
-from reports.load import load
-from reports.peaks import facts, with_peaks
+from reports.frames.frame import frames
+from reports.read.load import load
+from reports.read.peaks import facts, with_peaks
 from reports.site import build
 
 FRONTIER = facts("frontier", "bf16").advertised

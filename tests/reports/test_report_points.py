@@ -9,14 +9,14 @@ from sample_results import save, train, validation
 
 from engine.published import select
 from engine.result.schema import Result
-from reports import published
-from reports.frame import Frames, frames
-from reports.load import Run
+from reports.frames.frame import Frames, frames
+from reports.frames.points import fastest, points
 from reports.page import Facts
-from reports.peaks import with_peaks
-from reports.points import fastest, points
+from reports.pages.validation import STUDY, compare
+from reports.read import published
+from reports.read.load import Run
+from reports.read.peaks import with_peaks
 from reports.site import build
-from reports.studies.validation import STUDY, compare
 
 
 def framed(*results: Result) -> Frames:

@@ -11,8 +11,8 @@ from test_report_pages import visible
 
 from engine.result import metrics
 from engine.result.schema.peers import PeersResult, Work
-from reports.contests import frame, points
-from reports.load import Contests
+from reports.frames.contests import frame, points
+from reports.read.load import Contests
 from reports.site import build
 
 

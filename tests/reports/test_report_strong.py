@@ -11,13 +11,13 @@ import pytest
 from sample_results import save, strong, train
 
 from engine.result.schema import Result
-from reports import published
-from reports.frame import frames
-from reports.load import Run
-from reports.peaks import with_peaks
-from reports.points import points
+from reports.frames.frame import frames
+from reports.frames.points import points
+from reports.pages.strong_scaling import BY, with_solution
+from reports.read import published
+from reports.read.load import Run
+from reports.read.peaks import with_peaks
 from reports.site import build
-from reports.studies.strong_scaling import BY, with_solution
 from reports.text import DAY, duration, tokens
 
 

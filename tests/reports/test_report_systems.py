@@ -9,13 +9,12 @@ from sample_results import gemm, save, train
 from sample_systems import LONGEST, MANY, MARKUP, names, of_system, systems
 from test_report_pages import read, visible
 
-from reports.columns import columns_of
-from reports.frame import frames
-from reports.load import load
+from reports.columns import columns_of, failures
+from reports.frames.frame import frames
 from reports.page import FEW, Table
-from reports.provenance import failures
+from reports.pages import energy
+from reports.read.load import load
 from reports.site import build
-from reports.studies import energy
 
 OF_ONE_SYSTEM = 10
 

@@ -15,9 +15,9 @@ from engine.result.judges import peers as peer_judge
 from engine.result.schema import peers, read, write
 from engine.result.schema.contest import GridSide, OverlapSide, ScheduleSide
 from engine.training_record import TrainingOptions
-from reports.nights.history import history
 from reports.nights.reference import make
 from reports.nights.report import night_reports
+from reports.read.history import history
 from reports.site import build
 from systems import references
 from systems.references import key_of

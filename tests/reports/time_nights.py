@@ -14,8 +14,8 @@ from typing import Any
 
 from sample_nights import FIRST, NEW, OLD, case, night_name, session, store, timed
 
-from reports.nights.history import history
 from reports.nights.reference import make
+from reports.read.history import history
 from reports.site import build
 from systems import references
 

@@ -28,9 +28,9 @@ from engine.errors import EngineError, RunError, UsageError
 from night.procedure import judged, keep, nightly_tests, report, run_jobs, say
 from night.session import ROOT, NightRun, night_name
 from reports import text
-from reports.nights.history import history
 from reports.nights.reference import make
 from reports.nights.report import FINE, UNKNOWN, WORSE, NightReport
+from reports.read.history import history
 from systems import references
 from systems.references import FEWEST_JOBS, Key
 from virtual_cluster import record

@@ -11,8 +11,8 @@ from running import ROOT, project
 from engine.errors import UsageError
 from night import against
 from night.against import LIMIT, Point, as_junit, as_text, checked_out, full_name, points
-from reports.nights.history import NightJob
 from reports.nights.report import NOTHING_KEPT, WORSE
+from reports.read.history import NightJob
 from systems.references import Key
 
 COMMIT = "0123456789abcdef"

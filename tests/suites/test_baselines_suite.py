@@ -15,7 +15,7 @@ from engine.peers.layout import Layout, PeerLayout
 from engine.peers.layout_choice import LayoutChoice, layout_choices
 from engine.peers.memory import Room
 from engine.peers.registry import COMPARISONS
-from reports.load import load
+from reports.read.load import load
 from suites.base.contests import matches
 
 LOCAL = ["-c", "suites/baselines.py", "--system", "local", "-S", "model=gpt-test"]

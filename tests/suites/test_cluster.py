@@ -19,7 +19,7 @@ from cluster_command import CLUSTER, message, run
 from running import QUICK, ROOT, project, reframe
 from waiting import LONG_S, until
 
-from reports.nights.history import history
+from reports.read.history import history
 
 STATE = Path("/run/par4d-cluster")
 CONFIGURATION = Path("/etc/slurm/slurm.conf")

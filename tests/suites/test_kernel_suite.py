@@ -11,7 +11,7 @@ from running import ONCE, Run, figures, option, options, ranks, reframe, tells_a
 import systems
 from engine.grid import Grid
 from engine.models.catalogue import lookup
-from reports.load import load
+from reports.read.load import load
 from suites.base.series import points
 
 LOCAL = ["-c", "suites/kernel_tuning.py", "--system", "local", "-S", "model=gpt-test", *ONCE]

@@ -23,8 +23,8 @@ from engine.errors import RunError
 from night.command import main
 from night.procedure import nightly_tests, run, select
 from night.session import NightlyTest, NightRun
-from reports.nights.history import History, history
 from reports.nights.report import UNKNOWN
+from reports.read.history import History, history
 from systems import references
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import pytest
 from reframe.core.exceptions import SanityError
 from running import figures, option, project, reframe
 
-from reports.load import load
+from reports.read.load import load
 from suites.base.contests import check_one_comparison
 
 LOCAL = ["-c", "suites/peers.py", "--system", "local", "-S", "model=gpt-test"]

@@ -7,7 +7,7 @@ import pytest
 from running import figures, option, options, reframe, short
 
 import systems
-from reports.load import load
+from reports.read.load import load
 
 ONE = ["-c", "suites/single_device.py", "--system", "local", "-n", "gpt-test"]
 SHORT = ["-S", "peers=plain", "-S", "jobs=1", "-S", "rounds=1", "-S", "steps_per_round=1"]

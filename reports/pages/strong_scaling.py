@@ -1,0 +1,184 @@
+"""Strong scaling: one model on more and more devices, and how long a whole training would take (axonn-sc24 VII-C)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from engine.result import metrics
+from reports import text
+from reports.columns import columns_of
+from reports.derived import by_row
+from reports.figures import budget, predicted_scaling, scaling
+from reports.figures.scaling import MeasuredSeries
+from reports.frames.frame import SERIES, Frames, series_title
+from reports.frames.points import fastest, points, with_gains
+from reports.page import Block, Column, Facts, Figure, Figures, Page, Section, Table, nothing_measured
+from reports.pages.series import ScalingKind, of_efficiency, of_peak, of_size, published_gains, sections
+from reports.pages.study import Study, trainings_of
+from reports.plots.canvas import Scale
+from reports.read import published
+
+TITLE = "Strong scaling"
+SUMMARY = (
+    "Time per batch and parallel efficiency of one model on growing device counts, and the time to train it whole."
+)
+LEAD = (
+    "The model stays and the machine grows, so twice the devices would ideally halve the time. Time to solution is the "
+    "time that the series' number of tokens would take at the measured rate, without restarts and evaluation. Figures "
+    "draw the fastest layout at each device count."
+)
+RUN = "reframe -c suites/strong_scaling.py --system local"
+BY = (*SERIES, "parameters", "model", "sequence", "token_budget")
+NO_BUDGET = "no number of tokens given"
+NO_TIME = "not measured there"
+
+
+def build(mine: Frames, everything: Frames) -> Page:
+    table = with_solution(with_gains(points(mine.runs, BY)))
+    made = sections(KIND, table, mine)
+    predicted = predicted_scaling.strong(mine, everything.predictions)
+    return Page(
+        TITLE, LEAD, (*(made or (nothing_measured(RUN),)), *predicted, _published()), _headline(table), empty=not made
+    )
+
+
+STUDY = Study("strong_scaling", TITLE, SUMMARY, 2, trainings_of("strong_scaling"), build)
+
+
+def with_solution(table: pd.DataFrame) -> pd.DataFrame:
+    """Add solution_s, the seconds that the token budget takes at this point's rate (axonn-ipdps22 VI-D), or NaN.
+
+    And per_million_s, the seconds a million tokens take: what falls in proportion where the batch grows with the
+    devices.
+    """
+    rate = table["tokens_per_s"]
+    return table.assign(
+        solution_s=by_row(metrics.time_to_solution, table["token_budget"], rate),
+        per_million_s=by_row(metrics.time_to_solution, 1e6, rate),
+    )
+
+
+def _headline(table: pd.DataFrame) -> str:
+    """Return the series that goes furthest, and what it is relative to."""
+    done = table.dropna(subset="efficiency").sort_values("ranks", kind="stable")
+    if done.empty:
+        return "no point measured"
+    last = done.iloc[-1]
+    where = f"{last['ranks']:,} devices of {last['system'] or 'unnamed'}"
+    same = pd.DataFrame([last[list(BY)]]).merge(done, on=list(BY))
+    line = fastest(same)
+    if len(line) < 2:
+        return f"one device count only, {where}"
+    share = text.percent(line.iloc[-1]["efficiency"])
+    return f"{share} efficiency on {where}, against {text.plural(int(line.iloc[0]['ranks']), 'device')}"
+
+
+def _title(row: "pd.Series[Any]") -> str:
+    return text.clean(f"{row['model']}, {series_title(row)}", 120)
+
+
+def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block], Sequence[Block]]:
+    first = rows.iloc[0]
+    solutions = _matching(published.time_to_solution(), first)
+    solutions = solutions[solutions["tokens"] == first["token_budget"]]
+    times = published.matching(first["system"], {first["model"]}, first["series"])
+    series = MeasuredSeries(name, rows, times[times["model"].str.lower() == first["model"].lower()])
+    if series.line.empty:
+        return (), ()
+    stated = replace(series, published=solutions, source="section VII-C")
+    figures = [_time(series), scaling.efficiency(stated, "Parallel efficiency")]
+    if rows["solution_s"].notna().any():
+        figures.append(_solution(stated))
+    figures += [scaling.flops(series), budget.breakdown(series, as_share=True), budget.memory(series)]
+    return (_facts(series), Figures(tuple(figures))), _against(stated)
+
+
+KIND = ScalingKind(BY, _title, _draw, columns_of("solution_s", missing={"solution_s": NO_BUDGET}))
+
+
+def _facts(series: MeasuredSeries) -> Facts:
+    largest = series.line.iloc[-1]
+    known = largest["solution_s"] == largest["solution_s"]
+    hfu, mfu, _ = of_peak(series)
+    solution = (
+        text.duration(largest["solution_s"]) if known else None,
+        "to train it whole",
+        f"on {text.tokens(largest['token_budget'])}" if known else NO_BUDGET,
+    )
+    return Facts((*of_size(series), of_efficiency(series), solution, hfu, mfu))
+
+
+def _matching(table: pd.DataFrame, first: "pd.Series[Any]") -> pd.DataFrame:
+    """Return the published points of the same system and model, whatever the case of their names."""
+    same = [table[name].str.lower() == first[name].lower() for name in ("system", "model")]
+    return table[same[0] & same[1]]
+
+
+def _time(series: MeasuredSeries) -> Figure:
+    """Draw time per batch; where the batch grows with the devices, time per million tokens."""
+    one_batch = series.points["batch_tokens"].nunique() == 1
+    key, what = ("time_s", "batch") if one_batch else ("per_million_s", "million tokens")
+    theirs = scaling.same_batch(series)
+    rate = by_row(metrics.rate, theirs["batch_tokens"], theirs["time_s"])
+    theirs = theirs.assign(per_million_s=by_row(metrics.time_to_solution, 1e6, rate))
+    series = replace(series, published=theirs)
+    return scaling.scaling(
+        series,
+        "time",
+        f"Time per {what}",
+        [(key, "blue", "measured")],
+        Scale(f"seconds per {what}", "log10"),
+        text.seconds,
+        "Dotted: ideal, from the smallest point." + scaling.published_in(series, key, "implied by the printed flop/s"),
+        guides=scaling.ideal(series.line, key, -1),
+    )
+
+
+def _solution(series: MeasuredSeries) -> Figure:
+    """Draw time to solution (axonn-sc24 Fig. 9, axonn-ipdps22 Fig. 11)."""
+    unit, length = ("days", text.DAY) if series.line["solution_s"].min() > 2 * text.DAY else ("hours", 3600.0)
+    key = f"solution_{unit}"
+    ours, theirs = (table.assign(**{key: table["solution_s"] / length}) for table in (series.points, series.published))
+    series = replace(series, points=ours, published=theirs)
+    scale = Scale(f"{unit} to train on {text.tokens(ours['token_budget'].iloc[0])}", "log10")
+    return scaling.scaling(
+        series,
+        "solution",
+        "Time to solution",
+        [(key, "blue", "measured")],
+        scale,
+        lambda value: text.duration(value * length),
+        "Extrapolated from the time per batch. Dotted: ideal." + scaling.published_in(series, key),
+        guides=scaling.ideal(series.line, key, -1),
+    )
+
+
+def _against(series: MeasuredSeries) -> list[Block]:
+    """Return the published times beside ours on as many devices."""
+    ours = series.line[["ranks", "solution_s", "efficiency"]]
+    both = series.published.merge(ours, on="ranks", how="left", suffixes=("_published", ""))
+    if both.empty:
+        return []
+    both["faster"] = by_row(metrics.speed_up, both["solution_s_published"], both["solution_s"])
+    columns = columns_of(
+        "ranks source solution_s solution_s_published faster efficiency efficiency_published",
+        missing={"solution_s": NO_TIME, "faster": NO_TIME, "efficiency": NO_TIME},
+        source="Published in",
+    )
+    return [Table("Against the published figures", columns, both, f"{series.name}-against")]
+
+
+def _published() -> Section:
+    table = published.time_to_solution()
+    columns = columns_of(
+        "source system model ranks tokens",
+        Column("Time to solution", "solution_s", text.duration),
+        "efficiency note",
+        source="Source",
+        efficiency="Efficiency, from these times",
+    )
+    note = "Published figures, not measured here; extrapolated by the paper from the time of an iteration."
+    solutions = Table("Published time to solution", columns, table, "published", note)
+    return Section("Published figures", (solutions, published_gains(published.gains("strong_scaling"))))

@@ -1,0 +1,199 @@
+"""Validation: the loss of the 4D engine step by step against the same training run serially (par4d VII-A), and of its
+first steps against other people's parallelism.
+"""
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from engine.result import metrics
+from reports import text
+from reports.columns import NO_SERIAL, columns_of, failures, provenance
+from reports.figures import contests as of_contests
+from reports.figures.scaling import unit_of_loss
+from reports.frames.contests import points
+from reports.frames.frame import Frames
+from reports.frames.jobs import grouped
+from reports.page import (
+    MOST_SECTIONS,
+    Block,
+    Column,
+    Facts,
+    Figure,
+    Figures,
+    Page,
+    Paragraph,
+    Section,
+    Table,
+    nothing_measured,
+)
+from reports.pages.study import Study, trainings_of
+from reports.plots.canvas import Scale
+from reports.plots.lines import Line, lines
+
+TITLE = "Validation"
+SUMMARY = "Loss curves of 4D training against serial training of the same model on the same data."
+LEAD = (
+    "The same network is trained on one rank and on a 4D grid, from the same weights and on the same samples. The two "
+    "losses may differ by rounding only; a parallel algorithm that drops or doubles a gradient drifts away."
+)
+RUN = "reframe -c suites/validation.py --system local"
+KEY = ["system", "partition", "dtype", "model", "batch_size"]
+MOST_GRIDS = 4
+NOTHING_HELD = Paragraph("Not compared: no contest ended well.")
+_COLOURS = ("blue", "red", "green", "purple")
+
+
+def build(mine: Frames, everything: Frames) -> Page:
+    beside = mine.contests[mine.contests["study"] == "validation"]
+    if mine.runs.empty and beside.empty:
+        return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
+    pairs, steps = compare(mine)
+    sections = [_section(*one, pairs, steps, mine) for one in grouped(mine.runs, KEY, _title, MOST_SECTIONS)]
+    sections += [_beside(beside)] if len(beside) else []
+    details = Section(
+        "Details", [*([_table(pairs)] if len(pairs) else []), *failures(mine.runs, "all_jobs"), provenance(mine.runs)]
+    )
+    return Page(TITLE, LEAD, [*sections, details], _headline(pairs))
+
+
+STUDY = Study("validation", TITLE, SUMMARY, 4, trainings_of("validation"), build)
+
+
+def _beside(contests: pd.DataFrame) -> Section:
+    """Say how alike the losses of the first steps are to those of other people's parallelism."""
+    held = points(contests)
+    told = of_contests.equal("peers", held, "system model dtype grid") if held["jobs"].any() else NOTHING_HELD
+    others = [*of_contests.failures(contests), *of_contests.missing(contests)]
+    where = of_contests.provenance(contests, "peers-provenance")
+    return Section("Beside other people's parallelism", [told, *others, where], "peers")
+
+
+def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return each parallel job with the serial job nearest in time, and the two losses step by step.
+
+    The first frame has one row a parallel job: columns of `runs`, `serial` (index of its partner, -1 if there is
+    none), compared, loss, serial_loss (both of the last common step), largest (metrics.relative_difference). The
+    second has one row a step: run, index, loss, serial_loss, difference, relative. A loss that is no number differs
+    without bound.
+    """
+    done = frames.runs[frames.runs["status"] == "ok"]
+    done = done.assign(run=done.index, when=done["end"].fillna(pd.Timestamp(0, tz="UTC"))).sort_values("when")
+    serial = done.loc[done["ranks"] == 1, [*KEY, "when", "run"]].rename(columns={"run": "serial"})
+    parallel = done[done["ranks"] > 1]
+    pairs = pd.merge_asof(parallel, serial, on="when", by=KEY, direction="nearest")
+    pairs["serial"] = pairs["serial"].fillna(-1).astype(int)
+
+    losses = frames.iterations[["run", "index", "loss"]]
+    steps = losses.merge(pairs[["run", "serial"]], on="run")
+    partner = losses.rename(columns={"run": "serial", "loss": "serial_loss"})
+    steps = steps.merge(partner, on=["serial", "index"])
+    steps["difference"] = steps["loss"] - steps["serial_loss"]
+    pairs_of_losses = zip(steps["loss"], steps["serial_loss"], strict=True)
+    steps["relative"] = [_relative(loss, serial_loss) for loss, serial_loss in pairs_of_losses]
+    by_run = (
+        steps.sort_values("index")
+        .groupby("run")
+        .agg(
+            compared=("index", "size"),
+            loss=("loss", "last"),
+            serial_loss=("serial_loss", "last"),
+            largest=("relative", "max"),
+        )
+    )
+    return pairs.merge(by_run.reset_index(), on="run", how="left"), steps
+
+
+def _relative(loss: float, reference: float) -> float:
+    return metrics.relative_difference(loss, reference) if reference else math.inf
+
+
+def _largest(value: float) -> str:
+    return "without bound" if math.isinf(value) else f"{value:.2e}"
+
+
+def _headline(pairs: pd.DataFrame) -> str:
+    compared = pairs.dropna(subset="largest")
+    if compared.empty:
+        return "no pair of serial and 4D runs yet"
+    return f"largest difference {_largest(compared['largest'].max())} relative, {text.plural(len(compared), '4D run')}"
+
+
+def _title(run: "pd.Series[Any]") -> str:
+    return text.title(run["system"], run["partition"], run["dtype"], run["model"])
+
+
+def _section(
+    name: str, title: str, rows: pd.DataFrame, pairs: pd.DataFrame, steps: pd.DataFrame, frames: Frames
+) -> Section:
+    newest = pairs[pairs["run"].isin(rows.index) & (pairs["serial"] >= 0)].sort_values("when", ascending=False)
+    newest = newest.drop_duplicates("grid").head(MOST_GRIDS)
+    blocks: list[Block] = [Paragraph("Not compared: it takes a serial run and a 4D run that both ended well.")]
+    if len(newest):
+        figures = Figures([_curves(name, newest, steps, frames), _differences(name, newest, steps)])
+        blocks = [_facts(newest.sort_values("largest", na_position="first").iloc[-1]), figures]
+    return Section(title, blocks, f"series-{name}", one_of_many=True)
+
+
+def _facts(worst: "pd.Series[Any]") -> Facts | Paragraph:
+    if pd.isna(worst["largest"]):
+        return Paragraph("Not compared: the runs have no iteration in common.")
+    facts = [
+        (_largest(worst["largest"]), "largest difference", f"relative to the serial loss, grid {worst['grid']}"),
+        (text.count(worst["compared"]), "iterations", "compared one by one"),
+        (f"{worst['loss']:.4f}", "last loss", f"serial {worst['serial_loss']:.4f}"),
+    ]
+    return Facts(facts)
+
+
+def _curves(name: str, newest: pd.DataFrame, steps: pd.DataFrame, frames: Frames) -> Figure:
+    serial = frames.iterations[frames.iterations["run"] == newest.iloc[0]["serial"]]
+    drawn = [Line.of(serial, "index", "loss", "muted", "serial", kind="backdrop")]
+    for colour, (_, pair) in zip(_COLOURS, newest.iterrows(), strict=False):
+        mine = frames.iterations[frames.iterations["run"] == pair["run"]]
+        drawn.append(Line.of(mine, "index", "loss", colour, str(pair["grid"]), kind="curve"))
+    grids = newest[["run", "grid"]]
+    data = steps.merge(grids, on="run")[["grid", "index", "loss", "serial_loss", "difference"]]
+    title = "Training loss"
+    caption = "Serial (broad line) and 4D on the grids XxYxZxDATA named, newest run of each."
+    drawing = lines(drawn, Scale("iteration"), Scale(unit_of_loss(newest)))
+    said = ". ".join(f"{line.label}: {line.y[0]:.4f} to {line.y[-1]:.4f}" for line in drawn if line.y)
+    return Figure(title, caption, drawing, data, f"{name}-loss", said)
+
+
+def _differences(name: str, newest: pd.DataFrame, steps: pd.DataFrame) -> Figure:
+    mine = steps[steps["run"].isin(newest["run"])]
+    largest = float(mine["difference"].abs().max()) if mine["difference"].notna().any() else 0.0
+    of_loss = unit_of_loss(newest)
+    unit, letter = 10.0 ** (exponent := _exponent(largest)), f"10{str(exponent).translate(_RAISED)} {of_loss}"
+    drawn = []
+    for colour, (_, pair) in zip(_COLOURS, newest.iterrows(), strict=False):
+        own = mine[mine["run"] == pair["run"]].sort_values("index")
+        own = own.assign(scaled=own["difference"] / unit)
+        drawn.append(Line.of(own, "index", "scaled", colour, str(pair["grid"]), kind="curve"))
+    title = "Difference from serial"
+    caption = f"4D loss minus serial loss. Largest: {largest:.2e} {of_loss}."
+    data = mine.merge(newest[["run", "grid"]], on="run")[["grid", "index", "difference", "relative"]]
+    drawing = lines(drawn, Scale("iteration"), Scale(letter))
+    return Figure(title, caption, drawing, data, f"{name}-difference", caption)
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _exponent(value: float) -> int:
+    """Return the power of ten of a positive number; 0 for zero."""
+    return int(f"{value:e}".partition("e")[2]) if value > 0 else 0
+
+
+def _table(pairs: pd.DataFrame) -> Table:
+    columns = columns_of(
+        "end system model dtype grid compared serial_loss loss",
+        Column("Largest difference, relative", "largest", _largest, missing=NO_SERIAL, figure="relative_difference"),
+        missing={"compared": "no serial run"},
+        compared="Iterations compared",
+    )
+    note = "Each 4D run against the serial run of the same model, number format and batch that is nearest in time."
+    note += f" Curves are drawn for {MOST_SECTIONS} of them at most and {MOST_GRIDS} grids each."
+    return Table("4D runs against serial", columns, pairs.sort_values("when", ascending=False), "pairs", note)

@@ -1,0 +1,175 @@
+"""Weak scaling: the same work per device on more and more of them (axonn-sc24 Table III, Fig. 6, Fig. 7, Fig. 8)."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from engine.result import metrics
+from reports import text
+from reports.columns import NOT_PRINTED, columns_of
+from reports.derived import by_row
+from reports.figures import budget, predicted_scaling, scaling
+from reports.figures.scaling import MeasuredSeries
+from reports.frames.frame import SERIES, Frames, series_title
+from reports.frames.points import points, with_gains
+from reports.page import Block, Column, Facts, Figures, Page, Section, Table, flops_column, nothing_measured
+from reports.pages.series import ScalingKind, of_efficiency, of_peak, of_size, published_gains, sections
+from reports.pages.study import Study, trainings_of
+from reports.read import published
+
+TITLE = "Weak scaling"
+SUMMARY = (
+    "Time per batch, sustained flop/s and share of the peak as devices and model grow together, beside the published "
+    "series."
+)
+LEAD = (
+    "Model and machine grow together, so the time per batch would ideally stay level. The reported time of a job is "
+    "the mean over its iterations after the warm-up; a point is the median of its jobs. Figures draw the fastest "
+    "layout at each device count. HFU counts the recomputation of activation checkpointing as work, as the published "
+    "figures do; MFU counts the model's own flops only and is about 0.75 of HFU under full recomputation."
+)
+NOT_OURS = "Published figures, not measured here."
+RANGES = (
+    "axonn-ipdps22 prints the HFU of each framework as a range over four networks, not which has which; a time follows "
+    "from that range. Its Fig. 9 has no numbers."
+)
+RUN = "reframe -c suites/weak_scaling.py --system local"
+
+
+def build(mine: Frames, everything: Frames) -> Page:
+    table = with_gains(points(mine.runs))
+    made = sections(KIND, table, mine)
+    predicted = predicted_scaling.weak(mine, everything.predictions)
+    shown = (*(made or (nothing_measured(RUN),)), *predicted, _published())
+    return Page(TITLE, LEAD, shown, _headline(table), empty=not made)
+
+
+STUDY = Study("weak_scaling", TITLE, SUMMARY, 1, trainings_of("weak_scaling"), build)
+
+
+def _headline(table: pd.DataFrame) -> str:
+    done = table.dropna(subset="hardware_flops_per_s")
+    if done.empty:
+        return "no point measured"
+    best = done.sort_values("hardware_flops_per_s").iloc[-1]
+    where = f"{text.plural(int(best['ranks']), 'device')} of {best['system'] or 'unnamed'}"
+    return f"{text.flops(best['hardware_flops_per_s'])} on {where}, recomputation counted"
+
+
+def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block], Sequence[Block]]:
+    first = rows.iloc[0]
+    series = MeasuredSeries(name, rows, published.matching(first["system"], set(rows["model"]), first["series"]))
+    if series.line.empty:
+        return (), ()
+    figures = (
+        scaling.time(series),
+        scaling.flops(series),
+        scaling.peak(series),
+        scaling.efficiency(series, "Weak-scaling efficiency"),
+        scaling.loss(series, frames),
+        budget.memory(series),
+        budget.traffic(series, frames),
+        budget.breakdown(series, _figure_7(series)),
+    )
+    largest = Facts((*of_size(series), *of_peak(series), of_efficiency(series)))
+    return (largest, Figures(figures)), (*_against(series), *_against_ranges(series))
+
+
+KIND = ScalingKind(tuple(SERIES), series_title, _draw)
+
+
+def _figure_7(series: MeasuredSeries) -> str:
+    gains = published.gains("weak_scaling")
+    of_overlap = gains[gains["over"] == "none"]
+    theirs = series.published.merge(of_overlap, on=["paper", "system", "model"])
+    return "".join(
+        f" Published ({row['source']}): overlap saves {100 * row['value']:g} % for {row['model']} on "
+        f"{int(row['devices']):,} devices."
+        for _, row in theirs.iterrows()
+    )
+
+
+def _against(series: MeasuredSeries) -> list[Block]:
+    """Ours beside the published point of the same model on as many devices."""
+    ours = series.line.assign(model_key=series.line["model"].str.lower())
+    theirs = series.published.assign(model_key=series.published["model"].str.lower())
+    both = ours.merge(theirs, on=["model_key", "ranks"], suffixes=("", "_published"))
+    if both.empty:
+        return []
+    both["time_s_published"] = both["time_s_published"].where(both["batch_tokens"] == both["batch_tokens_published"])
+    both["ratio"] = by_row(metrics.over_published, both["hfu"], both["hfu_published"])
+    columns = columns_of(
+        "ranks model paper time_s time_s_published",
+        flops_column("Sustained", "hardware_flops_per_s", both),
+        flops_column("Published", "hardware_flops_per_s_published", both, missing=NOT_PRINTED),
+        "hfu hfu_published of_empirical of_empirical_published",
+        Column("HFU, ours over published", "ratio", lambda value: f"{value:.2f}", figure="over_published"),
+        missing={"time_s_published": "of another batch"},
+        paper="Published in",
+        time_s_published="Published time (implied)",
+    )
+    return [Table("Against the published figures", columns, both, f"{series.name}-against")]
+
+
+def _against_ranges(series: MeasuredSeries) -> list[Block]:
+    """Return ours beside every framework of which the range of a series with that point is printed."""
+    theirs = published.weak_scaling_ranges()
+    here = theirs["system"].str.lower() == series.points["system"].iloc[0].lower()
+    theirs = _as_words(theirs[here]).drop(columns="system")
+    ours = series.line[["ranks", "model", "time_s", "hfu", "batch_tokens"]]
+    both = theirs.assign(model=theirs["model"].str.lower()).merge(
+        ours.assign(model=ours["model"].str.lower()), on=["model", "ranks"], suffixes=("_published", "")
+    )
+    if both.empty:
+        return []
+    both["times"] = both["times"].where(both["batch_tokens"] == both["batch_tokens_published"], "")
+    columns = columns_of(
+        "ranks model framework time_s",
+        _range("Published time (implied)", "times", "of another batch"),
+        "hfu",
+        _range("Published HFU", "shares"),
+        "source",
+        source="Published in",
+    )
+    return [Table("Against published ranges", columns, both, f"{series.name}-ranges", RANGES)]
+
+
+def _as_words(ranges: pd.DataFrame) -> pd.DataFrame:
+    shares, times = ((ranges[f"{key}_low"], ranges[f"{key}_high"]) for key in ("hfu", "time_s"))
+    return ranges.assign(
+        shares=[f"{100 * low:g} to {100 * high:g} %" for low, high in zip(*shares, strict=True)],
+        times=[f"{text.seconds(low)} to {text.seconds(high)}" for low, high in zip(*times, strict=True)],
+    )
+
+
+def _range(title: str, key: str, missing: str = NOT_PRINTED) -> Column:
+    return Column(title, key, numeric=False, missing=missing)
+
+
+def _published() -> Section:
+    table = published.weak_scaling()
+    columns = columns_of(
+        "paper system framework ranks model",
+        flops_column("Sustained", "hardware_flops_per_s", table, missing=NOT_PRINTED),
+        Column("Of advertised peak (HFU)", "hfu", text.percent, missing=NOT_PRINTED),
+        Column("Of empirical peak", "of_empirical", text.percent, missing=NOT_PRINTED),
+        "time_s",
+        missing={"time_s": "not printed"},
+        paper="Paper",
+        time_s="Time per batch, implied",
+    )
+    note = (
+        f"{NOT_OURS} Source: axonn-sc24 Table III (batches of 16.8 M tokens) and par4d Table "
+        "III (4 M tokens). They count recomputation, so they are HFU; MFU is about 0.75 of it. Times follow from the "
+        "printed flop/s or HFU and the formula of Narayanan et al. with a vocabulary of 51,200."
+    )
+    weak = Table("Published weak scaling", columns, table, "published", note)
+    columns = columns_of(
+        "source system framework ranks model",
+        _range("Of advertised peak (HFU)", "shares"),
+        _range("Time per batch, implied", "times"),
+        source="Source",
+    )
+    table = _as_words(published.weak_scaling_ranges())
+    ranges = Table("Published ranges", columns, table, "published-ranges", f"{NOT_OURS} {RANGES}")
+    return Section("Published figures", (weak, ranges, published_gains(published.gains("weak_scaling"))))

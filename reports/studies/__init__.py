@@ -1,1 +1,0 @@
-"""The studies, one module each with an object STUDY; they are found by being here."""
