@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.comm.backend import Arriving, Channel
+from engine.comm.backend import Channel, PendingMessage
 from engine.comm.collective import IN_PLACE, OF_MESSAGES, Kind, Lane
 from engine.comm.contact import Route
 from engine.comm.groups import ProcessGroups
@@ -111,7 +111,7 @@ class StagedMessages:
         on_host = torch.empty_like(target, device="cpu", pin_memory=target.is_cuda)
         if kind is Kind.RECV:
             coming = self._carrier.start(kind, on_host, on_host, peer, None, blocking=False)
-            return StagedMessage(cast(Arriving, coming), on_host, target, self._streams, lane)
+            return StagedMessage(cast(PendingMessage, coming), on_host, target, self._streams, lane)
         with self._streams.use(lane):
             keep_busy(source.device)
             on_host.copy_(source, non_blocking=True)
@@ -134,7 +134,7 @@ class StagedMessage:
     """Message that comes to the host, and from there to the device when it is waited for."""
 
     def __init__(
-        self, coming: Arriving, on_host: Tensor, target: Tensor, streams: CudaStreams, lane: torch.cuda.Stream
+        self, coming: PendingMessage, on_host: Tensor, target: Tensor, streams: CudaStreams, lane: torch.cuda.Stream
     ) -> None:
         self._coming, self._on_host, self._target = coming, on_host, target
         self._streams, self._lane = streams, lane
@@ -148,11 +148,11 @@ class StagedMessage:
         self._streams.current().wait_event(done)
 
     def watch(self, notify: Callable[[], None]) -> None:
-        """See Arriving."""
+        """See PendingMessage."""
         self._coming.watch(notify)
 
     def arrived(self) -> bool:
-        """See Arriving."""
+        """See PendingMessage."""
         return self._coming.arrived()
 
 

@@ -60,7 +60,7 @@ def nothing() -> None: ...
 Call = tuple[Kind, Axis, Lane]
 
 
-class Arriving(ABC):
+class PendingMessage(ABC):
     """Wait for a message whose arrival can be asked for before."""
 
     @abstractmethod
@@ -122,18 +122,18 @@ class Handle:
             outstanding.in_flight[self] = call
 
     def watch(self, notify: Callable[[], None]) -> bool:
-        return isinstance(self._finish, Arriving) and self._finish.watch(notify)
+        return isinstance(self._finish, PendingMessage) and self._finish.watch(notify)
 
     def arrived(self) -> bool:
         """Return whether a message is there, so that wait() returns at once."""
-        return not isinstance(self._finish, Arriving) or self._finish.arrived()
+        return not isinstance(self._finish, PendingMessage) or self._finish.arrived()
 
     def release(self) -> bool:
         """Free the buffers of a sent message if it is known to have left; returns whether it is. A wait() still has to
         come.
         """
         assert self._result is not None
-        if isinstance(self._finish, Arriving) and self._finish.arrived():
+        if isinstance(self._finish, PendingMessage) and self._finish.arrived():
             self._finish()
             self._finish = nothing
         if self._finish is not nothing:

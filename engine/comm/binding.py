@@ -199,8 +199,8 @@ def _room(one: Binding) -> float:
 
 def _threads(one: Binding) -> int:
     """Count the threads that OpenMP was told to make; those of torch may be fewer, as MKL makes none without a core."""
-    told = (one.omp or "").partition(",")[0].strip().removeprefix("+")
-    return max(one.threads, int(told) if told.isdecimal() else 0)
+    asked = (one.omp or "").partition(",")[0].strip().removeprefix("+")
+    return max(one.threads, int(asked) if asked.isdecimal() else 0)
 
 
 def share_asked(one: Binding, ranks: int) -> int | None:

@@ -107,8 +107,8 @@ class Comm:
 
     def wait_any(self, handles: Sequence[Handle]) -> None:
         """Wait until one of these messages has arrived. Raises LostContact after the time-out."""
-        came, outstanding, limit_s = threading.Event(), self.outstanding, self.timeout.total_seconds()
-        told = [handle.watch(came.set) for handle in handles]
+        arrival, outstanding, limit_s = threading.Event(), self.outstanding, self.timeout.total_seconds()
+        notified = [handle.watch(arrival.set) for handle in handles]
         began, deadline = [handle.stamp() for handle in handles], time.monotonic() + limit_s
         outstanding.awaited = outstanding.in_flight[handles[0]]
         pause_s = SOON_S
@@ -119,7 +119,7 @@ class Comm:
                     self.rank, "in the pipeline", [rank for rank in others if rank != self.rank], "its own watch"
                 )
                 raise LostContact(route, TimeoutError(f"no message came within {limit_s:g} s"))
-            self._pause(came, limit_s if all(told) else pause_s)
+            self._pause(arrival, limit_s if all(notified) else pause_s)
             pause_s = min(POLL_S, 1.5 * pause_s)
         outstanding.awaited = None
         outstanding.moves += 1
@@ -128,10 +128,10 @@ class Comm:
                 handle.waited_since(since)
                 break
 
-    def _pause(self, came: threading.Event, seconds: float) -> None:
+    def _pause(self, arrival: threading.Event, seconds: float) -> None:
         """Wait between two polls; ranks that are threads of a test give way to one another here."""
-        came.wait(seconds)
-        came.clear()
+        arrival.wait(seconds)
+        arrival.clear()
 
     def run(self, kind: Kind, axis: Axis, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
         """Issue and wait, where the very next operation needs the result."""

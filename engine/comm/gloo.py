@@ -9,20 +9,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.comm.backend import Arriving, launch
+from engine.comm.backend import PendingMessage, launch
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.contact import Route
 from engine.measure.pending import Pending
 
 
-class Lookout:
+class Receiver:
     """Thread that waits for messages of one channel, in order of arrival: gloo tells only a waiting thread."""
 
     def __init__(self) -> None:
         self._awaited: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._begun = False
 
-    def have(self, wait: Callable[[], None]) -> None:
+    def add(self, wait: Callable[[], None]) -> None:
         """Have the thread call wait(), after all earlier ones."""
         if not self._begun:
             self._begun = True
@@ -34,11 +34,11 @@ class Lookout:
             self._awaited.get()()
 
 
-class Arrival(Arriving):
-    """Pending receive: awaited by its caller, or from watch() on by a lookout."""
+class PendingReceive(PendingMessage):
+    """Pending receive: awaited by its caller, or from watch() on by a receiver."""
 
-    def __init__(self, work: dist.Work, route: Route, lookout: Lookout) -> None:
-        self._work, self._route, self._lookout = work, route, lookout
+    def __init__(self, work: dist.Work, route: Route, receiver: Receiver) -> None:
+        self._work, self._route, self._receiver = work, route, receiver
         self._came: threading.Event | None = None
         self._error: Exception | None = None
 
@@ -52,11 +52,11 @@ class Arrival(Arriving):
             raise self._error
 
     def watch(self, notify: Callable[[], None]) -> bool:
-        """Have the lookout wait and notify. Only the last call counts until the message has come."""
+        """Have the receiver wait and notify. Only the last call counts until the message has come."""
         self._notify = notify
         if self._came is None:
             self._came = threading.Event()
-            self._lookout.have(partial(self._watch, self._came))
+            self._receiver.add(partial(self._watch, self._came))
         return True
 
     def arrived(self) -> bool:
@@ -77,7 +77,7 @@ class GlooChannel:
     """Process group of gloo, which carries out two of its collectives at a time on threads of its own."""
 
     def __init__(self, group: dist.ProcessGroup, route: Route) -> None:
-        self._group, self._route, self._lookout = group, route, Lookout()
+        self._group, self._route, self._receiver = group, route, Receiver()
         self._ranks = dist.get_world_size(group)
 
     def start(
@@ -97,7 +97,7 @@ class GlooChannel:
             work.get_future().add_done_callback(lambda _: pending.end())
 
         if kind is Kind.RECV:
-            return Arrival(work, self._route, self._lookout)
+            return PendingReceive(work, self._route, self._receiver)
 
         def finish() -> None:
             with self._route.guard():

@@ -96,8 +96,8 @@ def has_mpi(environ: Mapping[str, str]) -> bool:
 
 
 def _read_agreed(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    told = {name: found for name in names if (found := number(environ, name)) is not None}
-    if len(set(told.values())) > 1:
-        said = " and ".join(f"{name}={found}" for name, found in told.items())
+    given = {name: found for name in names if (found := number(environ, name)) is not None}
+    if len(set(given.values())) > 1:
+        said = " and ".join(f"{name}={found}" for name, found in given.items())
         raise UsageError(f"{said} contradict each other: unset what another launcher has left.")
-    return next(iter(told.values()), None)
+    return next(iter(given.values()), None)

@@ -215,11 +215,11 @@ def _introduce(launch: Launch, store: "dist.Store", limit: timedelta) -> str | N
 def _refuse(launch: Launch, store: "dist.Store") -> NoReturn:
     """Raise UsageError, on rank 0 once the others know why, as the store may end with it."""
     words = store.get(REFUSAL).decode()
-    told = store.add("ranks that know", 1)
+    informed = store.add("ranks that know", 1)
     ends = time.monotonic() + FAREWELL_S
-    while launch.rank == 0 and told < store.add("ranks that are here", 0) and time.monotonic() < ends:
+    while launch.rank == 0 and informed < store.add("ranks that are here", 0) and time.monotonic() < ends:
         time.sleep(PAUSE_S)
-        told = store.add("ranks that know", 0)
+        informed = store.add("ranks that know", 0)
     raise UsageError(words)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.comm.backend import Arriving, Channel, ChannelSource
+from engine.comm.backend import Channel, ChannelSource, PendingMessage
 from engine.comm.collective import OF_MESSAGES, Kind, Lane
 from engine.comm.contact import LostContact, Route
 from engine.comm.launch import Launch
@@ -77,8 +77,8 @@ class Library:
 
     def reads_devices(self) -> bool:
         """Return whether MPI takes device memory, by Open MPI's and MPICH's own query."""
-        if told := os.environ.get(READS_DEVICES):
-            return told != "0"
+        if override := os.environ.get(READS_DEVICES):
+            return override != "0"
         query = f"MPIX_Query_{'hip' if torch.version.hip else 'cuda'}_support"
         asked = [getattr(ctypes.CDLL(file), query, None) for file in (None, self.mpi.__file__)]
         return os.environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1" or any(
@@ -286,7 +286,7 @@ class Progress:
                 self.lock.wait(LOOK_S if self._under_way else IDLE_S)
 
 
-class Request(Arriving):
+class Request(PendingMessage):
     """Request that MPI has begun.
 
     due: tag and size of a message that is received. buffers: memory that MPI reads or writes until it is over.

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.comm.backend import Arriving, launch, nothing
+from engine.comm.backend import PendingMessage, launch, nothing
 from engine.comm.collective import POINT_TO_POINT, Kind
 from engine.comm.contact import Route
 from engine.measure.pending import Pending
@@ -194,7 +194,7 @@ class NcclMessages:
             return Message(launch(kind, group, buffer, buffer, peer, async_op=True), self._route)
 
 
-class Message(Arriving):
+class Message(PendingMessage):
     """Message on its way, on a stream of torch's."""
 
     def __init__(self, work: dist.Work | None, route: Route) -> None:

@@ -157,13 +157,13 @@ class ParallelModel(nn.Module):
             return self._run(lambda: self.module.loss(batch, rows, divisor=divisor))
         counts: list[Tensor] = []
 
-        def judged() -> Tensor:
+        def evaluate() -> Tensor:
             output = self.module(*self.module.task.inputs(batch), rows=rows)
             total, count = sum_and_count(criterion(whole_output(output, self.module.criterion, self.comm), batch))
             counts.append(count)
             return total
 
-        total = self._run(judged)
+        total = self._run(evaluate)
         if torch.is_grad_enabled():
             self._sums.append(torch.stack([total.detach().double(), *counts]))
         return total

@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from virtual_ranks import LazyComm, run_ranks
 
-from engine.comm.backend import Arriving, Handle
+from engine.comm.backend import Handle, PendingMessage
 from engine.comm.collective import POINT_TO_POINT, Kind, Lane
 from engine.comm.contact import LostContact
 from engine.comm.funnel import Comm
@@ -326,7 +326,7 @@ def test_a_handle_keeps_what_is_sent_until_it_is_waited_for() -> None:
     assert run_ranks(Grid(2), _kept) == [[True, False]] * 2
 
 
-class _Leaving(Arriving):
+class _Leaving(PendingMessage):
     left = False
 
     def __call__(self) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from waiting import LONG_S
 
-from engine.comm.backend import Arriving
+from engine.comm.backend import PendingMessage
 from engine.comm.collective import POINT_TO_POINT, Kind, Lane
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
@@ -180,7 +180,7 @@ class LazyComm(Comm):
 
 
 @dataclass
-class _Arriving(Arriving):
+class _Arriving(PendingMessage):
     finish: Callable[[], None]
     messages: Queue[Tensor]
 
