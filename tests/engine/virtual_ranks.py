@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from queue import Empty, Queue
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,7 +25,6 @@ from engine.comm.backend import PendingMessage
 from engine.comm.collective import POINT_TO_POINT, Kind, Lane
 from engine.comm.funnel import Comm
 from engine.grid import Axis, Grid
-from engine.measure.pending import Pending
 from engine.measure.recorder import Recorder
 
 T = TypeVar("T")
@@ -110,14 +110,24 @@ class Hub:
 
 
 class LazyComm(Comm):
-    """Comm whose back end is the Hub."""
+    """Comm over the Hub, which is its own source of channels."""
 
     def __init__(self, grid: Grid, hub: Hub, rank: int, recorder: Recorder | None = None) -> None:
         self.hub = hub
         self.numbers: Counter[Axis | tuple[Axis, Lane]] = Counter()
         self.members: dict[Axis, tuple[int, ...]] = {}
         self.in_flight = 0
-        super().__init__(grid, recorder=recorder, backend=_Threads(self, rank))
+        self.rank = rank
+        super().__init__(grid, recorder=recorder, backend=self)
+
+    def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> Any:
+        """Make a channel that hands everything to _start."""
+        self.members[axis] = tuple(members)
+
+        def start(kind: Kind, source: Tensor, target: Tensor, peer: int | None, _: object, *, blocking: bool) -> Any:
+            return self._start(kind, axis, lane, source, target, peer)
+
+        return SimpleNamespace(start=start)
 
     def _start(
         self, kind: Kind, axis: Axis, lane: Lane, source: Tensor, target: Tensor, peer: int | None
@@ -193,30 +203,6 @@ class _Arriving(PendingMessage):
 
 def _spoil(buffer: Tensor) -> None:
     buffer.fill_(torch.nan if buffer.is_floating_point() else 255 if buffer.dtype is torch.uint8 else -1)
-
-
-@dataclass
-class _Threads:
-    """Back end of a LazyComm, which hands everything to LazyComm._start."""
-
-    comm: LazyComm
-    rank: int
-
-    def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> "_LazyChannel":
-        self.comm.members[axis] = tuple(members)
-        return _LazyChannel(self.comm, axis, lane)
-
-
-@dataclass
-class _LazyChannel:
-    comm: LazyComm
-    axis: Axis
-    lane: Lane
-
-    def start(
-        self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
-    ) -> Callable[[], None]:
-        return self.comm._start(kind, self.axis, self.lane, source, target, peer)
 
 
 def run_ranks(
