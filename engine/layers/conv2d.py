@@ -9,6 +9,8 @@ each rank of x has a part of what each rank of y needs: a reduce-scatter over y 
 the sum over x that ends the block puts the parts together, without a collective of its own.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,7 +26,7 @@ class Convolution(torch.autograd.Function):
     """Lines 2-3 and 9-15 of Algorithm 1 in the order of Matmul3D: [B, K, H, W] to [B, N, H', W']."""
 
     @staticmethod
-    def forward(ctx, inputs: Tensor, shard: Tensor, bias: nn.Parameter | None, layer: "Conv2d") -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, inputs: Tensor, shard: Tensor, bias: nn.Parameter | None, layer: "Conv2d") -> Tensor:
         W = layer.schedule.gather(layer.sharded)  # line 2: all-gather over z
         ctx.save_for_backward(inputs, None if layer.schedule.gathers_again else W)  # line 5
         ctx.layer = layer
@@ -32,7 +34,7 @@ class Convolution(torch.autograd.Function):
         return F.conv2d(inputs, W, bias_N, layer.stride, layer.padding)  # line 3
 
     @staticmethod
-    def backward(ctx, dO: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, dO: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
         inputs, W = ctx.saved_tensors  # line 10
         layer: Conv2d = ctx.layer
         schedule, reduction = layer.schedule, None
@@ -124,8 +126,8 @@ class _ScatterSum(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[no-untyped-def]
-        ctx, partial: Tensor, bias: nn.Parameter | None, cast: Tensor | None, comm: Comm, axis: Axis
+    def forward(
+        ctx: Any, partial: Tensor, bias: nn.Parameter | None, cast: Tensor | None, comm: Comm, axis: Axis
     ) -> Tensor:
         ctx.comm, ctx.axis, ctx.dtype = comm, axis, None if bias is None else bias.dtype
         parts_GBSHW = partial.unflatten(1, (comm.grid[axis], -1)).movedim(1, 0).contiguous()
@@ -133,7 +135,7 @@ class _ScatterSum(torch.autograd.Function):
         return part if cast is None else part.add_(cast.chunk(comm.grid[axis])[comm.coords[axis]].view(-1, 1, 1))
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
         comm, axis = ctx.comm, ctx.axis
         gathered = comm.run(Kind.ALL_GATHER, axis, gradient.contiguous().view(-1))
         whole = gathered.view(comm.grid[axis], *gradient.shape).movedim(0, 1).flatten(1, 2)
@@ -152,14 +154,14 @@ class SkipOnGrid(Conv2d):
 
 class _AddPart(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, partial: Tensor, part: Tensor, first: int) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, partial: Tensor, part: Tensor, first: int) -> Tensor:
         ctx.mark_dirty(partial)
         ctx.place = first, part.shape[1]
         partial.narrow(1, *ctx.place).add_(part)
         return partial
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         return gradient, gradient.narrow(1, *ctx.place), None
 
 

@@ -4,6 +4,8 @@ The fused ones take fewer passes over memory, and are compiled for GPUs (compile
 heads, S positions, D features of a head, P = D / 2 pairs of them, M rows, F features.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -84,13 +86,13 @@ class _BiasGELU(torch.autograd.Function):
     """gelu(x + bias) of x [..., F] and bias [F]. The bias and its gradient are in the master dtype."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, bias_F: Tensor, cast_F: Tensor, approximate: str) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, x: Tensor, bias_F: Tensor, cast_F: Tensor, approximate: str) -> Tensor:
         ctx.save_for_backward(x, cast_F)
         ctx.approximate, ctx.dtype = approximate, bias_F.dtype
         return bias_gelu(x, cast_F, approximate)
 
     @staticmethod
-    def backward(ctx, g: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, cast_F = ctx.saved_tensors
         dx = bias_gelu_gradient(x, cast_F, g, ctx.approximate)
         return dx, dx.flatten(0, -2).sum(dim=0, dtype=ctx.dtype), None, None
@@ -120,12 +122,12 @@ class FusedRotate(Rotate):
 
 class _Turn(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, x_BNSD: Tensor, rotation_2SP: Tensor) -> Tensor:
         ctx.save_for_backward(rotation_2SP)
         return turn(x_BNSD, rotation_2SP)
 
     @staticmethod
-    def backward(ctx, g_BNSD: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, g_BNSD: Tensor) -> tuple[Tensor, None]:
         return turn(g_BNSD, *ctx.saved_tensors, back=True), None
 
 
@@ -155,13 +157,13 @@ class FusedSwiGLU(SwiGLU):
 
 class _SwiGLU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, gate_up: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
         opened, product = swiglu(gate_up)
         ctx.save_for_backward(gate_up, opened)
         return product
 
     @staticmethod
-    def backward(ctx, g: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, g: Tensor) -> Tensor:
         gate_up, opened = ctx.saved_tensors
         return swiglu_gradient(g, gate_up, opened)
 

@@ -8,6 +8,7 @@ a linear layer, of whose inputs each rank makes its own part, so that nothing mo
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +39,7 @@ class _Lookup(torch.autograd.Function):
     """Rows of the gathered tile for the tokens that it holds, zeros for the others."""
 
     @staticmethod
-    def forward(ctx, tokens: Tensor, shard: Tensor, layer: "TokenEmbedding") -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, tokens: Tensor, shard: Tensor, layer: "TokenEmbedding") -> Tensor:
         table_VH = layer.schedule.gather(layer.sharded)
         rows = tokens.flatten() - layer.first_token
         if layer.split_vocabulary:
@@ -57,7 +58,7 @@ class _Lookup(torch.autograd.Function):
         return O_MH
 
     @staticmethod
-    def backward(ctx, dO_MH: Tensor) -> tuple[None, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, dO_MH: Tensor) -> tuple[None, None, None]:
         rows, held = ctx.saved_tensors
         layer: TokenEmbedding = ctx.layer
         if held is not None:

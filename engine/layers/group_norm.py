@@ -10,7 +10,7 @@ S of them straddling ranks, R ranks of the axis, N the most channels that a rank
 """
 
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -222,9 +222,7 @@ class _SharedGroupNorm(torch.autograd.Function):
     """(x - mean) / std over each group * weight + bias, of x [B, C, H, W]; weight, bias: [B, C]."""
 
     @staticmethod
-    def forward(  # type: ignore[no-untyped-def]
-        ctx, x_BCHW: Tensor, weight_BC: Tensor, bias_BC: Tensor, sharing: _Sharing, eps: float
-    ) -> Tensor:
+    def forward(ctx: Any, x_BCHW: Tensor, weight_BC: Tensor, bias_BC: Tensor, sharing: _Sharing, eps: float) -> Tensor:
         x_BCHW, groups = x_BCHW.contiguous(), sharing.groups
         own_2BG, sent_2BS = own_moments(x_BCHW, groups)
         found_R2BS = sharing.gather(sent_2BS)
@@ -234,7 +232,7 @@ class _SharedGroupNorm(torch.autograd.Function):
         return normal_BCHW
 
     @staticmethod
-    def backward(ctx, g_BCHW: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, g_BCHW: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         x_BCHW, moments_2M, weight_BC = ctx.saved_tensors
         sharing, g_BCHW = ctx.sharing, g_BCHW.contiguous()
         groups, elements = sharing.groups, sharing.channels * x_BCHW.shape[2:].numel()

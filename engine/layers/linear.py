@@ -4,6 +4,8 @@ O = I W with I [m, k] and W [k, n]; nn.Linear stores W as weight [n, k]. In a no
 splits k, in a transposed layer they change places; rows of I are split over z and data. Line numbers are the paper's.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +24,7 @@ class Matmul3D(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, inputs: Tensor, shard: Tensor, bias: nn.Parameter | None, layer: "Linear") -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, inputs: Tensor, shard: Tensor, bias: nn.Parameter | None, layer: "Linear") -> Tensor:
         I_MK = inputs.detach().flatten(0, -2)  # as a view of inputs it would keep their graph
         W_NK = layer.schedule.gather(layer.sharded)  # line 2: all-gather over z
         ctx.save_for_backward(I_MK, None if layer.schedule.gathers_again else W_NK)  # line 5
@@ -33,7 +35,7 @@ class Matmul3D(torch.autograd.Function):
         return output.detach()  # for autograd no view, so that what comes next may write into it
 
     @staticmethod
-    def backward(ctx, dO: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, dO: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
         I_MK, W_NK = ctx.saved_tensors  # line 10
         layer: Linear = ctx.layer
         if W_NK is None and ctx.needs_input_grad[0]:
@@ -62,12 +64,12 @@ class AllReduce(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, O_partial: Tensor, comm: Comm, axis: Axis) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, O_partial: Tensor, comm: Comm, axis: Axis) -> Tensor:
         ctx.mark_dirty(O_partial)
         return comm.run(Kind.ALL_REDUCE, axis, O_partial)
 
     @staticmethod
-    def backward(ctx, dO: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, dO: Tensor) -> tuple[Tensor, None, None]:
         return dO, None, None
 
 
@@ -78,14 +80,14 @@ class AddBias(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, output: Tensor, bias: Tensor, cast: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, output: Tensor, bias: Tensor, cast: Tensor) -> Tensor:
         ctx.mark_dirty(output)
         features = output.dim() - cast.dim()
         ctx.dtype, ctx.rows = bias.dtype, [dim for dim in range(output.dim()) if dim != features]
         return output.add_(cast)
 
     @staticmethod
-    def backward(ctx, dO: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, dO: Tensor) -> tuple[Tensor, Tensor, None]:
         return dO, dO.sum(dim=ctx.rows, dtype=ctx.dtype), None
 
 

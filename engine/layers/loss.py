@@ -7,6 +7,7 @@ time: the memory beside them is for those rows, which on a processor stay in its
 
 from collections.abc import Iterator
 from functools import reduce
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +24,8 @@ class _CrossEntropy(torch.autograd.Function):
     """Loss of whole rows. differentiate: whether a gradient is wanted, which is made at once."""
 
     @staticmethod
-    def forward(  # type: ignore[no-untyped-def]
-        ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor, differentiate: bool, ignores: bool
+    def forward(
+        ctx: Any, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor, differentiate: bool, ignores: bool
     ) -> Tensor:
         if ignores:
             targets_M = _certain(logits_MV, targets_M, first=True)
@@ -35,7 +36,7 @@ class _CrossEntropy(torch.autograd.Function):
         return reduce(torch.add, losses) / divisor
 
     @staticmethod
-    def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, None, None, None, None]:
         (gradient_MV,) = ctx.saved_tensors
         if not (dloss.is_cpu and dloss.item() == 1):  # elsewhere the host would wait for it
             gradient_MV.mul_(dloss)
@@ -46,8 +47,8 @@ class _SplitCrossEntropy(torch.autograd.Function):
     """Loss of rows that are split over x: exponentials are made for the sums, and again for the gradient."""
 
     @staticmethod
-    def forward(  # type: ignore[no-untyped-def]
-        ctx, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor, comm: Comm, ignores: bool
+    def forward(
+        ctx: Any, logits_MV: Tensor, targets_M: Tensor, divisor: float | Tensor, comm: Comm, ignores: bool
     ) -> Tensor:
         if ignores:
             targets_M = _certain(logits_MV, targets_M, first=comm.coords.x == 0)
@@ -63,7 +64,7 @@ class _SplitCrossEntropy(torch.autograd.Function):
         return (sums_2M1[0].log() - sums_2M1[1]).sum() / divisor
 
     @staticmethod
-    def backward(ctx, dloss: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, None, None, None, None]:
         logits_MV, highest_M1, sums_M1, columns_M1, held_M1 = ctx.saved_tensors
         scale = (dloss / ctx.divisor).to(sums_M1.dtype)  # a count of the batch is in float64
         by_sum_M1, at_target_M1 = scale / sums_M1, -scale * held_M1

@@ -5,6 +5,8 @@ and one backward over y. Statistics are never below float32, in which [sum, sum 
 share (mean, M2) and combine them. M rows, H features of a rank, R ranks of y.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,12 +27,12 @@ def cast(parameter: nn.Parameter, schedule: WeightSchedule) -> Tensor:
 
 class _Cast(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, parameter: nn.Parameter, schedule: WeightSchedule) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, parameter: nn.Parameter, schedule: WeightSchedule) -> Tensor:
         ctx.parameter = parameter
         return schedule.cast(parameter).detach()  # what is returned takes part in autograd, and the copy must not
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
         ctx.parameter.grad.add_(gradient)  # of a narrower dtype, which autograd would cast first
         return None, None
 
@@ -49,8 +51,8 @@ class _AddLayerNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[no-untyped-def]
-        ctx, x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, bias_H: Tensor | None, comm: Comm, eps: float
+    def forward(
+        ctx: Any, x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, bias_H: Tensor | None, comm: Comm, eps: float
     ) -> Pair:
         if comm.grid.y == 1:
             added_up, normal_MH, mean_M1, rstd_M1 = parts.layer_norm(x_MH, added_MH, weight_H, bias_H, eps)
@@ -67,8 +69,8 @@ class _AddLayerNorm(torch.autograd.Function):
         return sum_MH, normal_MH
 
     @staticmethod
-    def backward(  # type: ignore[no-untyped-def]
-        ctx, dsum_MH: Tensor | None, g_MH: Tensor
+    def backward(
+        ctx: Any, dsum_MH: Tensor | None, g_MH: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None, None, None]:
         x_MH, mean_M1, rstd_M1, weight_H = ctx.saved_tensors
         comm: Comm = ctx.comm
@@ -89,8 +91,8 @@ class _AddRMSNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[no-untyped-def]
-        ctx, x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, comm: Comm, axis: Axis, eps: float
+    def forward(
+        ctx: Any, x_MH: Tensor, added_MH: Tensor | None, weight_H: Tensor, comm: Comm, axis: Axis, eps: float
     ) -> Pair:
         features = x_MH.shape[1] * (comm.grid.y if axis is Axis.Y else 1)
         if features == x_MH.shape[1]:
@@ -109,8 +111,8 @@ class _AddRMSNorm(torch.autograd.Function):
         return sum_MH, normal_MH
 
     @staticmethod
-    def backward(  # type: ignore[no-untyped-def]
-        ctx, dsum_MH: Tensor | None, g_MH: Tensor
+    def backward(
+        ctx: Any, dsum_MH: Tensor | None, g_MH: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor, None, None, None]:
         x_MH, rstd_M1, weight_H = ctx.saved_tensors
         comm: Comm = ctx.comm
@@ -130,11 +132,11 @@ class _RMSNorm(torch.autograd.Function):
     """Norm of x alone: a second result would cost the host time."""
 
     @staticmethod
-    def forward(ctx, x_MH: Tensor, weight_H: Tensor, comm: Comm, axis: Axis, eps: float) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, x_MH: Tensor, weight_H: Tensor, comm: Comm, axis: Axis, eps: float) -> Tensor:
         return _AddRMSNorm.forward(ctx, x_MH, None, weight_H, comm, axis, eps)[1]
 
     @staticmethod
-    def backward(ctx, g_MH: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, g_MH: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         dx_MH, _, dweight_H, *_ = _AddRMSNorm.backward(ctx, None, g_MH)
         return dx_MH, dweight_H, None, None, None
 

@@ -1,5 +1,7 @@
 """Redistribution of features from x, where a projection ends, to y, where the residual stream has them."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -22,12 +24,12 @@ class _GatherAndCut(torch.autograd.Function):
     """F / Gx features to F / Gy. All of y hold the same input, and all of x the same gradient."""
 
     @staticmethod
-    def forward(ctx, features: Tensor, comm: Comm, dim: int) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, features: Tensor, comm: Comm, dim: int) -> Tensor:
         ctx.comm, ctx.dim = comm, dim
         return _redistributed(features, comm, INNER, STREAM, dim)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return _redistributed(gradient, ctx.comm, STREAM, INNER, ctx.dim), None, None
 
 

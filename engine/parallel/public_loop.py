@@ -24,13 +24,13 @@ class _Whole(torch.autograd.Function):
     """Features of all ranks of an axis, each of which computes the same with them."""
 
     @staticmethod
-    def forward(ctx, part: Tensor, comm: Comm) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, part: Tensor, comm: Comm) -> Tensor:
         ctx.comm = comm
         gathered = comm.run(Kind.ALL_GATHER, INNER, part.contiguous().view(-1))
         return gathered.view(comm.grid[INNER], *part.shape).movedim(0, -2).flatten(-2)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         comm = ctx.comm
         return gradient.chunk(comm.grid[INNER], dim=-1)[comm.coords[INNER]].contiguous(), None
 

@@ -6,6 +6,7 @@ A network that isn't cut runs the same way, without messages.
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,12 +32,12 @@ class Leave(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, box: list[Tensor], *outputs: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, box: list[Tensor], *outputs: Tensor) -> Tensor:
         ctx.box = box
         return outputs[0].new_zeros(())
 
     @staticmethod
-    def backward(ctx, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
         gradients = (None, *ctx.box)
         ctx.box.clear()
         return gradients
