@@ -6,8 +6,11 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from functools import partial
-from typing import TypeVar
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from engine import yaml_text
 
 T = TypeVar("T")
 DAY = 86400.0
@@ -37,6 +40,17 @@ def slugs(texts: Iterable[str]) -> list[str]:
         free = (name for n in itertools.count(1) if (name := one if n == 1 else f"{one}-{n}") not in taken)
         taken.append(next(free))
     return taken
+
+
+@cache
+def _words() -> dict[str, Any]:
+    return dict(yaml_text.parse((Path(__file__).parent / "words.yaml").read_text(encoding="utf-8")))
+
+
+def paragraphs(section: str, **values: object) -> tuple[str, ...]:
+    """Return the paragraphs of a section of words.yaml, with these values in place of the names in braces."""
+    words = _words()[section]
+    return tuple(each.format(**values) for each in ([words] if isinstance(words, str) else words))
 
 
 def titled(parts: Iterable[T], title: Callable[[T], str]) -> list[tuple[str, str, T]]:

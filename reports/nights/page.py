@@ -42,54 +42,24 @@ CHANGES = (
 )
 QUIET = ("commit ", f"{NODES}: ")
 """Beginnings of changes that nights have anyway, without any update."""
-METHODS = (
-    "A night is one run of ci/nightly, or what people started on one day. A test is compared with itself only: on the "
-    "same partition, with the same grid, precision and options. Times, memory and factors are worse when they grow, "
-    "rates when they shrink; a figure that follows from another by arithmetic is not judged again.",
-    f"The reference is the median of the jobs that `par4d reference make` took, {FEWEST_JOBS} or more; every night "
-    "counts the same in it. ReFrame fails a job that is far off it, and nights before its first job tell nothing. A "
-    f"figure without a reference, or of fewer than {detector.FEWEST} nights, is unknown, never the same.",
-    "A level has changed if the step of the last nights, by generalised least squares with autocorrelated noise, is "
-    f"larger than chance gives: {detector.FALSE_ALARMS_A_YEAR:g} times a year in all figures of a system. It has to be "
-    f"{text.percent(references.LEAST)} or more. Up to {detector.BASELINE} nights before tell how nights vary, their "
-    "autocorrelation (by the upper end of its interval) and how the level drifts. A night farther off, from the level "
-    f"and from the nights around it, than {detector.WINSOR_LIMIT:g} standard deviations is winsorised to these, and "
-    f"{detector.WINDOWS[0]} nights at least, {detector.WINDOWS[-1]} at most, have to agree: the two that speak most "
-    "for a change count like the third.",
-    "Each job of a night also runs the canary, a frozen program that knows nothing of the engine. A figure is judged "
-    "less the canary's share of it, by least squares between differences from night to night. Where the canary is "
-    "farther off than in any night before, that share isn't known: it can excuse a slowdown, never report a gain. The "
-    "canary is a figure itself: when the machine gets slower, it says so, and which node if it is one.",
-    "The interval of a night's change and the band in a chart are those of a night without any change, of confidence "
-    "0.95. A level that got worse is an alarm until one that got better undoes half of it or more, until references "
-    f"are made of nights that it is in, or until the figure was not measured in {GIVEN_UP} nights. "
-    + " ".join(
-        f"Where {other} is measured, {one} may raise {text.percent(UNSTEADY_SHARE)} as many false ones, and none when "
-        "it does."
-        for one, other in STEADIER.items()
+METHODS = text.paragraphs(
+    "Nights",
+    jobs=FEWEST_JOBS,
+    nights=detector.FEWEST,
+    false_alarms=detector.FALSE_ALARMS_A_YEAR,
+    least=text.percent(references.LEAST),
+    baseline=detector.BASELINE,
+    winsor=detector.WINSOR_LIMIT,
+    shortest=detector.WINDOWS[0],
+    longest=detector.WINDOWS[-1],
+    given_up=GIVEN_UP,
+    steadier=" ".join(
+        f"Where {other} is measured, {noisy} may raise {text.percent(UNSTEADY_SHARE)} as many false ones, and none "
+        "when it does."
+        for noisy, other in STEADIER.items()
     ),
-    "The culprit is the part of a step that grew most, compared with the nights before: compute, or communication that "
-    f"is waited for along an axis, where that is {text.percent(culprit.COUNTS)} of the step or more. One node "
-    f"comes first that computes longer than the others, which wait for it, by {text.percent(culprit.NODE_APART)} more "
-    "than is usual. What changed is what the results tell of versions, settings, commit and nodes: it is no proof of a "
-    "cause.",
-    "How often nights without any change raise an alarm is simulated (tests/reports/simulate_nights.py: 200 figures, "
-    "one job a night, 20 years of each noise; bounds are upper ends of 95 %). With the noise measured on shared "
-    "virtual machines, whose jobs vary by 4 to 19 %, there was none, at most 0.15 a year; but no slowdown by 5 % is "
-    "found there within 30 nights: `ci/nightly --against` is for such machines. Where nights vary by 1.5 % with an "
-    "autocorrelation of 0, 0.3 or 0.5 there was none either, and of 0.7 there were 0.3 a year, at most 0.59. There 5 % "
-    "slower is found within 30 nights in 96, 70, 46 and 26 of 100 cases; after 60 nights only, instead of 110, in 22, "
-    "16, 12 and 14. With a state of the machine that varies by 1.5 %, that all figures share and the canary knows, "
-    "there was one in 20 years, at most 0.24 a year; 5 % slower is found within ten nights in all of 200 cases, 3 % in "
-    "56 of 100. With three jobs a night (10 years, 20 at an autocorrelation of 0.7) there were at most 0.3 a year, "
-    "with a bound of 0.59.",
-    "`ci/nightly --against` compares the engine with that of another commit: both take a step in turn in the same "
-    "jobs. Of six jobs of each test the interval of the ratio of their steps is judged: slower if all of it is above "
-    "1.01, no slower if none of it is, else undecided; all tests together are wrong as seldom as one. In thirty nights "
-    "of gpt-local-1 on one core of an AMD EPYC, whose other core did other work (tests/suites/prove_against.py), all "
-    "ten slowdowns by 3 % were found, each in a night of less than four minutes (ratios of 1.028 to 1.034), and the "
-    "twenty nights without any were no slower (0.997 to 1.003). On an H200 two jobs of one code differed by 3 % in "
-    "steps of 50 ms, so that six jobs of such steps would not find that much.",
+    counts=text.percent(culprit.COUNTS),
+    apart=text.percent(culprit.NODE_APART),
 )
 """How nights are judged, in a paragraph each."""
 

@@ -8,14 +8,14 @@ from engine.peers.registry import ALONE, COMPARISONS
 from engine.result import metrics
 from engine.result.judges.peers import FEWEST_JOBS
 from reports import text
-from reports.columns import NOT_PRINTED, columns_of
+from reports.columns import INTERVALS, NOT_PRINTED, columns_of
 from reports.derived import by_row
 from reports.figures.contests import contests_table, equal, failures, missing, provenance, settings
 from reports.frames.contests import SERIES, over_one_network, points
 from reports.frames.frame import Frames
 from reports.frames.jobs import grouped
 from reports.page import Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
-from reports.pages.methods import INTERVALS, MANY, ROOM, UNLIKE
+from reports.pages.methods import MANY, ROOM, UNLIKE
 from reports.pages.series import published_gains
 from reports.pages.study import Study, contests_where
 from reports.plots.rows import Bars, Row, stacked

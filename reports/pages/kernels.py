@@ -6,7 +6,7 @@ import pandas as pd
 
 from engine.result import UNTUNED, metrics
 from reports import text
-from reports.columns import columns_of, failures, provenance
+from reports.columns import INTERVALS, columns_of, failures, provenance
 from reports.derived import by_row
 from reports.figures.contests import COLOURS
 from reports.figures.kernels import heat_map, step_dots
@@ -26,7 +26,6 @@ from reports.page import (
     Table,
     nothing_measured,
 )
-from reports.pages.methods import INTERVALS
 from reports.pages.study import Study
 from reports.read import published
 

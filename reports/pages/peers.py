@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from reports import text
+from reports.columns import INTERVALS
 from reports.figures.contests import contests_table, failures, missing, provenance, ratios, settings
 from reports.frames.contests import SERIES, most_run, over_one_network, points
 from reports.frames.frame import Frames
@@ -20,7 +21,7 @@ from reports.page import (
     Section,
     nothing_measured,
 )
-from reports.pages.methods import INTERVALS, ROOM, UNLIKE
+from reports.pages.methods import ROOM, UNLIKE
 from reports.pages.study import Study, contests_where
 
 TITLE = "Peers"

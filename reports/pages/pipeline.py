@@ -15,7 +15,7 @@ from engine.result.judges.bubble import Bubble
 from engine.result.metrics import Paired
 from engine.result.schema.contest import ScheduleSide
 from reports import text
-from reports.columns import columns_of, failures, first, provenance
+from reports.columns import INTERVALS, columns_of, failures, first, provenance
 from reports.frames.frame import SETTING, Frames, series_title
 from reports.frames.points import runs_of
 from reports.frames.sides import POOLED, SCHEDULE_COLUMNS, Pool, Sides, ranges, ratio_column, with_speed_ups
@@ -33,7 +33,6 @@ from reports.page import (
     Table,
     nothing_measured,
 )
-from reports.pages.methods import INTERVALS
 from reports.pages.series import published_gains
 from reports.pages.study import Study
 from reports.plots.canvas import WIDE

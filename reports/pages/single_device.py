@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from reports import text
-from reports.columns import columns_of
+from reports.columns import INTERVALS, columns_of
 from reports.figures.contests import contests_table, failures, missing, provenance, ratios
 from reports.frames.contests import most_run, points
 from reports.frames.frame import Frames
@@ -22,7 +22,7 @@ from reports.page import (
     Table,
     nothing_measured,
 )
-from reports.pages.methods import INTERVALS, ROOM
+from reports.pages.methods import ROOM
 from reports.pages.study import Study, contests_where
 
 TITLE = "Single device"

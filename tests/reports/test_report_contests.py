@@ -18,11 +18,11 @@ from engine.result import metrics
 from engine.result.gate import NOTHING_KNOWN, Interval
 from engine.result.judges.peers import standing, verdict
 from engine.result.schema.peers import PeersResult, parse
+from reports.columns import INTERVALS
 from reports.figures.contests import contests_table
 from reports.frames.contests import UNEQUAL, checkpointing, frame, points
 from reports.frames.frame import frames
 from reports.pages import peers
-from reports.pages.methods import INTERVALS
 from reports.read.load import Contests, load
 from reports.site import build
 
