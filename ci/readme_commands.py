@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from engine import yaml_text
@@ -175,12 +174,7 @@ def _is_whole(text: str) -> bool:
 def table(root: Path) -> dict[str, tuple[Row, ...]]:
     """Return the rows by README. Raises UsageError for a table that is wrong."""
     try:
-        found = yaml_text.parse((root / TABLE).read_text())
-        return TypeAdapter(dict[str, tuple[Row, ...]]).validate_python(found)
-    except OSError as error:
-        raise UsageError(f"{TABLE} can't be read: {error.strerror}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{TABLE} is not YAML: {' '.join(str(error).split())}.") from None
+        return TypeAdapter(dict[str, tuple[Row, ...]]).validate_python(yaml_text.read(root / TABLE))
     except ValidationError as error:
         raise UsageError(f"{TABLE} is no table of commands: {first_problem(error)}") from None
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import ValidationError
 
 from engine import yaml_text
@@ -38,11 +37,9 @@ def as_record(kind: type[_Kind], data: dict[str, Any], path: Path, *, what: str)
 def read_data(path: Path, *, what: str, holds: str) -> dict[str, Any]:
     """Return the keys of a file, unchecked. what and holds: see read_as. Raises SystemFileError."""
     try:
-        data: Any = yaml_text.parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SystemFileError(f"{path} can't be read: {error.strerror}.") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SystemFileError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+        data = yaml_text.read(path)
+    except UsageError as error:
+        raise SystemFileError(str(error)) from None
     if not isinstance(data, dict):
         raise SystemFileError(f"{path} should hold the keys of {what}, such as {holds}.")
     return data

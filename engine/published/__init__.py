@@ -15,7 +15,6 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError, field_validator
 
 from engine import yaml_text
@@ -121,11 +120,7 @@ def select(**fields: object) -> list[Number]:
 
 def _read(path: Path) -> Iterator[Number]:
     try:
-        blocks = yaml_text.parse(path.read_text())
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
-    try:
-        for block in blocks:
+        for block in yaml_text.read(path):
             shared = {name: value for name, value in block.items() if name not in ("metrics", "rows")}
             for row in block["rows"]:
                 yield from _of_row(path.stem, block["metrics"], shared | row)

@@ -106,11 +106,7 @@ def campaigns(folder: Path = MEASURED) -> list[MeasuredRows]:
 
 def _read_rows(path: Path) -> MeasuredRows:
     try:
-        return MeasuredRows.model_validate(yaml_text.parse(path.read_text()))
-    except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror}.") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+        return MeasuredRows.model_validate(yaml_text.read(path))
     except ValidationError as error:
         raise UsageError(f"{path} are no valid rows: {first_problem(error)}") from None
 

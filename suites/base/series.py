@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from engine import yaml_text
@@ -134,9 +133,7 @@ class Point:
 def read(path: Path = FILE) -> dict[str, list[Series]]:
     """Read and check the file; returns the series by study. Raises UsageError that names the file and the key."""
     try:
-        return TypeAdapter(dict[str, list[Series]]).validate_python(yaml_text.parse(path.read_text()))
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+        return TypeAdapter(dict[str, list[Series]]).validate_python(yaml_text.read(path))
     except ValidationError as error:
         raise UsageError(f"{path} is not a valid list of series: {first_problem(error)}") from None
 

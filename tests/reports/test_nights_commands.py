@@ -244,16 +244,6 @@ def test_a_machine_that_got_slower_is_the_alarm_of_the_canary_alone(judge):
     assert re.search(r"^same +Steady n=512 +time_per_iteration", out, re.MULTILINE)
 
 
-def test_verdicts_of_chance_alone_are_few(tmp_path):
-    """Of 20 figures that don't change nothing is called worse or better."""
-    names = [f"T{number} %n=1" for number in range(20)]
-    database = store(tmp_path / "results.db", slowed(40, names=names, since=99))
-    make(database)
-    nights = night_reports(history(database, "frontier"), frontier(), last=10)
-    assert {one.word for night in nights for one in night.verdicts} == {"same"}
-    assert not any(night.alarms for night in nights)
-
-
 def test_nights_have_names_so_that_what_others_store_meanwhile_is_another_night(tmp_path):
     others = session([case(STEADY, *timed(18.0, 900, OLD))], FIRST.replace(month=12))
     found = history(store(tmp_path / "results.db", [*slowed(32), others]), "frontier")
@@ -287,12 +277,6 @@ def test_the_summary_is_text_markdown_and_junit(tmp_path):
     rows = [line for line in marked.splitlines() if line.startswith("| ")]
     assert {len(line.replace("\\|", "").split("|")) for line in rows} == {10}
     assert re.search("^worse +Slowed", report.as_text(last), re.MULTILINE)
-
-
-def test_help_teaches(capsys):
-    assert main(["verdict", "--help"]) == 0
-    assert "exit code: 0" in capsys.readouterr().out
-    assert main(["reference", "make", "--help"]) == 0
 
 
 def test_a_night_run_reports_what_got_worse_and_what_it_cant_write(tmp_path, capsys, monkeypatch):
