@@ -37,7 +37,8 @@ class Route:
     rank: int
     where: str
     """axis, or activity that needs the others"""
-    others: Sequence[int]
+    ranks: Sequence[int]
+    """the others, perhaps with this one"""
     backend: str
     """back end whose own words follow"""
 
@@ -57,7 +58,8 @@ class Route:
 
     def whom(self, lost: Collection[int] = ()) -> str:
         """Name the other ranks, or those of them that are known to be lost."""
-        known = [rank for rank in self.others if rank in lost] or list(self.others)
+        others = [rank for rank in self.ranks if rank != self.rank]
+        known = [rank for rank in others if rank in lost] or others
         if len(known) == 1:
             return f"rank {known[0]}"
         if len(known) <= NAMED:

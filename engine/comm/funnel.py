@@ -114,10 +114,8 @@ class Comm:
         pause_s = SOON_S
         while not any(handle.arrived() for handle in handles):
             if time.monotonic() > deadline:
-                others = self.grid.members(outstanding.awaited[1], self.rank)
-                route = Route(
-                    self.rank, "in the pipeline", [rank for rank in others if rank != self.rank], "its own watch"
-                )
+                members = self.grid.members(outstanding.awaited[1], self.rank)
+                route = Route(self.rank, "in the pipeline", members, "its own watch")
                 raise LostContact(route, TimeoutError(f"no message came within {limit_s:g} s"))
             self._pause(arrival, limit_s if all(notified) else pause_s)
             pause_s = min(POLL_S, 1.5 * pause_s)

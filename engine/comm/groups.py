@@ -48,9 +48,8 @@ class ProcessGroups:
                 f"Collectives go over gloo, nccl or fake, but torch.distributed was initialised with {name}: take one "
                 "of the three."
             )
-        own = self._ranks[self.rank]
         in_the_job = [self._ranks[member] for member in members]
-        route = Route(own, f"on axis {axis}", [rank for rank in in_the_job if rank != own], name)
+        route = Route(self._ranks[self.rank], f"on axis {axis}", in_the_job, name)
         count = groups_of(len(members)) if name == "nccl" and lane in OF_MESSAGES else 1
         with route.guard():
             made: list[Any] = [  # as for PyTorch 2.14 a rank might be no member of what it makes

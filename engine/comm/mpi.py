@@ -40,8 +40,10 @@ NUMBERS = {
     torch.uint8: "UINT8_T",
 }
 """Numbers that MPI adds up. It has no half precision."""
-
-
+MISSING = (
+    "MPI takes mpi4py, an MPI library and ranks that its own launcher has started: pip install 'mpi4py>=4', and take "
+    "mpirun or srun --mpi=pmix instead of torchrun"
+)
 SPIN_S, PAUSE_S = 0.01, 5e-5
 """Time for which a waiting rank polls at once, and its pause after each later poll, when the core may be another's."""
 LOOK_S, IDLE_S = 1e-3, 1e-2
@@ -65,10 +67,7 @@ class Library:
             mpi4py.rc.thread_level = "serialized"
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:  # the latter where it finds no MPI
-            raise UsageError(
-                "MPI takes mpi4py, an MPI library and ranks that its launcher has started: pip install 'mpi4py>=4', "
-                f"and take mpirun or srun --mpi=pmix instead of torchrun ({first_line(error)})."
-            ) from None
+            raise UsageError(f"{MISSING} ({first_line(error)}).") from None
         self.mpi: Any = MPI
         self.progress = Progress(MPI)
         self.patience_s = MEETING_S
@@ -91,7 +90,7 @@ class Library:
     def end(self) -> None:
         """End MPI, once all ranks are about to: it would wait for ever for a rank that is stopped."""
         progress, world = self.progress, self.mpi.COMM_WORLD
-        route = Route(world.rank, "at its end", [rank for rank in range(world.size) if rank != world.rank], "MPI")
+        route = Route(world.rank, "at its end", range(world.size), "MPI")
         with suppress(LostContact):
             if not progress.lost:
                 with progress.calling(route):
@@ -106,10 +105,7 @@ class Library:
 def library() -> Library:
     """Load MPI. Raises UsageError where it isn't there or its launcher hasn't started this rank."""
     if not has_mpi(os.environ):
-        raise UsageError(
-            "MPI carries messages between ranks that its own launcher has started: pip install 'mpi4py>=4' where an "
-            "MPI library is, and take mpirun or srun --mpi=pmix instead of torchrun."
-        )
+        raise UsageError(f"{MISSING}.")
     return Library()
 
 
@@ -151,9 +147,8 @@ class MpiGroups:
 
     def channel(self, axis: Axis, lane: Lane, members: Sequence[int]) -> "MpiChannel":
         """Make a communicator of its own, so that no other channel's messages are taken for this one's."""
-        own = self._world.rank
         in_the_job = [self._ranks[member] for member in members]
-        route = Route(own, f"on axis {axis}", [rank for rank in in_the_job if rank != own], "MPI")
+        route = Route(self._world.rank, f"on axis {axis}", in_the_job, "MPI")
         with self._library.progress.calling(route):
             among = self._world.Create_group(self._world.Get_group().Incl(in_the_job))
         return MpiChannel(self._library, among, route, self._timeout)

@@ -90,6 +90,5 @@ class Watch:
         kind, axis, lane = call
         rank, known = self._comm.rank, "" if self._host_waits else "the last that it issued is "
         members = outstanding.ranks or self._comm.grid.members(axis, rank)
-        others = [member for member in members if member != rank]
-        line = Route(rank, f"on axis {axis}", others, "")
+        line = Route(rank, f"on axis {axis}", members, "")
         return Stalled(line, now - self._since, f"{known}{kind} on lane {lane_name(axis, lane)}")

@@ -49,7 +49,7 @@ def test_back_ends_are_named_once_by_commas() -> None:
     [
         (from_environment({}), None, 7, "A message takes two ranks: start several"),
         (TWO, ("gloo", "nccl"), 7, "Back ends on cpu are gloo, mpi, but nccl was given: leave it out"),
-        (TWO, ("mpi",), 7, "MPI carries messages between ranks that its own launcher has started: pip install"),
+        (TWO, ("mpi",), 7, "MPI takes mpi4py"),
         (TWO, None, 2, "A transfer is repeated 3 times or more, but 2 was given."),
     ],
 )
