@@ -15,7 +15,7 @@ from engine.measure import binding
 from engine.measure.binding import Asked, Binding, Gpu, cores_asked, mask, nearest_card, numbers_of, read
 from engine.measure.machine import SYSFS
 from engine.result.schema import read as read_result
-from engine.result.schema.machine import Bindings
+from engine.result.schema.machine import Bindings, FaultKind
 
 GPU, OTHER_GPU = "0000:c1:00.0", "0000:01:00.0"
 NEAR, FAR = "pci0000:c0/0000:c0:01.1", "pci0000:00/0000:00:01.1"
@@ -195,7 +195,8 @@ def kinds(*ranks: Binding) -> dict[str, tuple[int, str, int]]:
     return {fault.kind: (fault.first_rank, fault.host, fault.ranks) for fault in judge(ranks)}
 
 
-SHARED = {
+GPU_FAR: FaultKind = "cores far from the GPU"
+SHARED: dict[str, list[Binding]] = {
     "both on one core": [rank("0"), rank("0")],
     "more threads than cores": [rank("0-15", threads=16), rank("0-15", threads=16)],
     "nested": [rank("0"), rank("0-15", threads=15), rank("0")],
@@ -204,7 +205,7 @@ SHARED = {
     "a limit of the control group": [rank("0-15", limit=1.5), rank("0-15", limit=1.5)],
     "two host names of one machine": [rank("0", host="a"), rank("0", host="b")],
 }
-APART = {
+APART: dict[str, list[Binding]] = {
     "one rank": [rank("0")],
     "one core each": [rank("0"), rank("1")],
     "unbound with room": [rank("0-15")] * 16,
@@ -244,8 +245,8 @@ def test_a_rank_with_fewer_cores_than_threads_shares_none() -> None:
 def test_cores_of_another_node_than_the_gpu_s_are_told() -> None:
     near, far = [on_gpu(0, "0-7"), on_gpu(3, "16-23")], [on_gpu(0, "16-23"), on_gpu(3, "0-7")]
     assert kinds(*near) == {}
-    assert kinds(*far) == {"cores far from the GPU": (0, "n0", 2)}
-    assert kinds(near[0], on_gpu(3, "8-15")) == {"cores far from the GPU": (1, "n0", 1)}
+    assert kinds(*far) == {GPU_FAR: (0, "n0", 2)}
+    assert kinds(near[0], on_gpu(3, "8-15")) == {GPU_FAR: (1, "n0", 1)}
     assert kinds(on_gpu(0, "8-23")) == {}
     assert kinds(on_gpu(3, "0-7", gpu_node=None)) == kinds(on_gpu(3, "0-7", nodes=())) == {}
 

@@ -250,5 +250,5 @@ def test_a_convolution_that_the_grid_has_none_of_is_refused_in_one_sentence(opti
     layer, schedule = start(case, Comm(Grid()))
     weight = {"weight": layer.sharded}
     local = Local("conv", layer.comm, schedule, case.placements(case.serial()), {"weight": layer.weight}, weight, PLAIN)
-    with pytest.raises(ValueError, match="conv one group, no dilation"):
+    with pytest.raises(ValueError, match="one group, no dilation"):
         layer_of_grid(nn.Conv2d(K, N, 3, **options), local)  # type: ignore[arg-type]

@@ -77,16 +77,16 @@ def test_a_person_says_how_many_blocks_each_stage_has() -> None:
 
 @pytest.mark.parametrize("given_", ["5,7,7,6", "12,12", "0,8,8,8", "a,8,8,8", "", "-1,9,8,8", "6;6;6;6"])
 def test_stages_that_do_not_add_up_are_refused(given_: str) -> None:
-    with pytest.raises(UsageError, match=r"4 numbers .* 24, .* 6,6,6,6"):
+    with pytest.raises(UsageError, match=r"4 numbers.* 24, .*6,6,6,6"):
         cut_by_hand(given_, gpt(24), 4)
 
 
 def test_more_parts_than_blocks_are_refused() -> None:
-    with pytest.raises(UsageError, match=r" 1 block, .* 2 stages: .*--pipe, .*--layers"):
+    with pytest.raises(UsageError, match=r" 1 block,.* 2 stages.*--pipe.*--layers"):
         cut_evenly(gpt(1), 2, recompute=False)
-    with pytest.raises(UsageError, match=r" 6 blocks, .* 4 stages of 2"):
+    with pytest.raises(UsageError, match=r"6 blocks,.* 4 stages.* 2"):
         cut_evenly(gpt(6), 4, 2, recompute=False)
-    with pytest.raises(UsageError, match=r" 3 blocks, .* 4 stages"):
+    with pytest.raises(UsageError, match=r" 3 blocks,.* 4 stages"):
         cut_by_hand("1,1,1,0", gpt(3), 4)
     with pytest.raises(UsageError, match=r" 10 blocks, .*--pipe\.$"):
         cut_evenly(lookup("unet-tiny"), 11, recompute=False)

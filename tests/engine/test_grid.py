@@ -86,7 +86,7 @@ def test_a_rank_or_coordinate_off_the_grid_is_refused() -> None:
 
 
 PROJECT = Path(__file__).parents[2]
-ALLOWED = {
+ALLOWED: dict[str, str] = {
     "engine/grid.py": "what an axis is, and its roles",
     "engine/layers/embedding.py": "Algorithm 1",
     "engine/layers/loss.py": "Algorithm 1",
@@ -138,6 +138,9 @@ def test_no_other_room_names_an_axis() -> None:
     assert unused == set(), "a room that names no axis any more is no exception"
 
 
+NO_AXIS: str = '"""Over z and data."""; layout.data; overlap.data; line.x; replace(line, x=1); grid[axis]'
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -156,7 +159,7 @@ def test_no_other_room_names_an_axis() -> None:
 )
 def test_a_name_is_found_wherever_it_stands(line: str) -> None:
     assert list(named(line))
-    assert not list(named('"""Over z and data."""; layout.data; overlap.data; line.x; replace(line, x=1); grid[axis]'))
+    assert not list(named(NO_AXIS))
 
 
 def test_an_axis_that_is_added_to_the_grid_alone_trains_the_same_numbers() -> None:

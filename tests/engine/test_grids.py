@@ -78,12 +78,12 @@ def test_a_batch_that_is_taken_is_near_and_has_a_valid_grid(ranks: int, asked: f
 
 def test_no_valid_grid_is_told_with_the_reason_and_the_nearest_numbers_that_have_one() -> None:
     space = SearchSpace(lookup("gpt-80b"), 8192, exact=True)
-    with pytest.raises(UsageError, match=r"8191 .* 8191 .*8192 .*: 8192\.$"):
+    with pytest.raises(UsageError, match=r"8191.*8191.*8192.*: 8192\.$"):
         space.check(8191)
     near = SearchSpace(lookup("gpt-80b"), 8203)
     with pytest.raises(UsageError, match=r"10%.*: 6006 and 6008\.$"):
         near.check(6007)
-    with pytest.raises(UsageError, match=r"24 \(8x3\).* 5 .*1 sequences"):
+    with pytest.raises(UsageError, match=r"24 \(8x3\).* 5.*1 seq"):
         SearchSpace(lookup("gpt-60b"), 1, exact=True).check(120)
 
 
@@ -119,7 +119,7 @@ def test_a_pipeline_is_found_where_ranks_have_no_grid_of_one_stage() -> None:
         assert space.check(6) == 16
         found = {str(grid) for grid in space.pipelines(6, 16)}
         assert found == {"1x1x1x2p3", "1x1x1x2P3", "1x1x2x1p3", "1x2x1x1p3", "2x1x1x1p3"}
-    with pytest.raises(UsageError, match=r"6 devices has 2 .*--pipe"):
+    with pytest.raises(UsageError, match=r"6 devices.*2 .*--pipe"):
         SearchSpace(model, 16, exact=True, stages=2).check(6)
     with pytest.raises(UsageError, match="6 devices has 3 "):
         SearchSpace(model, 16, exact=True, stages=3, micro=8).check(6)

@@ -12,7 +12,7 @@ from engine.cli.peers import peers
 from gpu_check.command import gpu
 
 SHAPE = "--layers 1 --hidden 16 --heads 2 --vocab 32 --seq 8"
-COMMANDS = {
+COMMANDS: dict[str, str] = {
     f"train {SHAPE} --batch-size 1 --data synthetic --iterations 1 --warmup 0 --energy off": "result.json",
     "bench gemm --dtype fp32 --sizes 16": "gemm.json",
     "bench memory --array-size 4096 --repeats 3": "memory.json",

@@ -72,7 +72,7 @@ def test_a_rank_that_is_killed_is_gone_and_one_that_is_stopped_is_stopped(others
     until(lambda: len(mine.lost()) == 1)
 
 
-def test_after_a_goodbye_who_is_gone_may_have_followed_it(others: list[subprocess.Popen[str]]) -> None:
+def test_after_an_announced_exit_who_is_gone_may_have_followed_it(others: list[subprocess.Popen[str]]) -> None:
     every = rows(others)
     mine, theirs = Roster(0, every), Roster(1, every)
     others[1].kill()
@@ -85,7 +85,7 @@ def test_after_a_goodbye_who_is_gone_may_have_followed_it(others: list[subproces
     assert mine.lost() == {1: Loss.STOPPED}, "nobody stops because of another"
 
 
-def test_the_next_roster_of_a_process_hears_once_the_last_one_is_closed(others: list[subprocess.Popen[str]]) -> None:
+def test_the_next_roster_of_a_process_receives_once_the_last_one_is_closed(others: list[subprocess.Popen[str]]) -> None:
     every = rows(others)
     for _ in range(2):
         mine = Roster(0, every)
@@ -119,14 +119,14 @@ def test_one_that_is_dying_is_gone_before_its_parent_knows(monkeypatch: pytest.M
 
 
 def test_by_the_proc_of_other_processes_nobody_is_known_to_be_lost() -> None:
-    code = (
+    script = (
         "from engine.comm.contact import Roster, own_row; own = own_row(); "
         "mine = Roster(0, [own, (own[0], 2**22 + 1, 0)]); print(mine.whole, mine.watch())"
     )
     unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
     if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no namespace of processes can be made here")
-    command = [*unshare, sys.executable, "-c", code]
+    command = [*unshare, sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=True)
     assert done.stdout == "False {}\n"
 

