@@ -15,8 +15,9 @@ from reframe.core.exceptions import SanityError
 
 from engine.peers.comparison import both_sides
 from suites.base.contests import PeerComparison
+from suites.base.engine_test import command
 from suites.base.running import NIGHTLY, Worth
-from suites.base.series import Point
+from suites.base.series import AUTO, Point
 from suites.base.training import PointTraining, points_of
 
 STUDY = "against"
@@ -54,14 +55,17 @@ class Against(PeerComparison, PointTraining):
             self.skip("no other commit is named: -S Against.checkout=DIR does, or ci/nightly --against COMMIT")
 
     def options(self) -> list[str]:
-        words = ["bench", "peers", "--against", str(Path(self.checkout).resolve()), "--grid", self.grid]
-        words += ["--model", self.model, "--batch-size", str(self.sequences), "--precision", self.precision]
-        words += ["--device", self.device, *self.device_memory_options, *self.contest_words]
-        words += ["--micro-batch", str(self.micro_batch)] if self.micro_batch else []
-        words += ["--overlap", self.overlap] if self.overlap else []
-        words += ["--schedule", self.schedule] if self.schedule != "auto" else []
-        words += ["--rounds", str(self.rounds or self.point.series.rounds), "--jobs", "1"]
-        return [*words, "--steps-per-round", str(self.steps_per_round)]
+        checkout = Path(self.checkout).resolve()
+        words = [*command("bench peers", against=checkout, grid=self.grid), *self.contest_options]
+        return words + command(
+            "",
+            micro_batch=self.micro_batch,
+            overlap=self.overlap,
+            schedule=None if self.schedule == AUTO else self.schedule,
+            rounds=self.rounds or self.point.series.rounds,
+            jobs=1,
+            steps_per_round=self.steps_per_round,
+        )
 
     def judge(self) -> None:
         """Fail where a device couldn't hold both, as then nothing cancels. Raises SanityError."""

@@ -16,7 +16,7 @@ from reframe.utility import typecheck as typ
 import systems
 from engine.result.schema import Result, parse
 from engine.result.schema.bench import Links
-from suites.base.engine_test import WholeNodes
+from suites.base.engine_test import WholeNodes, command
 from suites.base.figures import Figures
 from suites.base.kept import links_of, superseded
 from suites.base.running import NIGHTLY, Worth
@@ -43,8 +43,8 @@ class Bandwidth(WholeNodes):
     time_limit = "3m"
 
     def options(self) -> list[str]:
-        words = ["bench", "collectives", "--device", self.device, "--time-budget", f"{self.time_budget_s:g}"]
-        return [*words, "--bytes", str(self.message_bytes)] if self.message_bytes else words
+        size = self.message_bytes or None
+        return command("bench collectives", device=self.device, time_budget=self.time_budget_s, bytes=size)
 
     def figures(self) -> Figures:
         return figures_of(self.links)

@@ -24,6 +24,7 @@ from engine.grid import Grid
 from engine.peers.registry import COMPARISONS, environment_lack
 from engine.pipeline.registry import ScheduleChoice
 from suites.base.contests import PeerComparison, case_of, matches, our_micro_batch, room
+from suites.base.engine_test import command
 from suites.base.running import Worth
 from suites.base.series import AUTO, Point
 from suites.base.training import SYSTEM, PlannedGrid, PointTraining, planned_grid
@@ -54,7 +55,7 @@ class Baseline(PeerComparison, PointTraining):
     def plan_options(self, data: str) -> list[str]:
         """A machine without a scheduler is one node with all ranks, by which the engine chooses a grid."""
         here = self.partition.is_local and not self.ranks_of_a_node
-        return [*super().plan_options(data), *(["--devices-per-node", str(self.num_tasks)] if here else [])]
+        return super().plan_options(data) + command("", devices_per_node=self.num_tasks if here else None)
 
     @run_after("init")
     def take_no_allocation_for_what_does_not_fit(self) -> None:
@@ -71,9 +72,16 @@ class Baseline(PeerComparison, PointTraining):
         """Take the planner's grid on a calibrated machine, and else the engine's own choice, as in other suites."""
         measured = systems.measured(self.system.name)
         if self.grid == AUTO and measured and measured.performance:
-            words = ["--system", self.system.name, "--model", self.model, "--gpus", str(self.num_tasks)]
-            words += ["--batch-size", str(self.sequences), "--precision", self.precision]
-            words.append("--checkpoint-activations" if self.checkpoint_activations else "--keep-activations")
+            words = command(
+                "",
+                system=self.system.name,
+                model=self.model,
+                gpus=self.num_tasks,
+                batch_size=self.sequences,
+                precision=self.precision,
+                checkpoint_activations=self.checkpoint_activations,
+                keep_activations=not self.checkpoint_activations,
+            )
             if found := planned_grid(tuple(words)):
                 self.grid, self.grid_is, self.planned = found.grid, "found by par4d plan", found
 
@@ -97,18 +105,22 @@ class Baseline(PeerComparison, PointTraining):
 
     def options(self) -> list[str]:
         series = self.point.series
-        words = ["bench", "peers", "--peer", self.match.peer, "--layout", str(self.match.layout), "--grid", self.grid]
-        words += ["--model", self.model, "--batch-size", str(self.sequences), "--precision", self.precision]
-        words += ["--device", self.device, *self.device_memory_options, *self.node_options(), *self.contest_words]
-        words += ["--micro-batch", str(self.micro_batch)] if self.micro_batch else []
-        words += ScheduleChoice.parse(self.planned.schedule).words if self.planned and self.planned.schedule else []
-        words += ["--tune-matmul"] if series.tune_matmul else []
-        words += ["--peer-micro-batch", str(self.match.micro_batch)] if self.model == self.point.model else []
-        words += ["--rounds", str(self.rounds or series.rounds), "--steps-per-round", str(self.steps_per_round)]
-        return [*words, *self.peak_options(self.precision)]
+        schedule = self.planned and self.planned.schedule
+        sides = command("", peer=self.match.peer, layout=self.match.layout, grid=self.grid)
+        rounds = command(
+            "",
+            tune_matmul=series.tune_matmul,
+            peer_micro_batch=self.match.micro_batch if self.model == self.point.model else None,
+            rounds=self.rounds or series.rounds,
+            steps_per_round=self.steps_per_round,
+        )
+        words = ["bench", "peers", *sides, *self.contest_options, *command("", micro_batch=self.micro_batch)]
+        words += ScheduleChoice.parse(schedule).words if schedule else []
+        return [*words, *rounds, *self.peak_options(self.precision)]
 
     def node_options(self) -> list[str]:
         """Some peers make whole networks first, in a node's memory; they are told of it where its file has it."""
         memory, devices = self.system.node.memory_bytes, self.system.node.devices
-        words = ["--node-memory", f"{memory.value:.0f}"] if memory else []
-        return [*words, "--devices-per-node", str(devices.value)] if memory and devices else words
+        if memory is None:
+            return []
+        return command("", node_memory=f"{memory.value:.0f}", devices_per_node=devices and devices.value)

@@ -70,6 +70,7 @@ def check_trainings(system: System) -> None:
 
 
 def numbers(measured: Measured) -> dict[str, str]:
+    """Return the fitted numbers by name, with their deviations."""
     assert measured.performance is not None
     found = measured.performance
     known: dict[str, str] = {name: f" ± {deviation:.2g}" for name, deviation in found.deviations.items()}

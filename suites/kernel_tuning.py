@@ -26,6 +26,7 @@ from engine.result import UNTUNED, metrics
 from engine.result.gate import Outcome, all_of
 from engine.result.judges import choices
 from engine.result.schema.tuning import TunedShape
+from suites.base.engine_test import command
 from suites.base.figures import Figures, speed_up_figures
 from suites.base.training import SYSTEM, PointTraining, points_of
 
@@ -83,8 +84,8 @@ class KernelTuning(OfOneRank):
             self.num_tasks = 1
 
     def options(self) -> list[str]:
-        words = ["bench", "matmul", "--model", self.model, "--grid", self.grid, "--micro-batch", str(self.at_once)]
-        words += ["--micro-batches", str(self.share // self.at_once)]
+        words = command("bench matmul", model=self.model, grid=self.grid, micro_batch=self.at_once)
+        words += command("", micro_batches=self.share // self.at_once)
         return [*words, *self.training_words(self.asked), "--twice"]
 
     @property
@@ -169,11 +170,11 @@ class TunedStep(OfOneRank):
             )
 
     def options(self) -> list[str]:
-        words = ["bench", "peers", "--peer", UNTUNED, "--grid", str(self.plane), "--model", self.model]
-        words += ["--layers", str(self.layers)] if lookup(self.model).network().alike else []
-        words += ["--batch-size", str(self.at_once), *self.contest_words]
-        words += ["--precision", self.precision, "--device", self.device, "--rounds", str(self.rounds)]
-        return [*words, "--steps-per-round", str(self.steps_per_round)]
+        layers = self.layers if lookup(self.model).network().alike else None
+        words = command("bench peers", peer=UNTUNED, grid=self.plane, model=self.model, layers=layers)
+        words += [*command("", batch_size=self.at_once), *self.contest_words]
+        words += command("", precision=self.precision, device=self.device)
+        return words + command("", rounds=self.rounds, steps_per_round=self.steps_per_round)
 
     def judge(self) -> None:
         contests = self.record["comparisons"]

@@ -10,7 +10,7 @@ launcher of MPI's own.
 import reframe as rfm
 from reframe.core.builtins import variable
 
-from suites.base.engine_test import WholeNodes
+from suites.base.engine_test import WholeNodes, command
 from suites.base.figures import Figures
 
 
@@ -31,9 +31,8 @@ class Transfers(WholeNodes):
     time_limit = "5m"
 
     def options(self) -> list[str]:
-        words = ["bench", "p2p", "--device", self.device, "--time-budget", f"{self.time_budget_s:g}"]
-        words += ["--backend", self.backends] if self.backends else []
-        return [*words, "--sizes", self.sizes] if self.sizes else words
+        words = command("bench p2p", device=self.device, time_budget=self.time_budget_s)
+        return words + command("", backend=self.backends, sizes=self.sizes)
 
     def figures(self) -> Figures:
         return {

@@ -10,7 +10,7 @@ as a point of the system's weak scaling has.
 import reframe as rfm
 from reframe.core.builtins import parameter, run_after, variable
 
-from suites.base.engine_test import EngineTest
+from suites.base.engine_test import EngineTest, command
 from suites.base.figures import Figures
 from suites.base.running import NIGHTLY, Worth
 from suites.base.series import CALIBRATION, points
@@ -53,9 +53,9 @@ class DeviceTest(EngineTest):
         """Say whether the trainings whose figures the performance model takes have as many ranks."""
         return self.device == "cuda" or self.ranks == CALIBRATED.devices
 
-    def budget(self) -> list[str]:
-        budget_s = TIME_BUDGET_S[self.device] if self.time_budget_s is None else self.time_budget_s
-        return ["--time-budget", f"{budget_s:g}"]
+    @property
+    def budget_s(self) -> float:
+        return float(TIME_BUDGET_S[self.device] if self.time_budget_s is None else self.time_budget_s)
 
 
 @rfm.simple_test
@@ -66,7 +66,6 @@ class Peak(DeviceTest):
 
     descr = "GEMM peak of one device"
     worth = Worth.PRODUCTS
-    time_limit = {"cuda": "3m", "cpu": "2m"}[SYSTEM.device.kind]
     dtype = parameter(DTYPES, type=str, loggable=True)
     sizes = variable(str, value="")
 
@@ -78,9 +77,8 @@ class Peak(DeviceTest):
         return super().is_usual() and self.dtype == CALIBRATED.series.precision
 
     def options(self) -> list[str]:
-        words = ["bench", "gemm", "--dtype", self.dtype, "--sizes", self.sizes or SIZES[self.device]]
-        words += ["--device", self.device]
-        return [*words, *self.budget()]
+        words = command("bench gemm", dtype=self.dtype, sizes=self.sizes or SIZES[self.device])
+        return words + command("", device=self.device, time_budget=self.budget_s)
 
     def figures(self) -> Figures:
         return {"best_flops_per_s": (self.record["best_flops_per_s"], "flop/s")}
@@ -95,8 +93,8 @@ class MemoryBandwidth(DeviceTest):
     array_bytes = variable(int, value=0)
 
     def options(self) -> list[str]:
-        words = ["bench", "memory", "--device", self.device, *self.budget()]
-        return [*words, "--array-size", str(self.array_bytes)] if self.array_bytes else words
+        size = self.array_bytes or None
+        return command("bench memory", device=self.device, time_budget=self.budget_s, array_size=size)
 
     def figures(self) -> Figures:
         return {kernel["name"]: (kernel["best_bytes_per_s"], "B/s") for kernel in self.record["stream"]["kernels"]}
@@ -111,7 +109,7 @@ class LaunchLatency(DeviceTest):
     tags_of_the_usual = {NIGHTLY}
 
     def options(self) -> list[str]:
-        return ["bench", "latency", "--device", self.device]
+        return command("bench latency", device=self.device)
 
     def figures(self) -> Figures:
         return {launched["name"]: (launched["median_s"], "s") for launched in self.record["launches"]}

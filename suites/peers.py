@@ -19,7 +19,7 @@ from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.peers.registry import COMPARISONS
 from suites.base.contests import PeerComparison
-from suites.base.engine_test import EngineTest
+from suites.base.engine_test import EngineTest, command
 from suites.base.training import OfSeries, Refused, points_of
 
 
@@ -55,7 +55,7 @@ class Peers(PeerComparison, OfSeries, EngineTest):
             self.skip(reason)
 
     def options(self) -> list[str]:
-        words = ["bench", "peers", "--peer", self.peer, "--grid", self.point.grid, "--model", self.model]
-        words += ["--batch-size", str(self.point.sequences), "--precision", self.point.series.precision]
-        words += ["--device", self.device, *self.device_memory_options, "--rounds", str(self.rounds)]
-        return [*words, "--steps-per-round", str(self.steps_per_round)]
+        point = self.point
+        words = command("bench peers", peer=self.peer, grid=point.grid, model=self.model, batch_size=point.sequences)
+        words += command("", precision=point.series.precision, device=self.device) + self.device_memory_options
+        return words + command("", rounds=self.rounds, steps_per_round=self.steps_per_round)

@@ -16,6 +16,7 @@ import reframe as rfm
 from reframe.core.builtins import parameter, variable
 
 from engine.grid import Grid
+from suites.base.engine_test import command
 from suites.base.figures import Figures, percent
 from suites.base.in_rounds import InTurns, times_of
 from suites.base.training import SYSTEM, points_of
@@ -44,18 +45,18 @@ class PipelineSchedules(InTurns):
     checkpoint_activations = SYSTEM.device.kind == "cuda"
 
     def options(self) -> list[str]:
-        words = ["bench", "pipeline", *self.plan_options(self.corpus()), *self.round_options(), "--timeline"]
-        if self.schedules:
-            words += ["--schedules", self.schedules]
-        if self.pipeline_limit:
-            words += ["--pipeline-limit", str(self.pipeline_limit)]
-        if self.weight_limit:
-            words += ["--weight-limit", str(self.weight_limit)]
-        if self.machine == SLOW_STAGE:
-            words += ["--slow-stage", str(Grid.parse(self.grid).stages // 2), "--slow-by", f"{self.slow_by:g}"]
-        if self.machine == DELAYS:
-            words += ["--delays", f"{self.delays_s:g}"]
-        return words
+        slow = self.machine == SLOW_STAGE
+        words = ["bench", "pipeline", *self.plan_options(self.corpus()), *self.round_options()]
+        return words + command(
+            "",
+            timeline=True,
+            schedules=self.schedules,
+            pipeline_limit=self.pipeline_limit or None,
+            weight_limit=self.weight_limit or None,
+            slow_stage=Grid.parse(self.grid).stages // 2 if slow else None,
+            slow_by=self.slow_by if slow else None,
+            delays=self.delays_s if self.machine == DELAYS else None,
+        )
 
     def judge(self) -> None:
         self.judge_rounds(self.record["config"]["schedules"])

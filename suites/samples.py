@@ -19,7 +19,7 @@ from suites.base.training import SYSTEM, Training
 
 
 class Recipe(NamedTuple):
-    """What is trained. micro_batch: how many images at once."""
+    """Training of a U-Net. micro_batch: images at once."""
 
     model: str
     sequences: int

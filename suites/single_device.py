@@ -18,9 +18,9 @@ from reframe.utility import typecheck as typ
 
 from engine.errors import UsageError
 from engine.models.catalogue import lookup
-from engine.result.judges.peers import Speed, peak_bytes, speed
+from engine.result.judges.peers import peak_bytes, speed
 from engine.result.schema.peers import PeersResult, parse
-from suites.base.engine_test import EngineTest
+from suites.base.engine_test import EngineTest, command
 from suites.base.figures import Figures, percent
 from suites.base.training import OfSeries, Refused, points_of
 
@@ -52,15 +52,10 @@ class SingleDevice(OfSeries, EngineTest):
 
     def options(self) -> list[str]:
         series = self.point.series
-        words = ["bench", "peers", "--model", self.model, "--grid", "1x1x1x1"]
-        words += ["--device", self.device, *self.device_memory_options]
-        for peer in self.peers:
-            words += ["--peer", peer]
-        words += ["--batch-size", str(self.point.sequences), "--precision", series.precision]
-        if series.sequence:
-            words += ["--seq", str(series.sequence)]
-        words += ["--jobs", str(self.jobs), "--rounds", str(self.rounds)]
-        return [*words, "--steps-per-round", str(self.steps_per_round), *self.peak_options(series.precision)]
+        words = command("bench peers", model=self.model, grid="1x1x1x1", device=self.device)
+        words += [*self.device_memory_options, *command("", peer=self.peers, batch_size=self.point.sequences)]
+        words += command("", precision=series.precision, seq=series.sequence, jobs=self.jobs, rounds=self.rounds)
+        return [*words, *command("", steps_per_round=self.steps_per_round), *self.peak_options(series.precision)]
 
     @property
     def result(self) -> PeersResult:
@@ -76,11 +71,13 @@ class SingleDevice(OfSeries, EngineTest):
     def figures(self) -> Figures:
         """Return the speed and memory of the engine, and of each peer that there was a contest with."""
         found: Figures = {}
+        work, peaks = self.result.work, self.result.peaks
         for contest in self.result.comparisons:
-            ours, peers = _speed(self.result, contest.ours_median_s), _speed(self.result, contest.peer_median_s)
-            our_bytes, peer_bytes = peak_bytes(contest.jobs)
             pair, peer = contest.paired, contest.peer
             assert pair is not None
+            assert work is not None
+            ours, peers = (speed(work, peaks, 1, s) for s in (contest.ours_median_s, contest.peer_median_s))
+            our_bytes, peer_bytes = peak_bytes(contest.jobs)
             found |= {
                 "engine_tokens_per_s": (ours.tokens_per_s, "tokens/s"),
                 "engine_mfu": (percent(ours.mfu), "%"),
@@ -93,8 +90,3 @@ class SingleDevice(OfSeries, EngineTest):
                 f"{peer}_paired_ratio_high": (pair.high, "x"),
             }
         return found
-
-
-def _speed(result: PeersResult, step_s: float) -> Speed:
-    assert result.work is not None
-    return speed(result.work, result.peaks, 1, step_s)

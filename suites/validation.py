@@ -10,8 +10,7 @@ The U-Net's first losses and its gradients are held to those of PyTorch's DDP, t
 0.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import reframe as rfm
 from reframe.core.builtins import fixture, run_after, variable
@@ -21,63 +20,41 @@ from engine.grid import Grid
 from engine.result import metrics
 from engine.training_record import PrecisionName
 from suites.base.contests import PeerComparison
-from suites.base.engine_test import EngineTest
+from suites.base.engine_test import EngineTest, command
 from suites.base.figures import Figures, apart
 from suites.base.prepared import Corpus, OfItsData, OnImages
 from suites.base.running import NIGHTLY, Worth
 from suites.base.training import SYSTEM, Training
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """What is trained. vocabulary: of texts. micro_batch: how many sequences at once, so that a larger network of -S
-    fits one device too.
-
-    serial_limit: the time limit of the reference. limit: that of the training on all ranks.
-    """
+class Recipe(NamedTuple):
+    """Training whose curves are compared, its ranks and time limits."""
 
     model: str
     vocabulary: int
+    """of texts"""
     sequences: int
     precision: PrecisionName
     learning_rate: float
     serial_limit: str
     limit: str
+    """time limit of the training on all ranks"""
     micro_batch: int | None = None
+    """sequences at once, so that a larger network of -S fits one device too"""
     iterations: int = 100
 
 
+ON_GPUS = SYSTEM.device.kind == "cuda"
 # On processors a network small enough for two cores, in fp64, where the curves agree to 6e-15. On GPUs the
 # 125M network of par4d VII-A, in fp32: rounding differs from the first step on, and grows.
-RECIPES = {
-    "cpu": Recipe(
-        "gpt-test", vocabulary=512, sequences=16, precision="fp64", learning_rate=3e-3, serial_limit="1m", limit="4m"
-    ),
-    "cuda": Recipe(
-        "gpt2-125m",
-        vocabulary=16384,
-        sequences=16,
-        precision="fp32",
-        learning_rate=3e-4,
-        serial_limit="5m",
-        limit="3m",
-        micro_batch=1,
-    ),
-}
-RECIPE = RECIPES[SYSTEM.device.kind]
+SMALL_GPT = Recipe("gpt-test", 512, 16, "fp64", 3e-3, serial_limit="1m", limit="4m")
+GPT_125M = Recipe("gpt2-125m", 16384, 16, "fp32", 3e-4, serial_limit="5m", limit="3m", micro_batch=1)
+RECIPE = GPT_125M if ON_GPUS else SMALL_GPT
 # The 50M network of par4d Fig. 8 on GPUs, for as many steps as show that the curves are one.
-UNETS = {
-    "cpu": Recipe(
-        "unet-test", vocabulary=0, sequences=4, precision="fp64", learning_rate=5e-4,
-        serial_limit="2m", limit="6m", iterations=16,
-    ),
-    "cuda": Recipe(
-        "unet-50m", vocabulary=0, sequences=128, precision="fp32", learning_rate=1e-4,
-        serial_limit="6m", limit="4m", micro_batch=16,
-    ),
-}  # fmt: skip
-UNET = UNETS[SYSTEM.device.kind]
-GRID = {"cpu": "2x1x2x2", "cuda": "2x2x2x2"}[SYSTEM.device.kind]
+SMALL_UNET = Recipe("unet-test", 0, 4, "fp64", 5e-4, serial_limit="2m", limit="6m", iterations=16)
+UNET_50M = Recipe("unet-50m", 0, 128, "fp32", 1e-4, serial_limit="6m", limit="4m", micro_batch=16)
+UNET = UNET_50M if ON_GPUS else SMALL_UNET
+GRID = "2x2x2x2" if ON_GPUS else "2x1x2x2"
 
 
 class Text(Corpus):
@@ -87,7 +64,7 @@ class Text(Corpus):
 
 
 class OneCurve(Training):
-    """One training. variant: which of the two curves it is."""
+    """Training. variant: which of the two curves it is."""
 
     study = "validation"
     variant = ""
@@ -98,7 +75,7 @@ class OneCurve(Training):
 
 
 class LossCurve(OfItsData, OneCurve):
-    """One training of the GPT."""
+    """Training of the GPT."""
 
     text = fixture(Text, scope="session")
     reads = "text"
@@ -111,7 +88,7 @@ class LossCurve(OfItsData, OneCurve):
 
 
 class UNetCurve(OnImages, OneCurve):
-    """One training of the U-Net."""
+    """Training of the U-Net."""
 
     iterations = UNET.iterations
     model, sequences, precision = UNET.model, UNET.sequences, UNET.precision
@@ -202,13 +179,13 @@ class UNetAgainstDDP(OfItsData, PeerComparison, EngineTest):
     time_limit = UNET.limit
 
     def options(self) -> list[str]:
-        words = ["bench", "peers", "--peer", "ddp", "--layout", f"1x1x1x{self.num_tasks}", "--grid", GRID]
-        words += ["--model", self.model, "--batch-size", str(max(UNET.sequences, self.num_tasks))]
-        words += ["--precision", self.precision, "--device", self.device, *self.device_memory_options]
-        return [*words, "--rounds", "2", "--steps-per-round", "1"]
+        batch = max(UNET.sequences, self.num_tasks)
+        words = command("bench peers", peer="ddp", layout=f"1x1x1x{self.num_tasks}", grid=GRID, model=self.model)
+        words += command("", batch_size=batch, precision=self.precision, device=self.device)
+        return [*words, *self.device_memory_options, *command("", rounds=2, steps_per_round=1)]
 
     def figures(self) -> Figures:
-        """So few steps say how alike both sides are, and nothing of their speed."""
+        """Return how alike both sides are: so few steps say nothing of their speed."""
         found = [contest["equality"] for contest in self.record["comparisons"]]
         return {name: (one[name], "1") for one in found for name in ("losses", "gradient_norms")}
 

@@ -1,4 +1,4 @@
-"""A test's job takes nodes of an allocation, for some time at most."""
+"""Nodes of an allocation that a test's job takes, for some time at most."""
 
 import reframe as rfm
 from reframe.core.builtins import loggable, run_after, run_before, variable
@@ -18,22 +18,21 @@ LIMIT_BY_HAND = "limit_by_hand"
 
 
 class Allocation(rfm.RegressionTestPlugin):
-    """A test whose job is one of a system.
-
-    nodes: as many as its ranks fill, and none for what runs beside ReFrame; a test may set it to fill so many.
-    cases, fixture_jobs: what it takes of each partition, and what its fixtures take, which --describe fills in
-    (costs.py). canary: whether jobs of the engine also run the frozen program (canary.py), behind it. limit_by_hand:
-    whether -S gives the time limit, which is the user's own affair then. oversubscribe: whether ranks may share a core
-    of a machine that isn't a cluster.
-    """
+    """Test whose job is one of a system."""
 
     valid_systems: list[str]
     nodes = variable(int, value=0, loggable=True)
+    """as many as its ranks fill, and none for what runs beside ReFrame; a test may set it to fill so many"""
     cases = variable(typ.List[dict], value=[], loggable=False)
+    """costs on each partition, which --describe fills in (listings.py)"""
     fixture_jobs = variable(typ.List[dict], value=[], loggable=False)
+    """costs of its fixtures"""
     canary = variable(typ.Bool, value=False)
+    """whether jobs of the engine also run the frozen program (canary.py), behind it"""
     limit_by_hand = variable(typ.Bool, value=False)
+    """whether -S gives the time limit, which is the user's own affair then"""
     oversubscribe = variable(typ.Bool, value=False)
+    """whether ranks may share a core of a machine that isn't a cluster"""
 
     @property
     def system(self) -> systems.System:
@@ -41,7 +40,7 @@ class Allocation(rfm.RegressionTestPlugin):
 
     @property
     def partition(self) -> systems.Partition:
-        """Return the part of the machine that the test case runs on; of a test that isn't a case yet, the first."""
+        """Part of the machine that the test case runs on; of a test that isn't a case yet, the first."""
         case = self._case() if self._case else None
         part = self.current_partition or (case and case.partition)
         names = [part.name] if part else [one.rpartition(":")[2] for one in self.valid_systems]
@@ -50,17 +49,17 @@ class Allocation(rfm.RegressionTestPlugin):
 
     @property
     def wanted_device(self) -> str:
-        """Return the kind of device that the job computes on."""
+        """Kind of device that the job computes on."""
         return self.system.device.kind
 
     @property
     def number_format(self) -> str | None:
-        """Return the number format that the job computes in; None for none in particular."""
+        """Number format that the job computes in; None for none in particular."""
         return None
 
     @property
     def started_ranks(self) -> int | None:
-        """Count the ranks that the job starts; None where only the test's setup tells."""
+        """Number of ranks that the job starts; None where only the test's setup tells."""
         return int(self.num_tasks)
 
     def per_node(self, ranks: int) -> int | None:
@@ -69,7 +68,7 @@ class Allocation(rfm.RegressionTestPlugin):
 
     @property
     def ranks_of_a_node(self) -> int | None:
-        """Say how many ranks a node has; None for all of them."""
+        """Number of ranks of a node; None for all of them."""
         return self.per_node(self.num_tasks)
 
     @run_after("init", always_last=True)
@@ -121,7 +120,7 @@ class Allocation(rfm.RegressionTestPlugin):
     @loggable  # type: ignore[prop-decorator]
     @property
     def time_limit_s(self) -> float:
-        """Return the job's own time limit, or that of the partition."""
+        """Time limit of the job, or that of the partition."""
         return float(systems.seconds(self.partition.time_limit) if self.time_limit is None else self.time_limit)
 
     @property
@@ -135,7 +134,7 @@ class Allocation(rfm.RegressionTestPlugin):
     @loggable  # type: ignore[prop-decorator]
     @property
     def node_hours(self) -> float:
-        """Return the most that the job can take; of a test that is described, the jobs on all of its partitions."""
+        """Most that the job can take; of a test that is described, that of the jobs on all of its partitions."""
         if self.cases:
             return float(sum(case["node_hours"] for case in self.cases))
         return self.nodes * self.time_limit_s / 3600

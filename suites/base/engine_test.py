@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import reframe as rfm
 from reframe.core.builtins import run_after, run_before, sanity_function, variable
@@ -18,7 +18,7 @@ from suites.base.allocation import Allocation
 from suites.base.figures import Figures
 from suites.base.launch import STAGED_PYTHON, Launched, staging_command
 from suites.base.running import Worth
-from systems import Partition, SystemFileError, references
+from systems import Dtype, Partition, SystemFileError, references
 
 RESULT = "result.json"
 CANARY_PROGRAM, CANARY_OUT = Path(__file__).with_name("canary.py"), "canary.txt"
@@ -55,6 +55,19 @@ def mismatch(system: str, partition: Partition, record: dict[str, Any]) -> str |
                 f"{expected.provider}: {expected.remedy}"
             )
     return None
+
+
+def command(name: str, **options: object) -> list[str]:
+    """Write a command with its options: none that is None, False or "", the name alone of one that is True, a list's
+    option for each of its values, and a number in as many digits as tell it from others.
+    """
+    words = name.split()
+    for option, given in options.items():
+        for value in given if isinstance(given, list | tuple) else [given]:
+            if value is not None and value is not False and value != "":
+                words.append(f"--{option.replace('_', '-')}")
+                words += [] if value is True else [f"{value:g}" if isinstance(value, float) else str(value)]
+    return words
 
 
 def last_words(stderr: str) -> str:
@@ -111,18 +124,21 @@ class EngineTest(Launched, Allocation, rfm.RunOnlyRegressionTest):
 
     def peak_options(self, precision: str) -> list[str]:
         """Return the peaks of a device in that number format; the empirical one is measured where its file has none."""
-        device, words = self.system.device, list[str]()
-        if precision in device.peak_flops:
-            words += ["--peak-flops", f"{device.peak_flops[precision].value:g}"]
-        if precision in device.empirical_peak_flops:
-            return [*words, "--empirical-peak-flops", f"{device.empirical_peak_flops[precision].value:g}"]
-        return [*words, "--measure-peak"]
+        device = self.system.device
+        dtype = cast("Dtype", precision)
+        advertised, empirical = device.peak_flops.get(dtype), device.empirical_peak_flops.get(dtype)
+        return command(
+            "",
+            peak_flops=advertised and float(advertised.value),
+            empirical_peak_flops=empirical and float(empirical.value),
+            measure_peak=empirical is None,
+        )
 
     @property
     def device_memory_options(self) -> list[str]:
-        """Return the memory of a device, where its file has it."""
+        """Memory of a device, where its file has it."""
         memory = self.system.device.memory_bytes
-        return ["--device-memory", f"{memory.value:.0f}"] if memory else []
+        return command("", device_memory=memory and f"{memory.value:.0f}")
 
     @property
     def wanted_device(self) -> str:
@@ -151,9 +167,8 @@ class EngineTest(Launched, Allocation, rfm.RunOnlyRegressionTest):
     def write_launch_line(self) -> None:
         """The engine's command line, with every option spelled out."""
         self.write_launcher(full=self.fills_its_nodes)
-        words = [*self.options(), *self.timeout_options]
-        for name, value in self.labels().items():
-            words += ["--label", f"{name}={value}"]
+        labels = [f"{name}={value}" for name, value in self.labels().items()]
+        words = [*self.options(), *self.timeout_options, *command("", label=labels)]
         self.executable = self.in_container(words)
         self.executable_opts = ["-m", "engine", *map(shlex.quote, words), "--out", self.out]
 

@@ -27,7 +27,7 @@ NOT_EVERYWHERE = frozenset({"bf16", "fp16", "tf32"})
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a job asks of a partition."""
+    """Needs of a job."""
 
     ranks: int
     ranks_of_a_node: int | None = None

@@ -11,6 +11,7 @@ from engine.contest.overlap import comparable, wanted_variants
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
+from suites.base.engine_test import command
 from suites.base.figures import Figures, percent, speed_up_figures
 from suites.base.training import PointTraining, Refused
 
@@ -21,7 +22,7 @@ FEWEST_ROUNDS = 3
 
 
 class InTurns(PointTraining):
-    """A job begins no round that its time limit might end. rounds: those of the series unless set."""
+    """Job that begins no round that its time limit might end. rounds: those of the series unless set."""
 
     rounds = variable(int, value=0)
     steps_per_round = variable(int, value=1)
@@ -34,10 +35,9 @@ class InTurns(PointTraining):
         return []
 
     def round_options(self) -> list[str]:
-        words = ["--rounds", str(self.rounds), "--steps-per-round", str(self.steps_per_round)]
-        if self.partition.is_local:  # whose jobs take as long as they take
-            return words
-        return [*words, "--end-within", f"{OF_THE_LIMIT * self.time_limit_s:.0f}"]
+        local = self.partition.is_local  # whose jobs take as long as they take
+        end = None if local else f"{OF_THE_LIMIT * self.time_limit_s:.0f}"
+        return command("", rounds=self.rounds, steps_per_round=self.steps_per_round, end_within=end)
 
     def sides(self) -> list[dict[str, Any]]:
         """Return the sides of the contest, as the result has them."""
@@ -52,9 +52,7 @@ class InTurns(PointTraining):
         if turns != expected:
             raise SanityError(f"the steps of each round are {turns}, but should be {expected}")
         if done < (fewest := min(self.rounds, FEWEST_ROUNDS)):
-            raise SanityError(
-                f"only {done} of {self.rounds} rounds fitted the job's time limit, but {fewest} are needed"
-            )
+            raise SanityError(f"only {done} of {self.rounds} rounds fitted the time limit, but {fewest} are needed")
 
 
 def times_of(side: dict[str, Any], own: str) -> Figures:
@@ -72,7 +70,7 @@ would end the job and lose what it has measured. Times don't depend on it.
 
 
 class Ablation(InTurns):
-    """Gradients are not clipped, which would keep the optimizer from stepping a bucket while the next is summed.
+    """Flags of overlap in turns. Clipping would keep the optimizer from stepping a bucket while the next is summed.
 
     overlap: the flags whose gain is measured, all unless set, with the cache of the series. learning_rate:
     LEARNING_RATE unless set.
@@ -98,10 +96,8 @@ class Ablation(InTurns):
         return []
 
     def options(self) -> list[str]:
-        words = ["bench", "overlap", *self.plan_options(self.corpus()), "--clip", "0"]
-        for variant in self.variants():
-            words += ["--variant", variant]
-        return [*words, *self.round_options()]
+        words = ["bench", "overlap", *self.plan_options(self.corpus())]
+        return [*words, *command("", clip=0, variant=self.variants()), *self.round_options()]
 
     def judge(self) -> None:
         losses = [step["loss"] for step in self.record["iterations"]]

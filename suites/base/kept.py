@@ -26,7 +26,10 @@ def links_of(result: Result) -> store.Measured:
         """Return the rates of the largest messages, which are the first of each kind."""
         return {one.kind: short(one.bytes_per_s) for one in reversed(rings.times)}
 
-    options = [f"--{name.removesuffix('_s').replace('_', '-')} {value}" for name, value in _given(result)]
+    given = {name: result.config[name] for name in ("device", "bytes", "repeats", "time_budget_s")}
+    options = [
+        f"--{name.removesuffix('_s').replace('_', '-')} {value}" for name, value in given.items() if value is not None
+    ]
     inter = None
     if links.fitted:
         inter = store.Between(
@@ -95,12 +98,3 @@ def _step_s(several: Sequence[Rings]) -> float | None:
         return None
     times = [one for kind in get_args(store.Name) for one in _timed(several, kind, processor=False)]
     return short(fit_link(times).step_s)
-
-
-def _given(result: Result) -> list[tuple[str, object]]:
-    """Return the options that were given to the command."""
-    return [
-        (name, value)
-        for name in ("device", "bytes", "repeats", "time_budget_s")
-        if (value := result.config[name]) is not None
-    ]

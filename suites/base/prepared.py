@@ -10,6 +10,7 @@ from reframe.core.builtins import fixture, run_before, sanity_function, variable
 
 from engine.models.catalogue import lookup
 from suites.base.allocation import Allocation
+from suites.base.engine_test import command
 from suites.base.launch import Launched
 from suites.base.training import SYNTHETIC, SYSTEM
 
@@ -17,7 +18,7 @@ SOURCE = "/par4d-source"
 
 
 class Prepared(Launched, Allocation, rfm.RunOnlyRegressionTest):
-    """A fixture that runs `engine data ...` in a job; beside ReFrame where a job would take GPUs.
+    """Fixture that runs `engine data ...` in a job; beside ReFrame where a job would take GPUs.
 
     into: the name of its folder. made: what the command says that it has made, such as tokens. source: the folder of
     this machine that it is made of, if any, which in a container has another place: it may be a Python's own.
@@ -52,7 +53,7 @@ class Prepared(Launched, Allocation, rfm.RunOnlyRegressionTest):
 
 
 class OfItsData(rfm.RegressionTestPlugin):
-    """A test that trains on data of one kind, reads. Where -S names a network of other data, it is left out."""
+    """Test that trains on data of one kind, reads. Where -S names a network of other data, it is left out."""
 
     model: str
     reads: str
@@ -72,8 +73,7 @@ class Corpus(Prepared):
     into, made, source = "corpus", "tokens", sysconfig.get_path("stdlib")
 
     def options(self) -> list[str]:
-        words = ["prepare", "--source", self.source, "--vocab-size", str(self.vocabulary)]
-        return [*words, "--max-bytes", str(self.most_bytes)]
+        return command("prepare", source=self.source, vocab_size=self.vocabulary, max_bytes=self.most_bytes)
 
 
 TILES = Path(__file__).parents[2] / "ci" / "demo_images"
@@ -87,7 +87,7 @@ class Images(Prepared):
     into = made = "images"
 
     def options(self) -> list[str]:
-        return ["prepare-images", "--unlabelled", "--source", PHOTOGRAPHS, "--size", str(self.side)]
+        return command("prepare-images", unlabelled=True, source=PHOTOGRAPHS, size=self.side)
 
     @run_before("run")
     def cut_tiles(self) -> None:

@@ -19,7 +19,7 @@ from engine.cli.main import main as engine
 from engine.peers.comparison import both_sides
 from engine.result import metrics
 from engine.training_record import PrecisionName, TrainingOptions
-from suites.base.engine_test import EngineTest
+from suites.base.engine_test import EngineTest, command
 from suites.base.figures import Figures, counted_times_s, percent
 from suites.base.series import AUTO, EACH_BLOCK, Point, points
 
@@ -27,7 +27,7 @@ SYNTHETIC = "synthetic"
 
 
 class Refused(ReframeError):
-    """The engine says that this run can't work; the message is its own sentence."""
+    """Error of the engine about a run that can't work, in its own sentence."""
 
 
 @cache
@@ -63,26 +63,26 @@ def planned_grid(words: tuple[str, ...]) -> PlannedGrid | None:
 class Training(EngineTest):
     """`engine train`. num_tasks is the number of ranks; grid "auto" is resolved by the engine before submission.
 
-    model: a published size of any architecture. overlap: the engine's --overlap, "" for its default. breakdown: whether
-    to part compute and communication, which on CUDA takes timing events. energy: the engine's --energy; each component
-    that has a counter is a figure. checkpoint_activations: whether blocks are computed again in the backward, as in
-    published runs; a small network can do without. training: the engine's options, but for the precision. schedule: of
-    a pipeline. data: a corpus of `engine data prepare`, or synthetic. Where no file has the
-    empirical peak of the precision, the run measures it first, on all of its ranks at once.
+    Where no file has the empirical peak of the precision, the run measures it first, on all of its ranks at once.
     """
 
     model = variable(str, value="", loggable=True)
-    grid = variable(str, value="auto", loggable=True)
-    schedule = variable(str, value="auto", loggable=True)
+    grid = variable(str, value=AUTO, loggable=True)
+    schedule = variable(str, value=AUTO, loggable=True)
     overlap = variable(str, value="", loggable=True)
     data = variable(str, value=SYNTHETIC, loggable=True)
+    """a corpus of `engine data prepare`, or synthetic"""
     breakdown = variable(typ.Bool, value=True)
-    energy = variable(str, value="auto", loggable=True)
+    """whether to part compute and communication, which on CUDA takes timing events"""
+    energy = variable(str, value=AUTO, loggable=True)
+    """each component that has a counter is a figure"""
     iterations = variable(int, value=10)
     warmup = variable(int, value=2)
     learning_rate = variable(float, type(None), value=None)
     checkpoint_activations = variable(typ.Bool, value=True)
+    """whether blocks are computed again in the backward, as in published runs"""
     training = EACH_BLOCK
+    """the engine's options of training, but for the precision"""
     sequences: int
     micro_batch: int | None = None
     precision: PrecisionName
@@ -103,42 +103,53 @@ class Training(EngineTest):
         """Options of training that bench peers takes, but for the precision."""
         return replace(both_sides(self.asked), precision=TrainingOptions().precision).words()
 
+    @property
+    def contest_options(self) -> list[str]:
+        """Options of bench peers that say what is trained, and on which device."""
+        trained = command("", model=self.model, batch_size=self.sequences, precision=self.precision, device=self.device)
+        return [*trained, *self.device_memory_options, *self.node_options(), *self.contest_words]
+
+    def node_options(self) -> list[str]:
+        """Return what a contest has to know of a node."""
+        return []
+
     def corpus(self) -> str:
         return self.data
 
     @property
     def grid_options(self) -> list[str]:
-        stages = ["--pipe", "1"] if self.grid == "auto" else []  # as published; a study of pipelines names their grids
-        return ["--grid", self.grid, *stages]
+        stages = 1 if self.grid == AUTO else None  # as published; a study of pipelines names their grids
+        return command("", grid=self.grid, pipe=stages)
 
     def plan_options(self, data: str) -> list[str]:
         """Return the options of every command that trains, and of check."""
         node = self.system.node
-        words = ["--model", self.model, *self.grid_options, "--batch-size", str(self.sequences), "--data", data]
-        words += self.training_words(self.asked)
-        if self.breakdown:
-            words.append("--breakdown")
-        if self.overlap:
-            words += ["--overlap", self.overlap]
-        if self.schedule != "auto":
-            words += ["--schedule", self.schedule]
-        if self.micro_batch:
-            words += ["--micro-batch", str(self.micro_batch)]
-        if self.learning_rate:
-            words += ["--learning-rate", f"{self.learning_rate:g}"]
-        if self.ranks_of_a_node:
-            words += ["--devices-per-node", str(self.ranks_of_a_node)]
-        words += self.device_memory_options
-        if node.nic_bytes_per_s:
-            nics = node.nics.value if node.nics else 1
-            words += ["--link-bytes-per-s", f"{nics * node.nic_bytes_per_s.value:g}"]
-        if node.intra_node_bytes_per_s:
-            words += ["--intra-node-bytes-per-s", f"{node.intra_node_bytes_per_s.value:g}"]
-        return words
+        nics = node.nics.value if node.nics else 1
+        return [
+            *command("", model=self.model),
+            *self.grid_options,
+            *command("", batch_size=self.sequences, data=data),
+            *self.training_words(self.asked),
+            *command(
+                "",
+                breakdown=self.breakdown,
+                overlap=self.overlap,
+                schedule=None if self.schedule == AUTO else self.schedule,
+                micro_batch=self.micro_batch,
+                learning_rate=self.learning_rate or None,
+                devices_per_node=self.ranks_of_a_node,
+            ),
+            *self.device_memory_options,
+            *command(
+                "",
+                link_bytes_per_s=node.nic_bytes_per_s and float(nics * node.nic_bytes_per_s.value),
+                intra_node_bytes_per_s=node.intra_node_bytes_per_s and float(node.intra_node_bytes_per_s.value),
+            ),
+        ]
 
     def own_options(self) -> list[str]:
         """Return the options that only train and check take."""
-        words = ["--iterations", str(self.iterations), "--warmup", str(self.warmup), "--energy", self.energy]
+        words = command("", iterations=self.iterations, warmup=self.warmup, energy=self.energy)
         return [*words, *self.peak_options(self.precision)]
 
     def options(self) -> list[str]:
@@ -188,7 +199,7 @@ def points_of(study: str, which: Callable[[Point], bool] = lambda _: True) -> An
 
 
 class OfSeries(rfm.RegressionTestPlugin):
-    """An EngineTest that runs its parameter `point`. What -S gives counts before what the series says."""
+    """EngineTest that runs its parameter `point`. What -S gives counts before what the series says."""
 
     study: str
     model: str
@@ -212,7 +223,7 @@ class OfSeries(rfm.RegressionTestPlugin):
 
 
 class PointTraining(OfSeries, Training):
-    """The training of a point."""
+    """Training of a point."""
 
     iterations = 0  # as many as the series says
 
