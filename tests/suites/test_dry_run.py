@@ -1,5 +1,6 @@
 """The user's literal command on a machine that is none of the systems: the job scripts say what matters."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def test_it_says_that_it_is_a_dry_run_and_succeeds(run: tuple[str, Run]) -> None:
     name, done = run
     assert done.code == 0, done.out
-    assert f"is not {name}, so this is a dry run" in done.err
+    assert f"is not {name}" in done.err
+    assert all(not case["record"] for case in done.cases())
 
 
 def test_there_is_a_script_for_every_point_with_its_model_and_a_grid_of_its_ranks(run: tuple[str, Run]) -> None:
@@ -77,15 +79,11 @@ def test_account_time_limit_and_queue_are_asked_for(run: tuple[str, Run]) -> Non
         "perlmutter80": ["#SBATCH --account=abc123", "#SBATCH --time=0:{minutes}:0", "#SBATCH --qos=regular"],
         "summit": ["#BSUB -P abc123", "#BSUB -W {minutes}"],
     }
+    cards = {"perlmutter": ["gpu&hbm40g"], "perlmutter80": ["gpu&hbm80g"]}.get(name, [])
     for script in done.scripts.values():
+        assert options(script, "--constraint") == cards, "of one size only"
         lines = [line.format(minutes=minutes_of(script)) for line in asked[name]]
         assert [line for line in lines if line not in script.splitlines()] == []
-
-
-def test_on_perlmutter_a_job_takes_cards_of_one_size_only(run: tuple[str, Run]) -> None:
-    name, done = run
-    constraint = {"perlmutter": ["gpu&hbm40g"], "perlmutter80": ["gpu&hbm80g"]}.get(name, [])
-    assert all(options(script, "--constraint") == constraint for script in done.scripts.values())
 
 
 def test_a_training_that_hangs_says_so_before_its_job_ends(run: tuple[str, Run]) -> None:
@@ -128,12 +126,6 @@ def test_ranks_that_do_not_fill_a_node_are_bound_by_no_map_of_all_its_domains(tm
     assert lines
     assert all(line.startswith("srun --cpus-per-task=32 --gpu-bind=none --kill-on-bad-exit=1 ") for line in lines)
     assert not any("map_ldom" in line for line in lines), "Slurm would end such a job"
-
-
-def test_nothing_is_measured_by_a_dry_run(run: tuple[str, Run]) -> None:
-    _, done = run
-    assert all(not case["record"] for case in done.cases())
-    assert "P: time_per_iteration" not in done.out
 
 
 def test_peak_and_validation_ask_for_whole_nodes_or_one_device(tmp_path: Path) -> None:
@@ -181,7 +173,7 @@ def test_a_device_is_measured_in_what_it_has_a_peak_of_and_in_what_is_asked_for(
 def test_a_grid_that_cant_work_fails_with_the_engines_sentence_before_any_script_is_written(tmp_path: Path) -> None:
     done = reframe(tmp_path, "-c", "suites/weak_scaling.py", "--system", "frontier", "-n", "512", "-S", "grid=3x1x1x1")
     assert done.code == 1
-    assert "Grid 3x1x1x1 has 3 ranks, but 512 were started: start 3, or use --grid auto." in done.out
+    assert re.search("refused: .*3x1x1x1 .*512", done.out)
     assert not done.scripts
 
 
@@ -189,50 +181,33 @@ def test_an_overlap_that_cant_work_is_refused_the_same_way(tmp_path: Path) -> No
     one = ["-c", "suites/weak_scaling.py", "--system", "frontier", "-n", "par4d-64-"]
     unknown = reframe(tmp_path / "unknown", *one, "-S", "overlap=oar,ogs")
     assert unknown.code == 1
-    assert "Reason: refused: --overlap takes none, all, or a comma list of" in unknown.out
-    assert "'ogs' is among 'oar,ogs'" in unknown.out
+    assert re.search("refused: --overlap .*'ogs'", unknown.out)
     large = reframe(tmp_path / "large", *one, "-S", "overlap=cache=25")
-    assert "gpt-5b has 24: use cache=24 or fewer." in large.out
+    assert re.search("gpt-5b .*cache=24", large.out)
     assert not unknown.trainings + large.trainings
 
 
-def test_an_overlap_that_works_is_passed_on_as_given(tmp_path: Path) -> None:
-    one = ["-c", "suites/weak_scaling.py", "--system", "summit", "-n", "ipdps22-48-"]
-    done = reframe(tmp_path, *one, "-S", "overlap=none")
-    assert done.code == 0, done.out
-    assert option(done.scripts[48], "--overlap") == "none"
+OTHERS = {
+    "llama-3.2-1b": (
+        ["weak_scaling", "strong_scaling", "overlap_ablation", "validation", "single_device"],
+        "Weak.*sc24-512-gpt|Strong.*sc24-512-|Overlap.*gpt-5b|^Validation|Single.*gpt3-1.3b",
+    ),
+    "unet-250m": (["validation", "samples"], "."),
+}
 
 
-@pytest.mark.parametrize(
-    ("suite", "model"),
-    [
-        ("weak_scaling", "llama-3.2-1b"),
-        ("strong_scaling", "llama-3.2-1b"),
-        ("overlap_ablation", "llama-3.2-1b"),
-        ("validation", "llama-3.2-1b"),
-        ("validation", "unet-250m"),
-        ("samples", "unet-250m"),
-        ("peers", "llama-3.2-1b"),
-        ("single_device", "llama-3.2-1b"),
-    ],
-)
-def test_every_suite_takes_a_network_of_another_architecture(suite: str, model: str, tmp_path: Path) -> None:
-    system = "vcluster" if suite == "peers" else "frontier"
-    select = {
-        "weak_scaling": "512-gpt",
-        "strong_scaling": "512",
-        "overlap_ablation": "gpt-5b",
-        "peers": "peer=fsdp2%",
-        "single_device": "gpt3-1.3b",
-    }
-    options = ["-S", f"model={model}", *(["-n", select[suite]] if suite in select else [])]
-    done = reframe(tmp_path, "-c", f"suites/{suite}.py", "--system", system, *options, PAR4D_ACCOUNT="abc123")
+@pytest.mark.parametrize("model", OTHERS)
+def test_suites_take_a_network_of_another_architecture(model: str, tmp_path: Path) -> None:
+    names, selected = OTHERS[model]
+    suites = [word for name in names for word in ("-c", f"suites/{name}.py")]
+    asked = ["-S", f"model={model}", "-n", selected]
+    done = reframe(tmp_path, *suites, "--system", "frontier", *asked, PAR4D_ACCOUNT="abc123")
     assert done.code == 0, done.out
     scripts = [path.read_text() for path in tmp_path.rglob("rfm_job.sh")]
     assert all(tells_a_hang_in_time(script) for script in scripts if " -m engine data " not in script)
     lines = [script.splitlines()[-1] for script in scripts]
     trained = [line for line in lines if "--model" in line]
-    assert trained
+    assert {option(line, "--label") for line in trained} == {f"study={name}" for name in names}
     assert all(f"--model {model}" in line for line in trained)
     labelled = [line for line in trained if "series=" in line]
     assert all(f"with {model}" in line for line in labelled), "these are no points of the published series"

@@ -1,9 +1,11 @@
 """What a system's file says of its partitions is what jobs there may ask for: one function says why one can't run."""
 
 import os
+import re
 from typing import Any
 
 import pytest
+from test_series import STUDIES
 
 import systems
 from suites.base import feasible, series
@@ -13,17 +15,6 @@ from systems import Partition, System
 A100, V100, MI250X = "NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-16GB", "AMD Instinct MI250X"
 QUEUE = {"name": "p", "scheduler": "slurm", "launcher": "srun", "time_limit": "30m"}
 DESK = {**QUEUE, "scheduler": "local", "launcher": "torchrun-one-node"}
-STUDIES = [
-    "weak_scaling",
-    "strong_scaling",
-    "overlap_ablation",
-    "overlap_grids",
-    "model_validation",
-    "grids",
-    "peers",
-    "single_device",
-    "pipeline",
-]
 
 
 def said(value: Any) -> dict[str, Any]:
@@ -54,7 +45,7 @@ def why(at: tuple[System, Partition], ranks: int, **job: Any) -> str | None:
 def test_a_job_takes_no_more_nodes_than_the_machine_has() -> None:
     at = machine(nodes=8)
     assert why(at, 32) is None
-    assert "64 ranks take 16 nodes, but planted has 8 nodes" in str(why(at, 64))
+    assert re.search("16 nodes.* 8 nodes", str(why(at, 64)))
     assert "10 nodes" in str(obstacle(*at, Job(10, ranks_of_a_node=1)))
     assert why(machine(), 32768) is None, "nothing says how many it has"
 
@@ -65,7 +56,7 @@ def test_a_job_takes_no_more_nodes_than_the_machine_has() -> None:
 def test_what_is_one_node_gets_no_more_ranks_than_it_has_gpus(partition: dict[str, Any]) -> None:
     at = machine(devices=2, **partition)
     assert why(at, 2) is None
-    assert "one node of 2 GPUs, but the job has 4 ranks" in str(why(at, 4))
+    assert re.search("2 GPUs.* 4 ranks", str(why(at, 4)))
     assert feasible.most_nodes(*at) == 1
 
 
@@ -95,7 +86,7 @@ def test_a_queue_takes_so_many_nodes_each_for_so_long() -> None:
     assert why(at, 8, time_limit_s=600) is None
     assert "after 10m" in str(why(at, 8, time_limit_s=601))
     assert why(at, 16, time_limit_s=3600) is None
-    assert "5 nodes, but planted:p runs jobs on 4 at most" in str(why(at, 20, time_limit_s=60))
+    assert re.search("5 nodes.* planted:p .* 4 ", str(why(at, 20, time_limit_s=60)))
     assert why(at, 8, time_limit_s=None) is None, "the user's own affair"
     assert "5 nodes" in str(why(at, 20, time_limit_s=None))
 

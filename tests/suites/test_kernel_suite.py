@@ -128,7 +128,7 @@ def test_a_step_that_gains_nothing_by_definition_is_skipped_unless_it_is_asked_f
     first = f"{BRIEFLY}; from engine.tuning import choice; choice.MARGIN = 2.0"  # nothing wins
     done = tuned(tmp_path, BOTH, "-S", "always=no", first=first)
     assert done.code == 0, done.out
-    assert "the tuner leaves all products of gpt-test on 1x1x1x1 as they are" in done.out
+    assert "gpt-test on 1x1x1x1" in done.out
     assert not done.jobs("bench peers")
     assert figures(cases(done)["KernelTuning"])["speed_up"] == pytest.approx(1.0)
 
@@ -137,7 +137,6 @@ def test_a_step_that_gains_nothing_by_definition_is_skipped_unless_it_is_asked_f
 def test_a_choice_that_is_slower_than_pytorchs_own_fails_in_words(tmp_path: Path) -> None:
     done = tuned(tmp_path, PRODUCTS, first=SLOWEST_WAY)
     assert done.code == 1
-    assert re.search(r"what was chosen for \S+, 128 x \d+ by \d+ x \d+, takes \S+ to \S+ times as long", done.out)
-    assert "as PyTorch's own modes in the second timing, but 1.03 is allowed" in done.out
+    assert re.search(r"128 x \d+ by \d+ x \d+, takes \S+ to \S+ times .* 1\.03", done.out)
     assert "undecided:" not in done.out
     assert load([tmp_path / "results"]).runs[0].result.status == "failed"

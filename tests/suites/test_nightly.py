@@ -1,30 +1,42 @@
-"""ci/nightly: what it selects, and a night of this machine from its shell."""
+"""Nights: what they take of each system, what ci/nightly chooses and tells, and the proof of their culprits."""
 
 import errno
 import fcntl
+import json
 import os
 import re
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 import yaml
 from forked_python import forked_python
-from running import reframe
+from prove_nights import FAULTS, processor_times, wait_until_idle
+from running import option, reframe
 from waiting import LONG_S, until
 
+import systems
 from engine import processes
 from engine.errors import RunError
+from engine.models.catalogue import lookup
+from engine.peers.registry import COMPARISONS
 from night.command import main
 from night.procedure import nightly_tests, run, select
 from night.session import NightlyTest, NightRun
-from reports.nights.report import UNKNOWN
 from reports.read.history import History, history
+from reports.nights.report import UNKNOWN
+from suites.base.listings import allocation
+from suites.base.running import Worth
 from systems import references
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +98,7 @@ def test_a_budget_that_fits_no_test_is_told_with_the_smallest(tmp_path):
     old.write_text("all is fine")  # which a pipeline would show as tonight's
     done = nightly(tmp_path, "--node-hours", "0.0001", *ONE_TEST)
     assert done.returncode == 2
-    assert "0.0001 node-hours have room for no nightly test of local: the smallest, LaunchLatency" in done.stderr
+    assert re.search("0.0001 .*LaunchLatency", done.stderr)
     assert not list(old.parent.iterdir())
 
 
@@ -99,21 +111,21 @@ def test_two_at_once_are_refused(tmp_path):
         fcntl.flock(held, fcntl.LOCK_EX)
         done = nightly(tmp_path)
     assert done.returncode == 2
-    assert "are being run by process 77 since yesterday: wait until that has ended" in done.stderr
+    assert "process 77 since yesterday" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--time-limit", "soon"), "--time-limit is a time such as"),
-        (("--node-hours", "0"), "--node-hours is more than 0"),
-        (("--jobs", "0"), "--jobs is 1 or more"),
-        (("--", "-n", "Peak"), "-n behind -- would run other tests: leave some out by --exclude"),
-        (("--", "--tag=slow"), "--tag=slow behind -- would run other tests"),
-        (("--", "-nPeak", "--na", "X"), "-nPeak, --na behind -- would run other tests"),
-        (("--", "--list-detailed"), "--list-detailed behind -- would run other tests"),
-        (("--system", "nowhere"), "No system is called 'nowhere'"),
-        (("--system", "frontier"), "frontier is measured on frontier, and this machine"),
+        (("--time-limit", "soon"), "--time-limit "),
+        (("--node-hours", "0"), "--node-hours "),
+        (("--jobs", "0"), "--jobs "),
+        (("--", "-n", "Peak"), "-n behind --"),
+        (("--", "--tag=slow"), "--tag=slow behind --"),
+        (("--", "-nPeak", "--na", "X"), "-nPeak, --na behind --"),
+        (("--", "--list-detailed"), "--list-detailed behind --"),
+        (("--system", "nowhere"), "'nowhere'"),
+        (("--system", "frontier"), "measured on frontier"),
     ],
 )
 def test_bad_options_are_told_in_a_sentence(tmp_path, capsys, words, told):
@@ -132,8 +144,8 @@ def test_a_file_system_without_locks_is_told_and_the_night_goes_on(tmp_path, cap
     monkeypatch.setattr(fcntl, "flock", refuse)
     assert main(["--system", "local", "--dir", str(tmp_path), "--", "--exclude", "."]) == 2
     said = capsys.readouterr().err
-    assert "local.lock can't be locked (Function not implemented), so nothing keeps a second ci/nightly out." in said
-    assert "No nightly test of local is left: exclude fewer." in said
+    assert "local.lock can't be locked (Function not implemented)" in said
+    assert "exclude fewer" in said
 
 
 @pytest.mark.slow
@@ -178,8 +190,8 @@ def test_a_night_that_runs_out_of_time_ends_its_jobs_and_could_not_be_judged(tmp
     try:
         assert run(night, 2.0, 1).code == UNKNOWN
     except RunError as error:
-        assert "The night has left no results" in str(error)  # noqa: PT017
-    assert "The night's time limit was reached: what was still to be run was left out." in capfd.readouterr().err
+        assert "left no results" in str(error)  # noqa: PT017
+    assert "time limit was reached" in capfd.readouterr().err
     until(lambda: not [*working_in(tmp_path)])
 
 
@@ -199,10 +211,9 @@ def test_reframe_alone_fails_what_is_far_off_its_reference_or_no_longer_measured
     (night,) = history(tmp_path / "results" / "reframe" / "results.db", "local").nights
     (job,) = night.jobs
     monkeypatch.setattr(references, "FOLDER", tmp_path / "references")
-    for times, missing, told in (
-        (10.0, "", ""),
-        (0.1, "", "failed to meet reference"),
-        (10.0, "lost", "reference: lost"),
+    for times, missing, told, other in (
+        (0.1, "", "failed to meet reference", "reference: lost"),
+        (10.0, "lost", "reference: lost", "failed to meet reference"),
     ):
         usual = {
             name: references.Reference(unit=unit, median=times * value, mad=0.01 * times * value, jobs=20, nights=20)
@@ -212,12 +223,13 @@ def test_reframe_alone_fails_what_is_far_off_its_reference_or_no_longer_measured
         series = references.ReferenceSet(**job.key._asdict(), nights=20, first=when, last=when, figures=usual)
         references.keep("local", when, None, [series])
         again = reframe(tmp_path, *words, PAR4D_REFERENCES=str(references.FOLDER))
-        assert again.code == bool(told), again.out
+        assert again.code == 1
         assert told in again.out
+        assert other not in again.out
     references.path_of("local").write_text("schema: other\n")
     spoilt = reframe(tmp_path, *words, PAR4D_REFERENCES=str(references.FOLDER))
     assert spoilt.code == 0
-    assert "make it anew by `par4d reference make --system local`" in spoilt.out
+    assert "par4d reference make --system local" in spoilt.out
 
 
 def test_the_examples_of_schedules_are_what_they_say():
@@ -231,3 +243,122 @@ def test_the_examples_of_schedules_are_what_they_say():
         assert week.split()[:5] == ["0", "13", "*", "*", "0"]
         assert "/ci/nightly" in night
         assert "/ci/weekly" in week
+
+
+NIGHT = ["-c", "suites", "-R", "-t", "nightly"]
+NODES, NODE_HOURS, MINUTES = 4, 2, 30
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """The tests of a system's night as --describe tells them, and their jobs with those of fixtures, each once."""
+
+    tests: list[dict[str, Any]]
+
+    @property
+    def jobs(self) -> list[dict[str, Any]]:
+        every = [*self.tests, *(job for test in self.tests for job in test["fixture_jobs"])]
+        return list({job["unique_name"]: job for job in every if job["nodes"]}.values())
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        return [test for test in self.tests if test["@class"] == name]
+
+
+def described(folder: Path, *arguments: str) -> Night:
+    done = reframe(folder, *arguments, "--describe")
+    assert done.code == 0, done.out + done.err
+    return Night(json.loads(done.out[done.out.index("[\n") :]))
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Night]:
+    return cache(lambda name: described(tmp_path_factory.mktemp(name), *NIGHT, "--system", name))
+
+
+@pytest.fixture(params=systems.names())
+def night(request: pytest.FixtureRequest, nights: Callable[[str], Night]) -> tuple[str, Night]:
+    return request.param, nights(request.param)
+
+
+def test_a_night_fits_four_nodes_for_half_an_hour_with_two_node_hours(night: tuple[str, Night]) -> None:
+    _, found = night
+    assert max(job["nodes"] for job in found.jobs) <= NODES
+    assert sum(job["nodes"] * job["time_limit_s"] for job in found.jobs) <= NODE_HOURS * 3600
+    assert sum(job["time_limit_s"] for job in found.jobs) <= MINUTES * 60
+    for job in found.jobs:
+        skipped = any(case["skipped"] for case in job.get("cases", []))
+        assert job["node_hours"] == pytest.approx(0 if skipped else job["nodes"] * job["time_limit_s"] / 3600)
+
+
+ONE_OF_EACH = ("Peak", "MemoryBandwidth", "LaunchLatency", "Bandwidth", "Validation", "Baseline")
+TRAINED = ("WeakScaling", "WeakScalingOfImages")
+OVERLAPS = {"local": 1, "vcluster": 2}
+GPTS = {"local": 3}
+UNETS = {"frontier": 1, "local": 1, "perlmutter": 1, "vcluster": 1}
+
+
+def test_a_night_trains_from_end_to_end_and_has_what_narrows_a_slowdown_down(night: tuple[str, Night]) -> None:
+    """Which is what every selection must contain."""
+    name, found = night
+    for one in ONE_OF_EACH:
+        assert len(found.of(one)) == 1, one
+    assert len(found.of("OverlapAblation")) == OVERLAPS.get(name, 0)
+    trained = Counter(lookup(test["model"]).family for one in TRAINED for test in found.of(one))
+    assert trained == Counter(gpt=GPTS.get(name, 1), unet=UNETS.get(name, 0))
+    peers = [peer for peer in COMPARISONS.values() if f"-{peer.name}-" in found.of("Baseline")[0]["name"]]
+    assert [peer.library for peer in peers] == [None], "it takes no environment of its own"
+    assert len(found.tests) <= 10 + trained["unet"]
+    assert {test["@class"] for test in found.tests if test["worth"] == Worth.TRAINING} <= {*TRAINED}
+    assert all(test["worth"] > Worth.NOTHING for test in found.tests)
+    if name in ("perlmutter", "perlmutter80", "frontier", "alps", "vcluster"):
+        assert {test["nodes"] for one in (*TRAINED, "Bandwidth") for test in found.of(one)} == {NODES}
+
+
+def test_the_engine_accepts_every_job_of_a_night(tmp_path: Path) -> None:
+    done = reframe(tmp_path, *NIGHT, "--system", "perlmutter", "--dry-run", PAR4D_ACCOUNT="abc123")
+    assert done.code == 0, done.out
+    scripts = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
+    asked = [script for script in scripts if "#SBATCH" in script]
+    assert len(asked) == len(scripts) - 1, "the text takes no node"
+    assert all(int(option(script, "--nodes")) <= NODES for script in asked)
+    assert all(re.search(r"#SBATCH --time=0:[3-6]:0", script) for script in asked)
+
+
+def by_ranks(found: Night) -> list[dict[str, Any]]:
+    return sorted(found.tests, key=lambda test: int(test["num_tasks"]))
+
+
+def test_a_limit_that_a_user_sets_counts(tmp_path: Path) -> None:
+    one = ["-c", "suites/weak_scaling.py", "--system", "frontier", "-n", "night-32-|par4d-64-"]
+    night, other = by_ranks(described(tmp_path / "a", *one))
+    assert (night["time_limit_s"], night["nodes"]) == (240, 4)
+    assert (other["time_limit_s"], other["nodes"]) == (1800, 8), "the partition's, as before"
+    night, other = by_ranks(described(tmp_path / "b", *one, "-S", "time_limit=90m", "-S", "ranks_per_node=2"))
+    assert (night["time_limit_s"], night["nodes"], night["node_hours"]) == (5400, 16, 24)
+    assert (other["time_limit_s"], other["nodes"]) == (5400, 32)
+
+
+def test_what_is_not_ours_costs_nothing_that_is_known() -> None:
+    assert allocation([object()]) is None
+
+
+def test_the_proof_is_content_only_where_the_culprit_is_named_and_nothing_else_blamed():
+    load, named = FAULTS[-1], ("TwoNodes", "TwoNodes: slow. Culprit: one node: n1 computes longer.")
+    assert load.is_found([named])
+    assert load.is_found([named, ("Peak", "Peak: slow. Culprit: compute: longer.")])
+    assert not load.is_found([("Peak", "Peak: slow. Culprit: compute: longer.")])
+    assert not load.is_found([named, ("Bandwidth", "Bandwidth: less. Culprit: the link: slow.")])
+    assert not load.is_found([("TwoNodes", "TwoNodes: slow. Culprit: one node: n0 computes longer.")])
+    assert not load.is_found([])
+
+
+def test_the_proof_knows_how_busy_the_machine_is():
+    before, most_s = processor_times(), 0.1
+    assert wait_until_idle(most_s) > most_s
+    assert sum(processor_times()) > sum(before)
+
+
+def test_it_says_by_itself_what_it_takes(tmp_path: Path):
+    words = [sys.executable, str(Path(__file__).with_name("prove_nights.py")), "--help"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=LONG_S, check=True)
+    assert "--quiet" in done.stdout

@@ -196,9 +196,7 @@ def test_a_value_of_another_type_is_told(name: str, value: str, fine: bool) -> N
     ("words", "told"),
     [
         (["-S", "iteration=2", "-l"], "iterations"),
-        (["-S", "iterations=3", "--setvar=warmups=2", "--dry-run"], "warmup"),
         (["-S", "iterations", "-r"], "'iterations'"),
-        (["-S", "WeakScaling.staged=perhaps", "--describe"], "'perhaps'"),
         (["-P", "iteration=1,2", "-l"], "iterations"),
         (["-P", "iterations=1,x", "-r"], "iterations=x"),
         (["-n", "(", "-l"], "'("),

@@ -1,5 +1,6 @@
 """The points of axonn-ipdps22 with its own hyperparameters: which they are, where they fit, and what a user is told."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,24 +94,26 @@ def test_only_few_of_them_fit_without_either(left_out: dict[str, Any], fit: int)
     assert sum(fits(replace(point, series=other)) for point, other in series) == fit
 
 
-@pytest.mark.parametrize("study", ["weak_scaling", "strong_scaling", "pipeline"])
-def test_each_is_run_as_the_paper_says(study: str, tmp_path: Path) -> None:
-    name = "axonn-ipdps22-48-gpt-12b-1x1x1x8p6" if study == "pipeline" else f"{TABLE_2}-48"
-    done = reframe(tmp_path, "-c", f"suites/{study}.py", "--system", "summit", "--dry-run", "-n", name)
+def test_each_is_run_as_the_paper_says(tmp_path: Path) -> None:
+    sizes = {"weak_scaling": ("8", "16384"), "strong_scaling": ("8", "4096"), "pipeline": ("1", "2048")}
+    suites = [word for study in sizes for word in ("-c", f"suites/{study}.py")]
+    names = f"{TABLE_2}-48|Schedules.*axonn-ipdps22-48-gpt-12b-1x1x1x8p6"
+    done = reframe(tmp_path, *suites, "--system", "summit", "--dry-run", "-n", names)
     assert done.code == 0, done.out
-    found = done.jobs("bench pipeline") if study == "pipeline" else done.trainings
-    assert found
-    micro, batch = {"weak_scaling": ("8", "16384"), "strong_scaling": ("8", "4096"), "pipeline": ("1", "2048")}[study]
     words = ("--grid", "--micro-batch", "--batch-size", "--checkpoint-every", "--precision", "--reduce-dtype")
-    for script in found:
-        assert [option(script, word) for word in words] == ["1x1x1x8p6", micro, batch, "auto", "fp16", "fp16"]
-        assert " --offload " in script
-        assert "--checkpoint-activations" not in script
-        assert study == "pipeline" or option(script, "--schedule") == "message-driven"
+    for study, (micro, batch) in sizes.items():
+        found = done.jobs("bench pipeline") if study == "pipeline" else done.trainings
+        found = [script for script in found if f"--label study={study} " in script]
+        assert found
+        for script in found:
+            assert [option(script, word) for word in words] == ["1x1x1x8p6", micro, batch, "auto", "fp16", "fp16"]
+            assert " --offload " in script
+            assert "--checkpoint-activations" not in script
+            assert study == "pipeline" or option(script, "--schedule") == "message-driven"
 
 
 def test_a_grid_of_the_users_own_that_does_not_fit_is_refused_in_the_engines_words(tmp_path: Path) -> None:
     words = ["-c", "suites/weak_scaling.py", "--system", "summit", "-n", f"{TABLE_2}-48", "-S", "grid=1x1x1x16p3"]
     done = reframe(tmp_path, *words)
     assert done.code == 1
-    assert "Reason: refused: On grid 1x1x1x16p3 a step of gpt-12b needs" in done.out
+    assert re.search("refused: .*1x1x1x16p3 .*gpt-12b", done.out)
