@@ -19,6 +19,7 @@ import bounds
 import gpus
 from engine.peers import registry
 
+ROOT = Path(__file__).parents[2]
 SCRIPTS = [
     "ci/setup",
     "ci/python",
