@@ -8,8 +8,8 @@ order. In planted ones each step of the engine is followed by work of 3 % of its
 became of it, its minutes (more than ten are wrong), the machine's load before and after, and its table; words behind --
 are those of ci/nightly. The exit code is 0 if nine of ten slowdowns are found and no quiet night raises an alarm.
 
-Thirty nights of gpt-local-1 on one core of an AMD EPYC, whose other core did other work, found all ten slowdowns, each in
-less than four minutes (ratios of 1.028 to 1.034); none of the twenty quiet nights was slower (0.997 to 1.003). On an
+Thirty nights of gpt-local-1 on one core of an AMD EPYC, whose other core did other work, found all ten slowdowns, each
+in less than four minutes (ratios of 1.028 to 1.034); none of the twenty quiet nights was slower (0.997 to 1.003). On an
 H200 two jobs of one code differed by 3 % in steps of 50 ms: six jobs of such steps would not find that much.
 """
 

@@ -33,8 +33,8 @@ from engine.peers.registry import COMPARISONS
 from night.command import main
 from night.procedure import nightly_tests, run, select
 from night.session import NightlyTest, NightRun
-from reports.read.history import History, history
 from reports.nights.report import UNKNOWN
+from reports.read.history import History, history
 from suites.base.listings import allocation
 from suites.base.running import Worth
 from systems import references
