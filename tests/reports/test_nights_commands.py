@@ -147,7 +147,7 @@ def test_a_chosen_test_that_left_nothing_is_unknown_to_all_who_ask(tmp_path, jud
     code, out = judge(sessions)
     assert code == 2
     assert "2 same, 1 unknown" in out
-    assert re.search("^unknown +Lost, n=1 .* time limit", out, re.MULTILINE)
+    assert re.search("^unknown +Lost, n=1 .*limit", out, re.MULTILINE)
     stored = list(run_reports.sessions(tmp_path / "all.db"))
     (joined,) = histories([stored, stored])
     assert list(joined.nights[-1].chosen) == [("Steady", "n=512"), ("Slowed", "n=512"), ("Lost,", "n=1")]
@@ -396,15 +396,15 @@ def test_jobs_of_other_options_grids_and_precisions_are_not_compared(tmp_path):
 
 
 def test_where_a_result_goes_and_what_a_machine_has_make_no_other_test():
-    def key(words: str, name: str = "A %b=1", ranks: int = 4) -> references.Key:
-        return key_of(partition="gpu", display_name=name, ranks=ranks, words=words.split(), record={})
+    def key(*words: str, data: str = "/a/text-1", name: str = "A %b=1", ranks: int = 4) -> references.Key:
+        line = ["-m", "engine", "train", "--data", data, *words]
+        return key_of(partition="gpu", display_name=name, ranks=ranks, words=line, record={})
 
-    train = "-m engine train --data /a/text-1"
-    first = key(f"{train} --peak-flops 1e12 --label x=y --out r.json")
-    assert first == key("-m engine train --data /b/c/text-1 --out elsewhere.json")
-    assert first == key(train, "A %.repeat_no=3 %b=1")
+    first = key("--peak-flops", "1e12", "--label", "x=y", "--out", "r.json")
+    assert first == key("--out", "elsewhere.json", data="/b/c/text-1")
+    assert first == key(name="A %.repeat_no=3 %b=1")
     assert first.options.split()[-2:] == ["--data", "text-1"]
-    assert first not in (key(train, ranks=8), key(f"{train} --devices-per-node 1"))
+    assert first not in (key(ranks=8), key("--devices-per-node", "1"))
 
 
 @pytest.mark.parametrize(
@@ -523,4 +523,4 @@ def test_where_a_clock_ran_backwards_nights_stay_in_the_order_of_their_storing(j
     code, out = judge(sessions, 30)
     assert history(tmp_path / "all.db", "frontier").nights[-1].name == "after-all"
     assert code == 0
-    assert re.search(r"^same +Steady n=512 +time_per_iteration +18.00 ", out, re.MULTILINE)
+    assert re.search(r"^same +Steady .* 18\.00 ", out, re.MULTILINE)

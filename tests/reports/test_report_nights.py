@@ -122,7 +122,7 @@ def test_nights_of_nothing_worse_are_fine(tmp_path: Path) -> None:
 
 def test_without_references_nothing_is_judged_and_no_band_is_drawn(tmp_path: Path) -> None:
     site = built(tmp_path, slowed(8, since=99))
-    assert in_order(visible(site / "index.html"), "? Not all judged frontier", night_name(7), "2 unknown")
+    assert in_order(visible(site / "index.html"), "? Not all judged", "frontier", night_name(7), "2 unknown")
     night = visible(site / "nights-frontier.html")
     assert "no references" in night
     assert in_order(night, "8 of", "20 jobs")
@@ -300,7 +300,7 @@ def test_csv_cells_of_hostile_nights_are_never_formulas(hostile_nightly_site: Pa
 def test_the_methods_say_what_verdicts_and_alarms_are_with_the_numbers_that_are_used(nightly_site: Path) -> None:
     for page in ("methods", "nights-frontier"):
         words = visible(nightly_site / f"{page}.html")
-        assert all(said in words for said in ("0.2 times a year", "2.0 % or more", "3 nights at least, 34"))
+        assert all(said in words for said in ("0.2 times a year", "2.0 % or more", "3 nights at least"))
 
 
 def console(page: Path, profile: Path) -> list[str]:

@@ -136,9 +136,9 @@ def test_references_made_anew_of_stored_nights_have_the_stored_keys_and_numbers(
 def test_todays_launch_line_of_a_stored_test_has_its_key_s_words(nights: Path, tmp_path: Path) -> None:
     (stored,) = {job.key for job in history(nights, "frontier").jobs if job.key.test == "WeakScaling"}
     (tmp_path / "suites").symlink_to(ROOT / "suites")
-    words = "-c suites/weak_scaling.py -t nightly --system frontier --dry-run --nocolor"
+    options = "-c suites/weak_scaling.py -t nightly --system frontier --dry-run --nocolor"
     subprocess.run(
-        [sys.executable, "-m", "suites.launcher", *words.split()],
+        [sys.executable, "-m", "suites.launcher", *options.split()],
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -39,8 +39,9 @@ def read(folder: Path, *changes: tuple[str, str], more: str = "", name: str = "m
     if more:
         own = {key.split(":")[0] for key in more.split(", ") if ":" in key}
         kept = ", ".join(f"{key}: {value}" for key, value in PARTITION.items() if key not in own)
-        assert WORDS in text
-        text = text.replace(WORDS, f"{{{kept}, {more}}}")
+        before, found, after = text.partition(WORDS)
+        assert found
+        text = f"{before}{{{kept}, {more}}}{after}"
     file = folder / f"{name}.yaml"
     file.write_text(text, encoding="utf-8")
     return systems.read(file)
@@ -244,8 +245,8 @@ def test_a_system_may_be_like_one_that_is_only_planned_with(tmp_path: Path) -> N
 
 
 def test_a_queue_s_limit_is_that_of_the_job_s_nodes_in_whatever_order_the_file_has_them(tmp_path: Path) -> None:
-    more = "longest_jobs: {value: {9472: 12h, '91': 2h, 183: 6h}, source: its guide}"
-    for system in (systems.load("frontier"), read(tmp_path, more=more)):
+    longest = "longest_jobs: {value: {9472: 12h, '91': 2h, 183: 6h}, source: its guide}"
+    for system in (systems.load("frontier"), read(tmp_path, more=longest)):
         limits = system.partitions[0].longest_jobs
         assert limits is not None
         expected = ["2h", "2h", "6h", "6h", "12h", "12h", None]
