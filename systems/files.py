@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import ValidationError
 
 from engine import yaml_text
 from engine.errors import UsageError
+from engine.files import write_text
 from engine.schema import Record, first_problem
 
 _Kind = TypeVar("_Kind", bound=Record)
@@ -43,3 +45,9 @@ def read_data(path: Path, *, what: str, holds: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise SystemFileError(f"{path} should hold the keys of {what}, such as {holds}.")
     return data
+
+
+def write(path: Path, head: str, data: dict[str, object]) -> Path:
+    """Write a file in one step, with a comment at its head. Raises OSError where it can't be written."""
+    write_text(path, head + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120))
+    return path

@@ -14,12 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-import yaml
 from pydantic import Field, model_validator
 
-from engine.files import write_text
 from engine.schema import Record
-from systems.files import SystemFileError, read_as, read_data
+from systems.files import SystemFileError, as_record, read_data, write
 
 FOLDER = Path(os.environ.get("PAR4D_REFERENCES") or Path(__file__).parent / "references").resolve()
 """PAR4D_REFERENCES names another folder, for users who may not write into the project."""
@@ -186,38 +184,29 @@ def path_of(name: str) -> Path:
 
 def references(name: str) -> References | None:
     """Return a system's references; None where none were made. Raises SystemFileError for a file that can't be used."""
-    return read(path_of(name), name) if path_of(name).exists() else None
+    path = path_of(name)
+    return _read(path, path.stat().st_mtime_ns, name) if path.exists() else None
 
 
 @cache
-def _once(path: Path, changed_ns: int, name: str) -> References:
-    data = read_data(path, what="references", holds="schema, system and series")
-    remedy = f"make it anew by `par4d reference make --system {name}`"
-    if data.get("schema") != SCHEMA or data.get("version") != VERSION:
-        raise SystemFileError(
-            f"{path} is {data.get('schema')!r} of version {data.get('version')!r}, and this Par4D reads {SCHEMA} of "
-            f"version {VERSION}: {remedy}."
-        )
+def _read(path: Path, changed_ns: int, name: str) -> References:
     try:
-        found = read_as(References, path, what="a references", holds="schema, system and series")
+        data = read_data(path, what="references", holds="schema, system and series")
+        version = data.get("schema"), data.get("version")
+        if version != (SCHEMA, VERSION):
+            words = "{!r} of version {!r}".format(*version)
+            raise SystemFileError(f"{path} is {words}, and this Par4D reads {SCHEMA} of version {VERSION}")
+        found = as_record(References, data, path, what="a references")
+        if found.system != name:
+            raise SystemFileError(f"{path} holds references of {found.system!r}, not of {name}")
     except SystemFileError as error:
+        remedy = f"make it anew by `par4d reference make --system {name}`"
         raise SystemFileError(f"{str(error).rstrip('.')}: {remedy}.") from None
-    if found.system != name:
-        raise SystemFileError(f"{path} holds references of {found.system!r}, not of {name}: {remedy}.")
     return found
-
-
-def read(path: Path, name: str) -> References:
-    """Read a file of references. Raises SystemFileError for one of another schema or system, or one that was edited."""
-    return _once(path, path.stat().st_mtime_ns, name)
 
 
 def keep(name: str, made: str, commit: str | None, series: Iterable[ReferenceSet]) -> Path:
     """Write a system's file in place of what was there, in one step. Raises OSError where it can't be written."""
     ordered = tuple(sorted(series, key=lambda one: one.key))
     found = References(system=name, made=made, commit=commit, digest=digest(ordered), series=ordered)
-    data = found.model_dump(mode="json", by_alias=True)
-    body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
-    path = path_of(name)
-    write_text(path, NOTICE.format(name=name) + body)
-    return path
+    return write(path_of(name), NOTICE.format(name=name), found.model_dump(mode="json", by_alias=True))

@@ -7,13 +7,11 @@ finds there; `par4d calibrate` writes them and what a device does. A planner ask
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import Field
 
-from engine.files import write_text
 from engine.schema import Record
 from systems.device import Dtype, Fact
-from systems.files import read_as
+from systems.files import read_as, write
 
 FOLDER = Path(__file__).parent / "measured"
 
@@ -158,11 +156,8 @@ def measured(name: str) -> Measured | None:
 
 def keep(name: str, found: Measured) -> Path:
     """Replace what was measured before; returns the file. Raises OSError where it can't be written."""
-    path = FOLDER / f"{name}.yaml"
     head = f"# Measured on {name}. Links: bytes per second of a ring, in one direction.\n"
-    body = yaml.safe_dump(as_data(found), sort_keys=False, allow_unicode=True, width=120)
-    write_text(path, head + body)
-    return path
+    return write(FOLDER / f"{name}.yaml", head, as_data(found))
 
 
 def as_data(found: Measured) -> dict[str, object]:
