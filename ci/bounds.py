@@ -11,20 +11,19 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 PROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 BOUNDED = re.compile(r"([\w-]+)>=([\d.]+)")
 
 
 def project() -> Mapping[str, Any]:
-    """Give what pyproject.toml says of Par4D."""
-    found: Mapping[str, Any] = tomllib.loads(PROJECT.read_text())["project"]
-    return found
+    """Return the project's table of pyproject.toml."""
+    return cast("Mapping[str, Any]", tomllib.loads(PROJECT.read_text())["project"])
 
 
 def bounds() -> dict[str, str]:
-    """Give the oldest version of each package that Par4D, its extras and its tests take."""
+    """Return the oldest version of each package that Par4D, its extras and its tests take."""
     needed = chain(project()["dependencies"], *project()["optional-dependencies"].values())
     return {found[1]: found[2] for one in needed if (found := BOUNDED.fullmatch(one))}
 
@@ -42,7 +41,7 @@ def torch_lacking() -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Give what a version begins with: clusters have some such as 2.9.0a0+50eac811a6."""
+    """Return major and minor number: clusters have versions such as 2.9.0a0+50eac811a6."""
     return tuple(map(int, version.split(".")[:2]))
 
 

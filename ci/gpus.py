@@ -25,10 +25,10 @@ def gpus_of(system: systems.System) -> str | None:
 
 
 def systems_here(folder: Path = ROOT / "systems") -> Iterator[tuple[str, str]]:
-    """Give each system with GPUs that this machine is: whose GPUs they are, and its name.
+    """Yield the maker of GPUs and the name of each system with GPUs that this machine is.
 
-    A file that can't be used is told on standard error. Raises SystemFileError where its `here` says that it is this
-    machine's.
+    A file that can't be used is reported on standard error. Raises SystemFileError where its `here` says that it is
+    this machine's.
     """
     for file in systems.files(folder):
         try:
@@ -43,7 +43,7 @@ def systems_here(folder: Path = ROOT / "systems") -> Iterator[tuple[str, str]]:
 
 
 def gpus(devices: Path = Path("/dev")) -> str:
-    """Whose GPUs the kernel's drivers offer to this machine's processes."""
+    """Return the maker of the GPUs that the kernel's drivers offer to this machine's processes."""
     if (devices / "kfd").exists():
         return "rocm"
     return "cuda" if (devices / "nvidiactl").exists() else "none"

@@ -1,7 +1,6 @@
-"""A night against a commit: the engine of today takes turns with that of a commit in the same jobs, so that one night
-tells what many nights of a restless machine can't.
+"""Night against a commit: two engines alternate in the same jobs, whose ratios of step times are judged.
 
-Its jobs lie apart from those of other nights. Each gives a ratio of step times; the interval over jobs is judged.
+Its jobs are kept apart from those of other nights.
 """
 
 import json
@@ -44,15 +43,15 @@ SAID: dict[Outcome, str] = {"fail": "slower", "pass": "no slower", "undecided": 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Ratios of a test's step times by the commit's, one a job. of: how many tests are judged together,
-    which share the chance to be wrong. reason: why it failed, or has no ratios.
-    """
+    """Ratios of a test's step times by the commit's, one a job."""
 
     name: str
     ratios: tuple[float, ...] = ()
     failed: bool = False
     reason: str = ""
+    """why it failed, or has no ratios"""
     of: int = 1
+    """number of tests judged together, which share the chance to be wrong"""
 
     @property
     def interval(self) -> Interval:
@@ -60,7 +59,7 @@ class Point:
 
     @property
     def outcome(self) -> Outcome:
-        """Say what becomes of it: one whose jobs failed is slower, as nothing else is known of it."""
+        """Outcome of the test: failed jobs count as slower."""
         return "fail" if self.failed else at_most(self.interval, LIMIT)
 
 
@@ -100,12 +99,12 @@ def against(commit: str, night: NightRun, node_hours: float, jobs: int) -> int:
 
 
 def full_name(commit: str) -> str:
-    """Give a commit's whole name. Raises UsageError."""
+    """Return a commit's whole name. Raises UsageError."""
     return _git("rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
 
 
 def checked_out(name: str, folder: Path) -> Path:
-    """Give the folder with that commit's files, which is made once. Raises UsageError where git can't."""
+    """Return the folder with that commit's files, made once. Raises UsageError where git can't."""
     there = folder / name
     if not there.exists():
         with TemporaryDirectory(dir=folder) as made:
@@ -174,9 +173,7 @@ def _verdict(point: Point) -> str:
 
 
 def _git(*words: str, environment: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Ask git about this checkout. environment: what is added to this process's. Raises UsageError with git's last
-    words.
-    """
+    """Ask git about this checkout. environment: added to this process's. Raises UsageError with git's last words."""
     command = ["git", "-C", str(ROOT), *words]
     try:
         done = subprocess.run(

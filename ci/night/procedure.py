@@ -1,8 +1,4 @@
-"""Procedure of a night.
-
-Select the most valuable tests for which its budget of node-hours has room, run them, run again what looks worse, judge,
-and keep the summary.
-"""
+"""Procedure of a night: select the most valuable tests that fit its budget, run them, repeat bad ones, judge."""
 
 import math
 import subprocess

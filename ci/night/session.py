@@ -1,4 +1,4 @@
-"""ReFrame has a session for each round of a night's jobs, all under the night's name, none beyond its end."""
+"""Sessions of ReFrame, one for each round of a night's jobs, under the night's name and within its time."""
 
 import json
 import subprocess
@@ -23,33 +23,34 @@ DESCRIBE_TIMEOUT_S = 600
 
 @dataclass(frozen=True, slots=True)
 class NightlyTest:
-    """Test as `reframe --describe` has it. worth: see suites/base/engine_test.py.
-
-    node_hours: what a job of it takes, by earlier runs or at most, with the jobs that it needs first, at most.
-    """
+    """Test as `reframe --describe` has it."""
 
     name: str
     hashcode: str
     node_hours: float
+    """of a job of it, by earlier runs or else at most, and of the jobs that it needs first, at most"""
     by: str
+    """origin of the node-hours"""
     worth: int
+    """a Worth of suites/base/running.py"""
 
 
 @dataclass(slots=True)
 class NightRun:
-    """One night.
-
-    folder: where ReFrame runs, and keeps its database. ends: the night's end by time.monotonic(). reframe: more options
-    for ReFrame. select: its options that select tests. settings: those that set variables of these.
-    """
+    """Night of a system."""
 
     name: str
     system: str
     folder: Path
+    """where ReFrame runs, and keeps its database"""
     ends: float
+    """by time.monotonic()"""
     reframe: tuple[str, ...] = ()
+    """more options for ReFrame"""
     select: tuple[str, ...] = ("--checkpath", str(ROOT / "suites"), "--recursive", "--tag", NIGHTLY)
+    """options that select tests"""
     settings: tuple[str, ...] = OF_A_NIGHT
+    """options that set variables of tests"""
 
     @property
     def database(self) -> Path:
@@ -57,7 +58,7 @@ class NightRun:
 
     @property
     def summaries(self) -> Path:
-        """Give the folder with the summaries of the system's nights."""
+        """Folder with the summaries of the system's nights."""
         return self.folder / "results" / "nights" / self.system
 
     @property
@@ -68,7 +69,7 @@ class NightRun:
         return ["--nocolor", "--system", self.system, *self.select, *self.settings, *self.reframe, *words]
 
     def describe(self) -> list[dict[str, Any]]:
-        """ReFrame's descriptions of all tests that the night may run. Raises RunError."""
+        """Return ReFrame's descriptions of all tests that the night may run. Raises RunError."""
         words, limit_s = [*LAUNCHER, *self._words("--describe")], min(DESCRIBE_TIMEOUT_S, self.left_s)
         try:
             done = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, timeout=limit_s, check=False)

@@ -1,4 +1,4 @@
-"""The cluster as a whole is made and removed here, and asked what is wrong with it."""
+"""Making, removing and examining the cluster as a whole."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from virtual_cluster import network, node, slurm
-from virtual_cluster.messages import Problem
+from virtual_cluster.machine import Problem
 from virtual_cluster.record import HEAD, STATE, Cluster, Shape, load, save
 
 START_TIMEOUT_S, END_TIMEOUT_S = 300, 300
@@ -69,8 +69,8 @@ def is_there() -> bool:
 
 def remove() -> None:
     """End every process of the cluster, and remove its link and files, whichever of them are there. Raises Problem."""
-    there = load()
-    processes = there.processes.values() if there else ()
+    recorded = load()
+    processes = recorded.processes.values() if recorded else ()
     for process in processes:
         if process.lives():
             os.kill(process.pid, signal.SIGKILL)  # a namespace's first process: the kernel ends all the others with it
@@ -87,9 +87,8 @@ def remove() -> None:
 
 def faults(cluster: Cluster | None) -> list[str]:
     """Say what is wrong with a cluster that should be up."""
-    ended = (
-        [f"{name} has ended" for name, process in cluster.processes.items() if not process.lives()] if cluster else []
-    )
+    processes = cluster.processes.items() if cluster else ()
+    ended = [f"{name} has ended" for name, process in processes if not process.lives()]
     if cluster is None or ended or not cluster.whole():
         return ended or ["its making was broken off"]
     try:

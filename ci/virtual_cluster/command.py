@@ -26,7 +26,7 @@ from pathlib import Path
 
 from command_line import Parser
 from virtual_cluster import cluster, machine, network, slurm
-from virtual_cluster.messages import Problem, say
+from virtual_cluster.machine import Problem, say
 from virtual_cluster.record import HEAD, STATE, Shape, load, save
 
 MOST = 64  # nodes, and ranks a node

@@ -1,11 +1,10 @@
-"""The machine: the commands it has, the packages that bring them, and its processes."""
+"""The machine: its commands, the packages that bring them, its processes, and what the user is told."""
 
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
-
-from virtual_cluster.messages import Problem, say
 
 COMMANDS = ("unshare", "nsenter", "ip", "tc", "munged", "slurmctld", "slurmd", "scontrol", "sbatch", "srun", "sinfo")
 PACKAGES = ("slurm-wlm", "munge", "iproute2", "util-linux")
@@ -13,10 +12,25 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 COMMAND_TIMEOUT_S, INSTALL_TIMEOUT_S = 300, 900
 
 
+class Problem(Exception):
+    """Fault, in one sentence."""
+
+    code = 1
+
+
+class Misuse(Problem):
+    """Fault of the command line."""
+
+    code = 2
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"cluster: {text}\n")
+
+
 def install() -> None:
     """Install Debian's packages if a command is missing. Raises Problem."""
-    missing = [command for command in COMMANDS if not shutil.which(command)]
-    if not missing:
+    if not (missing := [command for command in COMMANDS if not shutil.which(command)]):
         return
     if not shutil.which("apt-get"):
         raise Problem(f"{', '.join(missing)} are missing, and so is apt-get to install {', '.join(PACKAGES)} with.")

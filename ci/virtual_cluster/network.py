@@ -8,8 +8,7 @@ import subprocess
 from collections.abc import Iterable
 from ipaddress import IPv4Address
 
-from virtual_cluster.machine import COMMAND_TIMEOUT_S, last_line, run
-from virtual_cluster.messages import Misuse, Problem
+from virtual_cluster.machine import COMMAND_TIMEOUT_S, Misuse, Problem, last_line, run
 from virtual_cluster.record import HEAD
 
 NETWORK = ipaddress.IPv4Network("198.18.77.0/24")  # of the block that is set aside for testing networks (RFC 2544)

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from virtual_cluster import slurm
-from virtual_cluster.machine import COMMAND_TIMEOUT_S, PATH, last_line, run, start_ticks
-from virtual_cluster.messages import Problem
+from virtual_cluster.machine import COMMAND_TIMEOUT_S, PATH, Problem, last_line, run, start_ticks
 from virtual_cluster.record import STATE, Process
 
 HERE = Path(__file__).resolve().parents[1]  # the folder that the package is in

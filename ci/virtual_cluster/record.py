@@ -1,4 +1,4 @@
-"""Record of the cluster that `up` writes in /run, from which `status` and `down` know it again."""
+"""Record of the cluster that `up` writes in /run, and `status` and `down` read."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -12,12 +12,14 @@ HEAD = "head"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Wishes of the user. rate: bytes/s of each node's link; link: the rate as the user wrote it."""
+    """Size of a cluster, and the rate of its links."""
 
     nodes: int
     ranks_per_node: int
     rate: int
+    """bytes/s of each node's link"""
     link: str = field(compare=False)
+    """the rate as the user wrote it"""
 
     def __str__(self) -> str:
         return f"{self.nodes} nodes of {self.ranks_per_node} ranks with links of {self.link}"
@@ -25,10 +27,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The first process of the head or of a node. start: tells it from a later one with its number (start_ticks)."""
+    """First process of the head or of a node."""
 
     pid: int
     start: int
+    """what tells it from a later one with its number (start_ticks)"""
 
     def lives(self) -> bool:
         return start_ticks(self.pid) == self.start
@@ -36,10 +39,11 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Cluster that is up, or whose making was broken off. processes: those of the head and the nodes, by name."""
+    """Cluster that is up, or whose making was broken off."""
 
     shape: Shape
     processes: dict[str, Process]
+    """of the head and the nodes, by name"""
 
     def whole(self) -> bool:
         """Say whether every node has been started."""
@@ -54,7 +58,7 @@ def save(cluster: Cluster) -> None:
 
 
 def load() -> Cluster | None:
-    """Say what was recorded; None if `up` did not come to it."""
+    """Return the recorded cluster; None if `up` was broken off before."""
     try:
         kept = json.loads((STATE / "state.json").read_text())
     except FileNotFoundError:

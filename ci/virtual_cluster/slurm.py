@@ -4,8 +4,7 @@ import os
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from virtual_cluster.machine import run
-from virtual_cluster.messages import Problem
+from virtual_cluster.machine import Problem, run
 from virtual_cluster.network import HEAD_ADDRESS
 from virtual_cluster.record import HEAD, STATE
 

@@ -147,7 +147,7 @@ def test_a_run_keeps_the_contest_with_what_both_sides_do_and_hold(tmp_path: Path
 
 def test_a_run_without_any_contest_fails_and_says_why_there_is_none(tmp_path: Path) -> None:
     copy = short(tmp_path, peaks=["fp32"])
-    file = copy / "engine" / "peers" / "transformers_networks.py"
+    file = copy / "engine" / "peers" / "known" / "hugging_face.py"
     file.write_text(file.read_text().replace("import transformers", "import no_such_package"))
     done = reframe(tmp_path / "a", *ONE, *SHORT, "-S", "peers=transformers", root=copy)
     assert done.code == 1

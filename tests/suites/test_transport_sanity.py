@@ -72,7 +72,7 @@ def test_where_nothing_is_expected_anything_is_good(name: str) -> None:
         (record(("Socket", 16)), f"Socket on 16 ranks .*nid0.* {WANTED}: load .*rccl-net-plugin"),
         (record(("OFI", 15), ("Socket", 1)), f"Socket on 1 rank .*nid1.* {WANTED}: load"),
         (record(("AWS Libfabric and Socket", 16)), "AWS Libfabric and Socket on 16 ranks"),
-        (record(("OFI", 8), (None, 8)), f"8 ranks .*nid1.*the log names none; {WANTED}"),
+        (record(("OFI", 8), (None, 8)), f"8 ranks .*nid1.*the log names none; .*{WANTED}"),
         (record() | {"transport": None}, f"{WANTED}: run it again"),
     ],
 )
