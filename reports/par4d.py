@@ -9,8 +9,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.common import Json, facts, write
 from engine.cli.main import commands, run
-from engine.cli.written import Json, facts, write
 from engine.progress import log_to_stderr
 from reports.nights.commands import reference, verdict
 from systems.store import as_data

@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.grid import STREAM, Grid
 from engine.layers import attention, elementwise, group_norm, loss, norm_parts
 from engine.layers.compiled import Compiled, compiles
-from engine.measure.sample import sample
+from engine.measure.gemm import sample
 from engine.placement import Constant, Placement
 from engine.result import gate
 from engine.result.gate import over_rounds

@@ -8,7 +8,7 @@ from itertools import cycle
 import torch
 from torch import nn
 
-from engine.measure.sample import calls_of, sample
+from engine.measure.gemm import calls_of, sample
 from engine.overlap.weight import Casts, Flat
 from engine.parallel.model import sum_of_squares
 from engine.result.schema.gpu_check import Finding

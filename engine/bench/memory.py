@@ -19,8 +19,8 @@ from engine.bench.frame import SMALLEST, Benchmark, Table, check_budget, check_b
 from engine.bench.world import FEWEST, Unmeasurable, World
 from engine.comm.launch import Launch
 from engine.loading import cores
+from engine.measure.gemm import sample
 from engine.measure.machine import read_or_nothing
-from engine.measure.sample import sample
 from engine.result.metrics import memory_bandwidth
 from engine.result.schema import Result
 from engine.result.schema.bench import Stream, StreamKernel

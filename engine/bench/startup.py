@@ -14,8 +14,8 @@ from engine.checkpoint.contents import Contents, Entry, stored_names
 from engine.comm.funnel import Comm
 from engine.comm.groups import fake_group
 from engine.grid import Grid
+from engine.measure.gemm import sample
 from engine.measure.memory import peak_bytes
-from engine.measure.sample import sample
 from engine.models.architecture import Architecture
 from engine.optimizer_state import ADAMW
 from engine.parallel.initial import initial

@@ -2,14 +2,13 @@
 them.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from engine.cli.place import take_place
-from engine.cli.written import Json, write
+from engine.cli.common import Json, take_place, write
 from engine.errors import RunError
 from engine.grid import Grid
 from engine.loading import loading
@@ -23,13 +22,14 @@ from engine.training_record import TrainingOptions
 if TYPE_CHECKING:
     from engine.bench.frame import Benchmark
 
+
 FEWER = "fewer repeats if they would take longer"
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """They are the options of every benchmark, and of what measures as one."""
+    """Options of every benchmark, and of what measures as one."""
 
     device: Device = "auto"
     timeouts: Timeouts = Timeouts()
@@ -169,4 +169,27 @@ def measure(benchmark: "Benchmark", common: Common, out: Path) -> int:
         each = f", on each of {result.ranks} ranks at once" if at_once else ""
         head, rows = benchmark.table(result)
         write(f"{columns([head, *rows], left=1)}\n{out}{each}", out, as_json=common.json)
+    return 0
+
+
+def startup(
+    *,
+    grid: Annotated[Grid, word(Grid.parse, GRID), Parameter(help="the default has 32,768 ranks")] = Grid.parse(
+        "8x4x16x64"
+    ),
+    model: Annotated[str | None, Parameter(help="of which more is measured, such as gpt-320b")] = None,
+    json: Json = False,
+) -> int:
+    """Measure what Grid and Comm, and a model's initial values and plan of a checkpoint, cost a rank of a large job."""
+    with loading():
+        from engine.bench.startup import connect, draw_largest, list_checkpoint
+
+    network = ModelChoice(model=model).resolve() if model else None
+    found = connect(grid)
+    words, record = f"{grid.size:,} ranks, {found}", {"ranks": grid.size, **asdict(found)}
+    if network is not None:
+        for more in (list_checkpoint(network, grid), draw_largest(network, grid)):
+            words += f"\n{network.name}, {more}"
+            record |= asdict(more)
+    write(words, record, as_json=json)
     return 0

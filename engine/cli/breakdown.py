@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from engine.cli.written import Json
+from engine.cli.common import Json
 from engine.options import File
 from engine.output import say
 

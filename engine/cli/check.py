@@ -5,9 +5,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.common import Json, facts, size, write
 from engine.cli.grid import with_grid
 from engine.cli.train import PaceOptions
-from engine.cli.written import Json, facts, size, write
 from engine.footprint.fit import parameters_per_rank
 from engine.footprint.memory import Footprint
 from engine.models.image_operations import norms_that_share

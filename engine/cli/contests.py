@@ -5,10 +5,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.common import Json, take_place
 from engine.cli.grid import check_system, fastest, with_grid
-from engine.cli.place import take_place
 from engine.cli.train import PaceOptions, carry_out
-from engine.cli.written import Json
 from engine.contest.grids import CHOICE, GridChoice, checked_grids
 from engine.contest.overlap import checked_overlaps
 from engine.contest.rounds import ROUNDS, Rounds

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from engine.cli.written import Json, write
+from engine.cli.common import Json, write
 from engine.errors import check_installed
 from engine.options import Folder
 from engine.progress import log_to_stderr

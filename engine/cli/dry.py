@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.common import Json, facts, size, write
 from engine.cli.grid import with_grid
 from engine.cli.train import PaceOptions
-from engine.cli.written import Json, facts, size, write
 from engine.errors import RunError, UsageError
 from engine.loading import loading
 from engine.models.choice import ModelChoice

@@ -11,7 +11,7 @@ from inspect import cleandoc
 
 from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensError
 
-from engine.cli.bench import collectives, gemm, latency, matmul, memory, p2p
+from engine.cli.bench import collectives, gemm, latency, matmul, memory, p2p, startup
 from engine.cli.breakdown import breakdown
 from engine.cli.check import check
 from engine.cli.contests import grids, overlap, pipeline
@@ -20,7 +20,6 @@ from engine.cli.dry import dry
 from engine.cli.peers import peers
 from engine.cli.plan import plan
 from engine.cli.sample import sample
-from engine.cli.startup import startup
 from engine.cli.train import train
 from engine.comm.identity import COMMAND
 from engine.errors import EngineError, UsageError, of_a_file

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from engine.batch import Batch
-from engine.cli.place import take_place
-from engine.cli.written import Json, write
+from engine.cli.common import Json, take_place, write
 from engine.errors import UsageError
 from engine.loading import loading
 from engine.models.choice import ModelChoice

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from engine.batch import Batch
+from engine.cli.common import Json
 from engine.cli.grid import simulated
 from engine.cli.train import PaceOptions
-from engine.cli.validate import validated
-from engine.cli.written import Json
 from engine.errors import UsageError
 from engine.files import write_text
+from engine.loading import loading
 from engine.models.architecture import Architecture
 from engine.models.choice import ModelChoice
 from engine.options import Bytes, File, check_file, word
-from engine.output import say
+from engine.output import complain, say
 from engine.overlap.flags import ALL, Pace
 from engine.planning.grids import SearchSpace
 from engine.progress import log_to_stderr
@@ -29,6 +29,7 @@ from engine.training_record import PrecisionName, Training, TrainingOptions
 if TYPE_CHECKING:
     from engine.planning.document import GridPlan
     from engine.simulator.bandwidth import Bandwidths
+
 
 SCALES = {"": 1, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
@@ -182,7 +183,7 @@ def _search_space(config: PlanConfig, shape: Architecture) -> SearchSpace:
 
 
 def _check(config: PlanConfig) -> int:
-    """Give the number of devices. Raises UsageError for an option that is missing or out of its range."""
+    """Return the number of devices. Raises UsageError for an option that is missing or out of its range."""
     if config.as_run:
         raise UsageError("--as-run is gone, as a simulation counts latency and repetitions: leave it out.")
     if config.exact and not config.simulated:
@@ -204,3 +205,23 @@ def _check(config: PlanConfig) -> int:
     if config.device_memory is not None and not 0 < config.device_memory < inf:
         raise UsageError(f"--device-memory is a positive number, but {config.device_memory:g} was given.")
     return config.gpus
+
+
+def validated(measured: Path | None, *, refit: bool, json: bool, out: Path | None) -> int:
+    """Print the comparison, and what was fitted anew as the files of systems/ have it."""
+    from engine.validation.measured import MEASURED, as_yaml, campaigns, rows_in
+
+    with loading():
+        from engine.validation.run import run
+        from engine.validation.table import as_text
+
+    found, fits, rows = run(campaigns() if measured is None else [rows_in(measured, refit=refit)], refit=refit)
+    if out is not None:
+        write_text(out, found.to_json())
+    say(found.to_json() if json else as_text(found), kept=out is not None)
+    tell = complain if json else say
+    for fit in fits if refit else ():
+        tell(f"\n# systems/{fit.machine.name}.yaml\n{fit.as_yaml()}")
+    for one in rows if refit or measured is not None else ():
+        tell(f"\n# a file of {MEASURED}\n{as_yaml(one)}")
+    return 0

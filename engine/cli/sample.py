@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from engine.cli.bench import Common, measure
-from engine.cli.place import take_place
+from engine.cli.common import take_place
 from engine.errors import UsageError, check_installed
 from engine.grid import Grid
 from engine.loading import loading

@@ -8,9 +8,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.cli.common import Json, take_place, write
 from engine.cli.grid import with_grid
-from engine.cli.place import take_place
-from engine.cli.written import Json, write
 from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.loading import loading

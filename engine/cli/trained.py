@@ -1,6 +1,6 @@
 """Write what a person reads of a training, and of what took turns. No torch."""
 
-from engine.cli.written import facts, size
+from engine.cli.common import facts, size
 from engine.output import columns
 from engine.result.schema import Result
 from engine.result.schema.contest import GridSide, OverlapSide, ScheduleSide, TrainingSide

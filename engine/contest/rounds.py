@@ -23,7 +23,7 @@ from engine.training.checks import CheckedRun, ContestSetup
 from engine.training.config import RunConfig, TrainConfig
 
 if TYPE_CHECKING:
-    from engine.measure.recording import Recording
+    from engine.measure.recorder import Recording
     from engine.result.schema import Iteration
     from engine.result.schema.contest import Ratio
     from engine.training.trainer import Trainer

@@ -126,14 +126,14 @@ def numbers_of(text: str) -> frozenset[int]:
 
 
 def numa_nodes(root: Path) -> Iterator[tuple[int, frozenset[int]]]:
-    """Give each NUMA node with its cores; one of memory alone has none."""
+    """Yield each NUMA node with its cores; one of memory alone has none."""
     for folder in _entries(root / "devices/system/node"):
         if folder.name.startswith("node") and folder.name[4:].isdecimal():
             yield int(folder.name[4:]), numbers_of(read_or_nothing(folder / "cpulist"))
 
 
 def gpu_node(address: str | None, root: Path) -> int | None:
-    """Give the NUMA node that a device is near to; None where the firmware names none."""
+    """Return the NUMA node that a device is near to; None where the firmware names none."""
     text = read_or_nothing(root / "bus/pci/devices" / address / "numa_node").strip() if address else ""
     return int(text) if text.isdecimal() else None  # -1 is none
 

@@ -10,12 +10,40 @@ from contextlib import contextmanager
 
 import torch
 
-from engine.measure.sample import calls_of, own_clock, sample
-
 TARGET_S = 1.0  # time to spend on one size
 FEWEST, MOST = 3, 30  # samples of one size
 WINDOW_S = 0.5  # of all ranks at once: long against the turns that they take on shared cores
 JOINT_SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192, 16384)}
+SAMPLE_S = 0.002
+"""Length of a sample: of what is shorter it has several calls."""
+
+
+def calls_of(once_s: float) -> int:
+    """Return how many calls one sample has, of the time of one call."""
+    return max(1, round(SAMPLE_S / max(once_s, 1e-6)))
+
+
+def own_clock() -> Callable[[], float]:
+    """Return the clock of a rank on a processor: of one thread its own, which stops while others have its core."""
+    return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+
+
+def sample(
+    call: Callable[[], object], calls: int, device: torch.device, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Return seconds of one call, the mean of several in a row. clock: a processor's, in seconds."""
+    if device.type == "cuda":
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3 / calls
+    start = clock()
+    for _ in range(calls):
+        call()
+    return (clock() - start) / calls
 
 
 @contextmanager

@@ -4,14 +4,14 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-Side = TypeVar("Side")
-Order = Callable[[int, Sequence[Side]], Sequence[Side]]
-"""Gives the sides in the order of the round of a number, counted from 0."""
+T = TypeVar("T")
+Order = Callable[[int, Sequence[T]], Sequence[T]]
+"""Order of the sides in the round of a number, counted from 0."""
 
 
 def take_turns(
-    sides: Sequence[Side], rounds: int, order: Order[Side], begin: Callable[[int], bool] = lambda number: True
-) -> Iterator[tuple[int, Side]]:
+    sides: Sequence[T], rounds: int, order: Order[T], begin: Callable[[int], bool] = lambda number: True
+) -> Iterator[tuple[int, T]]:
     """Yield each side's turn with its round's number, counted from 0.
 
     begin: called before each round; where it returns False, that round and all later ones are left out.
@@ -23,11 +23,11 @@ def take_turns(
             yield number, side
 
 
-def shuffled(drawing: random.Random) -> Callable[[int, Sequence[Side]], Sequence[Side]]:
+def shuffled(drawing: random.Random) -> Callable[[int, Sequence[T]], Sequence[T]]:
     """Return an order that is drawn anew for each round; the same seed draws the same on all ranks."""
     return lambda number, sides: drawing.sample(sides, len(sides))
 
 
-def alternating(number: int, sides: Sequence[Side]) -> Sequence[Side]:
+def alternating(number: int, sides: Sequence[T]) -> Sequence[T]:
     """Return the sides as they are, and the other way round in every other round."""
     return sides if number % 2 == 0 else sides[::-1]

@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 
 from engine.data.sampler import batch, to_device
-from engine.measure.allocated import Allocated
 from engine.measure.clock import HostClock
+from engine.measure.memory import Allocated
 from engine.peers.comparison import Case
 from engine.peers.peer import StepMetrics, Tensors
 from engine.result.schema.peers import PeerSide

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from engine.measure.intervals import Interval, common, covered, length, union
+from engine.measure.pending import Interval, common, covered, length, union
 from engine.profiling.trace import Region, kind_and_lane, parse_region
 from engine.result.schema.profile import LayerTime, OperationTime
 from engine.result.schema.step import AxisTime, LaneTime

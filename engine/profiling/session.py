@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from engine.comm.funnel import Comm
 from engine.files import write_bytes, write_text
-from engine.measure.recording import COMPUTE, Recording, TraceEvent
+from engine.measure.recorder import COMPUTE, Recording, TraceEvent
 from engine.parallel.model import ParallelModel
 from engine.profiling.regions import NamingRecorder, name_layers
 from engine.profiling.trace import Region

@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from dataclasses import replace
 from typing import Any
 
-from engine.measure.intervals import Interval, covered, union
+from engine.measure.pending import Interval, covered, union
 from engine.profiling.ran import Ran, RanCollective, Sums
 from engine.profiling.trace import Event, Piece, Region, Step, TraceError, at, innermost, kind_and_lane
 

@@ -18,7 +18,7 @@ from engine.measure.clock_rate import clock_hz
 from engine.measure.gemm import JOINT_SIZES, joint
 from engine.measure.machine import core_limit, machine_name
 from engine.measure.memory import peak_bytes
-from engine.measure.recording import AxisSeconds, PhaseSeconds, Recording
+from engine.measure.recorder import AxisSeconds, PhaseSeconds, Recording
 from engine.profiling.session import Profiling
 from engine.result import metrics, provenance
 from engine.result.schema import Iteration, Memory

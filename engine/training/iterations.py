@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.energy.meter import Meter
 from engine.errors import RunError
-from engine.measure.recording import Recording
+from engine.measure.recorder import Recording
 from engine.profiling.session import Profiling
 from engine.progress import RENEWED
 from engine.result.schema import Iteration

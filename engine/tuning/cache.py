@@ -1,4 +1,4 @@
-"""Keep what was timed for the next job: a file for each device with its libraries. No torch.
+"""Times kept for the next job: a file for each device with its libraries. No torch.
 
 Devices that call themselves alike share a file, in which each has a table of its own, known by how fast it multiplies.
 A file that can't be read, or is of another device, is as good as none.
@@ -26,23 +26,23 @@ fixed grid instead would lose a machine near an edge to its noise."""
 
 
 class Table(Record):
-    """A table has the times of one machine. machine: all but the shapes that times depend on, as the machine states it.
-    flops_per_s: of a short product, as it was measured when the table was begun.
-    """
+    """Times of one machine."""
 
     machine: dict[str, str]
+    """All but the shapes that times depend on, as the machine states it."""
     flops_per_s: float = Field(gt=0)
+    """Rate of a short product when the table was begun."""
     shapes: tuple[TunedShape, ...] = ()
 
     def off(self, other: "Table") -> float:
-        """Give the factor between the rates of both, at least 1; infinite if the machines differ in what they say."""
+        """Return the factor between both rates, at least 1; infinite if the machines state other things."""
         if self.machine != other.machine:
             return inf
         return max(self.flops_per_s, other.flops_per_s) / min(self.flops_per_s, other.flops_per_s)
 
 
 class Tables(Document):
-    """This is a file of tables. Version 3: before it oneDNN wasn't tried; before 2 it was one table, without a rate."""
+    """File of tables. Before version 3 oneDNN wasn't tried; before 2 it was one table, without a rate."""
 
     schema_: Literal["par4d.matmul"] = Field(default="par4d.matmul", alias="schema")
     version: Literal[3] = 3
@@ -55,14 +55,14 @@ class Tables(Document):
 
 
 def cache_file(machine: dict[str, str]) -> Path | None:
-    """Give the file with the tables of such machines; None where nothing can be kept."""
+    """Return the file with the tables of such machines; None where nothing can be kept."""
     name = hashlib.blake2b(json.dumps(machine, sort_keys=True).encode(), digest_size=8).hexdigest()
     folder = cache_folder()
     return None if folder is None else folder / "matmul" / f"{name}.json"
 
 
 def load(file: Path | None, new: Table) -> Table:
-    """Load the table of the new one's machine, or else take the new one; a line says what is lost."""
+    """Load the table of the new one's machine, or else take the new one; a warning says what is lost."""
     if file is None:
         log.warning("No home folder to keep tuned products in: set XDG_CACHE_HOME, or the next job tunes again.")
         return new
@@ -73,10 +73,7 @@ def load(file: Path | None, new: Table) -> Table:
 
 
 def save(file: Path | None, table: Table, timed: TunedShape) -> Table:
-    """Put this shape in place of the same one, beside what other jobs have kept meanwhile; return the table then.
-
-    Where the file can't be written, a line says so.
-    """
+    """Return the table with this shape in place of the same one, written beside what other jobs have kept meanwhile."""
     if file is None:
         return table
     try:
@@ -95,7 +92,7 @@ def save(file: Path | None, table: Table, timed: TunedShape) -> Table:
 
 
 def _read(file: Path, machine: dict[str, str]) -> tuple[Tables, str | None]:
-    """Read the file; say why there is nothing in it if there should be something."""
+    """Read the file; the second is why there is nothing in it if there should be something."""
     try:
         found = Tables.model_validate_json(file.read_bytes())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""List the matrix products that one rank of a run computes.
+"""Matrix products that one rank of a run computes.
 
 Convolutions are none, of single pixels neither: PyTorch's kernels take images as they are (layers/conv2d.py).
 """
@@ -17,7 +17,7 @@ from engine.training_record import Training
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
-    """It is the shape of a linear layer on one rank: O [m, n] = I [m, k] W [k, n]."""
+    """Shape of a linear layer on one rank: O [m, n] = I [m, k] W [k, n]."""
 
     m: int
     n: int
@@ -26,21 +26,21 @@ class Shape:
 
 @dataclass(slots=True)
 class Products:
-    """It holds the layers of one shape, by their serial names.
-
-    forwards: how often O is computed for each dI and dW: twice where activations are recomputed. movable: whether their
-    weights may be stored column by column, which no embedding can look its rows up in. bias: whether O's product adds
-    it. accumulates: whether dW's product adds to what is there, as it does from the second micro-batch on. widened:
-    whether dW comes out in the masters' format.
-    """
+    """Layers of one shape."""
 
     shape: Shape
     forwards: int
+    """How often O is computed for each dI and dW: twice where activations are recomputed."""
     movable: bool
+    """Whether weights may be stored column by column, which no embedding can look its rows up in."""
     bias: bool = False
+    """Whether O's product adds it."""
     accumulates: bool = False
+    """Whether dW's product adds to what is there, as it does from the second micro-batch on."""
     widened: bool = False
+    """Whether dW comes out in the masters' format."""
     layers: list[str] = field(default_factory=list)
+    """Serial names."""
 
 
 def products(training: Training, grid: Grid, device: torch.device) -> list[Products]:

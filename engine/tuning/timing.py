@@ -10,7 +10,9 @@ others take of its core: of eight ranks on two cores one mode's times by the clo
 
 import logging
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 
@@ -20,23 +22,23 @@ from torch import Tensor
 from engine.comm.funnel import Comm
 from engine.layers import matmul
 from engine.layers.matmul import Mode, Role, list_modes, own_mode
+from engine.measure.gemm import calls_of, own_clock, sample
 from engine.measure.memory import forget_peak, free_bytes
 from engine.measure.rounds import shuffled, take_turns
-from engine.measure.sample import calls_of, own_clock, sample
 from engine.precision import Precision
 from engine.tuning.shapes import Products, Shape
 
 log = logging.getLogger(__name__)
 
 FEWEST, MOST = 7, 21
-"""So many rounds are timed; of fewer no interval is known."""
+"""Rounds of a timing; of fewer no interval is known."""
 GAPS, GAP_BYTES = 6, 800_000
-"""So many gaps lie between operands; every other one is free again when they are placed."""
+"""Gaps between operands, and the most bytes of one; every other one is free again when they are placed."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class GemmVariant:
-    """A GEMM variant computes one product of a layer in one mode, with the weight stored one way."""
+    """One product of a layer in one mode, with the weight stored one way."""
 
     column_major: bool
     role: Role
@@ -44,11 +46,11 @@ class GemmVariant:
 
     @property
     def own(self) -> bool:
-        """Say whether it copies nothing."""
+        """Whether it copies nothing."""
         return self.mode is own_mode(self.role, column_major=self.column_major)
 
     def copied(self, shape: Shape) -> int:
-        """Count the elements that it copies; what oneDNN packs is not told."""
+        """Count the elements that it copies; what oneDNN packs is not known."""
         if self.mode is Mode.ONEDNN:
             return 0
         own = own_mode(self.role, column_major=self.column_major)
@@ -178,7 +180,7 @@ def time_shape(
 
 
 def _of_all(comm: Comm, ways: Sequence[GemmVariant], can: Sequence[bool]) -> list[GemmVariant]:
-    """Give the ways that every rank can take. Collective."""
+    """Return the ways that every rank can take. Collective."""
     everyone = comm.gather_rows(torch.tensor(can)).all(0).tolist()
     return [way for way, all_can in zip(ways, everyone, strict=True) if all_can]
 
@@ -190,3 +192,35 @@ def _operands(of: Products, precision: Precision, comm: Comm, *, movable: bool) 
     except torch.OutOfMemoryError:
         operands = None
     return operands if comm.unanimous(operands is not None) else None
+
+
+SIZE = {"cpu": 256, "cuda": 4096}
+"""Size of the square product: on a processor it is over before another process takes its turn."""
+WINDOW_S = 0.3
+FEWEST = 10
+
+
+def rate(device: torch.device) -> float:
+    """Measure flop/s in fp32 of an accelerator, or of one thread of a processor, in the shortest run of the window.
+
+    What disturbs a machine makes runs longer, and several threads seldom run at once on a busy one.
+    """
+    size = SIZE[device.type]
+    a, b = torch.ones(2, size, size, device=device)
+    out = torch.empty(size, size, device=device)
+    runs: list[float] = []
+    with _one_thread():
+        end = time.perf_counter() + WINDOW_S
+        while len(runs) < FEWEST or time.perf_counter() < end:
+            runs.append(sample(lambda: torch.mm(a, b, out=out), 1, device))
+    return 2 * float(size) ** 3 / min(runs)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from engine.grid import Axis
-from engine.measure.intervals import Interval, common, union
+from engine.measure.pending import Interval, common, union
 from engine.result.schema.step import Span, Timeline
 from reports.plots.canvas import LETTER, WIDE, canvas, format_ticks, legend, rule
 from reports.plots.svg import COLOURS, styled

@@ -13,7 +13,7 @@ from engine.comm.funnel import Comm
 from engine.comm.gloo import GlooChannel
 from engine.comm.groups import ProcessGroups, fake_group
 from engine.grid import Axis, Grid
-from engine.measure.allocated import Allocated
+from engine.measure.memory import Allocated
 from engine.measure.recorder import Recorder
 from engine.training.trainer import Trainer
 from engine.training_record import Training

@@ -106,10 +106,10 @@ def _whole(client: socket.socket, size: int) -> bytes:
 
 def briefly() -> None:
     """Time few calls and rounds, where nobody asks how fast it is."""
-    from engine.measure import sample
+    from engine.measure import rounds
     from engine.tuning import timing
 
-    sample.SAMPLE_S = 2e-4
+    rounds.SAMPLE_S = 2e-4
     timing.MOST = timing.FEWEST
 
 

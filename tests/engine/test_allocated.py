@@ -4,7 +4,7 @@ import threading
 
 import torch
 
-from engine.measure.allocated import Allocated, most_held
+from engine.measure.memory import Allocated, most_held
 
 BIG = 1 << 20
 CPU = torch.device("cpu")

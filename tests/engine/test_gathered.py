@@ -19,8 +19,7 @@ from engine.grid import Axis, Grid
 from engine.loading import cores
 from engine.measure import machine
 from engine.measure.machine import counted, link_bytes
-from engine.measure.recorder import Recorder
-from engine.measure.recording import Recording
+from engine.measure.recorder import Recorder, Recording
 from engine.result.schema.step import Breakdown, LaneTime, MachineUsage
 from engine.training.gathered import _bound, _busiest, _by_host, breakdown, collectives, joint_peak
 

@@ -8,8 +8,7 @@ import torch
 from ticks import Hands
 
 from engine.measure.pending import Pending
-from engine.measure.recorder import Recorder
-from engine.measure.recording import Tally, TraceEvent
+from engine.measure.recorder import Recorder, Tally, TraceEvent
 
 
 class Step:

@@ -22,7 +22,7 @@ from engine.cli.main import main
 from engine.comm.funnel import Comm
 from engine.errors import RunError, UsageError
 from engine.grid import Grid
-from engine.measure.allocated import Allocated
+from engine.measure.memory import Allocated
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.models.transformer import rotary_frequencies

@@ -25,10 +25,9 @@ from engine.result.schema.tuning import TunedShape, Tuning
 from engine.training_record import Training
 from engine.tuning import timing, tune
 from engine.tuning.cache import Table, Tables, cache_file, load, save
-from engine.tuning.choice import choose, chosen, wins
-from engine.tuning.rate import rate
 from engine.tuning.shapes import Products, Shape, products
-from engine.tuning.timing import GemmVariant, gemm_variants, time_shape
+from engine.tuning.timing import GemmVariant, gemm_variants, rate, time_shape
+from engine.tuning.tune import choose, uses, wins
 
 CPU = torch.device("cpu")
 LAID = (None, Mode.NN, Mode.NT, Mode.TN)
@@ -168,7 +167,7 @@ def test_the_weight_is_stored_as_its_layers_products_together_are_fastest() -> N
 
 def test_what_is_chosen_is_one_way_of_each_product() -> None:
     for kernels in WAYS:
-        ways = [way for way in gemm_variants(torch.float64, CPU, movable=True) if chosen(way, kernels)]
+        ways = [way for way in gemm_variants(torch.float64, CPU, movable=True) if uses(way, kernels)]
         assert [way.role for way in ways] == list(Role)
 
 
@@ -306,7 +305,7 @@ def test_a_second_timing_goes_on_until_it_tells_or_has_taken_four_times_the_roun
         high_low = itertools.cycle((1 - spread, 1 + spread))
         other = itertools.cycle((1.0,))
         return {
-            way: [0.1 * next(high_low if chosen(way, kernels) else other) for _ in range(rounds or 7)]
+            way: [0.1 * next(high_low if uses(way, kernels) else other) for _ in range(rounds or 7)]
             for way in gemm_variants(torch.float64, CPU, movable=of.movable)
         }
 

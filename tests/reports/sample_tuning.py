@@ -20,9 +20,9 @@ from engine.result.schema.peers import Asked, PeersResult
 from engine.result.schema.tuning import ModeTime, TunedShape, Tuning
 from engine.training.model_record import recorded
 from engine.training_record import Training
-from engine.tuning.choice import choose, chosen, fastest, seconds_of
 from engine.tuning.shapes import Products, Shape, products
 from engine.tuning.timing import GemmVariant, gemm_variants
+from engine.tuning.tune import choose, fastest, seconds_of, uses
 
 MI250X = {"NN": 105e12, "NT": 104e12, "TN": 11.5e12}
 """Flop/s by mode: TN at 6 % of the advertised peak, as axonn-sc24 V-C has it."""
@@ -59,8 +59,8 @@ def tuned(one: Products, dtype: str, rates: Mapping[str, float], noise: random.R
                 low_s=min(of),
                 high_s=max(of),
                 rounds=len(of),
-                chosen=chosen(way, kernels),
-                fastest=chosen(way, best),
+                chosen=uses(way, kernels),
+                fastest=uses(way, best),
                 by_round_s=tuple(of),
                 flops_per_s=metrics.product_rate(one.shape.m, one.shape.n, one.shape.k, median(of)),
             )

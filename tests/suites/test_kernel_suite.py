@@ -74,9 +74,10 @@ def test_another_network_is_no_point_of_the_published_series(tmp_path: Path) -> 
 
 
 SLOWEST_WAY = """
-from engine.tuning import choice, timing
+from engine.tuning import timing
+from engine.tuning import tune
 timing.FEWEST = timing.MOST = 16    # of seven rounds the interval ends with the slowest, which others here decide
-choice.wins, choice.min = lambda *_: True, max
+tune.wins, tune.min = lambda *_: True, max
 """
 """The slowest way with copies is taken."""
 
@@ -125,7 +126,7 @@ def test_products_and_a_step_are_measured_here_and_kept_in_reframes_own_report(t
 
 @pytest.mark.slow
 def test_a_step_that_gains_nothing_by_definition_is_skipped_unless_it_is_asked_for(tmp_path: Path) -> None:
-    first = f"{BRIEFLY}; from engine.tuning import choice; choice.MARGIN = 2.0"  # nothing wins
+    first = f"{BRIEFLY}; from engine.tuning import choice; tune.MARGIN = 2.0"  # nothing wins
     done = tuned(tmp_path, BOTH, "-S", "always=no", first=first)
     assert done.code == 0, done.out
     assert "gpt-test on 1x1x1x1" in done.out

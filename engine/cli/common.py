@@ -1,13 +1,18 @@
 """Output of a command: a table or sentences for a person, or with --json a document for a program. No torch."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from engine.comm.launch import Launch, from_environment
+from engine.loading import check
+from engine.options import check_file
 from engine.output import columns, say
+from engine.progress import log_to_stderr
 
 Json = Annotated[bool, Parameter(help="print a document for programs instead of words", negative=())]
 
@@ -34,3 +39,16 @@ def size(num_bytes: float) -> str:
         if num_bytes >= scale:
             return f"{num_bytes / scale:.3g} {unit}"
     return f"{num_bytes:.0f} bytes"
+
+
+def take_place(out: Path | None = None) -> Launch:
+    """Find this process among all, and send its messages to stderr.
+
+    Raises UsageError if out can't be written, or the environment tells OpenMP what it can't follow.
+    """
+    check(os.environ)
+    if out is not None:
+        check_file("--out", out)
+    launch = from_environment(os.environ)
+    log_to_stderr(launch.rank)
+    return launch
