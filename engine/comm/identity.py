@@ -4,12 +4,12 @@ would otherwise give numbers that no run has.
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from engine.errors import first_line
 
@@ -27,15 +27,17 @@ class Identity(NamedTuple):
 
     job: Mapping[str, str]
     """names of the job and of its user, by variable; a rank may lack some that others have"""
-    options: Mapping[str, Sequence[str]]
-    versions: Mapping[str, str]
+    traits: Mapping[str, str]
+    """options and deciding versions, by name, as written: --seed 2, torch 2.9.1"""
     code: str | None
     """digest of the engine's source; None on ranks that leave reading it to the first of their node"""
 
     @classmethod
     def own(cls, job: Mapping[str, str], *, reads_code: bool) -> "Identity":
+        written = {name: " ".join([name, *values]).strip() for name, values in options(COMMAND.get()).items()}
+        versions = {name: f"{name} {_version(name)}" for name in DECIDING}
         code = source_digest() if reads_code else None
-        return cls({**job, "user": str(os.getuid())}, options(COMMAND.get()), _versions(), code)
+        return cls({**job, "user": str(os.getuid())}, {**written, **versions}, code)
 
     def to_text(self) -> str:
         return json.dumps(self._asdict(), sort_keys=True)
@@ -69,23 +71,13 @@ def other_job(own: Identity, first: Identity) -> str | None:
 
 def difference(own: Identity, first: Identity) -> str | None:
     """Return in which trait a rank differs from rank 0: "--seed 2, but rank 0 --seed 1", or None."""
-    for name in sorted({*own.options, *first.options}):
-        mine, theirs = own.options.get(name), first.options.get(name)
+    for name in sorted({*own.traits, *first.traits}):
+        mine, theirs = (one.traits.get(name, f"no {name or 'word'}") for one in (own, first))
         if mine != theirs:
-            return f"{_written(name, mine)}, but rank 0 {_written(name, theirs)}"
-    for name in sorted({*own.versions, *first.versions}):
-        mine_is, theirs_is = own.versions.get(name, "none"), first.versions.get(name, "none")
-        if mine_is != theirs_is:
-            return f"{name} {mine_is}, but rank 0 {theirs_is}"
+            return f"{mine}, but rank 0 {theirs}"
     if None not in (own.code, first.code) and own.code != first.code:
         return f"an engine in {ENGINE} whose source is {str(own.code)[:12]}, but rank 0 one of {str(first.code)[:12]}"
     return None
-
-
-def _written(name: str, values: Sequence[str] | None) -> str:
-    if values is None:
-        return f"no {name}" if name else "no word"
-    return " ".join([*([name] if name else []), *values])
 
 
 def source_digest() -> str:
@@ -99,11 +91,8 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-def _versions() -> dict[str, str]:
-    found: dict[str, Any] = {}
-    for name in DECIDING:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # of a centre's own, which has no metadata
-            found[name] = "unknown"
-    return found
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # of a centre's own, which has no metadata
+        return "unknown"

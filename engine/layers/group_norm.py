@@ -10,6 +10,7 @@ S of them straddling ranks, R ranks of the axis, N the most channels that a rank
 """
 
 from collections import Counter
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -77,7 +78,7 @@ class Groups(NamedTuple):
     """part that each rank has of them"""
 
     @classmethod
-    def of_rank(
+    def for_rank(
         cls, placement: Placement, grid: Grid, place: int, number: int, device: torch.device, dtype: torch.dtype
     ) -> "Groups":
         """List the groups. placement: of a norm's weight; place: the rank's on the axis that splits it.
@@ -89,18 +90,18 @@ class Groups(NamedTuple):
         taken_G = [[channel for channel, of in enumerate(of_C) if of == group] for group in range(number)]
         most = max(map(len, taken_G))
         channels = [channel for taken in taken_G for channel in taken + [0] * (most - len(taken))]
-        counted_GN, held_R1S = (
-            torch.tensor(numbers, dtype=dtype, device=device)
-            for numbers in (
-                [[1.0] * len(taken) + [0.0] * (most - len(taken)) for taken in taken_G],
-                [[[count[group] for group in shared]] for count in counts],
-            )
+        wide = partial(torch.tensor, dtype=dtype, device=device)
+        whole = partial(torch.tensor, dtype=torch.int64, device=device)
+        counted_GN = wide([[1.0] * len(taken) + [0.0] * (most - len(taken)) for taken in taken_G])
+        held_R1S = wide([[[count[group] for group in shared]] for count in counts])
+        return cls(
+            of_C=whole(of_C),
+            channels=whole(channels),
+            counted_GN=counted_GN,
+            means_GN=counted_GN / counted_GN.sum(1, keepdim=True).clamp(min=1),
+            shared_S=whole(shared),
+            shares_R1S=held_R1S / (placement.shape[0] // number),
         )
-        own, theirs, shared_S = (
-            torch.tensor(numbers, dtype=torch.int64, device=device) for numbers in (of_C, channels, shared)
-        )
-        means_GN = counted_GN / counted_GN.sum(1, keepdim=True).clamp(min=1)
-        return cls(own, theirs, counted_GN, means_GN, shared_S, held_R1S / (placement.shape[0] // number))
 
     def sum(self, of_BC: Tensor, weights_GN: Tensor) -> Tensor:
         """Add up over this rank's channels of each group, so weighted, [B, G]. As a product it would count flops."""
@@ -203,7 +204,7 @@ class _Sharing:
         place = comm.coords[self.axis] if self.axis else 0
         self.needed = bool(find_straddling(placement, comm.grid, groups))
         if self.needed:
-            self.groups = Groups.of_rank(placement, comm.grid, place, groups, device, dtype)
+            self.groups = Groups.for_rank(placement, comm.grid, place, groups, device, dtype)
         self.channels = placement.shape[0] // groups
         """of a group"""
         self.own = len(channel_counts(placement, comm.grid, groups)[place])

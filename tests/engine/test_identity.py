@@ -105,8 +105,8 @@ def test_ranks_of_one_run_meet(change: Callable[[], None]) -> None:
 
 
 DIFFERENCES: Mapping[Callable[[], None], str] = {
-    _seed_2: "Rank 1 has --seed 2, but rank 0 --seed 1:",
-    _older_torch: f"Rank 1 has torch 2.9.1, but rank 0 {identity.version('torch')}:",
+    _seed_2: "--seed 2, but rank 0 --seed 1:",
+    _older_torch: f"torch 2.9.1, but rank 0 torch {identity.version('torch')}:",
     _older_engine: f"source is {'0' * 12}, but rank 0 one of {source_digest()[:12]}",
 }
 
