@@ -20,7 +20,7 @@ from engine.models.architecture import Architecture
 from engine.models.flops import hardware_flops
 from engine.options import NO_OPTION, word
 from engine.overlap.flags import AUTO, Overlap
-from engine.overlap.tasks import StepSchedule, passes_held
+from engine.overlap.tasks import StepSchedule, live_whole_passes
 from engine.pipeline.cut import Cut, cut_evenly
 from engine.pipeline.options import DEFAULT, PipelineOptions
 from engine.pipeline.simulation import Replayed
@@ -211,7 +211,7 @@ class Training(TrainingOptions):
 
     def under_way(self, grid: Grid, stage: int) -> float:
         """Bound the passes whose backward is still to come on a stage, the one that is worked on included."""
-        kept, _ = passes_held(self.staged(grid).schedule, stage, grid.stages, self.passes(grid))
+        kept, _ = live_whole_passes(self.staged(grid).schedule, stage, grid.stages, self.passes(grid))
         return max(1.0, kept)
 
     def with_bucket(self, grid: Grid, link_bytes_per_s: float | None, devices_per_node: int) -> "Training":

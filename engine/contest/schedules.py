@@ -156,7 +156,7 @@ def _possible(
 def _alike(one: StepSchedule, other: StepSchedule, run: CheckedRun) -> bool:
     """Say whether two schedules do the same: of one kind, whose limits come to the same on every stage."""
     stages, passes = run.grid.stages, run.training.passes(run.grid)
-    held = [[each.held(stage, stages, passes) for stage in range(stages)] for each in (one, other)]
+    held = [[each.live_passes(stage, stages, passes) for stage in range(stages)] for each in (one, other)]
     return type(one) is type(other) and one.chunks == other.chunks and held[0] == held[1]
 
 

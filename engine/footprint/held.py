@@ -8,7 +8,7 @@ from engine.footprint.activations import Activations
 from engine.footprint.weights import Pass, Weights
 from engine.grid import Grid
 from engine.overlap.flags import AUTO
-from engine.overlap.tasks import StepSchedule, passes_held
+from engine.overlap.tasks import StepSchedule, live_whole_passes
 from engine.pipeline.fixed_schedules import OneFOneB
 from engine.training_record import Training
 
@@ -100,7 +100,7 @@ def stages_held(training: Training, grid: Grid) -> Iterator[Held]:
     auto = training.pipeline.schedule == AUTO and grid.stages > 1
     schedule: StepSchedule = OneFOneB() if auto else training.staged(grid).schedule
     for stage, chunks in enumerate(training.cut(grid).blocks):
-        kept, pending = passes_held(schedule, stage, grid.stages, passes)
+        kept, pending = live_whole_passes(schedule, stage, grid.stages, passes)
         if schedule.deferring:
             pending = max(0.0, pending - 1)
         else:

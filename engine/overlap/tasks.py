@@ -70,15 +70,15 @@ class StepSchedule(Protocol):
     def order(self, stage: int, stages: int, passes: int) -> Order:
         """Begin the order of a stage in a step."""
 
-    def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
+    def live_passes(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
         """Return (live, deferred): at most `live` micro-batches hold activations, and at most `deferred` more wait only
         for their weight gradients.
         """
 
 
-def passes_held(schedule: StepSchedule, stage: int, stages: int, passes: int) -> tuple[float, float]:
+def live_whole_passes(schedule: StepSchedule, stage: int, stages: int, passes: int) -> tuple[float, float]:
     """Bound the same in passes through all of the stage's blocks: one through a chunk is a part of one."""
-    kept, pending = schedule.held(stage, stages, passes)
+    kept, pending = schedule.live_passes(stage, stages, passes)
     return kept / schedule.chunks, pending / schedule.chunks
 
 
@@ -144,7 +144,7 @@ class OneByOne:
             for direction in directions
         )
 
-    def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
+    def live_passes(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
         return min(passes, 1) * self.chunks, 0
 
 

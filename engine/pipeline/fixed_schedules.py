@@ -25,7 +25,7 @@ class GPipe(Schedule):
         halves = Direction.FORWARD, Direction.BACKWARD
         return Known(Task(direction, number) for direction in halves for number in range(passes))
 
-    def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
+    def live_passes(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
         return passes, 0
 
 
@@ -39,7 +39,7 @@ class OneFOneB(Schedule):
     def order(self, stage: int, stages: int, passes: int) -> Known:
         return Known(_in_turns(passes, ahead=stages - stage - 1))
 
-    def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
+    def live_passes(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
         return min(passes, stages - stage), 0
 
 
@@ -73,7 +73,7 @@ class Interleaved(Schedule):
         of_chunks = _in_turns(passes * self.chunks, self._ahead(stage, stages))
         return Known(self._task(task.direction, task.number, stages) for task in of_chunks)
 
-    def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
+    def live_passes(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
         return min(passes * self.chunks, self._ahead(stage, stages) + 1), 0
 
     def _ahead(self, stage: int, stages: int) -> int:
@@ -102,7 +102,7 @@ class ZeroBubble(Schedule):
     def order(self, stage: int, stages: int, passes: int) -> Known:
         return Known(self._tasks(passes, first=stages - stage, waiting=stage))
 
-    def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
+    def live_passes(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
         pending = min(passes, stage + 1)
         return min(passes, stages) - pending, pending
 

@@ -40,7 +40,7 @@ class MessageDriven(Schedule):
         """Begin the order of g^(i,j) with i = stage, for any j."""
         return Algorithm2(stage == 0, stage == stages - 1, passes, min(self.limit or stages, passes))
 
-    def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
+    def live_passes(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
         """Bound them by what is under way. The last stage has one at a time."""
         return (1 if stage == stages - 1 else min(self.limit or stages, passes)), 0
 
@@ -87,7 +87,7 @@ class MessageDrivenZeroBubble(Schedule):
         limit = self.limit or stages
         return MessagesFirst(passes, limit, self.cap or limit, ahead=stages - stage)
 
-    def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
+    def live_passes(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
         kept = min(self.limit or stages, passes)
         pending = min(self.cap or kept, kept)
         return kept - pending, pending

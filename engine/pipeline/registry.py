@@ -113,4 +113,4 @@ def _allows(schedule: StepSchedule, stages: int, passes: int, most: float) -> bo
         schedule.check(stages, passes)
     except UsageError:
         return False
-    return max(sum(schedule.held(stage, stages, passes)) for stage in range(stages)) <= most * schedule.chunks
+    return max(sum(schedule.live_passes(stage, stages, passes)) for stage in range(stages)) <= most * schedule.chunks

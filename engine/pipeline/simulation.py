@@ -232,5 +232,5 @@ class Replayed:
     def order(self, stage: int, stages: int, passes: int) -> Known:
         return Known(played.task for played in self._played if played.stage == stage)
 
-    def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
-        return self._of.held(stage, stages, passes)
+    def live_passes(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
+        return self._of.live_passes(stage, stages, passes)

@@ -116,7 +116,7 @@ def fastest(
 
     def promise(item: tuple[ScheduleChoice, StepSchedule]) -> tuple[bool, float]:
         """Order by what is mostly faster: to defer weight gradients, and to keep much."""
-        return item[1].deferring, sum(item[1].held(0, stages, passes)) / item[1].chunks
+        return item[1].deferring, sum(item[1].live_passes(0, stages, passes)) / item[1].chunks
 
     found: dict[ScheduleChoice, StepTime] = {}
     for choice, schedule in sorted(allowed.items(), key=promise, reverse=True):

@@ -133,5 +133,5 @@ class WatchedSchedule:
     def order(self, stage: int, stages: int, passes: int) -> Watched:
         return Watched(self.schedule.order(stage, stages, passes))
 
-    def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
-        return self.schedule.held(stage, stages, passes)
+    def live_passes(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
+        return self.schedule.live_passes(stage, stages, passes)

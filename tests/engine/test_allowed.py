@@ -24,7 +24,7 @@ TRAINING, GRID = Training(lookup("gpt-20b"), Batch(64, 1), precision="bf16", che
 
 def kept(choice: ScheduleChoice) -> float:
     schedule = choice.make()
-    return max(sum(schedule.held(stage, GRID.stages, 64)) for stage in range(GRID.stages)) / schedule.chunks
+    return max(sum(schedule.live_passes(stage, GRID.stages, 64)) for stage in range(GRID.stages)) / schedule.chunks
 
 
 def test_what_memory_allows_grows_with_it_and_leaves_the_same_part_free() -> None:

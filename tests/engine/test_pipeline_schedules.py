@@ -32,7 +32,7 @@ def check(step: PipelineStep, schedule: StepSchedule, passes: int) -> None:
         for task in tasks:
             for before, after in pairwise(parts):
                 assert at[task._replace(direction=before)] < at[task._replace(direction=after)]
-        held, pending = schedule.held(stage, stages, passes)
+        held, pending = schedule.live_passes(stage, stages, passes)
         _, most_pending, most = kept(step, stage)
         assert most <= held + pending
         assert most_pending <= pending
@@ -52,17 +52,17 @@ def test_every_task_comes_once_in_its_order_and_within_bounds(name: str) -> None
 def test_bounds_of_known_orders_are_reached(name: str) -> None:
     schedule, stages, passes = SCHEDULES[name], 4, 16
     step = play(schedule, stages, passes, equal_times(schedule))
-    bounds = [schedule.held(stage, stages, passes) for stage in range(stages)]
+    bounds = [schedule.live_passes(stage, stages, passes) for stage in range(stages)]
     assert [kept(step, stage)[1:] for stage in range(stages)] == [(bound[1], sum(bound)) for bound in bounds]
 
 
 def test_zero_bubble_keeps_no_more_than_the_first_stage_of_1f1b() -> None:
     for stages in range(1, 9):
         for passes in range(1, 20):
-            most = sum(make("1f1b").held(0, stages, passes))
+            most = sum(make("1f1b").live_passes(0, stages, passes))
             for stage in range(stages):
-                assert sum(make("zero-bubble").held(stage, stages, passes)) == most
-                assert sum(make("message-driven-zb").held(stage, stages, passes)) == most
+                assert sum(make("zero-bubble").live_passes(stage, stages, passes)) == most
+                assert sum(make("message-driven-zb").live_passes(stage, stages, passes)) == most
 
 
 @pytest.mark.parametrize("name", sorted(SCHEDULES.keys() - set(DYNAMIC)))
@@ -146,8 +146,8 @@ def test_a_stage_computes_weight_gradients_only_while_no_message_has_come() -> N
 def test_schedules_go_by_name() -> None:
     assert all(make(name).chunks in (1, 2) for name in NAMES)
     assert make("interleaved", chunks=3).chunks == 3
-    assert make("message-driven", limit=7).held(0, 4, 16) == (7, 0)
-    assert make("message-driven-zb", limit=7, cap=2).held(0, 4, 16) == (5, 2)
+    assert make("message-driven", limit=7).live_passes(0, 4, 16) == (7, 0)
+    assert make("message-driven-zb", limit=7, cap=2).live_passes(0, 4, 16) == (5, 2)
     assert str(ScheduleChoice("message-driven-zb", limit=7, cap=2)) == "message-driven-zb, limit 7, cap 2"
 
 
@@ -158,7 +158,7 @@ def test_candidates_are_what_stages_micro_batches_and_blocks_allow() -> None:
     assert named(8, blocks=8) == set(NAMES)
     assert named(6) == named(8, blocks=7) == set(NAMES) - {"interleaved"}
     assert named(8, room=1.0) == set(NAMES) - {"interleaved", "gpipe"}, "these keep more than 1F1B"
-    assert all(schedule.held(0, 4, 3)[0] <= 3 for schedule in candidates(4, 3).values())
+    assert all(schedule.live_passes(0, 4, 3)[0] <= 3 for schedule in candidates(4, 3).values())
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ class Crossed:
         halves = [Task(FORWARD, 0), Task(BACKWARD, 0)]
         return Known(halves if stage else reversed(halves))
 
-    def held(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
+    def live_passes(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
         return 1, 0
 
 

@@ -83,8 +83,8 @@ def _turns(
             idle_share=metrics.idle_share(step.time_s - busy_s, step_s),
             simulated_idle_share=metrics.idle_share(quiet.time_s - quiet_busy_s, quiet_s),
             task_s={direction.value: time_s / schedule.chunks for direction, time_s in parts.items()},
-            most_held=schedule.held(stage, stages, PASSES)[0],
-            most_pending=schedule.held(stage, stages, PASSES)[1],
+            most_held=schedule.live_passes(stage, stages, PASSES)[0],
+            most_pending=schedule.live_passes(stage, stages, PASSES)[1],
             tasks=tuple(
                 (f"{one.task.direction.value[0].upper()}{one.task.number}{'.1' * one.task.chunk}", *one[2:])
                 for one in step.played
