@@ -255,11 +255,12 @@ class Section:
 class Page:
     """Page of the report."""
 
-    title: str
-    lead: str
-    sections: Sequence[Section]
-    headline: str
+    sections: Sequence[Section] = ()
+    headline: str = ""
     """Few words for the index; empty if nothing was measured."""
+    title: str = ""
+    """That of the study, if it is empty, and so is the lead."""
+    lead: str = ""
     empty: bool = False
     remark: str = ""
     """Contents of the page, where the number of its jobs doesn't tell it; of an empty one what is missing."""

@@ -46,7 +46,7 @@ def pages(loaded: Loaded) -> dict[str, str]:
     studies = all_studies()
     nightly = nights_page.pages([one for one in loaded.histories if one.nightly])
     menu = [(one.name, one.page.title) for one in nightly]
-    menu += [*((study.name, study.title) for study in studies), (methods.NAME, methods.TITLE)]
+    menu += [*((study.name, study.words.title) for study in studies), (methods.NAME, methods.TITLE)]
     renderer = Renderer(menu, results=len(loaded.statuses), built=datetime.now(UTC))
     files: dict[str, str] = {}
     cards = []

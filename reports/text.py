@@ -101,6 +101,7 @@ def si(value: float, unit: str, digits: int = 4) -> str:
 flops = partial(si, unit="flop/s")
 joules = partial(si, unit="J")
 watts = partial(si, unit="W")
+scaled = partial(si, unit="")
 flops_per_joule = partial(si, unit="flop/J")
 rate = partial(si, unit="B/s", digits=3)
 size = partial(si, unit="B", digits=3)

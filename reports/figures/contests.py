@@ -8,6 +8,7 @@ from reports import text
 from reports.columns import ORIGIN, columns_of, first, samples_of
 from reports.page import NOT_RECORDED, Figure, Table
 from reports.plots.rows import Dot, around_one
+from reports.words import NOTES
 
 MOST_ROWS = 40
 COLOURS = {"won": "blue", "lost": "red"}
@@ -67,16 +68,6 @@ def ratios(
 
 def _notes(row: pd.Series, beside: Callable[[pd.Series], tuple[str, str]]) -> tuple[str, ...]:
     return f"{row['ratio']:.3f}", text.span(row["low"], row["high"]), *beside(row)
-
-
-NOT_FUSED = (
-    "Beyond what a contest fixes for both sides, such as the number format, the layout, and what makes both compute "
-    "the same. A setting that isn't listed is as the library comes. On processors no library has kernels of its own "
-    "here: attention is PyTorch's fused one but in Megatron-core and in Colossal-AI's GPT-2, where it is in parts, and "
-    "only the peer compile is compiled. FSDP2, HSDP and DeepSpeed wait there for each of their collectives, as they "
-    "overlap them by streams, which only GPUs have. The column of GPUs follows the sources, and what of it a library "
-    "had to do without is beside its versions; no GPU has confirmed it."
-)
 
 
 _OF_ONE_KIND = ("sequence", *(f"{side}_{of}_per_s" for side in ("ours", "peer") for of in ("tokens", "images")))
@@ -147,7 +138,7 @@ def settings(table: pd.DataFrame) -> list[Table]:
     if not rows:
         return []
     columns = columns_of("peer name cpu cuda needs source", source="Source")
-    return [Table("How each peer is set", columns, pd.DataFrame(rows), "settings", NOT_FUSED)]
+    return [Table("How each peer is set", columns, pd.DataFrame(rows), "settings", NOTES["not_fused"])]
 
 
 def provenance(table: pd.DataFrame, name: str = "provenance") -> Table:

@@ -16,12 +16,10 @@ from reports.plots.canvas import Scale
 from reports.plots.lines import Line, lines
 from reports.read import peaks
 from reports.read.peaks import Peaks
+from reports.words import NOTES
 
 ORDER = ("bf16", "fp16", "tf32", "fp32", "fp64")
 MOST_FORMATS = 8
-MODES_NOTE = (
-    "N: a factor lies row by row, T: column by column. All modes of a size were timed in turns, within one job."
-)
 
 
 def by_size(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
@@ -119,4 +117,4 @@ def by_mode(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
 
 def mode_table(name: str, rows: pd.DataFrame) -> Table:
     columns = columns_of("dtype size mode flops_per_s of_nn jobs")
-    return Table("Matrix products by mode", columns, rows, f"{name}-modes", MODES_NOTE)
+    return Table("Matrix products by mode", columns, rows, f"{name}-modes", NOTES["modes"])

@@ -10,20 +10,12 @@ from reports.frames.jobs import measured_by
 from reports.page import Column, Figure, KeyFact, Table
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, lines
+from reports.words import NOTES
 
-RINGS_NOTE = (
-    "G1 ranks of a ring are G0 ranks apart, and all rings of a row communicate at once, the largest message; on a "
-    "processor's gloo a reduce-scatter is an exchange and a local sum."
-)
 TITLES = {"message": "Messages between two ranks", "all_reduce": "All-reduces"}
 COLOURS = {"gloo": "blue", "memory": "green", "nccl": "red", "mpi": "purple"}
 TRANSFER = ["operation", "nodes", "among", "num_bytes", "backend"]
 """Columns that tell one size of a transfer from another."""
-TRANSFERS_NOTE = (
-    "A message's time is one way, half of that there and back, as osu_latency has it; an all-reduce's is the ranks' "
-    "average of a call that they begin together, as osu_allreduce prints it. The way through the engine, about 10 µs a "
-    "call on a processor, is part of both. In a job the back ends took turns. Ranks of several nodes share no memory."
-)
 
 
 def by_shape(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
@@ -43,7 +35,7 @@ def ring_table(name: str, rows: pd.DataFrame) -> Table:
         "message_bytes jobs",
         nodes="Nodes of a ring",
     )
-    return Table("Bandwidth between ranks", columns, rows, f"{name}-rings", RINGS_NOTE)
+    return Table("Bandwidth between ranks", columns, rows, f"{name}-rings", NOTES["rings"])
 
 
 def ring_bandwidth(rows: pd.DataFrame) -> KeyFact:
@@ -97,7 +89,7 @@ def transfer_table(name: str, rows: pd.DataFrame) -> Table:
         *(Column(backend, backend, text.seconds) for backend in COLOURS if backend in wide),
     )
     title = "Messages and all-reduces by back end"
-    return Table(title, columns, wide.reset_index(), f"{name}-transfers", TRANSFERS_NOTE)
+    return Table(title, columns, wide.reset_index(), f"{name}-transfers", NOTES["transfers"])
 
 
 def quickest_message(rows: pd.DataFrame) -> KeyFact:

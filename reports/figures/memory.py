@@ -14,11 +14,8 @@ from reports.frames.jobs import measured_by
 from reports.page import Column, Figure, KeyFact, Table
 from reports.plots.rows import Bars, Row, stacked
 from reports.read.peaks import TIMES_THE_CACHE, advertised_bandwidth
+from reports.words import NOTES
 
-CACHED_NOTE = (
-    "Arrays of less than four times the last-level cache, as the memory was too small or a size was asked for: part of "
-    "what they reach is the cache's."
-)
 LAUNCHES = {
     "dispatch": "until the call returns to the host",
     "completion": "from the call to its end on the device",
@@ -94,7 +91,7 @@ def kernel_table(name: str, rows: pd.DataFrame) -> Table:
         "repeats jobs",
     )
     cached = bool((rows["array_bytes"] < TIMES_THE_CACHE * rows["cache_bytes"]).any())
-    return Table("Memory bandwidth by kernel", columns, rows, f"{name}-bandwidth", CACHED_NOTE if cached else "")
+    return Table("Memory bandwidth by kernel", columns, rows, f"{name}-bandwidth", NOTES["cached"] if cached else "")
 
 
 def by_launch(frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:

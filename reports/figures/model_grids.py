@@ -13,6 +13,7 @@ from reports.frames.predictions import FITTED, PLACES, grid_rows
 from reports.page import Block, Column, Figure, Figures, Paragraph, Table
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, against, scatter
+from reports.words import NOTES
 
 TITLES = {
     "planned": "Order of a plan",
@@ -22,10 +23,6 @@ TITLES = {
 }
 LOST = Column(
     "Its first grid is slower than the fastest by", "lost", text.percent, missing="not known", figure="lost_by_order"
-)
-INTERVALS = (
-    "The interval of a job comes from the errors in the other jobs of its machine, that of a published time from those "
-    "on the other machines: nine in ten of Student's t, by their root mean square about 0."
 )
 PARTS = {"error": "Time", "compute_error": "Compute", "exposed_error": "Exposed communication"}
 """Errors of predictions have these columns of grid_rows."""
@@ -57,7 +54,7 @@ def over_all(jobs: Sequence[JobRows]) -> list[Block]:
     held = sum(int(rows["held"].sum()) for rows in rest)
     said = Paragraph(
         f"Of {text.plural(count, 'run')} that nothing was fitted to, {held:,} measured times lie in the predicted "
-        f"interval, where nine in ten are meant to{_by_stages(pd.concat(rest))}. {INTERVALS}"
+        f"interval, where nine in ten are meant to{_by_stages(pd.concat(rest))}. {NOTES['model_intervals']}"
     )
     proofs = judge_orders(job.orders for job in jobs)
     if not proofs:

@@ -14,25 +14,10 @@ from reports.page import Block, Column, Figure, Figures, Paragraph, Table
 from reports.plots import lines as chart
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line
+from reports.words import NOTES
 
 CLEARLY = 0.75
 """The smaller of two errors is clearly better if it is at most this part of the larger."""
-NO_GRIDS = (
-    "The papers print times without the grids that they ran on. Each prediction is for the grid that the planner "
-    "takes: where the authors ran on another, the error is that of the model and of the difference between the grids "
-    "together, and can't be taken apart. A prediction below a published time may mean a model that is too fast or a "
-    "grid of theirs that was slower; one above it is the model's, or comes of software faster than this."
-)
-BASELINE = (
-    "The baseline gives every row of a machine the same share of the peak, the mean of the rows that the model was "
-    "fitted to: it knows the flops and the number of devices, and nothing of grids or networks."
-)
-PRODUCTS = (
-    "Each job's products are predicted by one number, the share of the empirical peak that fits those of other jobs "
-    "best. The baseline gives all of them one rate, fitted in the same way: it knows nothing of shapes. Plans for GPUs "
-    "whose kernels nobody has timed take 4 us for each. Attention was not measured: these are products of linear "
-    "layers, and of squares."
-)
 
 
 def blocks(validation: Validation) -> list[Block]:
@@ -46,7 +31,7 @@ def blocks(validation: Validation) -> list[Block]:
     groups = [part for _, part in rows.groupby(["system", "source"], sort=False)]
     titled = text.titled(groups, lambda part: f"{part['system'].iloc[0]}, {part['paper'].iloc[0]}")
     figures = [_figure(f"published-{name}", title, part) for name, title, part in titled]
-    return [*map(Paragraph, (*said, NO_GRIDS)), Figures(tuple(figures)), _table(rows)]
+    return [*map(Paragraph, (*said, NOTES["no_grids"])), Figures(tuple(figures)), _table(rows)]
 
 
 def verdict(where: str, rows: pd.DataFrame) -> str:
@@ -114,7 +99,7 @@ def _figure(name: str, title: str, rows: pd.DataFrame) -> Figure:
 
 
 def _table(rows: pd.DataFrame) -> Table:
-    note = f"Times are of a batch. {BASELINE}"
+    note = f"Times are of a batch. {NOTES['baseline']}"
     columns = columns_of(
         "system ranks model time_s_published predicted_s error baseline_s baseline_error fitted_words grid "
         "micro_batch compute_s exposed_s paper",
@@ -174,7 +159,7 @@ def products(validation: Validation) -> list[Block]:
     titled = text.titled(drawn, lambda one: text.clean(f"{one.device}, {one.precision}", 80))
     shown = [(f"products-{name}", title, _product_rows(one)) for name, title, one in titled]
     figures = Figures(tuple(_products_figure(*each) for each in shown))
-    said = [Paragraph(PRODUCTS), *(Paragraph(products_verdict(one)) for one in found)]
+    said = [Paragraph(NOTES["products"]), *(Paragraph(products_verdict(one)) for one in found)]
     return [*said, _product_jobs(found), figures, *(_products_table(*each) for each in shown)]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from reports import text
-from reports.columns import INTERVALS, NO_BASE, columns_of, first
+from reports.columns import NO_BASE, columns_of, first
 from reports.frames.overlaps import FLAGS, GREATEST, NONE, WORDS, Setting, flags, most_exposed, short
 from reports.frames.sides import RATIOS, Sides, ranges, ratio_column
 from reports.page import NOT_MEASURED, NOT_RECORDED, Column, Figure, Table
@@ -15,6 +15,7 @@ from reports.plots.canvas import WIDE
 from reports.plots.rows import Bars, Row, stacked
 from reports.plots.timeline import Panel, describe, picture, spans
 from reports.read import published
+from reports.words import NOTES
 
 HEADINGS = {"ladder": "one after the other", "alone": "each alone", "other": "other combinations"}
 
@@ -49,7 +50,7 @@ def steps(name: str, setting: Setting) -> Figure:
     caption = (
         "Medians over jobs of the mean step, on rank 0; whiskers span the rounds. Blocking and other waits are both "
         "exposed. A gain is 1 less the paired ratio of its row in the table below; in grey it may be chance. "
-        + INTERVALS
+        + NOTES["intervals"]
     )
     if {2, 4} & set(kept):
         caption += f" Grey too: the published gains, {_of_what(theirs)}."
@@ -159,7 +160,7 @@ def layouts(settings: Sequence[Setting], drawn: int) -> Table:
 
 def _intervals(data: pd.DataFrame) -> str:
     """Say to a note what holds of these rows' intervals, and of a gain that is greater than the greatest."""
-    said = f" {INTERVALS} Of the greatest gain, it is that of the ratio alone."
+    said = f" {NOTES['intervals']} Of the greatest gain, it is that of the ratio alone."
     if (data[GREATEST] > 1).any():
         said += " More than 100 %: the bound was measured too high, or the ratio happened to be low."
     return said
@@ -198,7 +199,7 @@ def by_grid(settings: Sequence[Setting]) -> Table:
     )
     note = (
         "Paired ratios of the time by that without overlap, with their intervals: less than 1 is faster, grey may be "
-        f"chance. A flag for which a grid has no communication was not run. {INTERVALS}"
+        f"chance. A flag for which a grid has no communication was not run. {NOTES['intervals']}"
     )
     return Table("By grid", columns, data, "by-grid", note)
 

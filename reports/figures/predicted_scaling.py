@@ -17,13 +17,9 @@ from reports.frames.predictions import Predictions, plan_rows, published_rows
 from reports.page import Block, Figure, Figures, Paragraph, Section, Table
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, lines
+from reports.words import NOTES
 
 TITLE = "Predicted, where nothing was measured"
-WORDS = (
-    "Nothing here was measured: these are predictions for machines without a measured point on this page, in figures "
-    "of their own. Long dashes with diamonds are predicted, with the interval that each time is expected in; how far "
-    "off they are is on the page of the performance model."
-)
 MOST_FIGURES = 6
 
 
@@ -79,7 +75,7 @@ def _section(titles: Sequence[str], groups: Sequence[pd.DataFrame], caption: str
     table = pd.concat(groups, ignore_index=True)
     columns = columns_of("system ranks model predicted_s grid micro_batch", predicted_s="Time per batch, predicted")
     blocks: tuple[Block, ...] = (
-        Paragraph(WORDS),
+        Paragraph(NOTES["predicted"]),
         Figures(tuple(figures)),
         Table("Predicted points", columns, table, "predicted-points"),
     )

@@ -96,7 +96,7 @@ def _page(name: str, history: History) -> NightsPage:
     sections.append(Section("How nights are judged", tuple(map(Paragraph, METHODS)), "methods"))
     title = f"Nights of {text.clean(history.system, 24)}"
     return NightsPage(
-        name, Page(title, LEAD, sections, ""), replace(notice, details=(), links=((f"{name}.html", title),))
+        name, Page(sections, title=title, lead=LEAD), replace(notice, details=(), links=((f"{name}.html", title),))
     )
 
 

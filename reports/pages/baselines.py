@@ -8,44 +8,20 @@ from engine.peers.registry import ALONE, COMPARISONS
 from engine.result import metrics
 from engine.result.judges.peers import FEWEST_JOBS
 from reports import text
-from reports.columns import INTERVALS, NOT_PRINTED, columns_of
+from reports.columns import NOT_PRINTED, columns_of
 from reports.derived import by_row
 from reports.figures.contests import contests_table, equal, failures, missing, provenance, settings
 from reports.frames.contests import SERIES, over_one_network, points
 from reports.frames.frame import Frames
 from reports.frames.jobs import grouped
-from reports.page import Column, Figure, Figures, Page, Paragraph, Section, Table, nothing_measured
-from reports.pages.methods import MANY, ROOM, UNLIKE
+from reports.page import Column, Figure, Figures, Page, Paragraph, Section, Table
 from reports.pages.series import published_gains
 from reports.pages.study import Study, contests_where
 from reports.plots.rows import Bars, Row, stacked
 from reports.read import published
+from reports.words import NOTES, STUDIES
 
-TITLE = "Baselines"
-SUMMARY = "Time per batch beside Megatron-core, DeepSpeed, PyTorch's own ways and others, each laid out its own way."
-LEAD = (
-    "The engine trains a network on one grid, which par4d plan finds, the engine chooses or its series fixes, and "
-    "others train the same network from the same weights on the same batches, on as many devices, "
-    "each on the layout of few devices on which it was the fastest, and of many on the one that its users take. Where "
-    "a device holds both, they take turns, round by round, so that whatever disturbs the machine disturbs both; "
-    "libraries that contradict each other run in environments of their own. Before anything is timed both sides must "
-    "have the same losses and gradient norms."
-)
-HOW = (
-    "Of a peer every layout that was measured stands in the table of all contests; its row elsewhere is the layout on "
-    "which it stood best against the engine, by the paired ratio: of a job the median over rounds of the engine's time "
-    "by the peer's, of several jobs their geometric mean. The jobs that judge it choose it too, so of several layouts "
-    "that are equally fast chance takes the one that looks fastest: that favours the peer. "
-    + MANY
-    + " Time saved is what the engine takes less than the peer, as "
-    "the papers print their gains. " + UNLIKE + " " + ROOM + " " + INTERVALS
-)
-RUN = "reframe -c suites/baselines.py --system local"
 TRAINED = [*SERIES, "sequences", "sequence", "checkpointing", "threads", "ranks"]
-ABSENT = (
-    "There was no contest with these, for want of an environment (ci/peers makes them), of a layout of theirs for "
-    "these ranks, or of time:"
-)
 PAPERS = ("Megatron-LM", "DeepSpeed", "DeepSpeed-3D", "ZeRO-3")
 """The papers compare themselves with these."""
 
@@ -53,19 +29,17 @@ PAPERS = ("Megatron-LM", "DeepSpeed", "DeepSpeed-3D", "ZeRO-3")
 def build(mine: Frames, everything: Frames) -> Page:
     table = mine.contests
     if table.empty:
-        return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
+        return Page(empty=True)
     contests = points(table)
     parts = [(name, title, _best(of)) for name, title, of in grouped(over_one_network(contests), TRAINED, _title)]
     best = [rows for _, _, rows in parts]
     first = Section("Who is faster", [Paragraph(_standing(rows)) for rows in best])
     tables = [contests_table("all", contests), *failures(table), *missing(table), *settings(table), provenance(table)]
-    last = Section("Details", [Paragraph(HOW), *tables])
-    return Page(TITLE, LEAD, [first, *(_section(*one) for one in parts), _published(), last], _headline(best))
+    last = Section("Details", [Paragraph(STUDIES["baselines"].how), *tables])
+    return Page([first, *(_section(*one) for one in parts), _published(), last], _headline(best))
 
 
-STUDY = Study(
-    "baselines", TITLE, SUMMARY, 6, contests_where(lambda ran: ran["study"] == "baselines"), build, "contests"
-)
+STUDY = Study("baselines", 6, contests_where(lambda ran: ran["study"] == "baselines"), build, "contests")
 
 
 def _best(rows: pd.DataFrame) -> pd.DataFrame:
@@ -135,7 +109,7 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
             title, (Paragraph("Not measured: no contest of this job ended well."),), f"job-{name}", one_of_many=True
         )
     others = sorted(set(COMPARISONS) - set(ALONE) - set(rows["peer"]))
-    absent = (Paragraph(f"{ABSENT} {', '.join(others)}."),) if others else ()
+    absent = (Paragraph(f"{NOTES['absent']} {', '.join(others)}."),) if others else ()
     blocks = (
         Figures((_bars(name, rows),), wide=True),
         _against(name, rows),

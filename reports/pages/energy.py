@@ -17,19 +17,8 @@ from reports.page import MOST_SECTIONS, Column, Facts, Figure, Figures, Page, Pa
 from reports.pages.study import Study
 from reports.plots.canvas import Scale, plain
 from reports.plots.lines import Line, lines
+from reports.words import NOTES
 
-TITLE = "Energy"
-SUMMARY = (
-    "Tokens, images and flops per joule of devices, processors, memory and nodes, in the runs of all other studies."
-)
-LEAD = (
-    "Joules are read before and after the counted iterations, each counter once however many ranks share what it "
-    "counts. A component that has no counter is not measured, and none is added to another: a node holds the others."
-)
-NOTHING = (
-    "Nothing measured yet: no result here has energy, as no machine had a counter that the run could read (each result "
-    "says why) or the results are older than that figure."
-)
 OF_RUNS = ["status", "time_s", "model_flops_per_s", "images_per_s", "end", *POINT]
 _COLOURS = {"node": "red", "device": "blue", "processor": "green", "memory": "purple"}
 """Components from the one that counts most to the least: the first that a series has is its headline."""
@@ -39,15 +28,15 @@ def build(mine: Frames, everything: Frames) -> Page:
     """Make the page; with no energy it is one sentence."""
     table = energy_points(everything)
     if table.empty:
-        return Page(TITLE, NOTHING, (), "nothing measured", empty=True)
+        return Page(lead=NOTES["no_energy"], empty=True)
     series = grouped(table, SERIES, series_title)
     sections = [_section(*one) for one in series[:MOST_SECTIONS]]
     if rest := [rows for *_, rows in series[MOST_SECTIONS:]]:
         sections.append(Section("Further series", [_table("more_series", pd.concat(rest, ignore_index=True), SERIES)]))
-    return Page(TITLE, LEAD, [*sections, Section("Details", [provenance(mine.runs)])], _headline(table))
+    return Page([*sections, Section("Details", [provenance(mine.runs)])], _headline(table))
 
 
-STUDY = Study("energy", TITLE, SUMMARY, 20, lambda runs: runs["counts_energy"].astype(bool), build, shared=True)
+STUDY = Study("energy", 20, lambda runs: runs["counts_energy"].astype(bool), build, shared=True)
 
 
 def energy_points(frames: Frames) -> pd.DataFrame:

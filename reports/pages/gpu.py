@@ -10,23 +10,8 @@ from reports.columns import columns_of
 from reports.frames.frame import Frames
 from reports.page import MOST_SECTIONS, NOT_RECORDED, Block, Facts, Page, Paragraph, Section, Table, nothing_measured
 from reports.pages.study import Study
+from reports.words import NOTES
 
-TITLE = "GPU check"
-SUMMARY = "Whether the engine is right on a GPU and as fast as it should be: one command: pass, fail or undecided."
-LEAD = (
-    "ci/gpu compares every layer and a training step with float64, runs collectives on their streams and two ranks "
-    "along each axis of the grid, kills one of two, and measures a whole network by plain PyTorch, memory against the "
-    "plan, the longest kernels and the energy of a step, bytes that kernels move, what overlap costs on one rank, "
-    "compiled PyTorch, the tuner and matrix products. Every figure says what it should be; where nothing is asked of "
-    "one it is told and not judged. Steps, rates and what tuning takes are timed in up to six processes, while there "
-    "is time and they don't decide, the tuner's choices over rounds, the profile over steps and bf16 over seeds: each "
-    "passes if all of its interval keeps the limit, fails if all of it is beyond, else is undecided. Of each device "
-    "the newest run is shown."
-)
-REHEARSAL = (
-    "A rehearsal without a GPU: what is compared with exact numbers is judged, nothing that was timed or sized is, and "
-    "the networks are tiny."
-)
 WORDS = {"pass": "passed", "fail": "failed", "undecided": "undecided", "told": "told, not judged", "not run": "not run"}
 SOFTWARE = ("torch", "cuda", "hip", "nccl", "driver")
 FINDINGS = "finding outcome figure want seen seconds"
@@ -36,14 +21,14 @@ def build(mine: Frames, everything: Frames) -> Page:
     checks = mine.checks
     if checks.empty:
         nothing = nothing_measured("ci/gpu", how="On a machine with a GPU, run the check")
-        return Page(TITLE, LEAD, [nothing], "", empty=True)
+        return Page([nothing], empty=True)
     newest = checks.sort_values("end", kind="stable").drop_duplicates(["device", "name"], keep="last")
     shown = newest.sort_values(["device", "name"], ascending=[False, True]).head(MOST_SECTIONS)
     sections = [_section(*one) for one in text.titled((row for _, row in shown.iterrows()), _title)]
-    return Page(TITLE, LEAD, sections, _headline(shown))
+    return Page(sections, _headline(shown))
 
 
-STUDY = Study("gpu", TITLE, SUMMARY, 10, lambda checks: checks["status"] != "", build, "checks")
+STUDY = Study("gpu", 10, lambda checks: checks["status"] != "", build, "checks")
 
 
 def _title(row: "pd.Series[Any]") -> str:
@@ -65,7 +50,7 @@ def _headline(shown: pd.DataFrame) -> str:
 
 def _section(name: str, title: str, row: "pd.Series[Any]") -> Section:
     result: GpuCheck = row["result"]
-    blocks: list[Block] = [] if result.device == "cuda" else [Paragraph(REHEARSAL)]
+    blocks: list[Block] = [] if result.device == "cuda" else [Paragraph(NOTES["rehearsal"])]
     return Section(title, (*blocks, _facts(result), _findings(name, row, result)), f"on-{name}", one_of_many=True)
 
 

@@ -43,7 +43,7 @@ def card(study: Study, page: Page, rows: pd.DataFrame) -> Card:
     headline = page.remark or "Not measured yet" if page.empty else page.headline[0].upper() + page.headline[1:]
     if page.empty:
         remark = "The page says what to run"
-    return Card(study.name, study.title, study.summary, headline, remark, page.empty)
+    return Card(study.name, study.words.title, study.words.summary, headline, remark, page.empty)
 
 
 def index(loaded: Loaded, others: pd.DataFrame, jobs: pd.DataFrame) -> Page:
@@ -67,7 +67,7 @@ def index(loaded: Loaded, others: pd.DataFrame, jobs: pd.DataFrame) -> Page:
         sections.append(_skipped(loaded))
     if len(others):
         sections.append(_others(others))
-    return Page("Training performance", LEAD, tuple(sections), "", empty=not loaded.statuses)
+    return Page(sections, title="Training performance", lead=LEAD, empty=not loaded.statuses)
 
 
 def _systems(jobs: pd.DataFrame) -> Section:

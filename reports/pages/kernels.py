@@ -6,7 +6,7 @@ import pandas as pd
 
 from engine.result import UNTUNED, metrics
 from reports import text
-from reports.columns import INTERVALS, columns_of, failures, provenance
+from reports.columns import columns_of, failures, provenance
 from reports.derived import by_row
 from reports.figures.contests import COLOURS
 from reports.figures.kernels import heat_map, step_dots
@@ -28,26 +28,9 @@ from reports.page import (
 )
 from reports.pages.study import Study
 from reports.read import published
+from reports.words import NOTES, STUDIES
 
-TITLE = "Kernel modes"
-SUMMARY = "Each matrix product of a rank in the modes NN, NT and TN: rates, what the tuner chose, what a step gains."
-LEAD = (
-    "A linear layer computes O = I W, dI = dO Wᵀ and dW = Iᵀ dO. Each product can be computed in three modes, by "
-    "whether its operands lie row by row (N) or column by column (T); what lies otherwise is copied first, and the "
-    "copy is in the time. On processors oneDNN is one more, in fp32. The weight can be stored either way. The tuner "
-    "takes what is faster by more than the noise, and leaves the rest as PyTorch does it. Here one device computes "
-    "what one rank of the grid does in a micro-batch. Convolutions aren't tuned, as PyTorch's kernels take "
-    "images as they are: of a U-Net that leaves most of the flops out."
-)
-HOW = (
-    "A result's ways are timed twice. The tuner chooses by the first timing; everything shown is of the second, which "
-    "knows nothing of the choice, unless the table says that there was one only. A choice holds if the products of a "
-    "layer then take at most 1.03 times as long as in the ways that were fastest in the first timing, by the whole "
-    "interval of the ratio over rounds; it doesn't if the whole interval is above, and else it is undecided. Of "
-    "several jobs of one setting the newest is shown."
-)
 TARGET = 0.95
-RUN = "reframe -c suites/kernel_tuning.py --system local -r"
 SETTING = [*SERIES, "model", "grid", "micro_batch", "checkpointing", "ranks", "device_kind", "threads"]
 
 
@@ -59,15 +42,15 @@ def build(mine: Frames, everything: Frames) -> Page:
     if len(tuned):
         sections.append(_steps(tuned))
     if groups:
-        details: list[Block] = [Paragraph(HOW)]
+        details: list[Block] = [Paragraph(STUDIES["kernels"].how)]
         details += [_shapes("all", shapes, of_several=True)] if len(groups) > MOST_SECTIONS else []
         sections.append(Section("Details", [*details, *failures(mine.runs, "all"), provenance(mine.runs)]))
     elif tuned.empty:
-        sections.append(nothing_measured(RUN))
-    return Page(TITLE, LEAD, [*sections, _published()], _headline(shapes), empty=not groups and tuned.empty)
+        sections.append(nothing_measured(*STUDIES["kernels"].run))
+    return Page([*sections, _published()], _headline(shapes), empty=not groups and tuned.empty)
 
 
-STUDY = Study("kernels", TITLE, SUMMARY, 9, lambda runs: runs["kind"] == "matmul", build)
+STUDY = Study("kernels", 9, lambda runs: runs["kind"] == "matmul", build)
 
 
 def with_figures(mine: Frames) -> pd.DataFrame:
@@ -172,7 +155,7 @@ def _steps(tuned: pd.DataFrame) -> Section:
         "A step of the network's first blocks (l2: two) with the tuner and without, in turns in the same processes, on "
         "the devices of one x and y plane: those of z and data compute the same products on other sequences. Where the "
         "tuner changed nothing, a step takes 1.0 times as long by definition, and what was measured is noise. "
-        + INTERVALS
+        + NOTES["intervals"]
     )
     note = "A ratio below 1 is the tuner's gain; grey may be chance."
     columns = columns_of(

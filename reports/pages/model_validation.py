@@ -14,25 +14,12 @@ from reports.frames.jobs import grouped
 from reports.frames.points import points
 from reports.frames.predictions import grid_rows, published_rows
 from reports.frames.sides import GRID_COLUMNS
-from reports.page import MOST_SECTIONS, Column, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import MOST_SECTIONS, Column, Page, Paragraph, Section, Table
 from reports.pages.study import Study, trainings_of
 from reports.read.load import Validated
+from reports.words import NOTES, STUDIES
 
-TITLE = "Performance model"
-SUMMARY = "How well predicted times agree with measured grids and with published times, beside a trivial guess."
-LEAD = (
-    "The model that plans are made with, held against what was measured. Small jobs were timed on all of their valid "
-    "grids, or on chosen grids and pipelines, and the order that the model gives is set beside the order measured. "
-    "Published times are predicted from two rows a machine, those with the fewest devices and with the most up to "
-    "8,192, which are marked and left out of every error."
-)
-MEASURE = "reframe -c suites/model_validation.py --system local -r"
 GRIDS = "grids"
-GRIDS_NOTE = (
-    "In the job's order of speed. The ratio is to the grid that was named first, or that the plan finds the fastest, "
-    "paired by round; what has 1 in its interval is written in grey."
-)
-PREDICT = "par4d plan --validate --out results/validation.json"
 
 
 def build(mine: Frames, everything: Frames) -> Page:
@@ -41,16 +28,16 @@ def build(mine: Frames, everything: Frames) -> Page:
     measured = _measured(mine)
     sections = [*(_validated(validated) if validated else ()), *measured]
     if not sections:
-        return Page(TITLE, LEAD, (nothing_measured(MEASURE, PREDICT),), "", empty=True)
+        return Page(empty=True)
     if validated is None:
-        words = f"Measured grids only: {PREDICT} sets the predictions beside them."
+        words = f"Measured grids only: {STUDIES['model_validation'].run[1]} sets the predictions beside them."
         sections.insert(0, Section("Not predicted yet", (Paragraph(words),)))
     remark = "predicted and measured" if validated else ""
-    return Page(TITLE, LEAD, sections, _headline(validated, mine), remark=remark)
+    return Page(sections, _headline(validated, mine), remark=remark)
 
 
 _TRAININGS = trainings_of("model_validation")
-STUDY = Study("model_validation", TITLE, SUMMARY, 12, lambda runs: _TRAININGS(runs) | (runs["kind"] == GRIDS), build)
+STUDY = Study("model_validation", 12, lambda runs: _TRAININGS(runs) | (runs["kind"] == GRIDS), build)
 
 
 def _headline(validated: Validated | None, mine: Frames) -> str:
@@ -130,7 +117,7 @@ def _in_turns(mine: Frames) -> list[Table]:
     for name, title, rows in grouped(ended.assign(run=ended.index), ["run"], _title_of_grids):
         data = every[every["run"] == rows.iloc[0]["run"]].sort_values("time_s", kind="stable")
         data = data[["run", *GRID_COLUMNS, "time_s"]]
-        found.append(Table(title, columns, data, f"turns-{name}", GRIDS_NOTE))
+        found.append(Table(title, columns, data, f"turns-{name}", NOTES["grids"]))
     return found
 
 

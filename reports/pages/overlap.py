@@ -28,35 +28,23 @@ from reports.page import (
 from reports.pages.series import published_gains
 from reports.pages.study import Study
 from reports.read import published
-
-TITLE = "Overlap"
-SUMMARY = (
-    "What each way to hide communication behind compute gains, one after the other and alone, and a step as a picture."
-)
-LEAD = (
-    "The same training with and without each overlap, in turns in the same processes: oar (a layer's all-reduce "
-    "behind its weight gradient), ors (reduce-scatters waited for late), oag (gathers ahead of their use), cache "
-    "(gathers kept for the recomputation), data (sums over data during the last backward). Ratios are paired by "
-    "round, with their interval. Share hidden counts every wait, also those that no schedule can avoid; the bound of "
-    "a step is the time that none can beat."
-)
-RUN = "reframe -c suites/overlap_ablation.py --system local"
+from reports.words import STUDIES
 
 
 def build(mine: Frames, everything: Frames) -> Page:
     found = settings(mine)
     drawn = sorted(found, key=lambda setting: -len(setting.variants))[:MOST_SECTIONS]
-    sections = [_overview(found, len(drawn)) if found else nothing_measured(RUN)]
+    sections = [_overview(found, len(drawn)) if found else nothing_measured(*STUDIES["overlap"].run)]
     sections += [_section(name, title, setting, mine) for name, title, setting in text.titled(drawn, _title)]
     if found:
         shown = pd.concat([setting.runs for setting in drawn])
         rest = mine.runs.drop(runs_of(mine.runs, shown, SETTING).index)
         sections.append(Section("Details", (*failures(rest, "further"), provenance(mine.runs))))
     sections.append(Section("Published figures", (published_gains(published.gains("overlap")),)))
-    return Page(TITLE, LEAD, sections, _headline(found), empty=not found)
+    return Page(sections, _headline(found), empty=not found)
 
 
-STUDY = Study("overlap", TITLE, SUMMARY, 3, lambda runs: runs["kind"] == "ablation", build)
+STUDY = Study("overlap", 3, lambda runs: runs["kind"] == "ablation", build)
 
 
 def _title(setting: Setting) -> str:

@@ -14,33 +14,21 @@ from reports.frames.jobs import grouped
 from reports.page import MOST_SECTIONS, Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.pages.study import Study
 from reports.read import peaks, published
+from reports.words import STUDIES
 
-TITLE = "Peak"
-SUMMARY = (
-    "What a device reaches, alone or with others at once: matrix products by size against the advertised and the "
-    "published empirical peak, memory bandwidth, launch latency, bandwidth between devices."
-)
-LEAD = (
-    "Square matrices are multiplied on one device, or on every rank of a job at once, where a rank has what the others "
-    "leave it. The best rate is the empirical peak: what a program can hope for, which is less than what the vendor "
-    "advertises. What isn't matrix products is mostly bound by the memory, and what is too small for either by the "
-    "time it takes to launch an operator; what ranks send to each other is bound by the links between them. Sizes that "
-    "did not fit in memory or time are named as skipped."
-)
-RUN = "reframe -c suites/peak.py --system local"
 KINDS = ("gemm", "memory", "latency", "collectives", "p2p")
 TOGETHER = [*(key for key in SERIES if key != "dtype"), "ranks", "threads"]
 
 
 def build(mine: Frames, everything: Frames) -> Page:
     sections = [_section(*one, mine) for one in grouped(mine.runs, TOGETHER, _title, MOST_SECTIONS)]
-    last = nothing_measured(RUN)
+    last = nothing_measured(*STUDIES["peak"].run)
     if sections:
         last = Section("Details", [_best(mine.runs), *failures(mine.runs, "all_jobs"), provenance(mine.runs)])
-    return Page(TITLE, LEAD, [*sections, last, _published()], _headline(mine), empty=not sections)
+    return Page([*sections, last, _published()], _headline(mine), empty=not sections)
 
 
-STUDY = Study("peak", TITLE, SUMMARY, 5, lambda runs: runs["kind"].isin(KINDS), build)
+STUDY = Study("peak", 5, lambda runs: runs["kind"].isin(KINDS), build)
 
 
 def at_once(run: "pd.Series[Any]") -> str:

@@ -5,61 +5,29 @@ from typing import Any
 import pandas as pd
 
 from reports import text
-from reports.columns import INTERVALS
 from reports.figures.contests import contests_table, failures, missing, provenance, ratios, settings
 from reports.frames.contests import SERIES, most_run, over_one_network, points
 from reports.frames.frame import Frames
-from reports.page import (
-    MOST_SECTIONS,
-    Block,
-    Facts,
-    Figure,
-    Figures,
-    KeyFact,
-    Page,
-    Paragraph,
-    Section,
-    nothing_measured,
-)
-from reports.pages.methods import ROOM, UNLIKE
+from reports.page import MOST_SECTIONS, Block, Facts, Figure, Figures, KeyFact, Page, Paragraph, Section
 from reports.pages.study import Study, contests_where
-
-TITLE = "Peers"
-SUMMARY = "Step times against DDP, FSDP2, HSDP and DTensor on the same ranks, with how sure and how equal."
-LEAD = (
-    "The same network from the same weights on the same batches, trained by the engine on a grid and by other people's "
-    "parallelism that does what the grid does. Where a device holds both, they live in the same processes and take "
-    "turns, round by round, so that whatever disturbs the machine disturbs both. A ratio is the engine's step time by "
-    "the peer's: below 1 the engine is faster. Before anything is timed both must have the same losses and gradient "
-    "norms."
-)
-HOW = (
-    "The paired ratio of a job is the median over rounds of the engine's time by the peer's, each the median of its "
-    "steps in the round; that of several is their geometric mean. The ratio of medians takes all steps of a job "
-    "together; its range is over jobs. A contest is won where the whole interval of the paired ratio is below 1 and "
-    "lost where all of it is above; a target is met where all of it is at or below the target and missed where all is "
-    "above. Anything else is undecided, and so is what one job measured: where a process happens to place its memory "
-    "makes one side faster for as long as it lives. Running the same contest again adds its jobs. "
-    f"{UNLIKE} {ROOM} {INTERVALS}"
-)
-RUN = "reframe -c suites/peers.py --system local"
+from reports.words import NOTES, STUDIES
 
 
 def build(mine: Frames, everything: Frames) -> Page:
     table = mine.contests
     if table.empty:
-        return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
+        return Page(empty=True)
     contests = points(table).sort_values([*SERIES, "ratio", "peer"], kind="stable")
     drawn = most_run(contests, SERIES, MOST_SECTIONS)
     sections = [_section(*one) for one in text.titled(drawn, lambda rows: _title(rows.iloc[0]))]
     every = [contests_table("all", contests)] if sum(map(len, drawn)) < len(contests) else []
     tables = [*failures(table), *missing(table), *settings(table), provenance(table)]
-    sections.append(Section("Details", [*every, Paragraph(HOW), *tables]))
-    return Page(TITLE, LEAD, sections, _headline(contests))
+    sections.append(Section("Details", [*every, Paragraph(STUDIES["peers"].how), *tables]))
+    return Page(sections, _headline(contests))
 
 
 OWN = contests_where(lambda ran: (ran["ranks"] > 1) & ~ran["study"].isin(["baselines", "validation"]))
-STUDY = Study("peers", TITLE, SUMMARY, 8, OWN, build, "contests")
+STUDY = Study("peers", 8, OWN, build, "contests")
 
 
 def _title(row: "pd.Series[Any]") -> str:
@@ -123,5 +91,5 @@ def _figure(name: str, rows: pd.DataFrame) -> Figure:
         heads=("ours", "peer's"),
         beside=lambda row: (text.seconds(row["ours_s"]), text.seconds(row["peer_s"])),
         columns=["peer", "grid", "network", "ours_s", "peer_s"],
-        remark=INTERVALS,
+        remark=NOTES["intervals"],
     )

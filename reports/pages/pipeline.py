@@ -15,7 +15,7 @@ from engine.result.judges.bubble import Bubble
 from engine.result.metrics import Paired
 from engine.result.schema.contest import ScheduleSide
 from reports import text
-from reports.columns import INTERVALS, columns_of, failures, first, provenance
+from reports.columns import columns_of, failures, first, provenance
 from reports.frames.frame import SETTING, Frames, series_title
 from reports.frames.points import runs_of
 from reports.frames.sides import POOLED, SCHEDULE_COLUMNS, Pool, Sides, ranges, ratio_column, with_speed_ups
@@ -40,28 +40,11 @@ from reports.plots.rows import Bars, Row, stacked
 from reports.plots.stages import MOST_STAGES, Schedule, describe, picture, tasks
 from reports.read import published
 from reports.text import positive
+from reports.words import NOTES, STUDIES
 
-TITLE = "Pipeline"
-SUMMARY = "What each schedule of a pipeline's stages takes, how long they wait, and a step of all stages as a picture."
-LEAD = (
-    "The same training with each schedule, in turns in the same processes: gpipe (all forwards, then all backwards), "
-    "1f1b (one of each in turns), interleaved (several parts of the network a stage), zero-bubble (weight gradients "
-    "are tasks of their own), message-driven (whatever message has come, Algorithm 2 of axonn-ipdps22) and "
-    "message-driven-zb (weight gradients while none has). What --schedule auto takes is marked. Ratios are paired by "
-    "round. Beside what was measured stands what a simulation of all stages gives, whose tasks take their measured "
-    "mean and whose messages take no time."
-)
-RUN = "reframe -c suites/pipeline.py --system local -r"
 NO_BASE = "no run of 1f1b"
 BASE = "1f1b"
 _MEDIANS = ("time_s", *SCHEDULE_COLUMNS)
-BUBBLES_NOTE = (
-    "The bubble is the time in which a stage waits for others by that in which it works. Expected is (p - 1) / m of p "
-    "stages and m micro-batches, and of the zero bubble half of that. GPipe and 1F1B pass where the time in their "
-    f"bubble is within {text.percent(bubble.OFF)} of a step of that, the zero bubble where it is no longer. Undecided "
-    "is what an interval leaves open, and whatever was measured where stages differ by more than "
-    f"{text.percent(bubble.UNEVEN)} or ranks share cores. {INTERVALS}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +107,7 @@ def _compared(runs: pd.DataFrame, every: Sides) -> Schedules:
 def build(mine: Frames, everything: Frames) -> Page:
     found = compared(mine)
     drawn = sorted(found, key=lambda one: (-len(one.table), -one.stages))[:MOST_SECTIONS]
-    sections = [_overview(found, len(drawn)) if found else nothing_measured(RUN)]
+    sections = [_overview(found, len(drawn)) if found else nothing_measured(*STUDIES["pipeline"].run)]
     if (judged := bubbles(found)) is not None:
         sections.append(Section("Bubbles beside the formula", (judged,)))
     sections += [_section(name, title, one) for name, title, one in text.titled(drawn, _title)]
@@ -133,10 +116,10 @@ def build(mine: Frames, everything: Frames) -> Page:
         rest = mine.runs.drop(runs_of(mine.runs, shown, [*SETTING, "disturbed"]).index)
         sections.append(Section("Details", (*failures(rest, "further"), provenance(mine.runs))))
     sections.append(Section("Published figures", (published_gains(published.gains("pipeline")),)))
-    return Page(TITLE, LEAD, sections, _headline(found), empty=not found)
+    return Page(sections, _headline(found), empty=not found)
 
 
-STUDY = Study("pipeline", TITLE, SUMMARY, 3.5, lambda runs: runs["kind"] == "pipeline", build)
+STUDY = Study("pipeline", 3.5, lambda runs: runs["kind"] == "pipeline", build)
 
 
 def _title(one: Schedules) -> str:
@@ -237,7 +220,7 @@ def _table(name: str, one: Schedules) -> Table:
     note = (
         "Medians over jobs. Idle: mean, least and most of the stages. Held and pending: on the stage that has most, "
         "the micro-batches whose backward was still to come, and those of whose backward only the weight gradients "
-        f"were; of interleaved each part counts. {INTERVALS}"
+        f"were; of interleaved each part counts. {NOTES['intervals']}"
     )
     return Table("Schedules", columns, data, f"{name}-details", note)
 
@@ -317,7 +300,7 @@ def bubbles(found: Sequence[Schedules]) -> Table | None:
         Column("Why", "why", numeric=False, missing=""),
         "jobs rounds model grid system",
     )
-    return Table("Bubbles", columns, pd.DataFrame(rows), "bubbles", BUBBLES_NOTE)
+    return Table("Bubbles", columns, pd.DataFrame(rows), "bubbles", NOTES["bubbles"])
 
 
 def _of(key: str) -> tuple[str, str]:

@@ -12,15 +12,8 @@ from reports.frames.predictions import plan_rows
 from reports.page import Block, Figures, Page, Paragraph, Section, Table, nothing_measured
 from reports.pages.study import Study
 from reports.read.load import Planned
+from reports.words import STUDIES
 
-TITLE = "Planning"
-SUMMARY = "Which grid to train on, how long a batch would take and what a training would cost, before it is run."
-LEAD = (
-    "What par4d plan predicts, not what was measured. Every valid grid that fits in memory is ranked by the papers' "
-    "equations of communication; of those that communicate least the engine's own step is traced and played on a model "
-    "of the machine. How far such predictions are off is on the page of the performance model."
-)
-RUN = "par4d plan --system frontier --model gpt-80b --gpus 8192 --batch-tokens 16.8M --out results/plan-gpt-80b.json"
 MOST_PLANS = 12
 ORDERS = {
     "simulated": "those that communicate least by the equations were simulated and are listed fastest first, but by "
@@ -33,17 +26,17 @@ ORDERS = {
 def build(mine: Frames, everything: Frames) -> Page:
     plans = everything.predictions.plans
     if not plans:
-        nothing = nothing_measured(RUN, done="planned", how="Ask for a plan")
-        return Page(TITLE, LEAD, [nothing], "", empty=True, remark=nothing.title)
+        nothing = nothing_measured(*STUDIES["planning"].run, done="planned", how="Ask for a plan")
+        return Page([nothing], empty=True, remark=nothing.title)
     shown = plans[:MOST_PLANS]
     sections = [_section(*one) for one in text.titled(shown, lambda one: _title(one.result))]
     if len(plans) > MOST_PLANS:
         sections.append(_older(plans[MOST_PLANS:]))
     remark = f"{text.plural(len(plans), 'plan')}, last on {plans[0].written:%Y-%m-%d}, predicted"
-    return Page(TITLE, LEAD, sections, _headline(plans[0].result), remark=remark)
+    return Page(sections, _headline(plans[0].result), remark=remark)
 
 
-STUDY = Study("planning", TITLE, SUMMARY, 11, lambda runs: pd.Series(False, index=runs.index), build)
+STUDY = Study("planning", 11, lambda runs: pd.Series(False, index=runs.index), build)
 
 
 def _title(plan: GridPlan) -> str:

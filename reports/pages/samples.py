@@ -9,17 +9,10 @@ from reports.columns import failures, provenance
 from reports.figures.scaling import spread_out
 from reports.frames.frame import Frames
 from reports.frames.jobs import grouped
-from reports.page import MOST_SECTIONS, Block, Page, Paragraph, Picture, Pictures, Section, nothing_measured
+from reports.page import MOST_SECTIONS, Block, Page, Paragraph, Picture, Pictures, Section
 from reports.pages.study import Study
+from reports.words import NOTES
 
-TITLE = "Samples"
-SUMMARY = "Images that a diffusion model makes after more and more steps of its training."
-LEAD = "That a diffusion model learns can be seen in the images that it makes after more and more steps."
-DATA = Paragraph(
-    "Where -S data named no other images, the network was trained on 192 overlapping crops of one photograph "
-    "(ci/demo_images): its samples show pieces of that picture, and say nothing of pictures that it hasn't seen."
-)
-RUN = "reframe -c suites/samples.py --system local"
 MOST_PICTURES = 12
 """Most pictures of a strip; fewer where all strips together would have more than MOST_BYTES."""
 MOST_BYTES = 8e6
@@ -34,7 +27,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     is shown.
     """
     if mine.runs.empty:
-        return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
+        return Page(empty=True)
     done = mine.runs.loc[mine.runs["status"] == "ok", ["end", *_OF_RUN]]
     sheets = mine.samples.join(done, on="run", how="inner").sort_values("end")
     sheets = sheets.drop_duplicates([*_TRAINING, "trained_steps", "sampler", "steps"], keep="last")
@@ -42,13 +35,13 @@ def build(mine: Frames, everything: Frames) -> Page:
     trained = grouped(sheets, _TRAINING, _title)
     most = _most_pictures(sheets, len(trained))
     sections = [
-        Section(title, [*_strips(rows, most), DATA], name, one_of_many=True)
+        Section(title, [*_strips(rows, most), Paragraph(NOTES["one_photograph"])], name, one_of_many=True)
         for name, title, rows in trained[:MOST_SECTIONS]
     ]
     rest = [title for _, title, _ in trained[MOST_SECTIONS:]]
     others = [Paragraph(f"Left out: {'; '.join(rest)}.")] if rest else []
     details = Section("Details", [*others, *failures(mine.runs, "all_jobs"), provenance(mine.runs)])
-    return Page(TITLE, LEAD, [*sections, details], _headline(sheets))
+    return Page([*sections, details], _headline(sheets))
 
 
 def _selects(runs: pd.DataFrame) -> "pd.Series[bool]":
@@ -56,7 +49,7 @@ def _selects(runs: pd.DataFrame) -> "pd.Series[bool]":
     return (runs["kind"] == "sample") | (runs["study"] == "samples")
 
 
-STUDY = Study("samples", TITLE, SUMMARY, 4.5, _selects, build)
+STUDY = Study("samples", 4.5, _selects, build)
 
 
 def _headline(sheets: pd.DataFrame) -> str:

@@ -5,43 +5,14 @@ from typing import Any
 import pandas as pd
 
 from reports import text
-from reports.columns import INTERVALS, columns_of
+from reports.columns import columns_of
 from reports.figures.contests import contests_table, failures, missing, provenance, ratios
 from reports.frames.contests import most_run, points
 from reports.frames.frame import Frames
-from reports.page import (
-    MOST_SECTIONS,
-    NOT_MEASURED,
-    Column,
-    Facts,
-    Figure,
-    Figures,
-    Page,
-    Paragraph,
-    Section,
-    Table,
-    nothing_measured,
-)
-from reports.pages.methods import ROOM
+from reports.page import MOST_SECTIONS, NOT_MEASURED, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table
 from reports.pages.study import Study, contests_where
+from reports.words import STUDIES
 
-TITLE = "Single device"
-SUMMARY = (
-    "Tokens per second, share of the peak and memory of one device, beside plain PyTorch, torch.compile and others."
-)
-LEAD = (
-    "One device trains the same network from the same weights on the same batches by the engine and by other people's "
-    "code, in turns in one job; where the device can't hold both, one after the other. A ratio is the engine's step "
-    "time by the other's: below 1 the engine is faster. Both must have the same losses and gradient norms."
-)
-HOW = (
-    "Tokens per second and shares of a peak are those of a side's median step. What is faster is decided by the paired "
-    "ratio alone: of a job the median over rounds of the engine's time by the other's, each the median of its steps in "
-    "the round; of several jobs their geometric mean. A contest is won where the whole interval is below 1 and lost "
-    "where all of it is above, else undecided, and so is one of a single job. Memory is what the device's allocator "
-    "held for a side at most, without what was there before; on processors that of tensors. " + ROOM + " " + INTERVALS
-)
-RUN = "reframe -c suites/single_device.py --system local"
 MACHINE = ["system", "partition", "device", "devices", "torch"]
 TRAINED = ["model", "dtype", "series", "sequences", "sequence", "checkpointing", "threads", "overlap"]
 PEERS = ("plain", "compile", "transformers")
@@ -54,7 +25,7 @@ SHORT = 16
 def build(mine: Frames, everything: Frames) -> Page:
     table = mine.contests
     if table.empty:
-        return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
+        return Page(empty=True)
     contests = points(table)
     order = {peer: place for place, peer in enumerate(PEERS)}
     contests = contests.assign(place=contests["peer"].map(lambda peer: order.get(peer, len(order))))
@@ -62,10 +33,12 @@ def build(mine: Frames, everything: Frames) -> Page:
     drawn = most_run(contests, MACHINE, MOST_SECTIONS)
     sections = [_section(*one) for one in text.titled(drawn, lambda rows: _title(rows.iloc[0]))]
     tables = [*failures(table), *missing(table), contests_table("all", contests), provenance(table)]
-    return Page(TITLE, LEAD, [*sections, Section("Details", [Paragraph(HOW), *tables])], _headline(contests))
+    return Page(
+        [*sections, Section("Details", [Paragraph(STUDIES["single_device"].how), *tables])], _headline(contests)
+    )
 
 
-STUDY = Study("single_device", TITLE, SUMMARY, 7, contests_where(lambda ran: ran["ranks"] == 1), build, "contests")
+STUDY = Study("single_device", 7, contests_where(lambda ran: ran["ranks"] == 1), build, "contests")
 
 
 def _title(row: "pd.Series[Any]") -> str:

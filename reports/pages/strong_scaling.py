@@ -19,17 +19,8 @@ from reports.pages.series import ScalingKind, of_efficiency, of_peak, of_size, p
 from reports.pages.study import Study, trainings_of
 from reports.plots.canvas import Scale
 from reports.read import published
+from reports.words import STUDIES
 
-TITLE = "Strong scaling"
-SUMMARY = (
-    "Time per batch and parallel efficiency of one model on growing device counts, and the time to train it whole."
-)
-LEAD = (
-    "The model stays and the machine grows, so twice the devices would ideally halve the time. Time to solution is the "
-    "time that the series' number of tokens would take at the measured rate, without restarts and evaluation. Figures "
-    "draw the fastest layout at each device count."
-)
-RUN = "reframe -c suites/strong_scaling.py --system local"
 BY = (*SERIES, "parameters", "model", "sequence", "token_budget")
 NO_BUDGET = "no number of tokens given"
 NO_TIME = "not measured there"
@@ -40,11 +31,13 @@ def build(mine: Frames, everything: Frames) -> Page:
     made = sections(KIND, table, mine)
     predicted = predicted_scaling.strong(mine, everything.predictions)
     return Page(
-        TITLE, LEAD, (*(made or (nothing_measured(RUN),)), *predicted, _published()), _headline(table), empty=not made
+        (*(made or (nothing_measured(*STUDIES["strong_scaling"].run),)), *predicted, _published()),
+        _headline(table),
+        empty=not made,
     )
 
 
-STUDY = Study("strong_scaling", TITLE, SUMMARY, 2, trainings_of("strong_scaling"), build)
+STUDY = Study("strong_scaling", 2, trainings_of("strong_scaling"), build)
 
 
 def with_solution(table: pd.DataFrame) -> pd.DataFrame:

@@ -14,27 +14,25 @@ import pandas as pd
 from engine.result import ANOTHER_COMMIT, UNTUNED
 from reports import pages, text
 from reports.frames.frame import Frames
-from reports.page import BINDING, Notice, Notices, Page
+from reports.page import BINDING, Notice, Notices, Page, nothing_measured
+from reports.words import STUDIES, Words
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """One page of the report.
-
-    name is also the file's name, and order the place in the menu. selects finds the study's rows in a frame of
-    everything: that of runs, of contests or of checks. build makes the page from the frames with these rows only and
-    from those of everything; it is called also when there are no rows. A shared study's rows belong to other studies,
-    and one that is in no other is of no study.
-    """
+    """One page of the report."""
 
     name: str
-    title: str
-    summary: str
+    """Name of its file, and of its words in studies.yaml."""
     order: float
+    """Place in the menu."""
     selects: Callable[[pd.DataFrame], "pd.Series[bool]"]
+    """Find its rows in a frame of everything: of runs, contests or checks."""
     build: Callable[[Frames, Frames], Page]
+    """Make the page, also of no rows, from the frames with its rows only and from those of everything."""
     rows_of: Literal["runs", "contests", "checks"] = "runs"
     shared: bool = False
+    """Whether its rows belong to other studies; one that is in no other is of no study."""
 
     def rows(self, everything: Frames) -> pd.DataFrame:
         table: pd.DataFrame = getattr(everything, self.rows_of)
@@ -45,7 +43,18 @@ class Study:
         other: dict[str, Any] = {self.rows_of: rows}
         mine = everything.of(rows) if self.rows_of == "runs" else replace(everything, **other)
         page, told = self.build(mine, everything), binding_notices(rows)
-        return replace(page, notices=Notices(told)) if told else page
+        nothing = [nothing_measured(*self.words.run)] if self.words.run else []
+        return replace(
+            page,
+            title=self.words.title,
+            lead=page.lead or self.words.lead,
+            sections=page.sections or nothing,
+            notices=Notices(told) if told else None,
+        )
+
+    @property
+    def words(self) -> Words:
+        return STUDIES[self.name]
 
 
 def trainings_of(study: str) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:

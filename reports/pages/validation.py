@@ -15,30 +15,11 @@ from reports.figures.scaling import unit_of_loss
 from reports.frames.contests import points
 from reports.frames.frame import Frames
 from reports.frames.jobs import grouped
-from reports.page import (
-    MOST_SECTIONS,
-    Block,
-    Column,
-    Facts,
-    Figure,
-    Figures,
-    Page,
-    Paragraph,
-    Section,
-    Table,
-    nothing_measured,
-)
+from reports.page import MOST_SECTIONS, Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table
 from reports.pages.study import Study, trainings_of
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, lines
 
-TITLE = "Validation"
-SUMMARY = "Loss curves of 4D training against serial training of the same model on the same data."
-LEAD = (
-    "The same network is trained on one rank and on a 4D grid, from the same weights and on the same samples. The two "
-    "losses may differ by rounding only; a parallel algorithm that drops or doubles a gradient drifts away."
-)
-RUN = "reframe -c suites/validation.py --system local"
 KEY = ["system", "partition", "dtype", "model", "batch_size"]
 MOST_GRIDS = 4
 NOTHING_HELD = Paragraph("Not compared: no contest ended well.")
@@ -48,17 +29,17 @@ _COLOURS = ("blue", "red", "green", "purple")
 def build(mine: Frames, everything: Frames) -> Page:
     beside = mine.contests[mine.contests["study"] == "validation"]
     if mine.runs.empty and beside.empty:
-        return Page(TITLE, LEAD, (nothing_measured(RUN),), "nothing measured", empty=True)
+        return Page(empty=True)
     pairs, steps = compare(mine)
     sections = [_section(*one, pairs, steps, mine) for one in grouped(mine.runs, KEY, _title, MOST_SECTIONS)]
     sections += [_beside(beside)] if len(beside) else []
     details = Section(
         "Details", [*([_table(pairs)] if len(pairs) else []), *failures(mine.runs, "all_jobs"), provenance(mine.runs)]
     )
-    return Page(TITLE, LEAD, [*sections, details], _headline(pairs))
+    return Page([*sections, details], _headline(pairs))
 
 
-STUDY = Study("validation", TITLE, SUMMARY, 4, trainings_of("validation"), build)
+STUDY = Study("validation", 4, trainings_of("validation"), build)
 
 
 def _beside(contests: pd.DataFrame) -> Section:

@@ -16,35 +16,20 @@ from reports.page import Block, Column, Facts, Figures, Page, Section, Table, fl
 from reports.pages.series import ScalingKind, of_efficiency, of_peak, of_size, published_gains, sections
 from reports.pages.study import Study, trainings_of
 from reports.read import published
+from reports.words import NOTES, STUDIES
 
-TITLE = "Weak scaling"
-SUMMARY = (
-    "Time per batch, sustained flop/s and share of the peak as devices and model grow together, beside the published "
-    "series."
-)
-LEAD = (
-    "Model and machine grow together, so the time per batch would ideally stay level. The reported time of a job is "
-    "the mean over its iterations after the warm-up; a point is the median of its jobs. Figures draw the fastest "
-    "layout at each device count. HFU counts the recomputation of activation checkpointing as work, as the published "
-    "figures do; MFU counts the model's own flops only and is about 0.75 of HFU under full recomputation."
-)
 NOT_OURS = "Published figures, not measured here."
-RANGES = (
-    "axonn-ipdps22 prints the HFU of each framework as a range over four networks, not which has which; a time follows "
-    "from that range. Its Fig. 9 has no numbers."
-)
-RUN = "reframe -c suites/weak_scaling.py --system local"
 
 
 def build(mine: Frames, everything: Frames) -> Page:
     table = with_gains(points(mine.runs))
     made = sections(KIND, table, mine)
     predicted = predicted_scaling.weak(mine, everything.predictions)
-    shown = (*(made or (nothing_measured(RUN),)), *predicted, _published())
-    return Page(TITLE, LEAD, shown, _headline(table), empty=not made)
+    shown = (*(made or (nothing_measured(*STUDIES["weak_scaling"].run),)), *predicted, _published())
+    return Page(shown, _headline(table), empty=not made)
 
 
-STUDY = Study("weak_scaling", TITLE, SUMMARY, 1, trainings_of("weak_scaling"), build)
+STUDY = Study("weak_scaling", 1, trainings_of("weak_scaling"), build)
 
 
 def _headline(table: pd.DataFrame) -> str:
@@ -131,7 +116,7 @@ def _against_ranges(series: MeasuredSeries) -> list[Block]:
         "source",
         source="Published in",
     )
-    return [Table("Against published ranges", columns, both, f"{series.name}-ranges", RANGES)]
+    return [Table("Against published ranges", columns, both, f"{series.name}-ranges", NOTES["ranges"])]
 
 
 def _as_words(ranges: pd.DataFrame) -> pd.DataFrame:
@@ -171,5 +156,5 @@ def _published() -> Section:
         source="Source",
     )
     table = _as_words(published.weak_scaling_ranges())
-    ranges = Table("Published ranges", columns, table, "published-ranges", f"{NOT_OURS} {RANGES}")
+    ranges = Table("Published ranges", columns, table, "published-ranges", f"{NOT_OURS} {NOTES['ranges']}")
     return Section("Published figures", (weak, ranges, published_gains(published.gains("weak_scaling"))))

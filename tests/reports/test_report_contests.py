@@ -18,13 +18,13 @@ from engine.result import metrics
 from engine.result.gate import NOTHING_KNOWN, Interval
 from engine.result.judges.peers import standing, verdict
 from engine.result.schema.peers import PeersResult, parse
-from reports.columns import INTERVALS
 from reports.figures.contests import contests_table
 from reports.frames.contests import UNEQUAL, checkpointing, frame, points
 from reports.frames.frame import frames
 from reports.pages import peers
 from reports.read.load import Contests, load
 from reports.site import build
+from reports.words import NOTES
 
 
 def record(result: PeersResult) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def test_the_page_shows_every_contest_with_its_interval_and_the_failed_one_with_
     text = visible(site / "peers.html")
     assert in_order(visible(site / "index.html"), "3 of 5 contests", "1 lost, 1 undecided")
     assert "← the engine is" in text
-    assert INTERVALS in text.split("Contests")[0]
+    assert NOTES["intervals"] in text.split("Contests")[0]
     assert in_order(text, "won", "is below 1", "lost", "above")
     (drawn,) = (site / "data").glob("peers-local-cpu-gpt-local-2-fp32-*-ratios.csv")
     rows = {row["peer"]: row for row in csv.DictReader(drawn.open())}
