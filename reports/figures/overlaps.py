@@ -13,7 +13,7 @@ from reports.frames.sides import RATIOS, Sides, ranges, ratio_column
 from reports.page import NOT_MEASURED, NOT_RECORDED, Column, Figure, Table
 from reports.plots.canvas import WIDE
 from reports.plots.rows import Bars, Row, stacked
-from reports.plots.timeline import Panel, describe, picture, spans
+from reports.plots.timeline import Panel, describe_steps, draw_steps, list_spans
 from reports.read import published
 from reports.words import NOTES
 
@@ -116,11 +116,11 @@ def timeline(name: str, setting: Setting, every: Sides) -> list[Figure]:
             overlap, drawn = row["overlap"], every.timeline(row["drawn"])
             assert drawn is not None
             panels.append(Panel(labelled if overlap == NONE else f"{labelled} {overlap}", drawn))
-            table = spans(drawn)
+            table = list_spans(drawn)
             table.insert(0, "overlap", overlap)
             tables.append(table)
     title = "One step"
-    drawing = picture(panels)
+    drawing = draw_steps(panels)
     if drawing is None:
         return []
     caption = (
@@ -129,7 +129,7 @@ def timeline(name: str, setting: Setting, every: Sides) -> list[Figure]:
         "more happens than the picture can tell apart."
     )
     data = pd.concat(tables, ignore_index=True)
-    return [Figure(title, caption, drawing, data, f"{name}-timeline", describe(panels))]
+    return [Figure(title, caption, drawing, data, f"{name}-timeline", describe_steps(panels))]
 
 
 _WHAT, _WHERE = "model grid", "ranks nodes system network"

@@ -10,7 +10,7 @@ from reports.frames.predictions import AXES
 from reports.page import Figure
 from reports.plots.canvas import WIDE
 from reports.plots.rows import Bars, Row, stacked
-from reports.plots.timeline import Panel, describe, picture, spans
+from reports.plots.timeline import Panel, describe_steps, draw_steps, list_spans
 
 MOST_BARS = 20
 COMPUTE = "blue"
@@ -67,7 +67,7 @@ def step(name: str, plan: GridPlan) -> list[Figure]:
         return []
     title = "One predicted step"
     panel = Panel(f"predicted, grid {row.grid}", row.timeline)
-    drawing = picture([panel])
+    drawing = draw_steps([panel])
     if drawing is None:
         return []
     few = text.number(row.timeline_layers)
@@ -77,5 +77,5 @@ def step(name: str, plan: GridPlan) -> list[Figure]:
         f"of the machine. {SIMPLIFIED} Compute and its phases on top, below it what is in flight along each axis of "
         "the grid. A lane is filled in part where more happens than the picture can tell apart."
     )
-    said = f"{describe([panel])} Predicted, not measured."
-    return [Figure(title, caption, drawing, spans(row.timeline), f"{name}-step", said)]
+    said = f"{describe_steps([panel])} Predicted, not measured."
+    return [Figure(title, caption, drawing, list_spans(row.timeline), f"{name}-step", said)]

@@ -37,7 +37,7 @@ from reports.pages.series import published_gains
 from reports.pages.study import Study
 from reports.plots.canvas import WIDE
 from reports.plots.rows import Bars, Row, stacked
-from reports.plots.stages import MOST_STAGES, Schedule, describe, picture, tasks
+from reports.plots.timeline import MOST_STAGES, Schedule, describe_schedules, draw_schedules, list_tasks
 from reports.read import published
 from reports.text import positive
 from reports.words import NOTES, STUDIES
@@ -263,7 +263,7 @@ def timeline(name: str, one: Schedules) -> list[Figure]:
         step_s = math.nan if newest.drawn_s is None else newest.drawn_s
         remark = f"{text.seconds(step_s)}, {text.percent(newest.idle_share)} idle on average"
         steps.append(Schedule(schedule, remark, step_s, tuple(stage.tasks for stage in newest.stages)))
-    drawing = picture(steps)
+    drawing = draw_schedules(steps)
     if drawing is None:
         return []
     caption = (
@@ -273,7 +273,8 @@ def timeline(name: str, one: Schedules) -> list[Figure]:
     )
     if one.stages > MOST_STAGES:
         caption += f" {MOST_STAGES} of {one.stages} stages are drawn."
-    return [Figure("One step of all stages", caption, drawing, tasks(steps), f"{name}-timeline", describe(steps))]
+    data, said = list_tasks(steps), describe_schedules(steps)
+    return [Figure("One step of all stages", caption, drawing, data, f"{name}-timeline", said)]
 
 
 def bubbles(found: Sequence[Schedules]) -> Table | None:

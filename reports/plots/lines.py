@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
@@ -109,9 +110,7 @@ def against(groups: Sequence[Line], x: Scale, y: Scale, *, within: float) -> Fig
         axes.set(xscale="log", yscale="log")
     axes.set(xlim=ends, ylim=ends)
     for axis in (axes.xaxis, axes.yaxis):
-        subs = (1.0,) if high > 20 * low else (1.0, 2.0, 5.0)
-        axis.set_major_locator(LogLocator(subs=subs) if logarithmic else MaxNLocator(5))
-        axis.set_minor_locator(NullLocator())
+        _place_ticks(axis, low, high, logarithmic=logarithmic)
     for slope in (1.0, 1 + within, 1 - within):
         dashes = "-" if slope == 1 else DOTTED
         axes.plot(ends, [slope * end for end in ends], color=COLOURS["muted"], linewidth=1.0, linestyle=dashes)
@@ -186,12 +185,16 @@ def _set_scales(axes: Axes, drawn: Sequence[Line], x: Scale, y: Scale) -> None:
     if y.spacing == "log10":
         axes.set_yscale("log")
         axes.set_ylim(low / 1.4, high * 1.4)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 20 * low else (1.0, 2.0, 5.0)))
-        axes.yaxis.set_minor_locator(NullLocator())
     else:
         pad = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
         axes.set_ylim((min(0.0, low), (high or 1.0) * 1.12) if y.from_zero else (low - pad, high + pad))
-        axes.yaxis.set_major_locator(MaxNLocator(5))
+    _place_ticks(axes.yaxis, low, high, logarithmic=y.spacing == "log10")
+
+
+def _place_ticks(axis: Axis, low: float, high: float, *, logarithmic: bool) -> None:
+    subs = (1.0,) if high > 20 * low else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(subs=subs) if logarithmic else MaxNLocator(5))
+    axis.set_minor_locator(NullLocator())
 
 
 def _name_above(figure: Figure, drawn: Iterable[Line]) -> None:

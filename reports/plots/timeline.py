@@ -1,13 +1,16 @@
-"""Picture of one training step: compute on top, a lane for each kind of communication below (par4d Fig. 4).
+"""Pictures of training steps over one time axis: compute above lanes of communication (par4d Fig. 4), or a pipeline's
+stages with a task's micro-batch where there is room.
 
-Colour says whether communication is in flight behind compute, or while compute stands still. Steps that are compared
-share the time axis. What is narrower than a pixel is drawn as the part of its place that it fills, so a picture of a
-thousand collectives is no larger and no less true than one of ten.
+Colour says whether communication is in flight behind compute, or while compute stands still. What is narrower than a
+pixel is drawn as the part of its place that it fills, so a picture of a thousand collectives is no larger and no less
+true than one of ten.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from engine.grid import Axis
 from engine.measure.pending import Interval, common, union
+from engine.result.schema.contest import PlayedTask
 from engine.result.schema.step import Span, Timeline
 from reports.plots.canvas import LETTER, WIDE, canvas, format_ticks, legend, rule
 from reports.plots.svg import COLOURS, styled
@@ -31,6 +35,14 @@ SHADES = 6
 MOST_LANES = 14
 COMPUTE = "compute"
 _AXES = tuple(Axis)
+ROW, BAR, STAGES_LEFT = 20.0, 16.0, 62.0
+SEAM = 0.75
+"""Pixels between two tasks that follow one another."""
+DIGIT = 5.6
+"""Width of a digit of a task's number in pixels."""
+MOST_STAGES = 16
+"""Most stages that are drawn; of more, that many, evenly spaced."""
+KINDS = {"F": ("forward", "blue"), "B": ("backward", "green"), "W": ("weight gradients", "gold")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +122,9 @@ def title(axes: Axes, y: float, label: str, remark: str) -> None:
 
 
 @styled
-def picture(panels: Sequence[Panel]) -> Figure | None:
+def draw_steps(panels: Sequence[Panel]) -> Figure | None:
     """Draw the steps one below the other on one time axis; None where none can be drawn."""
-    steps = drawable(panels)
+    steps = drawable_steps(panels)
     if not steps:
         return None
     lanes = _lanes([step for _, step in steps])
@@ -124,7 +136,7 @@ def picture(panels: Sequence[Panel]) -> Figure | None:
     ticks: list[tuple[float, str]] = []
     for number, (panel, step) in enumerate(steps):
         place = number * (tall + GAP)
-        ticks += _draw_step(axes, place, panel.label, step, lanes)
+        ticks += _draw_panel(axes, place, panel.label, step, lanes)
         if step.length < first:
             _draw_saved(axes, place, tall, step.length, first)
     axes.set_yticks(*zip(*ticks, strict=True))
@@ -133,21 +145,21 @@ def picture(panels: Sequence[Panel]) -> Figure | None:
     return figure
 
 
-def drawable(panels: Sequence[Panel]) -> list[tuple[Panel, DrawnStep]]:
+def drawable_steps(panels: Sequence[Panel]) -> list[tuple[Panel, DrawnStep]]:
     return [(panel, step) for panel in panels if (step := sort(panel.timeline))]
 
 
-def spans(timeline: Timeline) -> pd.DataFrame:
+def list_spans(timeline: Timeline) -> pd.DataFrame:
     """List the spans of a step."""
     keys = ["lane", "kind", "name", "start_s", "end_s"]
     table = pd.DataFrame([span.model_dump(include=set(keys)) for span in timeline.spans], columns=keys)
     return table.assign(lane=table["lane"].map(clean), name=table["name"].map(clean))
 
 
-def describe(panels: Sequence[Panel]) -> str:
+def describe_steps(panels: Sequence[Panel]) -> str:
     """Describe the picture in words."""
     sentences = []
-    for panel, step in drawable(panels):
+    for panel, step in drawable_steps(panels):
         lanes = [
             f"{lane} busy for {seconds(sum(end - start for start, end in step.lanes[lane]))}"
             for lane in _lanes([step])
@@ -169,7 +181,7 @@ def _lanes(steps: Sequence[DrawnStep]) -> list[str]:
     return sorted(names, key=place)[:MOST_LANES]
 
 
-def _draw_step(axes: Axes, top: float, label: str, step: DrawnStep, lanes: Sequence[str]) -> list[tuple[float, str]]:
+def _draw_panel(axes: Axes, top: float, label: str, step: DrawnStep, lanes: Sequence[str]) -> list[tuple[float, str]]:
     """Draw one step from that many pixels down; returns the place and the name of each lane."""
     title(axes, top + PANEL_HEAD / 2, label, f"{seconds(step.length)}, waiting for {percent(step.waiting)} of it")
     base = top + PANEL_HEAD + PHASE_HEAD
@@ -206,3 +218,104 @@ def _draw_phases(axes: Axes, base: float, step: DrawnStep) -> None:
         axes.hlines(base - 3, low, high - min(1.5 * pixel, (high - low) / 2), color=COLOURS["muted"], linewidth=1.5)
         if high - low > (LETTER * len(name) + 4) * pixel:
             axes.text(low, base - 11, name, color=COLOURS["muted"], va="center")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One step under one schedule."""
+
+    label: str
+    remark: str
+    step_s: float
+    stages: tuple[tuple[PlayedTask, ...], ...]
+    """Tasks of each stage."""
+
+
+def drawable_schedules(schedules: Sequence[Schedule]) -> list[Schedule]:
+    """Leave out those whose step has no length, and tasks that can't be drawn."""
+    kept = []
+    for schedule in schedules:
+        stages = tuple(tuple(task for task in tasks if _fits(task, schedule.step_s)) for tasks in schedule.stages)
+        if math.isfinite(schedule.step_s) and any(stages):
+            kept.append(replace(schedule, stages=stages))
+    return kept
+
+
+def _fits(task: PlayedTask, step_s: float) -> bool:
+    name, start_s, end_s = task
+    return bool(re.fullmatch(r"[FBW]\d{1,6}(\.\d{1,3})?", name)) and 0 <= start_s < end_s <= step_s
+
+
+@styled
+def draw_schedules(schedules: Sequence[Schedule]) -> Figure | None:
+    """Draw the steps one below the other on one time axis; None where none can be drawn."""
+    steps = drawable_schedules(schedules)
+    if not steps:
+        return None
+    counts = [len(schedule.stages) for schedule in steps]
+    rows = [np.linspace(0, count - 1, min(count, MOST_STAGES)).round().astype(int) for count in counts]
+    tall = [PANEL_HEAD + ROW * len(shown) for shown in rows]
+    height = TOP + sum(tall) + GAP * (len(steps) - 1) + BOTTOM
+    figure, axes = frame(height, STAGES_LEFT, max(schedule.step_s for schedule in steps))
+    ticks: list[tuple[float, str]] = []
+    place = 0.0
+    for schedule, shown, high in zip(steps, rows, tall, strict=True):
+        ticks += _draw_schedule(axes, place, schedule, shown)
+        place += high + GAP
+    axes.set_yticks(*zip(*ticks, strict=True))
+    letters = {name[0] for schedule in steps for tasks in schedule.stages for name, *_ in tasks}
+    named = [(f"■ {words}", colour) for kind, (words, colour) in KINDS.items() if kind in letters]
+    legend(figure, [*named, ("□ waiting, or none of these", "muted")])
+    return figure
+
+
+def _draw_schedule(axes: Axes, top: float, schedule: Schedule, shown: Iterable[int]) -> list[tuple[float, str]]:
+    """Draw one step from that many pixels down; returns the place and the name of each row."""
+    title(axes, top + PANEL_HEAD / 2, schedule.label, schedule.remark)
+    pixel = axes.get_xlim()[1] / axes.bbox.width
+    ticks = []
+    low = top + PANEL_HEAD + (ROW - BAR) / 2
+    for stage in shown:
+        for kind, (_, colour) in KINDS.items():
+            spans = [
+                (start_s, max((start_s + end_s) / 2, end_s - SEAM * pixel))
+                for name, start_s, end_s in schedule.stages[stage]
+                if name.startswith(kind)
+            ]
+            fill(axes, spans, low, BAR, colour)
+        _write_numbers(axes, schedule.stages[stage], low + BAR / 2, pixel)
+        ticks.append((low + BAR / 2, f"stage {stage}"))
+        low += ROW
+    axes.vlines(schedule.step_s, top + PANEL_HEAD, low - (ROW - BAR) / 2, color=COLOURS["ink"], linewidth=1.4)
+    return ticks
+
+
+def _write_numbers(axes: Axes, tasks: Sequence[PlayedTask], middle: float, pixel: float) -> None:
+    """Write in each task its micro-batch's number, and a dash for each chunk before its own, where there is room."""
+    looks: dict[str, Any] = {"color": COLOURS["paper"], "size": 9, "ha": "center", "va": "center_baseline"}
+    for name, start_s, end_s in tasks:
+        number, _, chunk = name[1:].partition(".")
+        words = number + "\u2032" * min(int(chunk or 0), 3)
+        if end_s - start_s > (DIGIT * len(number) + 2.5 * (len(words) - len(number)) + 3) * pixel:
+            axes.text((start_s + end_s) / 2, middle, words, **looks)
+
+
+def list_tasks(schedules: Sequence[Schedule]) -> pd.DataFrame:
+    """List what is drawn, and the stages that aren't."""
+    rows = [
+        (schedule.label, stage, *task)
+        for schedule in drawable_schedules(schedules)
+        for stage, of_stage in enumerate(schedule.stages)
+        for task in of_stage
+    ]
+    return pd.DataFrame(rows, columns=["schedule", "stage", "task", "start_s", "end_s"])
+
+
+def describe_schedules(schedules: Sequence[Schedule]) -> str:
+    """Describe the picture in words."""
+    sentences = []
+    for schedule in drawable_schedules(schedules):
+        busy = [sum(end_s - start_s for _, start_s, end_s in tasks) / schedule.step_s for tasks in schedule.stages]
+        parts = ", ".join(f"stage {stage} {100 * share:.0f} %" for stage, share in list(enumerate(busy))[:MOST_STAGES])
+        sentences.append(f"{clean(schedule.label, 60)}: {seconds(schedule.step_s)}, of which tasks take on {parts}")
+    return ". ".join(sentences) + "."

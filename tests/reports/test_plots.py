@@ -16,7 +16,7 @@ from reports.plots.heat import Cell, Group, heat
 from reports.plots.lines import LINE_HEIGHT, Line, against, lines, scatter
 from reports.plots.rows import FARTHEST, Bars, Dot, Row, around_one, dots, stacked
 from reports.plots.svg import COLOURS, inline
-from reports.plots.timeline import MOST_LANES, Panel, common, describe, fill, frame, picture, sort, union
+from reports.plots.timeline import MOST_LANES, Panel, common, describe_steps, draw_steps, fill, frame, sort, union
 
 
 def span(lane: str, start_s: float, end_s: float, kind: str = "collective", name: str = "all_gather") -> Span:
@@ -35,9 +35,9 @@ def drawn(spans: list[tuple[float, float]], longest_s: float) -> str:
 
 
 def draw(*panels: Panel) -> str:
-    drawing = picture(panels)
+    drawing = draw_steps(panels)
     assert drawing is not None
-    return str(inline(drawing, name="p", title="One step", description=describe(panels)))
+    return str(inline(drawing, name="p", title="One step", description=describe_steps(panels)))
 
 
 def texts(svg: str) -> list[str]:
@@ -150,7 +150,7 @@ def test_spans_that_no_clock_shows_are_left_out() -> None:
 
 @pytest.mark.parametrize("step_s", [0.0, -1.0, math.nan, math.inf])
 def test_a_step_without_a_length_is_no_picture(step_s: float) -> None:
-    assert picture([Panel("none", timeline(step_s=step_s))]) is None
+    assert draw_steps([Panel("none", timeline(step_s=step_s))]) is None
 
 
 def test_the_picture_is_told_in_words() -> None:
