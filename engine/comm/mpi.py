@@ -94,7 +94,7 @@ class Library:
         with suppress(LostContact):
             if not progress.lost:
                 with progress.calling(route):
-                    all_here = Request(progress, world.Ibarrier(), route, self.patience_s)
+                    all_here = MpiRequest(progress, world.Ibarrier(), route, self.patience_s)
                 all_here()
         progress.end()
         if not progress.lost:
@@ -190,7 +190,7 @@ class MpiChannel:
             else:
                 request = self._collective(kind, source, target)
             buffers = (source, target)
-            return Request(self._library.progress, request, self._route, self._timeout_s, pending, due, buffers)
+            return MpiRequest(self._library.progress, request, self._route, self._timeout_s, pending, due, buffers)
 
     def _collective(self, kind: Kind, source: Tensor, target: Tensor) -> Any:
         mpi, memory = self._library.mpi, self._library.memory
@@ -231,7 +231,7 @@ class Progress:
         """held during each call of MPI"""
         self.lost = False
         """whether a rank has not answered, so that MPI's own end would wait for it for ever"""
-        self._under_way: dict[Request, None] = {}
+        self._under_way: dict[MpiRequest, None] = {}
         self._thread: threading.Thread | None = None
         self._ending = False
 
@@ -250,13 +250,13 @@ class Progress:
             self.lost = True
             raise
 
-    def add(self, one: "Request") -> None:
+    def add(self, one: "MpiRequest") -> None:
         """Poll this request, too, until it is over. The caller holds the lock."""
         if not self._under_way:
             self.lock.notify()
         self._under_way[one] = None
 
-    def remove(self, one: "Request") -> None:
+    def remove(self, one: "MpiRequest") -> None:
         del self._under_way[one]
 
     def end(self) -> None:
@@ -281,7 +281,7 @@ class Progress:
                 self.lock.wait(LOOK_S if self._under_way else IDLE_S)
 
 
-class Request(PendingMessage):
+class MpiRequest(PendingMessage):
     """Request that MPI has begun.
 
     due: tag and size of a message that is received. buffers: memory that MPI reads or writes until it is over.

@@ -183,18 +183,18 @@ class NcclMessages:
 
     def start(
         self, kind: Kind, source: Tensor, target: Tensor, peer: int | None, pending: Pending | None, *, blocking: bool
-    ) -> "Message":
+    ) -> "NcclMessage":
         assert peer is not None
         return self._launch(kind, target, peer)
 
-    def _launch(self, kind: Kind, buffer: Tensor, peer: int) -> "Message":
+    def _launch(self, kind: Kind, buffer: Tensor, peer: int) -> "NcclMessage":
         sender = self._own if kind is Kind.SEND else peer
         group = self._groups[sender % len(self._groups)]
         with self._route.guard():
-            return Message(launch(kind, group, buffer, buffer, peer, async_op=True), self._route)
+            return NcclMessage(launch(kind, group, buffer, buffer, peer, async_op=True), self._route)
 
 
-class Message(PendingMessage):
+class NcclMessage(PendingMessage):
     """Message on its way, on a stream of torch's."""
 
     def __init__(self, work: dist.Work | None, route: Route) -> None:

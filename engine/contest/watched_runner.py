@@ -16,7 +16,7 @@ from torch import Tensor
 from engine.comm.funnel import Comm
 from engine.contest.schedules import Disturbance
 from engine.overlap.tasks import Direction, StepSchedule, Task
-from engine.parallel.link import Link, Shapes
+from engine.parallel.link import Shapes, StageLink
 from engine.parallel.model import ParallelModel
 from engine.parallel.runner import Mark, MicroBatch, Runner
 
@@ -72,7 +72,7 @@ class WatchedRunner(Runner):
         self._mark(BETWEEN)
         return loss
 
-    def _open_link(self, entering: Sequence[Shapes]) -> Link:
+    def _open_link(self, entering: Sequence[Shapes]) -> StageLink:
         dtype = self.model.schedule.compute_dtype
         return _WatchedLink(self._comm, entering, dtype, taken=self._begin, leaving=self._hold_back)
 
@@ -101,7 +101,7 @@ class WatchedRunner(Runner):
         return time.perf_counter()
 
 
-class _WatchedLink(Link):
+class _WatchedLink(StageLink):
     """Link that calls when a task's message has come, and when one is to leave."""
 
     def __init__(

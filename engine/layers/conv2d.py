@@ -22,7 +22,7 @@ from engine.overlap.schedule import WeightSchedule
 from engine.overlap.weight import ShardedWeight
 
 
-class Convolution(torch.autograd.Function):
+class Conv2dFunction(torch.autograd.Function):
     """Lines 2-3 and 9-15 of Algorithm 1 in the order of Matmul3D: [B, K, H, W] to [B, N, H', W']."""
 
     @staticmethod
@@ -96,7 +96,7 @@ class Conv2d(Linear):
 
     def partial(self, inputs: Tensor, bias: nn.Parameter | None = None) -> Tensor:
         """Compute what ranks have to sum, or the whole on one rank."""
-        return Convolution.apply(inputs.to(self.schedule.compute_dtype), self.weight, bias, self)
+        return Conv2dFunction.apply(inputs.to(self.schedule.compute_dtype), self.weight, bias, self)
 
     def sum_partial(self, partial: Tensor) -> Tensor:
         """Sum what ranks have computed, in place, and add the bias."""

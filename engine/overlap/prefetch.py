@@ -29,7 +29,7 @@ from engine.overlap.weight import Casts, ShardedWeight, gathered_bytes
 log = logging.getLogger(__name__)
 
 
-class Mode(Enum):
+class GatherMode(Enum):
     """Way in which the present task gathers."""
 
     NONE = auto()
@@ -78,7 +78,7 @@ class Prefetch:
     def __init__(self, comm: Comm, casts: Casts, dtype: torch.dtype, overlap: Overlap) -> None:
         self._comm, self._casts, self._dtype = comm, casts, dtype
         self._sharded = comm.grid.shards > 1
-        self._mode = Mode.NONE
+        self._mode = GatherMode.NONE
         self._task: Task | None = None
         self._uses: dict[tuple[Direction, int], list[ShardedWeight]] = {}
         """weights that a task of this direction and chunk uses, in order"""
@@ -128,11 +128,11 @@ class Prefetch:
         self._task = task
         self._kept_now = self._kept.setdefault((task.number, task.chunk), {})
         if not self._knows(task):
-            self._mode, self._seen, row.planned = Mode.LEARNING, [], None
+            self._mode, self._seen, row.planned = GatherMode.LEARNING, [], None
         elif not self._overlap.oag:
-            self._mode = Mode.SYNCHRONOUS
+            self._mode = GatherMode.SYNCHRONOUS
         else:
-            self._mode, self._position = Mode.FOLLOWING, 0
+            self._mode, self._position = GatherMode.FOLLOWING, 0
             self._order = self._uses.get((task.direction, task.chunk), [])
             if row.planned is None:
                 row.planned = self._gathers_of([task, *row.expected])
@@ -144,21 +144,21 @@ class Prefetch:
         for row in self._rows.values():
             if row.flying and row.expected and row.expected[0].direction is Direction.BACKWARD:
                 self._depart(row.flying[0][0])  # a backward that never came: the next step won't gather for it
-        self._mode = Mode.NONE
+        self._mode = GatherMode.NONE
         self._forget_plan()
         self._rows.clear()
         self._kept.clear()
 
     def abort(self) -> None:
         """Leave a task and forget its gathers, once Comm.abandon() has waited for them."""
-        self._mode, self._task = Mode.NONE, None
+        self._mode, self._task = GatherMode.NONE, None
         self._row, self._kept_now = _Ahead(deque()), {}
         self._rows.clear()
         self._kept.clear()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        interrupted, self._mode = self._mode, Mode.NONE
+        interrupted, self._mode = self._mode, GatherMode.NONE
         try:
             yield
         finally:
@@ -168,7 +168,7 @@ class Prefetch:
         """Gather the flat elements of the weight's tile in the compute dtype."""
         if not self._sharded:
             return self._casts.cast(weight.shard)
-        if self._mode is Mode.NONE:
+        if self._mode is GatherMode.NONE:
             return self._issue(weight, at_once=True).wait()
         self._note_use(weight)
         if weight in self._kept_now:
@@ -181,9 +181,9 @@ class Prefetch:
         return gathered
 
     def _note_use(self, weight: ShardedWeight) -> None:
-        if self._mode is Mode.LEARNING:
+        if self._mode is GatherMode.LEARNING:
             self._seen.append(weight)
-        elif self._mode is Mode.FOLLOWING:
+        elif self._mode is GatherMode.FOLLOWING:
             if self._position == len(self._order) or self._order[self._position] is not weight:
                 self._depart(weight)
             self._position += 1
@@ -191,9 +191,9 @@ class Prefetch:
     def _next(self, weight: ShardedWeight) -> Tensor:
         """Return the next tile; where the order is followed, those after it are issued before it is waited for."""
         flying = self._row.flying
-        if self._mode is Mode.FOLLOWING and not (flying and flying[0][0] is weight):
+        if self._mode is GatherMode.FOLLOWING and not (flying and flying[0][0] is weight):
             self._depart(weight)  # the forward of this pass has kept other weights than its order says
-        if self._mode is not Mode.FOLLOWING:
+        if self._mode is not GatherMode.FOLLOWING:
             return self._issue(weight, at_once=True).wait()
         _, handle = flying.popleft()
         self._issue_ahead()
@@ -239,22 +239,22 @@ class Prefetch:
             yield from found[direction, chunk]
 
     def _end_task(self) -> None:
-        if self._mode is Mode.FOLLOWING and self._position < len(self._order):
+        if self._mode is GatherMode.FOLLOWING and self._position < len(self._order):
             self._depart(self._order[self._position])
         task, self._task = self._task, None
         if task is not None:
-            if self._mode is Mode.LEARNING:
+            if self._mode is GatherMode.LEARNING:
                 self._uses[task.direction, task.chunk] = self._seen
             if task.direction is Direction.BACKWARD:
                 self._kept.pop((task.number, task.chunk), None)
-        self._mode = Mode.NONE
+        self._mode = GatherMode.NONE
         self._kept_now = {}
 
     def _depart(self, weight: ShardedWeight) -> None:
         """Leave the order: at this weight the task went another way, or ended."""
         self._forget_plan()
         self._uses = {}
-        self._mode = Mode.SYNCHRONOUS
+        self._mode = GatherMode.SYNCHRONOUS
         if not self._warned:
             self._warned = True
             log.warning(

@@ -39,7 +39,7 @@ Shapes = Sequence[Sequence[int]]
 """Shapes of the tensors of a message."""
 
 
-class Link:
+class StageLink:
     """Messages of this rank, received and sent.
 
     entering: shapes of what each chunk of the network takes, stage by stage, and of its gradients.

@@ -16,7 +16,7 @@ from engine.grid import CUTTING_STAGES, HOLDING
 from engine.layers.counter_random import BatchRows
 from engine.models.serial import State
 from engine.overlap.tasks import ONE_BY_ONE, Direction, Order, StepSchedule, Task, receiver, takes_message
-from engine.parallel.link import Link, Shapes, device_waits
+from engine.parallel.link import Shapes, StageLink, device_waits
 from engine.parallel.model import ParallelModel
 from engine.pipeline.simulation import Replayed, equal_times
 
@@ -57,7 +57,7 @@ class Runner:
         self.model, self.schedule = model, schedule
         self._comm, self._cut = model.comm, model.cut
         self._stage = self._comm.coords[CUTTING_STAGES]
-        self._link: Link | None = None
+        self._link: StageLink | None = None
         self._warm: list[StepSchedule] = []
         self._held: dict[tuple[int, int], _Pass] = {}
         self.most_held = self.most_pending = 0
@@ -206,8 +206,8 @@ class Runner:
         direction, number, chunk = message.tolist()
         return Task(list(Direction)[direction], number, chunk)
 
-    def _open_link(self, entering: Sequence[Shapes]) -> Link:
-        return Link(self._comm, entering, self.model.schedule.compute_dtype)
+    def _open_link(self, entering: Sequence[Shapes]) -> StageLink:
+        return StageLink(self._comm, entering, self.model.schedule.compute_dtype)
 
     def _arrivals(self, schedule: StepSchedule, direction: Direction, passes: int) -> list[Task]:
         """List the tasks of this stage for which messages come, in the order in which its neighbour sends them."""

@@ -23,7 +23,7 @@ from engine.comm.nccl import NcclMessages, groups_of
 from engine.errors import RunError
 from engine.grid import Grid
 from engine.parallel import link, runner
-from engine.parallel.link import Link
+from engine.parallel.link import StageLink
 
 CPU = torch.device("cpu")
 
@@ -97,40 +97,42 @@ def test_a_cold_step_posts_no_receive_before_it_is_wanted_and_trains_the_same(
     monkeypatch: pytest.MonkeyPatch, schedule: str
 ) -> None:
     posted: list[int] = []
-    take = Link.take
+    take = StageLink.take
 
-    def taken(self: Link, task: Any) -> Tensor:
+    def taken(self: StageLink, task: Any) -> Tensor:
         posted.extend(map(len, self._coming.values()))
         return take(self, task)
 
     for module in (link, runner):
         monkeypatch.setattr(module, "device_waits", lambda comm: True)
-    monkeypatch.setattr(Link, "take", taken)
+    monkeypatch.setattr(StageLink, "take", taken)
     grid = Grid(x=2, pipe=2) if schedule in ("interleaved", "message-driven-zb") else Grid(pipe=4)
     assert error(case_of("gpt", everything=True, tied=True, layers=4), schedule, grid) < TOLERANCE
     assert set(posted) == {0}
 
 
 def test_a_message_in_anothers_place_is_told_when_the_step_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    tail = Link._tail
+    tail = StageLink._tail
     for module in (link, runner):
         monkeypatch.setattr(module, "device_waits", lambda comm: True)
-    monkeypatch.setattr(Link, "_tail", lambda self, task: tail(self, task._replace(number=task.number ^ self._stage)))
+    monkeypatch.setattr(
+        StageLink, "_tail", lambda self, task: tail(self, task._replace(number=task.number ^ self._stage))
+    )
     with pytest.raises(RunError, match="lost, doubled or exchanged"):
         error(case_of("gpt", everything=False, tied=False, layers=2), "1f1b", Grid(pipe=2))
 
 
 def test_only_the_first_step_under_each_schedule_is_cold(monkeypatch: pytest.MonkeyPatch) -> None:
     posted: list[int] = []
-    start_step = Link.start_step
+    start_step = StageLink.start_step
 
-    def started(self: Link, expected: Any, *, ahead: bool = True) -> None:
+    def started(self: StageLink, expected: Any, *, ahead: bool = True) -> None:
         start_step(self, expected, ahead=ahead)
         posted.append(max(map(len, self._coming.values())))
 
     for module in (link, runner):
         monkeypatch.setattr(module, "device_waits", lambda comm: True)
-    monkeypatch.setattr(Link, "start_step", started)
+    monkeypatch.setattr(StageLink, "start_step", started)
     case = case_of("gpt", everything=False, tied=False, layers=2)
 
     def steps(comm: Comm) -> None:

@@ -26,7 +26,7 @@ from engine.measure.recorder import Recorder
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL, Overlap
 from engine.parallel import runner
-from engine.parallel.link import Link
+from engine.parallel.link import StageLink
 from engine.parallel.model import clip_scale
 from engine.pipeline.registry import ScheduleChoice
 from engine.training.offload import Buckets
@@ -237,7 +237,7 @@ STAGES = Grid(x=2, pipe=3)
 @pytest.fixture
 def _untailed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of fake ranks, which name no task."""
-    monkeypatch.setattr(Link, "_check", lambda *_: None)
+    monkeypatch.setattr(StageLink, "_check", lambda *_: None)
 
 
 def _pipeline(schedule: str) -> Callable[[Comm], None]:

@@ -15,7 +15,7 @@ from engine.comm.funnel import Comm
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL, Overlap
-from engine.overlap.prefetch import Mode, Prefetch
+from engine.overlap.prefetch import GatherMode, Prefetch
 from engine.overlap.tasks import Task
 from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.training.trainer import Trainer
@@ -92,7 +92,7 @@ class Modes:
     """Modes of gathering of each rank's tasks, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.of: dict[int, list[Mode]] = {}
+        self.of: dict[int, list[GatherMode]] = {}
         begin = Prefetch.start_task
 
         def start_task(prefetch: Prefetch, task: Task) -> None:
@@ -127,7 +127,7 @@ def test_a_cache_that_is_sized_after_the_first_step_is_no_reason_to_learn_again(
     first, *counted = run_ranks(Grid(z=2), train, record=True)[0]
     assert first == micro_batches * (2 * of_the_layers + others)
     assert counted == [micro_batches * (of_the_layers + others)] * 2, "each layer once, as all are kept"
-    assert modes.of == {rank: [Mode.LEARNING] * 2 + [Mode.FOLLOWING] * 10 for rank in (0, 1)}
+    assert modes.of == {rank: [GatherMode.LEARNING] * 2 + [GatherMode.FOLLOWING] * 10 for rank in (0, 1)}
 
 
 SIX_BLOCKS = GPTConfig("m", layers=6, hidden=16, heads=2, vocabulary=16, sequence=4)
