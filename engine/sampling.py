@@ -207,7 +207,7 @@ class ImageSampling(Benchmark):
 
 
 def own_images(count: int, comm: Comm) -> Tensor:
-    """Number the images of this rank. All ranks have as many, so that the last may have some that nobody asked for."""
+    """Return the numbers of this rank's images. All ranks have as many, so that the last may have some that nobody asked for."""
     share = -(-count // comm.grid.batch_split)
     first = comm.grid.position(comm.coords, SPLITTING_ROWS) * share
     return torch.arange(first, first + share, device=comm.device)

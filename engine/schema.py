@@ -1,4 +1,4 @@
-"""This is the base of every file format: typed, frozen, no unknown keys, and errors that name the key."""
+"""Base of every file format: typed, frozen, no unknown keys, and errors that name the key."""
 
 from typing import Annotated
 

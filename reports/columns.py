@@ -60,8 +60,9 @@ def first(data: pd.DataFrame) -> str:
 
 
 def columns_of(*parts: str | Column, missing: Mapping[str, str] = _NONE, **titles: str) -> tuple[Column, ...]:
-    """The columns are of keys separated by blanks, with others among them; titles and missing replace the usual. A key
-    that is named twice stands at its first place.
+    """Return the columns of keys separated by blanks, with own columns among them.
+
+    titles and missing replace the usual ones. A key that is named twice stands at its first place.
     """
     found: dict[str | Column, Column] = {}
     for part in parts:

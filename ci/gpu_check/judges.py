@@ -228,9 +228,7 @@ class Judge:
         return lambda outs: self._profile(schema.read(outs[-1]), training, products)
 
     def _profile(self, result: schema.Result, training: Training, products: Path) -> list[Finding]:
-        """Does the trace of some steps say what the run recorded? How fast were the others, where went their time, and
-        how much energy did they take?
-        """
+        """Judge whether the trace of some steps agrees with the run's record, and how fast the others were, and why."""
         assert result.profile is not None
         assert result.model is not None
         trace, model = result.profile.traces[0], result.model.name

@@ -268,7 +268,7 @@ class GroupNorm(nn.Module):
         groups: int,
         eps: float,
     ) -> None:
-        """Raises UsageError unless the groups divide the channels, and the axis every part of them."""
+        """Raise UsageError unless the groups divide the channels, and the axis every part of them."""
         super().__init__()
         self.schedule, self.weight, self.bias, self.eps = schedule, weight, bias, eps
         wide = torch.promote_types(schedule.compute_dtype, torch.float32)

@@ -142,7 +142,7 @@ def _energy(results: Sequence[Result]) -> pd.DataFrame:
 
 
 def _checks(found: Sequence[Checked]) -> pd.DataFrame:
-    """A row is a run of ci/gpu. Its device is cuda, or cpu for a rehearsal, and its result the whole of it."""
+    """Make a row a run of ci/gpu; its device is cuda, or cpu for a rehearsal, and its result the whole of it."""
     rows = [
         (of.device, clean(of.device_name, 120), of.status, of.provenance.end, clean(one.source), of)
         for one in found

@@ -246,7 +246,7 @@ def _full(machine: MachineUsage) -> bool:
 
 
 def _taken(machine: MachineUsage) -> str:
-    """The words are such as: 8 ranks of 1 thread each on 2 cores."""
+    """Write such words as: 8 ranks of 1 thread each on 2 cores."""
     threads = plural(machine.threads_per_rank, "thread")
     return (
         f"{plural(machine.ranks, 'rank')} of {threads} each on {machine.cores:g} core{'s' if machine.cores > 1 else ''}"

@@ -62,8 +62,10 @@ def trainings_of(study: str) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
 
 
 def contests_where(own: Callable[[pd.DataFrame], "pd.Series[bool]"]) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
-    """The tuned engine's contests with the untuned one are on the page of kernels; those with another commit, which
-    ci/nightly judges, are on none.
+    """Select contests with other libraries.
+
+    Those with the untuned engine are on the page of kernels; those with another commit, which ci/nightly judges, are on
+    none.
     """
     return lambda ran: ~ran["peer"].isin([UNTUNED, ANOTHER_COMMIT]) & own(ran)
 

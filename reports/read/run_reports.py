@@ -145,7 +145,7 @@ def _remedy(error: sqlite3.Error, path: Path) -> str:
 
 
 def _refuse_newer(report: dict[str, Any], path: Path) -> None:
-    """Raises ResultError for a session in a format that didn't exist when this was written."""
+    """Raise ResultError for a session in a format that didn't exist when this was written."""
     info = report["session_info"]
     version = str(info.get("data_version") or "") if isinstance(info, dict) else ""
     major = version.partition(".")[0]
