@@ -116,7 +116,7 @@ def test_a_manifest_of_before_a_field_was_there_fits_what_has_its_usual_value(tm
     before = {key: value for key, value in model.shape.items() if key not in ("norm_eps", "qk_norm", "head_features")}
     as_saved(tmp_path, Manifest(step=1, seed=0, batch_size=8, dtype="fp32", model=before, files={}))
     assert read_manifest(tmp_path, model).step == 1
-    with pytest.raises(UsageError, match=r"qk_norm is False, .* True"):
+    with pytest.raises(UsageError, match=r"qk_norm is False,.* True"):
         read_manifest(tmp_path, replace(model, qk_norm=True))  # type: ignore[type-var]
 
 

@@ -40,16 +40,13 @@ def damaged(corpus: Path, folder: Path) -> Path:
     return folder
 
 
-def test_a_missing_corpus_names_the_command_that_makes_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="data prepare --source DIR --out"):
+def test_a_corpus_or_shard_that_is_missing_or_truncated_is_named(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="data prepare --source DIR"):
         Tokens.open(tmp_path / "nothing", 1)
-
-
-def test_a_truncated_or_missing_shard_is_named(corpus: Path, tmp_path: Path) -> None:
     copy = damaged(corpus, tmp_path / "copy")
     shard = copy / "tokens-00001.bin"
     os.truncate(shard, 998)
-    with pytest.raises(UsageError, match=r"tokens-00001\.bin has 998 .* 1000"):
+    with pytest.raises(UsageError, match=r"00001\.bin has 998.* 1000"):
         Tokens.open(copy, 1)
     shard.unlink()
     with pytest.raises(UsageError, match=r"tokens-00001.bin can't be read"):
@@ -82,7 +79,7 @@ def test_a_token_beyond_the_vocabulary_is_named_with_its_file(corpus: Path, tmp_
     tokens[7] = 65_535
     tokens.tofile(shard)
     dataset = Tokens.open(copy, 8)
-    with pytest.raises(RunError, match=r"tokens-00001\.bin has 65535 .* 7,"):
+    with pytest.raises(RunError, match=r"00001\.bin has 65535.* 7,"):
         dataset.read(0, np.arange(dataset.sequences))
 
 
@@ -92,7 +89,7 @@ def test_a_shard_that_is_cut_short_or_gone_while_it_is_read_is_named(corpus: Pat
     dataset, later = Tokens.open(copy, 8), Tokens.open(copy, 8)
     dataset.read(0, np.arange(dataset.sequences))
     os.truncate(copy / "tokens-00001.bin", 10)
-    with pytest.raises(RunError, match=r"tokens-00001.bin ends at byte \d+"):
+    with pytest.raises(RunError, match=r"00001\.bin ends at"):
         dataset.read(0, np.arange(dataset.sequences))
     (copy / "tokens-00001.bin").unlink()
     with pytest.raises(RunError, match=r"tokens-00001.bin can't be read"):
@@ -119,7 +116,7 @@ def test_opening_a_dataset_checks_it_against_the_model(corpus: Path) -> None:
 
 def test_checking_a_dataset_needs_no_torch(corpus: Path) -> None:
     code = (
-        "import sys; from engine.data.dataset import open_dataset; from engine.data.dataset import Text; "
+        "import sys; from engine.data.dataset import Text, open_dataset; "
         f"open_dataset({str(corpus)!r}, Text(300, 8)); "
         "sys.exit('torch' in sys.modules or 'tokenizers' in sys.modules)"
     )
@@ -131,16 +128,13 @@ def test_the_permutation_moves_every_index_to_a_place_of_its_own(size: int) -> N
     assert sorted(permute(np.arange(size), size, key(3, size))) == list(range(size))
 
 
-def test_epochs_are_shuffled_each_in_its_own_way() -> None:
+def test_epochs_are_shuffled_each_in_its_own_way_and_any_sequence_may_come_first() -> None:
     order = shuffled(5, np.arange(3000), 1000).reshape(3, 1000)
     assert (np.sort(order) == np.arange(1000)).all()
     for first, second in [(order[0], order[1]), (order[1], order[2]), (order[0], np.arange(1000))]:
         assert (first == second).sum() < 10
         assert abs(np.corrcoef(first, second)[0, 1]) < 0.15
     assert (order[0] != shuffled(6, np.arange(1000), 1000)).sum() > 990
-
-
-def test_every_sequence_comes_first_about_equally_often() -> None:
     firsts = shuffled(1, np.arange(0, 10 * 5000, 10), 10)
     assert np.bincount(firsts, minlength=10) == pytest.approx(np.full(10, 500), abs=110)
 
@@ -191,18 +185,14 @@ def test_the_shares_cover_the_batch_once_and_x_and_y_repeat_them(text: str) -> N
             assert len({shares[other] for other in grid.members(axis, rank)}) == 1
 
 
-def test_neighbours_on_z_hold_neighbouring_shares() -> None:
+def test_neighbours_on_z_hold_neighbouring_shares_of_a_batch_that_the_grid_divides() -> None:
     grid = Grid.parse("2x1x2x3")
     assert Batch(12).rows(grid, grid.coords(grid.rank(z=1, data=2))) == range(10, 12)
     assert Batch(12).rows(grid, grid.coords(grid.rank(x=1, z=1, data=0))) == range(2, 4)
-
-
-def test_a_batch_that_the_grid_does_not_divide_says_what_would_fit() -> None:
     grid = Grid.parse("1x1x2x2")
-    with pytest.raises(UsageError, match=r"4 parts, .* 10 .*--batch-size 12"):
-        Batch(10).rows(grid, grid.coords(0))
-    with pytest.raises(UsageError, match="use --batch-size 4"):
-        Batch(3).rows(grid, grid.coords(0))
+    for batch_size, fits in ((10, 12), (3, 4)):
+        with pytest.raises(UsageError, match=f"--batch-size {fits}"):
+            Batch(batch_size).rows(grid, grid.coords(0))
 
 
 def test_a_resumed_run_goes_on_where_it_stopped(corpus: Path) -> None:

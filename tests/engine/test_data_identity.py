@@ -66,16 +66,14 @@ def edit(folder: Path, **changed: object) -> None:
     (folder / HEADER).write_text(json.dumps(header | changed))
 
 
-def test_the_same_text_has_the_same_identity_wherever_it_lies(corpus: Path, copy: Path) -> None:
+@pytest.mark.parametrize("changed", [{}, {"end_of_text": 7}, {"vocabulary": 299}, {"tokenizer_sha256": "0" * 64}])
+def test_what_tokens_stand_for_is_part_of_their_identity_and_not_where_they_lie(
+    changed: dict[str, object], corpus: Path, copy: Path
+) -> None:
+    edit(copy, **changed)
     known = Tokens.open(corpus, 8).identity
     assert known is not None
-    assert Tokens.open(copy, 8).identity == known
-
-
-@pytest.mark.parametrize("changed", [{"end_of_text": 7}, {"vocabulary": 299}, {"tokenizer_sha256": "0" * 64}])
-def test_what_tokens_stand_for_is_part_of_their_identity(changed: dict[str, object], corpus: Path, copy: Path) -> None:
-    edit(copy, **changed)
-    assert Tokens.open(copy, 8).identity != Tokens.open(corpus, 8).identity
+    assert (Tokens.open(copy, 8).identity == known) == (changed == {})
 
 
 def test_one_bit_of_any_file_is_found_where_all_is_read(corpus: Path, tmp_path: Path) -> None:
@@ -85,7 +83,7 @@ def test_one_bit_of_any_file_is_found_where_all_is_read(corpus: Path, tmp_path: 
             continue
         copy = Path(shutil.copytree(corpus, tmp_path / file.name))
         flip(copy / file.name)
-        with pytest.raises(UsageError, match=f"{file.name} is not what was prepared"):
+        with pytest.raises(UsageError, match=file.name):
             Tokens.open(copy, 8).verify()
 
 
@@ -97,7 +95,7 @@ def test_commands_read_all_where_they_are_asked_to(
     words = ["--layers", "1", "--hidden", "32", "--heads", "4", "--vocab", "300", "--seq", "8", "--batch-size", "2"]
     words += ["--data", str(copy), "--verify", "--out", str(tmp_path / "result.json"), "--device", "cpu"]
     assert main([command, *words, *(["--ranks", "1"] if command == "check" else [])]) == 2
-    assert "tokens-00002.bin is not what was prepared" in capsys.readouterr().err
+    assert "tokens-00002.bin" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("unlabelled", [False, True])
@@ -113,7 +111,7 @@ def test_images_have_an_identity_too(unlabelled: bool, tmp_path: Path) -> None:
     known.verify()
     for name in (PIXELS,) if unlabelled else (PIXELS, LABELS):
         flip(tmp_path / "out" / name)
-        with pytest.raises(UsageError, match=f"{name} is not what was prepared"):
+        with pytest.raises(UsageError, match=name):
             known.verify()
         flip(tmp_path / "out" / name)
     if not unlabelled:

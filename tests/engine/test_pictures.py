@@ -137,7 +137,7 @@ def test_a_label_beyond_the_classes_is_named_with_its_file(source: Path, tmp_pat
     labels = np.fromfile(tmp_path / "out" / LABELS, LABEL)
     labels[4] = 2
     labels.tofile(tmp_path / "out" / LABELS)
-    with pytest.raises(RunError, match=r"labels\.bin has 2 .* image 4"):
+    with pytest.raises(RunError, match=r"labels\.bin has 2.* 4"):
         open_dataset(str(tmp_path / "out"), Images(4, 2)).read(3, np.arange(6))
 
 
@@ -164,7 +164,7 @@ def test_what_makes_no_image_set_is_refused(source: Path, tmp_path: Path) -> Non
 def test_images_that_dont_fit_the_network_are_refused(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     prepare(source, out, 4)
-    with pytest.raises(UsageError, match=r"4 pixels .* 8: .*--size 8"):
+    with pytest.raises(UsageError, match=r"4 pixels.*--size 8"):
         open_dataset(str(out), Images(8, 2))
     (out / PIXELS).write_bytes(b"short")
     with pytest.raises(UsageError, match=r"5 bytes, .* 288"):
