@@ -185,7 +185,6 @@ class ImageSampling(Benchmark):
         )
 
     def _own(self, model: ParallelModel, comm: Comm) -> Tensor:
-        """Make the images of this rank, as bytes."""
         parts, numbers = own_images(self.count, comm).split(self.at_once), count(1)
 
         def done() -> None:

@@ -37,7 +37,6 @@ State = Mapping[nn.Parameter, Mapping[str, Tensor]]
 
 
 def _held(model: ParallelModel, state: State) -> dict[str, Held]:
-    """Return every parameter, and what the optimizer keeps of it."""
     found: dict[str, Held] = {}
     for name, parameter in model.local_parameters().items():
         placement = model.placements[name]

@@ -91,8 +91,22 @@ def prepare(
     text, if `out` is something other than a corpus, or if it can't be written.
     """
     out = out.resolve()
-    _check(source, out, vocab_size, tokenizer, end_of_text, max_bytes)
-    ready = None if tokenizer is None else _given(tokenizer, end_of_text)
+    check_folders(source, out, KIND)
+    if tokenizer is not None and vocab_size is not None:
+        raise UsageError("--vocab-size is of a tokenizer to learn, and --tokenizer names one: give one of them.")
+    if tokenizer is None and end_of_text is not None:
+        raise UsageError("--end-of-text is of the tokenizer that --tokenizer names: give both, or none.")
+    if vocab_size is not None and vocab_size < SMALLEST_VOCABULARY:
+        raise UsageError(
+            f"A byte-level vocabulary needs at least {SMALLEST_VOCABULARY} tokens (256 bytes and the end of "
+            f"text), but --vocab-size {vocab_size} was given."
+        )
+    if max_bytes is not None and max_bytes < 1:
+        raise UsageError(f"--max-bytes must be at least 1, but {max_bytes} was given.")
+    ready = None
+    if tokenizer is not None:
+        file, opened, number = given(tokenizer, end_of_text)
+        ready = _Tokens(opened, number, file.read_bytes(), whole=True)
     left_out = LeftOut()
     texts = _survey(source, out, max_bytes, text_key, left_out)
     size = sum(text.size for text in texts)
@@ -122,11 +136,6 @@ def prepare(
     return header
 
 
-def _given(path: Path, end: str | None) -> _Tokens:
-    file, tokenizer, number = given(path, end)
-    return _Tokens(tokenizer, number, file.read_bytes(), whole=True)
-
-
 def _learnt(text: Iterator[str], vocab_size: int) -> _Tokens:
     tokenizer = _train(text, vocab_size)
     if (found := tokenizer.get_vocab_size()) < vocab_size:
@@ -134,30 +143,7 @@ def _learnt(text: Iterator[str], vocab_size: int) -> _Tokens:
     return _Tokens(tokenizer, tokenizer.get_vocab()[END_OF_TEXT], tokenizer.to_str(pretty=True).encode(), whole=False)
 
 
-def _check(
-    source: Path,
-    out: Path,
-    vocab_size: int | None,
-    tokenizer: Path | None,
-    end_of_text: str | None,
-    max_bytes: int | None,
-) -> None:
-    check_folders(source, out, KIND)
-    if tokenizer is not None and vocab_size is not None:
-        raise UsageError("--vocab-size is of a tokenizer to learn, and --tokenizer names one: give one of them.")
-    if tokenizer is None and end_of_text is not None:
-        raise UsageError("--end-of-text is of the tokenizer that --tokenizer names: give both, or none.")
-    if vocab_size is not None and vocab_size < SMALLEST_VOCABULARY:
-        raise UsageError(
-            f"A byte-level vocabulary needs at least {SMALLEST_VOCABULARY} tokens (256 bytes and the end of "
-            f"text), but --vocab-size {vocab_size} was given."
-        )
-    if max_bytes is not None and max_bytes < 1:
-        raise UsageError(f"--max-bytes must be at least 1, but {max_bytes} was given.")
-
-
 def _survey(source: Path, out: Path, max_bytes: int | None, key: str, left_out: LeftOut) -> list[_File]:
-    """Find the text files to use."""
     texts: list[_File] = []
     left = max_bytes
     for path in files(source, out, left_out):
@@ -177,7 +163,6 @@ def _survey(source: Path, out: Path, max_bytes: int | None, key: str, left_out: 
 
 
 def _limited(text: Iterator[str | None], limit: int | None) -> Iterator[str | None]:
-    """Yield units up to a number of bytes of text."""
     for unit in text:
         if unit is None or limit is None:
             yield unit
@@ -236,7 +221,6 @@ def _encode(tokens: _Tokens, texts: Iterable[_File]) -> Iterator[np.ndarray]:
 
 
 def _joined(text: Iterable[str | None]) -> Iterator[str | None]:
-    """Join the pieces of each document."""
     pieces: list[str] = []
     for unit in text:
         if unit is not None:

@@ -66,7 +66,6 @@ def _whole(path: Path) -> Iterator[str | None]:
 
 
 def _records(path: Path, key: str, report: Report) -> Iterator[str | None]:
-    """Yield the text of each line's object."""
     is_empty = True
     with path.open(encoding="utf-8-sig", newline="\n") as file:
         for number, line in enumerate(file, 1):

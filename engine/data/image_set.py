@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from engine.data.dataset import CHANNELS
-from engine.data.prepared import RecordFile, check_digests, check_sizes, identity_of, read_manifest, verify
+from engine.data.prepared import Prepared, RecordFile, check_digests, check_sizes, read_manifest
 from engine.data.shuffle import Arrays, Ints, shuffled
 from engine.errors import RunError
 from engine.schema import Digest, Record
@@ -58,12 +58,11 @@ class Header(Record):
         return {PIXELS: self.pixels_sha256} | ({LABELS: self.labels_sha256} if self.classes else {})
 
 
-class ImageSet:
-    """Prepared images, which each epoch shuffles anew."""
+class ImageSet(Prepared[Header]):
+    """Prepared images."""
 
-    def __init__(self, path: Path, header: Header) -> None:
-        self.path, self.header = path, header
-        self.tokenizer, self.classes = None, header.classes
+    form = FORMAT
+    tokenizer: None = None
 
     @classmethod
     def open(cls, path: Path) -> "ImageSet":
@@ -75,14 +74,16 @@ class ImageSet:
         return cls(path, header)
 
     @property
-    def identity(self) -> str | None:
-        """Digest of all images, and of what their labels stand for."""
-        known = {"size": self.header.size, "classes": self.header.classes}
-        return identity_of(known, self.header.digests.values())
+    def meaning(self) -> dict[str, Any]:
+        return {"size": self.header.size, "classes": self.header.classes}
 
-    def verify(self) -> None:
-        """Read all files, and raise UsageError for one that isn't what was prepared."""
-        verify(self.path, FORMAT, self.header.digests)
+    @property
+    def digests(self) -> dict[str, str | None]:
+        return self.header.digests
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.header.classes
 
     def read(self, seed: int, positions: Ints) -> Arrays:
         """Read pixels [B, 3, size, size], and labels [B] where images have classes.

@@ -8,12 +8,13 @@ import json
 import logging
 import os
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,37 +100,53 @@ def check_sizes(path: Path, form: str, sizes: Mapping[str, int]) -> None:
             raise UsageError(f"{file} has {size} bytes, but its header says {expected}: {again}")
 
 
-def identity_of(known: Mapping[str, Any], digests: Iterable[str | None]) -> str | None:
-    """Return the digest of prepared data: of what their header says of them, and of their files' digests.
+class Prepared(ABC, Generic[AnyHeader]):
+    """Prepared folder, which each epoch shuffles anew."""
 
-    None where a file has no digest, as in data that an older Par4D prepared.
-    """
-    files = list(digests)
-    if None in files:
-        return None
-    text = json.dumps([dict(known), files], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    form: ClassVar[str]
+    """Format of its header."""
 
+    def __init__(self, path: Path, header: AnyHeader) -> None:
+        self.path, self.header = path, header
 
-def verify(path: Path, form: str, digests: Mapping[str, str | None]) -> None:
-    """Read all files of a prepared folder. Raises UsageError for one that isn't what was prepared.
+    @property
+    @abstractmethod
+    def meaning(self) -> Mapping[str, Any]:
+        """What the header says that tells these data from others of the same bytes."""
 
-    digests: by the files' names.
-    """
-    again = f"prepare the {KINDS[form].folder} again."
-    for number, (name, expected) in enumerate(digests.items(), 1):
-        if expected is None:
-            raise UsageError(f"{path / HEADER} has no digests, as an older Par4D wrote it: to verify, {again}")
-        try:
-            actual = digest_of(path / name)
-        except OSError as error:
-            raise UsageError(f"{path / name} can't be read ({first_line(error)}): {again}") from None
-        if actual != expected:
-            raise UsageError(
-                f"{path / name} is not what was prepared: its SHA-256 is {actual}, but {HEADER} says {expected}; "
-                f"{again}"
-            )
-        log.info("%d of %d files of %s verified", number, len(digests), path, extra=RENEWED)
+    @property
+    @abstractmethod
+    def digests(self) -> Mapping[str, str | None]:
+        """Digests of the files, by name."""
+
+    @property
+    def identity(self) -> str | None:
+        """Digest of what the header says of the data, and of their files' digests.
+
+        None where a file has no digest, as in data that an older Par4D prepared.
+        """
+        files = list(self.digests.values())
+        if None in files:
+            return None
+        text = json.dumps([dict(self.meaning), files], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def verify(self) -> None:
+        """Read all files. Raises UsageError for one that isn't what was prepared."""
+        again = f"prepare the {KINDS[self.form].folder} again."
+        for number, (name, expected) in enumerate(self.digests.items(), 1):
+            file = self.path / name
+            if expected is None:
+                raise UsageError(f"{self.path / HEADER} has no digests, as an older Par4D wrote it: to verify, {again}")
+            try:
+                actual = digest_of(file)
+            except OSError as error:
+                raise UsageError(f"{file} can't be read ({first_line(error)}): {again}") from None
+            if actual != expected:
+                raise UsageError(
+                    f"{file} is not what was prepared: its SHA-256 is {actual}, but {HEADER} says {expected}; {again}"
+                )
+            log.info("%d of %d files of %s verified", number, len(self.digests), self.path, extra=RENEWED)
 
 
 class RecordFile:

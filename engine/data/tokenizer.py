@@ -74,7 +74,6 @@ def _ends(folder: Path) -> list[str | int]:
 
 
 def _number(tokenizer: "Tokenizer", name: str | int) -> int | None:
-    """Return the number of a token; None for one that the tokenizer doesn't have."""
     if isinstance(name, str):
         return tokenizer.token_to_id(name)
     return name if tokenizer.id_to_token(name) is not None else None

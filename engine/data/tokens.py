@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from engine.data.prepared import RecordFile, check_digests, check_sizes, identity_of, read_manifest, verify
+from engine.data.prepared import Prepared, RecordFile, check_digests, check_sizes, read_manifest
 from engine.data.shuffle import Arrays, Ints, shuffled
 from engine.errors import RunError, UsageError
 from engine.schema import Digest, Record
@@ -88,13 +88,16 @@ def stored_as(dtype: Literal["uint16", "uint32"]) -> np.dtype:
     return np.dtype(dtype).newbyteorder("<")
 
 
-class Tokens:
-    """Prepared corpus, cut into sequences, which each epoch shuffles anew."""
+class Tokens(Prepared[Header]):
+    """Prepared corpus, cut into sequences."""
+
+    form = FORMAT
+    classes: tuple[str, ...] = ()
 
     def __init__(self, path: Path, header: Header, sequence: int) -> None:
         """Raise UsageError if it is too short for a sequence."""
-        self.path, self.header, self.sequence = path, header, sequence
-        self.classes: tuple[str, ...] = ()
+        super().__init__(path, header)
+        self.sequence = sequence
         self.sequences = (header.tokens - 1) // sequence
         """Sequences of an epoch."""
         if self.sequences < 1:
@@ -111,20 +114,18 @@ class Tokens:
         return cls(path, header, sequence)
 
     @property
-    def identity(self) -> str | None:
-        """Digest of all tokens, and of what they stand for."""
+    def meaning(self) -> dict[str, Any]:
         header = self.header
-        known = {"dtype": header.dtype, "vocabulary": header.vocabulary, "end_of_text": header.end_of_text}
-        return identity_of(known, header.digests.values())
+        return {"dtype": header.dtype, "vocabulary": header.vocabulary, "end_of_text": header.end_of_text}
+
+    @property
+    def digests(self) -> dict[str, str | None]:
+        return self.header.digests
 
     @property
     def tokenizer(self) -> Path:
         """File that made the tokens."""
         return self.path / self.header.tokenizer
-
-    def verify(self) -> None:
-        """Read all files, and raise UsageError for one that isn't what was prepared."""
-        verify(self.path, FORMAT, self.header.digests)
 
     def read(self, seed: int, positions: Ints) -> Arrays:
         """Read tokens [B, sequence + 1]. Raises RunError for what isn't as the header says."""
@@ -148,7 +149,6 @@ class Tokens:
             shard += 1
 
     def _check(self, part: NDArray[Any], shard: int, start: int) -> None:
-        """Raise RunError for a token that the vocabulary doesn't have."""
         if int(part.max()) >= self.header.vocabulary:
             place = int(np.argmax(part >= self.header.vocabulary))
             raise RunError(

@@ -109,6 +109,7 @@ class EvenHeads(Architecture, Protocol):
     ffn: int | None
     """Width of the feed-forward, where it isn't 4 * hidden."""
     dropout: float
+    activation: str
 
     @property
     def head_size(self) -> int:
@@ -166,7 +167,6 @@ def check_positions(sequence: int, positions: int | None) -> None:
 
 
 def _check_splits(model: Architecture, grid: Grid) -> None:
-    """Raise UsageError unless the grid divides all features that it splits, and every tile that it shards."""
     network, inner, stream = model.network(), grid[INNER], grid[STREAM]
     divided = dict(network.divided_by_inner)
     shared = gcd(*divided.values())

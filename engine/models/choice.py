@@ -139,12 +139,10 @@ class ModelChoice:
 
 
 def _defaults(family: str) -> dict[str, Any]:
-    """Return the family's fields and their defaults."""
     return {field.name: field.default for field in fields(FAMILIES[family])}  # type: ignore[arg-type]
 
 
 def _check_fields(family: str, given: dict[str, Any]) -> None:
-    """Raise UsageError unless the family has all these fields."""
     if strange := sorted(given.keys() - _defaults(family).keys()):
         options = [_option(name) for name in strange]
         raise UsageError(f"A {family} has no such thing as {' and '.join(options)}: leave that out.")
@@ -162,6 +160,5 @@ def _options(names: set[str]) -> str:
 
 
 def _option(field: str) -> str:
-    """Name the option that sets an architecture's field."""
     named = {field: option for option, field in FIELDS.items()} | {"bias": "no-bias"}
     return f"--{named.get(field, field).replace('_', '-')}"

@@ -132,7 +132,6 @@ class MaskedToken(Classifying):
 
 
 def _share(bits: "Words") -> "NDArray[np.float64]":
-    """Make numbers from 0 to below 1 of the upper 53 of 64 random bits."""
     import numpy as np
 
     return (bits >> np.uint64(11)).astype(np.float64) * 2**-53

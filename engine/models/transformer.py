@@ -1,13 +1,16 @@
 """Parts that transformers of several families share, in plain PyTorch."""
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from engine.layers.attention import Attention
-from engine.layers.elementwise import GELU, Rotate
+from engine.layers.counter_random import BatchRows, Dropout
+from engine.layers.elementwise import GELU, AddNorm, Rotate
+from engine.models.architecture import EvenHeads
 from engine.models.llama.config import KEPT_BELOW, SLOWED_ABOVE, UNSCALED_SEQUENCE
 
 
@@ -45,6 +48,34 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(self.gelu(x, self.fc1))
+
+
+class PreNormBlock(nn.Module):
+    """x + attention(norm(x)), then x + feed_forward(norm(x)); or both of the same x, if the residual is parallel.
+
+    norm: maker of a norm of the stream.
+    """
+
+    def __init__(
+        self, shape: EvenHeads, layer: int, norm: Callable[[], nn.Module], *, causal: bool, bias: bool, parallel: bool
+    ) -> None:
+        super().__init__()
+        self.norm1 = norm()
+        self.attention = SelfAttention(shape.hidden, shape.head_size, causal=causal, bias=bias)
+        self.dropout1 = Dropout(shape.dropout, 2 * layer + 1)
+        self.norm2 = norm()
+        self.feed_forward = FeedForward(shape.hidden, shape.wide, shape.activation, bias=bias)
+        self.dropout2 = Dropout(shape.dropout, 2 * layer + 2)
+        self.add_norm = AddNorm()
+        self.parallel = parallel
+
+    def forward(self, x: Tensor, rows: BatchRows | None, rotation: Tensor | None = None) -> Tensor:
+        x, normed = self.add_norm(x, None, self.norm1)
+        attended = self.dropout1(self.attention(normed, rotation), rows)
+        if self.parallel:
+            return x + attended + self.dropout2(self.feed_forward(self.norm2(x)), rows)
+        x, normed = self.add_norm(x, attended, self.norm2)
+        return x + self.dropout2(self.feed_forward(normed), rows)
 
 
 def gelu(activation: str) -> GELU:

@@ -157,7 +157,6 @@ def _ways(layers: int, parts: int) -> Iterator[list[int]]:
 
 
 def _spread(layers: int, parts: int) -> list[int]:
-    """Share layers out as evenly as they go."""
     return [layers * (part + 1) // parts - layers * part // parts for part in range(parts)]
 
 

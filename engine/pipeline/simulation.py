@@ -146,7 +146,6 @@ class _Pipeline:
         return PipelineStep(tuple(stage.busy_s for stage in self._stages), tuple(self._played))
 
     def _share_cores(self) -> None:
-        """Let those that work go on as fast as their number allows."""
         speed = min(self._times.ranks_a_core, self._count / max(len(self._working), 1))
         if speed != self._speed:
             self._since, self._speed = (self._now_s, self._done()), speed
@@ -157,7 +156,6 @@ class _Pipeline:
         return done + (self._now_s - time_s) * self._speed
 
     def _first_end(self) -> tuple[float, int]:
-        """Return the time at which the first task is over, and its number."""
         if not self._working:
             return inf, 0
         time_s, done = self._since
@@ -165,7 +163,6 @@ class _Pipeline:
         return time_s + (at - done) / self._speed, number
 
     def _go_on(self, number: int) -> None:
-        """Begin the next task of a stage that does nothing, if it can."""
         stage = self._stages[number]
         if stage.working:
             return
@@ -184,7 +181,6 @@ class _Pipeline:
             stage.working, stage.next = True, None
 
     def _finish(self, number: int, task: Task, start_s: float) -> None:
-        """End a task, and send what it has made to the stage, and its task, that takes it."""
         stage, channel = self._stages[number], task.direction
         stage.working = False
         self._played.append(Played(number, task, start_s, self._now_s))

@@ -80,7 +80,7 @@ def export(
         with _Files(temporary) as files:
             for name, parameter in parameters.items():
                 if _holds_first(placements[name], comm):
-                    _write(pretrained, placements[name], parameter.detach(), comm, files)
+                    files.write(pretrained, placements[name], parameter.detach(), comm)
         comm.barrier()
         if comm.rank == 0:
             if folder.is_dir():
@@ -108,7 +108,16 @@ class _Files:
             os.fsync(descriptor)
             os.close(descriptor)
 
-    def put(self, tensor: StoredTensor, region: tuple[slice, ...], values: Tensor) -> None:
+    def write(self, pretrained: Pretrained, placement: Placement, local: Tensor, comm: Comm) -> None:
+        """Write what a rank stores of a parameter."""
+        for rectangle in placement.rectangles(comm.grid, comm.coords):
+            values = rectangle.view(local)
+            for run in pretrained.stored.runs(placement.name, rectangle.region):
+                rows = values[torch.from_numpy(run.rows).to(values.device)].cpu()
+                for tensor in pretrained.copies(run.tensor):
+                    self._put(tensor, run.region, rows.t() if run.transposed else rows)
+
+    def _put(self, tensor: StoredTensor, region: tuple[slice, ...], values: Tensor) -> None:
         """Write at once what is whole but for its first dim: of a matrix whole rows, or a part of each row."""
         whole = [part == slice(0, size) for part, size in zip(region, tensor.shape, strict=True)]
         last = max((dim for dim in range(len(whole)) if not whole[dim]), default=0)
@@ -125,15 +134,6 @@ class _Files:
         while content:
             written = os.pwrite(self._opened[name], content, offset)
             content, offset = content[written:], offset + written
-
-
-def _write(pretrained: Pretrained, placement: Placement, local: Tensor, comm: Comm, files: _Files) -> None:
-    for rectangle in placement.rectangles(comm.grid, comm.coords):
-        values = rectangle.view(local)
-        for run in pretrained.stored.runs(placement.name, rectangle.region):
-            rows = values[torch.from_numpy(run.rows).to(values.device)].cpu()
-            for tensor in pretrained.copies(run.tensor):
-                files.put(tensor, run.region, rows.t() if run.transposed else rows)
 
 
 def _holds_first(placement: Placement, comm: Comm) -> bool:

@@ -177,7 +177,6 @@ def _check_preprocessor(folder: Path, architecture: Architecture) -> None:
 
 
 def _are_near(value: object, known: float) -> bool:
-    """Return whether a number, or each number of a list, is near a known one."""
     values = value if isinstance(value, list) else [value]
     return bool(values) and all(
         isinstance(number, int | float) and math.isclose(number, known, rel_tol=1e-6) for number in values

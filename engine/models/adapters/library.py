@@ -126,7 +126,6 @@ def _check_modules(model: nn.Module, adapter: Adapter) -> None:
 
 
 def _check_parameters(model: nn.Module, understood: Understood) -> None:
-    """Raise UsageError for a parameter that isn't trained, or shared otherwise than the configuration says."""
     title, first_names = understood.adapter.title, {parameter: name for name, parameter in model.named_parameters()}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if not parameter.requires_grad:

@@ -8,38 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from engine.layers.counter_random import BatchRows, Dropout
-from engine.layers.elementwise import AddNorm
 from engine.models.gpt.config import GPTConfig
 from engine.models.serial import SerialModel
-from engine.models.transformer import FeedForward, SelfAttention, rotation
-
-
-def _norm(shape: GPTConfig) -> nn.Module:
-    kind = nn.LayerNorm if shape.norm == "layernorm" else nn.RMSNorm
-    return kind(shape.hidden, eps=shape.norm_eps)
-
-
-class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed_forward(norm(x)); or both of the same x."""
-
-    def __init__(self, shape: GPTConfig, layer: int) -> None:
-        super().__init__()
-        self.norm1 = _norm(shape)
-        self.attention = SelfAttention(shape.hidden, shape.head_size, causal=True, bias=shape.bias)
-        self.dropout1 = Dropout(shape.dropout, 2 * layer + 1)
-        self.norm2 = _norm(shape)
-        self.feed_forward = FeedForward(shape.hidden, shape.wide, shape.activation, bias=shape.bias)
-        self.dropout2 = Dropout(shape.dropout, 2 * layer + 2)
-        self.add_norm = AddNorm()
-        self.parallel_residual = shape.parallel_residual
-
-    def forward(self, x: Tensor, rows: BatchRows | None, rotation: Tensor | None) -> Tensor:
-        x, normed = self.add_norm(x, None, self.norm1)
-        attended = self.dropout1(self.attention(normed, rotation), rows)
-        if self.parallel_residual:
-            return x + attended + self.dropout2(self.feed_forward(self.norm2(x)), rows)
-        x, normed = self.add_norm(x, attended, self.norm2)
-        return x + self.dropout2(self.feed_forward(normed), rows)
+from engine.models.transformer import PreNormBlock, rotation
 
 
 class GPT(SerialModel):
@@ -51,11 +22,18 @@ class GPT(SerialModel):
         self.tokens = nn.Embedding(shape.vocabulary, shape.hidden)
         self.positions = nn.Embedding(shape.rows_of_positions, shape.hidden) if shape.rotary is None else None
         self.dropout = Dropout(shape.dropout, 0)
-        self.blocks = nn.ModuleList(Block(shape, i) for i in range(shape.layers))
-        self.norm = _norm(shape)
+        self.blocks = nn.ModuleList(
+            PreNormBlock(shape, i, self._norm, causal=True, bias=shape.bias, parallel=shape.parallel_residual)
+            for i in range(shape.layers)
+        )
+        self.norm = self._norm()
         self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False)
         if shape.tied:
             self.head.weight = self.tokens.weight
+
+    def _norm(self) -> nn.Module:
+        kind = nn.LayerNorm if self.shape.norm == "layernorm" else nn.RMSNorm
+        return kind(self.shape.hidden, eps=self.shape.norm_eps)
 
     def begin(self, tokens_BS: Tensor, *, rows: BatchRows | None = None) -> Tensor:  # type: ignore[override]
         """Embed the tokens at their positions."""
