@@ -145,42 +145,36 @@ def read_any(folder: Path) -> Manifest:
     except ValidationError as error:
         raise UsageError(f"The checkpoint {folder} is damaged: its {MANIFEST}, {first_problem(error)}") from None
     except (OSError, ValueError, RecursionError):
-        raise UsageError(
-            f"The checkpoint {folder} is cut short: its {MANIFEST} can't be read; resume another."
-        ) from None
+        cause = f"its {MANIFEST} can't be read"
+        raise UsageError(f"The checkpoint {folder} is cut short: {cause}; resume another one.") from None
     _check(folder, manifest, data)
     for name, size in manifest.files.items():
         file = folder / name
         actual = file.stat().st_size if file.is_file() else 0
         if actual != size:
-            raise UsageError(
-                f"The checkpoint {folder} is cut short: {name} has {actual} of {size} bytes; resume another one."
-            )
+            cause = f"{name} has {actual} of {size} bytes"
+            raise UsageError(f"The checkpoint {folder} is cut short: {cause}; resume another one.")
     return manifest
 
 
 def _check(folder: Path, manifest: Manifest, data: Mapping[str, Any]) -> None:
     """Raise UsageError for a manifest whose entries contradict each other, or the folder's name."""
     named = STEP.fullmatch(folder.absolute().name)
+    step, scale, has_digests = manifest.step, manifest.loss_scale, manifest.version >= DIGESTS_SINCE
     strange = next((name for name in manifest.files if Path(name).name != name), None)
-    why = None
-    has_digests = manifest.version >= DIGESTS_SINCE
-    if not has_digests and (OWN in data or manifest.sha256 or manifest.data is not None):
-        why = f"its {MANIFEST} is of version {manifest.version}, which had no digests"
-    elif has_digests and manifest.own_sha256 != _digest(data):
-        why = f"its {MANIFEST} is not as it was written"
-    elif TABLE not in manifest.files:
-        why = f"its {MANIFEST} names no {TABLE}"
-    elif strange is not None:
-        why = f"its {MANIFEST} names {strange!r}, which is no file of it"
-    elif has_digests and manifest.sha256.keys() != manifest.files.keys():
-        why = f"its {MANIFEST} has not a digest of each file"
-    elif named and int(named[1]) != manifest.step:
-        why = f"its {MANIFEST} is of step {manifest.step}"
-    elif manifest.loss_scale is not None and manifest.loss_scale.skipped > manifest.step:
-        why = f"its {MANIFEST} tells more skipped steps than steps"
-    if why is not None:
-        raise UsageError(f"The checkpoint {folder} is damaged: {why}; resume another one.")
+    faults = {
+        f"is of version {manifest.version}, which had no digests": not has_digests
+        and bool(OWN in data or manifest.sha256 or manifest.data is not None),
+        "is not as it was written": has_digests and manifest.own_sha256 != _digest(data),
+        f"names no {TABLE}": TABLE not in manifest.files,
+        f"names {strange!r}, which is no file of it": strange is not None,
+        "has not a digest of each file": has_digests and manifest.sha256.keys() != manifest.files.keys(),
+        f"is of step {step}": named is not None and int(named[1]) != step,
+        "tells more skipped steps than steps": scale is not None and scale.skipped > step,
+    }
+    for fault, is_so in faults.items():
+        if is_so:
+            raise UsageError(f"The checkpoint {folder} is damaged: its {MANIFEST} {fault}; resume another one.")
 
 
 def check_files(saved: Saved, names: Iterable[str]) -> None:

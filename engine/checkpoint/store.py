@@ -110,8 +110,7 @@ def save(to: Destination, manifest: Manifest, model: ParallelModel, state: State
 def _save(
     to: Destination, manifest: Manifest, model: ParallelModel, state: State, temporary: Path, final: Path
 ) -> None:
-    comm = model.comm
-    first = comm.rank == 0
+    comm, first = model.comm, model.comm.rank == 0
     held = _held(model, state)
     contents = Contents(_entries(model, state), comm.grid)
     failed = f"The checkpoint {final} could not be written"

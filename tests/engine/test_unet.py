@@ -87,14 +87,11 @@ def test_each_level_works_on_images_of_its_side(base: int) -> None:
     assert counter.get_total_flops() == images * (down + sum(halved) + middle + sum(doubled) + up + ends)
 
 
-def test_an_improved_network_gives_the_channels_of_a_learned_variance_too() -> None:
-    with torch.device("meta"):
-        noisy, steps = torch.empty(2, 3, 32, 32), torch.empty(2, dtype=torch.int64)
-        assert UNet(improved(128))(noisy, steps).shape == (2, 6, 32, 32)
-
-
 def test_improved_networks_are_trained_as_their_authors_do() -> None:
     """README of improved-diffusion: --dropout 0.3 for CIFAR-10; script_util.py: rescale_timesteps=True."""
+    with torch.device("meta"):
+        noisy, numbers = torch.empty(2, 3, 32, 32), torch.empty(2, dtype=torch.int64)
+        assert UNet(improved(128))(noisy, numbers).shape == (2, 6, 32, 32)
     shape = lookup("improved-50m")
     assert (shape.dropout, shape.steps_scale, lookup("unet-50m").steps_scale) == (0.3, 1000 / 4000, 1)
     rescaled, whole = (TimeEmbedding(64, sines_first=False, scale=scale).double() for scale in (0.25, 1))
@@ -171,10 +168,12 @@ def randomly(layer: torch.nn.Module) -> None:
         torch.nn.init.normal_(parameter, std=0.3)
 
 
+@pytest.mark.parametrize("scales", [True, False])
 @pytest.mark.parametrize("resample", [same, half, double])
-def test_a_residual_block_is_that_of_dhariwal_and_nichol(resample: Resample) -> None:
+def test_a_residual_block_is_that_of_dhariwal_and_nichol_or_shifts_alone(resample: Resample, scales: bool) -> None:
     torch.manual_seed(0)
-    block = ResidualBlock(UNetConfig("a block", 32), 64, 96, resample, 0).double()
+    eps = 1e-5 if scales else 0.5
+    block = ResidualBlock(UNetConfig("a block", 32, scales=scales, norm_eps=eps), 64, 96, resample, 0).double()
     randomly(block)
     x, embedding = torch.randn(2, 64, 4, 4).double(), torch.randn(2, 128).double()
     resampled = {
@@ -182,23 +181,15 @@ def test_a_residual_block_is_that_of_dhariwal_and_nichol(resample: Resample) -> 
         half: lambda x: (x[..., ::2, ::2] + x[..., ::2, 1::2] + x[..., 1::2, ::2] + x[..., 1::2, 1::2]) / 4,
         double: lambda x: x.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3),
     }[resample]
-    h = block.conv1(resampled(silu(normed(x, block.norm1))))
-    by_step = embedding @ block.embedding.weight.T + block.embedding.bias
-    scale, shift = by_step[:, :96, None, None], by_step[:, 96:, None, None]
-    h = block.conv2(silu(normed(h, block.norm2) * (1 + scale) + shift))
-    torch.testing.assert_close(block(x, embedding), (block.skip or same)(resampled(x)) + h, rtol=1e-10, atol=1e-10)
-
-
-def test_a_time_step_may_shift_without_scaling_before_a_norm_of_another_eps() -> None:
-    torch.manual_seed(0)
-    block = ResidualBlock(UNetConfig("a block", 32, scales=False, norm_eps=0.5), 64, 96, same, 0).double()
-    randomly(block)
-    x, embedding = torch.randn(2, 64, 4, 4).double(), torch.randn(2, 128).double()
-    h = block.conv1(silu(normed(x, block.norm1, eps=0.5)))
-    h = h + (embedding @ block.embedding.weight.T + block.embedding.bias)[:, :, None, None]
-    h = block.conv2(silu(normed(h, block.norm2, eps=0.5)))
-    assert block.skip is not None
-    torch.testing.assert_close(block(x, embedding), block.skip(x) + h, rtol=1e-10, atol=1e-10)
+    h = block.conv1(resampled(silu(normed(x, block.norm1, eps))))
+    by_step = (embedding @ block.embedding.weight.T + block.embedding.bias)[:, :, None, None]
+    if scales:
+        scale, shift = by_step.chunk(2, dim=1)
+        h = normed(h, block.norm2) * (1 + scale) + shift
+    else:
+        h = normed(h + by_step, block.norm2, eps)
+    expected = (block.skip or same)(resampled(x)) + block.conv2(silu(h))
+    torch.testing.assert_close(block(x, embedding), expected, rtol=1e-10, atol=1e-10)
 
 
 def test_pixels_attend_to_all_of_their_image_by_heads() -> None:

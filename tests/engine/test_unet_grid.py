@@ -149,9 +149,9 @@ def test_a_skip_whose_ends_disagree_or_that_has_one_alone_is_refused() -> None:
     *sections, last, after = network.sections
     assert last.takes == network.entering[0]
     for wrong in (Carried((192, 2, 2), 0, "channels"), Carried((96, 2, 2), 0, "channels")):
-        with pytest.raises(ValueError, match=r"Block 9 .* 96x4x4 split along dim 0"):
+        with pytest.raises(ValueError, match=r"Block 9.* 96x4x4"):
             boundaries((*sections, replace(last, takes=wrong), after))
-    with pytest.raises(ValueError, match=r"Block 5 takes .* nothing"):
+    with pytest.raises(ValueError, match=r"Block 5.*nothing"):
         boundaries([replace(section, leaves=False) for section in network.sections])
     with pytest.raises(ValueError, match="No block takes 96x4x4"):
         boundaries((*sections, replace(last, leaves=True), after))
@@ -164,7 +164,7 @@ def test_an_operation_that_splits_otherwise_what_its_block_takes_is_refused(name
     *sections, last, after = GUIDED.network().sections
     of_name = f"residual.{name}"
     wrong = [replace(one, parts_in=parts) if getattr(one, "name", "") == of_name else one for one in last.operations]
-    with pytest.raises(ValueError, match=r"block 9 .* \(96, 96\)"):
+    with pytest.raises(ValueError, match=r"block 9.*\(96, 96\)"):
         boundaries((*sections, replace(last, operations=tuple(wrong)), after))
 
 
