@@ -24,7 +24,7 @@ from engine.checkpoint import store
 from engine.checkpoint.manifest import Saved
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
-from engine.data.dataset import CHANNELS
+from engine.data import CHANNELS
 from engine.errors import ContactError, RunError, UsageError, WriteError
 from engine.files import write_bytes
 from engine.grid import CUTTING_STAGES, REPLICATING, SPLITTING_ROWS, Grid
@@ -206,7 +206,7 @@ class ImageSampling(Benchmark):
 
 
 def own_images(count: int, comm: Comm) -> Tensor:
-    """Return the numbers of this rank's images. All ranks have as many, so that the last may have some that nobody asked for."""
+    """Return the numbers of this rank's images. All ranks have as many, so the last may have some that nobody wants."""
     share = -(-count // comm.grid.batch_split)
     first = comm.grid.position(comm.coords, SPLITTING_ROWS) * share
     return torch.arange(first, first + share, device=comm.device)

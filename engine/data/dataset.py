@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from engine.data import CHANNELS
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 Samples = Literal["sequences", "images"]
 SYNTHETIC = "synthetic"
 """Name of samples of a formula, both as --data and as their identity."""
-CHANNELS = 3
-"""Channels of images: red, green and blue."""
 
 
 class Dataset(Protocol):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from engine.data.dataset import CHANNELS
+from engine.data import CHANNELS
 from engine.data.prepared import Prepared, RecordFile, check_digests, check_sizes, read_manifest
 from engine.data.shuffle import Arrays, Ints, shuffled
 from engine.errors import RunError

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from engine.data.dataset import CHANNELS
+from engine.data import CHANNELS
 from engine.data.folder import LeftOut, check_folders, files, replacing
 from engine.data.image_set import FORMAT, LABEL, LABELS, PIXELS, Header, Origin
 from engine.data.prepared import HEADER, KINDS

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal, get_args
 
-from engine.data.dataset import CHANNELS, Images
+from engine.data import CHANNELS
+from engine.data.dataset import Images
 from engine.errors import UsageError, nearest
 from engine.models.tasks import scale_pixels
 

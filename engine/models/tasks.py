@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from engine.data.dataset import CHANNELS, DataSpec, Images, Text
+from engine.data import CHANNELS
+from engine.data.dataset import DataSpec, Images, Text
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from engine import yaml_text
-from engine.data.dataset import CHANNELS
+from engine.data import CHANNELS
 from engine.errors import UsageError
 from engine.models.adapters import readers
 from engine.models.adapters.options import Options

@@ -6,7 +6,8 @@ from functools import cache
 from math import sqrt
 from typing import ClassVar, Literal
 
-from engine.data.dataset import CHANNELS, Images
+from engine.data import CHANNELS
+from engine.data.dataset import Images
 from engine.errors import UsageError, listed_divisors
 from engine.grid import INNER, STREAM
 from engine.models.architecture import Architecture, check_dropout, check_positive

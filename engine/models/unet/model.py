@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.data.dataset import CHANNELS
+from engine.data import CHANNELS
 from engine.layers.conv2d import Joining, Skip
 from engine.layers.counter_random import BatchRows, PixelDropout
 from engine.layers.embedding import WaveLinear

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar
 
-from engine.data.dataset import CHANNELS, Images
+from engine.data import CHANNELS
+from engine.data.dataset import Images
 from engine.errors import UsageError
 from engine.models.architecture import EvenHeads, check_even_heads
 from engine.models.network import Network, Section

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from engine.data.dataset import CHANNELS
+from engine.data import CHANNELS
 from engine.layers.counter_random import BatchRows, Dropout
 from engine.layers.embedding import Patches
 from engine.models.serial import SerialModel
