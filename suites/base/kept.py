@@ -1,4 +1,4 @@
-"""Results of suites become what the store of measured systems keeps (systems/store.py)."""
+"""Conversion of results to what the store of measured systems keeps (systems/store.py)."""
 
 from collections.abc import Sequence
 from datetime import datetime

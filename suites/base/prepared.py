@@ -18,16 +18,17 @@ SOURCE = "/par4d-source"
 
 
 class Prepared(Launched, Allocation, rfm.RunOnlyRegressionTest):
-    """Fixture that runs `engine data ...` in a job; beside ReFrame where a job would take GPUs.
-
-    into: the name of its folder. made: what the command says that it has made, such as tokens. source: the folder of
-    this machine that it is made of, if any, which in a container has another place: it may be a Python's own.
-    """
+    """Fixture that runs `engine data ...` in a job; beside ReFrame where a job would take GPUs."""
 
     num_tasks = 1
     local = SYSTEM.device.kind == "cuda"
     time_limit = None if local else "1m"
-    into = made = source = ""
+    into = ""
+    """name of its folder"""
+    made = ""
+    """what the command says that it has made, such as tokens"""
+    source = ""
+    """folder of this machine that it is made of, which in a container has another place: it may be a Python's own"""
 
     def options(self) -> list[str]:
         """Return the words of the command behind `data`, without --out."""

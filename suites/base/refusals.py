@@ -1,6 +1,6 @@
-"""What ReFrame passes over with a warning, or calls a pass, is an error of the `reframe` command.
+"""Errors of the `reframe` command where ReFrame itself warns or calls it a pass.
 
-A mistyped option would else run other tests, or the same with other settings. Each function here changes what ReFrame's
+Otherwise a mistyped option would run other tests, or the same with other settings. Functions here change what ReFrame's
 command line (reframe.frontend.cli) calls.
 """
 
@@ -147,8 +147,8 @@ def _nearest_variables(name: str, classes: Iterable[Any]) -> str:
     """Name the variables that are called nearly so, or where there are none our own."""
     known = {key for one in classes for key in one.var_space.vars if not key.startswith(("_", "."))}
     ours = sorted(known - {*RegressionTest.var_space.vars} - INTERNAL)
-    found = nearest(name, sorted(known - INTERNAL))
-    return found if found.startswith("did you mean") else nearest(name, ours)
+    like = nearest(name, sorted(known - INTERNAL))
+    return like if like.startswith("did you mean") else nearest(name, ours)
 
 
 def _refuse_unknown_parameters(cli: Any) -> None:

@@ -1,4 +1,4 @@
-"""A study runs points of its series on each system, as suites/series.yaml says."""
+"""Series of studies and their points on each system (suites/series.yaml)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -30,8 +30,6 @@ EACH_BLOCK = TrainingOptions(checkpoint_activations=True)
 """Where a series doesn't say otherwise activations are recomputed, as in published runs."""
 
 Count = Annotated[int, Field(gt=0)]
-
-
 Grids = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
@@ -40,44 +38,44 @@ def _models(named: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Series(Record):
-    """A series as the file has it. systems: devices -> model, or models, for each system.
-
-    sequences: how many a global batch has, at every size or as devices -> sequences. sequence: the tokens of one, where
-    the model's own aren't taken. micro_batch: how many sequences a rank takes at once; given as sequences is. grids:
-    each point runs on each of them; "auto" is the engine's choice, which models also have that aren't named in model ->
-    grids, and sizes that aren't in devices -> grids; "every" stands for all that par4d plan finds, with activations
-    recomputed and its micro-batches. candidates: grids that take turns in one job, as bench grids reads them; none
-    stands for those that a plan finds the fastest. schedules: a grid with stages runs with each of them. training: the
-    engine's options, each a key of the file beside the others; blocks are recomputed, one by one, unless the series
-    says how. tune_matmul: the engine's option. cache: how many blocks' gathered weights a study of overlap keeps.
-    rounds: how often compared sides take turns. jobs: how often a contest on one device starts processes; each side
-    comes first in half of them. ranks_per_node: the most that a node gets. time_limit: a job's, where the partition's
-    doesn't do. token_budget: the tokens of the training whose time to solution is asked for. peers: those that a study
-    of baselines takes, by default all. peer_micro_batches: with each of these are pipelines of peers measured, else
-    with the largest of little idle time.
-    """
+    """Series as the file has it. Keys of TrainingOptions stand beside its own."""
 
     name: str = Field(min_length=1)
     source: str = Field(min_length=1)
     sequences: Count | dict[int, Count]
+    """of a global batch, at every size or as devices -> sequences"""
     micro_batch: Count | dict[int, Count] | None = None
+    """sequences that a rank takes at once; given as sequences is"""
     training: TrainingOptions
+    """blocks are recomputed, one by one, unless the series says how"""
     grids: Grids | dict[str | Count, Grids] | Literal["every"] = (AUTO,)
+    """on each of which a point runs, or model -> grids and devices -> grids; "auto", which others get, is the engine's
+    choice; "every" is all that a plan finds, with activations recomputed and its micro-batches"""
     candidates: tuple[str, ...] = ()
+    """grids that take turns in one job, as bench grids reads them; without any, those that a plan finds the fastest"""
     schedules: Annotated[tuple[ScheduleName, ...], Field(min_length=1)] = (AUTO,)
+    """with each of which a grid with stages runs"""
     tune_matmul: bool = False
     cache: Count | Literal["auto"] = AUTO
+    """blocks whose gathered weights a study of overlap keeps"""
     rounds: Count = 10
     jobs: Count = 4
+    """of a contest on one device; each side comes first in half of them"""
     sequence: Count | None = None
+    """tokens of one, where the model's own aren't taken"""
     ranks_per_node: Count | None = None
+    """the most that a node gets"""
     iterations: Count = 10
     time_limit: TimeLimit | None = None
     token_budget: float | None = Field(default=None, gt=0)
+    """tokens of the training whose time to solution is asked for"""
     peers: tuple[str, ...] = ()
+    """those that a study of baselines takes, by default all"""
     peer_micro_batches: tuple[Count, ...] = ()
+    """with each of which pipelines of peers are measured, by default the largest of little idle time"""
     tags: tuple[str, ...] = ()
     systems: dict[str, dict[Count, str | tuple[str, ...]]]
+    """devices -> model, or models, for each system"""
 
     @model_validator(mode="before")
     @classmethod
@@ -114,7 +112,7 @@ class Series(Record):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measurement of a series: so many devices train that model. sequences, micro_batch: see Series."""
+    """Measurement of a series: devices that train a model."""
 
     series: Series
     devices: int

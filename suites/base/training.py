@@ -1,4 +1,4 @@
-"""Training runs, which the engine checks before a job is submitted, and points of a series that are trained."""
+"""Training runs, checked by the engine before a job is submitted, and trained points of a series."""
 
 import json
 from collections.abc import Callable

@@ -46,8 +46,14 @@ class Run:
     err: str
     folder: Path
 
+    @property
+    def script(self) -> str:
+        """The job script, of which there has to be one."""
+        (file,) = self.folder.glob("stage/**/rfm_job.sh")
+        return file.read_text()
+
     def jobs(self, command: str) -> list[str]:
-        """The job scripts that run this command of the engine."""
+        """Return the job scripts that run this command of the engine."""
         every = [file.read_text() for file in self.folder.glob("stage/**/rfm_job.sh")]
         return [text for text in every if f" -m engine {command} " in text]
 
@@ -94,6 +100,13 @@ def reframe(folder: Path, *arguments: str, root: Path = ROOT, **environment: str
         check=False,
     )
     return Run(done.returncode, done.stdout, done.stderr, folder)
+
+
+def succeed(folder: Path, *arguments: str, root: Path = ROOT, **environment: str) -> Run:
+    """Run `reframe ...` as reframe() does, and assert that it ends well."""
+    done = reframe(folder, *arguments, root=root, **environment)
+    assert done.code == 0, done.out + done.err
+    return done
 
 
 def has_our_engine(root: Path) -> bool:

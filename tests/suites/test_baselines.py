@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from running import figures, option, project, reframe
+from running import figures, option, project, reframe, succeed
 
 import systems
 from engine.batch import Batch
@@ -100,18 +100,15 @@ def test_the_largest_micro_batch_that_fits_is_taken_and_what_fits_with_none_says
 
 def test_on_a_calibrated_machine_our_grid_is_the_planners(tmp_path: Path) -> None:
     words = ["-c", "suites/baselines.py", "--system", "vcluster", "-n", "wide.*ddp", "--dry-run"]
-    done = reframe(tmp_path, *words, "-S", "model=gpt-test")
-    assert done.code == 0, done.out
-    (script,) = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
+    script = succeed(tmp_path, *words, "-S", "model=gpt-test").script
     assert Grid.parse(option(script, "--grid")).size == 8
     assert option(script, "--layout") == "1x1x1x8"
     assert "--label 'grid_is=found by par4d plan'" in script
 
 
 def test_on_one_machine_our_grid_is_the_one_that_moves_least_between_its_ranks(tmp_path: Path) -> None:
-    done = reframe(tmp_path, "-c", "suites/baselines.py", "--system", "local", "-n", "gpt-pair-ddp", "--dry-run")
-    assert done.code == 0, done.out
-    (script,) = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
+    words = ["-c", "suites/baselines.py", "--system", "local", "-n", "gpt-pair-ddp", "--dry-run"]
+    script = succeed(tmp_path, *words).script
     assert option(script, "--grid") == "2x1x1x1"
 
 
@@ -120,9 +117,7 @@ def test_a_grid_that_the_series_fixes_is_not_said_to_be_chosen(tmp_path: Path) -
     series = root / "suites" / "series.yaml"
     series.write_text(series.read_text().replace("  - name: deep\n", "  - name: deep\n    grids: [2x1x1x4]\n"))
     words = ["-c", "suites/baselines.py", "--system", "vcluster", "-n", "deep.*ddp", "--dry-run"]
-    done = reframe(tmp_path, *words, root=root)
-    assert done.code == 0, done.out
-    (script,) = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
+    script = succeed(tmp_path, *words, root=root).script
     assert option(script, "--grid") == "2x1x1x4"
     assert "--label 'grid_is=fixed by the series after measuring several'" in script
 
@@ -130,8 +125,7 @@ def test_a_grid_that_the_series_fixes_is_not_said_to_be_chosen(tmp_path: Path) -
 def test_what_does_not_fit_takes_no_allocation_and_is_kept_as_a_row(tmp_path: Path) -> None:
     """Run for real: not on that system, but not as a job of it either."""
     words = ["-c", "suites/baselines.py", "--system", "frontier", "-n", "weak-64-gpt-5b-ddp", "-r"]
-    done = reframe(tmp_path, *words, PAR4D_ACCOUNT="abc123")
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, *words, PAR4D_ACCOUNT="abc123")
     (script,) = [file.read_text() for file in tmp_path.glob("output/**/rfm_job.sh")]
     assert "#SBATCH" not in script
     assert "srun" not in script
@@ -146,9 +140,7 @@ def test_what_does_not_fit_takes_no_allocation_and_is_kept_as_a_row(tmp_path: Pa
 
 def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
     words = ["-c", "suites/baselines.py", "--system", "frontier", "-n", "gpt-5b-.*megatron-core-tensor"]
-    done = reframe(tmp_path, *words, PAR4D_ACCOUNT="abc123")
-    assert done.code == 0, done.out
-    (script,) = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
+    script = succeed(tmp_path, *words, PAR4D_ACCOUNT="abc123").script
     wanted = {"--peer": "megatron-core", "--layout": "tensor=8,data=8", "--device": "cuda", "--precision": "bf16"}
     for name, value in wanted.items():
         assert option(script, name) == value

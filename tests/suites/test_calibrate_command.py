@@ -105,9 +105,9 @@ def test_what_is_missing_of_a_run_is_told_and_nothing_kept(run: Run, folder: Pat
     shutil.copytree(run.folder / "output", folder / "some")
     for file in (folder / "some").rglob("MemoryBandwidth*/result.json"):
         file.unlink()
-    with pytest.raises(UsageError, match="lies no result of bench memory: run par4d calibrate --system local"):
+    with pytest.raises(UsageError, match=r"bench memory: .* --system local"):
         calibrate.calibrated("local", timeout_s=LONG_S, results=folder / "some")
-    with pytest.raises(UsageError, match="run par4d calibrate --system vcluster"):
+    with pytest.raises(UsageError, match="--system vcluster"):
         calibrate.calibrated("vcluster", timeout_s=LONG_S, results=run.folder)
     assert not store.FOLDER.exists()
 
@@ -116,15 +116,15 @@ def test_a_machine_that_jobs_cannot_be_submitted_to_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["calibrate", "--system", "frontier"]) == 2
-    assert "frontier is calibrated on frontier, and this machine" in capsys.readouterr().err
+    assert "calibrated on frontier" in capsys.readouterr().err
     monkeypatch.setenv("PATH", "/nowhere")
     assert main(["calibrate", "--system", "vcluster"]) == 2
-    assert "vcluster takes jobs by sbatch, which this machine doesn't have" in capsys.readouterr().err
+    assert "vcluster takes jobs by sbatch" in capsys.readouterr().err
     assert main(["calibrate", "--timeout", "0"]) == 2
 
 
 def test_tests_that_take_too_long_or_fail_end_the_command_and_keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RunError, match=r"took longer than 0\.2 s"):
+    with pytest.raises(RunError, match=r"0\.2 s"):
         calibrate.calibrated("local", timeout_s=0.2)
     monkeypatch.setattr(calibrate, "CALIBRATION", "no-test-has-this-tag")
     with pytest.raises(RunError, match="A test failed"):

@@ -1,6 +1,7 @@
 """Scripts of ci/: they parse, refuse what they don't know, and say kindly what is missing."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,22 +21,9 @@ import gpus
 from engine.peers import registry
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = [
-    "ci/setup",
-    "ci/python",
-    "ci/demo",
-    "ci/test",
-    "ci/cluster",
-    "ci/gpu",
-    "ci/peers",
-    "ci/weekly",
-    "ci/pack",
-    "ci/stage",
-    "ci/env.sh",
-    "ci/usage.sh",
-    "ci/bin/reframe",
-    ".ci/run",
-]
+SOURCED = ["ci/env.sh", "ci/usage.sh", "ci/stage"]
+FILES = [*sorted((ROOT / "ci").iterdir()), ROOT / "ci" / "bin" / "reframe", ROOT / ".ci" / "run"]
+SCRIPTS = [str(file.relative_to(ROOT)) for file in FILES if file.is_file() and b"bash" in file.read_bytes()[:25]]
 
 
 def bash(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -53,10 +41,10 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", [*SCRIPTS, *SOURCED])
 def test_every_script_parses_and_is_executable_unless_it_is_sourced(script: str) -> None:
     assert bash(f"bash -n {script}", ROOT).returncode == 0
-    assert os.access(ROOT / script, os.X_OK) == (script not in ("ci/env.sh", "ci/usage.sh", "ci/stage"))
+    assert os.access(ROOT / script, os.X_OK) == (script not in SOURCED)
 
 
 @pytest.mark.parametrize("name", ["$5", 'a"b', "a:b"])
@@ -70,9 +58,7 @@ def test_setup_refuses_a_folder_that_its_tools_would_read_otherwise(clone: Path,
 def test_without_a_new_enough_python_setup_says_what_to_install(clone: Path) -> None:
     done = bash("ci/setup", clone, PAR4D_PYTHON="/bin/false")
     assert done.returncode == 1
-    assert done.stderr.strip() == (
-        "Par4D needs Python 3.11 or newer, which is not on PATH: install it, or set PAR4D_PYTHON to it."
-    )
+    assert re.fullmatch(r".* 3\.11 .*PATH.* PAR4D_PYTHON .*\n", done.stderr)
 
 
 def test_a_python_that_is_too_old_is_named_with_its_version(clone: Path) -> None:
@@ -82,9 +68,7 @@ def test_a_python_that_is_too_old_is_named_with_its_version(clone: Path) -> None
     for script, code in (("ci/setup", 1), ("ci/gpu", 2)):
         done = bash(script, clone, PAR4D_PYTHON=str(old))
         assert done.returncode == code
-        assert done.stderr.strip() == (
-            f"Par4D needs Python 3.11 or newer, {old} is 3.9.2: install it, or set PAR4D_PYTHON to it."
-        )
+        assert re.fullmatch(f".* 3.11 .* {old} is 3.9.2: .*\n", done.stderr)
 
 
 def test_setup_leaves_the_environment_of_another_copy_alone(
@@ -95,7 +79,7 @@ def test_setup_leaves_the_environment_of_another_copy_alone(
     (clone / ".venv").symlink_to(other)
     done = bash("ci/setup", clone)
     assert done.returncode == 1
-    assert "is a link to the environment of another copy, which would be lost: remove the link." in done.stderr
+    assert "another copy" in done.stderr
     assert (other / "par4d-installed").exists()
 
 
@@ -221,9 +205,9 @@ def test_setup_keeps_the_torch_of_its_python_and_else_installs_what_is_right_or_
 @pytest.mark.parametrize(
     ("where", "torch", "expected"),
     [
-        (FRONTIER, None, "set PAR4D_PYTHON to a Python that has one, or PAR4D_TORCH"),
-        (PERLMUTTER, None, "has no PyTorch, and Par4D needs 2.9 or newer: load the module"),
-        (PERLMUTTER, "2.4.0", "has PyTorch 2.4.0, and Par4D needs 2.9 or newer: load the module"),
+        (FRONTIER, None, r"PAR4D_PYTHON.* PAR4D_TORCH"),
+        (PERLMUTTER, None, r"no PyTorch.* 2\.9 .*module"),
+        (PERLMUTTER, "2.4.0", r"2\.4\.0.* 2\.9 .*module"),
     ],
 )
 def test_setup_installs_no_torch_by_a_guess_on_a_supercomputer(
@@ -233,15 +217,14 @@ def test_setup_installs_no_torch_by_a_guess_on_a_supercomputer(
     assert told.done.returncode == 2
     assert told.pip == [ASKED]
     assert not (clone / ".venv" / "par4d-installed").exists()
-    assert expected in told.done.stderr.splitlines()[-1]
+    assert re.search(expected, told.done.stderr.splitlines()[-1])
 
 
 def test_setup_refuses_a_torch_that_was_asked_for_and_is_too_old(clone: Path) -> None:
     told = with_python(clone, "ci/setup", torch=None, PAR4D_TORCH="torch==2.4.0")
     assert told.done.returncode == 2
     assert told.pip == ["-- torch==2.4.0"]
-    last = told.done.stderr.splitlines()[-1]
-    assert last.endswith(" installed is PyTorch 2.4.0, and Par4D needs 2.9 or newer: set PAR4D_TORCH to one.")
+    assert re.search(r"2\.4\.0.* 2\.9 .*PAR4D_TORCH", told.done.stderr.splitlines()[-1])
 
 
 def test_an_environment_keeps_to_its_versions_until_others_are_asked_for(clone: Path) -> None:
@@ -257,7 +240,7 @@ def test_an_environment_keeps_to_its_versions_until_others_are_asked_for(clone: 
 def test_setup_knows_two_choices_of_versions(clone: Path) -> None:
     done = bash("ci/setup", clone, PAR4D_VERSIONS="oldest")
     assert done.returncode == 2
-    assert done.stderr == "setup: PAR4D_VERSIONS is lowest or newest, but 'oldest' was given.\n"
+    assert re.fullmatch(r"setup: PAR4D_VERSIONS .*'oldest'.*\n", done.stderr)
 
 
 def test_every_package_has_an_oldest_version() -> None:
@@ -268,18 +251,14 @@ def test_every_package_has_an_oldest_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "why"),
-    [
-        ("2.9.0a0+50eac811a6.nv25.09", None),
-        ("10.0", None),
-        ("2.8.0+cu128", "PyTorch 2.8.0+cu128, and Par4D needs 2.9 or newer"),
-    ],
+    ("found", "why"), [("2.9.0a0+50eac811a6.nv25.09", None), ("10.0", None), ("2.8.0+cu128", "2.8.0+cu128")]
 )
 def test_a_torch_is_judged_by_what_its_version_begins_with(
     found: str, why: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "version", lambda _: found)
-    assert bounds.torch_lacking() == why
+    lacking = bounds.torch_lacking()
+    assert lacking is None if why is None else why in str(lacking)
 
 
 @pytest.fixture
@@ -308,10 +287,7 @@ def test_a_peer_s_torch_is_of_the_index_of_ours_on_rocm_and_pypi_s_on_cuda(exter
 
 @pytest.mark.parametrize(
     ("torch", "expected"),
-    [
-        ("2.8.0", "litgpt couldn't be installed here: it pins torch==2.13.0, and PyPI has it for no AMD GPU"),
-        ("2.8.0+rocm6.4", f"it pins torch==2.13.0, which pip couldn't get from {ROCM}: ERROR: No matching"),
-    ],
+    [("2.8.0", "litgpt .*torch==2.13.0, .*AMD"), ("2.8.0+rocm6.4", f"torch==2.13.0, .*{ROCM}: ERROR")],
 )
 def test_a_peer_whose_torch_can_t_be_had_for_these_gpus_is_told_as_unavailable_with_the_reason(
     externals: Path, monkeypatch: pytest.MonkeyPatch, torch: str, expected: str
@@ -320,7 +296,7 @@ def test_a_peer_whose_torch_can_t_be_had_for_these_gpus_is_told_as_unavailable_w
     assert told.done.returncode == 1
     assert not any(line.startswith("torch") for line in told.pip)
     monkeypatch.setattr(registry, "ENVIRONMENTS", externals / ".venv-peers")
-    assert expected in str(registry.environment_lack("litgpt"))
+    assert re.search(expected, str(registry.environment_lack("litgpt")))
 
 
 TOOL = """#!/bin/sh
@@ -365,8 +341,7 @@ def test_what_could_not_be_checked_is_said_at_the_end(clone: Path, said: str, ve
     if last is None:
         assert end[1:] == []
     else:
-        assert end[2] == "What could not be checked on this machine:"
-        assert end[3] == "    tests/reports/test_report_browser.py: 12 skipped, no Chromium is installed"
+        assert "test_report_browser.py: 12 skipped" in end[3]
         assert end[-1].endswith(last)
 
 

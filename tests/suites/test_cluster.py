@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import QUICK, ROOT, project, reframe
+from running import QUICK, ROOT, project, reframe, succeed
 from waiting import LONG_S, until
 
 import systems
@@ -292,14 +292,12 @@ def sent() -> dict[str, int]:
 
 def test_up_again_says_that_it_is_up_and_refuses_another_shape(before: Machine) -> None:
     again, status, other = run(CLUSTER, "up"), run(CLUSTER, "status"), run(CLUSTER, "up", "--nodes", "3")
-    assert (again.returncode, message(again)) == (
-        0,
-        "cluster: this cluster is up already: 4 nodes of 2 ranks with links of 1gbit.",
-    )
+    assert again.returncode == 0
+    assert re.search("4 nodes .*2 ranks .*1gbit", message(again))
     assert status.returncode == 0
     assert status.stdout.splitlines()[1:] == ["n0 idle", "n1 idle", "n2 idle", "n3 idle"]
     assert other.returncode == 1
-    assert "another cluster is up already" in message(other)
+    assert "another cluster" in message(other)
 
 
 @pytest.mark.parametrize(
@@ -357,8 +355,8 @@ def test_each_direction_of_a_link_has_its_rate(before: Machine, tmp_path: Path) 
 def test_the_links_of_a_running_cluster_take_another_rate(before: Machine, tmp_path: Path) -> None:
     try:
         done = run(CLUSTER, "link", "500mbit")
-        assert (done.returncode, message(done)) == (0, "cluster: the links of 4 nodes are of 500mbit now.")
-        assert run(CLUSTER, "status").stdout.splitlines()[0] == "4 nodes of 2 ranks with links of 500mbit"
+        assert done.returncode == 0
+        assert run(CLUSTER, "status").stdout.splitlines()[0].endswith("links of 500mbit")
         measured = exchange(tmp_path, "-N4", "-n4")
         assert measured["in_s"] > 0.95 * 60e6 / 62.5e6
         assert measured["out_s"] > 0.95 * 60e6 / 62.5e6
@@ -393,8 +391,7 @@ def test_a_series_may_take_one_rank_of_each_node_and_run_from_a_folder_there(bef
     packed = run(root / "ci" / "pack", "--peers")
     assert packed.returncode == 0, packed.stderr
     assert ".venv-peers/litgpt/lib/module.py" in run("tar", "-tf", root / ".packed.tar").stdout.splitlines()
-    done = reframe(tmp_path / "run", *words, root=root)
-    assert done.code == 0, done.out
+    done = succeed(tmp_path / "run", *words, root=root)
     (case,) = done.cases()
     assert case["record"]["provenance"]["hosts"] == ["n0", "n1"]
     assert [side["name"] for side in case["record"]["contest"]["sides"]] == ["none", "data"]
@@ -450,19 +447,16 @@ def test_a_node_that_is_lost_fails_the_suite_with_the_reason(before: Machine, tm
         done = lost.result()
     assert done.code == 1
     # Ranks that other work holds up are killed before they have written what they know.
-    reason = (
-        r"the scheduler ended the job: (Node failure on n2|.* DUE TO NODE FAILURE.*); the (run failed|engine wrote no)"
+    assert re.search(
+        r"ended the job: (Node failure on n2|.*NODE FAILURE.*); the (run failed|engine wrote no)", done.out
     )
-    assert re.search(reason, done.out), done.out
     status, again = run(CLUSTER, "status"), run(CLUSTER, "up")
     assert (status.returncode, message(status)) == (1, "cluster: n2 is down*.")
-    assert (again.returncode, message(again)) == (
-        1,
-        "cluster: a cluster is there already, but n2 is down*: run `ci/cluster down` first.",
-    )
+    assert again.returncode == 1
+    assert "n2 is down*" in message(again)
     after = reframe(tmp_path / "after", *words)
     assert after.code == 1
-    assert "job cancelled because it was blocked due to reason: Nodes required for job are DOWN" in after.out
+    assert re.search("job cancelled .*DOWN", after.out)
 
 
 def first_process(node: str) -> int:
@@ -492,4 +486,5 @@ def test_down_ends_what_runs_and_leaves_nothing_behind(before: Machine) -> None:
     assert run(CLUSTER, "down").returncode == 0
     until(lambda: Machine.now() == before, 0.1)  # the parents of the nodes' first processes need a moment
     again = run(CLUSTER, "down")
-    assert (again.returncode, message(again)) == (0, "cluster: no cluster is up.")
+    assert again.returncode == 0
+    assert "no cluster" in message(again)

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 import yaml
-from running import Run, figures, option, project, reframe, tells_a_hang_in_time
+from running import Run, figures, option, project, reframe, succeed, tells_a_hang_in_time
 
 from engine.comm.collective import Kind
 from engine.result.schema import Result, parse
@@ -73,7 +73,7 @@ def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_run_that_is_good_fills_the_store_and_says_so(run: Run, root: Path) -> None:
     assert run.code == 0, run.out
     file = root / "systems" / "measured" / "local.yaml"
-    assert f"{file} now holds the bandwidths of local" in run.out
+    assert str(file) in run.out
     (case,) = run.cases()
     result = parse(case["record"], "record")
     assert result.links is not None
@@ -135,8 +135,7 @@ def test_what_says_more_is_not_replaced() -> None:
 
 
 def test_a_dry_run_takes_all_devices_of_four_nodes_and_keeps_nothing(root: Path, tmp_path: Path) -> None:
-    done = reframe(tmp_path, "-c", "suites/bandwidth.py", "--system", "frontier", root=root)
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, "-c", "suites/bandwidth.py", "--system", "frontier", root=root)
     (script,) = done.jobs("bench collectives")
     assert (option(script, "--nodes"), option(script, "--ntasks"), option(script, "--device")) == ("4", "32", "cuda")
     assert tells_a_hang_in_time(script)

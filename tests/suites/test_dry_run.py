@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from running import Run, option, options, ranks, reframe, tells_a_hang_in_time
+from running import Run, option, options, ranks, reframe, succeed, tells_a_hang_in_time
 
 import systems
 from engine.grid import Grid
@@ -120,8 +120,7 @@ def test_the_advertised_peak_and_the_memory_are_those_of_the_file(run: tuple[str
 
 
 def test_ranks_that_do_not_fill_a_node_are_bound_by_no_map_of_all_its_domains(tmp_path: Path) -> None:
-    done = reframe(tmp_path, "-c", "suites/peak.py", "--system", "perlmutter80", "-n", "Peak")
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, "-c", "suites/peak.py", "--system", "perlmutter80", "-n", "Peak")
     lines = [script.splitlines()[-1] for script in done.jobs("bench gemm")]
     assert lines
     assert all(line.startswith("srun --cpus-per-task=32 --gpu-bind=none --kill-on-bad-exit=1 ") for line in lines)
@@ -130,8 +129,7 @@ def test_ranks_that_do_not_fill_a_node_are_bound_by_no_map_of_all_its_domains(tm
 
 def test_peak_and_validation_ask_for_whole_nodes_or_one_device(tmp_path: Path) -> None:
     words = ["-c", "suites/validation.py", "-c", "suites/peak.py", "-x", "AgainstDDP"]
-    done = reframe(tmp_path, *words, "--system", "frontier")
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, *words, "--system", "frontier")
     assert set(done.scripts) == {1, 16}
     assert {option(script, "--model") for script in done.trainings} == {"gpt2-125m", "unet-50m"}
     assert option(done.scripts[16], "--nodes") == "2"
@@ -151,8 +149,7 @@ def test_peak_and_validation_ask_for_whole_nodes_or_one_device(tmp_path: Path) -
 
 
 def test_images_are_made_of_all_that_a_training_keeps(tmp_path: Path) -> None:
-    done = reframe(tmp_path, "-c", "suites/samples.py", "--system", "frontier", PAR4D_ACCOUNT="abc123")
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, "-c", "suites/samples.py", "--system", "frontier", PAR4D_ACCOUNT="abc123")
     (training,) = done.trainings
     iterations, every = (int(option(training, word)) for word in ("--iterations", "--save-every"))
     assert int(option(training, "--lr-decay-steps")) == iterations
@@ -201,8 +198,7 @@ def test_suites_take_a_network_of_another_architecture(model: str, tmp_path: Pat
     names, selected = OTHERS[model]
     suites = [word for name in names for word in ("-c", f"suites/{name}.py")]
     asked = ["-S", f"model={model}", "-n", selected]
-    done = reframe(tmp_path, *suites, "--system", "frontier", *asked, PAR4D_ACCOUNT="abc123")
-    assert done.code == 0, done.out
+    succeed(tmp_path, *suites, "--system", "frontier", *asked, PAR4D_ACCOUNT="abc123")
     scripts = [path.read_text() for path in tmp_path.rglob("rfm_job.sh")]
     assert all(tells_a_hang_in_time(script) for script in scripts if " -m engine data " not in script)
     lines = [script.splitlines()[-1] for script in scripts]

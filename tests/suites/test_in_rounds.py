@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from forked_python import FIRST
-from running import ONCE, Run, figures, option, options, project, reframe
+from running import ONCE, Run, figures, option, options, project, reframe, succeed
 
 from engine.models.catalogue import lookup
 from engine.models.flops import split_step_flops
@@ -86,8 +86,7 @@ def test_a_cache_larger_than_the_model_is_refused_with_the_engines_sentence(tmp_
 
 
 def test_on_every_grid_of_the_small_cluster_each_flag_is_compared_alone(tmp_path: Path) -> None:
-    done = reframe(tmp_path, *GRIDS, "--system", "vcluster", "--dry-run")
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, *GRIDS, "--system", "vcluster", "--dry-run")
     scripts = done.jobs("bench overlap")
     assert len({option(script, "--grid") for script in scripts}) == len(scripts) == 20
     for script in scripts:
@@ -97,8 +96,7 @@ def test_on_every_grid_of_the_small_cluster_each_flag_is_compared_alone(tmp_path
 
 def test_all_flags_are_each_of_them_alone_and_a_grid_with_nothing_to_hide_is_refused_at_once(tmp_path: Path) -> None:
     whole = ["--system", "vcluster", "--dry-run", "-n", "8-gpt.*-(2x2x2x1|1x1x1x8)"]
-    every = reframe(tmp_path / "all", *GRIDS, *whole, "-S", "overlap=all")
-    assert every.code == 0, every.out
+    every = succeed(tmp_path / "all", *GRIDS, *whole, "-S", "overlap=all")
     for script in every.jobs("bench overlap"):
         assert options(script, "--variant") == ["oar", "ors", "oag", "cache=auto", "data"]
     for suite in (GRIDS, ABLATION):
@@ -174,8 +172,7 @@ PIPELINE = ["-c", "suites/pipeline.py", "--system"]
 
 
 def test_each_point_is_a_job_on_a_machine_that_is_quiet_has_a_slow_stage_or_late_messages(tmp_path: Path) -> None:
-    done = reframe(tmp_path, *PIPELINE, "frontier", "--dry-run", "-n", "1x1x1x1p8", "-S", "weight_limit=3")
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, *PIPELINE, "frontier", "--dry-run", "-n", "1x1x1x1p8", "-S", "weight_limit=3")
     quiet, slow, late = sorted(
         done.jobs("bench pipeline"), key=lambda script: (" --delays" in script, " --slow" in script)
     )
@@ -190,8 +187,7 @@ def test_each_point_is_a_job_on_a_machine_that_is_quiet_has_a_slow_stage_or_late
 
 
 def test_bubbles_are_those_of_two_equal_stages_with_2_4_and_8_micro_batches(tmp_path: Path) -> None:
-    done = reframe(tmp_path, *PIPELINE, "local", "--dry-run", "-n", "Bubbles")
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, *PIPELINE, "local", "--dry-run", "-n", "Bubbles")
     scripts = done.jobs("bench pipeline")
     counts = [int(option(script, "--batch-size")) // int(option(script, "--micro-batch")) for script in scripts]
     assert sorted(counts) == [2, 4, 8]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from forked_python import BRIEFLY, FIRST
-from running import ONCE, Run, figures, option, options, ranks, reframe, tells_a_hang_in_time
+from running import ONCE, Run, figures, option, options, ranks, reframe, succeed, tells_a_hang_in_time
 
 import systems
 from engine.grid import Grid
@@ -32,8 +32,7 @@ def script(done: Run, command: str, **wanted: str) -> str:
 
 @pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter", "summit"])
 def test_every_published_network_is_timed_on_one_device_as_a_rank_of_its_grid(name: str, tmp_path: Path) -> None:
-    done = reframe(tmp_path, "-c", "suites/kernel_tuning.py", "--system", name, PAR4D_ACCOUNT="abc123")
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, "-c", "suites/kernel_tuning.py", "--system", name, PAR4D_ACCOUNT="abc123")
     every = [point for point in points("weak_scaling", name) if "nightly" not in point.series.tags]
     every = [point for point in every if not point.series.training.offload]  # the same networks in stages
     series = points("kernel_tuning", name)
@@ -66,8 +65,7 @@ def test_every_published_network_is_timed_on_one_device_as_a_rank_of_its_grid(na
 
 def test_another_network_is_no_point_of_the_published_series(tmp_path: Path) -> None:
     words = ["-c", "suites/kernel_tuning.py", "--system", "alps", "-n", "par4d-64-", "-S", "model=llama-3.2-1b"]
-    done = reframe(tmp_path, *words, PAR4D_ACCOUNT="abc123")
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, *words, PAR4D_ACCOUNT="abc123")
     for command in ("bench matmul", "bench peers"):
         assert option(script(done, command), "--model") == "llama-3.2-1b"
         assert "--label 'series=par4d with llama-3.2-1b'" in script(done, command)

@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 from counter_files import rapl
-from running import ONCE, QUICK, Run, figures, project, reframe, short
+from running import ONCE, QUICK, Run, figures, project, reframe, short, succeed
 
 from engine.result.schema import parse
 from reports.cli import main as build_report
@@ -27,6 +27,10 @@ STRONG_SCALING = ["-c", "suites/strong_scaling.py"]
 VALIDATION = ["-c", "suites/validation.py", "-S", "Validation.grid=1x1x2x1"]
 ODD = "it's a Prüfung & $5"
 THREE = ["-S", "iterations=3"]
+MEASURED = {
+    *("time_per_iteration", "faster_half", "hardware_flops_per_s", "percent_of_empirical_peak", "compute"),
+    *("step_by_bound", "canary", "tokens_per_joule_processor", "tokens_per_joule_memory"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -107,18 +111,7 @@ def test_every_point_is_measured_on_real_text(run: Run) -> None:
         measured = figures(case)
         alone = case["record"]["ranks"] == 1
         hidden, exposed = measured.pop("communication_hidden", None), measured.pop("exposed_communication")
-        assert set(measured) == {
-            *(
-                "time_per_iteration",
-                "faster_half",
-                "hardware_flops_per_s",
-                "percent_of_empirical_peak",
-                "compute",
-                "step_by_bound",
-                "canary",
-            ),
-            *("tokens_per_joule_processor", "tokens_per_joule_memory"),
-        }
+        assert set(measured) == MEASURED
         assert all(value > 0 for value in measured.values())
         assert (exposed == pytest.approx(0)) == (hidden is None) == alone
         assert measured["compute"] + exposed == pytest.approx(measured["time_per_iteration"])
@@ -172,14 +165,14 @@ def test_more_ranks_than_cores_are_run_on_demand_only(tmp_path: Path) -> None:
 
 def test_a_result_below_its_target_fails_and_one_without_target_does_not(wrong: Run, run: Run) -> None:
     assert wrong.code == 1
-    assert "undecided whether the target is reached: too few steps to tell" in wrong.out
+    assert "undecided whether the target" in wrong.out
     assert [case["result"] for case in weak_scaling(wrong)] == ["fail"]
     assert [case["result"] for case in weak_scaling(run)] == ["pass", "pass"], "the target of four ranks is not theirs"
 
 
 def test_curves_that_differ_fail(wrong: Run) -> None:
     assert by_name(wrong, "Validation")["result"] == "fail"
-    assert "the loss curves of 1x1x2x1 and of serial training differ by" in wrong.out
+    assert re.search("1x1x2x1 .* differ by", wrong.out)
 
 
 def test_a_run_that_fails_says_the_engines_own_reason_and_keeps_its_record(wrong: Run) -> None:
@@ -191,7 +184,7 @@ def test_a_run_that_fails_says_the_engines_own_reason_and_keeps_its_record(wrong
 
 def test_a_run_that_never_started_says_its_last_words(wrong: Run) -> None:
     assert by_name(wrong, "Peak")["result"] == "fail"
-    assert "the engine wrote no result.json; its last words: no room" in wrong.out
+    assert re.search("no result.json; .*no room", wrong.out)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the run would work on a machine with a GPU")
@@ -213,7 +206,6 @@ def test_adding_a_machine_is_adding_one_file(tmp_path: Path) -> None:
         .replace('    bf16: {value: 125.0e+12, source: "axonn-sc24 VI-C, rocBLAS, 32768 x 32768"}\n', "")
     )
     (copy / "systems" / "brandnew.yaml").write_text(new)
-    done = reframe(tmp_path / "a", "-c", "suites/weak_scaling.py", "--system", "brandnew", root=copy)
-    assert done.code == 0, done.out
+    done = succeed(tmp_path / "a", "-c", "suites/weak_scaling.py", "--system", "brandnew", root=copy)
     assert set(done.scripts) == {16, 64, 512, 1024, 2048, 4096, 8192}
     assert all("--measure-peak" in script for script in done.scripts.values())

@@ -22,7 +22,7 @@ import pytest
 import yaml
 from forked_python import forked_python
 from prove_nights import FAULTS, processor_times, wait_until_idle
-from running import option, reframe
+from running import option, reframe, succeed
 from waiting import LONG_S, until
 
 import systems
@@ -206,8 +206,7 @@ def test_no_test_is_started_once_the_time_is_over(tmp_path):
 @pytest.mark.slow
 def test_reframe_alone_fails_what_is_far_off_its_reference_or_no_longer_measured(tmp_path, monkeypatch):
     words = ("-c", "suites/peak.py", "--system", "local", "-n", "LaunchLatency", "-P", "ranks=1", "-r")
-    first = reframe(tmp_path, *words)
-    assert first.code == 0, first.out
+    succeed(tmp_path, *words)
     (night,) = history(tmp_path / "results" / "reframe" / "results.db", "local").nights
     (job,) = night.jobs
     monkeypatch.setattr(references, "FOLDER", tmp_path / "references")
@@ -265,8 +264,7 @@ class Night:
 
 
 def described(folder: Path, *arguments: str) -> Night:
-    done = reframe(folder, *arguments, "--describe")
-    assert done.code == 0, done.out + done.err
+    done = succeed(folder, *arguments, "--describe")
     return Night(json.loads(done.out[done.out.index("[\n") :]))
 
 
@@ -315,8 +313,7 @@ def test_a_night_trains_from_end_to_end_and_has_what_narrows_a_slowdown_down(nig
 
 
 def test_the_engine_accepts_every_job_of_a_night(tmp_path: Path) -> None:
-    done = reframe(tmp_path, *NIGHT, "--system", "perlmutter", "--dry-run", PAR4D_ACCOUNT="abc123")
-    assert done.code == 0, done.out
+    succeed(tmp_path, *NIGHT, "--system", "perlmutter", "--dry-run", PAR4D_ACCOUNT="abc123")
     scripts = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
     asked = [script for script in scripts if "#SBATCH" in script]
     assert len(asked) == len(scripts) - 1, "the text takes no node"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from reframe.core.exceptions import SanityError
-from running import figures, option, options, project, reframe, short
+from running import figures, option, options, project, reframe, short, succeed
 
 import systems
 from reports.read.load import load
@@ -18,9 +18,7 @@ LOCAL += ["-S", "rounds=1", "-S", "steps_per_round=1"]
 
 def test_on_accelerators_the_device_is_the_systems_and_the_number_format_the_series(tmp_path: Path) -> None:
     words = ["-c", "suites/peers.py", "--system", "perlmutter", "-n", "peer=hsdp.*1x1x2x2"]
-    done = reframe(tmp_path, *words, PAR4D_ACCOUNT="abc123")
-    assert done.code == 0, done.out
-    (script,) = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
+    script = succeed(tmp_path, *words, PAR4D_ACCOUNT="abc123").script
     for name, value in {"--device": "cuda", "--precision": "bf16", "--grid": "1x1x2x2", "--model": "gpt-node"}.items():
         assert option(script, name) == value
     for label in ("study=peers", "system=perlmutter", "partition=gpu", "series=node-of-4"):
@@ -31,7 +29,7 @@ def test_what_a_peer_cannot_train_as_the_engine_does_is_skipped_and_an_unknown_n
     words = ["-c", "suites/peers.py", "--system", "perlmutter", "-n", "peer=tensor-parallel%"]
     tied = reframe(tmp_path / "tied", *words, "-S", "model=llama-3.2-1b", PAR4D_ACCOUNT="abc123")
     assert tied.code == 1, "nothing was compared"
-    assert "two tables of a tied one" in tied.out
+    assert "tied one" in tied.out
     assert "grid 1x1x2x2" in tied.out
     assert not list(tied.folder.glob("stage/**/rfm_job.sh"))
     unknown = reframe(tmp_path / "unknown", *words, "-S", "model=gpt-6b", PAR4D_ACCOUNT="abc123")
@@ -42,8 +40,7 @@ def test_what_a_peer_cannot_train_as_the_engine_does_is_skipped_and_an_unknown_n
 
 @pytest.mark.slow
 def test_reframes_own_report_has_the_whole_contest(tmp_path: Path) -> None:
-    done = reframe(tmp_path, *LOCAL, "-n", "peer=ddp%")
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, *LOCAL, "-n", "peer=ddp%")
     (case,) = [case for case in done.cases() if case["result"] == "pass" and case["record"]]
     (contest,) = load([tmp_path / "results"]).contests
     (comparison,) = contest.result.comparisons
@@ -106,8 +103,7 @@ SHORT = ["-S", "peers=plain", "-S", "jobs=1", "-S", "rounds=1", "-S", "steps_per
 def test_one_device_of_a_node_trains_networks_of_both_families_against_every_peer(
     system: str, models: set[str], peak: str, tmp_path: Path
 ) -> None:
-    done = reframe(tmp_path, "-c", "suites/single_device.py", "--system", system, PAR4D_ACCOUNT="abc123")
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, "-c", "suites/single_device.py", "--system", system, PAR4D_ACCOUNT="abc123")
     scripts = done.jobs("bench")
     assert {option(script, "--model") for script in scripts} == models
     for script in scripts:
@@ -128,8 +124,7 @@ def test_an_unknown_network_is_refused_before_any_job(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_keeps_the_contest_with_what_both_sides_do_and_hold(tmp_path: Path) -> None:
-    done = reframe(tmp_path, *ONE, *SHORT, root=short(tmp_path / "copy", peaks=["fp32"]))
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, *ONE, *SHORT, root=short(tmp_path / "copy", peaks=["fp32"]))
     (case,) = [case for case in done.cases() if case["result"] == "pass" and case["record"]]
     (found,) = load([tmp_path / "results"]).contests
     (contest,) = found.result.comparisons

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ROOT, options, reframe
+from running import ROOT, options, succeed
 from waiting import LONG_S
 
 RECORD, PARALLEL, MEMORY = "engine/training_record.py", "engine/parallel/parallelize.py", "engine/footprint/memory.py"
@@ -107,7 +107,6 @@ def test_a_result_holds_it_with_other_losses_and_flops(checkout: Path, tmp_path:
 
 
 def test_a_job_script_of_a_suite_has_it(checkout: Path, tmp_path: Path) -> None:
-    done = reframe(tmp_path, "-c", "suites/weak_scaling.py", "--system", "local", "--dry-run", root=checkout)
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, "-c", "suites/weak_scaling.py", "--system", "local", "--dry-run", root=checkout)
     (script,) = done.trainings
     assert options(script, "--planted") == ["2"]

@@ -1,6 +1,7 @@
 """What a command selects: partitions that can run it, options that exist, and at least one test that ran."""
 
 import json
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import reframe as rfm
 import yaml
 from reframe.core.builtins import fixture, parameter, variable
 from reframe.utility import typecheck as typ
-from running import Run, options, project, ranks, reframe
+from running import Run, options, project, ranks, reframe, succeed
 
 import systems
 from engine.errors import UsageError
@@ -75,7 +76,7 @@ def test_no_job_of_any_suite_has_more_ranks_than_the_workstation_has_gpus(run: C
     assert done.code == 0, done.out
     found = scripts(done)
     assert {ranks(script) for script in found} == {1, 2}
-    assert "one node of 2 GPUs, but the job has 8192 ranks" in done.out
+    assert re.search("2 GPUs, .* 8192 ranks", done.out)
     for command in ("bench collectives", "bench p2p"):
         assert [ranks(script) for script in done.jobs(command)] == [2], "fewer nodes than usual"
     assert not [script for script in done.trainings if "variant=serial" in script], "nothing is left to compare it with"
@@ -108,7 +109,7 @@ def test_tests_of_gpus_get_no_partition_of_processors(run: Callable[..., Run]) -
     assert [options(script, "--partition") for script in done.trainings] == [["long"]], "the others are too small"
     only = run(*WEAK, "--system", "uni:cpu", "-l")
     assert only.code == 1
-    assert "uni:cpu has the features cpu, gloo" in only.out
+    assert re.search("uni:cpu .*cpu, gloo", only.out)
 
 
 def test_each_partition_gets_what_it_has_room_for_and_counts_by_itself(run: Callable[..., Run]) -> None:
@@ -123,7 +124,7 @@ def test_each_partition_gets_what_it_has_room_for_and_counts_by_itself(run: Call
 
 def test_a_list_counts_each_case_by_its_partition_and_names_what_would_be_skipped(run: Callable[..., Run]) -> None:
     done = run(*WEAK, "--system", "uni", "-n", "point=par4d-64", "-l")
-    assert "1 test, at most 32.0 node-hours: up to 32 nodes, 60 minutes" in done.out
+    assert re.search("1 test, .* 32.0 node-hours: .* 32 nodes, 60 minutes", done.out)
     assert "2 will be skipped" in done.out
     assert "32 nodes" in done.out[done.out.index("2 will be skipped") :]
 
@@ -216,8 +217,7 @@ def test_what_is_mistyped_ends_every_action_in_a_sentence(tmp_path: Path, words:
 def test_a_variable_that_some_loaded_test_or_fixture_has_is_fine(tmp_path: Path) -> None:
     forms = ["most_bytes=4", "Corpus.most_bytes=4", "WeakScaling.text.most_bytes=4", "WeakScaling.staged=yes"]
     words = [word for form in forms for word in ("-S", form)]
-    done = reframe(tmp_path, *WEAK, "-c", "suites/peak.py", "-S", "array_bytes=8", "--system", "local", *words, "-l")
-    assert done.code == 0, done.out
+    succeed(tmp_path, *WEAK, "-c", "suites/peak.py", "-S", "array_bytes=8", "--system", "local", *words, "-l")
 
 
 def test_a_generated_pipeline_runs_what_this_command_would(run: Callable[..., Run], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from running import ONCE, Run, figures, option, project, ranks, reframe, short
+from running import ONCE, Run, figures, option, project, ranks, reframe, short, succeed
 
 from engine.grid import Grid
 
@@ -88,8 +88,7 @@ def test_on_this_machine_the_time_to_solution_follows_from_the_time_of_an_iterat
 ) -> None:
     few = ["-S", "iterations=2", "-S", "warmup=1", *ONCE]
     root = short(tmp_path, peaks=[])
-    done = reframe(tmp_path / "a", *STRONG_SCALING, "--system", "local", *few, root=root)
-    assert done.code == 0, done.out
+    done = succeed(tmp_path / "a", *STRONG_SCALING, "--system", "local", *few, root=root)
     one, two = sorted(done.cases(), key=lambda case: case["record"]["ranks"])
     assert {case["record"]["labels"]["token_budget"] for case in (one, two)} == {"6.9e+07"}
     batches = 6.9e7 / (4 * 128)

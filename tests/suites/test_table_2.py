@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import option, reframe
+from running import option, reframe, succeed
 
 import systems
 from engine.batch import Batch
@@ -98,8 +98,7 @@ def test_each_is_run_as_the_paper_says(tmp_path: Path) -> None:
     sizes = {"weak_scaling": ("8", "16384"), "strong_scaling": ("8", "4096"), "pipeline": ("1", "2048")}
     suites = [word for study in sizes for word in ("-c", f"suites/{study}.py")]
     names = f"{TABLE_2}-48|Schedules.*axonn-ipdps22-48-gpt-12b-1x1x1x8p6"
-    done = reframe(tmp_path, *suites, "--system", "summit", "--dry-run", "-n", names)
-    assert done.code == 0, done.out
+    done = succeed(tmp_path, *suites, "--system", "summit", "--dry-run", "-n", names)
     words = ("--grid", "--micro-batch", "--batch-size", "--checkpoint-every", "--precision", "--reduce-dtype")
     for study, (micro, batch) in sizes.items():
         found = done.jobs("bench pipeline") if study == "pipeline" else done.trainings
