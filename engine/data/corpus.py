@@ -19,7 +19,7 @@ import numpy as np
 from engine.data.documents import NotText, units
 from engine.data.folder import LeftOut, check_folders, files, replacing
 from engine.data.prepared import HEADER, KINDS
-from engine.data.tokenizer import END_OF_TEXT, TOKENIZER, given
+from engine.data.tokenizer import END_OF_TEXT, TOKENIZER, open_tokenizer
 from engine.data.tokens import FORMAT, Header, Origin, Shard, stored_as
 from engine.errors import UsageError
 
@@ -105,7 +105,7 @@ def prepare(
         raise UsageError(f"--max-bytes must be at least 1, but {max_bytes} was given.")
     ready = None
     if tokenizer is not None:
-        file, opened, number = given(tokenizer, end_of_text)
+        file, opened, number = open_tokenizer(tokenizer, end_of_text)
         ready = _Tokens(opened, number, file.read_bytes(), whole=True)
     left_out = LeftOut()
     texts = _survey(source, out, max_bytes, text_key, left_out)

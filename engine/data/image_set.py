@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from engine.data import CHANNELS
 from engine.data.prepared import Prepared, RecordFile, check_digests, check_sizes, read_manifest
-from engine.data.shuffle import Arrays, Ints, shuffled
+from engine.data.shuffle import Arrays, Ints, shuffle
 from engine.errors import RunError
 from engine.schema import Digest, Record
 
@@ -90,7 +90,7 @@ class ImageSet(Prepared[Header]):
 
         Raises RunError for what isn't as the header says.
         """
-        numbers = shuffled(seed, positions, self.header.images)
+        numbers = shuffle(seed, positions, self.header.images)
         pixels = {"pixels": np.concatenate([self._pixels.read(number, number + 1) for number in numbers.tolist()])}
         return pixels | {"labels": self._labels[numbers].astype(np.int64)} if self.header.classes else pixels
 

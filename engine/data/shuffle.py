@@ -52,7 +52,7 @@ def _feistel(words: Words, a: int, b: int, keys: Words) -> Words:
     return left + rows_a * right
 
 
-def shuffled(seed: int, positions: Ints, count: int) -> Ints:
+def shuffle(seed: int, positions: Ints, count: int) -> Ints:
     """Return the sequence (0..count-1) that stands at each position of an endless run of shuffled epochs.
 
     Position p lies in epoch p // count; every epoch holds each sequence once, in an order of its own.

@@ -17,7 +17,7 @@ DECIDING = ("added_tokens", "normalizer", "pre_tokenizer", "model")
 """Entries that decide which tokens a text becomes."""
 
 
-def same(one: Path, other: Path) -> bool:
+def are_same(one: Path, other: Path) -> bool:
     """Return whether two files make the same tokens of a text. Raises UsageError for one that is no tokenizer."""
     return one.read_bytes() == other.read_bytes() or _deciding(one) == _deciding(other)
 
@@ -27,7 +27,7 @@ def _deciding(file: Path) -> dict[str, Any]:
     return {key: whole.get(key) for key in DECIDING}
 
 
-def given(path: Path, end: str | None) -> tuple[Path, "Tokenizer", int]:
+def open_tokenizer(path: Path, end: str | None) -> tuple[Path, "Tokenizer", int]:
     """Open the tokenizer of a folder, or a file; returns the file, it, and its token for the end of a text.
 
     end: that token, where the folder doesn't tell. Raises UsageError.

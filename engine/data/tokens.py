@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from engine.data.prepared import Prepared, RecordFile, check_digests, check_sizes, read_manifest
-from engine.data.shuffle import Arrays, Ints, shuffled
+from engine.data.shuffle import Arrays, Ints, shuffle
 from engine.errors import RunError, UsageError
 from engine.schema import Digest, Record
 
@@ -130,7 +130,7 @@ class Tokens(Prepared[Header]):
     def read(self, seed: int, positions: Ints) -> Arrays:
         """Read tokens [B, sequence + 1]. Raises RunError for what isn't as the header says."""
         window = np.empty((len(positions), self.sequence + 1), np.int64)
-        numbers = shuffled(seed, positions, self.sequences)
+        numbers = shuffle(seed, positions, self.sequences)
         for row, start in zip(window, (numbers * self.sequence).tolist(), strict=True):
             self._copy(start, row)
         return {"tokens": window}

@@ -122,11 +122,11 @@ def fastest(
     for choice, schedule in sorted(allowed.items(), key=promise, reverse=True):
         by_s = min((step.time_s for step in found.values()), default=inf)
         found[choice] = step_time(schedule, stages, passes, times(schedule), by_s)
-    choice = as_fast({choice: found[choice].time_s for choice in allowed})
+    choice = first_fastest({choice: found[choice].time_s for choice in allowed})
     return choice, found[choice]
 
 
-def as_fast(times_s: Mapping[Choice, float]) -> Choice:
+def first_fastest(times_s: Mapping[Choice, float]) -> Choice:
     """Find the first whose time is at most a share of AS_FAST longer than the least."""
     least_s = min(times_s.values())
     return next(choice for choice, time_s in times_s.items() if time_s <= least_s * (1 + AS_FAST))

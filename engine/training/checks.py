@@ -184,9 +184,9 @@ def _check_tokenizer(pretrained: "Pretrained", dataset: Dataset) -> None:
     own = pretrained.tokenizer
     if own is None or dataset.tokenizer is None:
         return
-    from engine.data.tokenizer import same
+    from engine.data.tokenizer import are_same
 
-    if not same(own, dataset.tokenizer):
+    if not are_same(own, dataset.tokenizer):
         raise UsageError(
             f"The tokens of {dataset.tokenizer.parent} are of another tokenizer than {own}, so the network would learn "
             f"them anew: prepare the text with `data prepare --tokenizer {pretrained.folder}`."

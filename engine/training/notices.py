@@ -35,9 +35,9 @@ def notices(run: CheckedRun) -> list[str]:
     if config.model.folder is not None and run.pretrained is None:
         found.append(f"{config.model.folder} has no weights in safetensors yet, which train needs.")
     if config.export is not None and run.pretrained is not None:
-        from engine.models.adapters.folder import unread  # loads numpy
+        from engine.models.adapters.folder import list_unread  # loads numpy
 
-        if names := unread(run.pretrained.folder):
+        if names := list_unread(run.pretrained.folder):
             found.append(f"--export copies {', '.join(names)} as they are, which nothing here reads.")
     if run.pretrained is not None and run.dataset.classes and run.dataset.classes != run.pretrained.classes:
         found.append(

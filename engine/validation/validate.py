@@ -18,7 +18,7 @@ from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops
 from engine.overlap.flags import Overlap
 from engine.pipeline.registry import ScheduleChoice, candidates
-from engine.pipeline.staged import as_fast
+from engine.pipeline.staged import first_fastest
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Workload, best_first, rank
 from engine.simulator.bandwidth import agnostic
@@ -260,7 +260,7 @@ def planned_order(runs: Sequence[MeasuredRun], steps: Mapping[str, Simulated], p
     steps_of = defaultdict[tuple[str, int | None], dict[str, float]](dict)
     for run in listed:
         steps_of[run.grid, run.micro_batch][run.name] = steps[run.name].time_s
-    taken_s = {key: times_s[as_fast(times_s)] for key, times_s in steps_of.items()}
+    taken_s = {key: times_s[first_fastest(times_s)] for key, times_s in steps_of.items()}
     times_s = [max(steps[run.name].time_s, taken_s[run.grid, run.micro_batch]) for run in listed]
     order = best_first(times_s, [None if run.schedule else places[run.grid] for run in listed])
     return [listed[at].name for at in order]

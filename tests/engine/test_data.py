@@ -16,7 +16,7 @@ from text_files import all_tokens
 from engine.batch import Batch
 from engine.data import prepared, sampler
 from engine.data.dataset import Dataset, Text, open_dataset
-from engine.data.shuffle import key, permute, shuffled
+from engine.data.shuffle import key, permute, shuffle
 from engine.data.tokens import Tokens, read_header
 from engine.errors import RunError, UsageError
 from engine.grid import Axis, Grid
@@ -129,13 +129,13 @@ def test_the_permutation_moves_every_index_to_a_place_of_its_own(size: int) -> N
 
 
 def test_epochs_are_shuffled_each_in_its_own_way_and_any_sequence_may_come_first() -> None:
-    order = shuffled(5, np.arange(3000), 1000).reshape(3, 1000)
+    order = shuffle(5, np.arange(3000), 1000).reshape(3, 1000)
     assert (np.sort(order) == np.arange(1000)).all()
     for first, second in [(order[0], order[1]), (order[1], order[2]), (order[0], np.arange(1000))]:
         assert (first == second).sum() < 10
         assert abs(np.corrcoef(first, second)[0, 1]) < 0.15
-    assert (order[0] != shuffled(6, np.arange(1000), 1000)).sum() > 990
-    firsts = shuffled(1, np.arange(0, 10 * 5000, 10), 10)
+    assert (order[0] != shuffle(6, np.arange(1000), 1000)).sum() > 990
+    firsts = shuffle(1, np.arange(0, 10 * 5000, 10), 10)
     assert np.bincount(firsts, minlength=10) == pytest.approx(np.full(10, 500), abs=110)
 
 

@@ -11,7 +11,7 @@ from pretrained_folders import CONFIGURATIONS
 
 from engine.cli.main import main
 from engine.errors import UsageError
-from engine.models.adapters.folder import has_weights, read_network, unread
+from engine.models.adapters.folder import has_weights, list_unread, read_network
 from engine.models.choice import ModelChoice
 
 LLAMA, GPT2, BERT, VIT = CONFIGURATIONS["bare"].values()
@@ -91,7 +91,7 @@ def test_what_is_copied_and_never_read_is_named(tmp_path: Path) -> None:
     _folder(tmp_path, VIT, preprocessor_config=PROCESSOR, generation_config={}, tokenizer={}, vocab={})
     for name in ("README.md", "model.safetensors.index.json", "chat_template.jinja", "pytorch_model.bin"):
         (tmp_path / name).write_text("{}")
-    assert unread(tmp_path) == ["README.md", "chat_template.jinja", "generation_config.json"]
+    assert list_unread(tmp_path) == ["README.md", "chat_template.jinja", "generation_config.json"]
 
 
 def test_a_plan_and_a_check_need_no_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

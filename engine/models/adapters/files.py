@@ -20,7 +20,7 @@ from engine.comm.funnel import Comm
 from engine.data.tokenizer import TOKENIZER
 from engine.errors import RunError
 from engine.grid import CUTTING_STAGES, Axis
-from engine.models.adapters.folder import OF_TOKENIZERS, Pretrained, copied
+from engine.models.adapters.folder import OF_TOKENIZERS, Pretrained, list_copied
 from engine.models.adapters.library import WeightLoader, weight_loader
 from engine.models.adapters.safetensors import BYTES, LENGTH_BYTES, StoredTensor
 from engine.placement import Placement
@@ -146,7 +146,7 @@ def _prepare(pretrained: Pretrained, folder: Path, tokenizer: Path | None) -> No
     """Prepare all files, with their headers and what isn't trained; weights are holes."""
     folder.mkdir(parents=True)
     replaced = tokenizer is not None and pretrained.tokenizer is None
-    for file in copied(pretrained.folder):
+    for file in list_copied(pretrained.folder):
         if replaced and any(file.match(pattern) for pattern in OF_TOKENIZERS):
             log.warning("%s is not exported, as it may be of another tokenizer than that which trained", file)
         else:

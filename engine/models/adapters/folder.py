@@ -105,7 +105,7 @@ def open_pretrained(folder: Path, *, sequence: int | None = None, dropout: float
     sequence, dropout: other than configured.
     """
     adapter, architecture = read_network(folder, sequence=sequence, dropout=dropout)
-    for file in copied(folder):
+    for file in list_copied(folder):
         if file.suffix == ".json":
             read_json(file)  # an export would copy what nobody could read
     stored = adapter.stored(architecture)
@@ -138,16 +138,18 @@ def _adapter(config: Mapping[str, object], folder: Path) -> Adapter:
     return IN_FILES[kind]
 
 
-def copied(folder: Path) -> Iterator[Path]:
+def list_copied(folder: Path) -> Iterator[Path]:
     """List the files that an export copies, each once."""
     for file in sorted(folder.iterdir()):
         if file.is_file() and any(file.match(pattern) for pattern in COPIED):
             yield file
 
 
-def unread(folder: Path) -> list[str]:
-    """Name those of them that nothing here reads."""
-    return [file.name for file in copied(folder) if not any(file.match(pattern) for pattern in (*READ, *OF_TOKENIZERS))]
+def list_unread(folder: Path) -> list[str]:
+    """Name the files that an export copies and nothing here reads."""
+    return [
+        file.name for file in list_copied(folder) if not any(file.match(pattern) for pattern in (*READ, *OF_TOKENIZERS))
+    ]
 
 
 def _check_preprocessor(folder: Path, architecture: Architecture) -> None:
