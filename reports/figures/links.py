@@ -83,9 +83,7 @@ def transfer_table(name: str, rows: pd.DataFrame) -> Table:
     keys = ["what", "words", "among", "num_bytes"]
     wide = rows.pivot_table(index=keys, columns="backend", values="average_s", sort=False)
     columns = columns_of(
-        "what words",
-        Column("Ranks", "among", text.count),
-        Column("Bytes", "num_bytes", text.count),
+        "what words among num_bytes",
         *(Column(backend, backend, text.seconds) for backend in COLOURS if backend in wide),
     )
     title = "Messages and all-reduces by back end"

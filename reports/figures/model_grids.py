@@ -10,7 +10,7 @@ from reports import text
 from reports.columns import columns_of
 from reports.frames.jobs import fields
 from reports.frames.predictions import FITTED, PLACES, grid_rows
-from reports.page import Block, Column, Figure, Figures, Paragraph, Table
+from reports.page import Block, Figure, Figures, Paragraph, Table
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, against, scatter
 from reports.words import NOTES
@@ -21,9 +21,6 @@ TITLES = {
     "equations": "Order by Eq. 1 to 7",
     "agnostic": "Order without placement",
 }
-LOST = Column(
-    "Its first grid is slower than the fastest by", "lost", text.percent, missing="not known", figure="lost_by_order"
-)
 PARTS = {"error": "Time", "compute_error": "Compute", "exposed_error": "Exposed communication"}
 """Errors of predictions have these columns of grid_rows."""
 
@@ -61,9 +58,7 @@ def over_all(jobs: Sequence[JobRows]) -> list[Block]:
         return [said]
     data = pd.DataFrame([{"order": TITLES[one.name], **one._asdict()} for one in proofs])
     note = f"Means over the jobs, the best order first: that whose first grids lose the least time. {PLANNED}"
-    columns = columns_of(
-        "order", LOST, Column(f"Is the fastest in, of {proofs[0].jobs} jobs", "right", text.count), "spearman"
-    )
+    columns = columns_of("order lost right spearman", right=f"Is the fastest in, of {proofs[0].jobs} jobs")
     return [said, Table("Orders over all jobs", columns, data, "orders", note)]
 
 
@@ -115,12 +110,7 @@ def _errors(name: str, rows: pd.DataFrame) -> list[Block]:
     if data.empty:
         return []
     columns = columns_of(
-        Column("What", "what", numeric=False),
-        Column("Runs", "runs", text.count),
-        Column(f"Within {text.percent(CLOSE)}", "within", text.count),
-        Column("Median absolute error", "median", text.percent, figure="median_absolute_error"),
-        Column("Lowest error", "low", text.signed, figure="prediction_error"),
-        Column("highest", "high", text.signed, figure="prediction_error"),
+        "what runs within median low high", within=f"Within {text.percent(CLOSE)}", median="Median absolute error"
     )
     note = f"Of runs that nothing was fitted to. {_why(rest)}"
     if (rest["stages"] > 1).any():
@@ -202,10 +192,7 @@ def _orders(name: str, job: JobRows) -> Table:
         columns=["order", "efficient", "place_of_fastest", "spearman", "lost"],
     )
     columns = columns_of(
-        "order",
-        Column(f"Of its first {TOP}, among the {TOP} fastest", "efficient", text.count),
-        "place_of_fastest spearman",
-        LOST,
+        "order efficient place_of_fastest spearman lost", efficient=f"Of its first {TOP}, among the {TOP} fastest"
     )
     note = (
         "Against the measured times. A plan has the simulation's order, but the equations' where simulated times are "

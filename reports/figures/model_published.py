@@ -195,13 +195,10 @@ def _product_jobs(found: Sequence[DeviceProducts]) -> Table:
         if (of := one.of(job))
     ]
     columns = columns_of(
-        *(Column(title, title.lower(), numeric=False) for title in ("Device", "Rule", "Job")),
-        Column("A kernel takes at least", "launch", text.seconds),
+        "device rule job launch",
         Column("Share of the empirical peak, by other jobs", "share", text.percent),
-        Column("Products", "products", text.count),
-        Column(f"Within {text.percent(CLOSE)}", "within", text.count),
-        Column("Median error", "median", text.percent, figure="median_absolute_error"),
-        Column("that of the baseline", "baseline", text.percent, figure="median_absolute_error"),
+        "products within median baseline",
+        within=f"Within {text.percent(CLOSE)}",
     )
     return Table("Products alone, by job", columns, pd.DataFrame(rows), "products")
 
@@ -236,12 +233,7 @@ def _products_figure(name: str, title: str, rows: pd.DataFrame) -> Figure:
 
 def _products_table(name: str, title: str, rows: pd.DataFrame) -> Table:
     columns = columns_of(
-        Column("Job", "job", numeric=False),
-        *(Column(one, one, text.count) for one in "mnk"),
-        Column("Mode", "mode", numeric=False),
-        "measured_s",
-        Column("Predicted", "predicted_s", text.seconds),
-        "error baseline_s baseline_error",
+        "job m n k mode measured_s", Column("Predicted", "predicted_s", text.seconds), "error baseline_s baseline_error"
     )
     note = "A product of [m, k] by [k, n], as PyTorch multiplies; the mode says how both factors lie in memory."
     return Table(f"Each product alone on {title}", columns, rows, f"{name}-all", note)

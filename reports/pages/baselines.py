@@ -10,7 +10,7 @@ from engine.result.judges.peers import FEWEST_JOBS
 from reports import text
 from reports.columns import NOT_PRINTED, columns_of
 from reports.derived import by_row
-from reports.figures.contests import contests_table, equal, failures, missing, provenance, settings
+from reports.figures.contests import details, equal
 from reports.frames.contests import SERIES, over_one_network, points
 from reports.frames.frame import Frames
 from reports.frames.jobs import grouped
@@ -34,8 +34,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     parts = [(name, title, _best(of)) for name, title, of in grouped(over_one_network(contests), TRAINED, _title)]
     best = [rows for _, _, rows in parts]
     first = Section("Who is faster", [Paragraph(_standing(rows)) for rows in best])
-    tables = [contests_table("all", contests), *failures(table), *missing(table), *settings(table), provenance(table)]
-    last = Section("Details", [Paragraph(STUDIES["baselines"].how), *tables])
+    last = details(table, STUDIES["baselines"].how, contests)
     return Page([first, *(_section(*one) for one in parts), _published(), last], _headline(best))
 
 

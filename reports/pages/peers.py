@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from reports import text
-from reports.figures.contests import contests_table, failures, missing, provenance, ratios, settings
+from reports.figures.contests import contests_table, details, ratios
 from reports.frames.contests import SERIES, most_run, over_one_network, points
 from reports.frames.frame import Frames
 from reports.page import MOST_SECTIONS, Block, Facts, Figure, Figures, KeyFact, Page, Paragraph, Section
@@ -20,10 +20,9 @@ def build(mine: Frames, everything: Frames) -> Page:
     contests = points(table).sort_values([*SERIES, "ratio", "peer"], kind="stable")
     drawn = most_run(contests, SERIES, MOST_SECTIONS)
     sections = [_section(*one) for one in text.titled(drawn, lambda rows: _title(rows.iloc[0]))]
-    every = [contests_table("all", contests)] if sum(map(len, drawn)) < len(contests) else []
-    tables = [*failures(table), *missing(table), *settings(table), provenance(table)]
-    sections.append(Section("Details", [*every, Paragraph(STUDIES["peers"].how), *tables]))
-    return Page(sections, _headline(contests))
+    all_drawn = sum(map(len, drawn)) == len(contests)
+    last = details(table, STUDIES["peers"].how, None if all_drawn else contests)
+    return Page([*sections, last], _headline(contests))
 
 
 OWN = contests_where(lambda ran: (ran["ranks"] > 1) & ~ran["study"].isin(["baselines", "validation"]))

@@ -142,15 +142,11 @@ def _overview(found: Sequence[Schedules], drawn: int) -> Section:
     data = pd.DataFrame(rows)
     columns = columns_of(
         first(data),
-        "model grid",
-        Column("Micro-batches", "micro_batches", text.count),
-        Column("Slowed down", "disturbed", numeric=False, missing="nothing"),
-        Column("Fastest", "label", numeric=False, missing=NO_BASE),
+        "model grid micro_batches disturbed label",
         ratio_column("Ratio to 1f1b", missing=NO_BASE),
-        _idle(),
-        _idle("Simulated", "simulated_idle"),
-        Column("1F1B idle", "base_idle", text.percent, figure="idle_share"),
-        "rounds ranks system network",
+        "idle simulated_idle base_idle rounds ranks system network",
+        missing={"label": NO_BASE},
+        label="Fastest",
     )
     note = f"Of each setting the schedule with the smallest ratio to {BASE}; the least of several is partly chance."
     if drawn < len(found):
@@ -169,10 +165,6 @@ def _layout(one: Schedules) -> dict[Any, Any]:
     }
     names = ("label", "ratio", "ratio_low", "ratio_high", "idle", "simulated_idle", "rounds")
     return row | {name: ("" if name == "label" else float("nan")) if best is None else best[name] for name in names}
-
-
-def _idle(title: str = "Idle", key: str = "idle") -> Column:
-    return Column(title, key, text.percent, figure="idle_share")
 
 
 def _section(name: str, title: str, one: Schedules) -> Section:
@@ -202,18 +194,9 @@ def _facts(one: Schedules) -> Facts:
 def _table(name: str, one: Schedules) -> Table:
     data = one.table.assign(spread=ranges(one.table, NOT_MEASURED))
     columns = columns_of(
-        Column("Schedule", "label", numeric=False),
-        "time_s spread",
+        "label time_s spread",
         ratio_column("Ratio to 1f1b", missing=""),
-        _idle(),
-        _idle("least", "idle_least"),
-        _idle("most", "idle_most"),
-        _idle("Simulated", "simulated_idle"),
-        Column("Step, simulated", "simulated_s", text.seconds),
-        Column("Held", "held", text.count),
-        Column("Pending", "pending", text.count),
-        Column("Peak memory", "peak_bytes", text.memory, missing="not known"),
-        "jobs rounds",
+        "idle idle_least idle_most simulated_idle simulated_s held pending peak_bytes jobs rounds",
         time_s="Step",
         spread="Rounds from, to, s",
     )
@@ -291,21 +274,12 @@ def bubbles(found: Sequence[Schedules]) -> Table | None:
     if not rows:
         return None
     columns = columns_of(
-        Column("Schedule", "schedule", numeric=False),
-        Column("Micro-batches", "micro_batches", text.count),
-        Column("Expected", "formula_bubble", text.percent, figure="formula_bubble"),
-        Column("Measured", "bubble", text.percent, figure="bubble", spread=_of("bubble")),
-        Column("Off, of a step", "bubble_off", text.signed, figure="bubble_off", spread=_of("bubble_off")),
-        Column("Stages differ by", "stages_differ", text.percent, figure="stages_differ"),
+        "schedule micro_batches formula_bubble bubble bubble_off stages_differ",
         Column("Outcome", "outcome", numeric=False, bad=frozenset({"fail"})),
-        Column("Why", "why", numeric=False, missing=""),
-        "jobs rounds model grid system",
+        "why jobs rounds model grid system",
+        missing={"why": ""},
     )
     return Table("Bubbles", columns, pd.DataFrame(rows), "bubbles", NOTES["bubbles"])
-
-
-def _of(key: str) -> tuple[str, str]:
-    return f"{key}_low", f"{key}_high"
 
 
 def _judged(one: Bubble) -> dict[str, Any]:
@@ -315,4 +289,4 @@ def _judged(one: Bubble) -> dict[str, Any]:
 
 def _spread(key: str, of: Paired) -> dict[str, float]:
     ends = (math.nan, math.nan) if of.interval == NOTHING_KNOWN else of.interval
-    return {key: of.ratio} | dict(zip(_of(key), ends, strict=True))
+    return dict(zip((key, f"{key}_low", f"{key}_high"), (of.ratio, *ends), strict=True))

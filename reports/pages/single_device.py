@@ -6,7 +6,7 @@ import pandas as pd
 
 from reports import text
 from reports.columns import columns_of
-from reports.figures.contests import contests_table, failures, missing, provenance, ratios
+from reports.figures.contests import details, ratios
 from reports.frames.contests import most_run, points
 from reports.frames.frame import Frames
 from reports.page import MOST_SECTIONS, NOT_MEASURED, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table
@@ -32,10 +32,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     contests = contests.sort_values([*MACHINE, *TRAINED, "place", "peer"], kind="stable")
     drawn = most_run(contests, MACHINE, MOST_SECTIONS)
     sections = [_section(*one) for one in text.titled(drawn, lambda rows: _title(rows.iloc[0]))]
-    tables = [*failures(table), *missing(table), contests_table("all", contests), provenance(table)]
-    return Page(
-        [*sections, Section("Details", [Paragraph(STUDIES["single_device"].how), *tables])], _headline(contests)
-    )
+    return Page([*sections, details(table, STUDIES["single_device"].how, contests)], _headline(contests))
 
 
 STUDY = Study("single_device", 7, contests_where(lambda ran: ran["ranks"] == 1), build, "contests")
