@@ -2,8 +2,21 @@
 
 import csv
 import re
+from collections.abc import Iterable, Sequence
 from html import unescape
 from pathlib import Path
+
+from sample_checks import save_checks
+from sample_contests import save_contests
+from sample_predictions import save_predictions
+from sample_results import save
+
+from engine.planning.document import GridPlan
+from engine.result.schema import Result
+from engine.result.schema.gpu_check import GpuCheck
+from engine.result.schema.peers import PeersResult
+from engine.validation.document import Validation
+from reports.site import build
 
 
 def words(html: str) -> str:
@@ -27,3 +40,21 @@ def table(page: Path, name: str) -> list[dict[str, str]]:
 def numbers(text: str) -> tuple[str, ...]:
     """The numbers in a sentence."""
     return tuple(re.findall(r"\d[\d.,]*", text))
+
+
+def built(
+    folder: Path,
+    results: Iterable[Result] = (),
+    *,
+    contests: Sequence[PeersResult] = (),
+    checks: Iterable[GpuCheck] = (),
+    predictions: Sequence[GridPlan | Validation] = (),
+) -> Path:
+    """Build a report of these in folder/site, from files in folder/r."""
+    made = folder / "r"
+    made.mkdir(parents=True, exist_ok=True)
+    save(list(results), made)
+    save_contests(contests, made)
+    save_checks(checks, made)
+    save_predictions(predictions, made)
+    return build([made], folder / "site")[0].parent

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from reading import in_order, words
-from sample_contests import baseline, baselines, save_contests
+from reading import built, in_order, words
+from sample_contests import baseline, baselines
 
 from engine.grid import Grid
 from engine.peers.layout import Layout
@@ -13,13 +13,10 @@ from engine.peers.result_writer import asked_fields
 from engine.result.schema.peers import Asked, ContestResult
 from reports.frames.contests import ONE_AFTER_THE_OTHER, frame
 from reports.read.load import Contests
-from reports.site import build
 
 
 def page(folder: Path, *more: ContestResult) -> str:
-    save_contests([baselines(*more)], folder / "r")
-    build([folder / "r"], folder / "site")
-    return (folder / "site" / "baselines.html").read_text()
+    return (built(folder, contests=[baselines(*more)]) / "baselines.html").read_text()
 
 
 def test_who_beats_the_engine_stands_at_the_top(tmp_path: Path) -> None:
@@ -47,8 +44,7 @@ def test_of_one_job_each_who_was_ahead_is_told_and_that_it_decides_nothing(tmp_p
     ahead = baseline(1.2, Layout(tensor=2))
     result = baselines(ahead)
     single = [one.model_copy(update={"jobs": one.jobs[:1]}) for one in result.comparisons]
-    save_contests([result.model_copy(update={"comparisons": tuple(single)})], tmp_path / "r")
-    build([tmp_path / "r"], tmp_path / "site")
+    built(tmp_path, contests=[result.model_copy(update={"comparisons": tuple(single)})])
     top = words((tmp_path / "site" / "baselines.html").read_text().split("Time per batch")[0])
     assert "(tensor=2) was ahead" in top
     assert "One job decides nothing" in top
@@ -75,8 +71,7 @@ def test_it_is_said_who_chose_our_grid_and_how_a_peer_without_a_layout_of_its_ow
     own = {"ddp": {"layout": "1x1x1x2", "does": ""}, "fsdp2": {"does": ""}}
     asked = tuple(one.model_copy(update=own[one.peer]) for one in result.contests)
     result = result.model_copy(update={"labels": labels, "contests": asked})
-    save_contests([result], tmp_path / "r")
-    build([tmp_path / "r"], tmp_path / "site")
+    built(tmp_path, contests=[result])
     html = words((tmp_path / "site" / "baselines.html").read_text())
     against, equal = html.split("Against each peer")[1].split("Equal work?")
     assert "fixed by the series" in against
@@ -88,8 +83,7 @@ def test_it_is_said_who_chose_our_grid_and_how_a_peer_without_a_layout_of_its_ow
 def test_an_undecided_training_is_neither_won_nor_lost_in_the_headline(tmp_path: Path) -> None:
     result = baselines(baseline(0.9, Layout(tensor=2)))
     single = [one.model_copy(update={"jobs": one.jobs[:1]}) for one in result.comparisons]
-    save_contests([result.model_copy(update={"comparisons": tuple(single)})], tmp_path / "r")
-    build([tmp_path / "r"], tmp_path / "site")
+    built(tmp_path, contests=[result.model_copy(update={"comparisons": tuple(single)})])
     index = words((tmp_path / "site" / "index.html").read_text())
     assert in_order(index, "0 of 1 training", "0, 1 undecided")
 
@@ -117,8 +111,7 @@ def test_contests_that_were_not_held_stand_with_the_job_that_they_are_of(tmp_pat
     asked = (Asked(**asked_fields(COMPARISONS["torchtitan"]), missing="torchtitan has no such network"),)
     untold = every.provenance.model_copy(update={"devices": ()})
     none = every.model_copy(update={"comparisons": (), "contests": asked, "provenance": untold})
-    save_contests([baselines(), none], tmp_path / "r")
-    build([tmp_path / "r"], tmp_path / "site")
+    built(tmp_path, contests=[baselines(), none])
     html = (tmp_path / "site" / "baselines.html").read_text()
     assert len(re.findall(r"<h2[^>]*>local, cpu, gpt-pair", html)) == 1
     assert "no contest" not in words(html.split("Time per batch")[0])
@@ -131,8 +124,7 @@ def test_what_does_not_fit_is_a_row_and_sides_that_a_device_cannot_hold_at_once_
     asked = (Asked(**asked_fields(COMPARISONS["ddp"].with_grid(Grid(data=64))), missing=sentence),)
     apart = tuple(one.model_copy(update={"apart": True}) for one in baselines().comparisons)
     later = every.model_copy(update={"comparisons": (), "contests": asked})
-    save_contests([baselines().model_copy(update={"comparisons": apart}), later], tmp_path / "r")
-    build([tmp_path / "r"], tmp_path / "site")
+    built(tmp_path, contests=[baselines().model_copy(update={"comparisons": apart}), later])
     text = words((tmp_path / "site" / "baselines.html").read_text())
     assert sentence in text.split("Contests that can't be")[1]
     assert in_order(text, "DistributedDataParallel", "one after the other", within=600)
@@ -144,8 +136,7 @@ def test_beside_a_u_net_stands_what_is_published_of_its_system(tmp_path: Path) -
     found = baselines()
     seen = {"case": found.case | {"model": {"name": "unet-2b", "image": 32}}}
     others = [found.model_copy(update=seen | {"labels": found.labels | {"system": "perlmutter"}}), baselines(job=1)]
-    save_contests(others, tmp_path / "r")
-    build([tmp_path / "r"], tmp_path / "site")
+    built(tmp_path, contests=others)
     sections = (tmp_path / "site" / "baselines.html").read_text().split("<h2")
     told = {words(one)[:30]: in_order(words(one), "80 %", "ZeRO-3") for one in sections}
     assert [name for name, said in told.items() if said] == [name for name in told if "perlmutter" in name]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reading import in_order
+from reading import built, in_order
 from sample_contests import RATIOS, contests, held, save_contests, version_1, version_5
 from sample_results import as_record, run_report, train, transport
 from test_report_load import database
@@ -186,8 +186,7 @@ def test_targets_that_are_missed_and_met_and_one_that_two_jobs_leave_open_are_to
 
 
 def test_the_interval_of_one_job_of_few_rounds_is_not_known_and_written_so(tmp_path: Path) -> None:
-    save_contests([contests(("fsdp2",), jobs=1, rounds=3)], tmp_path / "r")
-    build([tmp_path / "r"], tmp_path / "site")
+    built(tmp_path, contests=[contests(("fsdp2",), jobs=1, rounds=3)])
     text = visible(tmp_path / "site" / "peers.html")
     assert in_order(visible(tmp_path / "site" / "index.html"), "0 of 1 contest", "0 lost, 1 undecided")
     assert "not known" in text
@@ -275,8 +274,7 @@ def test_many_contests_are_all_in_tables_and_the_first_ones_of_each_system_drawn
     ]
     result = contests(("ddp",)).model_copy(update={"comparisons": tuple(every), "contests": ()})
     others = [contests(("ddp",), system=f"s{n}", job=n, jobs=1, rounds=1) for n in range(1, 15)]
-    save_contests([result, *others], tmp_path / "r")
-    build([tmp_path / "r"], tmp_path / "site")
+    built(tmp_path, contests=[result, *others])
     tables = (tmp_path / "site" / "data").glob("peers-*-contests.csv")
     rows = [row for table in tables for row in csv.DictReader(table.open())]
     assert len(rows) == 60 + 14

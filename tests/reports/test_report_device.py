@@ -5,22 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reading import in_order, words
+from reading import built, in_order, words
 from sample_devices import latency, links, memory, transfers
-from sample_results import gemm, save
+from sample_results import gemm
 from test_report_points import framed
 
 from reports.figures import gemm as products
 from reports.figures import links as between
 from reports.figures import memory as alone
-from reports.site import build
 
 
 def page(results: list[Any], folder: Path) -> str:
-    """The page of peaks as HTML."""
-    save(results, folder / "r")
-    build([folder / "r"], folder / "site")
-    return (folder / "site" / "peak.html").read_text()
+    return (built(folder, results) / "peak.html").read_text()
 
 
 def test_a_number_format_has_a_curve_of_its_own_with_its_peaks_and_its_best(tmp_path: Path) -> None:

@@ -4,17 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
-from sample_results import as_record, energy, save, series, train
+from reading import built
+from sample_results import as_record, energy, series, train
 
 from engine.result.schema import Result, parse
 from engine.result.schema.step import Energy
 from reports.frames.frame import frames
 from reports.pages.energy import energy_points
 from reports.read.load import Run
-from reports.site import build
 from reports.text import significant
 
-WHY = "memory_energy may not be read"
+WHY = "memory_energy isn't readable"
 
 
 def point(job: int, watts: float, **changes: object) -> Result:
@@ -23,9 +23,7 @@ def point(job: int, watts: float, **changes: object) -> Result:
 
 
 def page_of(results: list[Result], folder: Path) -> str:
-    save(results, folder / "r")
-    build([folder / "r"], folder / "site")
-    return (folder / "site" / "energy.html").read_text()
+    return (built(folder, results) / "energy.html").read_text()
 
 
 def test_a_point_is_the_median_of_its_jobs_by_component() -> None:

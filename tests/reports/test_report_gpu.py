@@ -5,21 +5,17 @@ import re
 from html import unescape
 from pathlib import Path
 
+from reading import built
 from sample_checks import FINDINGS, check, save_checks
 
 from engine.result.schema.gpu_check import Finding, GpuCheck
 from reports.read.load import load
-from reports.site import build
 
 HOSTILE = "<script>1</script><img src=x>"
 
 
 def page(made: list[GpuCheck], folder: Path) -> str:
-    """The page of these runs as HTML."""
-    save_checks(made, folder / "r")
-    (folder / "r").mkdir(exist_ok=True)
-    build([folder / "r"], folder / "site")
-    return (folder / "site" / "gpu.html").read_text()
+    return (built(folder, checks=made) / "gpu.html").read_text()
 
 
 def rows(html: str) -> list[list[str]]:

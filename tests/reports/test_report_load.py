@@ -67,7 +67,7 @@ def test_a_run_found_in_file_report_and_database_counts_once_and_names_the_file(
 def test_a_run_that_its_test_found_wrong_is_failed_whatever_its_result_file_says(
     tmp_path: Path, plain: bool, stored: str
 ) -> None:
-    reason = "sanity error: NCCL took Socket on 4 ranks,\n but frontier expects AWS Libfabric"
+    reason = "sanity error:\n took Socket"
     report = run_report([as_record(train())], result="fail", fail_reason=reason)
     if stored == "database":
         database(tmp_path / "results.db", report)
@@ -91,7 +91,7 @@ def test_a_run_that_failed_by_itself_keeps_its_own_reason(tmp_path: Path) -> Non
 
 
 def test_a_run_whose_test_only_missed_its_reference_is_a_point_that_tells_so(tmp_path: Path) -> None:
-    reason = "performance error: time_per_iteration=18, expected 10"
+    reason = "performance error: time_per_iteration=18"
     report = run_report([as_record(train())], result="fail", fail_reason=reason, fail_phase="performance")
     (tmp_path / "report.json").write_text(json.dumps(report))
     save([train()], tmp_path / "a")
@@ -122,9 +122,9 @@ def test_a_dry_run_leaves_nothing_but_a_failure_without_a_result_is_listed(tmp_p
     ("content", "reason"),
     [
         (b'{"schema": "par4d.result", "vers', "cut short"),
-        (b"\xff\xfe\x00", "cut short or is not JSON"),
-        (b"[" * 100_000, "cut short or is not JSON"),
-        (b"", "cut short or is not JSON"),
+        (b"\xff\xfe\x00", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"", "is not JSON"),
         (b'{"schema": "par4d.result", "version": 99}', "schema version 99"),
         (b'{"schema": "par4d.result", "version": 1}', "not a valid result"),
     ],

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from reading import in_order
-from sample_predictions import SMALL, alone, measured, plan, published, save_predictions, validation
-from sample_results import save, train
+from reading import built, in_order
+from sample_predictions import SMALL, alone, measured, plan, published, validation
+from sample_results import train
 from test_report_planning import words
 
 from engine.planning.document import GridPlan
@@ -15,14 +15,10 @@ from engine.result.schema.contest import Contest, Ratio
 from engine.validation.document import Effect, Validation
 from reports.figures.model_published import winner
 from reports.frames.predictions import grid_rows, published_rows
-from reports.site import build
 
 
 def site(made: list[GridPlan | Validation], folder: Path, runs: list[Result] | None = None) -> Path:
-    save_predictions(made, folder / "r")
-    save(runs or [], folder / "r")
-    build([folder / "r"], folder / "site")
-    return folder / "site"
+    return built(folder, runs or [], predictions=made)
 
 
 def page(made: list[GridPlan | Validation], folder: Path, runs: list[Result] | None = None) -> str:
@@ -118,8 +114,8 @@ def test_grids_that_were_fitted_are_marked_and_count_in_no_error() -> None:
 
 def test_the_errors_of_model_and_baseline_are_over_rows_that_were_not_fitted_and_say_who_wins(tmp_path: Path) -> None:
     said = words(page([validation(jobs=())], tmp_path))
-    assert in_order(said, "On frontier, over 2 rows", "4.0 %", "12.0 %", "the model is clearly better", within=120)
-    assert in_order(said, "On perlmutter, over 2 rows", "20.0 %", "10.0 %", "the baseline is clearly", within=120)
+    assert in_order(said, "On frontier", "2 rows", "4.0 %", "12.0 %", "the model is clearly", within=120)
+    assert in_order(said, "On perlmutter", "2 rows", "20.0 %", "10.0 %", "the baseline is clearly", within=120)
     assert "4 rows" in said
     assert "4 of 4 published" in said
     assert in_order(said, "12.0 %", "11.0 %")

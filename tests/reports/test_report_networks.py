@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reading import in_order
+from reading import built, in_order
 from sample_ablation import ablation
-from sample_results import save, train, transport
+from sample_results import train, transport
 from test_report_overlap import table
 
 from engine.result.schema import Result
 from engine.result.schema.machine import Transport
 from reports.frames.origin import network, words
-from reports.site import build
 
 
 def over(result: Result, name: str, **told: Any) -> Result:
@@ -67,8 +66,7 @@ def test_a_gain_is_over_none_of_the_same_network() -> None:
 
 def test_the_pages_name_the_network(tmp_path: Path) -> None:
     lanes = [over(run, "tcp", backend="gloo", interfaces="eth0") for run in ablation(jobs=2)]
-    save([over(train(), "Socket", interfaces="hsn0"), *lanes], tmp_path / "r")
-    build([tmp_path / "r"], tmp_path / "site")
+    built(tmp_path, [over(train(), "Socket", interfaces="hsn0"), *lanes])
     data = tmp_path / "site" / "data"
     (points,) = data.glob("weak_scaling-*-points.csv")
     assert [row["network"] for row in csv.DictReader(points.open())] == ["Socket on hsn0"]

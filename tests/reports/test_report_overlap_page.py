@@ -5,25 +5,22 @@ import re
 from pathlib import Path
 
 import pytest
-from reading import in_order, table
+from reading import built, in_order, table
 from sample_ablation import OWN_CORES, SHARED, ablation, with_sides
-from sample_results import ALL, save, train
+from sample_results import ALL, train
 from sample_steps import simulate
 from test_report_overlap import LADDER, turns
 
 from engine.result.schema import Result
 from engine.result.schema.contest import OverlapSide
 from engine.result.schema.step import Bound, Breakdown
-from reports.site import build
 
 PERLMUTTER = "gpt-20b-on-2x2x4x1-16-devices-on-4-nodes"
 VCLUSTER = "gpt-local-4-on-2x2x1x2-8-devices-on-4-no"
 
 
 def site_of(results: list[Result], folder: Path) -> Path:
-    save(results, folder / "r")
-    build([folder / "r"], folder / "site")
-    return folder / "site" / "overlap.html"
+    return built(folder, results) / "overlap.html"
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +46,8 @@ def facts(page: Path, name: str) -> str:
 
 def test_the_published_gains_stand_beside_ours_at_the_same_step(page: Path) -> None:
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", figure(page, "A step by overlap"))
-    for words in ("none", "+ oar", "+ ors", "+ oag", "+ cache=28", "5 %", "8 %", "19 %", "9 %", "34 %"):
-        assert texts.count(words) == 1, words
+    drawn = ("none", "+ oar", "+ ors", "+ oag", "+ cache=28", "5 %", "8 %", "19 %", "9 %", "34 %")
+    assert [texts.count(label) for label in drawn] == [1] * len(drawn)
     assert texts.count("par4d") == 2
     rows = {row["overlap"]: row for row in rows_of(page, f"{PERLMUTTER}-variants") if row["place"] == "ladder"}
     ours = 1 - float(rows["oar"]["ratio"])
@@ -122,8 +119,7 @@ def test_the_bound_of_the_step_is_marked_at_every_bar(page: Path) -> None:
 @pytest.mark.parametrize(("machine", "said"), [(SHARED, True), (OWN_CORES, False)])
 def test_ranks_that_take_turns_on_cores_are_told_of(machine: object, said: bool, tmp_path: Path) -> None:
     html = site_of(ablation(machine=machine), tmp_path).read_text()  # type: ignore[arg-type]
-    words = "Ranks take turns on cores"
-    assert (words in html) == said
+    assert ("Ranks take turns" in html) == said
     assert (in_order(html, "2 ranks", "1 thread", "2 cores")) != said
     assert ">Processor seconds over cores</button>" in html
 
@@ -230,7 +226,7 @@ def test_weak_scaling_shows_overlaps_of_the_same_layout_side_by_side(tmp_path: P
     page = site_of(runs, tmp_path)
     drawn = figure(page.parent / "weak_scaling.html", "Where the time goes")
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
-    assert [texts.count(words) for words in ("none", "all", "512 · gpt-5b", "8,192 · gpt-80b")] == [1, 2, 1, 1]
-    assert [words for words in texts if words.endswith(" %")] == ["25.0 %"]  # the other has another layout
+    assert [texts.count(label) for label in ("none", "all", "512 · gpt-5b", "8,192 · gpt-80b")] == [1, 2, 1, 1]
+    assert [label for label in texts if label.endswith(" %")] == ["25.0 %"]  # the other has another layout
     assert in_order(drawn, "22 %", "GPT-80B", "8,192 devices")
     assert "by medians over jobs" in drawn

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from reading import table
+from reading import built, table
 from sample_pipelines import SCHEDULES, pipeline, with_times
 from sample_results import save
 
@@ -14,15 +14,12 @@ from reports.frames.frame import frames
 from reports.pages.pipeline import compared
 from reports.plots.timeline import MOST_STAGES, Schedule, draw_schedules, list_tasks
 from reports.read.load import load
-from reports.site import build
 
 QUIET = "gpt-vcluster-deep-on-1x1x1x1p4-4-stages"
 
 
 def site_of(results: list[Result], folder: Path) -> Path:
-    save(results, folder / "r")
-    build([folder / "r"], folder / "site")
-    return folder / "site" / "pipeline.html"
+    return built(folder, results) / "pipeline.html"
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reading import in_order
-from sample_contests import ONE_DEVICE, contests, one_device, save_contests
+from reading import built, in_order
+from sample_contests import ONE_DEVICE, contests, one_device
 from test_report_pages import visible
 
 from engine.result import metrics
 from engine.result.schema.peers import PeersResult, Work
 from reports.frames.contests import frame, points
 from reports.read.load import Contests
-from reports.site import build
 
 
 def table(*results: PeersResult) -> Any:
@@ -65,8 +64,7 @@ def test_a_person_sees_at_once_what_a_device_does_beside_others(site: Path) -> N
 
 
 def test_a_peer_that_is_not_installed_is_a_row_that_says_so_and_no_failure(tmp_path: Path) -> None:
-    save_contests([one_device("llama-local", missing=True)], tmp_path / "r")
-    build([tmp_path / "r"], tmp_path / "site")
+    built(tmp_path, contests=[one_device("llama-local", missing=True)])
     text = visible(tmp_path / "site" / "single_device.html")
     assert "llama-local transformers" in text
     assert "not run" in text
@@ -76,15 +74,9 @@ def test_a_peer_that_is_not_installed_is_a_row_that_says_so_and_no_failure(tmp_p
 
 
 def test_contests_on_more_than_one_device_are_on_the_page_of_peers(tmp_path: Path) -> None:
-    save_contests([contests()], tmp_path / "r")
-    build([tmp_path / "r"], tmp_path / "site")
+    built(tmp_path, contests=[contests()])
     one, more = (visible(tmp_path / "site" / f"{name}.html") for name in ("single_device", "peers"))
     assert "plain" in one
     assert "fsdp2" not in one
     assert "fsdp2" in more
     assert "plain PyTorch" not in more.split("Details")[1]
-
-
-def test_without_results_the_page_says_what_to_run(tmp_path: Path) -> None:
-    build([], tmp_path / "site")
-    assert "suites/single_device.py --system" in visible(tmp_path / "site" / "single_device.html")

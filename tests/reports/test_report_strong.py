@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from sample_results import save, strong, train
+from reading import built
+from sample_results import strong, train
 
 from engine.result.schema import Result
 from reports.frames.frame import frames
@@ -17,7 +18,6 @@ from reports.pages.strong_scaling import BY, with_solution
 from reports.read import published
 from reports.read.load import Run
 from reports.read.peaks import with_peaks
-from reports.site import build
 from reports.text import DAY, duration, tokens
 
 
@@ -32,9 +32,7 @@ def one(ranks: int, time_s: float, *, model: str = "gpt-80b", budget: str = "2e+
 
 
 def page_of(results: list[Result], folder: Path) -> Path:
-    save(results, folder / "r")
-    build([folder / "r"], folder / "site")
-    return folder / "site" / "strong_scaling.html"
+    return built(folder, results) / "strong_scaling.html"
 
 
 def data(page: Path, ends: str) -> list[dict[str, str]]:

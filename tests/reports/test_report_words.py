@@ -5,18 +5,15 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from reading import in_order
-from sample_results import gemm, save, strong, train
+from reading import built, in_order
+from sample_results import gemm, strong, train
 from sample_steps import simulate
 
 from engine.result.schema import Result
-from reports.site import build
 
 
 def site_of(results: list[Result], folder: Path) -> Path:
-    save(results, folder / "r")
-    build([folder / "r"], folder / "site")
-    return folder / "site"
+    return built(folder, results)
 
 
 def headline(site: Path, study: str) -> str:
@@ -46,15 +43,10 @@ def test_the_headline_is_of_the_series_that_goes_furthest_and_relative_to_its_ow
     assert in_order(headline(site, "strong_scaling"), "512 devices", "128 devices")
 
 
-def test_a_rate_says_that_it_counts_recomputation(tmp_path: Path) -> None:
-    assert in_order(headline(site_of([train()], tmp_path), "weak_scaling"), "512 devices", "recomputation counted")
-
-
 @pytest.mark.parametrize(("second", "said"), [(8.0, True), (12.0, False)])
 def test_more_than_the_whole_efficiency_is_explained(second: float, said: bool, tmp_path: Path) -> None:
     runs = [train(time_s=20.0), train(ranks=1024, time_s=second, job=1)]
-    words = "More than 100 %: a"
-    assert (words in text(site_of(runs, tmp_path) / "weak_scaling.html")) == said
+    assert ("More than 100 %:" in text(site_of(runs, tmp_path) / "weak_scaling.html")) == said
 
 
 def test_a_median_says_how_many_of_its_jobs_failed(tmp_path: Path) -> None:
