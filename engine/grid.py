@@ -47,6 +47,8 @@ REPLICATING = tuple(axis for axis in SPLITTING_ROWS if axis is not SHARDING)
 """Split rows and nothing else: their ranks hold the same parameters, and once summed the same gradients."""
 HOLDING = tuple(axis for axis in Axis if axis not in (*REPLICATING, CUTTING_STAGES))
 """Ranks along these hold one stage together."""
+_ORDERS = {False: tuple(Axis), True: (*(axis for axis in Axis if axis is not CUTTING_STAGES), CUTTING_STAGES)}
+"""Axes, the innermost first, by whether the stages are outermost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class Grid:
     pipe_outermost: bool = False
 
     def __post_init__(self) -> None:
-        if min(self[axis] for axis in Axis) < 1:
+        if min(self.x, self.y, self.z, self.data, self.pipe) < 1:
             raise UsageError(f"A grid axis has at least one rank, but the grid given is {self}.")
         if self.pipe_outermost and 1 in (self.pipe, self.data):  # the ranks are the same
             object.__setattr__(self, "pipe_outermost", False)
@@ -117,12 +119,11 @@ class Grid:
 
     @property
     def order(self) -> tuple[Axis, ...]:
-        inside = [axis for axis in Axis if axis is not CUTTING_STAGES]
-        return (*inside, CUTTING_STAGES) if self.pipe_outermost else tuple(Axis)
+        return _ORDERS[self.pipe_outermost]
 
     @property
     def size(self) -> int:
-        return self._over(Axis)
+        return self.x * self.y * self.z * self.data * self.pipe
 
     @property
     def plane(self) -> int:

@@ -1,4 +1,4 @@
-"""`check` says what a training run would come to, without starting it. No torch."""
+"""`check` says what a training run would come to, without starting it."""
 
 from dataclasses import asdict, replace
 from typing import Annotated
@@ -8,8 +8,8 @@ from cyclopts import Parameter
 from engine.cli.common import Json, facts, size, write
 from engine.cli.grid import with_grid
 from engine.cli.train import PaceOptions
-from engine.footprint.fit import parameters_per_rank
-from engine.footprint.memory import Footprint
+from engine.footprint.fit import lacking_memory, parameters_per_rank
+from engine.loading import loading
 from engine.models.image_operations import norms_that_share
 from engine.output import complain
 from engine.overlap.flags import Pace
@@ -41,7 +41,12 @@ def check(
         complain(notice)
     sharing, norms = norms_that_share(training.model.network(), run.grid)
     samples = training.model.task.data.samples
-    needs = Footprint(training, config.device_kind).on(run.grid)
+    with loading():
+        from engine.tracing.memory import trace_needs
+
+    needs = trace_needs(training, run.grid, config.device_kind, config.device_memory)
+    if config.device_memory is not None and needs.total > config.device_memory:
+        raise lacking_memory(training, run.grid, needs, config.device_memory)
     figures = {
         "grid": str(run.grid),
         "ranks": run.grid.size,

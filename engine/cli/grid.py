@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from engine.comm.launch import Launch
 from engine.errors import UsageError
+from engine.footprint.memory import Footprint
 from engine.grid import Grid
 from engine.loading import loading
 from engine.overlap.flags import Overlap
 from engine.pipeline.registry import AUTO, ScheduleChoice
 from engine.planning.grids import SearchSpace
+from engine.training.checks import CheckedRun
 from engine.training.config import RunConfig, TrainConfig
 
 if TYPE_CHECKING:
@@ -44,13 +46,15 @@ def simulated(most: int | None = None, *, exact: bool = False, whole: bool = Tru
     those of one stage, too.
     """
 
-    def forecasting(workload: "Workload", ranking: "Ranking", machine: "MachineModel") -> Sequence["Candidate"]:
+    def forecasting(
+        workload: "Workload", ranking: "Ranking", machine: "MachineModel", shown: int
+    ) -> Sequence["Candidate"]:
         with loading():
-            from engine.tracing.forecast import chosen, forecast
+            from engine.tracing.forecast import choose, forecast
 
         some = ranking if whole else replace(ranking, candidates=())
-        first = chosen(workload, some, machine.bandwidths.devices_per_node, most)
-        return forecast(workload, first, machine, exact=exact) if first else []
+        first = choose(workload, some, machine.bandwidths.devices_per_node, most)
+        return forecast(workload, first, machine, exact=exact, shown=shown) if first else []
 
     return forecasting
 
@@ -86,6 +90,19 @@ def with_grid(config: Config, overlap: Overlap, ranks: int, launch: Launch | Non
     ]
 
 
+def check_traced_memory(run: CheckedRun) -> None:
+    """Raise UsageError if a step of the run needs more than --device-memory, by a trace where a count can't tell."""
+    memory, device = run.config.device_memory, run.config.device_kind
+    if memory is None:
+        return
+    for training, grid in run.trainings:
+        if not Footprint(training, device).surely_fits(grid, memory):
+            with loading():
+                from engine.tracing.memory import check_memory
+
+            check_memory(training, grid, memory, device)
+
+
 def check_system(config: RunConfig) -> None:
     """Raise UsageError for a system that there isn't, whether or not it is needed."""
     if config.system is not None:
@@ -116,7 +133,7 @@ def _prepare(config: RunConfig, overlap: Overlap, ranks: int, shown: int) -> Cal
     grid fits.
     """
     import systems
-    from engine.planning.plan import planned
+    from engine.planning.plan import make_plan
     from engine.simulator.machine import MachineModel
 
     system = systems.named(config.system)
@@ -128,7 +145,7 @@ def _prepare(config: RunConfig, overlap: Overlap, ranks: int, shown: int) -> Cal
     forecast, memory = simulated(max(SHORT, shown), whole=config.pipe is None), config.device_memory
 
     def plan() -> list[Planned]:
-        found, _ = planned(training, space, ranks, system, shown=shown, forecast=forecast, device_memory=memory)
+        found, _ = make_plan(training, space, ranks, system, shown=shown, forecast=forecast, device_memory=memory)
         if not found.rows:
             raise UsageError(
                 f"{training.model.name} fits on no grid of {ranks} devices with {config.pipe} stages: give another "

@@ -150,7 +150,7 @@ def plan(
 def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     """Make the plan that the options ask for. Raises UsageError."""
     import systems
-    from engine.planning.plan import planned
+    from engine.planning.plan import make_plan
 
     devices = _check(config)
     model = config.model.resolve()
@@ -161,7 +161,7 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     config.check(model)
     space = _search_space(config, model)
     training = Training.of(config, model, Batch(space.check(devices), config.micro_batch))
-    return planned(
+    return make_plan(
         training,
         space,
         devices,

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from engine.cli.common import Json, take_place, write
-from engine.cli.grid import with_grid
+from engine.cli.grid import check_traced_memory, with_grid
 from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.loading import loading
@@ -49,6 +49,7 @@ def train(*, config: TrainConfig, pace: PaceOptions = Pace(), json: Json = False
 
 def carry_out(run: CheckedRun, launch: Launch, notices: Sequence[str], *, as_json: bool) -> int:
     """Train on this rank, after these sentences of what to expect of the run; return the exit code."""
+    check_traced_memory(run)
     for notice in notices:
         log.warning("%s", notice)
     from engine.training.failure import RunReporter

@@ -19,6 +19,7 @@ from engine.pipeline.options import DEFAULT
 from engine.pipeline.registry import ScheduleChoice
 from engine.training.checks import CheckedRun, ContestSetup, Kind, checked
 from engine.training.config import RunConfig, TrainConfig
+from engine.training_record import Training
 
 if TYPE_CHECKING:
     from engine.result.schema.contest import Contest
@@ -72,6 +73,11 @@ class CheckedGrids(CheckedContest):
     def grids(self) -> tuple[Grid, ...]:
         """List the grids that the run takes, its own first."""
         return tuple(run.grid for run in self.runs)
+
+    @property
+    def trainings(self) -> tuple[tuple[Training, Grid], ...]:
+        """List the trainings of all grids."""
+        return tuple((run.training, run.grid) for run in self.runs)
 
     def as_options(self) -> dict[str, Any]:
         """Return every option as it came out (CheckedRun.as_options)."""

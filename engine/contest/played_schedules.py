@@ -91,7 +91,7 @@ def compare_schedules(run: CheckedSchedules, setup: ContestSetup) -> Contest:
     first = setup.trainer
     trainers: dict[Cut, Trainer] = {run.training.staged(run.grid).cut: first}
     sides = []
-    for choice, training in zip(run.choices, run.trainings, strict=True):
+    for choice, training in zip(run.choices, run.variants, strict=True):
         staged = training.staged(run.grid)
         trainer = trainers.get(staged.cut) or trainers.setdefault(staged.cut, setup.make(training, first.comm))
         if not isinstance(runner := trainer.runner, WatchedRunner):

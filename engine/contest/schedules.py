@@ -12,9 +12,9 @@ from cyclopts import Group, Parameter
 
 from engine.contest.rounds import CheckedContest, Rounds
 from engine.errors import UsageError
-from engine.footprint.allowed import settled
-from engine.footprint.fit import check_memory
+from engine.footprint.fit import check_memory, choose_schedule
 from engine.footprint.memory import Footprint
+from engine.grid import Grid
 from engine.loading import loading
 from engine.overlap.flags import Overlap
 from engine.overlap.tasks import StepSchedule
@@ -65,13 +65,18 @@ class CheckedSchedules(CheckedContest):
 
     kind: ClassVar[Kind] = "pipeline"
     choices: tuple[ScheduleChoice, ...] = ()
-    trainings: tuple[Training, ...] = ()
+    variants: tuple[Training, ...] = ()
     """Training of each, which differ by the cut at most."""
     auto: ScheduleChoice | None = None
     """The one that --schedule auto takes, if that is among them."""
     disturbance: Disturbance = Disturbance()
     drawn: bool = False
     """Whether the result has the tasks of a step of each."""
+
+    @property
+    def trainings(self) -> tuple[tuple[Training, Grid], ...]:
+        """List the trainings of all schedules, each with its grid."""
+        return tuple((training, self.grid) for training in self.variants)
 
     def as_options(self) -> dict[str, Any]:
         """Return every option as it came out (CheckedRun.as_options)."""
@@ -117,7 +122,7 @@ def checked_schedules(
     if drawn and count > MOST_DRAWN:
         left_out.append(f"The timeline is left out: a step has about {count:,} tasks, of which no picture tells much.")
         drawn = False
-    own = {"choices": tuple(found), "trainings": tuple(found.values()), "auto": auto}
+    own = {"choices": tuple(found), "variants": tuple(found.values()), "auto": auto}
     contest = CheckedSchedules.of(run, rounds, len(found), **own, disturbance=disturbance, drawn=drawn)
     return contest, left_out
 
@@ -135,7 +140,7 @@ def _possible(
         try:
             training = replace(run.training, pipeline=_options(options, name))
             if run.config.device_memory is not None:
-                training = settled(training, run.grid, run.config.device_memory, run.config.device_kind)
+                training = choose_schedule(training, run.grid, run.config.device_memory, run.config.device_kind)
             staged = training.staged(run.grid)
             same = (other for other in found if _alike(other.make(), staged.schedule, run))
             choice = next(same, staged.choice)

@@ -107,11 +107,15 @@ class StepTime(NamedTuple):
 
 
 def fastest(
-    allowed: Mapping[ScheduleChoice, StepSchedule], stages: int, passes: int, times: Callable[[StepSchedule], Times]
+    allowed: Mapping[ScheduleChoice, StepSchedule],
+    stages: int,
+    passes: int,
+    times: Callable[[StepSchedule], Times],
+    by_s: float = inf,
 ) -> tuple[ScheduleChoice, StepTime]:
     """Find the schedule whose step takes the least time, of those that are AS_FAST the first, and that time.
 
-    times: as a schedule's tasks take, of every micro-batch alike.
+    times: as a schedule's tasks take, of every micro-batch alike. by_s: the time is infinite if all take more seconds.
     """
 
     def promise(item: tuple[ScheduleChoice, StepSchedule]) -> tuple[bool, float]:
@@ -120,7 +124,7 @@ def fastest(
 
     found: dict[ScheduleChoice, StepTime] = {}
     for choice, schedule in sorted(allowed.items(), key=promise, reverse=True):
-        by_s = min((step.time_s for step in found.values()), default=inf)
+        by_s = min((by_s, *(step.time_s for step in found.values())))
         found[choice] = step_time(schedule, stages, passes, times(schedule), by_s)
     choice = first_fastest({choice: found[choice].time_s for choice in allowed})
     return choice, found[choice]

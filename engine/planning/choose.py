@@ -1,4 +1,4 @@
-"""Choose the grid of a run for which none is asked. No torch."""
+"""Choice of the grid of a run for which none is asked, as published series have it. No torch."""
 
 from engine.errors import UsageError
 from engine.footprint.fit import check_grid, fits_nodes
@@ -34,27 +34,12 @@ def choose_grid(
         raise UsageError(f"A job has at least one rank, but {ranks} were asked for.")
     if bandwidths is None and device == "cpu" and ranks <= devices_per_node:
         bandwidths = agnostic()
-    if bandwidths is not None and (cheapest := _cheapest(training, ranks, bandwidths, device_memory, device)):
-        return cheapest
-    footprint = Footprint(training, device)
-
-    def used(grid: Grid) -> float:
-        """Divide what a step needs by the usable part of a device's memory."""
-        return footprint.on(grid).total / usable(device_memory)
-
-    splits = used(Grid.replicated(ranks)) > 1
-
-    def cost(grid: Grid) -> tuple[bool, int, int, int, int, int]:
-        holding, fits = grid.size // grid.model_replicas, used(grid) <= 1
-        return (
-            not fits,
-            -(-grid.plane // devices_per_node),
-            grid[STREAM],
-            holding if fits else -holding,
-            -grid[INNER] if splits else grid[INNER],
-            grid.shards,
-        )
-
+    if bandwidths is not None:
+        batch = training.batch
+        space = SearchSpace(training.model, batch.sequences, exact=True, micro=batch.micro)
+        grids = [g for g in space.grids(ranks, batch.sequences) if fits_nodes(g, bandwidths.devices_per_node)]
+        if (found := cheapest(Workload(training, device_memory, device), grids, bandwidths)) is not None:
+            return found
     refusals: dict[Grid, UsageError] = {}
     valid = []
     for grid in factorisations(ranks):
@@ -65,22 +50,26 @@ def choose_grid(
             refusals[grid] = error
         else:
             valid.append(grid)
+    footprint = Footprint(training, device)
+    splits = footprint.on(Grid.replicated(ranks)).total > usable(device_memory)
+
+    def cost(grid: Grid) -> tuple[bool, int, int, int, int, int]:
+        holding, fits = grid.size // grid.model_replicas, footprint.on(grid).total <= usable(device_memory)
+        return (
+            not fits,
+            -(-grid.plane // devices_per_node),
+            grid[STREAM],
+            holding if fits else -holding,
+            -grid[INNER] if splits else grid[INNER],
+            grid.shards,
+        )
+
     if valid:  # few of all, and what a step needs takes longer to count than whether a grid is valid
         return min(valid, key=cost)
     raise UsageError(
         f"No grid of {ranks} ranks fits {training.model.name} with {training.batch.sequences} sequences; the closest "
         f"failed so: {refusals[min(refusals, key=cost)]}"
     )
-
-
-def _cheapest(
-    training: Training, ranks: int, bandwidths: Bandwidths, device_memory: float | None, device: str
-) -> Grid | None:
-    """Choose by the cost as run among grids that fit and keep planes of x and y within nodes; None if there is none."""
-    batch = training.batch
-    space = SearchSpace(training.model, batch.sequences, exact=True, micro=batch.micro)
-    grids = [g for g in space.grids(ranks, batch.sequences) if fits_nodes(g, bandwidths.devices_per_node)]
-    return cheapest(Workload(training, device_memory, device), grids, bandwidths)
 
 
 def _check_nodes(grid: Grid, devices_per_node: int) -> None:

@@ -18,11 +18,13 @@ from systems import System
 
 TOKENS_A_PARAMETER = 20
 """A training on so many tokens gets the most of its flops (Hoffmann et al. 2022)."""
-Forecasting = Callable[[Workload, Ranking, MachineModel], Sequence[Candidate]]
-"""It simulates the best grids of a ranking, and returns these with the times of their steps, the fastest first."""
+Forecasting = Callable[[Workload, Ranking, MachineModel, int], Sequence[Candidate]]
+"""Simulation of the best grids of a ranking: those that fit with the times of their steps, the fastest first, as far as
+so many are shown.
+"""
 
 
-def planned(
+def make_plan(
     training: Training,
     space: SearchSpace,
     devices: int,
@@ -48,7 +50,7 @@ def planned(
     workload = Workload(training, memory, system.device.kind, host_memory=host.value / ranks if host else None)
     grids = space.grids(devices, sequences)
     taken = links if placement_aware else agnostic(links.inter)
-    ranking = rank(workload, grids, taken, links_as_run=machine.links if machine else None)
+    ranking = rank(workload, grids, taken, links_as_run=machine.links if machine else None, maybe=machine is not None)
     candidates: Sequence[Candidate] = ranking.candidates
     in_stages = space.pipelines(devices, sequences) if machine else []
     if not in_stages and space.stages not in (None, 1):
@@ -63,7 +65,7 @@ def planned(
             check_host_memory(training, least, host.value, ranks)
         raise refusal(workload, space, grids or in_stages, links.devices_per_node)
     if forecast and machine:
-        candidates = forecast(workload, ranking, machine)
+        candidates = forecast(workload, ranking, machine, shown)
     samples = model.task.data.samples
     if token_budget is None and samples == "sequences":
         token_budget = float(TOKENS_A_PARAMETER * model.parameters)

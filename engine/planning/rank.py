@@ -1,4 +1,4 @@
-"""Rank the valid grids of a workload that fit in memory, the best first (axonn-sc24 V-B, par4d V). No torch.
+"""Ranking of the valid grids of a workload that fit in memory, the best first (axonn-sc24 V-B, par4d V). No torch.
 
 Grids are ordered by their communication time, by the papers' equations or as the engine runs (costs.py). By the
 equations one bandwidth for every axis gives the placement-agnostic order of par4d V-A, and Eq. 7's bandwidths give the
@@ -10,6 +10,7 @@ TOLERANCE are a tie. It goes to the grid that is by more than CLEARLY cheaper as
 that the engine repeats for recomputation and in every micro-batch; then to the one with more data, then larger x or y.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
     from engine.simulator.simulate import Forecast
 
 TOLERANCE = 1e-9
-"""The sums of the same terms in different orders differ by a smaller share than this."""
+"""Largest share by which sums of the same terms in different orders differ."""
 WIDEST = (*REPLICATING, INNER, STREAM)
 """Of grids that cost the same, the one with the most ranks on the first of these axes comes first."""
 PASSES_A_STAGE = 4
 MICROS = 4
-"""Of so many sizes of micro-batches, the smallest ones, is a pipeline's chosen."""
+"""Sizes of micro-batches, the smallest ones, of which a pipeline's is chosen."""
 PIPELINES = 12
-"""So many pipelines are ranked, and then simulated."""
+"""Pipelines that are ranked, and then simulated."""
 CLEARLY = 0.01
 """An estimate of what a run costs can't tell grids apart that differ by a smaller share than this."""
 TOLD_APART = 0.07
@@ -48,56 +49,54 @@ by 6 to 10 % (validation/rows/measured). It was read off the jobs of 2026-11-22,
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A candidate is a grid that fits. micro: sequences that a rank takes at once. needs: memory of a rank.
-
-    equations, as_run: seconds of communication in a step. forecast: the step's time, None until it is simulated.
-    """
+    """Grid that fits."""
 
     grid: Grid
     micro: int
+    """sequences that a rank takes at once"""
     needs: Needs
+    """memory of a rank"""
     equations: Seconds
+    """communication in a step by Eq. 1 to 7"""
     as_run: Seconds
+    """communication in a step as the engine runs it"""
     forecast: "Forecast | None" = None
 
     @property
     def equations_s(self) -> float:
-        """Sum the seconds of communication by Eq. 1 to 7."""
+        """Seconds of communication by Eq. 1 to 7."""
         return sum(self.equations.values())
 
     @property
     def as_run_s(self) -> float:
-        """Sum the seconds of communication as the engine runs it."""
+        """Seconds of communication as the engine runs it."""
         return sum(self.as_run.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The grids that fit are ranked, best first. valid: how many grids divide the network and the batch. pipelines:
-    those with several stages.
-    """
+    """Grids that fit, best first."""
 
     candidates: tuple[Candidate, ...]
     valid: int
+    """number of grids that divide the network and the batch"""
     pipelines: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload is a training on devices of a kind, "cpu" or "cuda".
-
-    device_memory: bytes of one; None takes it to hold everything. host_memory: bytes of a node's for each of its
-    devices, likewise.
-    """
+    """Training on devices of a kind, "cpu" or "cuda"."""
 
     training: Training
     device_memory: float | None = None
+    """bytes of one; None takes it to hold everything"""
     device: str = "cuda"
     host_memory: float | None = None
+    """bytes of a node's for each of its devices, likewise"""
 
     @property
     def usable(self) -> float:
-        """Return the bytes that a rank may need."""
+        """Bytes that a rank may need."""
         return usable(self.device_memory)
 
     @cached_property
@@ -105,17 +104,27 @@ class Workload:
         return {}
 
     def needs(self, grid: Grid, micro: int) -> Needs:
-        """Return the memory that a rank needs in micro-batches of so many sequences."""
+        """Count the memory that a rank needs in micro-batches of so many sequences."""
+        return self._footprint(micro).on(grid)
+
+    def may_fit(self, grid: Grid, micro: int) -> bool:
+        """Say whether a rank may need no more than it has, as far as a count can tell: a trace decides."""
+        return not self._footprint(micro).exceeds(grid, self.usable)
+
+    def _footprint(self, micro: int) -> Footprint:
         if micro not in self._footprints:
-            batch = replace(self.training.batch, micro=micro)
-            self._footprints[micro] = Footprint(replace(self.training, batch=batch), self.device)
-        return self._footprints[micro].on(grid)
+            self._footprints[micro] = Footprint(self.in_micro_batches(micro), self.device)
+        return self._footprints[micro]
+
+    def in_micro_batches(self, micro: int | None) -> Training:
+        """Return the training with micro-batches of so many sequences."""
+        return replace(self.training, batch=replace(self.training.batch, micro=micro))
 
     def allows(self, grid: Grid, micro: int | None) -> bool:
         """Say whether the schedule and the cut that a person gave, if any, can be on the grid, and the host has room
         for what is offloaded.
         """
-        training = replace(self.training, batch=replace(self.training.batch, micro=micro))
+        training = self.in_micro_batches(micro)
         try:
             if training.pipeline != DEFAULT:
                 training.staged(grid)
@@ -123,35 +132,35 @@ class Workload:
         except UsageError:
             return False
 
-    def settled(self, grid: Grid) -> tuple[int, Needs]:
-        """Settle the micro-batch; return it and what a rank needs with it.
+    def choose_micro(self, grid: Grid, below: int | None = None) -> int:
+        """Choose the micro-batch: as asked for, or the largest divisor of a rank's share whose step fits in memory.
 
-        Unless one is asked for it is the largest divisor of a rank's share whose step fits in memory, since fewer
-        micro-batches gather less and multiply larger matrices; 1 if none fits. A pipeline has PASSES_A_STAGE for each
-        stage, where the share has so many sequences.
+        Fewer micro-batches gather less and multiply larger matrices. A pipeline has PASSES_A_STAGE for each stage,
+        where the share has so many sequences. 1 if none fits. below: the micro-batch is smaller than this.
         """
         batch = self.training.batch
         if batch.micro:
-            return batch.micro, self.needs(grid, batch.micro)
-        micro, needs, share = 1, self.needs(grid, 1), batch.per_rank(grid)
-        larger = divisors(share)[1:] if needs.total <= self.usable else []
+            return batch.micro
+        share = batch.per_rank(grid)
+        micros = [micro for micro in divisors(share) if below is None or micro < below]
         if grid.stages > 1:
-            larger = [micro for micro in larger if share >= micro * PASSES_A_STAGE * grid.stages]
-        while larger:
-            middle = len(larger) // 2
-            tried = self.needs(grid, larger[middle])
-            if tried.total <= self.usable:
-                micro, needs, larger = larger[middle], tried, larger[middle + 1 :]
-            else:
-                larger = larger[:middle]
-        return micro, needs
+            micros = [micro for micro in micros if share >= micro * PASSES_A_STAGE * grid.stages]
+        fitting = bisect_left(micros, True, key=lambda micro: self.needs(grid, micro).total > self.usable)
+        return micros[fitting - 1] if fitting else 1
 
 
 def rank(
-    workload: Workload, grids: Sequence[Grid], bandwidths: Bandwidths, *, links_as_run: LinksOn | None = None
+    workload: Workload,
+    grids: Sequence[Grid],
+    bandwidths: Bandwidths,
+    *,
+    links_as_run: LinksOn | None = None,
+    maybe: bool = False,
 ) -> Ranking:
-    """Rank those of the valid grids that fit, best first by the equations. links_as_run: links of a run other than
-    those of simulator.bandwidth.run_links.
+    """Rank those of the valid grids that fit, best first by the equations.
+
+    links_as_run: links of a run other than those of simulator.bandwidth.run_links. maybe: whether grids are among them
+    that may fit, as far as a count can tell.
     """
     links, links_as_run = papers_links(bandwidths), links_as_run or run_links(bandwidths)
     costs = Costs(workload.training)
@@ -159,16 +168,28 @@ def rank(
     for grid in grids:
         if not workload.allows(grid, workload.training.batch.micro):
             continue
-        micro, needs = workload.settled(grid)
-        if needs.total <= workload.usable:
+        micro = workload.choose_micro(grid)
+        needs = workload.needs(grid, micro)
+        if needs.total <= workload.usable or (maybe and workload.may_fit(grid, micro)):
             equations = costs.equations(grid, links(grid))
             found.append(Candidate(grid, micro, needs, equations, costs.as_run(grid, links_as_run(grid), micro)))
     return Ranking(ordered(found, bandwidths.devices_per_node), len(grids))
 
 
+def with_smaller_micro(workload: Workload, candidate: Candidate, links_as_run: LinksOn) -> Candidate | None:
+    """Return the candidate with the next smaller micro-batch that fits; None if there is none."""
+    grid, micro = candidate.grid, candidate.micro
+    if workload.training.batch.micro or micro == 1:
+        return None
+    micro = workload.choose_micro(grid, below=micro)
+    as_run = Costs(workload.training).as_run(grid, links_as_run(grid), micro)
+    return replace(candidate, micro=micro, needs=workload.needs(grid, micro), as_run=as_run)
+
+
 def cheapest(workload: Workload, grids: Sequence[Grid], bandwidths: Bandwidths) -> Grid | None:
-    """Give the grid whose communication costs least as a run has it, which takes a rank's whole share at once where no
-    micro-batch is asked for, of those that fit; None if none does.
+    """Return the grid that fits and whose communication costs least as run; None if none fits.
+
+    Where no micro-batch is asked for, a run takes a rank's whole share at once.
     """
     costs, links, batch = Costs(workload.training), run_links(bandwidths), workload.training.batch
     priced = [(sum(costs.as_run(grid, links(grid), batch.at_once(grid)).values()), grid) for grid in grids]
@@ -186,22 +207,22 @@ def cheapest(workload: Workload, grids: Sequence[Grid], bandwidths: Bandwidths) 
 def pipelines(
     workload: Workload, grids: Sequence[Grid], links_as_run: LinksOn, compute_s: float, ranks_a_core: float = 1.0
 ) -> tuple[Candidate, ...]:
-    """Rank grids with several stages by what a run costs and what its stages stand still, each with several
-    micro-batches: the first PIPELINES of those that fit in memory, best first.
+    """Rank grids with several stages by what a run costs and what its stages are idle, each with several
+    micro-batches: the first PIPELINES of those that may fit in memory, best first.
 
-    compute_s: seconds in which all devices compute a step. A stage stands still for (stages - 1) / m of it with m
+    compute_s: seconds in which all devices compute a step. A stage is idle for (stages - 1) / m of it with m
     micro-batches (axonn-ipdps22 IV). Where so many ranks share a core, as many stages are as fast as one alone.
     """
     costs, batch = Costs(workload.training), workload.training.batch
     priced: list[tuple[float, Grid, int, Seconds]] = []
     for grid in grids:
+        links, at_once = links_as_run(grid), grid.stages / ranks_a_core
         for micro in [batch.micro] if batch.micro else divisors(batch.per_rank(grid))[:MICROS]:
             passes = batch.per_rank(grid) // micro
-            at_once = grid.stages / ranks_a_core
             if passes >= at_once and workload.allows(grid, micro):
-                as_run = costs.as_run(grid, links_as_run(grid), micro)
-                still_s = max(at_once - 1, 0.0) / passes * compute_s
-                priced.append((sum(as_run.values()) + still_s, grid, micro, as_run))
+                as_run = costs.as_run(grid, links, micro)
+                idle_s = max(at_once - 1, 0.0) / passes * compute_s
+                priced.append((sum(as_run.values()) + idle_s, grid, micro, as_run))
     fit = (
         Candidate(grid, micro, needs, costs.equations(grid, links_as_run(grid)), as_run)
         for _, grid, micro, as_run in sorted(priced, key=lambda one: one[0])

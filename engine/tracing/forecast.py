@@ -1,28 +1,51 @@
-"""The grids of a plan are traced and played on a machine, to say how long a step takes on each."""
+"""Forecast of a plan's grids: each is traced and played on a machine, and its trace decides whether it fits."""
 
-from collections.abc import Sequence
+import logging
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from math import inf
 
-from engine.footprint.memory import Needs
-from engine.pipeline.registry import ScheduleChoice
-from engine.planning.rank import Candidate, Ranking, Workload, best_first, ordered
+from engine.errors import RunError
+from engine.grid import Grid
+from engine.loading import cores
+from engine.planning.rank import Candidate, Ranking, Workload, best_first, ordered, with_smaller_micro
+from engine.progress import RENEWED
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Forecast, Simulated
-from engine.tracing.stages import TracedStages
-from engine.tracing.survey import Predictor, survey
+from engine.tracing.memory import needs_by_trace, trace_needs
+from engine.tracing.predict import Traced, trace_network
+from engine.tracing.stages import TracedStages, trace_stages
+from engine.training_record import Training
+
+log = logging.getLogger(__name__)
 
 SURVEYED = 24
-"""So many grids are simulated of each order: by the papers' equations, and by all that a run repeats."""
+"""Grids that are simulated of each order: by the papers' equations, and by all that a run repeats."""
 SURVEYED_WHOLE = 8
-"""So many are where blocks differ, so that a trace of a grid takes the whole network."""
+"""The same where blocks differ, so that a trace of a grid takes the whole network."""
 PIPELINES_WHOLE = 2
-"""So many pipelines are then, of which a trace takes every stage."""
+"""Pipelines that are simulated then, of which a trace takes every stage."""
 FINAL = 10
-"""So many of these are traced as a whole where that is asked for."""
+"""Grids that are traced as whole networks where that is asked for."""
+BAR = 20
+WORTH_A_POOL = {True: 4, False: 16}
+"""Numbers of whole networks (True), or of grids by few layers, that are worth the seconds that processes take to
+start.
+"""
+
+Predictor = Traced | TracedStages
+"""Traces from which the time of a step follows on any machine."""
+Step = tuple[Candidate, Predictor, Simulated]
 
 
-def chosen(workload: Workload, ranking: Ranking, devices_per_node: int, most: int | None = None) -> list[Candidate]:
-    """List the first of both orders, each once, and of pipelines. most: so many of each, if not the usual number."""
+def choose(workload: Workload, ranking: Ranking, devices_per_node: int, most: int | None = None) -> list[Candidate]:
+    """List the first of both orders, each once, and of pipelines. most: of each, if not the usual number."""
     alike = workload.training.model.network().alike
     most = most or (SURVEYED if alike else SURVEYED_WHOLE)
     by_run = ordered(ranking.candidates, devices_per_node, as_run=True)
@@ -31,56 +54,141 @@ def chosen(workload: Workload, ranking: Ranking, devices_per_node: int, most: in
     return [*{candidate.grid: candidate for candidate in both}.values(), *in_stages]
 
 
-def traces(
-    workload: Workload, candidates: Sequence[Candidate], machine: MachineModel, *, exact: bool = False
+def trace_candidates(
+    workload: Workload,
+    candidates: Sequence[Candidate],
+    machine: MachineModel,
+    *,
+    exact: bool = False,
+    by_s: float = inf,
 ) -> list[Predictor]:
-    """Trace each candidate, with its micro-batch and the bucket that the machine wants."""
-    links, grids = machine.bandwidths, [candidate.grid for candidate in candidates]
-    batches = [replace(workload.training.batch, micro=candidate.micro) for candidate in candidates]
-    trainings = [
-        replace(workload.training, batch=batch).with_bucket(grid, links.inter, links.devices_per_node)
-        for batch, grid in zip(batches, grids, strict=True)
+    """Trace each candidate, with its micro-batch and the bucket that the machine wants.
+
+    by_s: of pipelines that take longer for sure nothing can be predicted.
+    """
+    if not candidates:
+        return []
+    links = machine.bandwidths
+    jobs = [
+        (workload.in_micro_batches(one.micro).with_bucket(one.grid, links.inter, links.devices_per_node), one.grid)
+        for one in candidates
     ]
-    return survey(trainings, grids, device_memory=workload.device_memory, exact=exact)
+    once = {(job[0], replace(job[1], pipe_outermost=False)): job for job in jobs}
+    """What a rank does is the same whether stages are outermost."""
+    what = "whole networks" if exact else "grids"
+    one = partial(_trace, device_memory=workload.device_memory, exact=exact, machine=machine, by_s=by_s)
+    known: dict[tuple[Training, Grid], Predictor] = {}
+    whole = exact or not workload.training.model.network().alike
+    with _map(in_processes=len(once) >= WORTH_A_POOL[whole]) as each:
+        for key, traced in zip(once, each(one, *zip(*once.values(), strict=True)), strict=True):
+            known[key] = traced
+            done = BAR * len(known) // len(once)
+            bar = "#" * done + "." * (BAR - done)
+            log.info("%s traced %d of %d %s", bar, len(known), len(once), what, extra=RENEWED)
+    found = []
+    for training, grid in jobs:
+        traced = known[training, replace(grid, pipe_outermost=False)]
+        found.append(traced.at(grid) if isinstance(traced, TracedStages) else traced)
+    return found
 
 
 def forecast(
-    workload: Workload, candidates: Sequence[Candidate], machine: MachineModel, *, exact: bool = False
+    workload: Workload,
+    candidates: Sequence[Candidate],
+    machine: MachineModel,
+    *,
+    exact: bool = False,
+    shown: int | None = None,
 ) -> list[Candidate]:
-    """Give the candidates with their forecasts, the first of which has a timeline, in the order of best_first. exact:
-    the first FINAL are forecast once more, by the whole network's trace, and come before the others.
+    """Return the candidates that fit with their forecasts, the first with a timeline, in the order of best_first.
+
+    exact: the first FINAL are forecast once more, by the whole network's trace, and come before the others. shown:
+    pipelines that come behind as many grids may be left out.
     """
-    found = _played(candidates, traces(workload, candidates, machine), machine)
+    alone = _trace_fitting(workload, [one for one in candidates if one.grid.stages == 1], machine)
+    steps = [(candidate, traced, traced.on(machine)) for candidate, traced in alone]
+    times_s = sorted(step.time_s for *_, step in steps)
+    by_s = times_s[shown - 1] if shown is not None and len(times_s) >= shown else inf
+    in_stages = [one for one in candidates if one.grid.stages > 1]
+    for candidate, traced in zip(in_stages, trace_candidates(workload, in_stages, machine, by_s=by_s), strict=True):
+        assert isinstance(traced, TracedStages)
+        if (step := traced.on(machine, by_s=by_s)).time_s == inf:
+            continue
+        needs = trace_needs(traced.training_of(step), candidate.grid, workload.device)
+        if needs.total <= workload.usable:
+            steps.append((replace(candidate, needs=needs), traced, step))
+    found = _ordered(steps, machine)
     if not exact:
         return found
     final, rest = found[:FINAL], found[FINAL:]
-    return _played(final, traces(workload, final, machine, exact=True), machine) + rest
+    whole = trace_candidates(workload, final, machine, exact=True)
+    return _ordered([(one, it, it.on(machine)) for one, it in zip(final, whole, strict=True)], machine) + rest
 
 
-def fastest(
-    candidates: Sequence[Candidate], of: Sequence[Predictor], machine: MachineModel
+def find_fastest(
+    candidates: Sequence[Candidate], traced: Sequence[Predictor], machine: MachineModel
 ) -> tuple[Candidate, Predictor, Simulated]:
     """Find the candidate whose step takes the least time on the machine, its trace and that step."""
-    steps = [traced.on(machine) for traced in of]
-    return min(zip(candidates, of, steps, strict=True), key=lambda found: found[2].time_s)
+    steps = [one.on(machine) for one in traced]
+    return min(zip(candidates, traced, steps, strict=True), key=lambda found: found[2].time_s)
 
 
-def _played(candidates: Sequence[Candidate], of: Sequence[Predictor], machine: MachineModel) -> list[Candidate]:
-    steps = [traced.on(machine) for traced in of]
-    by_equations = ordered([one for one in candidates if one.grid.stages == 1], machine.bandwidths.devices_per_node)
+def _trace_fitting(
+    workload: Workload, candidates: Sequence[Candidate], machine: MachineModel
+) -> list[tuple[Candidate, Predictor]]:
+    """Trace the candidates that fit by their traces, where need be with smaller micro-batches."""
+    found: list[tuple[Candidate, Predictor]] = []
+    left = list(candidates)
+    while left:
+        smaller = list[Candidate | None]()
+        for candidate, traced in zip(left, trace_candidates(workload, left, machine), strict=True):
+            assert isinstance(traced, Traced)
+            training = workload.in_micro_batches(candidate.micro)
+            needs = needs_by_trace(training, candidate.grid, traced.peak_bytes, workload.device)
+            if needs.total <= workload.usable:
+                found.append((replace(candidate, needs=needs), traced))
+            else:
+                smaller.append(with_smaller_micro(workload, candidate, machine.links))
+        left = [candidate for candidate in smaller if candidate is not None]
+    return found
+
+
+def _ordered(steps: Sequence[Step], machine: MachineModel) -> list[Candidate]:
+    """Put the candidates in the order of best_first, with their forecasts."""
+    by_equations = ordered([one for one, *_ in steps if one.grid.stages == 1], machine.bandwidths.devices_per_node)
     place = {candidate.grid: number for number, candidate in enumerate(by_equations)}
-    order = best_first([step.time_s for step in steps], [place.get(candidate.grid) for candidate in candidates])
-    best = order[0]
-    steps[best] = of[best].on(machine, timeline=True)
+    order = best_first([step.time_s for *_, step in steps], [place.get(candidate.grid) for candidate, *_ in steps])
+    found = []
+    for at in order:
+        candidate, traced, step = steps[at]
+        first = at == order[0]
+        step = traced.on(machine, timeline=True) if first else step
+        drawn = traced.drawn if first else None
+        forecast = Forecast(step, traced.whole is not None, traced.cached_blocks, drawn)
+        found.append(replace(candidate, forecast=forecast))
+    return found
 
-    def of_candidate(at: int) -> Forecast:
-        drawn = of[at].drawn if at == best else None
-        return Forecast(steps[at], of[at].whole is not None, of[at].cached_blocks, drawn)
 
-    def needs(at: int) -> Needs:
-        one, schedule = of[at], steps[at].schedule
-        if not isinstance(one, TracedStages) or schedule is None:
-            return candidates[at].needs
-        return one.needs[ScheduleChoice.parse(schedule)]
+def _trace(
+    training: Training, grid: Grid, *, device_memory: float | None, exact: bool, machine: MachineModel, by_s: float
+) -> Predictor:
+    if grid.stages > 1:
+        return trace_stages(training, grid, device_memory, machine, by_s)
+    return trace_network(training, grid, device_memory=device_memory, exact=exact)
 
-    return [replace(candidates[at], needs=needs(at), forecast=of_candidate(at)) for at in order]
+
+@contextmanager
+def _map(*, in_processes: bool) -> Iterator[type[map]]:
+    """Give a map over processes, or in this one. New ones are forked from a server that has done nothing but load."""
+    workers = min(len(cores()), 8)
+    if not in_processes or workers == 1:
+        yield map
+        return
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["engine.tracing.forecast"])
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        with ProcessPoolExecutor(workers, mp_context=context) as executor:
+            yield executor.map  # type: ignore[misc]
+    except BrokenProcessPool:
+        raise RunError("A process that traced was ended from outside, perhaps for want of memory: try again.") from None

@@ -1,10 +1,10 @@
-"""Traces of a job's rank 0 say how long a step takes.
+"""Prediction of a step without stages from traces of a job's rank 0.
 
 A network whose blocks differ is traced whole. Of any other, unless all layers are asked for (exact), few at full width
 are traced, and then two more: every block is like the one before it, so that time, exposed and hidden communication
-grow alike with each. The few are two and as many as weigh what the table of tokens does, whose gradient is on its way
-while they are computed (tests compare both ways). Where blocks are recomputed in groups whole ones make the difference:
-between both traces, and from the few to all layers.
+grow alike with each, and memory as it is counted. The few are two and as many as weigh what the table of tokens does,
+whose gradient is on its way while they are computed. Where blocks are recomputed in groups whole ones make the
+difference: between both traces, and from the few to all layers.
 """
 
 from collections.abc import Mapping
@@ -20,28 +20,28 @@ from engine.tracing.step import trace
 from engine.training_record import Training
 
 STEP = 2
-"""The two traces differ by so many layers, or by the smallest number of whole groups that has as many."""
+"""Layers by which the two traces differ, or the smallest number of whole groups that has as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """It holds what decides the time of a training's step, on any machine.
-
-    whole: the trace of all layers. Without it few and more are those of so many layers; cached is of as many as more,
-    those by which these differ being cached, if blocks are.
-    """
+    """Traces that decide the time of a training's step, on any machine, and its memory."""
 
     layers: int
     cached_blocks: int
     peak_bytes: float
     whole: Trace | None = None
+    """of all layers"""
     few: Trace | None = None
+    """of few layers, where the whole isn't traced"""
     more: Trace | None = None
+    """of some more"""
     cached: Trace | None = None
+    """of as many as more, those by which these differ being cached, if blocks are"""
 
     @property
     def drawn(self) -> int:
-        """Count the layers of the largest trace, which a timeline shows."""
+        """Layers of the largest trace, which a timeline shows."""
         trace = self.whole or self.more
         assert trace is not None
         return trace.layers
@@ -65,36 +65,35 @@ class Traced:
         return replace(_none_negative(found), peak_bytes=round(self.peak_bytes), timeline=more.timeline)
 
 
-def traced(training: Training, grid: Grid, *, device_memory: float | None = None, exact: bool = False) -> Traced:
+def trace_network(training: Training, grid: Grid, *, device_memory: float | None = None, exact: bool = False) -> Traced:
     """Trace rank 0 of a grid. device_memory: bytes, by which cache=auto is sized as in a real run."""
-    layers, overlap = training.model.layers, training.overlap
+    layers = training.model.layers
     if exact or not training.model.network().alike:
-        return _whole(training, grid, device_memory)
+        return _trace_whole(training, grid, device_memory)
     training = training.recomputing(training.checkpoint_group(grid))  # "auto" would follow the layers
     group = training.checkpoint_group(grid) or 1
-    few, step = _few(training), -(-STEP // group) * group
+    few, step = _count_few(training), -(-STEP // group) * group
     few += (layers - few) % group
-    more = few + step
-    if layers <= more:
-        return _whole(training, grid, device_memory)
-    cached = blocks_cached(training, grid, Footprint(training).on(grid).total, device_memory)
-    peak = Footprint(replace(training, overlap=replace(overlap, cache=cached))).on(grid).total
-    return Traced(
-        layers,
-        cached,
-        peak,
-        few=trace(_of(training, few, 0), grid),
-        more=trace(_of(training, more, 0), grid),
-        cached=trace(_of(training, more, step), grid) if cached else None,
-    )
+    if layers <= few + step:
+        return _trace_whole(training, grid, device_memory)
+    first, second = (trace(_with_layers(training, count, 0), grid) for count in (few, few + step))
+    below = second.peak_bytes - _count(training, grid, few + step, 0)
+    cached = blocks_cached(training, grid, below + _count(training, grid, layers, 0), device_memory)
+    third = trace(_with_layers(training, few + step, step), grid) if cached else None
+    return Traced(layers, cached, below + _count(training, grid, layers, cached), few=first, more=second, cached=third)
 
 
-def _whole(training: Training, grid: Grid, device_memory: float | None) -> Traced:
+def _count(training: Training, grid: Grid, layers: int, cached: int) -> float:
+    """Count the bytes of so many layers, of which so many are cached: what differs is kept for every one alike."""
+    return Footprint(_with_layers(training, layers, cached), "meta").on(grid).total
+
+
+def _trace_whole(training: Training, grid: Grid, device_memory: float | None) -> Traced:
     whole = trace(training, grid, device_memory=device_memory)
     return Traced(training.model.layers, whole.cached_blocks, whole.peak_bytes, whole=whole)
 
 
-def _few(training: Training) -> int:
+def _count_few(training: Training) -> int:
     network = training.model.network()
     of_block, rest = (
         [prod(p.shape) for p in some if p.sharded] for some in (network.blocks[0].placements, network.rest)
@@ -102,7 +101,7 @@ def _few(training: Training) -> int:
     return 2 + max(rest) // sum(of_block)
 
 
-def _of(training: Training, layers: int, cached: int) -> Training:
+def _with_layers(training: Training, layers: int, cached: int) -> Training:
     """Change a training to so many layers, of which so many are cached."""
     model = replace(training.model, layers=layers)  # type: ignore[type-var]
     return replace(training, model=model, overlap=replace(training.overlap, cache=cached))
@@ -111,14 +110,14 @@ def _of(training: Training, layers: int, cached: int) -> Training:
 def _combined(one: Simulated, two: Simulated, by: float = 1.0) -> Simulated:
     """Add up one + by * two, figure by figure; an axis or phase that one of them lacks is 0 there."""
 
-    def of(name: str) -> object:
+    def combine(name: str) -> object:
         mine, yours = getattr(one, name), getattr(two, name)
         if isinstance(mine, Mapping):
             return {key: mine.get(key, 0.0) + by * yours.get(key, 0.0) for key in {**mine, **yours}}
         return mine + by * yours
 
     names = (field.name for field in fields(Simulated) if field.name not in ("timeline", "schedule"))
-    return Simulated(**{name: of(name) for name in names})  # type: ignore[arg-type]
+    return Simulated(**{name: combine(name) for name in names})  # type: ignore[arg-type]
 
 
 def _none_negative(found: Simulated) -> Simulated:

@@ -8,8 +8,8 @@ these cached, if any are. Of a network whose blocks differ every stage is traced
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import NamedTuple
+from functools import lru_cache, partial
+from typing import NamedTuple, Self
 
 from engine.grid import CUTTING_STAGES, Grid
 from engine.overlap.tasks import Direction
@@ -57,6 +57,11 @@ class FewBlocks(NamedTuple):
     cached: Trace | None
     cached_blocks: int
 
+    def at(self, grid: Grid) -> Self:
+        """Return the same on a grid of the same ranks in another order."""
+        few, more = [_at(one, grid) for one in self.few], _at(self.more, grid)
+        return self._replace(few=few, more=more, cached=self.cached and _at(self.cached, grid))
+
     def times(self, timed: Timed) -> list[StageTimes]:
         """Give the times of each stage."""
         few, more = [timed(one) for one in self.few], timed(self.more)
@@ -74,32 +79,52 @@ class EachStage(NamedTuple):
 
     traces: Sequence[Trace]
 
+    def at(self, grid: Grid) -> Self:
+        """Return the same on a grid of the same ranks in another order."""
+        known = {id(one): _at(one, grid) for one in self.traces}
+        return self._replace(traces=[known[id(one)] for one in self.traces])
+
     def times(self, timed: Timed) -> list[StageTimes]:
         """Give the times of each stage."""
         return [timed(one) for one in self.traces]
 
 
-def blocks_of(training: Training, grid: Grid) -> tuple[int, ...]:
+def _at(traced: Trace, grid: Grid) -> Trace:
+    return replace(traced, about={**traced.about, "grid": str(grid)})
+
+
+def count_blocks(training: Training, grid: Grid) -> tuple[int, ...]:
     """Count the blocks of each stage."""
     return tuple(sum(map(len, chunks)) for chunks in training.cut(grid).blocks)
 
 
-def few_blocks(
+def trace_few_blocks(
     training: Training, grid: Grid, of_kinds: Mapping[Kind, Training], cached: int
 ) -> dict[Kind, FewBlocks | EachStage]:
     """Trace stages of few blocks, for schedules of these kinds. cached: blocks of a stage."""
     found: dict[Kind, FewBlocks | EachStage] = {}
     for deferring in {deferring for deferring, _ in of_kinds}:
-        of = partial(_traced, training, grid, deferring=deferring)
+        of = partial(_trace_stage, training, grid, deferring=deferring)
         kept = of(MIDDLE, MORE, cached=MORE - FEW) if cached else None
         traces = [of(stage, FEW) for stage in (FIRST, MIDDLE, LAST)], of(MIDDLE, MORE), kept
         for (deferred, chunks), one in of_kinds.items():
             if deferred == deferring:
-                found[deferred, chunks] = FewBlocks(blocks_of(one, grid), *traces, cached)
+                found[deferred, chunks] = FewBlocks(count_blocks(one, grid), *traces, cached)
     return found
 
 
-def each_stage(grid: Grid, of_kinds: Mapping[Kind, Training], cached: int) -> dict[Kind, FewBlocks | EachStage]:
+def least_pass_s(training: Training, grid: Grid, machine: MachineModel, cached: int) -> float:
+    """Return the seconds that a middle stage takes for a micro-batch, from traces of few blocks of it alone."""
+    trace = partial(_trace_stage, training, grid, MIDDLE, deferring=False)
+    few, more = time_tasks(trace(FEW), machine), time_tasks(trace(MORE), machine)
+    blocks = max(count_blocks(training, grid))
+    whole = _added(few, few, more, blocks - FEW)
+    if cached:
+        whole = _added(whole, more, time_tasks(trace(MORE, cached=MORE - FEW), machine), min(blocks, cached))
+    return sum(whole.tasks_s.values()) / machine.ranks_a_core
+
+
+def trace_each_stage(grid: Grid, of_kinds: Mapping[Kind, Training], cached: int) -> dict[Kind, FewBlocks | EachStage]:
     """Trace each stage of the real cuts, once of those that are alike, for schedules of these kinds."""
     found: dict[Kind, FewBlocks | EachStage] = {}
     for kind, one in of_kinds.items():
@@ -120,16 +145,15 @@ def each_stage(grid: Grid, of_kinds: Mapping[Kind, Training], cached: int) -> di
     return found
 
 
-def _traced(training: Training, grid: Grid, stage: int, blocks: int, *, deferring: bool, cached: int = 0) -> Trace:
+@lru_cache(32)
+def _trace_stage(training: Training, grid: Grid, stage: int, blocks: int, *, deferring: bool, cached: int = 0) -> Trace:
     """Trace the first rank of a stage of so many blocks, some of them cached, as if there were three stages."""
     three = [str(blocks)] * (LAST + 1)
     model = replace(training.model, layers=blocks * len(three))  # type: ignore[type-var]
     pipeline = PipelineOptions("zero-bubble" if deferring else "1f1b", stages=",".join(three))
     changed = replace(training, model=model, pipeline=pipeline, overlap=replace(training.overlap, cache=cached))
-    found = trace(
-        changed, grid.sized({CUTTING_STAGES: len(three)}), stage * grid.stride(CUTTING_STAGES), one_by_one=True
-    )
-    return replace(found, about={**found.about, "grid": str(grid)})
+    rank = stage * grid.stride(CUTTING_STAGES)
+    return _at(trace(changed, grid.sized({CUTTING_STAGES: len(three)}), rank, one_by_one=True), grid)
 
 
 def _added(stage: StageTimes, one: StageTimes, other: StageTimes, blocks: int) -> StageTimes:
@@ -151,7 +175,7 @@ def _added(stage: StageTimes, one: StageTimes, other: StageTimes, blocks: int) -
     )
 
 
-def times_of_tasks(traced: Trace, machine: MachineModel) -> StageTimes:
+def time_tasks(traced: Trace, machine: MachineModel) -> StageTimes:
     """Time the middle one of a trace's passes, and its end, without messages between stages."""
     once = replace(traced, segments=[replace(segment, repeats=1) for segment in traced.segments])
     whole = simulate(once, machine, timeline=True)

@@ -4,11 +4,12 @@ Their tasks are timed on traces of each stage alone (stage_times.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+from math import inf
 from statistics import fmean
 
-from engine.footprint.allowed import allowed, by_flops, named
+from engine.footprint.fit import fastest_by_flops, list_schedules, with_schedule
 from engine.footprint.memory import Footprint, Needs, blocks_cached
 from engine.grid import CUTTING_STAGES, HOLDING, Grid
 from engine.overlap.flags import AUTO
@@ -20,18 +21,22 @@ from engine.simulator.events import Trace
 from engine.simulator.machine import MachineModel, Message
 from engine.simulator.simulate import Simulated
 from engine.tracing.stage_times import (
+    LAST,
     MORE,
     EachStage,
     FewBlocks,
     Kind,
     StageTimes,
-    blocks_of,
-    each_stage,
-    few_blocks,
-    times_of_tasks,
+    count_blocks,
+    least_pass_s,
+    time_tasks,
+    trace_each_stage,
+    trace_few_blocks,
 )
 from engine.training_record import Training
 
+SURELY = 0.95
+"""Share of the time of a stage that no schedule undercuts: deferred weight gradients change it a little."""
 WORD_BYTES = 24.0
 """The ranks of a stage tell each other of a task in so many."""
 _TimesByKind = Mapping[Kind, Sequence[StageTimes]]
@@ -62,12 +67,29 @@ class TracedStages:
     drawn: int
     whole: None = None
 
-    def on(self, machine: MachineModel, *, timeline: bool = False) -> Simulated:
-        """Simulate a step by the fastest schedule that the training allows. There is no timeline of it."""
+    def on(self, machine: MachineModel, *, timeline: bool = False, by_s: float = inf) -> Simulated:
+        """Simulate a step by the fastest schedule that the training allows. There is no timeline of it.
+
+        by_s: a step that takes longer for sure, in seconds, is played no further, and takes infinitely long.
+        """
+        if not self.needs:
+            return Simulated.never()
         stages, passes, times = self.grid.stages, self.training.passes(self.grid), self._times_on(machine)
         allowed = {choice: choice.make() for choice in self.needs}
-        choice, step = fastest(allowed, stages, passes, lambda one: self._task_times(one, times, machine))
+        choice, step = fastest(allowed, stages, passes, lambda one: self._task_times(one, times, machine), by_s)
+        if step.time_s == inf:
+            return Simulated.never()
         return self._simulated(choice, times[_kind(allowed[choice])], step, machine)
+
+    def at(self, grid: Grid) -> "TracedStages":
+        """Return the same traces on a grid of the same ranks in another order."""
+        traces = {kind: of.at(grid) for kind, of in self.traces.items()}
+        return replace(self, grid=grid, traces=traces)
+
+    def training_of(self, step: Simulated) -> Training:
+        """Return the training with the schedule of a simulated step."""
+        assert step.schedule is not None
+        return with_schedule(self.training, ScheduleChoice.parse(step.schedule))
 
     def played(self, schedule: StepSchedule, passes: int, machine: MachineModel) -> PipelineStep:
         """Play all stages together."""
@@ -78,7 +100,7 @@ class TracedStages:
 
         def timed(one: Trace) -> StageTimes:
             if id(one) not in known:
-                known[id(one)] = times_of_tasks(one, machine)
+                known[id(one)] = time_tasks(one, machine)
             return known[id(one)]
 
         return {kind: of.times(timed) for kind, of in self.traces.items()}
@@ -153,30 +175,44 @@ def _means(of_stages: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {key: fmean(one.get(key, 0.0) for one in found) for key in dict.fromkeys(chain.from_iterable(found))}
 
 
-def traced_stages(training: Training, grid: Grid, device_memory: float | None = None) -> TracedStages:
+def trace_stages(
+    training: Training,
+    grid: Grid,
+    device_memory: float | None = None,
+    machine: MachineModel | None = None,
+    by_s: float = inf,
+) -> TracedStages:
     """Trace the first rank of each stage of a grid, or where all blocks are alike of the first, a middle and the last
-    one. device_memory: bytes, for as many passes as which has room.
+    one. device_memory: bytes, for as many passes as which has room. machine, by_s: nothing more is traced of a step
+    that takes longer there for sure.
     """
     network = training.model.network()
     if training.pipeline.schedule == AUTO:
-        needs = allowed(training, grid, device_memory)
+        needs = list_schedules(training, grid, device_memory)
         if not network.alike:  # each stage takes a trace for each kind of schedule
-            choice = by_flops(training, grid, needs)
+            choice = fastest_by_flops(training, grid, needs)
             needs = {choice: needs[choice]}
     else:
         needs = {training.staged(grid).choice: Footprint(training).on(grid)}
-    by = {choice: named(training, choice) for choice in needs}
+    by = {choice: with_schedule(training, choice) for choice in needs}
     cached = min(blocks_cached(one, grid, needs[choice].total, device_memory) for choice, one in by.items())
+    if machine is not None and by_s < inf and network.alike and grid.stages > LAST:
+        least_s = training.passes(grid) * least_pass_s(training, grid, machine, cached)
+        if least_s * SURELY > by_s:
+            return TracedStages(training, grid, {}, {}, {}, {}, cached, 0)
     of_kinds = {_kind(choice.make()): one for choice, one in by.items()}
-    traces = few_blocks(training, grid, of_kinds, cached) if network.alike else each_stage(grid, of_kinds, cached)
+    if network.alike:
+        traces = trace_few_blocks(training, grid, of_kinds, cached)
+    else:
+        traces = trace_each_stage(grid, of_kinds, cached)
     sample_bytes = training.batch.at_once(grid) * training.compute
     return TracedStages(
         training,
         grid,
         traces,
-        {chunks: blocks_of(one, grid) for (_, chunks), one in of_kinds.items()},
+        {chunks: count_blocks(one, grid) for (_, chunks), one in of_kinds.items()},
         {
-            chunks: [sample_bytes * of for of in one.cut(grid).sent(network, grid)]
+            chunks: [sample_bytes * size for size in one.cut(grid).sent(network, grid)]
             for (_, chunks), one in of_kinds.items()
         },
         needs,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from engine.data.dataset import Dataset, open_dataset
 from engine.errors import UsageError, check_installed
-from engine.footprint.allowed import settled
-from engine.footprint.fit import check_grid, check_memory
+from engine.footprint.fit import check_grid, check_memory, choose_schedule
 from engine.grid import Grid
 from engine.models.architecture import MOST, Architecture
 from engine.options import check_file, check_folder
@@ -71,6 +70,11 @@ class CheckedRun:
     def grids(self) -> tuple[Grid, ...]:
         """List the grids that the run takes, its own first."""
         return (self.grid,)
+
+    @property
+    def trainings(self) -> tuple[tuple[Training, Grid], ...]:
+        """List the trainings that the run takes, each with its grid."""
+        return ((self.training, self.grid),)
 
     def compare(self, setup: ContestSetup) -> "Contest | None":
         """Carry out the contest that the run is; None for a training. Collective. Raises Diverged."""
@@ -139,7 +143,7 @@ def checked(config: TrainConfig, ranks: int, *, needs_weights: bool = True) -> C
         )
     check_grid(model, grid, config.batch)
     if config.device_memory is not None:
-        training = settled(training, grid, config.device_memory, device)
+        training = choose_schedule(training, grid, config.device_memory, device)
         check_memory(training, grid, config.device_memory, device)
     training.staged(grid)
     dataset = open_dataset(config.data, model.task.data)

@@ -19,9 +19,8 @@ from engine.schema import Record
 from engine.simulator.events import MatrixProduct
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Simulated
-from engine.tracing.forecast import fastest, traces
+from engine.tracing.forecast import Predictor, find_fastest, trace_candidates
 from engine.tracing.predict import Traced
-from engine.tracing.survey import Predictor
 from engine.validation.document import NOT_KNOWN, Effect
 from engine.validation.measured import FOLDER
 from engine.validation.validate import choose_grids, published_workload
@@ -101,7 +100,9 @@ class Steps:
             log.info("%s on %d devices of %s, overlap %s", model, devices, row.system, overlap)
             workload = published_workload(model, row.sequences, Overlap.parse(overlap), self.machine)
             candidates = [only] if only else self._candidates(row, workload, devices)
-            self._known[key] = fastest(candidates, traces(workload, candidates, self.machine), self.machine)
+            self._known[key] = find_fastest(
+                candidates, trace_candidates(workload, candidates, self.machine), self.machine
+            )
         return self._known[key]
 
     def _candidates(self, row: Row, workload: Workload, devices: int) -> list[Candidate]:

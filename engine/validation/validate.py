@@ -25,8 +25,7 @@ from engine.simulator.bandwidth import agnostic
 from engine.simulator.events import Compute, Sweep
 from engine.simulator.machine import Fitted, MachineModel
 from engine.simulator.simulate import Simulated, share_of
-from engine.tracing.forecast import FINAL, chosen, fastest, traces
-from engine.tracing.survey import Predictor
+from engine.tracing.forecast import FINAL, Predictor, choose, find_fastest, trace_candidates
 from engine.training_record import Training, TrainingOptions
 from engine.validation.calibrate import PRIORS, PRIORS_CHARGED, PRIORS_ON_CORES, UNFITTED, Estimate, Observation, fit
 from engine.validation.document import GridRow, JobRows, OrderName, PublishedRow, judge_order
@@ -56,7 +55,7 @@ class PublishedJob:
 
     def best(self, machine: MachineModel) -> tuple[Candidate, Simulated]:
         """Return the fastest grid on that machine, and its step."""
-        candidate, _, step = fastest(self.candidates, self.traced, machine)
+        candidate, _, step = find_fastest(self.candidates, self.traced, machine)
         return candidate, step
 
     def observation(self, machine: MachineModel) -> Observation:
@@ -79,7 +78,7 @@ def choose_grids(workload: Workload, devices: int, machine: MachineModel) -> lis
     model, sequences = workload.training.model, workload.training.batch.sequences
     grids = SearchSpace(model, sequences, exact=True).grids(devices, sequences)
     ranking = rank(workload, grids, machine.bandwidths, links_as_run=machine.links)
-    found = chosen(workload, ranking, machine.bandwidths.devices_per_node, FINAL)
+    found = choose(workload, ranking, machine.bandwidths.devices_per_node, FINAL)
     if not found:
         raise UsageError(f"No grid of {devices} devices of {machine.name} holds {model.name}.")
     return found
@@ -93,7 +92,7 @@ def published_jobs(series: PublishedSeries, fitted: Sequence[int], machine: Mach
             log.info("%s on %d devices of %s", name, devices, series.system)
             workload = published_workload(name, series.sequences, overlap, machine)
             candidates = choose_grids(workload, devices, machine)
-            traced = traces(workload, candidates, machine)
+            traced = trace_candidates(workload, candidates, machine)
             yield PublishedJob(
                 series, workload.training.model, devices, measured_s, candidates, traced, devices in fitted
             )
@@ -176,8 +175,11 @@ class TracedJob:
 def traced_job(job: MeasuredJob, machine: MachineModel) -> TracedJob:
     log.info("%s: %s on %d ranks of %s", job.name, job.model, job.ranks, job.system)
     workload = Workload(job.training, machine.device_memory)
-    candidates = [Candidate(grid, *workload.settled(grid), {}, {}) for grid in map(Grid.parse, job.time_s)]
-    found = traces(workload, candidates, machine)
+    candidates = [
+        Candidate(grid, micro := workload.choose_micro(grid), workload.needs(grid, micro), {}, {})
+        for grid in map(Grid.parse, job.time_s)
+    ]
+    found = trace_candidates(workload, candidates, machine)
     traced = {str(c.grid): traced for c, traced in zip(candidates, found, strict=True)}
     return TracedJob(job, traced | _traced_pipelines(job, workload, machine))
 
@@ -196,7 +198,7 @@ def _traced_pipelines(job: MeasuredJob, workload: Workload, machine: MachineMode
             grid = Grid.parse(run.grid)
             micro = Batch(job.sequences, run.micro_batch).at_once(grid)
             candidates.append(Candidate(grid, micro, of.needs(grid, micro), {}, {}))
-        found |= {run.name: traced for run, traced in zip(runs, traces(of, candidates, machine), strict=True)}
+        found |= {run.name: traced for run, traced in zip(runs, trace_candidates(of, candidates, machine), strict=True)}
     return found
 
 

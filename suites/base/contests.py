@@ -118,5 +118,5 @@ def room(system: System) -> Room:
 def our_micro_batch(case: Case, grid: Grid, room: Room) -> int | None:
     """Say how many sequences a rank of ours takes at once on a grid: the most that fits, or 1; None for its share."""
     whole = Batch(case.batch.sequences)
-    micro, _ = Workload(replace(case, batch=whole), room.device_memory, room.device).settled(grid)
+    micro = Workload(replace(case, batch=whole), room.device_memory, room.device).choose_micro(grid)
     return None if micro == whole.per_rank(grid) else micro

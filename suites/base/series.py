@@ -169,8 +169,8 @@ def _grids(point: Point, system: str) -> Iterator[tuple[str, int | None]]:
     workload = Workload(training, memory.value if memory else None)
     space = SearchSpace(network, point.sequences, exact=True, micro=micro_batch)
     for grid in space.grids(point.devices, point.sequences):
-        micro, needs = workload.settled(grid)
-        if needs.total <= workload.usable:
+        micro = workload.choose_micro(grid)
+        if workload.needs(grid, micro).total <= workload.usable:
             yield str(grid), micro
 
 

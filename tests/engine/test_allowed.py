@@ -8,7 +8,7 @@ from pipelines import CASES, PASSES, idle, stepped
 
 from engine.batch import Batch
 from engine.errors import UsageError
-from engine.footprint.allowed import allowed, settled
+from engine.footprint.fit import choose_schedule, list_schedules
 from engine.footprint.memory import Footprint, usable
 from engine.grid import Grid
 from engine.models.catalogue import lookup
@@ -31,40 +31,40 @@ def test_what_memory_allows_grows_with_it_and_leaves_the_same_part_free() -> Non
     """By the formulas 1F1B needs 25.4 GB of a rank, and 8 micro-batches with all weight gradients deferred 36.6."""
     most, counts = [], []
     for memory in (37e9, 40e9, 60e9, 200e9):
-        needs = allowed(TRAINING, GRID, memory)
+        needs = list_schedules(TRAINING, GRID, memory)
         assert all(one.total <= usable(memory) for one in needs.values())
         most.append(max(map(kept, needs)))
         counts.append(len(needs))
     assert (most, counts) == (sorted(most), sorted(counts))
     assert GRID.stages < most[0] < most[-1] == 2 * GRID.stages
-    assert {kept(choice) for choice in allowed(TRAINING, GRID, None)} <= {1, GRID.stages}
+    assert {kept(choice) for choice in list_schedules(TRAINING, GRID, None)} <= {1, GRID.stages}
 
 
 def test_interleaved_is_among_them_with_its_memory_where_there_are_blocks_for_its_chunks() -> None:
     two, four = (ScheduleChoice("interleaved", chunks=chunks) for chunks in (2, 4))
-    needs = allowed(TRAINING, GRID, 60e9)
+    needs = list_schedules(TRAINING, GRID, 60e9)
     assert needs[two] == Footprint(replace(TRAINING, pipeline=two.options())).on(GRID)
     assert needs[ScheduleChoice("1f1b")].total < needs[four].total < needs[two].total
     short = replace(TRAINING, model=replace(TRAINING.model, layers=8))  # type: ignore[type-var]
-    assert {two, four} & allowed(short, GRID, 60e9).keys() == {two}
+    assert {two, four} & list_schedules(short, GRID, 60e9).keys() == {two}
     by_hand = replace(short, pipeline=PipelineOptions(stages="2,2,2,2"))
-    assert not {two, four} & allowed(by_hand, GRID, 60e9).keys()
+    assert not {two, four} & list_schedules(by_hand, GRID, 60e9).keys()
 
 
 def test_a_step_that_would_fill_the_whole_memory_keeps_no_more_than_1f1b() -> None:
-    needs = allowed(TRAINING, GRID, 28e9)
+    needs = list_schedules(TRAINING, GRID, 28e9)
     assert ScheduleChoice("1f1b") in needs
     assert all(one.total <= 28e9 and kept(choice) <= GRID.stages for choice, one in needs.items())
-    assert allowed(TRAINING, GRID, 1e9) == allowed(TRAINING, GRID, None)
+    assert list_schedules(TRAINING, GRID, 1e9) == list_schedules(TRAINING, GRID, None)
 
 
 def test_auto_is_settled_by_memory_and_what_a_person_names_is_left() -> None:
-    roomy = settled(TRAINING, GRID, 60e9)
+    roomy = choose_schedule(TRAINING, GRID, 60e9)
     assert roomy.staged(GRID).choice == ScheduleChoice("message-driven-zb", limit=8, cap=8)
     assert usable(60e9) >= Footprint(roomy).on(GRID).total > Footprint(TRAINING).on(GRID).total
     named = replace(TRAINING, pipeline=PipelineOptions("message-driven"))
-    assert settled(named, GRID, 60e9) == named
-    assert settled(TRAINING, Grid(x=4), 60e9) == TRAINING
+    assert choose_schedule(named, GRID, 60e9) == named
+    assert choose_schedule(TRAINING, Grid(x=4), 60e9) == TRAINING
 
 
 def config(memory: float | None, options: PipelineOptions) -> TrainConfig:

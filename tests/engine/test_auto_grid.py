@@ -95,7 +95,7 @@ TRAIN = [*SMALL, "--system", "vcluster", "--device", "cpu", "--iterations", "2",
 def _on(rank: str, planned: Callable[..., NoReturn]) -> None:
     """What a plan comes to on that rank of a launch."""
     if os.environ["RANK"] == rank:
-        plan.planned = planned
+        plan.make_plan = planned
 
 
 def _not_here(*_: object, **__: object) -> NoReturn:

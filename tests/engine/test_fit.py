@@ -8,7 +8,7 @@ import systems
 from engine.batch import Batch
 from engine.errors import UsageError
 from engine.footprint.fit import check_grid, check_host_memory, check_memory, fits_nodes, offloaded_bytes
-from engine.footprint.memory import usable
+from engine.footprint.memory import Footprint, usable
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
@@ -18,9 +18,10 @@ from engine.pipeline.options import PipelineOptions
 from engine.planning.choose import choose_grid
 from engine.planning.costs import Costs
 from engine.planning.grids import SearchSpace, factorisations
-from engine.planning.plan import planned
+from engine.planning.plan import make_plan
 from engine.planning.rank import Workload
 from engine.simulator.bandwidth import Bandwidths, run_links
+from engine.tracing.memory import check_memory as check_traced
 from engine.training_record import Training
 from suites.base.series import AUTO, points
 
@@ -100,9 +101,12 @@ def test_what_a_step_takes_beyond_the_state_needs_more_tensor_parallelism() -> N
 
 def test_a_grid_that_holds_the_state_but_not_a_step_is_refused() -> None:
     grid = Grid(2, 1, 1, 256)
-    check_memory(_trained("gpt-5b", 8192), grid, 64e9)
-    with pytest.raises(UsageError, match=r"needs 66.8 GB on each rank, 42.2 GB of it for weights.*device has 64 GB"):
-        check_memory(_trained("gpt-5b", 8192, 32), grid, 64e9)
+    check_memory(_trained("gpt-5b", 8192, 32), grid, 64e9)
+    check_traced(_trained("gpt-5b", 8192), grid, 64e9)
+    with pytest.raises(UsageError, match=r"66.8 GB.* 42.2 GB.* 64 GB"):
+        check_traced(_trained("gpt-5b", 8192, 32), grid, 64e9)
+    with pytest.raises(UsageError, match=r" 64 GB"):
+        check_memory(_trained("gpt-5b", 8192, 64), grid, 64e9)
 
 
 def test_what_a_node_s_ranks_offload_has_to_fit_in_its_memory() -> None:
@@ -131,9 +135,9 @@ def test_a_plan_whose_offload_fits_on_no_node_is_refused() -> None:
     memory = alps.node.memory_bytes.model_copy(update={"value": 20e9})
     small = alps.model_copy(update={"node": alps.node.model_copy(update={"memory_bytes": memory})})
     space = SearchSpace(training.model, 64, exact=True, micro=1, stages=1)
-    assert planned(training, space, 4, alps, shown=1, forecast=None)[0].fit
+    assert make_plan(training, space, 4, alps, shown=1, forecast=None)[0].fit
     with pytest.raises(UsageError, match=r"keeps 63 GB of gpt-5b's .* a node with 4 ranks, which has 20 GB"):
-        planned(training, space, 4, small, shown=1, forecast=None)
+        make_plan(training, space, 4, small, shown=1, forecast=None)
 
 
 @pytest.mark.parametrize(
@@ -241,10 +245,9 @@ def test_with_known_links_the_grid_is_chosen_whose_communication_costs_least_as_
     def fits(grid: Grid) -> bool:
         try:
             check_grid(model, grid, batch)
-            check_memory(training, grid, usable(64e9))
         except UsageError:
             return False
-        return fits_nodes(grid, 8)
+        return fits_nodes(grid, 8) and Footprint(training).on(grid).total <= usable(64e9)
 
     chosen = choose_grid(training, 16, **FRONTIER, bandwidths=links)
     fitting = [grid for grid in factorisations(16) if fits(grid)]

@@ -19,9 +19,9 @@ from engine.simulator.bandwidth import Bandwidths
 from engine.simulator.collectives import Taken
 from engine.simulator.machine import Fitted, MachineModel
 from engine.simulator.simulate import simulate
-from engine.tracing.predict import traced
-from engine.tracing.stage_times import times_of_tasks
-from engine.tracing.stages import traced_stages
+from engine.tracing.predict import trace_network
+from engine.tracing.stage_times import time_tasks
+from engine.tracing.stages import trace_stages
 from engine.tracing.step import trace
 
 MACHINE = MachineModel(
@@ -48,7 +48,7 @@ MACHINE = MachineModel(
 )
 def test_few_layers_predict_what_all_do(name: str, grid: Grid, batch: Batch, overlap: str) -> None:
     plan = dry_plan(few_layers(name, 10), grid, batch, overlap=Overlap.parse(overlap))
-    whole, found = traced(*plan, exact=True).on(MACHINE), traced(*plan).on(MACHINE)
+    whole, found = trace_network(*plan, exact=True).on(MACHINE), trace_network(*plan).on(MACHINE)
     assert found.time_s == pytest.approx(whole.time_s, rel=3e-3)
     assert found.communication_s == pytest.approx(whole.communication_s, abs=3e-3 * whole.time_s)
     assert found.hidden_s == pytest.approx(whole.hidden_s, abs=5e-3 * whole.time_s)
@@ -59,7 +59,7 @@ def test_few_groups_predict_what_all_do() -> None:
     """Three of four blocks each and one of two, which runs again first."""
     overlap = Overlap.parse("oar,ors,oag,cache=3")
     plan = dry_plan(few_layers("gpt-10b", 14), Grid(1, 1, 64, 16), Batch(8192, 8), overlap=overlap, checkpoint=4)
-    whole, few = traced(*plan, exact=True), traced(*plan)
+    whole, few = trace_network(*plan, exact=True), trace_network(*plan)
     assert few.drawn == 6
     assert few.on(MACHINE).time_s == pytest.approx(whole.on(MACHINE).time_s, rel=3e-3)
     assert few.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.02)
@@ -68,7 +68,7 @@ def test_few_groups_predict_what_all_do() -> None:
 def test_auto_caches_more_blocks_in_more_memory_and_that_saves_time() -> None:
     slow = replace(MACHINE, bandwidths=Bandwidths(4, 10e9, 100e9))
     plan = dry_plan(few_layers("gpt-10b", 24), Grid(1, 1, 64, 16), Batch(8192, 4), overlap=Overlap.parse("all"))
-    small, large = traced(*plan, device_memory=12e9), traced(*plan, device_memory=80e9)
+    small, large = trace_network(*plan, device_memory=12e9), trace_network(*plan, device_memory=80e9)
     assert small.cached_blocks < large.cached_blocks == 24
     assert small.on(slow).time_s > large.on(slow).time_s
     assert small.peak_bytes < large.peak_bytes
@@ -79,9 +79,9 @@ def test_few_blocks_of_three_stages_predict_a_pipelines_step() -> None:
     grid, stages, passes = Grid(x=2, pipe=4), 4, 16
     plan = dry_plan(few_layers("gpt-10b", 16), grid, Batch(passes, 1), overlap=Overlap.parse("all"))
     by = {name: replace(plan[0], pipeline=PipelineOptions(name)) for name in ("gpipe", "1f1b", "auto")}
-    found = {name: traced_stages(training, grid).on(MACHINE) for name, training in by.items()}
+    found = {name: trace_stages(training, grid).on(MACHINE) for name, training in by.items()}
     assert found["gpipe"].time_s == pytest.approx(found["1f1b"].time_s, rel=0.03), "messages take next to nothing"
-    whole = traced_stages(by["1f1b"], grid)
+    whole = trace_stages(by["1f1b"], grid)
     busy_s = [
         sum(part.end_s - part.start_s for part in whole.played(OneFOneB(), passes, MACHINE).played if part.stage == s)
         for s in range(stages)
@@ -90,9 +90,9 @@ def test_few_blocks_of_three_stages_predict_a_pipelines_step() -> None:
     assert idle_s == pytest.approx((stages - 1) / passes * max(busy_s), rel=0.25)
     assert found["auto"].time_s <= min(found["gpipe"].time_s, found["1f1b"].time_s)
     assert found["auto"].schedule is not None
-    roomy = traced_stages(by["auto"], grid, device_memory=1e12).on(MACHINE)
+    roomy = trace_stages(by["auto"], grid, device_memory=1e12).on(MACHINE)
     more = PipelineOptions("message-driven-zb", pipeline_limit=8, weight_limit=8)
-    more_passes = traced_stages(replace(plan[0], pipeline=more), grid).on(MACHINE)
+    more_passes = trace_stages(replace(plan[0], pipeline=more), grid).on(MACHINE)
     assert roomy.schedule == "interleaved, chunks 4"
     assert roomy.time_s < more_passes.time_s < found["auto"].time_s
     assert more_passes.peak_bytes > found["auto"].peak_bytes
@@ -105,9 +105,9 @@ def test_what_a_pipeline_exposes_is_the_mean_of_its_stages_and_has_their_idle_ti
     """
     grid, machine, passes = Grid(x=2, pipe=4), replace(MACHINE, ranks_a_core=ranks_a_core), 16
     training = dry_plan(few_layers("gpt-10b", 16), grid, Batch(passes, 1), overlap=Overlap.parse("all"))[0]
-    stages = traced_stages(replace(training, pipeline=PipelineOptions("1f1b", stages="1,2,5,8")), grid)
+    stages = trace_stages(replace(training, pipeline=PipelineOptions("1f1b", stages="1,2,5,8")), grid)
     found, played = stages.on(machine), stages.played(OneFOneB(), passes, machine)
-    alone = [stages.traces[False, 1].times(lambda one: times_of_tasks(one, machine))[stage] for stage in range(4)]
+    alone = [stages.traces[False, 1].times(lambda one: time_tasks(one, machine))[stage] for stage in range(4)]
     tails_s = [stage.tail_s for stage in alone]
     idle_s = played.time_s - fmean(played.busy_s) + max(tails_s) - fmean(tails_s)
     assert found.exposed_s["pipe"] == pytest.approx(idle_s)
@@ -123,7 +123,7 @@ def test_what_the_end_of_a_pipelines_step_waits_for_is_exposed() -> None:
     """Without overlap gradients are added over data when all passes are over."""
     grid, slow = Grid(pipe=2, data=4), replace(MACHINE, bandwidths=Bandwidths(4, 1e9, 1e9))
     training = dry_plan(few_layers("gpt-10b", 4), grid, Batch(32, 2), overlap=Overlap.parse("none"))[0]
-    found = traced_stages(replace(training, pipeline=PipelineOptions("1f1b")), grid).on(slow)
+    found = trace_stages(replace(training, pipeline=PipelineOptions("1f1b")), grid).on(slow)
     gradient_bytes = 2 * training.model.parameters / 2  # of a stage, in bf16
     least_s = 2 * 3 / 4 * 0.9 * gradient_bytes / 1e9  # of a ring
     assert least_s < found.exposed_s["data"] < found.time_s
@@ -139,7 +139,7 @@ def test_what_a_pipeline_caches_is_predicted_as_its_stages_own_traces_have_it(ca
         plan = dry_plan(few_layers("gpt-10b", 12), grid, Batch(12, 1), overlap=Overlap.parse(f"oar,ors,oag,{cached}"))
         training = replace(plan[0], pipeline=PipelineOptions("1f1b", stages="4,4,4"))
         whole = simulate(trace(training, grid, one_by_one=True), slow)
-        return traced_stages(training, grid).on(slow).time_s, sum(
+        return trace_stages(training, grid).on(slow).time_s, sum(
             whole.phases_s[name] for name in ("forward", "backward")
         )
 
@@ -169,7 +169,7 @@ def test_chunks_are_predicted_with_less_idle_time_and_blocks_of_their_own_cut() 
     found = {}
     for chunks in (1, 2, 4):
         options = PipelineOptions("interleaved", chunks=chunks) if chunks > 1 else PipelineOptions("1f1b")
-        traced_by = traced_stages(replace(plan[0], pipeline=options), grid)
+        traced_by = trace_stages(replace(plan[0], pipeline=options), grid)
         assert traced_by.blocks.keys() == {chunks}
         assert sum(traced_by.blocks[chunks]) == 16
         found[chunks] = traced_by.on(MACHINE).time_s
@@ -216,7 +216,7 @@ def test_messages_and_agreement_take_their_part_of_processors() -> None:
 
     def more_s(name: str) -> float:
         """By how much a stage works longer for it."""
-        stages = traced_stages(replace(plan[0], pipeline=PipelineOptions(name)), grid)  # type: ignore[arg-type]
+        stages = trace_stages(replace(plan[0], pipeline=PipelineOptions(name)), grid)  # type: ignore[arg-type]
         free_s, taken_s = (
             sum(
                 part.end_s - part.start_s

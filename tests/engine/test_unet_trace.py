@@ -16,9 +16,9 @@ from engine.simulator.bandwidth import Bandwidths
 from engine.simulator.events import Convolution, MatrixProduct
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import simulate
-from engine.tracing.predict import traced
-from engine.tracing.stage_times import times_of_tasks
-from engine.tracing.stages import traced_stages
+from engine.tracing.predict import trace_network
+from engine.tracing.stage_times import time_tasks
+from engine.tracing.stages import trace_stages
 from engine.tracing.step import trace
 
 SMALL = UNetConfig("small", 64, multipliers=(1, 1), depth=1, attention=(16,), head_channels=16)
@@ -71,7 +71,7 @@ def test_a_convolution_takes_the_time_of_its_implicit_gemm_and_of_its_own_bytes(
 
 
 def test_a_network_of_blocks_that_differ_is_traced_whole() -> None:
-    found = traced(*dry_plan(SMALL, Grid(z=2), Batch(4, 1), overlap=Overlap.parse("all")))
+    found = trace_network(*dry_plan(SMALL, Grid(z=2), Batch(4, 1), overlap=Overlap.parse("all")))
     assert found.whole is not None
     assert found.whole.layers == found.drawn == SMALL.layers
     assert found.on(MACHINE).time_s > 0
@@ -84,8 +84,8 @@ def test_each_stage_of_blocks_that_differ_is_timed_as_it_is_cut(schedule: Schedu
     training, _ = dry_plan(SMALL, grid, Batch(passes, 1))
     whole = simulate(trace(replace(training, batch=Batch(passes, 1)), Grid(x=2)), MACHINE)
     options = PipelineOptions(schedule, chunks=2 if schedule == "interleaved" else None)
-    staged = traced_stages(replace(training, pipeline=options), grid)
-    (times,) = [of.times(partial(times_of_tasks, machine=MACHINE)) for of in staged.traces.values()]
+    staged = trace_stages(replace(training, pipeline=options), grid)
+    (times,) = [of.times(partial(time_tasks, machine=MACHINE)) for of in staged.traces.values()]
     worked_s = passes * sum(sum(stage.tasks_s.values()) for stage in times)
     assert worked_s == pytest.approx(whole.phases_s["forward"] + whole.phases_s["backward"], rel=0.05)
     assert staged.on(MACHINE).time_s > passes * max(sum(stage.tasks_s.values()) for stage in times)
@@ -96,7 +96,7 @@ def test_messages_between_stages_have_what_crosses_their_own_boundary() -> None:
     leaves what it takes itself, which comes once.
     """
     training, grid = dry_plan(SMALL, Grid(x=2, y=2, pipe=2), Batch(4, 2))
-    staged = traced_stages(replace(training, pipeline=PipelineOptions("1f1b", stages=f"2,{SMALL.layers - 2}")), grid)
+    staged = trace_stages(replace(training, pipeline=PipelineOptions("1f1b", stages=f"2,{SMALL.layers - 2}")), grid)
     first, between, _ = staged.message_bytes[1]
     full, embedding = 64 * 32 * 32, 256
     half = 64 * 16 * 16

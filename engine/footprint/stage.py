@@ -1,0 +1,404 @@
+"""Coarse count of what a rank holds of its stage of a pipeline, or of the whole network, in a step. No torch."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from math import prod
+from typing import NamedTuple, Self
+
+from engine.batch import CHUNK_BYTES
+from engine.grid import INNER, REPLICATING, SHARDING, STREAM, Grid
+from engine.models.image_operations import Conv2d
+from engine.models.network import Network, Section
+from engine.models.operations import Activation, Attention, Linear
+from engine.overlap.flags import AUTO
+from engine.overlap.tasks import StepSchedule, live_whole_passes
+from engine.pipeline.fixed_schedules import OneFOneB
+from engine.placement import Placement
+from engine.training_record import Training
+
+MESSAGES = 3
+"""Messages on each side of a stage at a time: two receives are posted ahead, and one that was sent may not have been
+received.
+"""
+
+
+class Device(NamedTuple):
+    """What a kind of device, its back end and its libraries take besides tensors that a layer asks for."""
+
+    chunk_bytes: int
+    """of rows of logits that the loss takes at a time"""
+    casts_whole: bool
+    """whether the loss casts these rows first, where they aren't split"""
+    casts_split: bool
+    """likewise where they are"""
+    exchanges: bool = False
+    """whether a reduce-scatter is an exchange into a second buffer, and a sum: gloo has none (comm/gloo.py)"""
+    lays_out: bool = False
+    """whether oneDNN lays all that a convolution takes its own way"""
+
+
+DEVICES = {
+    "cpu": Device(CHUNK_BYTES["cpu"], casts_whole=True, casts_split=True, exchanges=True, lays_out=True),
+    "cuda": Device(CHUNK_BYTES["cuda"], casts_whole=False, casts_split=False),
+    "meta": Device(CHUNK_BYTES["cuda"], casts_whole=True, casts_split=False),
+}
+"""Processors as the record of real steps has them (tests/engine/test_memory.py), GPUs, and the device of traces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Blocks of a stage, in chunks, and the passes that its schedule has under way."""
+
+    chunks: tuple[range, ...]
+    is_first: bool = True
+    is_last: bool = True
+    kept: float = 0.0
+    """passes that are kept at most beside the one that is worked on"""
+    pending: float = 0.0
+    """passes of which weight gradients alone are still to come"""
+    deferring: bool = False
+    """whether backwards leave weight gradients for later"""
+
+    @property
+    def blocks(self) -> list[int]:
+        """Numbers of the blocks."""
+        return list(chain(*self.chunks))
+
+
+def stages(training: Training, grid: Grid) -> Iterator[Stage]:
+    """Yield the stages of a grid. A schedule that is still to be chosen counts as 1F1B, which keeps as much."""
+    passes, last = max(1, training.passes(grid)), grid.stages - 1
+    auto = training.pipeline.schedule == AUTO and grid.stages > 1
+    schedule: StepSchedule = OneFOneB() if auto else training.staged(grid).schedule
+    for number, chunks in enumerate(training.cut(grid).blocks):
+        kept, pending = live_whole_passes(schedule, number, grid.stages, passes)
+        if schedule.deferring:  # the pass that is worked on turns from one that is kept into a pending one
+            pending = min(max(0.0, pending - 1), passes - 1)
+            kept = min(kept, passes - 1 - pending)
+        else:
+            kept = min(max(0.0, kept - 1), passes - 1)
+        yield Stage(tuple(chunks), number == 0, number == last, kept, pending, schedule.deferring)
+
+
+class Moment(NamedTuple):
+    """Bytes at one moment of a step, by the parts of Needs without the state."""
+
+    activations: float
+    weights: float = 0.0
+    cache: float = 0.0
+    logits: float = 0.0
+    gradients: float = 0.0
+
+
+class Tiles(NamedTuple):
+    """Elements of a rank's parts of some parameters."""
+
+    sharded: Sequence[float]
+    """of each weight that is sharded, before it is, in the order of use"""
+    stored: float
+    """of all, as they are stored"""
+
+    @classmethod
+    def of(cls, placements: Sequence[Placement], grid: Grid) -> Self:
+        """Count the elements of these placements."""
+        tiles = [(prod(p.shape) / prod(grid[axis] for axis in p.split if axis), p.sharded) for p in placements]
+        stored = sum(tile / grid.shards if sharded else tile for tile, sharded in tiles)
+        return cls([tile for tile, sharded in tiles if sharded], stored)
+
+    @property
+    def gathered(self) -> float:
+        """Elements of all weights that are gathered."""
+        return sum(self.sharded)
+
+
+class Backward(NamedTuple):
+    """Moment in a section's backward."""
+
+    made: float
+    """bytes of activations' gradients beside what is kept"""
+    used: int
+    """number of first weights that are still in use"""
+    gives: bool
+    """whether the gradient of the last of these is made"""
+
+
+class SectionBytes(NamedTuple):
+    """Bytes of a section's activations."""
+
+    kept: float
+    """for its backward, with its input"""
+    left: float
+    """by a backward for weight gradients: input and output gradient of each product"""
+    backward: Sequence[Backward]
+
+
+class Parts(NamedTuple):
+    """Network, and what all grids ask of it."""
+
+    network: Network
+    placed: Mapping[int, Sequence[Placement]]
+    """placements of each section, by its id"""
+    waiting: Sequence[Sequence[int]]
+    """of each boundary, the boundaries whose streams wait there for later blocks"""
+
+    @classmethod
+    def of(cls, network: Network) -> Self:
+        """Take a network apart."""
+        waiting: list[tuple[int, ...]] = [()]
+        for number, (section, _) in enumerate(network.blocks):
+            there = (*waiting[-1], number) if section.leaves else waiting[-1]
+            waiting.append(there if section.takes is None else there[:-1])
+        return cls(network, {id(section): section.placements() for section in network.sections}, waiting)
+
+
+class StageCount:
+    """Count of a stage on a grid, which needn't divide everything: parts are taken as fractions."""
+
+    def __init__(self, training: Training, parts: "Parts", grid: Grid, stage: Stage, device: Device) -> None:
+        """Count what is there whatever the moment."""
+        self._device = device
+        network = parts.network
+        placed = parts.placed
+        self._training = training
+        self._network = network
+        self._waiting = parts.waiting
+        self._grid = grid
+        self._stage = stage
+        self._compute, self._master, self._group = training.compute, training.master, training.checkpoint_group(grid)
+        self._share = training.batch.sequences / grid.batch_split
+        self._at_once = training.batch.micro or self._share
+        self._several = self._share / self._at_once * len(stage.chunks) > 1
+        self._head_section, overlap = network.sections[-1], training.overlap
+        sections = [network.blocks[number].section for number in stage.blocks]
+        kinds = {id(section): section for section in sections}
+        bytes_of = {key: self._section(section) for key, section in kinds.items()}
+        tiles_of = {key: Tiles.of(placed[key], grid) for key in kinds}
+        self._blocks = [bytes_of[id(section)] for section in sections]
+        self._tiles = [tiles_of[id(section)] for section in sections]
+        self._rest = Tiles.of(network.part((), first=stage.is_first, last=stage.is_last), grid)
+        head = Tiles.of([network.head_weight], grid).sharded if stage.is_last else []
+        self._head, self._table = sum(head), self._rest.sharded[0] if self._rest.sharded else 0.0
+        self._head_bytes = self._section(self._head_section) if stage.is_last else SectionBytes(0.0, 0.0, ())
+        self._stream = self._features(training.model.sequence * training.model.hidden, grid[STREAM])
+        gathers = grid.shards > 1
+        self._each = self._compute if gathers else 0
+        self._depth = overlap.prefetch_depth if overlap.oag and gathers else 0
+        self._window = overlap.reduce_window if overlap.ors and gathers else 0
+        self._again = self._group > 0 or grid.stages > 1
+        cached = self._group > 0 and gathers and overlap.cache != AUTO
+        self._cached = min(int(overlap.cache), len(sections)) if cached else 0
+        copies = (2 if self._device.exchanges else 1) + 1 / grid.shards
+        self._flight = self._scattered * copies if gathers else 0.0
+        """Bytes of an element whose contribution is in flight: what is sent, what comes in, and the sum."""
+        self.stored = sum(tiles.stored for tiles in self._tiles) + self._rest.stored
+        self.sharded = (sum(tiles.gathered for tiles in self._tiles) + self._rest.gathered) / grid.shards
+        self._sent_as_cast = gathers and self._compute != self._master and not training.offload
+        self.casts = self._compute * (self.stored - self.sharded * self._sent_as_cast)
+        if self._compute == self._master:
+            self.casts = 0.0
+
+    def fullest(self) -> Moment:
+        """Return the fullest moment of a step."""
+        moments = [*self._at_blocks(), *self._elsewhere()]
+        if self._stage.is_last:
+            moments += self._at_head()
+        beside, always = self._beside(), Moment(self._always(), self.casts)
+        moments = [Moment(*map(sum, zip(moment, beside, strict=True))) for moment in moments]
+        moments.append(Moment(0.0, gradients=self._copies(self.stored)))
+        return Moment(*map(sum, zip(max(moments, key=sum), always, strict=True)))
+
+    @property
+    def _scattered(self) -> int:
+        return self._training.reduce(self._grid, SHARDING)
+
+    def _features(self, count: float, ranks: int = 1) -> float:
+        """Count the bytes of so many numbers of a sample, which so many ranks split."""
+        return self._at_once * self._compute * count / ranks
+
+    def _section(self, section: Section) -> SectionBytes:
+        model, grid = self._training.model, self._grid
+        kept, left, largest = section.kept(model.sequence), 0.0, 0.0
+        bytes_kept = self._features(kept.over_inner, grid[INNER]) + kept.angles * self._master
+        bytes_kept += self._features(kept.over_stream + kept.streams * model.hidden, grid[STREAM])
+        for product in section.of_kind(Linear):
+            tokens, (n, k) = section.tokens_of(product, model.sequence), product.ranks(grid)
+            both = self._features(product.input_tokens(tokens) * product.k, k) + self._features(tokens * product.n, n)
+            left += both
+            largest = max(largest, both * (2 if self._device.lays_out and isinstance(product, Conv2d) else 1))
+        if section.of_kind(Activation):
+            return SectionBytes(bytes_kept, left, self._of_feed_forward(section))
+        for attention in section.of_kind(Attention):
+            features = section.tokens_of(attention, model.sequence) * attention.heads * attention.head_size
+            largest = max(largest, self._features(5 * features, grid[INNER]))
+        return SectionBytes(bytes_kept, left, [Backward(largest, len(section.of_kind(Linear)) - 1, gives=True)])
+
+    def _of_feed_forward(self, section: Section) -> list[Backward]:
+        """List the backward of a transformer's block: of its second product, its activation function, its first
+        product, and of the norm before that. What later layers took is free by then.
+        """
+        model, grid, count = self._training.model, self._grid, len(section.of_kind(Linear))
+        stream = self._features(model.sequence * model.hidden, grid[STREAM])
+
+        def inner(features: int) -> float:
+            return self._features(model.sequence * features, grid[INNER])
+
+        up, down = section.of_kind(Linear)[-2:]
+        function = section.of_kind(Activation)[-1]
+        without = stream - inner(function.kept.over_inner + down.k)
+        norm = stream
+        if grid[STREAM] > 1:
+            norm += 2 * stream * self._master / self._compute
+        return [
+            Backward(stream + inner(down.k), count, gives=True),
+            Backward(without + inner(function.in_backward), count - 1, gives=False),
+            Backward(without + inner(up.n) + stream, count - 1, gives=True),
+            Backward(without + norm, count - 2, gives=False),
+        ]
+
+    def _always(self) -> float:
+        """Count the samples of a step, the patches of images, and messages of other stages."""
+        whole = [sum(prod(carried.shape) for carried in boundary) for boundary in self._network.boundaries]
+        enter = max((whole[chunk.start] for chunk in self._stage.chunks if chunk.start), default=0)
+        leave = max((whole[chunk.stop] for chunk in self._stage.chunks if chunk.stop < len(whole) - 1), default=0)
+        messages = MESSAGES * self._features(enter + leave, self._grid[STREAM] * self._grid[INNER])
+        return self._share * self._training.model.task.row_bytes + messages + self._before
+
+    @property
+    def _before(self) -> float:
+        if not self._stage.is_first:
+            return 0.0
+        return sum(self._section(section).kept for section in self._network.around[0])
+
+    def _inputs(self) -> list[float]:
+        """Count what the first blocks keep for the backward, of none to all: of groups that are recomputed their input,
+        and what is left there for later blocks.
+        """
+        if not self._group:
+            return [0.0, *accumulate(block.kept for block in self._blocks)]
+        kept = set[int]()
+        found = [0.0]
+        count = 0.0
+        for place, number in enumerate(self._stage.blocks):
+            for boundary in {number, *self._waiting[number]} - kept if place % self._group == 0 else ():
+                count += self._features(prod(self._network.boundaries[boundary][0].shape), self._grid[STREAM])
+                kept.add(boundary)
+            found.append(count)
+        return found
+
+    def _logits(self) -> float:
+        return self._at_head_of(self._network.head.n, self._compute)
+
+    def _at_head_of(self, features: int, element: int) -> float:
+        """Count the bytes of so many features that the head gives."""
+        head = self._head_section
+        tokens = head.tokens_of(head.operations[-1], self._training.model.sequence)
+        return self._at_once * tokens * features / self._network.head.ranks(self._grid)[0] * element
+
+    def _beside(self) -> Moment:
+        """Count the passes beside the one that is worked on. With several chunks no other pass is in the head."""
+        stage, forward = self._stage, self._inputs()[-1] + self._before
+        alone = stage.is_last and len(stage.chunks) == 1
+        in_head = self._head_bytes.kept + self._logits() if alone else 0.0
+        heads = self._each * self._rest.gathered if alone and self._group else 0.0
+        waiting = max(forward + in_head, self._left(0))
+        cache = self._each * sum(tiles.gathered for tiles in self._tiles[len(self._tiles) - self._cached :])
+        passes = stage.kept + stage.pending
+        return Moment(stage.kept * (forward + in_head) + stage.pending * waiting, passes * heads, passes * cache)
+
+    def _left(self, first: int) -> float:
+        """Count what backwards leave for the weight gradients of the blocks from one on, and of the head."""
+        if not self._stage.deferring:
+            return 0.0
+        return sum(block.left for block in self._blocks[first:]) + self._head_bytes.left
+
+    def _made(self, tile: float, dtype: int) -> float:
+        """Count a contribution that is made in a dtype of so many bytes, and given to its sum."""
+        cast = tile * dtype if dtype != self._scattered else 0.0
+        if self._flight:
+            return cast + tile * self._flight
+        return 0.0 if dtype == self._training.gradient else cast + tile * self._scattered
+
+    def _in_flight(self, tiles: Sequence[float]) -> float:
+        """Count the latest contributions, of which a window is on its way."""
+        return 0.0 if self._stage.deferring else self._flight * sum(tiles[: self._window])
+
+    def _copies(self, stored: float) -> float:
+        """Count the copies of so many elements that are summed over model replicas."""
+        summed = self._training.reduce(self._grid, REPLICATING[0])
+        return summed * stored if self._grid.model_replicas > 1 and summed != self._training.gradient else 0.0
+
+    def _summing(self, first: int) -> float:
+        """Count the copies of the blocks from one on, of whole buckets, in the last pass."""
+        overlap = self._training.overlap
+        if self._stage.deferring or not overlap.data:
+            return 0.0
+        bucket = overlap.bucket(self._grid)
+        return self._copies(sum(tiles.stored for tiles in self._tiles[first:])) // bucket * bucket
+
+    def _ahead(self, tiles: Sequence[float]) -> float:
+        """Count the next weights that are gathered ahead, and what a rank sends of them where that is a cast."""
+        return self._compute * (1 + self._sent_as_cast / self._grid.shards) * sum(tiles[: self._depth])
+
+    def _first(self) -> list[float]:
+        """List the first weights that a pass uses, whose gradients come last."""
+        return [self._table, *chain.from_iterable(tiles.sharded for tiles in self._tiles[:2]), self._head]
+
+    def _at_head(self) -> Iterator[Moment]:
+        """Yield the loss, which takes some rows of logits at a time, and the backward of the product before it."""
+        inputs, head, last = self._inputs()[-1] + self._head_bytes.kept, self._each * self._head, self._tiles[-1]
+        waiting = 0.0 if self._again else self._each * sum(tiles.gathered for tiles in self._tiles)
+        weights = waiting + head + self._ahead(last.sharded[::-1])
+        cache = self._each * sum(tiles.gathered for tiles in self._tiles[len(self._tiles) - self._cached :])
+        logits = self._logits()
+        casts = self._device.casts_whole if self._grid[INNER] == 1 else self._device.casts_split
+        rows = self._at_head_of(self._network.head.n, self._master)
+        loss = min(self._device.chunk_bytes, rows) * (2 if casts and self._compute != self._master else 1)
+        earlier = self._first() if self._several else []
+        yield Moment(inputs, weights, cache, logits + loss, self._in_flight(earlier))
+        stream = self._stream * logits / max(1.0, self._logits())
+        made = self._made(self._head, self._compute) + self._in_flight(earlier[1:])
+        yield Moment(inputs + stream, weights, cache, logits, made)
+
+    def _at_blocks(self) -> Iterator[Moment]:
+        """Yield the backward of the first and the last block, and of the last of a group before that."""
+        last, group, inputs = len(self._blocks) - 1, self._group, self._inputs()
+        ends = {0, last, *({min(group - 1, last), last // group * group - 1} if group else ())}
+        cached = len(self._blocks) - self._cached
+        other_pass = self._first() if self._several else []
+        for place in sorted(ends) if self._network.alike else range(last + 1):
+            if place < 0:
+                continue
+            first = place // group * group if group else place
+            block, tiles = self._blocks[place], self._tiles[place].sharded
+            activations = inputs[first] + block.kept + self._left(place + 1)
+            if group:
+                activations += sum(each.kept for each in self._blocks[first:place])
+            waiting = self._tiles[first if group else 0 : 0 if self._again and not group else place]
+            uncached = min(first, cached) if self._again else 0
+            before = self._tiles[uncached - 1].sharded if uncached else []
+            ahead = self._ahead([*before, *other_pass])
+            cache = self._each * sum(each.gathered for each in self._tiles[cached:first])
+            above = [*chain(*(each.sharded for each in self._tiles[place + 1 : place + 3])), self._head, *other_pass]
+            for moment in block.backward:
+                used = tiles[: moment.used] if group or not self._again else tiles[moment.used - 1 : moment.used]
+                weights = self._each * (sum(each.gathered for each in waiting) + sum(used)) + ahead
+                sent = self._in_flight([*tiles[moment.used :], *above]) + self._summing(place + 1)
+                if moment.gives and not self._stage.deferring:
+                    sent += self._made(tiles[moment.used - 1], self._compute)
+                yield Moment(activations + moment.made, weights, cache, 0.0, sent)
+
+    def _elsewhere(self) -> Iterator[Moment]:
+        """Yield the token table's backward, in the master dtype, and the weight gradients that were left."""
+        first = self._first()
+        ahead = self._ahead(first) if self._several else 0.0
+        if self._stage.is_first:
+            copies = 2 if self._grid[INNER] > 1 else 1
+            wide = self._master / self._compute if self._compute != self._master else 0.0
+            made = 0.0 if self._stage.deferring else self._made(self._table, self._master)
+            made += self._in_flight(first[1:]) + self._summing(0)
+            yield Moment((copies + wide) * self._stream + self._left(0), ahead, 0.0, 0.0, made)
+        if self._stage.deferring:
+            largest = max(chain(*(tiles.sharded for tiles in self._tiles)), default=0.0)
+            sums = self._made(largest, self._compute) + self._flight * largest * self._window
+            yield Moment(self._left(0), 0.0, 0.0, 0.0, sums)
