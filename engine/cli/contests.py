@@ -8,10 +8,10 @@ from cyclopts import Parameter
 from engine.cli.common import Json, take_place
 from engine.cli.grid import check_system, fastest, with_grid
 from engine.cli.train import PaceOptions, carry_out
-from engine.contest.grids import CHOICE, GridChoice, checked_grids
-from engine.contest.overlap import checked_overlaps
+from engine.contest.grids import CHOICE, GridChoice, check_grids
+from engine.contest.overlap import check_overlaps
 from engine.contest.rounds import ROUNDS, Rounds
-from engine.contest.schedules import Disturbance, checked_schedules, parse_names
+from engine.contest.schedules import Disturbance, check_schedules, parse_names
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.options import word, words
@@ -54,7 +54,7 @@ def overlap(
     launch = take_place()
     full = overlap.at(pace)
     run, said = with_grid(run, full, launch.world_size, launch)
-    contest, left_out = checked_overlaps(run, full, launch.world_size, rounds, variant)
+    contest, left_out = check_overlaps(run, full, launch.world_size, rounds, variant)
     return carry_out(contest, launch, [*said, *left_out], as_json=json)
 
 
@@ -82,7 +82,7 @@ def pipeline(
     full = overlap.at(pace)
     found, said = with_grid(run, full, launch.world_size, launch)
     run = replace(found, pipeline=run.pipeline)
-    contest, left_out = checked_schedules(run, full, launch.world_size, rounds, schedules, disturbance, drawn=timeline)
+    contest, left_out = check_schedules(run, full, launch.world_size, rounds, schedules, disturbance, drawn=timeline)
     return carry_out(contest, launch, [*said, *left_out], as_json=json)
 
 
@@ -114,5 +114,5 @@ def grids(
         for row in fastest(run, full, launch.world_size, launch, first):
             schedule = ScheduleChoice.parse(row.schedule) if row.schedule else None
             choices[GridChoice(Grid.parse(row.grid), row.micro_batch, schedule)] = row.time_s
-    contest, left_out = checked_grids(run, full, launch.world_size, rounds, choices)
+    contest, left_out = check_grids(run, full, launch.world_size, rounds, choices)
     return carry_out(contest, launch, left_out, as_json=json)

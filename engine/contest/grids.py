@@ -48,7 +48,7 @@ class GridChoice:
         except ValueError:
             raise UsageError(f"A grid to compare is written {CHOICE}, but {text!r} was given.") from None
 
-    def of(self, config: TrainConfig) -> TrainConfig:
+    def apply(self, config: TrainConfig) -> TrainConfig:
         """Return the options with this choice, in place of theirs as far as it says something."""
         batch, pipeline = config.batch, config.pipeline if self.grid.stages > 1 else DEFAULT
         return replace(
@@ -71,7 +71,7 @@ class CheckedGrids(CheckedContest):
 
     @property
     def grids(self) -> tuple[Grid, ...]:
-        """List the grids that the run takes, its own first."""
+        """Grids that the run takes, its own first."""
         return tuple(run.grid for run in self.runs)
 
     @property
@@ -99,7 +99,7 @@ def schedule_of(run: CheckedRun) -> ScheduleChoice | None:
     return run.training.staged(run.grid).choice if run.grid.stages > 1 else None
 
 
-def checked_grids(
+def check_grids(
     config: RunConfig, overlap: Overlap, ranks: int, rounds: Rounds, choices: Mapping[GridChoice, float | None]
 ) -> tuple[CheckedGrids, list[str]]:
     """Check the contest of these choices, the first with all others. Raises UsageError.
@@ -109,7 +109,7 @@ def checked_grids(
     whole = TrainConfig.of(config, breakdown=True, overlap=overlap)
     found: dict[str, tuple[CheckedRun, float | None]] = {}
     for choice, predicted_s in choices.items():
-        run = checked(choice.of(whole), ranks)
+        run = checked(choice.apply(whole), ranks)
         found.setdefault(name(run), (run, predicted_s))
     if len(found) < 2:
         raise UsageError(
@@ -176,7 +176,7 @@ def compare_grids(run: CheckedGrids, setup: ContestSetup) -> "Contest":
             grid=str(one.grid),
             micro_batch=one.training.batch.at_once(one.grid),
             schedule=None if schedule is None else str(schedule),
-            exposed_s=_exposed_s(side),
+            exposed_s=_average_exposed_s(side),
             predicted_s=predicted_s,
         )
         log.info("%-40s %8.3f s a step  %s", side.name, side.time_s, measured.over_base or "")
@@ -184,8 +184,8 @@ def compare_grids(run: CheckedGrids, setup: ContestSetup) -> "Contest":
     return Contest(base=sides[0].name, sides=tuple(found))
 
 
-def _exposed_s(side: Side) -> dict[str, float]:
-    """Return what a rank waits for in a step, by axis, the mean of all. Collective."""
+def _average_exposed_s(side: Side) -> dict[str, float]:
+    """Return what a rank waits for in a step, by axis, on average. Collective."""
     import torch
 
     axes, steps = side.recording.axes, side.recording.steps

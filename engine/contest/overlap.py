@@ -35,7 +35,7 @@ class CheckedOverlaps(CheckedContest):
 
     @property
     def overlaps(self) -> tuple[Overlap, ...]:
-        """List the overlaps that the run takes."""
+        """Overlaps that the run takes."""
         return self.variants
 
     def as_options(self) -> dict[str, Any]:
@@ -47,12 +47,12 @@ class CheckedOverlaps(CheckedContest):
         return compare_overlaps(self.variants, self.rounds, setup)
 
 
-def wanted_variants(full: Overlap, asked: Sequence[Overlap]) -> list[Overlap]:
+def choose_variants(full: Overlap, asked: Sequence[Overlap]) -> list[Overlap]:
     """List the variants to compare with none: those asked for, or else the ladder up to full and each flag alone."""
     return [variant.at(full) for variant in asked] or [*ladder(full), *each_alone(full)]
 
 
-def comparable(wanted: Sequence[Overlap], grid: Grid, *, checkpointed: bool) -> tuple[Overlap, ...]:
+def drop_incomparable(wanted: Sequence[Overlap], grid: Grid, *, checkpointed: bool) -> tuple[Overlap, ...]:
     """List none and those of these that have something to hide on the grid. Raises UsageError if none has."""
     variants = drop_useless(wanted, grid, checkpointed=checkpointed)
     if len(variants) == 1:
@@ -64,7 +64,7 @@ def comparable(wanted: Sequence[Overlap], grid: Grid, *, checkpointed: bool) -> 
     return variants
 
 
-def checked_overlaps(
+def check_overlaps(
     config: RunConfig, full: Overlap, ranks: int, rounds: Rounds, asked: Sequence[Overlap]
 ) -> tuple[CheckedOverlaps, list[str]]:
     """Check the contest of the overlaps asked for, or else of the ladder up to full and of each of its flags alone.
@@ -74,10 +74,10 @@ def checked_overlaps(
     """
     run = checked(TrainConfig.of(config, overlap=full), ranks)
     training, grid, recomputes = run.training, run.grid, run.training.checkpoint_activations
-    wanted = wanted_variants(training.overlap, asked)
+    wanted = choose_variants(training.overlap, asked)
     for variant in wanted:
         check_cache(variant, training.model)
-    variants = comparable(wanted, grid, checkpointed=recomputes)
+    variants = drop_incomparable(wanted, grid, checkpointed=recomputes)
     named = {flag for overlap in asked or [training.overlap] for flag in flags(overlap)}
     reasons = [why_useless(flag, grid, checkpointed=recomputes) for flag in sorted(named)]
     notices = [reason for reason in reasons if reason is not None]

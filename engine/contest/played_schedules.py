@@ -1,4 +1,4 @@
-"""Schedules of a pipeline take turns: how long a step takes, and how long each stage is idle.
+"""Contest of schedules, carried out: how long a step takes, and how long each stage is idle.
 
 Those of the same cut train one model, and the schedule changes between steps; another cut, which interleaved has, is a
 model of its own. Ranks begin each step together, so that the clocks of stages agree. What a simulation of all stages
@@ -6,20 +6,26 @@ gives stands beside what was measured.
 """
 
 import logging
+import random
+import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from statistics import mean, median
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from engine.comm.funnel import Comm
 from engine.contest.rounds import Side, take_rounds
-from engine.contest.schedules import CheckedSchedules
-from engine.contest.watched_runner import Carried, WatchedRunner, carried_out
+from engine.contest.schedules import CheckedSchedules, Disturbance
 from engine.grid import CUTTING_STAGES, HOLDING
-from engine.overlap.tasks import Direction, StepSchedule
+from engine.overlap.tasks import Direction, StepSchedule, Task
+from engine.parallel.link import Shapes, StageLink
+from engine.parallel.model import ParallelModel
+from engine.parallel.runner import Mark, MicroBatch, Runner
 from engine.pipeline.cut import Cut
 from engine.pipeline.simulation import Times, Transit, play
 from engine.result import metrics
@@ -31,6 +37,114 @@ from engine.training.trainer import Trainer
 log = logging.getLogger(__name__)
 
 DIRECTIONS = tuple(Direction)
+BETWEEN = "message"
+"""Phase of a step between tasks."""
+
+
+class TaskSpan(NamedTuple):
+    """Time that a task took, in seconds from the start of the step."""
+
+    task: Task
+    start_s: float
+    end_s: float
+
+
+def find_spans(tasks: Iterable[Task], marks: Sequence[tuple[str, float]]) -> list[TaskSpan]:
+    """Find when a step's tasks ran. tasks: in their order. marks: the step's phases with their starts."""
+    begun = next(place for place, (name, _) in enumerate(marks) if name == BETWEEN)
+    spans = [(start, end) for (name, start), (_, end) in pairwise(marks[begun:]) if name in list(Direction)]
+    return [TaskSpan(task, *span) for task, span in zip(tasks, spans, strict=True)]
+
+
+class WatchedRunner(Runner):
+    """Runner that notes when each of its tasks began and ended, and may be made slower on purpose; its schedule may
+    change between steps.
+
+    Between its tasks a stage waits for a message, in a phase of the step of its own. What makes it slower is asleep
+    before a task's message leaves, or at the end of a task that sends none, so that it takes the stage's time as work
+    does. seed: of the delays, which are the same for all ranks of a stage.
+    """
+
+    def __init__(self, model: ParallelModel, schedule: StepSchedule, disturbance: Disturbance, seed: int) -> None:
+        super().__init__(model, schedule)
+        self.tasks: list[Task] = []
+        """Of the last step, in their order."""
+        self._seed = seed
+        self._steps = 0
+        self._delays_s = disturbance.delays_s
+        self._slow_by = disturbance.slow_by if self._stage == disturbance.slow_stage else 0.0
+        self._mark: Mark = lambda _: None
+        self._working = False
+        self._began_s = 0.0
+
+    def run(self, micro_batches: Sequence[MicroBatch], divisor: float | Tensor, mark: Mark = lambda _: None) -> Tensor:
+        """Carry out all tasks of a step (Runner.run)."""
+        self._mark, self.tasks, self._steps = mark, [], self._steps + 1
+        mark(BETWEEN)
+        return super().run(micro_batches, divisor)
+
+    def _carry_out(self, task: Task, micro_batch: MicroBatch, divisor: float | Tensor) -> Tensor | None:
+        self.tasks.append(task)
+        if not self._takes_message(task):
+            self._begin(task)
+        loss = super()._carry_out(task, micro_batch, divisor)
+        if self._working:  # it sent nothing
+            self._slow_down()
+        self._mark(BETWEEN)
+        return loss
+
+    def _open_link(self, entering: Sequence[Shapes]) -> StageLink:
+        dtype = self.model.schedule.compute_dtype
+        return _WatchedLink(self._comm, entering, dtype, taken=self._begin, leaving=self._delay)
+
+    def _begin(self, task: Task) -> None:
+        """Begin the work on a task, whose message is there."""
+        self._mark(task.direction.value)
+        self._working, self._began_s = True, self._now() if self._slow_by else 0.0
+
+    def _slow_down(self) -> None:
+        self._working = False
+        if self._slow_by:
+            time.sleep(self._slow_by * (self._now() - self._began_s))
+
+    def _delay(self, task: Task) -> None:
+        """Let time pass before a task's message leaves."""
+        self._slow_down()
+        if self._delays_s:
+            self._now()
+            drawing = random.Random(f"{self._seed} {self._steps} {self._stage} {task}")
+            time.sleep(drawing.uniform(0.0, self._delays_s))
+
+    def _now(self) -> float:
+        """Return the time, once all that was computed is done; receives may be posted, for what is to come."""
+        if self._comm.device.type == "cuda":
+            torch.cuda.current_stream(self._comm.device).synchronize()
+        return time.perf_counter()
+
+
+class _WatchedLink(StageLink):
+    """Link that calls when a task's message has come, and when one is to leave."""
+
+    def __init__(
+        self,
+        comm: Comm,
+        entering: Sequence[Shapes],
+        dtype: torch.dtype,
+        *,
+        taken: Callable[[Task], None],
+        leaving: Callable[[Task], None],
+    ) -> None:
+        super().__init__(comm, entering, dtype)
+        self._taken, self._leaving = taken, leaving
+
+    def take(self, task: Task) -> list[Tensor]:
+        content = super().take(task)
+        self._taken(task)
+        return content
+
+    def send(self, task: Task, contents: Sequence[Tensor]) -> None:
+        self._leaving(task)
+        super().send(task, contents)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,10 +153,10 @@ class _Side(Side):
 
     schedule: StepSchedule
     runner: WatchedRunner
-    steps: list[list[Carried]] = field(default_factory=list)
-    """Counted steps, as this rank carried them out."""
+    steps: list[list[TaskSpan]] = field(default_factory=list)
+    """Tasks of the counted steps on this rank."""
     idle_s: list[float] = field(default_factory=list)
-    """Seconds of each of them in which this rank waited for other stages."""
+    """Seconds of each step in which this rank waited for other stages."""
     held: int = 0
     pending: int = 0
     peak_bytes: int = 0
@@ -58,7 +172,7 @@ class _Side(Side):
 
     def note(self) -> None:
         runner, device = self.runner, self.trainer.comm.device
-        self.steps.append(carried_out(runner.tasks, self.recording.marks))
+        self.steps.append(find_spans(runner.tasks, self.recording.marks))
         self.idle_s.append(self.recording.axes[CUTTING_STAGES].exposed_s - sum(self.idle_s))
         self.held, self.pending = max(self.held, runner.most_held), max(self.pending, runner.most_pending)
         if device.type == "cuda":
@@ -103,20 +217,19 @@ def compare_schedules(run: CheckedSchedules, setup: ContestSetup) -> Contest:
     passes = run.training.passes(run.grid)
     found = []
     for choice, side in zip(run.choices, sides, strict=True):
-        measured = _measured(side, sides[0], passes, drawn=run.drawn)
+        measured = _summarise(side, sides[0], passes, drawn=run.drawn)
         found.append(measured.model_copy(update={"auto": choice == run.auto}))
-    for one in found:
-        log.info("%s", describe(one))
+        log.info("%s", describe(found[-1]))
     return Contest(base=sides[0].name, sides=tuple(found))
 
 
-def _measured(side: _Side, base: _Side, passes: int, *, drawn: bool) -> ScheduleSide:
-    """Return what a side's turns come to. Collective."""
+def _summarise(side: _Side, base: _Side, passes: int, *, drawn: bool) -> ScheduleSide:
+    """Summarise a side's turns. Collective."""
     comm, step_s = side.trainer.comm, side.recording.time_s / side.recording.steps
-    at = _typical(comm, side)
-    stages = _stages(comm, side, at if drawn else None)
+    at = _find_typical(comm, side)
+    stages = _gather_stages(comm, side, at if drawn else None)
     rest_s = mean(stage.rest_s for stage in stages)
-    idle, simulated_s = simulated(side.schedule, passes, stages, rest_s)
+    idle, simulated_s = simulate(side.schedule, passes, stages, rest_s)
     peak_bytes = max(stage.peak_bytes for stage in stages)
     taken = breakdown(comm, side.recording, None)
     return ScheduleSide(
@@ -137,13 +250,13 @@ def _measured(side: _Side, base: _Side, passes: int, *, drawn: bool) -> Schedule
             )
             for stage, share in zip(stages, idle, strict=True)
         ),
-        drawn_s=_times_s(side)[at] if drawn else None,
+        drawn_s=[*chain.from_iterable(side.rounds_s)][at] if drawn else None,
         peak_bytes=peak_bytes or None,
         machine=None if taken is None else taken.machine,
     )
 
 
-def simulated(
+def simulate(
     schedule: StepSchedule, passes: int, stages: Sequence[StageMeans], rest_s: float
 ) -> tuple[list[float], float]:
     """Return the idle share of each stage, and the seconds of a step, where each task takes its mean time on its stage
@@ -155,19 +268,15 @@ def simulated(
     return [metrics.idle_share(step.time_s - busy_s, step_s) for busy_s in step.busy_s], step_s
 
 
-def _times_s(side: _Side) -> list[float]:
-    return [time_s for times in side.rounds_s for time_s in times]
-
-
-def _typical(comm: Comm, side: _Side) -> int:
+def _find_typical(comm: Comm, side: _Side) -> int:
     """Find the step whose time is nearest to the median, on rank 0. Collective."""
-    times = _times_s(side)
+    times = [*chain.from_iterable(side.rounds_s)]
     middle = median(times)
     nearest = min(range(len(times)), key=lambda step: abs(times[step] - middle))
     return int(comm.gather_rows(torch.tensor([nearest]))[0].item())
 
 
-def _stages(comm: Comm, side: _Side, drawn: int | None) -> list[StageMeans]:
+def _gather_stages(comm: Comm, side: _Side, drawn: int | None) -> list[StageMeans]:
     """Gather what the ranks know that decide for their stage, and the drawn step of the first of them. Collective."""
     recording = side.recording
     busy: dict[Direction, list[float]] = defaultdict(list)
@@ -177,23 +286,20 @@ def _stages(comm: Comm, side: _Side, drawn: int | None) -> list[StageMeans]:
     work_s = [sum(end_s - start_s for _, start_s, end_s in one) for one in side.steps]
     rest_s = (recording.time_s - sum(side.idle_s) - sum(work_s)) / recording.steps
     means = [mean(busy[direction]) if busy[direction] else 0.0 for direction in DIRECTIONS]
-    counts = [float(side.held), float(side.pending), float(side.peak_bytes)]
-    own = [rest_s, *means, *counts, *side.idle_s, *work_s]
-    step = [] if drawn is None else side.steps[drawn]
-    for task, start_s, end_s in step:
-        own += [float(DIRECTIONS.index(task.direction)), float(task.number), float(task.chunk), start_s, end_s]
+    own = [rest_s, *means, side.held, side.pending, side.peak_bytes, *side.idle_s, *work_s]
+    for task, start_s, end_s in [] if drawn is None else side.steps[drawn]:
+        own += [DIRECTIONS.index(task.direction), task.number, task.chunk, start_s, end_s]
     rows = comm.gather_rows(torch.tensor(own, dtype=torch.float64)).tolist()
     coords = [comm.grid.coords(rank) for rank in range(comm.grid.size)]
     leaders = [rank for rank, at in enumerate(coords) if all(at[axis] == 0 for axis in HOLDING)]
     steps = [len(times) for times in side.rounds_s]
-    found = []
-    for stage in range(comm.grid.stages):
-        of_stage = [rows[rank] for rank in leaders if coords[rank][CUTTING_STAGES] == stage]
-        found.append(_stage(of_stage, steps))
-    return found
+    return [
+        _average_stage([rows[rank] for rank in leaders if coords[rank][CUTTING_STAGES] == stage], steps)
+        for stage in range(comm.grid.stages)
+    ]
 
 
-def _stage(rows: Sequence[Sequence[float]], steps: Sequence[int]) -> StageMeans:
+def _average_stage(rows: Sequence[Sequence[float]], steps: Sequence[int]) -> StageMeans:
     """Take the mean of a stage's rows, the most of what is counted, and the tasks of the first. steps: how many each
     round has.
     """
@@ -206,12 +312,12 @@ def _stage(rows: Sequence[Sequence[float]], steps: Sequence[int]) -> StageMeans:
     held, pending, peak_bytes = map(int, some(3, max))
     idle_s, work_s = (tuple(tuple(some(count, mean)) for count in steps) for _ in range(2))
     numbers = [column[0] for column in columns]
-    tasks = [_played(numbers[at : at + 5]) for at in range(0, len(numbers), 5)]
+    tasks = [_name_task(numbers[at : at + 5]) for at in range(0, len(numbers), 5)]
     named = {direction: time_s for direction, time_s in zip(DIRECTIONS, task_s, strict=True) if time_s}
     return StageMeans(rest_s, named, held, pending, peak_bytes, idle_s, work_s, tuple(tasks))
 
 
-def _played(numbers: Sequence[float]) -> PlayedTask:
+def _name_task(numbers: Sequence[float]) -> PlayedTask:
     """Name a task as the result does: F3, B0, W12, F3.1."""
     direction, number, chunk = map(int, numbers[:3])
     part = f".{chunk}" if chunk else ""

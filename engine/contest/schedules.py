@@ -91,7 +91,7 @@ class CheckedSchedules(CheckedContest):
         return compare_schedules(self, setup)
 
 
-def checked_schedules(
+def check_schedules(
     config: RunConfig,
     overlap: Overlap,
     ranks: int,

@@ -7,7 +7,7 @@ from typing import Any
 from reframe.core.builtins import run_after, variable
 from reframe.core.exceptions import SanityError
 
-from engine.contest.overlap import comparable, wanted_variants
+from engine.contest.overlap import choose_variants, drop_incomparable
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
@@ -85,9 +85,9 @@ class Ablation(InTurns):
     def refuse_where_there_is_nothing_to_hide(self) -> None:
         """Apply the engine's own rules before the job waits in a queue. Raises Refused."""
         asked = [Overlap.parse(variant) for variant in self.variants()]
-        wanted = wanted_variants(Overlap.parse(self.overlap), asked)
+        wanted = choose_variants(Overlap.parse(self.overlap), asked)
         try:
-            comparable(wanted, Grid.parse(self.grid), checkpointed=self.checkpoint_activations)
+            drop_incomparable(wanted, Grid.parse(self.grid), checkpointed=self.checkpoint_activations)
         except UsageError as error:
             raise Refused(str(error)) from None
 

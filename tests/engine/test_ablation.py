@@ -32,14 +32,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, list[str]]:
     return read(out), said
 
 
-def test_a_person_reads_a_line_for_each_overlap(run: tuple[Result, list[str]]) -> None:
-    head, none, *others = trained(run[0]).splitlines()
-    assert head.split() == ["overlap", "step,", "ms", "by", "that", "of", "none"]
-    assert none.split()[0] == "none"
-    assert [line.split()[0] for line in others] == ["oag", "oag,cache=1", "cache=1"]
-    assert all(len(line.split()) > 2 for line in others), "the ratio, or that its interval is not known"
-
-
 def by_name(result: Result) -> dict[str, OverlapSide]:
     return {variant.name: variant for variant in result.sides(OverlapSide)}
 
@@ -49,6 +41,7 @@ def test_every_variant_has_its_steps_of_every_round_after_one_of_warm_up(run: tu
     assert (result.kind, result.status, result.grid, result.labels) == ("ablation", "ok", "1x1x2x1", {"study": "a"})
     names = ["none", "oag", "oag,cache=1", "cache=1"]
     assert list(by_name(result)) == names
+    assert [line.split()[0] for line in trained(result).splitlines()] == ["overlap", *names]
     assert [step.warmup for step in result.iterations] == [True] * 4 + [False] * 4 * 3 * 2
     assert [step.index for step in result.iterations] == list(range(28))
     assert all(math.isfinite(step.loss) for step in result.iterations)
@@ -86,16 +79,9 @@ def test_what_is_recorded_is_each_variants_own(run: tuple[Result, list[str]]) ->
         name: next(c.calls for c in variant.collectives if (c.kind, c.axis) == ("all_gather", "z"))
         for name, variant in found.items()
     }
-    of_one_block = layers / 2
-    assert gathers == {
-        "none": 2 * layers + others,
-        "oag": 2 * layers + others,
-        "oag,cache=1": 2 * layers + others - of_one_block,
-        "cache=1": 2 * layers + others - of_one_block,
-    }
-    assert {name: variant.cached_blocks for name, variant in found.items()} == {
-        **{"none": 0, "oag": 0, "oag,cache=1": 1, "cache=1": 1}
-    }
+    every, cached = 2 * layers + others, 2 * layers + others - layers / 2
+    assert gathers == {"none": every, "oag": every, "oag,cache=1": cached, "cache=1": cached}
+    assert [side.cached_blocks for side in found.values()] == [0, 0, 1, 1]
     assert [name for name, variant in found.items() if variant.prefetch_bytes] == ["oag", "oag,cache=1"]
     assert [name for name, variant in found.items() if variant.cache_bytes] == ["oag,cache=1", "cache=1"]
     for variant in result.sides(OverlapSide):
@@ -119,13 +105,11 @@ def test_the_last_counted_step_of_none_and_of_the_fullest_is_drawn(run: tuple[Re
 def test_the_result_says_every_option_and_rank_0_what_is_left_out(run: tuple[Result, list[str]]) -> None:
     result, said = run
     assert result.config["variants"] == ["none", "oag", "oag,cache=1", "cache=1"]
-    asked = {key: result.config[key] for key in ("overlap", "rounds", "steps_per_round", "warmup", "prefetch_depth")}
-    assert asked == {
-        **{"overlap": "oag,cache=1,data", "rounds": 3, "steps_per_round": 2, "warmup": 1, "prefetch_depth": 3}
-    }
+    asked = {"overlap": "oag,cache=1,data", "rounds": 3, "steps_per_round": 2, "warmup": 1, "prefetch_depth": 3}
+    assert asked.items() <= result.config.items()
     assert {"threads", "device", "batch", "optim", "seed", "link_bytes_per_s"} <= result.config.keys()
     assert not {"iterations", "save", "resume", "timeline", "measure_peak"} & result.config.keys()
-    assert "data is left out: grid 1x1x2x1 has one rank on data" in said[0]
+    assert "data is left out" in said[0]
     assert "round 3/3  oag,cache=1" in said[0]
     assert said[1] == "", "only rank 0 reports progress"
 
@@ -153,26 +137,25 @@ def test_named_variants_are_compared_instead_and_a_lost_loss_is_a_failed_ablatio
     options = ["--grid", "1x1x1x2", "--variant", "data", "--learning-rate", "1e30"]
     codes, said = compare(2, out, *SMALL, *options, *FEW)
     assert codes == [1, 1]
-    assert "clipping needs the norm of the whole gradient" in said[0]
+    assert "clipping" in said[0]
     result = read(out)
     assert (result.kind, result.status, result.contest) == ("ablation", "failed", None)
     assert result.config["variants"] == ["none", "data"]
     assert f"in step {len(result.iterations) + 1} " in (result.reason or "")
-    assert "lower the learning rate" in (result.reason or "")
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--rounds", "0"], "--rounds is at least 1, but 0 was given."),
-        (["--steps-per-round", "0"], "--steps-per-round is at least 1, but 0 was given."),
-        (["--end-within", "0"], "--end-within is a number of seconds above 0, but 0 was given."),
-        (["--warmup", "0"], "--warmup is at least 1, but 0 was given."),
-        ([], "has anything to hide on grid 1x1x1x1 without --checkpoint-activations, so there is nothing to compare"),
-        (["--variant", "none"], "No overlap that was asked for has anything to hide"),
-        (["--variant", "oag", "--variant", "cache=5"], "cache=5 keeps the weights of 5 blocks, but gpt-test has 2"),
-        (["--variant", "oar,org"], "'org' is among 'oar,org'"),
-        (["--overlap", "cache=3"], "--overlap cache=3 keeps the weights of 3 blocks, but gpt-test has 2: use cache=2"),
+        (["--rounds", "0"], "--rounds is at least 1"),
+        (["--steps-per-round", "0"], "--steps-per-round is at least 1"),
+        (["--end-within", "0"], "--end-within"),
+        (["--warmup", "0"], "--warmup is at least 1"),
+        ([], "without --checkpoint-activations"),
+        (["--variant", "none"], "grid 1x1x1x1"),
+        (["--variant", "oag", "--variant", "cache=5"], "but gpt-test has 2"),
+        (["--variant", "oar,org"], "'oar,org'"),
+        (["--overlap", "cache=3"], "use cache=2"),
         (["--iterations", "3"], "Unknown option: --iterations."),
         (["--out", "."], "--out . is a folder"),
     ],

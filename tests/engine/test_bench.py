@@ -75,19 +75,14 @@ def test_a_size_beyond_the_memory_is_skipped_without_touching_it() -> None:
     assert "GB are free" in large.skipped
 
 
-def test_a_size_beyond_the_time_budget_is_skipped_by_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("sizes", "budget_s"), [((256, 16384), 20.0), ((16384,), 0.5)])
+def test_a_size_beyond_the_time_budget_is_skipped_by_prediction_even_if_it_is_the_only_one(
+    sizes: tuple[int, ...], budget_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(World, "lack", lambda *_: None)  # however little memory is free
-    small, large = Gemm("fp64", (256, 16384), 20.0).points(world())
-    assert small.flops_per_s
-    assert large.skipped is not None
-    assert "time budget" in large.skipped
-
-
-def test_even_the_only_size_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(World, "lack", lambda *_: None)
-    (point,) = Gemm("fp64", (16384,), 0.5).points(world())
-    assert point.skipped is not None
-    assert "time budget" in point.skipped
+    *small, large = Gemm("fp64", sizes, budget_s).points(world())
+    assert all(point.flops_per_s for point in small)
+    assert "time budget" in str(large.skipped)
 
 
 def test_the_thread_count_and_the_precision_are_put_back() -> None:
@@ -139,7 +134,7 @@ def test_nothing_measured_is_a_failed_result_with_the_reason(tmp_path: Path, mon
     assert written.status == "failed"
     assert written.best_flops_per_s is None
     assert written.reason is not None
-    assert "64 was skipped as it needs" in written.reason
+    assert "64 was skipped" in written.reason
 
 
 @pytest.mark.parametrize(
@@ -172,11 +167,8 @@ def test_a_size_that_fails_is_skipped_with_the_reason_and_the_others_stay(
     out = tmp_path / "result.json"
     written = run_gemm(out, sizes="32..128")
     assert written.status == "ok"
-    assert [point.skipped for point in written.gemm] == [
-        None,
-        "failed with: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate",
-        None,
-    ]
+    assert [bool(point.skipped) for point in written.gemm] == [False, True, False]
+    assert "CUBLAS_STATUS_ALLOC_FAILED" in str(written.gemm[1].skipped)
 
 
 def test_when_other_ranks_are_lost_the_result_has_failed_and_keeps_what_was_measured(
@@ -194,7 +186,7 @@ def test_when_other_ranks_are_lost_the_result_has_failed_and_keeps_what_was_meas
     written = run_gemm(out, sizes="8..32")
     assert result.read(out) == written
     assert written.status == "failed"
-    assert written.reason == "The ranks failed with: Connection closed by peer [127.0.0.1]:1."
+    assert "[127.0.0.1]:1" in str(written.reason)
     assert [point.flops_per_s is None for point in written.gemm] == [False, False, True]
     assert written.best_flops_per_s in [point.flops_per_s for point in written.gemm]
 
@@ -209,7 +201,7 @@ def test_ranks_at_once_get_one_rate_and_skip_what_one_of_them_cant_hold() -> Non
     first, second = run_processes(Grid(2), swept_at_once)
     assert [rate for _, rate, _ in first] == [rate for _, rate, _ in second]
     assert [bool(rate) for _, rate, _ in first] == [True, True, False]
-    assert first[2][2] == "can't be measured on another rank"
+    assert "another rank" in str(first[2][2])
     assert "GB are free" in second[2][2]
 
 

@@ -136,18 +136,18 @@ def test_messages_beyond_the_memory_are_a_failure_with_its_reason(tmp_path: Path
     result = schema.read(out)
     assert (result.status, result.links) == ("failed", None)
     assert result.reason is not None
-    assert "No bandwidth could be measured: messages of 1e+03 GB take 6e+03 GB of memory and" in result.reason
+    assert "1e+03 GB take 6e+03 GB" in result.reason
     assert result.reason in said[0]
 
 
 @pytest.mark.parametrize(
     ("launch", "bad", "said"),
     [
-        (from_environment({}), {}, "A collective takes two ranks at least: start several"),
-        (TWO, {"message_bytes": 100.0}, "A message has 4096 bytes or more, but 100 were given."),
-        (TWO, {"message_bytes": float("nan")}, "A message has 4096 bytes or more, but nan were given."),
-        (TWO, {"repeats": 2}, "A collective is repeated 3 times or more, but 2 was given."),
-        (TWO, {"time_budget_s": 0.0}, "A time budget is a positive number of seconds, but 0 was given."),
+        (from_environment({}), {}, "two ranks"),
+        (TWO, {"message_bytes": 100.0}, "4096 bytes or more, but 100"),
+        (TWO, {"message_bytes": float("nan")}, "but nan"),
+        (TWO, {"repeats": 2}, "but 2 was given"),
+        (TWO, {"time_budget_s": 0.0}, "but 0 was given"),
     ],
 )
 def test_bad_options_are_refused_before_anything_starts(

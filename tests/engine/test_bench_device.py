@@ -115,14 +115,14 @@ def test_wrong_numbers_are_a_failure_and_no_figure(tmp_path: Path, monkeypatch: 
     assert written.status == "failed"
     assert written.stream is None
     assert written.reason
-    assert "the arrays are off by inf of what they should hold" in written.reason
+    assert "off by inf" in written.reason
 
 
 def test_arrays_beyond_the_memory_are_refused_without_touching_it(tmp_path: Path) -> None:
     written = bandwidth(tmp_path / "result.json", array_bytes=1e14)
     assert written.status == "failed"
     assert written.reason
-    assert "three arrays of 1e+05 GB need 3e+05 GB of memory and" in written.reason
+    assert "1e+05 GB need 3e+05 GB" in written.reason
     assert schema.read(tmp_path / "result.json") == written
 
 
@@ -146,10 +146,10 @@ def test_a_short_time_budget_cuts_the_repeats_but_leaves_three(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        ({"array_bytes": 12.0}, "An array has 4096 bytes or more, but 12 were given."),
-        ({"array_bytes": math.nan}, "An array has 4096 bytes or more, but nan were given."),
-        ({"repeats": 2}, "A kernel is repeated 3 times or more, but 2 was given."),
-        ({"time_budget_s": 0.0}, "A time budget is a positive number of seconds, but 0 was given."),
+        ({"array_bytes": 12.0}, "but 12 were given"),
+        ({"array_bytes": math.nan}, "but nan"),
+        ({"repeats": 2}, "but 2 was given"),
+        ({"time_budget_s": 0.0}, "but 0 was given"),
         ({"device": "tpu"}, "tpu"),
     ],
 )
@@ -214,7 +214,7 @@ def test_launches_that_fail_keep_those_that_were_measured(tmp_path: Path, monkey
     monkeypatch.setattr(latency_bench, "launch_time", failing)
     written = launching(tmp_path / "result.json", 20)
     assert written.status == "failed"
-    assert written.reason == "The launches failed with: operation not permitted when stream is capturing."
+    assert str(written.reason).endswith("when stream is capturing.")
     assert len(written.launches) == 1
 
 
@@ -232,7 +232,7 @@ def test_a_benchmark_that_is_killed_has_left_a_failed_result(tmp_path: Path, mon
 
 @pytest.mark.parametrize("samples", [0, 19, 10**9])
 def test_samples_that_make_no_percentile_are_refused(samples: int, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="Samples are a number from 20 to"):
+    with pytest.raises(UsageError, match="from 20 to"):
         launching(tmp_path / "result.json", samples)
 
 
@@ -259,8 +259,8 @@ def test_ranks_measure_at_once_and_agree(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_one_rank_cant_hold_no_rank_measures() -> None:
     first, second = run_processes(Grid(1, 1, 1, 2), too_large_on_one)
-    assert first == "can't be measured on another rank"
-    assert "three arrays of 0.0105 GB need 0.0315 GB of memory" in second
+    assert "another rank" in first
+    assert "0.0105 GB need 0.0315 GB" in second
 
 
 def test_a_problem_of_no_rank_is_none() -> None:

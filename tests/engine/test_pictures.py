@@ -185,7 +185,7 @@ def test_pictures_of_no_classes_lie_in_any_folders_and_train_what_needs_none(sou
 
 
 def cifar_batch(labels: list[int], colours: list[tuple[int, int, int]]) -> bytes:
-    """Images of one colour each."""
+    """Return images of one colour each."""
     return b"".join(
         bytes([label, *(value for value in colour for _ in range(pictures.CIFAR_SIDE**2))])
         for label, colour in zip(labels, colours, strict=True)

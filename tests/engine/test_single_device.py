@@ -45,7 +45,7 @@ TINY += ["--rounds", "2", "--steps-per-round", "1", "--device", "cpu"]
 
 
 def bench(out: Path, *words: str) -> PeersResult:
-    """What the command leaves."""
+    """Run the command; return what it leaves."""
     assert main(["bench", "peers", *TINY, *words, "--out", str(out)]) == 0
     return parse(json.loads(out.read_text()), str(out))
 
@@ -100,7 +100,7 @@ def test_sides_apart_that_differ_are_not_compared() -> None:
     side = PeerSide(losses=(2.0, 1.0), gradient_norms=(1.0, 1.0), rounds_s=((1.0,),), cpu_s=((1.0,),))
     other = side.model_copy(update={"losses": (2.0, 1.1)})
     check_apart("plain", PeerContest.of(side, side), TOLERANCES["fp32"])
-    with pytest.raises(RunError, match=r"in step 1 the engine's loss was 1 and that of plain 1\.1"):
+    with pytest.raises(RunError, match=r"in step 1 .* 1\.1"):
         check_apart("plain", PeerContest.of(side, other), TOLERANCES["fp32"])
 
 
@@ -114,8 +114,8 @@ def test_speeds_are_those_of_the_step_and_shares_those_of_the_peaks_that_are_kno
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"peak_flops": 0.0}, "--peak-flops is a positive number of flop/s, but 0 was given"),
-        ({"empirical_peak_flops": float("nan")}, "--empirical-peak-flops is a positive number of flop/s, but nan"),
+        ({"peak_flops": 0.0}, "--peak-flops .* 0 was given"),
+        ({"empirical_peak_flops": float("nan")}, "--empirical-peak-flops .* nan"),
     ],
 )
 def test_a_peak_that_is_none_is_refused(change: dict[str, float], sentence: str) -> None:
@@ -124,7 +124,7 @@ def test_a_peak_that_is_none_is_refused(change: dict[str, float], sentence: str)
 
 
 def _apart(comm: Comm) -> tuple[int, int]:
-    """As ranks of a launcher, with so many timed steps of each side."""
+    """Take part as ranks of a launcher; count the timed steps of each side."""
     (job,) = take_part_again(comm, [COMPARISONS["ddp"]], replace(CASE, apart=True, rounds=2, steps=2))
     assert isinstance(job, Job)
     return sum(map(len, job.contest.ours.rounds_s)), sum(map(len, job.contest.peer.rounds_s))
@@ -135,7 +135,7 @@ def test_under_a_launcher_sides_that_are_apart_come_one_after_the_other() -> Non
 
 
 @pytest.mark.slow
-def test_where_no_compiler_works_the_contest_is_not_held_and_the_next_one_is(tmp_path: Path) -> None:
+def test_where_no_compiler_works_the_contest_is_skipped_and_the_next_one_run(tmp_path: Path) -> None:
     environment = os.environ | {"CXX": "/bin/false", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     out = tmp_path / "a.json"
     words = ["bench", "peers", "--peer", "compile", "--peer", "plain", "--jobs", "1", *TINY, "--out", str(out)]
@@ -152,10 +152,7 @@ def test_where_no_compiler_works_the_contest_is_not_held_and_the_next_one_is(tmp
     result = parse(json.loads(out.read_text()), "a.json")
     compiled, plain = result.contests
     assert (result.status, plain.missing) == ("ok", None)
-    assert str(compiled.missing).startswith("torch.compile fails here: ")
-    assert str(compiled.missing).endswith(
-        "It takes a C++ compiler that works, such as g++, and on a GPU triton and a C compiler."
-    )
+    assert str(compiled.missing).startswith("torch.compile fails")
     assert [contest.peer for contest in result.comparisons] == ["plain"]
     assert f"skipped: {compiled.missing}" in done.stdout
 
@@ -178,7 +175,7 @@ def test_tritons_missing_compiler_is_none_as_well_and_another_error_is_a_failure
     monkeypatch.setattr(torch, "compile", lambda *_, **__: raised)
     peer, rows = Compiled(CASE, Comm(Grid())), torch.zeros(4, 16, dtype=torch.int64)
     batch = {"tokens": rows, "targets": rows}
-    with pytest.raises(Unavailable, match=r"fails here: .*Failed to find C compiler.* and a C compiler\.$"):
+    with pytest.raises(Unavailable, match="Failed to find C compiler"):
         peer.step(batch)
     errors[0] = RuntimeError("CUDA error: an illegal memory access was encountered")
     with pytest.raises(RuntimeError, match="illegal memory"):
@@ -193,7 +190,7 @@ def test_what_is_not_installed_is_said_and_no_failure(tmp_path: Path, monkeypatc
     result = bench(tmp_path / "a.json", "--peer", "transformers", "--jobs", "1")
     (asked,) = result.contests
     assert (result.status, result.comparisons) == ("ok", ())
-    assert asked.missing == "transformers is not installed here: pip install '.[peers]'."
+    assert "pip install '.[peers]'" in str(asked.missing)
 
 
 def train(comm: Comm, case: Case, peer: str = "transformers") -> PeerContest | str:
@@ -238,19 +235,21 @@ def train_each(comm: Comm, cases: dict[str, Case]) -> dict[str, PeerContest | st
 
 @pytest.fixture(scope="module")
 def trained() -> dict[str, PeerContest | str]:
-    """What came of each case with transformers, which takes longer to load than all of them."""
+    """Train each case with transformers, which takes longer to load than all of them."""
     pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[peers]'")
     (found,) = run_processes(Grid(), train_each, LIKE_OURS | IN_BF16 | NO_NETWORK)
     return dict(found)
 
 
-@pytest.mark.parametrize("name", LIKE_OURS)
+@pytest.mark.parametrize("name", LIKE_OURS | IN_BF16)
 def test_transformers_own_networks_have_the_engines_losses(trained: dict[str, PeerContest | str], name: str) -> None:
     found = trained[name]
     assert isinstance(found, PeerContest), found
-    assert found.ours.losses == pytest.approx(found.peer.losses, rel=1e-5)
-    assert found.ours.gradient_norms == pytest.approx(found.peer.gradient_norms, rel=1e-5)
+    rel = 1e-5 if name in LIKE_OURS else TOLERANCES["bf16"].losses
+    assert found.ours.losses == pytest.approx(found.peer.losses, rel=rel)
     assert len(set(found.ours.losses)) == 3
+    if name in LIKE_OURS:
+        assert found.ours.gradient_norms == pytest.approx(found.peer.gradient_norms, rel=rel)
 
 
 @pytest.mark.parametrize("scaling", [1.0, 8.0])
@@ -264,22 +263,8 @@ def test_transformers_own_llama_turns_by_the_same_angles(scaling: float) -> None
     assert frequencies.tolist() == pytest.approx(rotary_frequencies(shape, torch.device("cpu")).tolist(), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", IN_BF16)
-def test_transformers_own_networks_have_the_engines_losses_in_bf16(
-    trained: dict[str, PeerContest | str], name: str
-) -> None:
-    found = trained[name]
-    assert isinstance(found, PeerContest), found
-    assert found.ours.losses == pytest.approx(found.peer.losses, rel=TOLERANCES["bf16"].losses)
-
-
 @pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("another norm", "has no network like tiny: its GPT-2 takes LayerNorm"),
-        ("no biases", "has no network like tiny: its GPT-2 takes LayerNorm"),
-        ("fp64", "in fp32 at most: compare in fp32 or bf16"),
-    ],
+    ("name", "sentence"), [("another norm", "LayerNorm"), ("no biases", "LayerNorm"), ("fp64", "fp32 or bf16")]
 )
 def test_what_transformers_has_no_network_for_is_said(
     trained: dict[str, PeerContest | str], name: str, sentence: str
