@@ -7,16 +7,14 @@ processors a whole node sends small messages, too, and the result says how long 
 """
 
 import logging
-import socket
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 
-from engine.bench.frame import SMALLEST, Benchmark, Table, check_budget, check_buffer, check_repeats
-from engine.bench.groups import AXIS, Party, nodes_of, outer_groups, pairs
+from engine.bench.frame import SMALLEST, Benchmark, Table, check_measurable
+from engine.bench.groups import AXIS, Party, outer_groups, pairs
 from engine.bench.world import Sampler, World
 from engine.comm.collective import Kind
 from engine.comm.funnel import Comm
@@ -58,9 +56,9 @@ class Collectives(Benchmark):
             raise UsageError(
                 "A collective takes two ranks at least: start several, such as by torchrun --nproc-per-node 2."
             )
-        check_buffer("A message", self.message_bytes)
-        check_repeats("A collective", self.repeats)
-        check_budget(self.time_budget_s)
+        check_measurable(
+            "A message", num_bytes=self.message_bytes, repeats=self.repeats, time_budget_s=self.time_budget_s
+        )
 
     @property
     def config(self) -> dict[str, Any]:
@@ -71,9 +69,11 @@ class Collectives(Benchmark):
 
     def links(self, world: World) -> Links:
         """Measure all that these ranks can tell. Collective. Raises Unmeasurable where the buffers don't fit."""
-        nodes = nodes_of(world.gather_rows([zlib.crc32(socket.gethostname().encode())]).flatten().tolist())
-        buffers = self._buffers(world)
-        message_bytes = buffers[0].numel() * DTYPE.itemsize
+        nodes, usual = world.nodes(), USUAL_BYTES[world.device.type]
+        size = world.size_of_buffers(self.message_bytes, usual, SMALLEST, BUFFERS, "messages of {:.3g} GB take")
+        elements = size // DTYPE.itemsize
+        message_bytes = elements * DTYPE.itemsize
+        buffers = world.zeros(DTYPE, elements, elements // 2)  # a whole message, and a rank's piece of one
         patterns = _list_patterns(nodes, sizes(message_bytes), on_processors=world.device.type == "cpu")
         measurements = len(NAMES) * sum(len(one.lengths) for of in patterns for one in of)
         sampler = Sampler(world, self.repeats, self.time_budget_s, measurements)
@@ -96,17 +96,6 @@ class Collectives(Benchmark):
         measured = [(f"{rings.ranks} ranks, {rings.apart} apart", rings) for rings in result.links.within]
         measured += [(f"one rank on each of {rings.nodes} nodes", rings) for rings in result.links.alone]
         return ("ring", "GB/s"), [(words, f"{rings.bytes_per_s / 1e9:.3g}") for words, rings in measured]
-
-    def _buffers(self, world: World) -> tuple[torch.Tensor, torch.Tensor]:
-        """Allocate buffers for a whole message and for a rank's piece of one, of the same sizes on all ranks."""
-        usual = USUAL_BYTES[world.device.type]
-        size = world.size_of_buffers(self.message_bytes, usual, SMALLEST, BUFFERS, "messages of {:.3g} GB take")
-        elements = size // DTYPE.itemsize
-
-        def zeros(count: int) -> torch.Tensor:  # whose sums never grow
-            return torch.empty(count, dtype=DTYPE, device=world.device).zero_()
-
-        return world.attempt(lambda: (zeros(elements), zeros(elements // 2)), "the buffers can't be allocated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +141,7 @@ def sizes(largest: int) -> list[int]:
     return found
 
 
-def _measure_rings(of: Pattern, comm: Comm, buffers: tuple[torch.Tensor, torch.Tensor], sampler: Sampler) -> Rings:
+def _measure_rings(of: Pattern, comm: Comm, buffers: Sequence[torch.Tensor], sampler: Sampler) -> Rings:
     """Time all collectives in groups that communicate at once, with messages of each length."""
     party, groups = Party(of.groups, comm), len(of.groups)
     ranks = groups * party.size
@@ -168,7 +157,7 @@ def _measure_rings(of: Pattern, comm: Comm, buffers: tuple[torch.Tensor, torch.T
 
 
 def _time_collective(
-    party: Party, buffers: tuple[torch.Tensor, torch.Tensor], name: Name, length: int, sampler: Sampler, ranks: int
+    party: Party, buffers: Sequence[torch.Tensor], name: Name, length: int, sampler: Sampler, ranks: int
 ) -> CollectiveTime:
     """Time a collective. ranks: how many communicate in all groups together."""
     kind = Kind(name)

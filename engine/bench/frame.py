@@ -2,8 +2,9 @@
 and write a result. To sample images is one, too.
 """
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -66,22 +67,24 @@ class Benchmark(ABC):
         """Return the head and the rows of what a person reads."""
 
 
-def check_buffer(name: str, num_bytes: float | None) -> None:
-    """Raise UsageError for a size with which nothing can be measured."""
+def check_measurable(
+    what: str, *, num_bytes: float | None = None, repeats: int = FEWEST, time_budget_s: float = 1.0
+) -> None:
+    """Raise UsageError for a size, a number of repeats, or a time with which nothing can be measured."""
     if num_bytes is not None and not SMALLEST <= num_bytes < LARGEST:
-        raise UsageError(f"{name} has {SMALLEST} bytes or more, but {num_bytes:g} were given.")
-
-
-def check_repeats(name: str, repeats: int) -> None:
-    """Raise UsageError for fewer than tell a spread."""
+        raise UsageError(f"{what} has {SMALLEST} bytes or more, but {num_bytes:g} were given.")
     if repeats < FEWEST:
-        raise UsageError(f"{name} is repeated {FEWEST} times or more, but {repeats} was given.")
-
-
-def check_budget(time_budget_s: float) -> None:
-    """Raise UsageError for a time in which nothing can be measured."""
+        raise UsageError(f"{what} is repeated {FEWEST} times or more, but {repeats} was given.")
     if not time_budget_s > 0:
         raise UsageError(f"A time budget is a positive number of seconds, but {time_budget_s:g} was given.")
+
+
+def parse_doubling(text: str, number: str, read: Callable[[str], int], largest: int) -> set[int]:
+    """Read "LOW..HIGH", which doubles, or a comma list of numbers of a pattern; nothing where it is neither."""
+    if match := re.fullmatch(rf"({number})\.\.({number})", text):
+        low, high = map(read, match.groups())
+        return {low << step for step in range(largest.bit_length()) if low << step <= high <= largest}
+    return set(map(read, text.split(","))) if re.fullmatch(rf"{number}(,{number})*", text) else set()
 
 
 class BenchReporter(Reporter[Result]):

@@ -6,7 +6,6 @@ train with, and the rate is what one of them reaches on average: cores, caches a
 """
 
 import logging
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +13,7 @@ from typing import Any, get_args
 
 import torch
 
-from engine.bench.frame import Benchmark, Table, check_budget
+from engine.bench.frame import Benchmark, Table, check_measurable, parse_doubling
 from engine.bench.world import LOST, Unmeasurable, World, first_line
 from engine.comm.launch import Launch
 from engine.errors import UsageError
@@ -50,7 +49,7 @@ class Gemm(Benchmark):
     def check(self, launch: Launch, device: torch.device) -> None:
         if self.dtype not in FORMATS:
             raise UsageError(f"A dtype is one of {', '.join(FORMATS)}, but {self.dtype!r} was given.")
-        check_budget(self.time_budget_s)
+        check_measurable("A size", time_budget_s=self.time_budget_s)
         nvidia = device.type == "cuda" and not torch.version.hip
         if self.dtype == TF32 and not (nvidia and torch.cuda.get_device_capability(device) >= (8, 0)):
             name = provenance.device_name(device)
@@ -157,13 +156,7 @@ class Gemm(Benchmark):
 
 def parse_sizes(text: str) -> tuple[int, ...]:
     """Read "1024..65536", which doubles, or "1000,3000". Sizes ascend, each once. Raises UsageError."""
-    if match := re.fullmatch(r"(\d{1,7})\.\.(\d{1,7})", text):
-        first, last = map(int, match.groups())
-        sizes = {first << step for step in range(21) if first << step <= last <= LARGEST}
-    elif re.fullmatch(r"\d{1,7}(,\d{1,7})*", text):
-        sizes = set(map(int, text.split(",")))
-    else:
-        sizes = set()
+    sizes = parse_doubling(text, r"\d{1,7}", int, LARGEST)
     if not sizes or not 1 <= min(sizes) <= max(sizes) <= LARGEST:
         raise UsageError(
             f"Sizes are written FIRST..LAST (doubling) or as a comma list, of numbers from 1 to {LARGEST}, "

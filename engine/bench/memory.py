@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-from engine.bench.frame import SMALLEST, Benchmark, Table, check_budget, check_buffer, check_repeats
+from engine.bench.frame import SMALLEST, Benchmark, Table, check_measurable
 from engine.bench.world import FEWEST, Unmeasurable, World
 from engine.comm.launch import Launch
 from engine.loading import cores
@@ -45,15 +45,12 @@ PROCESSORS = Path("/sys/devices/system/cpu")
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """Kernel of STREAM (J. D. McCalpin, Sustainable Memory Bandwidth in High Performance Computers).
-
-    arrays: that it reads and writes in all.
-    """
+class Kernel(NamedTuple):
+    """Kernel of STREAM (J. D. McCalpin, Sustainable Memory Bandwidth in High Performance Computers)."""
 
     name: Name
     arrays: int
+    """Arrays that it reads and writes in all."""
 
 
 KERNELS = (Kernel("copy", 2), Kernel("scale", 2), Kernel("add", 3), Kernel("triad", 3))
@@ -101,10 +98,10 @@ class Arrays:
 
     def _timed(self, call: Callable[[], torch.Tensor]) -> float:
         """Call once; return its seconds on a CUDA device, and 0 on processors, where the host's clock tells."""
-        if self._a.device.type != "cuda":
-            call()
-            return 0.0
-        return sample(call, 1, self._a.device)
+        if self._a.device.type == "cuda":
+            return sample(call, 1, self._a.device)
+        call()
+        return 0.0
 
 
 def last_level_bytes(device: torch.device) -> int | None:
@@ -146,9 +143,7 @@ class MemoryBandwidth(Benchmark):
     lost = "No bandwidth could be measured: it failed with"
 
     def check(self, launch: Launch, device: torch.device) -> None:
-        check_buffer("An array", self.array_bytes)
-        check_repeats("A kernel", self.repeats)
-        check_budget(self.time_budget_s)
+        check_measurable("An array", num_bytes=self.array_bytes, repeats=self.repeats, time_budget_s=self.time_budget_s)
 
     def measure(self, world: World, found: dict[str, Any]) -> None:
         found["stream"] = self.stream(world)

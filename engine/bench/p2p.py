@@ -8,9 +8,6 @@ processor a message, which theirs don't have. The back ends take turns, sample b
 import importlib.util
 import logging
 import os
-import re
-import socket
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +15,8 @@ from typing import Any
 
 import torch
 
-from engine.bench.frame import Benchmark, Table, check_budget, check_repeats
-from engine.bench.groups import AXIS, Connect, Party, nodes_of
+from engine.bench.frame import Benchmark, Table, check_measurable, parse_doubling
+from engine.bench.groups import AXIS, Connect, Party
 from engine.bench.world import Sampler, World
 from engine.comm import mpi
 from engine.comm.collective import Kind
@@ -64,8 +61,7 @@ class P2P(Benchmark):
     def check(self, launch: Launch, device: torch.device) -> None:
         if launch.world_size < 2:
             raise UsageError("A message takes two ranks: start several, such as by torchrun --nproc-per-node 2.")
-        check_repeats("A transfer", self.repeats)
-        check_budget(self.time_budget_s)
+        check_measurable("A transfer", repeats=self.repeats, time_budget_s=self.time_budget_s)
         there = BACKENDS[device.type]
         if wrong := [name for name in self.backends or () if name not in there]:
             raise UsageError(
@@ -76,7 +72,9 @@ class P2P(Benchmark):
             mpi.check(launch, device)
 
     def measure(self, world: World, found: dict[str, Any]) -> None:
-        sent, received = self._buffers(world)
+        longest = self.lengths[-1]
+        world.size_of_buffers(longest, longest, longest, BUFFERS, "messages of {:.3g} GB take")
+        sent, received = world.zeros(DTYPE, longest // DTYPE.itemsize, longest // DTYPE.itemsize)
         races = _races(world, self._backends(world.device))
         sampler = Sampler(world, self.repeats, self.time_budget_s, len(self.lengths) * len(races))
         for length in self.lengths:
@@ -100,20 +98,11 @@ class P2P(Benchmark):
         return ("transfer", "bytes", *(f"{backend} µs" for backend in backends)), found
 
     def _backends(self, device: torch.device) -> tuple[Backend, ...]:
-        """Give those that were asked for, or all; MPI where it could have started these ranks."""
+        """Return those that were asked for, or all; MPI where it could have started these ranks."""
         if self.backends is not None:
             return self.backends
         started = has_mpi(os.environ) and importlib.util.find_spec("mpi4py") is not None
         return tuple(name for name in BACKENDS[device.type] if name != "mpi" or started)
-
-    def _buffers(self, world: World) -> tuple[torch.Tensor, torch.Tensor]:
-        longest = self.lengths[-1]
-        world.size_of_buffers(longest, longest, longest, BUFFERS, "messages of {:.3g} GB take")
-
-        def zeros() -> torch.Tensor:  # whose sums never grow
-            return torch.empty(longest // DTYPE.itemsize, dtype=DTYPE, device=world.device).zero_()
-
-        return world.attempt(lambda: (zeros(), zeros()), "the buffers can't be allocated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +132,7 @@ class Race:
 
 def _races(world: World, backends: Sequence[Backend]) -> list[Race]:
     """Bring the ranks together: two of a node, two of two nodes, all of a node and all of all nodes. Collective."""
-    nodes = nodes_of(world.gather_rows([zlib.crc32(socket.gethostname().encode())]).flatten().tolist())
+    nodes = world.nodes()
     first, every = nodes[0], [rank for node in nodes for rank in node]
     groups: list[tuple[Operation, int, Sequence[int]]] = []
     if len(first) > 1:
@@ -193,12 +182,7 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     >>> parse_lengths("1KiB..4KiB")
     (1024, 2048, 4096)
     """
-    found = set[int]()
-    if match := re.fullmatch(rf"({BYTES})\.\.({BYTES})", text):
-        first, last = map(_bytes, match.groups())
-        found = {first << step for step in range(32) if first << step <= last}
-    elif re.fullmatch(rf"{BYTES}(,{BYTES})*", text):
-        found = set(map(_bytes, text.split(",")))
+    found = parse_doubling(text, BYTES, _bytes, LONGEST)
     if not found or any(not 0 < one < LONGEST or one % DTYPE.itemsize for one in found):
         raise UsageError(
             "Sizes are written FIRST..LAST (doubling) or as a comma list, of multiples of 4 bytes below 2 GiB, such as "

@@ -3,6 +3,7 @@
 Samples that all take together are of as many calls as a clock needs, within a time that measurements share.
 """
 
+import socket
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from engine.bench.groups import nodes_of
 from engine.comm.funnel import Comm
 from engine.errors import ContactError
 from engine.measure.machine import machine_name, processor_s
@@ -47,6 +49,18 @@ class World:
     def gather_rows(self, row: Sequence[float]) -> Tensor:
         """Return what each rank found: [ranks, n] in float64 on the host."""
         return self.comm.gather_rows(torch.tensor(row, dtype=torch.float64))
+
+    def nodes(self) -> list[list[int]]:
+        """List the ranks of each node (nodes_of)."""
+        return nodes_of(self.gather_rows([zlib.crc32(socket.gethostname().encode())]).flatten().tolist())
+
+    def zeros(self, dtype: torch.dtype, *counts: int) -> list[Tensor]:
+        """Allocate buffers whose sums never grow. Raises Unmeasurable where a rank can't."""
+
+        def allocate() -> list[Tensor]:  # touched, which torch.zeros leaves to the first use
+            return [torch.empty(count, dtype=dtype, device=self.device).zero_() for count in counts]
+
+        return self.attempt(allocate, "the buffers can't be allocated")
 
     def mean(self, row: Sequence[float]) -> list[float]:
         """Average what the ranks found."""
@@ -94,7 +108,7 @@ class World:
 
 
 def first_line(error: Exception) -> str:
-    """Give the first line of what torch says at length."""
+    """Return the first line of what torch says at length."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 

@@ -139,7 +139,7 @@ class Side:
 
 
 def take_rounds(sides: Sequence[Side], rounds: Rounds, setup: ContestSetup) -> None:
-    """Give every side its warm-up, then its turns. Collective. Raises Diverged."""
+    """Take every side's warm-up, then its turns. Collective. Raises Diverged."""
     first = sides[0].trainer
     for side in sides:
         first.recorder.clear()

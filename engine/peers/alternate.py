@@ -1,5 +1,5 @@
-"""One rank of a comparison takes both sides in turns, so that the machine's drift cancels. A peer whose libraries are
-in another environment has a process beside it (external_side.py).
+"""Turns of both sides on one rank of a comparison, so that the machine's drift cancels. A peer whose libraries are in
+another environment has a process beside it (external_side.py).
 """
 
 import logging
@@ -37,17 +37,17 @@ ALONE = Launch(0, 1, 0, "none", "127.0.0.1", 0)
 
 
 @contextmanager
-def looked_on(comm: Comm, comparison: Comparison, case: Case, fail: Fail) -> Iterator[At]:
+def watch_turns(comm: Comm, comparison: Comparison, case: Case, fail: Fail) -> Iterator[At]:
     """Call fail if a turn lasts too long, or at one that isn't the peer's a rank waits nearly as long for a collective.
 
     At the peer's turn, whom we wait for may be waiting for its peer: that the engine stands still would be wrong.
     """
 
-    def engines(stalled: Stalled) -> None:
+    def fail_for_ours(stalled: Stalled) -> None:
         clause = f"in the comparison with {comparison.name} the engine stands still: {stalled.story()}"
         fail(ContactError(clause, stalled.detail))
 
-    with watched(comm, case.meeting_timeout_s, engines) as watch, limited(comparison, comm.rank, fail) as begin:
+    with watched(comm, case.meeting_timeout_s, fail_for_ours) as watch, limited(comparison, comm.rank, fail) as begin:
 
         def at(turn: Turn) -> None:
             watch.allow(math.inf if turn.peers else turn.limit_s)
@@ -56,15 +56,15 @@ def looked_on(comm: Comm, comparison: Comparison, case: Case, fail: Fail) -> Ite
         yield at
 
 
-def _drawn(comm: Comm) -> bool:
-    """Draw a lot on rank 0. Collective. As long as ours was always built first it was slower by 0.4 % than the same
+def _toss_coin(comm: Comm) -> bool:
+    """Toss a coin on rank 0. Collective. As long as ours was always built first it was slower by 0.4 % than the same
     code, and since then by 0.1 % (30 and 54 jobs of gpt-local-1 on an AMD EPYC, standard errors 0.1 %).
     """
     return bool(comm.gather_rows(torch.tensor([random.random()], dtype=torch.float64))[0] < 0.5)
 
 
 def peer_side(case: Case, comm: Comm, peer: Peer) -> Callable[[], StepMetrics]:
-    """Give the peer the rows that the engine's ranks have of each batch."""
+    """Make the peer's steps on the rows that the engine's ranks have of each batch."""
     return on_batches(peer.step, case, Batch(case.batch.sequences).rows(comm.grid, comm.coords), comm.device)
 
 
@@ -104,14 +104,13 @@ def measure(
                 return beside(replace(comparison, name="the engine", checkout=str(ROOT)))
             return LocalSide(lambda: Ours(case, comm, kernels).step, comm.device, case.warmup)
 
-        build: dict[SideName, Callable[[], LocalSide | ExternalSide]] = {"ours": ours, "peer": theirs}
         sides: dict[SideName, LocalSide | ExternalSide] = {}
-        if comparison.checkout and _drawn(comm):
+        if comparison.checkout and _toss_coin(comm):
             names = names[::-1]
         for name in names:
             at(warm_up(name, comparison, case))
             log.info("%s: warm-up of %s", comparison.name, name, extra=RENEWED)
-            sides[name] = build[name]()
+            sides[name] = ours() if name == "ours" else theirs()
         if len(sides) == len(SIDES):
             check_equal(comparison.name, sides["ours"].values, sides["peer"].values, TOLERANCES[case.precision])
 

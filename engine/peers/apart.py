@@ -1,4 +1,4 @@
-"""Both sides have to train alike, also where a device can't hold both and they are measured in parts. No torch."""
+"""Sides that are measured in parts, where a device can't hold both, and the check that they train alike. No torch."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -50,7 +50,7 @@ def _joined(sides: Sequence[PeerSide]) -> PeerSide:
 def check_equal(
     name: str, ours: Sequence[tuple[float, float]], peer: Sequence[tuple[float, float]], tolerance: Tolerance
 ) -> None:
-    """Raises RunError unless both sides had the same losses, a pair a step, and the same first gradient norm, up to the
+    """Raise RunError unless both sides had the same losses, a pair a step, and the same first gradient norm, up to the
     tolerance.
 
     Later norms are only reported: on processors PyTorch's norm of 4 million fp32 elements is off by 2e-5, another way

@@ -1,4 +1,4 @@
-"""The engine is compared with its peers on this machine, one after the other: it gives statistics, table and file.
+"""Comparisons of the engine with its peers on this machine, one after the other: statistics, table and file.
 
 A command that starts its ranks on processors doesn't load torch, which takes longer than a short comparison.
 """
@@ -18,6 +18,7 @@ from engine.comm.launch import Launch, choose_device
 from engine.errors import UsageError, nearest
 from engine.footprint.fit import check_grid
 from engine.grid import Grid
+from engine.output import columns
 from engine.peers.apart import order_in_a_job, put_together
 from engine.peers.comparison import TOLERANCES, Case, Comparison, Tolerance, Unavailable
 from engine.peers.layout import PeerLayout, unsharded
@@ -66,15 +67,15 @@ def choose_comparisons(
     return laid_out + more
 
 
-def kind_of_device(name: str, local_rank: int) -> DeviceKind:
-    """Decide for --device auto, cpu or cuda; whether a GPU is there is asked of what is run (check_devices)."""
+def choose_device_kind(name: str, local_rank: int) -> DeviceKind:
+    """Decide for --device auto, cpu or cuda; check_devices asks whether a GPU is there."""
     if name != "auto":
         return "cuda" if name == "cuda" else "cpu"
     return "cuda" if choose_device(name, local_rank).type == "cuda" else "cpu"
 
 
 def check_devices(comparisons: Sequence[Comparison], device: DeviceKind, ranks: int, local_rank: int = 0) -> None:
-    """Raises UsageError if there is no GPU for these comparisons, or if ranks that are started here would have to share
+    """Raise UsageError if there is no GPU for these comparisons, or if ranks that are started here would have to share
     one, which NCCL can't.
     """
     if device == "cpu" or not comparisons:
@@ -91,7 +92,7 @@ def check_devices(comparisons: Sequence[Comparison], device: DeviceKind, ranks: 
 
 
 def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int) -> None:
-    """Raises UsageError for whatever can't be run, before anything is. ranks: of the launcher, 1 without one."""
+    """Raise UsageError for whatever can't be run, before anything is. ranks: of the launcher, 1 without one."""
     for name in ("jobs", "rounds", "steps", "threads", "micro_batch", "peer_micro_batch", "devices_per_node"):
         number = case.batch.micro if name == "micro_batch" else getattr(case, name)
         if number is not None and number < 1:
@@ -131,14 +132,14 @@ def compare(
     The ranks are those of the launcher, or without one started here, where none are for what doesn't fit. Raises
     UsageError before anything is written, or RunError, whose sentence the file has then.
     """
-    device = kind_of_device(case.device, launch.local_rank)
+    device = choose_device_kind(case.device, launch.local_rank)
     check_comparisons(case, comparisons, launch.world_size)
     if launch.world_size > 1:
         case, room = replace(case, jobs=1), None  # the processes are the launcher's, and agree on the room
     else:
         room = room_here(case, device)
         case = replace(case, device_memory=room.device_memory)
-    ready = [_ready(comparison, case, room) for comparison in comparisons]
+    ready = [_prepare(comparison, case, room) for comparison in comparisons]
     here = [comparison for comparison, one in zip(comparisons, ready, strict=True) if not isinstance(one, Unavailable)]
     check_devices(here, device, launch.world_size, launch.local_rank)
     writer, result = ResultWriter(case, device, comparisons, dict(labels), launch, out), None
@@ -151,7 +152,9 @@ def compare(
             if isinstance(one, Unavailable):
                 raise one
             settings = replace(one, measure_peak=measure_peak)
-            jobs = [_next(joined)] if joined else [_job(comparison, settings, number) for number in range(case.jobs)]
+            jobs = (
+                [_next(joined)] if joined else [_run_job(comparison, settings, number) for number in range(case.jobs)]
+            )
         except Unavailable as lacking:
             if launch.rank == 0:
                 log.info("%s is skipped: %s", comparison.name, lacking)
@@ -162,7 +165,7 @@ def compare(
             raise
         if launch.rank:
             continue
-        found = compared(comparison, jobs, TOLERANCES[case.precision], load, side_bytes(comparison, case, device))
+        found = summarise(comparison, jobs, TOLERANCES[case.precision], load, side_bytes(comparison, case, device))
         log.info("%s on %s: paired ratio %s", comparison.name, comparison.grid, found.paired)
         result = writer.add(found, jobs)
         measure_peak = False  # once is enough
@@ -172,8 +175,8 @@ def compare(
     return result
 
 
-def _ready(comparison: Comparison, case: Case, room: Room | None) -> Case | Unavailable:
-    """Give the case with what memory decides, where the room is known; or why the comparison can't be run."""
+def _prepare(comparison: Comparison, case: Case, room: Room | None) -> Case | Unavailable:
+    """Return the case with what memory decides, where the room is known; or why the comparison can't be run."""
     if reason := environment_lack(comparison.library):
         return Unavailable(reason)
     if reason := comparison.lacking(case.model, recompute=case.checkpoint_group(comparison.grid)):
@@ -191,8 +194,8 @@ def _next(joined: Iterator[Job | Unavailable]) -> Job:
     return job
 
 
-def _job(comparison: Comparison, case: Case, number: int) -> Job:
-    """Hold the job of that number, counted from 0; only the first one measures the peak of matrix products.
+def _run_job(comparison: Comparison, case: Case, number: int) -> Job:
+    """Run the job of that number, counted from 0; only the first one measures the peak of matrix products.
 
     Of sides that are apart, each goes first in every other job. Raises RunError, Unavailable.
     """
@@ -205,18 +208,18 @@ def _job(comparison: Comparison, case: Case, number: int) -> Job:
     }
     ours, peer = (halves[name] for name in SIDES)
     contest = put_together(comparison, case, [ours.contest, peer.contest])
-    return replace(ours, contest=contest, memory=_most([ours.memory, peer.memory]), apart=True)
+    return replace(ours, contest=contest, memory=_join_memories([ours.memory, peer.memory]), apart=True)
 
 
-def _most(memories: Sequence[Memory]) -> Memory:
+def _join_memories(memories: Sequence[Memory]) -> Memory:
     peaks = zip(*(memory.peak_bytes_per_rank for memory in memories), strict=True)
     return Memory(kind=memories[0].kind, peak_bytes_per_rank=tuple(map(max, peaks)))
 
 
-def compared(
+def summarise(
     comparison: Comparison, jobs: Sequence[Job], tolerance: Tolerance, load: float, needed: SideBytes | None = None
 ) -> ContestResult:
-    """Make the statistics of what rank 0 of each job measured. needed: by a rank, as memory.py has it."""
+    """Summarise what rank 0 of each job measured. needed: by a rank, as memory.py has it."""
     contests = tuple(job.contest for job in jobs)
     times = [(steps(job.ours), steps(job.peer)) for job in contests]
     processor_times = [(steps(job.ours, processor=True), steps(job.peer, processor=True)) for job in contests]
@@ -237,36 +240,44 @@ def compared(
             tolerance=tolerance.losses,
             norm_tolerance=tolerance.norms,
         ),
-        memory=_most([job.memory for job in jobs]),
+        memory=_join_memories([job.memory for job in jobs]),
         jobs=contests,
         load=load,
     )
 
 
 def table(report: PeersResult) -> str:
-    """Write for a person a line each, with what it decides: won, lost or undecided, and whether a target is met."""
+    """Write a line for each contest, with what it decides: won, lost or undecided, and whether a target is met."""
 
     def name(comparison: Asked) -> str:
         return f"{comparison.peer} {comparison.layout}" if comparison.layout else comparison.peer
 
-    wide = max(16, *(2 + len(name(one)) for one in report.contests))
-    lines = [
-        f"{'peer':<{wide}}{'grid':<9}{'ours s':>7}{'peer s':>9}  {'paired (interval)':<28}{'outcome':<11}"
-        f"{'target':<16}{'of medians':<12}{'jobs':<16}{'rounds':<16}cpu"
-    ]
-    lines += [f"{name(c):<{wide}}{c.grid:<9} skipped: {c.missing}" for c in report.contests if c.missing]
+    rows = [["peer", "grid", "ours s", "peer s", "paired (interval)", "outcome", "target", "of medians"]]
+    rows[0] += ["jobs", "rounds", "cpu", ""]
     for c in report.comparisons:
         assert c.paired is not None
-        of, jobs = c.paired.interval, len(c.jobs)
-        target = "-" if c.target is None else f"{c.target:.2f} {MET[standing(of, jobs, c.target)]}"
-        spans = f"{_span(c.job_ratios):<16}{_span(round_ratios(c.jobs)):<16}"
-        lines.append(
-            f"{name(c):<{wide}}{c.grid:<9}{c.ours_median_s:7.4f}{c.peer_median_s:9.4f}  {c.paired!s:<28}"
-            f"{WON[verdict(of, jobs)]:<11}{target:<16}{c.ratio:<12.3f}{spans}"
-            f"{c.cpu_ratio:.3f}{'  one after the other' if c.apart else ''}"
+        interval, jobs = c.paired.interval, len(c.jobs)
+        rows.append(
+            [
+                name(c),
+                c.grid,
+                f"{c.ours_median_s:.4f}",
+                f"{c.peer_median_s:.4f}",
+                str(c.paired),
+                WON[verdict(interval, jobs)],
+                "-" if c.target is None else f"{c.target:.2f} {MET[standing(interval, jobs, c.target)]}",
+                f"{c.ratio:.3f}",
+                _span(c.job_ratios),
+                _span(round_ratios(c.jobs)),
+                f"{c.cpu_ratio:.3f}",
+                "one after the other" if c.apart else "",
+            ]
         )
-    few = min((len(c.jobs) for c in report.comparisons), default=FEWEST_JOBS) < FEWEST_JOBS
-    return "\n".join([*lines, *([ONE_JOB] if few else [])]) + "\n"
+    lines = [columns(rows, left=len(rows[0]))]
+    lines += [f"{name(c)} on {c.grid} is skipped: {c.missing}" for c in report.contests if c.missing]
+    if min((len(c.jobs) for c in report.comparisons), default=FEWEST_JOBS) < FEWEST_JOBS:
+        lines.append(ONE_JOB)
+    return "\n".join(lines) + "\n"
 
 
 def _span(ratios: Sequence[float]) -> str:

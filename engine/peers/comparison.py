@@ -296,7 +296,7 @@ class SideOptions:
 
 @dataclass(frozen=True)
 class Case(Sampling, SideOptions, Training):
-    """What both sides train, and how often."""
+    """Training of both sides, and how often it is timed."""
 
     _: KW_ONLY
     reduce_dtype: ReduceDtype | None = "compute"  # type: ignore[assignment]

@@ -1,5 +1,5 @@
-"""A side in another Python, whose libraries contradict ours, or of another commit, is a process beside each rank, to
-which a baton passes; against another commit ours is one, too.
+"""Side in another Python, whose libraries contradict ours, or of another commit: a process beside each rank, to which a
+baton passes; against another commit ours is one, too.
 
 A rank that waits, ours or the peer's, blocks on a pipe and leaves its core to the other. The peer's ranks meet among
 themselves. What they write goes into a file, whose end is logged when one fails.
@@ -33,15 +33,15 @@ log = logging.getLogger(__name__)
 
 LEAVE_S = 10.0
 BEFORE_OUR_OWN = 0.9
-"""After this part of a turn's limit our own process ends the other and logs what that wrote, before it is ended."""
+"""Part of a turn's limit after which our own process ends the other and logs what that wrote, before it is ended."""
 OVER_GLOO = {"PAR4D_SHARED_MEMORY": "0"}
 """Some commits send between ranks of a host through shared memory unless this is set; here both sides take gloo."""
 LINES = 20
 """Lines of what a peer wrote that are logged when it fails."""
 
 
-def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """Give the variables that a peer's process takes over: all but those of NCCL's log, which goes to one of our own
+def inherit(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a peer's process takes over: all but those of NCCL's log, which goes to one of our own
     files by its number (transport.py), and would overwrite whichever file has that number there.
     """
     return {name: value for name, value in environ.items() if not name.startswith("NCCL_DEBUG")}
@@ -68,7 +68,7 @@ class ExternalSide:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            env=inherited(os.environ) | own,
+            env=inherit(os.environ) | own,
             process_group=0,  # an interrupt is ours to handle: the pipe says it. A session has its own share of time
         )
         there.close()
@@ -114,14 +114,14 @@ class ExternalSide:
         self.close()
 
     def _send(self, what: Any) -> None:
-        """Send it something; that it has died shows when it is to answer."""
+        """Send to the process; whether it has died shows when it is to answer."""
         with suppress(OSError):
             self._pipe.send(what)
 
     def _answer(self) -> Any:
-        """Receive what it sent. Raises RunError, Unavailable."""
+        """Receive an answer. Raises RunError, Unavailable."""
         if not self._pipe.poll(max(0.0, self._until - time.monotonic())):
-            raise self._stands_still()
+            raise self._time_out()
         try:
             answer = self._pipe.recv()
         except (EOFError, OSError):
@@ -133,8 +133,8 @@ class ExternalSide:
             raise answer
         return answer
 
-    def _stands_still(self) -> ContactError:
-        """End it, as it may be unable to see that nobody holds its pipe any more, and say so."""
+    def _time_out(self) -> ContactError:
+        """Kill the peer, which may not notice a closed pipe; return the error."""
         kill_group(self._process)
         self._log_last_lines()
         turn = self._turn

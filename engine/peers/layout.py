@@ -1,4 +1,4 @@
-"""A peer whose ways aren't the axes of a grid splits a network and a batch over ranks so. No torch in it."""
+"""Layout of a peer's ranks whose splits of network and batch aren't the axes of a grid. No torch."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -17,17 +17,18 @@ from engine.planning import grids
 Split = Literal["tensor", "pipeline", "data"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 PER_STAGE = 4
-"""A pipeline stage has so many micro-batches by default: its bubble is then at most a fifth of the step."""
+"""Micro-batches of a pipeline stage by default: its bubble is then at most a fifth of the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """It has so many ranks of each kind of parallelism. micro_batches: of a data rank in a step, in turn."""
+    """Numbers of ranks of each kind of parallelism."""
 
     tensor: int = 1
     pipeline: int = 1
     data: int = 1
     micro_batches: int = 1
+    """Of a data rank in a step, in turn."""
 
     @classmethod
     def parse(cls, text: str) -> "Layout":
@@ -51,7 +52,7 @@ class Layout:
         return ",".join(f"{name}={number}" for name, number in named.items() if number > 1) or "tensor=1"
 
     def check(self, model: Architecture, sequences: int) -> None:
-        """Raises UsageError if it doesn't divide a network or a batch of so many sequences."""
+        """Raise UsageError if it doesn't divide a network or a batch of that many sequences."""
         heads = getattr(model, "kv_heads", model.heads)
         rules = (
             ("tensor", self.tensor, f"its {heads} heads", heads),
@@ -67,7 +68,7 @@ class Layout:
                 )
 
     def for_batch(self, batch: Batch) -> "Layout":
-        """Give the same with micro-batches where none were named: of the batch's size; of a pipeline without one, as
+        """Return the same with micro-batches where none were named: of the batch's size; of a pipeline without one, as
         many as divide a data rank's share, up to PER_STAGE a stage. Raises UsageError where a share has no such parts.
         """
         if self.micro_batches > 1 or batch.sequences % self.data:
@@ -87,13 +88,13 @@ class Layout:
         return replace(self, micro_batches=fitting[-1])
 
     def rows(self, index: int, sequences: int) -> range:
-        """Give the sequences of the data rank of that index."""
+        """Return the sequences of the data rank of that index."""
         share = sequences // self.data
         return range(index * share, (index + 1) * share)
 
 
 PeerLayout = Layout | Grid
-"""A peer splits its ranks in ways of its own, or as one of our grids does."""
+"""Split of a peer's ranks in ways of its own, or as one of our grids has it."""
 
 
 def parse(text: str) -> PeerLayout:
@@ -102,7 +103,7 @@ def parse(text: str) -> PeerLayout:
 
 
 def usual(ranks: int, splits: Sequence[Split]) -> Layout:
-    """Lay out so many ranks: their prime factors, the smallest first, are given to the splits in turn."""
+    """Lay out ranks: their prime factors, the smallest first, are given to the splits in turn."""
     layout, turns = Layout(), cycle(splits)
     while layout.size < ranks:
         _, smallest, *_ = grids.divisors(ranks // layout.size)
@@ -112,7 +113,7 @@ def usual(ranks: int, splits: Sequence[Split]) -> Layout:
 
 
 def every(ranks: int, splits: Sequence[Split], model: Architecture, sequences: int) -> list[Layout]:
-    """List all layouts of so many ranks that fit."""
+    """List all layouts of that many ranks that fit."""
     found = [Layout()]
     for name in splits:
         found = [
@@ -122,7 +123,7 @@ def every(ranks: int, splits: Sequence[Split], model: Architecture, sequences: i
 
 
 def unsharded(grid: Grid) -> Grid:
-    """Give the grid that splits rows as often without sharding weights: a library that shards them pads what ranks
+    """Return the grid that splits rows as often without sharding weights: a library that shards them pads what ranks
     don't divide, so that such a peer's grid has to divide no more of a network than this one.
     """
     return grid.sized({SHARDING: 1, REPLICATING[0]: grid.batch_split})

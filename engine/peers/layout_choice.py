@@ -1,4 +1,4 @@
-"""Some layouts of a peer are worth a measurement on so many devices, in micro-batches that fit. No torch.
+"""Layouts of a peer that are worth a measurement on a number of devices, in micro-batches that fit. No torch.
 
 Of a few devices these are all that divide the network, with tensor parallelism within a node. Of more, one, by what its
 users do: tensor ranks fill a node, there are as few pipeline stages as the memory allows, and data ranks are what is
@@ -21,19 +21,20 @@ from engine.planning.grids import divisors, factorisations
 FEW = 16
 BUBBLE = 0.05
 HARDLY_IDLE = ("pipeline-interleaved", "pipeline-zero-bubble")
-"""Their schedules fill that time."""
+"""Peers whose schedules fill that time."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutChoice:
-    """micro_batch: sequences a rank takes at once. needs: bytes of a device. lacking: why it doesn't fit, in a
-    sentence; None where it does.
-    """
+    """Layout of a peer with its micro-batches."""
 
     layout: PeerLayout
     micro_batch: int
+    """Sequences that a rank takes at once."""
     needs: float
+    """Bytes of a device."""
     lacking: str | None
+    """Why it doesn't fit, in a sentence; None where it does."""
 
 
 def layout_choices(comparison: Comparison, case: Case, ranks: int, per_node: int, room: Room) -> list[LayoutChoice]:

@@ -1,6 +1,4 @@
-"""What a peer offers, a step, and the pieces that peers share: the serial model, its optimizer, its loss, its names in
-other libraries and its stages.
-"""
+"""Peers, and the pieces that they share: the serial model, its optimizer, loss, stages and names in other libraries."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol

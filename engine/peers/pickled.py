@@ -1,4 +1,4 @@
-"""What is asked of a peer is pickled by the names of fields, without most of those that are as by default: another
+"""Pickles of what is asked of a peer, by the names of fields, without most of those that are as by default: another
 commit understands it as long as it has the others, too.
 """
 
@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Any
 
 ALWAYS = frozenset({"threads", "warmup", "precision", "reduce_dtype", "overlap", "checkpoint_every", "offload"})
-"""What is trained and measured follows from these, so both sides take them alike, whatever their defaults are."""
+"""Fields from which follows what is trained and measured: both sides take them alike, whatever their defaults are."""
 
 
 class _ByName(pickle.Pickler):

@@ -1,5 +1,5 @@
-"""The ranks of a comparison are started on this machine, one process each with a limit on the time of all, or a
-launcher has started them.
+"""Ranks of a comparison, which are started on this machine, one process each with a limit on the time of all, or by a
+launcher.
 """
 
 import logging
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OWN: Final = "spawn"
-"""Ranks are started so here, and the record calls their launcher so: each loads all anew, and no two lay out their
+"""How ranks are started here, and the launcher's name in the record: each loads all anew, and no two lay out their
 memory alike.
 """
 LEAVE_S = 10
@@ -43,10 +43,7 @@ LEAVE_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job, as rank 0 knows it. memory, hosts, devices, transport, clocks: of all ranks. peak_flops_per_s: what
-    matrix products reached on each rank, all at once, where that was asked for. apart: whether its sides were measured
-    one after the other.
-    """
+    """One job, as rank 0 knows it; what isn't the contest's is of all ranks."""
 
     contest: PeerContest
     memory: Memory
@@ -54,8 +51,10 @@ class Job:
     devices: tuple[str, ...]
     transport: Transport | None
     peak_flops_per_s: float | None = None
+    """What matrix products reached on each rank, all at once, where that was asked for."""
     clocks: tuple[tuple[str, float], ...] = ()
     apart: bool = False
+    """Whether its sides were measured one after the other."""
     bindings: Bindings | None = None
     """Where the ranks were bound."""
 
@@ -83,7 +82,7 @@ def take_part(
         from engine.comm.meeting import all_ranks
         from engine.measure.memory import forget_peak, give_memory_back
         from engine.measure.recorder import Recorder
-        from engine.peers.alternate import looked_on, measure
+        from engine.peers.alternate import measure, watch_turns
         from engine.peers.ours import connect
         from engine.precision import DTYPES
         from engine.training.gathered import everyones, joint_peak, roster
@@ -91,7 +90,7 @@ def take_part(
     device = take_device(case.device, launch, case.threads)
 
     def room(comm: "Comm") -> Room:
-        """Give all ranks that of the smallest of their GPUs, where no other is given."""
+        """Return that of the smallest GPU of all ranks, where no other is given."""
         memory = case.device_memory
         if memory is None and device.type == "cuda":
             memory = float(comm.gather_rows(torch.tensor([bytes_of_gpu(device.index)], dtype=torch.float64)).min())
@@ -131,7 +130,7 @@ def take_part(
             comm = connect(comparison.grid, case, device, recorder)
             if reporter is not None and reporter.roster is None:
                 reporter.roster = roster(comm)
-            with looked_on(comm, comparison, case, reporter.fail) if reporter else nullcontext(at) as begin:
+            with watch_turns(comm, comparison, case, reporter.fail) if reporter else nullcontext(at) as begin:
                 found = run(comparison, comm, begin)
                 yield found
                 if isinstance(found, Job):
@@ -212,12 +211,8 @@ def _rank(
     except Unavailable as error:
         pipe.send(error)
     except Exception as error:
+        reason = first_line(error)
         if not isinstance(error, EngineError):
             log.error("", exc_info=error)
-        pipe.send(RunError(failure(error, rank, comparison.name)))
-
-
-def failure(error: Exception, rank: int, name: str) -> str:
-    """Say in one sentence why a rank failed in the comparison with a peer of that name."""
-    reason = first_line(error)
-    return reason if isinstance(error, EngineError) else f"Rank {rank} of the comparison with {name} failed: {reason}"
+            reason = f"Rank {rank} of the comparison with {comparison.name} failed: {reason}"
+        pipe.send(RunError(reason))

@@ -36,14 +36,14 @@ class ResultWriter(Reporter[PeersResult]):
     ) -> None:
         super().__init__(launch, out, read, write)
         self._case, self._device, self._labels = case, device, labels
-        self._asked = [self._of(comparison) for comparison in comparisons]
+        self._asked = [self._ask(comparison) for comparison in comparisons]
         self._ended: list[ContestResult] = []
         self._jobs: list[Job] = []
         self.comparison = ""
         """Name of the one that the command is at."""
 
     def add(self, contest: ContestResult, jobs: Sequence[Job]) -> PeersResult:
-        """Add one comparison and write all so far: they are whole when every one that was asked for is among them."""
+        """Add a comparison and write all so far; the result is whole when all that were asked for are among them."""
         self._ended.append(contest)
         known = {fault.kind for fault in self._faults()}
         self._jobs += jobs
@@ -51,31 +51,28 @@ class ResultWriter(Reporter[PeersResult]):
             for fault in self._faults():
                 if fault.kind not in known:
                     log.warning("%s", fault.said)
-        return self._as_far_as_it_is()
+        return self._write_so_far()
 
     def _faults(self) -> tuple[BindingFault, ...]:
         """List what is wrong with how ranks are bound, each kind once: jobs may be of other numbers of ranks."""
-        kinds: dict[str, BindingFault] = {}
-        for job in self._jobs:
-            for fault in job.bindings.faults if job.bindings else ():
-                kinds.setdefault(fault.kind, fault)
-        return tuple(kinds.values())
+        faults = [fault for job in self._jobs if job.bindings for fault in job.bindings.faults]
+        return tuple({fault.kind: fault for fault in reversed(faults)}.values())[::-1]
 
     def _bindings(self) -> Bindings | None:
-        """Give those of the last job, with what is wrong in any."""
+        """Return those of the last job, with what is wrong in any."""
         known = [job.bindings for job in self._jobs if job.bindings is not None]
         return known[-1].model_copy(update={"faults": self._faults()}) if known else None
 
     def missing(self, comparison: Comparison, reason: str) -> PeersResult:
         """Note why a comparison can't be run here, and write all so far."""
-        place = self._asked.index(self._of(comparison))
+        place = self._asked.index(self._ask(comparison))
         self._asked[place] = self._asked[place].model_copy(update={"missing": reason})
-        return self._as_far_as_it_is()
+        return self._write_so_far()
 
-    def _of(self, comparison: Comparison) -> Asked:
+    def _ask(self, comparison: Comparison) -> Asked:
         return Asked(**asked_fields(comparison, side_bytes(comparison, self._case, self._device)))
 
-    def _as_far_as_it_is(self) -> PeersResult:
+    def _write_so_far(self) -> PeersResult:
         whole = len(self._ended) == sum(asked.missing is None for asked in self._asked)
         if whole:
             return self.succeed(self.document("ok", None, None))
@@ -131,7 +128,7 @@ class ResultWriter(Reporter[PeersResult]):
 
 
 def asked_fields(comparison: Comparison, needed: SideBytes | None = None) -> dict[str, Any]:
-    """Give what the file says of a comparison. needed: by a rank, where it is known."""
+    """Return what the file says of a comparison. needed: by a rank, where it is known."""
     return {
         "peer": comparison.name,
         "peer_is": comparison.peer,

@@ -1,4 +1,4 @@
-"""One side of a comparison takes its steps, warmed up and timed, a few at a time."""
+"""Side of a comparison in this process: its steps, warmed up and timed, a few at a time."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,15 +14,17 @@ from engine.peers.comparison import Case
 from engine.peers.peer import StepMetrics, Tensors
 from engine.result.schema.peers import PeerSide
 
-Taken = TypeVar("Taken")
+Answer = TypeVar("Answer")
 
 
-def on_batches(step: Callable[[Tensors], Taken], case: Case, rows: range, device: torch.device) -> Callable[[], Taken]:
-    """Make what takes a peer's next step at each call, on those rows of one global batch after the other."""
+def on_batches(
+    step: Callable[[Tensors], Answer], case: Case, rows: range, device: torch.device
+) -> Callable[[], Answer]:
+    """Make a call that takes a peer's next step, on those rows of one global batch after the other."""
     task, done = case.model.task, 0
     dataset = task.data.synthetic()
 
-    def next_step() -> Taken:
+    def next_step() -> Answer:
         nonlocal done
         read = batch(dataset, task.batch, seed=case.seed, step=done, batch_size=case.batch.sequences, rows=rows)
         done += 1
@@ -32,18 +34,15 @@ def on_batches(step: Callable[[Tensors], Taken], case: Case, rows: range, device
 
 
 class LocalSide:
-    """A side in this process is built and warmed up. A step has ended when the device has done all of it.
-
-    values: of the steps of the warm-up, the last of which is not watched by what counts its memory.
-    """
+    """Side that is built and warmed up. A step has ended when the device has done all of it."""
 
     def __init__(self, build: Callable[[], Callable[[], StepMetrics]], device: torch.device, warmup: int) -> None:
-        """Build and warm up."""
         self._clock = HostClock(device)
         watched = max(warmup - 1, 1)
         with Allocated(device) as self._memory:
             self._step = build()
             self.values: Sequence[StepMetrics] = [self._step()]
+            """Of the warm-up's steps, of which the last is not watched by what counts memory."""
             if watched > 1:
                 self._memory.forget_peak()  # a compiler has tried its kernels in the first step
             self.values = [*self.values, *(self._step() for _ in range(watched - 1))]
@@ -52,7 +51,7 @@ class LocalSide:
         self._cpu_s: list[tuple[float, ...]] = []
 
     def take(self, steps: int) -> None:
-        """Take and time so many steps. Returns when the device has done all of them."""
+        """Take and time steps. Returns when the device has done all of them."""
         wall, cpu = [self._clock.stamp_end()], [time.process_time()]
         for _ in range(steps):
             self._step()

@@ -1,6 +1,6 @@
 """Limits on the turns of a comparison, whose sides may stand still: what exceeds one is named. No torch.
 
-A peer waits in its own library, of whose collectives we know nothing: only that its turn doesn't end.
+A peer waits in its own library, of whose collectives we know only that its turn doesn't end.
 """
 
 import threading

@@ -41,7 +41,7 @@ class Sums:
 
 @dataclass(slots=True)
 class Ran:
-    """What ran in a step from start to end; intervals may lie in each other and in waits."""
+    """Step from start to end with all that ran in it; intervals may lie in each other and in waits."""
 
     start: float
     end: float

@@ -1,4 +1,4 @@
-"""What ran in a profiled step, read from its trace: on processors and on a GPU. No torch.
+"""Reading of a profiled step from its trace, on processors and on a GPU. No torch.
 
 On processors: operators of the rank's thread, gloo's events on its threads, and waits for them. On a GPU: kernels and
 copies by stream. The recorder's events on the computing stream are found again from kernels: a wait begins when the

@@ -86,7 +86,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What began in one profiled iteration, in that order."""
+    """Events that began in one profiled iteration, in that order."""
 
     about: Profiled
     recorded: RecordedStep

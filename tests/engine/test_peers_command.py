@@ -21,7 +21,7 @@ from engine.comm.launch import Launch
 from engine.errors import RunError, UsageError
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
-from engine.peers.compare import ONE_JOB, check_comparisons, check_devices, choose_comparisons, compared, table
+from engine.peers.compare import ONE_JOB, check_comparisons, check_devices, choose_comparisons, summarise, table
 from engine.peers.comparison import TOLERANCES, Case
 from engine.peers.known.ddp import DDP
 from engine.peers.peer import StepMetrics
@@ -59,7 +59,7 @@ JOBS = [
 
 def test_ratios_equality_and_memory_of_a_contest() -> None:
     """The ratio is the median of the jobs' ratios of medians; the paired one is over jobs and their rounds."""
-    found = compared(COMPARISONS["ddp"], JOBS, TOLERANCES["fp32"], load=0.0)
+    found = summarise(COMPARISONS["ddp"], JOBS, TOLERANCES["fp32"], load=0.0)
     assert found.job_ratios == pytest.approx((0.5, 1.5, 1.0))
     assert (found.ratio, found.cpu_ratio, found.peer_median_s) == pytest.approx((1.0, 2.0, 4.0))
     assert round_ratios(found.jobs)[:4] == pytest.approx((1.5 / 4, 46.0 / 4, 4.5 / 4, 138.0 / 4))
@@ -76,7 +76,7 @@ def test_ratios_equality_and_memory_of_a_contest() -> None:
 
 def line_of(tmp_path: Path, jobs: list[Job], target: float) -> str:
     mine = account(tmp_path / "a.json", names=("ddp",))
-    found = compared(COMPARISONS["ddp"], jobs, TOLERANCES["fp32"], 0.0).model_copy(update={"target": target})
+    found = summarise(COMPARISONS["ddp"], jobs, TOLERANCES["fp32"], 0.0).model_copy(update={"target": target})
     return table(mine.add(found, jobs))
 
 
@@ -133,7 +133,7 @@ def test_a_side_that_takes_too_long_is_ended_and_the_file_says_which(
     assert (report.status, report.comparisons) == ("failed", ())
     assert report.reason is not None
     assert report.reason in capsys.readouterr().err
-    assert re.search(rf"1e-06 s .* plain, rank 0 at ({at}): raise {option}", report.reason)
+    assert re.search(rf"1e-06 s .*rank 0 at ({at}): raise {option}", report.reason)
     assert [asked.grid for asked in report.contests] == ["1x1x1x1"]
 
 
@@ -157,7 +157,7 @@ def test_a_peer_that_hangs_under_a_launcher_is_named_and_all_ranks_end(tmp_path:
     codes, said = finish(start(2, *words, before=_hang_in_a_round))
     assert codes == [1, 1], said
     reason = written(out).reason
-    assert re.search(r"rank [01] .* ddp's round 1 of 3 for 20 s, .* --timeout", reason or "")
+    assert re.search(r"ddp's round 1 of 3.*--timeout", reason or "")
     assert any(str(reason) in words for words in said)
 
 
@@ -177,7 +177,7 @@ def test_a_rank_that_fails_under_a_launcher_leaves_its_own_reason(tmp_path: Path
     assert done.returncode
     report = parse(json.loads(out.read_text()), "result.json")
     assert report.status == "failed"
-    assert re.search("ddp .* step 0 .* loss", str(report.reason))
+    assert re.search("ddp .*step 0 .*loss", str(report.reason))
     assert report.labels == {"study": "peers"}
 
 
@@ -194,10 +194,10 @@ def test_a_command_that_is_killed_has_said_so_and_keeps_its_contests(tmp_path: P
     mine = account(tmp_path / "a.json")
     mine.begin()
     assert (written(tmp_path / "a.json").status, written(tmp_path / "a.json").reason) == ("failed", UNFINISHED)
-    mine.add(compared(COMPARISONS["ddp"], JOBS, TOLERANCES["fp32"], 0.0), JOBS)
+    mine.add(summarise(COMPARISONS["ddp"], JOBS, TOLERANCES["fp32"], 0.0), JOBS)
     found = written(tmp_path / "a.json")
     assert (found.status, found.reason, len(found.comparisons)) == ("failed", UNFINISHED, 1)
-    mine.add(compared(COMPARISONS["fsdp2"], JOBS, TOLERANCES["fp32"], 0.0), JOBS)
+    mine.add(summarise(COMPARISONS["fsdp2"], JOBS, TOLERANCES["fp32"], 0.0), JOBS)
     found = written(tmp_path / "a.json")
     assert (found.status, found.reason, len(found.comparisons)) == ("ok", None, 2)
     assert found.provenance.hosts == ("n0", "n1")
@@ -213,7 +213,7 @@ def test_bad_bindings_of_any_job_are_in_the_file_and_said_once(
     bad, good = Bindings(nodes=(node,), faults=(fault,)), Bindings(nodes=(node,))
     jobs = [replace(one, bindings=bound) for one, bound in zip(JOBS, (good, bad, bad), strict=True)]
     mine = ResultWriter(CASE, "cpu", [COMPARISONS["ddp"]], {}, Launch(0, 1, 0, "none", "", 0), tmp_path / "a.json")
-    found = mine.add(compared(COMPARISONS["ddp"], jobs, TOLERANCES["fp32"], 0.0), jobs).provenance.bindings
+    found = mine.add(summarise(COMPARISONS["ddp"], jobs, TOLERANCES["fp32"], 0.0), jobs).provenance.bindings
     assert found is not None
     assert (found.nodes, found.faults) == ((node,), (fault,))
     assert caplog.messages == [fault.said]

@@ -147,7 +147,7 @@ def test_a_folder_that_can_t_be_written_is_one_sentence_and_training_goes_on(tmp
     codes, said = train(1, *SMALL, "--iterations", "3", "--warmup", "1", "--profile", str(folder), "--out", str(out))
     assert codes == [0]
     (sentence,) = [line for line in said[0].splitlines() if "--profile" in line]
-    assert f"{folder} can't be written by rank 0 (Not a directory)" in sentence
+    assert f"{folder} can't be written" in sentence
     result = read(out)
     assert result.status == "ok"
     assert result.profile is not None

@@ -100,7 +100,7 @@ def test_sides_apart_that_differ_are_not_compared() -> None:
     side = PeerSide(losses=(2.0, 1.0), gradient_norms=(1.0, 1.0), rounds_s=((1.0,),), cpu_s=((1.0,),))
     other = side.model_copy(update={"losses": (2.0, 1.1)})
     check_apart("plain", PeerContest.of(side, side), TOLERANCES["fp32"])
-    with pytest.raises(RunError, match=r"in step 1 .* 1\.1"):
+    with pytest.raises(RunError, match=r"step 1 .*1\.1"):
         check_apart("plain", PeerContest.of(side, other), TOLERANCES["fp32"])
 
 
@@ -175,7 +175,7 @@ def test_tritons_missing_compiler_is_none_as_well_and_another_error_is_a_failure
     monkeypatch.setattr(torch, "compile", lambda *_, **__: raised)
     peer, rows = Compiled(CASE, Comm(Grid())), torch.zeros(4, 16, dtype=torch.int64)
     batch = {"tokens": rows, "targets": rows}
-    with pytest.raises(Unavailable, match="Failed to find C compiler"):
+    with pytest.raises(Unavailable, match="find C compiler"):
         peer.step(batch)
     errors[0] = RuntimeError("CUDA error: an illegal memory access was encountered")
     with pytest.raises(RuntimeError, match="illegal memory"):

@@ -28,7 +28,7 @@ from engine.errors import ContactError, RunError
 from engine.grid import Axis, Grid
 from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
-from engine.peers.alternate import looked_on
+from engine.peers.alternate import watch_turns
 from engine.peers.comparison import Case
 from engine.peers.registry import COMPARISONS
 from engine.peers.watchdog import timed, warm_up
@@ -148,7 +148,7 @@ def test_in_a_contest_the_engine_stands_still_only_at_a_turn_of_its_own_and_by_i
         told.append(error)
         os.write(writer, b"\0")
 
-    with looked_on(comm, contest, case, fail) as at:
+    with watch_turns(comm, contest, case, fail) as at:
         late = [warm_up("ours", contest, case), warm_up("peer", contest, case), timed("peer", contest, case, 0)]
         for turn in late:
             at(turn)

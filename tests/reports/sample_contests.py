@@ -9,7 +9,7 @@ from typing import Any
 from sample_results import provenance
 
 from engine.grid import Grid
-from engine.peers.compare import compared
+from engine.peers.compare import summarise
 from engine.peers.comparison import TOLERANCES
 from engine.peers.layout import Layout
 from engine.peers.ranks import Job
@@ -45,7 +45,7 @@ def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, sprea
             PeerContest.of(side(ratio * here, losses), side(1.0, equal)), memory, ("n0",), ("a processor",), None
         )
 
-    found = compared(contest, [job() for _ in range(jobs)], tolerance, load=0.4)
+    found = summarise(contest, [job() for _ in range(jobs)], tolerance, load=0.4)
     return found.model_copy(update=changes)
 
 

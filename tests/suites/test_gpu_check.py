@@ -18,7 +18,7 @@ from forked_python import BRIEFLY, FIRST, forked_python
 from waiting import LONG_S
 
 from engine import processes
-from engine.peers.compare import compared
+from engine.peers.compare import summarise
 from engine.peers.comparison import TOLERANCES
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
@@ -250,7 +250,7 @@ def _contest(
     four findings the third is only told.
     """
     jobs = [_job(ours_s * by, 1.0, bytes_of, compiled) for by in noise]
-    every = [compared(COMPARISONS["plain"], [job], TOLERANCES["fp32"], 0.0) for job in jobs]
+    every = [summarise(COMPARISONS["plain"], [job], TOLERANCES["fp32"], 0.0) for job in jobs]
     empty = PeersResult(
         dtype="bf16",
         case={},

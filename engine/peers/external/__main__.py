@@ -1,4 +1,4 @@
-"""This is one rank of a peer in its own environment, or of another commit of the engine, by external_side.py:
+"""Rank of a peer in its own environment, or of another commit of the engine, as external_side.py starts it:
 python -m engine.peers.external DESCRIPTOR.
 
 It is sent its comparison, meets the others, warms up and answers with losses and norms; then takes steps whenever it is
@@ -46,7 +46,7 @@ def main() -> None:
             orders.get()  # until the pipe is closed, which ends the process
     comparison, case, launch = asked
     try:
-        for answer in _life(comparison, case, launch, orders):
+        for answer in _answer_orders(comparison, case, launch, orders):
             pipe.send(answer)
     except Unavailable as error:
         pipe.send(error)
@@ -68,8 +68,8 @@ def _listen(pipe: Connection, orders: "SimpleQueue[Any]") -> None:
             orders.put(error)
 
 
-def _life(comparison: Comparison, case: Case, launch: Launch, orders: "SimpleQueue[Any]") -> Iterator[Any]:
-    """Yield what it answers. launch: of the rank beside which it runs, whose place it takes among its own."""
+def _answer_orders(comparison: Comparison, case: Case, launch: Launch, orders: "SimpleQueue[Any]") -> Iterator[Any]:
+    """Yield the answers. launch: of the rank beside which it runs, whose place it takes among its own."""
     device = take_device(case.device, launch, case.threads)
     host, store, timeout = launch.master_addr, None, case.collective_timeout
     if launch.rank == 0:
@@ -89,7 +89,7 @@ def _life(comparison: Comparison, case: Case, launch: Launch, orders: "SimpleQue
         turns = build_side(comparison.grid, case, device)
     else:
         turns = LocalSide(lambda: external_step(comparison, case, device), device, case.warmup)
-        turns.values = of_all(turns.values)
+        turns.values = average_over_ranks(turns.values)
     yield turns.values
     while (steps := orders.get()) is not None:
         dist.barrier()
@@ -113,8 +113,8 @@ def external_step(comparison: Comparison, case: Case, device: torch.device) -> C
     return on_batches(peer.step, case, layout.rows(peer.data_rank, sequences), device)
 
 
-def of_all(values: Sequence[StepMetrics]) -> list[StepMetrics]:
-    """Take the means of what ranks know. Every data rank has as many of them that know."""
+def average_over_ranks(values: Sequence[StepMetrics]) -> list[StepMetrics]:
+    """Average what ranks know. Every data rank has as many of them that know."""
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, [tuple(value) for value in values])
     mean = [

@@ -1,4 +1,4 @@
-"""AxoNN, whose algorithm is the engine's, puts its parallel layers in place of the serial model's linear ones.
+"""AxoNN, whose algorithm is the engine's: its parallel layers in place of the serial model's linear ones.
 
 This is what it calls expert mode: tensor ranks are its rows (G_intra_r), which split heads, the feed-forward's width
 and the vocabulary; logits are gathered for the loss, norms and the residual stream are whole on each. Data ranks are
@@ -38,8 +38,9 @@ from engine.placement import NORMAL, Placement
 
 
 class AxoNN(TrainingStep):
-    """Ranks are in its order: tensor ranks are neighbours, then depth, then data. by_depth: data ranks split weights,
-    too, which are gathered ahead of their use.
+    """Step on ranks in its order: tensor ranks are neighbours, then depth, then data.
+
+    by_depth: data ranks split weights, too, which are gathered ahead of their use.
     """
 
     def __init__(self, case: Case, layout: Layout, device: torch.device, *, by_depth: bool = False) -> None:
@@ -64,7 +65,7 @@ class AxoNN(TrainingStep):
         super().__init__(case, model, device)
 
     def _adamw(self) -> torch.optim.Optimizer:
-        """Its matrices are stored as vectors, and decay all the same."""
+        # Its matrices are stored as vectors, and decay all the same.
         parameters = self._masters.parameters
         matrices = {id(one) for one, decays in zip(parameters, self._matrices, strict=True) if decays}
         return self._masters.adamw(self._case, parameters, decays=lambda one: id(one) in matrices)
@@ -80,7 +81,7 @@ class AxoNN(TrainingStep):
 
 
 class _Gathered(nn.Module):
-    """The head gathers its rows' shares of the logits."""
+    """Head that gathers its rows' shares of the logits."""
 
     def __init__(self, layer: Linear) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Colossal-AI shards transformers' Llama and GPT-2 by its HybridParallelPlugin, which clips and steps, too.
+"""Colossal-AI: transformers' Llama and GPT-2, sharded by its HybridParallelPlugin, which clips and steps, too.
 
 Vocabulary, heads and feed-forward are split over tensor ranks, the residual stream is whole on each; the loss is its
 own, over the split vocabulary. A pipeline is 1F1B. GPT-2's attention is transformers' eager one, as its forward hands
@@ -33,7 +33,7 @@ from engine.precision import at_least_fp32
 
 
 class ColossalAI:
-    """Ranks are in its order: tensor ranks are neighbours, then pipeline, then data."""
+    """Peer on ranks in its order: tensor ranks are neighbours, then pipeline, then data."""
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         if case.precision == "fp64" or (case.precision != "fp32" and device.type == "cpu"):
@@ -83,7 +83,7 @@ class ColossalAI:
         return named | ({"labels": batch["targets"]} if self._targets else {})
 
     def _accumulated(self, batch: Tensors) -> float:
-        """Give the mean loss of all micro-batches, of which only the last sums gradients over data ranks."""
+        """Return the mean loss of all micro-batches, of which only the last sums gradients over data ranks."""
 
         def train(part: Tensors, last: bool) -> Tensor:
             with nullcontext() if last else self._booster.no_sync(self._model, self._optimizer):
@@ -129,13 +129,13 @@ def with_loss(vocabulary: int, tensor_ranks: dist.ProcessGroup) -> None:
 
 
 def with_norms() -> None:
-    """Have it know GPT-2's fused projections, shards of another class, whose norms it takes for those of copies."""
+    """Make it know GPT-2's fused projections, shards of another class, whose norms it takes for those of copies."""
     before = hybrid.is_distributed_tensor
     hybrid.is_distributed_tensor = lambda value: before(value) or is_customized_distributed_tensor(value)
 
 
 def without_gpu() -> None:
-    """Give its processor what it lacks beside a GPU; nothing that it computes changes.
+    """Replace what it takes for granted of a GPU; nothing that it computes changes.
 
     Random numbers, of dropout, which is off: it hands torch a device that torch doesn't take, and can't be seeded.
     set_device: in each of GPT-2's forwards. is_hccl_available: asked of every PyTorch, only Ascend's has it.

@@ -1,4 +1,4 @@
-"""DeepSpeed trains the serial model under ZeRO, or cut into the stages of its pipeline, with its own optimizer loop.
+"""DeepSpeed: the serial model under ZeRO, or cut into the stages of its pipeline, with its own optimizer loop.
 
 Activations are split by nothing but the batch, and the vocabulary by nothing but the tensor ranks of DeepSpeed-3D.
 Clipping is by the norm over all ranks.
@@ -36,7 +36,7 @@ from engine.placement import NORMAL
 
 
 class ZeRO:
-    """Of stage 1 optimizer states are split, of stage 2 gradients too, of stage 3 weights too."""
+    """ZeRO: stage 1 splits optimizer states, stage 2 gradients, too, stage 3 weights, too."""
 
     def __init__(self, case: Case, layout: Layout, device: torch.device, *, stage: int) -> None:
         without_building()
@@ -61,7 +61,7 @@ class ZeRO:
 
 
 class Pipeline:
-    """It is 1F1B over stages that are cut by their parameters, with ZeRO-1.
+    """1F1B over stages that are cut by their parameters, with ZeRO-1.
 
     With tensor ranks, which are neighbours, it is the papers' DeepSpeed-3D; the layers that split are DeepSpeed's own.
     """
@@ -103,7 +103,7 @@ def without_building() -> None:
 
 
 def split_layers(model: SerialModel, case: Case, tensor: int) -> None:
-    """Every linear layer becomes one of DeepSpeed's, in place, with this rank's share; logits are gathered."""
+    """Replace every linear layer by one of DeepSpeed's with this rank's share; logits are gathered."""
     placements = case.model.placements()
     regroup_parts(model, placements, tensor)
     group, _ = torch.distributed.new_subgroups(tensor)

@@ -1,4 +1,4 @@
-"""litgpt trains its GPT through Lightning's Fabric on one rank, or on several by its ddp.
+"""litgpt's GPT through Lightning's Fabric, on one rank or on several by its ddp.
 
 Fabric's FSDP, which litgpt's own pretraining takes on several devices, is for GPUs only, and so not offered.
 Vocabulary and activations are whole on each rank; the loss is its own, in chunks of tokens. It knows rotary positions
@@ -32,7 +32,7 @@ PRECISIONS = ("fp32", "bf16")
 
 
 class LitGPT(TrainingStep):
-    """Ranks are data ranks."""
+    """Step on data ranks."""
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         if case.precision not in PRECISIONS:

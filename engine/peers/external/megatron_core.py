@@ -1,4 +1,4 @@
-"""Of Megatron-core network, parallelism, schedule, the gradients' buffers and the optimizer are all its own.
+"""Megatron-core: network, parallelism, schedule, the gradients' buffers and the optimizer are all its own.
 
 The layers are its "local" ones, which need no Transformer Engine: attention is in parts, but on GPUs where that is
 installed. Vocabulary, heads and feed-forward are split over tensor ranks, the residual stream too with its sequence
@@ -37,8 +37,9 @@ from engine.peers.registry import choose_settings
 
 
 class MegatronCore:
-    """Ranks are in its order: tensor ranks are neighbours, then data, then pipeline. sequence_parallel: the residual
-    stream and norms are split by positions over tensor ranks.
+    """Peer on ranks in its order: tensor ranks are neighbours, then data, then pipeline.
+
+    sequence_parallel: the residual stream and norms are split by positions over tensor ranks.
     """
 
     def __init__(self, case: Case, layout: Layout, device: torch.device, *, sequence_parallel: bool = False) -> None:
@@ -179,7 +180,7 @@ def _model(case: Case, config: TransformerConfig, device: torch.device) -> GPTMo
 
 
 def _layers(config: TransformerConfig, device: torch.device) -> Any:
-    """Take its own; but with sequence parallelism their norms are those of Apex or Transformer Engine: hence _Norm."""
+    """Return its layers, whose norms with sequence parallelism are Apex's or Transformer Engine's: hence _Norm."""
     layer = get_gpt_layer_local_spec(normalization=config.normalization)
     if choose_settings("megatron-core", "layers", device.type)["TEDotProductAttention"]:
         from megatron.core.extensions.transformer_engine import TEDotProductAttention
@@ -192,7 +193,7 @@ def _layers(config: TransformerConfig, device: torch.device) -> Any:
 
 
 class _Norm:
-    """It is torch's, whose parameters say that a tensor rank's gradients are of its own positions, as theirs do."""
+    """torch's norm, whose parameters say that a tensor rank's gradients are of its own positions, as theirs do."""
 
     def __new__(cls, config: TransformerConfig, hidden_size: int, eps: float) -> nn.Module:  # type: ignore[misc]
         norm = {"LayerNorm": nn.LayerNorm, "RMSNorm": nn.RMSNorm}[config.normalization](hidden_size, eps)
@@ -202,7 +203,7 @@ class _Norm:
 
 
 def names(shape: Architecture, tensor: int) -> Names:
-    """Name its layers, ordered so that contiguous shares are those of so many tensor ranks."""
+    """Name its layers, ordered so that contiguous shares are those of tensor ranks."""
     keys = shape.kv_heads if isinstance(shape, LlamaConfig) else shape.heads
     fused = grouped_rows(shape.heads, keys, shape.hidden // shape.heads, halved=isinstance(shape, LlamaConfig))
     found: dict[str, str | Sequence[tuple[str, Index]]] = {

@@ -1,4 +1,4 @@
-"""torch.distributed.pipelining runs the serial model, cut into equal stages, one or two a rank, under its schedules.
+"""torch.distributed.pipelining: the serial model, cut into equal stages, one or two a rank, under its schedules.
 
 Vocabulary and activations are whole on each rank. Every stage holds its own part of the network only, and clips by the
 norm over all of them.
@@ -16,7 +16,7 @@ from engine.peers.step import TrainingStep
 
 
 class Pipelining(TrainingStep):
-    """schedule: the name of its class. chunks: stages of each rank."""
+    """Step of a pipeline. schedule: the name of its class. chunks: stages of each rank."""
 
     def __init__(self, case: Case, layout: Layout, device: torch.device, *, schedule: str, chunks: int) -> None:
         if device.type == "cpu":  # what a stage tells the next one of shapes gloo took for another message

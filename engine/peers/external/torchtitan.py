@@ -1,4 +1,4 @@
-"""torchtitan's Llama has its own parallelism, losses, pipeline schedule and clipping, as its trainer calls them.
+"""torchtitan's Llama with its own parallelism, losses, pipeline schedule and clipping, as its trainer calls them.
 
 Vocabulary, heads and feed-forward are split over tensor ranks, the residual stream too with sequence parallelism;
 weights over data ranks (FSDP2, which gathers a block's twice unless there is a pipeline). Every parameter is a DTensor
@@ -28,12 +28,13 @@ from engine.peers.step import Masters, TrainingStep
 from engine.precision import Precision
 
 ANY = {"weight": nn.init.ones_, "bias": nn.init.zeros_}
-"""Parameters start so before they are loaded."""
+"""Values of parameters before they are loaded."""
 
 
 class TorchTitan(TrainingStep):
-    """Ranks are in its order: tensor ranks are neighbours, then data, then pipeline. sequence_parallel: the residual
-    stream and norms are split by positions over tensor ranks, which is its default.
+    """Step on ranks in its order: tensor ranks are neighbours, then data, then pipeline.
+
+    sequence_parallel: the residual stream and norms are split by positions over tensor ranks, which is its default.
     """
 
     def __init__(self, case: Case, layout: Layout, device: torch.device, *, sequence_parallel: bool = False) -> None:
@@ -106,7 +107,7 @@ class TorchTitan(TrainingStep):
         super().__init__(case, nn.ModuleList(parts), device, Masters(p for part in parts for p in part.parameters()))
 
     def _backward(self, batch: Tensors) -> Tensor:
-        """Each rank's loss is a sum over its rows, divided by the tokens of all."""
+        # Each rank's loss is a sum over its rows, divided by the tokens of all.
         losses: list[Tensor] = []
         if self._pipeline:
             tokens, targets, _ = self._inputs(self._dims, batch["tokens"], batch["targets"], {})

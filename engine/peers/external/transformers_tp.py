@@ -1,4 +1,4 @@
-"""transformers shards a network as it is made, by its own tensor parallelism, and by FSDP over data ranks.
+"""transformers' own parallelism: a network sharded as it is made, over tensor ranks, and by FSDP over data ranks.
 
 By its plan for Llama the table and the head are split by the vocabulary, logits gathered, and the residual stream is
 whole on each rank. Its GPT-2 has no plan and can't have one, as its layers are no nn.Linear: a GPT is its OPT, which is
@@ -42,15 +42,15 @@ PLAN = {f"{LAYER}.self_attn.{one}_proj": "colwise" for one in "qkv"} | {
     "model.decoder.embed_tokens": "embedding_rowwise",
     "lm_head": "colwise_gather_output",
 }
-"""It is made for OPT after that of its Llama."""
+"""Plan for OPT, made after that of its Llama."""
 SHARDED = dict.fromkeys([LAYER, "model.decoder.embed_tokens", "model.decoder.embed_positions"], "free_full_weight")
-"""These modules are sharded over data ranks, likewise."""
+"""Modules that are sharded over data ranks, likewise."""
 BEFORE = 2
-"""OPT's table of positions has so many rows before the first one."""
+"""Rows of OPT's table of positions before the first one."""
 
 
 class TransformersTP(TransformersStep):
-    """Ranks are in its order: tensor ranks are neighbours, then data."""
+    """Step on ranks in its order: tensor ranks are neighbours, then data."""
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         check_torch("The parallelism of transformers", "2.10")  # before, DTensor fails in its split table
@@ -109,7 +109,7 @@ def opt(case: Case, device: str) -> "OPTForCausalLM":
 
 
 def opt_stored(case: Case) -> Stored:
-    """Say where an OPT keeps its parameters, but for the rows before the first position."""
+    """Name where an OPT keeps its parameters, but for the rows before the first position."""
     decoder, rows = "model.decoder", np.arange(case.model.hidden)
     names: Names = {
         "tokens": f"{decoder}.embed_tokens",

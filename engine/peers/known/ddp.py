@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel splits the batch of the serial model, whose weights are copies.
+"""torch's DistributedDataParallel, which splits the batch of the serial model; weights are copies.
 
 It is bf16 throughout, or by autocast with the hook of torch's own that sums gradients in bf16: both as the engine sums
 them.
@@ -20,7 +20,7 @@ from engine.peers.step import TrainingStep
 
 
 class DDP(TrainingStep):
-    """Gradients are averaged bucket by bucket while the backward runs, in place (gradient_as_bucket_view).
+    """Step whose gradients are averaged bucket by bucket while the backward runs, in place (gradient_as_bucket_view).
 
     static_graph, which the network allows, made a step 1 % faster; other bucket sizes did not. With no_sync, which sums
     gradients of micro-batches once a step, it fails in the first one.

@@ -1,4 +1,4 @@
-"""FSDP2 is fully_shard on each block of the serial model and on the rest, on the meta device; no rank makes all of it.
+"""FSDP2: fully_shard on each block of the serial model and on the rest, on the meta device; no rank makes all of it.
 
 Of several micro-batches it sums gradients over ranks after the last one, and keeps them whole until then, as it keeps
 gathered weights; where it gathers twice to save memory, gradients are sharded after each.
@@ -26,7 +26,7 @@ from engine.peers.step import Masters, TrainingStep
 from engine.precision import Precision
 
 HANDED_ON = "FSDP2-wrapped module .* returned a view tensor"
-"""So it warns of what a block hands on as it was, which is in the way only of those that would change it in place."""
+"""Its warning of what a block hands on as it was, which matters only to those that would change it in place."""
 
 
 def policy(case: Case) -> MixedPrecisionPolicy:
@@ -40,7 +40,7 @@ def policy(case: Case) -> MixedPrecisionPolicy:
 
 
 def fill(model: SerialModel, case: Case) -> None:
-    """Give each rank's shards, which are rows as torch.chunk cuts them, the weights that every grid starts from."""
+    """Fill each rank's shards, rows as torch.chunk cuts them, with the weights that every grid starts from."""
     placements = case.model.placements()
     for name, parameter in model.named_parameters():
         assert isinstance(parameter, DTensor)
@@ -52,7 +52,7 @@ def fill(model: SerialModel, case: Case) -> None:
 
 
 class FSDP2(TrainingStep):
-    """Gathered weights live from forward to backward, as the engine keeps them without activation checkpointing."""
+    """Sharded weights that are gathered from forward to backward, as the engine keeps them without recomputation."""
 
     settings = "fsdp2"
     splits_batch = True
@@ -77,7 +77,7 @@ class FSDP2(TrainingStep):
         super().__init__(own, model, comm.device, Masters(model.parameters()))
 
     def how(self, case: Case, comm: Comm) -> dict[str, Any]:
-        """Give what fully_shard takes for each block."""
+        """Return what fully_shard takes for each block."""
         return choose_settings(self.settings, "fully_shard", comm.device.type)
 
     def mesh(self, comm: Comm) -> DeviceMesh:
@@ -90,17 +90,16 @@ class FSDP2(TrainingStep):
 
 
 class FSDP2Reshard(FSDP2):
-    """Gathered weights of a block are freed after its forward and gathered again for its backward."""
+    """Sharded weights that are freed after a block's forward and gathered again for its backward."""
 
     settings = "fsdp2-reshard"
 
     def _around(self, last: bool) -> AbstractContextManager[object]:
-        """Gradients are sharded after each micro-batch."""
         return nullcontext()
 
 
 class HSDP(FSDP2):
-    """It has shards over z and copies over data, on a mesh whose second dimension is the sharded one.
+    """Shards over z and copies over data, on a mesh whose second dimension is the sharded one.
 
     Where activations are recomputed weights are gathered again, too.
     """
@@ -111,12 +110,10 @@ class HSDP(FSDP2):
         return super().how(case, comm) | ({"reshard_after_forward": True} if case.checkpoint_activations else {})
 
     def _around(self, last: bool) -> AbstractContextManager[object]:
-        """Gradients are sharded after each micro-batch, and summed over copies after the last."""
         self._model.set_requires_all_reduce(last)
         return nullcontext()
 
     def mesh(self, comm: Comm) -> DeviceMesh:
-        """Ranks are in the engine's order: shards within copies."""
         return init_device_mesh(
             comm.device.type, (comm.grid.model_replicas, comm.grid.shards), mesh_dim_names=("replicate", "shard")
         )

@@ -1,6 +1,6 @@
-"""Plain PyTorch trains the serial model on one rank, with or without torch.compile; bf16 is throughout, or by autocast.
+"""Plain PyTorch on one rank, with or without torch.compile; bf16 is throughout, or by autocast.
 
-It is compiled in the first step, which is never timed. Clipping and the fused optimizer stay as they are.
+A step is compiled in the first one, which is never timed. Clipping and the fused optimizer stay as they are.
 """
 
 from subprocess import CalledProcessError
@@ -20,21 +20,22 @@ NO_COMPILER = (
     *("InvalidCxxCompiler", "CppCompileError", "TritonMissing", "CalledProcessError", "FileNotFoundError"),
     "Failed to find C compiler",
 )
-"""By these words torch and Triton say that it is the compiler which is missing or broken; anything else is a failure of
-the comparison.
+"""Words by which torch and Triton say that the compiler is missing or broken; any other error is a failure of the
+comparison.
 """
 
 
 class Plain(TrainingStep):
-    """A step is what any PyTorch user writes."""
+    """Step that any PyTorch user writes."""
 
     def __init__(self, case: Case, comm: Comm) -> None:
         super().__init__(case, serial_model(case, comm.device), comm.device)
 
 
 class ChannelsLast(TrainingStep):
-    """Weights of convolutions and images have the channels of a pixel side by side, as PyTorch advises for networks of
-    them. The engine has them plane by plane (layers/conv2d.py says what either takes).
+    """Convolutions whose weights and images have the channels of a pixel side by side, as PyTorch advises.
+
+    The engine has them plane by plane (layers/conv2d.py says what either takes).
     """
 
     def __init__(self, case: Case, comm: Comm) -> None:
@@ -48,7 +49,7 @@ class ChannelsLast(TrainingStep):
 
 
 class Compiled(Plain):
-    """Forward, loss and backward are compiled as one graph; the rest of the step is plain."""
+    """Step whose forward, loss and backward are compiled as one graph; the rest is plain."""
 
     def __init__(self, case: Case, comm: Comm) -> None:
         super().__init__(case, comm)

@@ -1,4 +1,4 @@
-"""DTensor's tensor parallelism splits the serial model in the layout of Megatron-LM.
+"""DTensor's tensor parallelism of the serial model, in the layout of Megatron-LM.
 
 Heads, the feed-forward's width and the head's and the loss's vocabulary are split; norms, positions and the residual
 stream are copies on every rank, which all see the whole batch. The token table is split by features: split by tokens,
@@ -30,7 +30,7 @@ from engine.placement import NORMAL, Placement
 
 
 class TensorParallel(TrainingStep):
-    """Clipping and AdamW treat DTensors and plain parameters apart, as one fused call can't mix them.
+    """Step that clips and updates DTensors and plain parameters apart, as one fused call can't mix them.
 
     sequence_parallel: what lies between the products [B, S, h] is split over S, too; else each rank has it whole.
     """
@@ -60,7 +60,7 @@ class TensorParallel(TrainingStep):
 def parallelize_plan(
     model: SerialModel, placements: Mapping[str, Placement], sequence_parallel: bool
 ) -> dict[str, ParallelStyle]:
-    """Give the style of each layer with a matrix: what the engine splits over x, DTensor splits over its one axis."""
+    """Return the style of each layer with a matrix: what the engine splits over x, DTensor splits over its one axis."""
     between = Shard(1) if sequence_parallel else Replicate()
     styles: dict[str, ParallelStyle] = {}
     for name, layer in model.named_modules():
