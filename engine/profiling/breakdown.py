@@ -7,15 +7,16 @@ collectives and does not by those that the run noted.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.profiling import trace
 from engine.profiling.ran import Ran
 from engine.profiling.steps import read_step
 from engine.result import gate, metrics
-from engine.result.gate import NOTHING_KNOWN, Interval, Outcome, over_rounds
+from engine.result.gate import NOTHING_KNOWN, over_rounds
 from engine.result.schema.profile import Difference, RecordedStep, TraceBreakdown
+from engine.result.schema.step import AxisTime
 
 AGREEMENT = 0.02
 NOTED_LATE = (
@@ -24,27 +25,28 @@ NOTED_LATE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    """Figure of one step by the trace and by the record."""
+class _Figure(NamedTuple):
+    """Figure of one step by the trace and by the record, in seconds."""
 
     traced_s: float
     recorded_s: float
-    ratio: float
-    """metrics.trace_by_record"""
-    noted_s: float | None = None
-    """With the ends of collectives that the run noted, where the trace has them; likewise as_noted, its ratio."""
-    as_noted: float | None = None
+    step_s: float
+    noted_s: float | None
+    """By the trace with the ends of collectives that the run noted, where it has them."""
 
     @property
-    def agrees(self) -> bool:
-        """Whether the trace agrees with the record in this step."""
-        return abs(self.ratio - 1) <= AGREEMENT
+    def ratio(self) -> float:
+        """Traced by recorded, as metrics.trace_by_record has it."""
+        return metrics.trace_by_record(self.traced_s, self.recorded_s, self.step_s)
 
     @property
     def noted(self) -> float:
         """Ratio with the noted ends, or where there are none the ratio."""
-        return self.ratio if self.as_noted is None else self.as_noted
+        return self.ratio if self.noted_s is None else self._replace(traced_s=self.noted_s).ratio
+
+
+def _agrees(ratio: float) -> bool:
+    return abs(ratio - 1) <= AGREEMENT
 
 
 def break_down(path: Path, iteration: int | None = None) -> TraceBreakdown:
@@ -55,10 +57,10 @@ def break_down(path: Path, iteration: int | None = None) -> TraceBreakdown:
         every = [read_step(step) for step in steps]
     except (KeyError, TypeError, ValueError):
         raise trace.TraceError(f"{path} is damaged: its events lack what a profile has. Take it once more.") from None
-    compared = [_compared(one, step.recorded) for one, step in zip(every, steps, strict=True)]
+    compared = [_compare(one, step.recorded) for one, step in zip(every, steps, strict=True)]
     step, ran, lost = steps[place], every[place], sum(one.lost for one in every)
     differences = tuple(
-        _difference(figure, of, [one[figure] for one in compared if figure in one], _late_s(ran))
+        _difference(figure, of, [one[figure] for one in compared if figure in one], ran)
         for figure, of in compared[place].items()
     )
     outcome = gate.all_of(*(difference.outcome for difference in differences))
@@ -80,7 +82,7 @@ def break_down(path: Path, iteration: int | None = None) -> TraceBreakdown:
         operations=ran.by_operation(),
         layers=ran.by_layer(),
         differences=differences,
-        agrees=not ran.lost and all(one.agrees for one in compared[place].values()),
+        agrees=not ran.lost and all(_agrees(one.ratio) for one in compared[place].values()),
         steps=len(steps),
         lost=lost,
         outcome="fail" if lost else outcome,
@@ -88,15 +90,17 @@ def break_down(path: Path, iteration: int | None = None) -> TraceBreakdown:
     )
 
 
-def _difference(figure: str, of: _Compared, steps: Sequence[_Compared], late_s: float) -> Difference:
+def _difference(figure: str, of: _Figure, steps: Sequence[_Figure], ran: Ran) -> Difference:
     """Judge the difference in one step with the figure in all steps."""
-    between = over_rounds([one.ratio for one in steps])
-    outcome = _within(between)
-    if outcome == "fail" and _within(over_rounds([one.noted for one in steps])) != "fail":
+    between, noted = (over_rounds(ratios) for ratios in ([one.ratio for one in steps], [one.noted for one in steps]))
+    outcome = gate.within(between, 1 - AGREEMENT, 1 + AGREEMENT)
+    if outcome == "fail" and gate.within(noted, 1 - AGREEMENT, 1 + AGREEMENT) != "fail":
         outcome = "undecided"
-    known = between != NOTHING_KNOWN
-    explained = not of.agrees and abs(of.noted - 1) <= AGREEMENT
-    reason = NOTED_LATE.format(late_ms=1e3 * late_s, noted_s=of.noted_s) if explained else None
+    known, reason = between != NOTHING_KNOWN, None
+    if not _agrees(of.ratio) and _agrees(of.noted):
+        ends = zip(ran.collectives_as_noted, ran.collectives, strict=False)
+        late_s = max((late.done - f.done for late, f in ends), default=0.0)
+        reason = NOTED_LATE.format(late_ms=1e3 * late_s, noted_s=of.noted_s)
     return Difference(
         figure=figure,
         traced_s=of.traced_s,
@@ -109,53 +113,23 @@ def _difference(figure: str, of: _Compared, steps: Sequence[_Compared], late_s: 
     )
 
 
-def _within(between: Interval) -> Outcome:
-    return gate.within(between, 1 - AGREEMENT, 1 + AGREEMENT)
-
-
-def _late_s(ran: Ran) -> float:
-    """Return how much later than gloo, at most, the run noted the end of a collective."""
-    return max(
-        (late.done - f.done for late, f in zip(ran.collectives_as_noted, ran.collectives, strict=False)), default=0.0
-    )
-
-
-def _compared(ran: Ran, recorded: RecordedStep) -> dict[str, _Compared]:
+def _compare(ran: Ran, recorded: RecordedStep) -> dict[str, _Figure]:
     """Compare every figure of a step that the trace has, by name."""
-    traced, own = _figures(_recorded(ran, recorded.iteration)), _figures(recorded)
-    as_noted = ran.as_noted()
-    noted = {} if as_noted is None else _figures(_recorded(as_noted, recorded.iteration))
-
-    def ratio(seconds: float, figure: str) -> float:
-        return metrics.trace_by_record(seconds, own.get(figure, 0.0), recorded.step_s)
-
+    traced, own, as_noted = _name_figures(ran, ran.axes()), _name_figures(recorded, recorded.axes), ran.as_noted()
+    noted = {} if as_noted is None else _name_figures(as_noted, as_noted.axes())
     return {
-        figure: _Compared(
-            traced_s=traced.get(figure, 0.0),
-            recorded_s=own.get(figure, 0.0),
-            ratio=ratio(traced.get(figure, 0.0), figure),
-            noted_s=noted.get(figure),
-            as_noted=ratio(noted[figure], figure) if figure in noted else None,
-        )
+        figure: _Figure(traced.get(figure, 0.0), own.get(figure, 0.0), recorded.step_s, noted.get(figure))
         for figure in dict.fromkeys([*own, *traced])
     }
 
 
-def _recorded(ran: Ran, iteration: int) -> RecordedStep:
-    """Return those figures of the trace that the run records, too."""
-    return RecordedStep(
-        iteration=iteration, step_s=ran.step_s, exposed_s=ran.exposed_s, hidden_s=ran.hidden_s, axes=ran.axes()
-    )
-
-
-def _figures(step: RecordedStep) -> dict[str, float]:
-    """Name the figures, which are seconds."""
-    found = {
+def _name_figures(step: Ran | RecordedStep, axes: Sequence[AxisTime]) -> dict[str, float]:
+    figures = {
         "step": step.step_s,
         "compute": step.step_s - step.exposed_s,
         "exposed": step.exposed_s,
         "hidden": step.hidden_s,
     }
-    for axis in step.axes:
-        found |= {f"exposed along {axis.axis}": axis.exposed_s, f"hidden along {axis.axis}": axis.hidden_s}
-    return found
+    for axis in axes:
+        figures |= {f"exposed along {axis.axis}": axis.exposed_s, f"hidden along {axis.axis}": axis.hidden_s}
+    return figures
