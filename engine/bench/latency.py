@@ -20,7 +20,7 @@ from engine.result.schema import Result
 from engine.result.schema.bench import Launched, LaunchTime
 
 FEWEST, MOST = 20, 10_000_000
-"""Bounds of the number of samples: of 20 a 5th percentile can be told."""
+"""Bounds of the number of samples: 20 have a 5th percentile."""
 BURST = 100
 """Operators of one sample: fewer than a CUDA stream queues before its host has to wait."""
 WAYS: dict[str, tuple[Launched, ...]] = {"cpu": ("dispatch",), "cuda": ("dispatch", "completion", "graph")}

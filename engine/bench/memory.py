@@ -57,7 +57,7 @@ KERNELS = (Kernel("copy", 2), Kernel("scale", 2), Kernel("add", 3), Kernel("tria
 
 
 class Arrays:
-    """Three arrays of so many bytes each. No kernel reads what it writes, so it may be called any number of
+    """Three arrays of the same size. No kernel reads what it writes, so it may be called any number of
     times. Raises torch.OutOfMemoryError, or RuntimeError on a host without the memory.
     """
 

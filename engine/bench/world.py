@@ -95,7 +95,7 @@ class World:
         return f"{needed_bytes / 1e9:.3g} GB of memory and {free / 1e9:.3g} GB are free"
 
     def size_of_buffers(self, asked: float | None, usual: int, smallest: int, count: int, words: str) -> int:
-        """Settle the bytes of each of so many buffers, alike on all ranks: those asked for, or else the usual, but no
+        """Choose the bytes of each of `count` buffers, alike on all ranks: those asked for, or else the usual, but no
         more than half the memory. Raises Unmeasurable, with these words around the size, where they don't fit.
         """
         if asked is None:

@@ -131,7 +131,7 @@ def _possible(
     run: CheckedRun, options: PipelineOptions, names: Sequence[str]
 ) -> tuple[dict[ScheduleChoice, Training], ScheduleChoice | None, list[str]]:
     """Find the schedules that the stages, the micro-batches and a device's memory allow, the one of them that AUTO
-    takes, and what is told of others. Of names that a person gave, all have to be. Raises UsageError.
+    takes, and a sentence for each of the others. Of names that a person gave, all have to be. Raises UsageError.
     """
     found: dict[ScheduleChoice, Training] = {}
     auto: ScheduleChoice | None = None

@@ -14,7 +14,7 @@ from engine.result.schema.step import Component, ComponentEnergy
 ROUND_S = 20.0
 """Seconds after which a counter that goes round is read between steps."""
 SHORTEST = 10
-"""What is shorter than so many times a counter's age would be measured worse than by a tenth."""
+"""Shortest stretch by a counter's age: a shorter one would be measured worse than by a tenth."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ class Comparison:
         return self.families is None or model.family in self.families
 
     def lacking(self, model: Architecture, *, recompute: int) -> str | None:
-        """Say in a sentence why the peer has nothing like that training; None where it has. recompute: so many blocks
+        """Say in a sentence why the peer has nothing like that training; None where it has. recompute: blocks
         together.
         """
         if self.families is not None and not self.supports(model):
@@ -207,7 +207,7 @@ class Comparison:
 class Sampling(Timeouts):
     """How often both sides are timed.
 
-    A round is `steps` steps of one side, then of the other. A job is a set of processes with so many rounds. There are
+    A round is `steps` steps of one side, then of the other. A job is a set of processes with `rounds` rounds. There are
     several jobs, one after the other: where a process happens to place its memory makes one side faster by 1 % for as
     long as it lives. Of sides that are apart each goes first in every other job; where a launcher has started the ranks
     half of the engine's rounds come before the peer's and half after (apart.py).

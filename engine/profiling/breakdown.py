@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.profiling import trace
-from engine.profiling.ran import Ran
-from engine.profiling.steps import read_step
+from engine.profiling.ran import Ran, read_step
 from engine.result import gate, metrics
 from engine.result.gate import NOTHING_KNOWN, over_rounds
 from engine.result.schema.profile import Difference, RecordedStep, TraceBreakdown

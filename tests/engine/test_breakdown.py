@@ -293,14 +293,6 @@ def test_the_command_prints_a_person_s_table_or_json(tmp_path: Path, capsys: pyt
     assert TraceBreakdown.model_validate_json(capsys.readouterr().out) == break_down(path)
 
 
-def test_the_command_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["breakdown", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert all(word in told for word in ("TRACE", "--iteration", "--json", "train --profile"))
-    assert main(["breakdown"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_what_is_innermost_is_told_even_where_events_overlap() -> None:
     trace = TraceFile()
     for name, start, end in (("outer", 0, 10), ("inner", 2, 4), ("later", 6, 12)):

@@ -45,16 +45,15 @@ PAIR = Layout(data=2)
 CPU = torch.device("cpu")
 
 
-def external(name: str, layout: Layout = PAIR) -> Comparison:
-    """One of plain_externals, in this Python."""
-    built_by = f"tests.engine.plain_externals:{name}"
-    return Comparison(
-        "external", "an external peer", Grid(data=2), built_by, target=None, splits=("data",), layout=layout
-    )
+def external(layout: Layout = PAIR, **arguments: str) -> Comparison:
+    """Make the comparison with plain_externals, in this Python."""
+    built_by = "tests.engine.plain_externals:PlainExternal"
+    plain = Comparison("external", "an external peer", Grid(data=layout.size), built_by, splits=("data",))
+    return replace(plain, layout=layout, arguments=arguments)
 
 
 def test_an_external_peer_has_the_engines_losses_and_takes_turns_with_it() -> None:
-    for found in run_processes(Grid(data=2), hold, external("PlainExternal"), CASE):
+    for found in run_processes(Grid(data=2), hold, external(), CASE):
         assert isinstance(found, PeerContest), found
         assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-5)
         assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-5)
@@ -112,18 +111,17 @@ def test_an_external_peer_of_pytorch_alone_trains_what_the_engine_trains(
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("fault", "told"),
     [
-        ("Fails", "RunError: Rank 1 of external failed"),
-        ("Dies", "RunError: A rank of external died"),
-        ("Hangs", "ContactError: .* rank 0 .* external's round 1 of 2 for 0.9 s, as --timeout allows 1 s"),
-        ("Lacks", "Unavailable: .* no such kernel"),
+        ("fails", "RunError: Rank 1 of external failed"),
+        ("dies", "RunError: A rank of external died"),
+        ("hangs", "ContactError: .* rank 0 .* external's round 1 of 2 for 0.9 s, as --timeout allows 1 s"),
+        ("lacks", "Unavailable: .* no such kernel"),
     ],
 )
-def test_why_an_external_peer_fails_is_told(name: str, told: str) -> None:
-    grid = Grid(data=2 if name == "Fails" else 1)
-    contest = replace(external(name), layout=Layout(data=grid.size), grid=grid)
-    found = run_processes(grid, hold, contest, replace(CASE, timeout_s=1), forked_python())
+def test_why_an_external_peer_fails_is_told(fault: str, told: str) -> None:
+    contest = external(Layout(data=2 if fault == "fails" else 1), fault=fault)
+    found = run_processes(contest.grid, hold, contest, replace(CASE, timeout_s=1), forked_python())
     assert any(re.search(told, str(one), re.IGNORECASE) for one in found), found
 
 
@@ -136,7 +134,7 @@ def test_an_external_peer_takes_no_log_of_nccls_over_from_us_and_its_death_betwe
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
     launch = Launch(0, 1, 0, "test", "127.0.0.1", 0)
     listen("nccl", os.environ)
-    with external_side.ExternalSide(external("PlainExternal", Layout()), CASE, Comm(Grid()), launch) as beside:
+    with external_side.ExternalSide(external(Layout()), CASE, Comm(Grid()), launch) as beside:
         theirs = Path(f"/proc/{beside._process.pid}/environ").read_text().split("\0")
         assert [one for one in theirs if one.startswith("NCCL_")] == ["NCCL_SOCKET_IFNAME=lo"]
         assert os.environ["NCCL_DEBUG_FILE"].startswith("/proc/self/fd/"), "ours stays"
@@ -196,7 +194,7 @@ def test_an_external_peer_ends_with_the_rank_beside_it(tmp_path: Path) -> None:
         "from tests.engine.test_external_peers import CASE, external\n"
         "from engine.peers.layout import Layout\n"
         "launch = Launch(0, 1, 0, 'test', '127.0.0.1', 0)\n"
-        "beside = external_side.ExternalSide(external('PlainExternal', Layout()), CASE, Comm(Grid()), launch)\n"
+        "beside = external_side.ExternalSide(external(Layout()), CASE, Comm(Grid()), launch)\n"
         "print(beside._process.pid, flush=True)\n"
         "beside._pipe.send(10**9)\n"
         "beside._process.wait()\n"
