@@ -9,10 +9,9 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
-from pydantic import ConfigDict
 
 from engine.batch import Batch
 from engine.comm.meeting import MEETING_S
@@ -25,16 +24,12 @@ from engine.peers.layout import SPLITS, Layout, PeerLayout, Split, usual
 from engine.timeouts import Timeouts
 from engine.training_record import PrecisionName, ReduceDtype, Training, TrainingOptions
 
-STRICT = ConfigDict(extra="forbid")
-
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """Setting of a library for speed, on processors and on GPUs, beyond what a comparison itself fixes; None is the
     library's own. The columns of GPUs follow the libraries' sources; no GPU has run them yet.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     cpu: Any
     cuda: Any
@@ -47,8 +42,6 @@ class Option:
 @dataclass(frozen=True, slots=True)
 class Habits:
     """How a peer uses memory, by which memory.py counts what a rank of it needs."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     data: Literal["nothing", "optimizer", "gradients", "weights"] = "nothing"
     """The most that its data ranks divide: nothing (DDP), optimizer states (ZeRO-1), gradients (ZeRO-2), or weights
@@ -91,8 +84,6 @@ class Unavailable(EngineError):
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One peer against one grid of ours."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     name: str
     peer: str

@@ -8,17 +8,17 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from engine import yaml_text
 from engine.errors import UsageError
 from engine.grid import Axis, Grid
-from engine.peers.comparison import Comparison, Option
+from engine.peers.comparison import Comparison, Habits, Option
+from engine.peers.layout import SPLITS
 from engine.result import ANOTHER_COMMIT, UNTUNED
-from engine.result.schema.peers import Setting
-from engine.schema import first_problem
+
+if TYPE_CHECKING:
+    from engine.result.schema.peers import Setting
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = ROOT / ".venv-peers"
@@ -27,23 +27,47 @@ Settings = Mapping[str, Mapping[str, Mapping[str, Option]]]
 """By the name of a peer or with which it begins, by what takes them (a class, a function, a file, or the environment of
 its processes, environ), and by their own.
 """
-_COMPARISONS, _SETTINGS = TypeAdapter(list[Comparison]), TypeAdapter(Settings)
 
 
 def read_known(path: Path) -> tuple[list[Comparison], Settings]:
     """Read a file of known/: `peers` with the fields of a Comparison each, `memory` among them, and `settings`.
 
-    Raises UsageError.
+    No pydantic, as every command's help has the names. Raises UsageError.
     """
     known = yaml_text.parse(path.read_text())
+    peers: list[Comparison] = []
     for name, peer in known["peers"].items():
         if "memory" not in peer:
             raise UsageError(f"{path.name} has no memory of the peer {name}: say how it uses memory, as Habits has it.")
-    try:
-        peers = _COMPARISONS.validate_python([{"name": name} | peer for name, peer in known["peers"].items()])
-        return peers, _SETTINGS.validate_python(known["settings"])
-    except ValidationError as error:
-        raise UsageError(f"{path.name} describes no peer {first_problem(error)}") from None
+        try:
+            parts = {"grid": Grid(**peer["grid"]), "memory": _make(Habits, peer["memory"])}
+            peers.append(_make(Comparison, {"name": name} | peer | parts))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{path.name} describes no peer {name}: {error}.") from None
+    settings = {
+        peer: {
+            section: {name: Option(**option) for name, option in options.items()}
+            for section, options in sections.items()
+        }
+        for peer, sections in known["settings"].items()
+    }
+    return peers, settings
+
+
+Made = TypeVar("Made", Comparison, Habits)
+
+
+def _make(kind: type[Made], given: Mapping[str, Any]) -> Made:
+    """Make a record, its lists as tuples. Raises TypeError, and ValueError for none of a field's values."""
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    record = kind(**values)
+    for name, hint in get_type_hints(kind).items():
+        allowed = get_args(hint) if get_origin(hint) is Literal else ()
+        if allowed and getattr(record, name) not in allowed:
+            raise ValueError(f"{name} is one of {', '.join(allowed)}, but {getattr(record, name)!r} was given")
+    if isinstance(record, Comparison) and (unknown := set(record.splits) - set(SPLITS)):
+        raise ValueError(f"splits are some of {', '.join(SPLITS)}, but {', '.join(sorted(unknown))} was given")
+    return record
 
 
 _FILES = [read_known(path) for path in sorted((Path(__file__).parent / "known").glob("*.yaml"))]
@@ -137,8 +161,10 @@ def choose_environ(library: str | None, device: str) -> dict[str, str]:
     return {name: str(value) for name, value in settings.items() if value is not None}
 
 
-def record_settings(peer: str) -> tuple[Setting, ...]:
+def record_settings(peer: str) -> "tuple[Setting, ...]":
     """List all settings of a peer, whose name is that of its library, or begins with it."""
+    from engine.result.schema.peers import Setting
+
     libraries = [library for library in OPTIONS if peer == library or peer.startswith(f"{library}-")]
     if not libraries:
         return ()
