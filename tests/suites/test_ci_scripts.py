@@ -317,7 +317,7 @@ def plant_tools(clone: Path, tool: str) -> None:
     (clone / "ci" / "setup").write_text("")
     (clone / ".venv" / "bin").mkdir(parents=True)
     (clone / ".venv" / "bin" / "activate").write_text(f"PATH={clone}/.venv/bin:$PATH")
-    for name in ("ruff", "mypy", "python", "reframe"):
+    for name in ("ruff", "mypy", "lint-imports", "python", "reframe"):
         (clone / ".venv" / "bin" / name).write_text(tool)
         (clone / ".venv" / "bin" / name).chmod(0o755)
     (clone / "ci" / "bin" / "reframe").unlink()

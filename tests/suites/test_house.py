@@ -1,10 +1,15 @@
-"""The house stays in order: short files, a short README, and links of every README that lead somewhere."""
+"""The house stays in order: short files, no circles, docstrings that begin with a noun or verb, and READMEs."""
 
+import ast
 import re
 import subprocess
 from pathlib import Path
 
+import grimp
+import numpy as np
 import pytest
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from waiting import LONG_S
 
 ROOT = Path(__file__).parents[2]
@@ -12,6 +17,18 @@ ROOMS = ("engine", "suites", "systems", "reports", "ci", "tests")
 LONGEST, LONGEST_TEST = 400, 600
 WORDS, WORDS_OF_A_ROOM = 900, 1500
 LARGEST_BYTES = 10**6
+PRONOUN = r"(It|They|These|This|That|Those|Who|What|Which|Of|So)\b"
+LEFT_CIRCLES = {
+    ("engine.comm.agreement", "engine.comm.binding", "engine.comm.meeting"),
+    ("engine.contest.played_schedules", "engine.contest.schedules", "engine.contest.watched_runner"),
+}
+"""Circles that are still to be opened."""
+LEFT_PRONOUNS = (
+    *("engine/data/", "engine/footprint/", "engine/models/", "engine/peers/", "engine/planning/", "engine/profiling/"),
+    *("engine/simulator/", "engine/tracing/", "engine/training/", "reports/frames/"),
+    *("engine/errors.py", "engine/optimizer_state.py", "engine/progress.py", "engine/timeouts.py"),
+)
+"""Rooms that still have some."""
 READMES = [ROOT / "README.md", *(ROOT / room / "README.md" for room in ROOMS if room != "tests")]
 
 
@@ -21,6 +38,31 @@ def test_no_file_is_longer_than_a_reader_takes_in() -> None:
     assert lines
     most = {name: LONGEST_TEST if name.startswith("tests/") else LONGEST for name in lines}
     assert {name: count for name, count in lines.items() if count > most[name]} == {}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Not even where only a type checker follows them."""
+    graph = grimp.build_graph("engine", "reports", "suites", "systems", cache_dir=None)
+    modules = sorted(graph.modules)
+    number = {module: place for place, module in enumerate(modules)}
+    arrows = [(number[one], number[other]) for one in modules for other in graph.find_modules_directly_imported_by(one)]
+    assert len(arrows) > len(modules)
+    matrix = coo_array((np.ones(len(arrows)), tuple(zip(*arrows, strict=True))), shape=(len(modules), len(modules)))
+    _, components = connected_components(matrix, connection="strong")
+    circles = [np.flatnonzero(components == one) for one in np.flatnonzero(np.bincount(components) > 1)]
+    assert {tuple(modules[place] for place in circle) for circle in circles} <= LEFT_CIRCLES
+
+
+def test_no_docstring_of_the_product_begins_with_a_pronoun() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {node.name}"
+        for room in ROOMS
+        if room != "tests"
+        for path in (ROOT / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and re.match(PRONOUN, ast.get_docstring(node) or "")
+    }
+    assert {one for one in found if not one.startswith(LEFT_PRONOUNS)} == set()
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no clone of the repository")
