@@ -31,7 +31,7 @@ HEAD_BYTES = 8
 FIRST = "TESTS_FIRST"
 """A process that has this variable begins with the Python in it, which may change the engine in that process alone."""
 BRIEFLY = "import forked_python; forked_python.briefly()"
-"""What begins so times no more than is allowed."""
+"""First words of a process that times no more than is allowed."""
 _STARTS = threading.Lock()
 """Held while a process is started, until only this file knows of it: multiprocessing reads the ends of those that it
 knows of in every start(), and waits for them as Python ends.

@@ -1,4 +1,4 @@
-"""What ranks of mpirun do for tests, in a file that loads little."""
+"""Work of ranks of mpirun for tests, in a file that loads little."""
 
 from collections.abc import Callable
 from pathlib import Path

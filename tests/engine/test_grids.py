@@ -1,4 +1,4 @@
-"""Which grids and batches a number of devices has."""
+"""Grids and batches of a number of devices."""
 
 from math import comb, prod
 

@@ -171,7 +171,7 @@ def test_a_small_loss_of_large_logits_keeps_its_digits(ranks: int) -> None:
 
 
 def test_an_all_reduce_of_what_its_producer_needs_again_is_refused() -> None:
-    """It is in place; a back end that tells autograd nothing of that would lead to wrong gradients."""
+    """A sum in place; a back end that tells autograd nothing of that would lead to wrong gradients."""
     with fake_group(Grid(x=2), 0):
         weight = torch.ones(3, requires_grad=True)
         total = all_reduce(weight.tanh(), Comm(Grid(x=2)), Axis.X)

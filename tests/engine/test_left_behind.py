@@ -1,4 +1,4 @@
-"""What commands leave in the folder that they run in: results/ and nothing else."""
+"""Commands leave results/ in the folder that they run in, and nothing else."""
 
 import inspect
 from collections.abc import Callable

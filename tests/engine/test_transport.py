@@ -1,4 +1,4 @@
-"""Which network is taken: read from logs that NCCL and RCCL really wrote, from every rank, and told in the result."""
+"""Network between ranks: read from logs that NCCL and RCCL really wrote, from every rank, and told in the result."""
 
 import ctypes
 import os

@@ -139,7 +139,7 @@ class RaceDetector(TorchDispatchMode):
         self._streams = streams
         self._storages: dict[object, _Storage] = {}
         self._at_lanes: dict[object, _Storage] = {}
-        """Those that lanes have touched since the computing stream last waited for them."""
+        """Storages that lanes have touched since the computing stream last waited for them."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         self.check_freed()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 LONG_S = 1800
-"""What has not happened by then never will."""
+"""Time by which all happens, if ever."""
 
 
 def until(happened: Callable[[], object], pause_s: float = 0.01) -> None:
