@@ -38,7 +38,6 @@ def table(page: Path, name: str) -> list[dict[str, str]]:
 
 
 def numbers(text: str) -> tuple[str, ...]:
-    """The numbers in a sentence."""
     return tuple(re.findall(r"\d[\d.,]*", text))
 
 

@@ -76,7 +76,6 @@ def in_turns(
 
 
 def with_sides(run: Result, sides: Sequence[OverlapSide]) -> Result:
-    """The result with these sides."""
     return run.model_copy(update={"contest": Contest(base="none", sides=tuple(sides))})
 
 

@@ -32,6 +32,5 @@ def check(
 
 
 def save_checks(made: Iterable[GpuCheck], folder: Path) -> None:
-    """As files of a folder."""
     for number, one in enumerate(made):
         write(one, folder / f"gpu-{number}.json")

@@ -27,7 +27,6 @@ MEMORY = {"plain": 690, "compile": 520, "transformers": 810}
 
 def held(peer: str, *, ratio: float = 1.0, jobs: int = 3, rounds: int = 6, spread: float = 0.02, step_s: float = 0.4,
          dtype: str = "fp32", seed: int = 0, **changes: Any) -> ContestResult:  # fmt: skip
-    """One contest on the peer's own grid."""
     noise, contest = random.Random(f"{peer}{seed}"), {**COMPARISONS, OWN_COMPARISON.name: OWN_COMPARISON}[peer]
     tolerance = TOLERANCES[dtype]  # type: ignore[index]
 
@@ -142,7 +141,6 @@ def version_1(result: PeersResult) -> dict[str, Any]:
 
 
 def save_contests(results: Sequence[PeersResult], folder: Path) -> None:
-    """One file a command."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, result in enumerate(results):
         (folder / f"contests-{number}.json").write_text(result.to_json())

@@ -35,7 +35,6 @@ def pipeline(
     failure: str | None = None,
     **shape: Any,
 ) -> list[Result]:
-    """So many jobs of one setting."""
     known = {"partition": "cpu", "dtype": "fp32", "sequences": PASSES, "study": "pipeline", "system": "vcluster"}
     known |= {"model": "gpt-vcluster-deep"} | shape
     results = []
@@ -58,7 +57,6 @@ def pipeline(
 
 
 def contest(sides: Sequence[ScheduleSide]) -> Contest:
-    """The contest of these schedules."""
     return Contest(base="1f1b", sides=tuple(sides))
 
 

@@ -309,7 +309,6 @@ def validation(drift: float = 1e-6) -> list[Result]:
 
 
 def save(results: list[Result], folder: Path) -> list[Path]:
-    """One file a result, numbered."""
     paths = [folder / f"{number:05d}.json" for number in range(len(results))]
     for result, path in zip(results, paths, strict=True):
         write(result, path)

@@ -31,12 +31,10 @@ class Step:
     lanes: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def phase(self, name: str) -> None:
-        """What follows belongs to this phase."""
         self._close()
         self.phases[name] = {"compute_s": 0.0, "blocking_s": 0.0, "exposed_s": 0.0, "start": self.length}
 
     def compute(self, seconds: float) -> None:
-        """Compute for so long."""
         self.length += seconds
         self._now["compute_s"] += seconds
 

@@ -57,7 +57,6 @@ def of_system(system: str, place: int, *, jobs: int = 2, every_study: bool = Tru
 
 
 def systems(number: int = MANY, *, jobs: int = 2, every_study: bool = True) -> list[Result]:
-    """Results of so many systems."""
     listed: Sequence[str] = names(number)
     return [
         one

@@ -32,7 +32,6 @@ GPU = torch.device("cuda")
 
 
 def timed(shape: Shape, way: GemmVariant, rates: Mapping[str, float], noise: random.Random) -> list[float]:
-    """Seconds of a way by round."""
     flops = 2 * shape.m * shape.n * shape.k
     return [(flops / rates[way.mode] + way.copied(shape) / COPIED_PER_S) * noise.gauss(1.0, 0.003) for _ in range(7)]
 

@@ -15,7 +15,7 @@ from engine.result.schema.machine import BindingFault, Bindings, NodeBinding, Ra
 from reports.read.load import load
 from reports.site import build, pages
 
-SAID = f"Cores shared: rank 0 on {HOSTILE}."
+SAID = f"Shared on {HOSTILE}."
 FAULT = BindingFault(kind="cores shared", first_rank=0, host=HOSTILE, ranks=2, said=SAID)
 NODE = NodeBinding(host=HOSTILE, first_rank=0, ranks=(RankBinding(cores="0", threads=1),) * 2)
 BAD, GOOD = Bindings(nodes=(NODE,), faults=(FAULT,)), Bindings(nodes=(NODE,))

@@ -19,7 +19,6 @@ def page(made: list[GpuCheck], folder: Path) -> str:
 
 
 def rows(html: str) -> list[list[str]]:
-    """The cells of every row of its tables."""
     return [
         [unescape(re.sub(r"<[^>]*>", "", cell)) for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
         for row in re.findall(r"<tr>(.*?)</tr>", html.split("<tbody>", 1)[1], re.DOTALL)

@@ -42,7 +42,6 @@ def blocks(made: Page, kind: type) -> list[Any]:
 
 
 def table(made: Page, title: str) -> pd.DataFrame:
-    """The data of the first table of that title."""
     return next(found.data for found in blocks(made, Table) if found.title == title)
 
 

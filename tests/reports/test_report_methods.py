@@ -87,7 +87,6 @@ def test_every_page_leads_to_the_methods(site: Path) -> None:
 
 @pytest.fixture(scope="module")
 def tables(results: Path) -> list[Table]:
-    """Every table of the studies' pages."""
     found = load([results])
     everything = frames(found.runs, found.contests, newest_first(found.plans, found.validations), found.checks)
     everything = everything.of(with_peaks(everything.runs))

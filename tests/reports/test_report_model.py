@@ -26,7 +26,6 @@ def page(made: list[GridPlan | Validation], folder: Path, runs: list[Result] | N
 
 
 def figures(html: str) -> dict[str, str]:
-    """The figures by their titles."""
     found = re.findall(r"<h3>([^<]*)</h3>\s*(<svg.*?</figure>)", html, re.DOTALL)
     return dict(found)
 

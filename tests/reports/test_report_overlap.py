@@ -35,7 +35,6 @@ def table(*results: Result) -> pd.DataFrame:
 
 
 def timed(overlap: str, time_s: float, **changes: Any) -> Result:
-    """A training with one overlap that took so long."""
     return train(overlap=overlap, time_s=time_s, **changes)
 
 

@@ -52,7 +52,6 @@ class Seen(HTMLParser):
             self.text.append(data)
 
     def all(self, tag: str) -> list[dict[str, str]]:
-        """The attributes of every such tag."""
         return [attributes for name, attributes in self.tags if name == tag]
 
 

@@ -22,13 +22,11 @@ def page(made: list[GridPlan], folder: Path) -> str:
 
 
 def heads(html: str) -> list[str]:
-    """Of the first table."""
     first = html.split("</thead>")[0]
     return [unescape(head) for head in re.findall(r"<button[^>]*>([^<]*)</button>", first)]
 
 
 def cells(html: str) -> list[list[str]]:
-    """Of the first table's rows."""
     body = html.split("<tbody>")[1].split("</tbody>")[0]
     return [[unescape(cell) for cell in re.findall(r"<td[^>]*>([^<]*)</td>", row)] for row in body.split("</tr>")[:-1]]
 

@@ -89,7 +89,6 @@ def test_every_page_of_forty_systems_shows_all_of_them_and_stays_of_a_sensible_s
 
 
 def points_of(results: Sequence[Result], folder: Path) -> pd.DataFrame:
-    """The points of a scaling study of these results."""
     save(list(results), folder)
     found = frames(load([folder]).runs)
     return points(with_peaks(found.runs))
