@@ -115,7 +115,8 @@ def test_on_one_machine_our_grid_is_the_one_that_moves_least_between_its_ranks(t
 def test_a_grid_that_the_series_fixes_is_not_said_to_be_chosen(tmp_path: Path) -> None:
     root = project(tmp_path)
     series = root / "suites" / "series.yaml"
-    series.write_text(series.read_text().replace("  - name: deep\n", "  - name: deep\n    grids: [2x1x1x4]\n"))
+    key = "    peer_micro_batches: [1, 2, 4] "
+    series.write_text(series.read_text().replace(key, f"    grids: [2x1x1x4]\n{key}"))
     words = ["-c", "suites/baselines.py", "--system", "vcluster", "-n", "deep.*ddp", "--dry-run"]
     script = succeed(tmp_path, *words, root=root).script
     assert option(script, "--grid") == "2x1x1x4"

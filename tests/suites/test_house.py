@@ -18,10 +18,10 @@ LONGEST, LONGEST_TEST = 400, 600
 WORDS, WORDS_OF_A_ROOM = 900, 1500
 LARGEST_BYTES = 10**6
 PRONOUN = r"(It|They|These|This|That|Those|Who|What|Which|Of|So)\b"
-LEFT_CIRCLES = {
-    ("engine.comm.agreement", "engine.comm.binding", "engine.comm.meeting"),
-    ("engine.contest.played_schedules", "engine.contest.schedules", "engine.contest.watched_runner"),
-}
+LEFT_CIRCLES = [
+    {"engine.comm.agreement", "engine.comm.binding", "engine.comm.meeting"},
+    {"engine.contest.played_schedules", "engine.contest.schedules"},
+]
 """Circles that are still to be opened."""
 LEFT_PRONOUNS = (
     *("engine/data/", "engine/footprint/", "engine/models/", "engine/peers/", "engine/planning/", "engine/profiling/"),
@@ -50,7 +50,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     matrix = coo_array((np.ones(len(arrows)), tuple(zip(*arrows, strict=True))), shape=(len(modules), len(modules)))
     _, components = connected_components(matrix, connection="strong")
     circles = [np.flatnonzero(components == one) for one in np.flatnonzero(np.bincount(components) > 1)]
-    assert {tuple(modules[place] for place in circle) for circle in circles} <= LEFT_CIRCLES
+    found = [{modules[place] for place in circle} for circle in circles]
+    assert [circle for circle in found if not any(circle <= left for left in LEFT_CIRCLES)] == []
 
 
 def test_no_docstring_of_the_product_begins_with_a_pronoun() -> None:
