@@ -121,7 +121,7 @@ def fastest(
     if launch is None or launch.world_size == 1:
         return plan()
     with loading():
-        from engine.comm.agreement import broadcast_before_groups
+        from engine.comm.meeting import broadcast_before_groups
 
     limits = {"meeting_s": config.meeting_timeout_s, "limit_s": config.timeout_s}
     told = broadcast_before_groups(launch, lambda: json.dumps(plan()), "while it chose a grid", **limits)

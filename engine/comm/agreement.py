@@ -11,7 +11,6 @@ from torch import distributed as dist
 from engine.comm.contact import Route
 from engine.comm.funnel import Comm
 from engine.comm.launch import Launch
-from engine.comm.meeting import meet
 from engine.errors import ContactError, EngineError, RunError, UsageError
 
 NAME_BYTES, REASON_BYTES = 256, 600
@@ -50,14 +49,6 @@ def _describe(error: Exception | None) -> str:
     if isinstance(error, OSError) and error.strerror:
         return ": ".join(map(str, filter(None, (error.filename, error.strerror)))) + "."
     return f"{type(error).__name__}: {error}"
-
-
-def broadcast_before_groups(
-    launch: Launch, say: Callable[[], str], doing: str, *, meeting_s: float, limit_s: float
-) -> str:
-    """Broadcast rank 0's text before there are process groups; see broadcast_text. Raises NotMet, too."""
-    store = dist.PrefixStore("said by rank 0", meet(launch, meeting_s))
-    return broadcast_text(launch, store, say, doing, timedelta(seconds=limit_s))
 
 
 def broadcast_text(launch: Launch, store: dist.Store, say: Callable[[], str], doing: str, limit: timedelta) -> str:

@@ -152,6 +152,18 @@ def meet(launch: Launch, limit_s: float) -> "dist.Store":
     return store
 
 
+def broadcast_before_groups(
+    launch: Launch, say: Callable[[], str], doing: str, *, meeting_s: float, limit_s: float
+) -> str:
+    """Broadcast rank 0's text before there are process groups; see broadcast_text. Raises NotMet, too."""
+    from torch.distributed import PrefixStore
+
+    from engine.comm.agreement import broadcast_text
+
+    store = PrefixStore("said by rank 0", meet(launch, meeting_s))
+    return broadcast_text(launch, store, say, doing, timedelta(seconds=limit_s))
+
+
 def _find_master(launch: Launch) -> None:
     """Raise NotMet if nobody knows the node of rank 0, or rank 0 runs on another one than the scheduler's list says."""
     ends = time.monotonic() + RESOLVE_S
