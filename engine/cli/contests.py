@@ -10,8 +10,8 @@ from engine.cli.grid import check_system, fastest, with_grid
 from engine.cli.train import PaceOptions, carry_out
 from engine.contest.grids import CHOICE, GridChoice, check_grids
 from engine.contest.overlap import check_overlaps
-from engine.contest.rounds import ROUNDS, Rounds
-from engine.contest.schedules import Disturbance, check_schedules, parse_names
+from engine.contest.rounds import ROUNDS, Disturbance, Rounds
+from engine.contest.schedules import check_schedules, parse_names
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.options import word, words

@@ -19,20 +19,21 @@ import torch
 from torch import Tensor
 
 from engine.comm.funnel import Comm
-from engine.contest.rounds import Side, take_rounds
-from engine.contest.schedules import CheckedSchedules, Disturbance
+from engine.contest.rounds import CheckedContest, Disturbance, Side, take_rounds
 from engine.grid import CUTTING_STAGES, HOLDING
 from engine.overlap.tasks import Direction, StepSchedule, Task
 from engine.parallel.link import Shapes, StageLink
 from engine.parallel.model import ParallelModel
 from engine.parallel.runner import Mark, MicroBatch, Runner
 from engine.pipeline.cut import Cut
+from engine.pipeline.registry import ScheduleChoice
 from engine.pipeline.simulation import Times, Transit, play
 from engine.result import metrics
 from engine.result.schema.contest import Contest, PlayedTask, ScheduleSide, StageTimes
 from engine.training.checks import ContestSetup
 from engine.training.gathered import breakdown
 from engine.training.trainer import Trainer
+from engine.training_record import Training
 
 log = logging.getLogger(__name__)
 
@@ -200,25 +201,34 @@ class StageMeans:
         return mean(chain.from_iterable(self.idle_s))
 
 
-def compare_schedules(run: CheckedSchedules, setup: ContestSetup) -> Contest:
+def compare_schedules(
+    run: CheckedContest,
+    setup: ContestSetup,
+    choices: Sequence[ScheduleChoice],
+    variants: Sequence[Training],
+    *,
+    auto: ScheduleChoice | None,
+    disturbance: Disturbance,
+    drawn: bool,
+) -> Contest:
     """Measure every schedule. Collective. Raises Diverged."""
     first = setup.trainer
     trainers: dict[Cut, Trainer] = {run.training.staged(run.grid).cut: first}
     sides = []
-    for choice, training in zip(run.choices, run.variants, strict=True):
+    for choice, training in zip(choices, variants, strict=True):
         staged = training.staged(run.grid)
         trainer = trainers.get(staged.cut) or trainers.setdefault(staged.cut, setup.make(training, first.comm))
         if not isinstance(runner := trainer.runner, WatchedRunner):
-            runner = WatchedRunner(trainer.model, staged.schedule, run.disturbance, training.seed)
+            runner = WatchedRunner(trainer.model, staged.schedule, disturbance, training.seed)
             trainer.runner = runner
         recording = trainer.recorder.new_recording()
         sides.append(_Side(str(choice), trainer, recording, schedule=staged.schedule, runner=runner))
     take_rounds(sides, run.rounds, setup)
     passes = run.training.passes(run.grid)
     found = []
-    for choice, side in zip(run.choices, sides, strict=True):
-        measured = _summarise(side, sides[0], passes, drawn=run.drawn)
-        found.append(measured.model_copy(update={"auto": choice == run.auto}))
+    for choice, side in zip(choices, sides, strict=True):
+        measured = _summarise(side, sides[0], passes, drawn=drawn)
+        found.append(measured.model_copy(update={"auto": choice == auto}))
         log.info("%s", describe(found[-1]))
     return Contest(base=sides[0].name, sides=tuple(found))
 

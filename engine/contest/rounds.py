@@ -6,6 +6,7 @@ and no pydantic before a contest is carried out.
 """
 
 import logging
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROUNDS = Group("rounds: each side takes its steps in every one", sort_key=2)
+DISTURBED = Group("disturbance: what a machine may do to a pipeline", sort_key=2.7)
 OF_TRAIN_ALONE = {field.name for field in fields(TrainConfig)} - {field.name for field in fields(RunConfig)}
 
 
@@ -59,6 +61,24 @@ class Rounds:
     def ends_in_time(self, so_far_s: float, round_s: float) -> bool:
         """Say whether another round ends in time, if it takes a fifth more than round_s, the longest so far."""
         return self.end_within_s is None or so_far_s + 1.2 * round_s <= self.end_within_s
+
+
+@Parameter(name="*", group=DISTURBED)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbance:
+    """Slowness that is added on purpose, under all schedules. Raises UsageError for negative numbers."""
+
+    slow_stage: Annotated[int | None, Parameter(metavar="STAGE")] = None
+    """one that computes longer, counted from 0"""
+    slow_by: float = 0.2
+    """of the time of each of its tasks"""
+    delays_s: Annotated[float, Parameter(name="--delays", metavar="SECONDS")] = 0.0
+    """each message leaves later by a random time up to that, for which its stage waits"""
+
+    def __post_init__(self) -> None:
+        for option, number in {"--slow-by": self.slow_by, "--delays": self.delays_s}.items():
+            if not (math.isfinite(number) and number >= 0):
+                raise UsageError(f"{option} is a number from 0 up, but {number} was given.")
 
 
 @dataclass(frozen=True, slots=True)

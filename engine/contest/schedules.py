@@ -3,14 +3,11 @@
 Checks that need no process are here, without torch; played_schedules.py carries the contest out.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from cyclopts import Group, Parameter
-
-from engine.contest.rounds import CheckedContest, Rounds
+from engine.contest.rounds import CheckedContest, Disturbance, Rounds
 from engine.errors import UsageError
 from engine.footprint.fit import check_memory, choose_schedule
 from engine.footprint.memory import Footprint
@@ -33,30 +30,11 @@ MOST_DRAWN = 20_000
 """A result has the tasks of a step if all stages together have no more of them: nobody sees more in a picture."""
 USUAL = (*(name for name in NAMES if name not in ("one-by-one", "interleaved")), "interleaved", AUTO)
 """Interleaved comes late, as its model stands beside that of the others."""
-DISTURBED = Group("disturbance: what a machine may do to a pipeline", sort_key=2.7)
 
 
 def parse_names(text: str) -> tuple[str, ...]:
     """Read a comma list of schedules."""
     return tuple(name.strip() for name in text.split(","))
-
-
-@Parameter(name="*", group=DISTURBED)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disturbance:
-    """Slowness that is added on purpose, under all schedules. Raises UsageError for negative numbers."""
-
-    slow_stage: Annotated[int | None, Parameter(metavar="STAGE")] = None
-    """one that computes longer, counted from 0"""
-    slow_by: float = 0.2
-    """of the time of each of its tasks"""
-    delays_s: Annotated[float, Parameter(name="--delays", metavar="SECONDS")] = 0.0
-    """each message leaves later by a random time up to that, for which its stage waits"""
-
-    def __post_init__(self) -> None:
-        for option, number in {"--slow-by": self.slow_by, "--delays": self.delays_s}.items():
-            if not (math.isfinite(number) and number >= 0):
-                raise UsageError(f"{option} is a number from 0 up, but {number} was given.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +66,9 @@ class CheckedSchedules(CheckedContest):
         with loading():
             from engine.contest.played_schedules import compare_schedules
 
-        return compare_schedules(self, setup)
+        return compare_schedules(
+            self, setup, self.choices, self.variants, auto=self.auto, disturbance=self.disturbance, drawn=self.drawn
+        )
 
 
 def check_schedules(

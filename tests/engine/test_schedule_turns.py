@@ -15,9 +15,9 @@ from virtual_ranks import run_ranks
 from engine.batch import Batch
 from engine.cli.trained import trained
 from engine.comm.funnel import Comm
-from engine.contest.played_schedules import StageMeans, TaskSpan, compare_schedules, find_spans, simulate
-from engine.contest.rounds import Rounds
-from engine.contest.schedules import CheckedSchedules, Disturbance, check_schedules
+from engine.contest.played_schedules import StageMeans, TaskSpan, find_spans, simulate
+from engine.contest.rounds import Disturbance, Rounds
+from engine.contest.schedules import CheckedSchedules, check_schedules
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
@@ -66,7 +66,7 @@ def compared(run: CheckedSchedules) -> tuple[tuple[ScheduleSide, ...], list[floa
 
         iterations: list[Iteration] = []
         setup = ContestSetup(of(run.training, comm), lambda grid: comm, of, iterations, 0.0)
-        return compare_schedules(run, setup).sides, [iteration.loss for iteration in iterations]
+        return run.compare(setup).sides, [iteration.loss for iteration in iterations]
 
     return run_ranks(run.grid, work, record=True)[0]
 
