@@ -108,7 +108,6 @@ class Tiles(NamedTuple):
 
     @property
     def gathered(self) -> float:
-        """Elements of all weights that are gathered."""
         return sum(self.sharded)
 
 
@@ -144,7 +143,6 @@ class Parts(NamedTuple):
 
     @classmethod
     def of(cls, network: Network) -> Self:
-        """Take a network apart."""
         waiting: list[tuple[int, ...]] = [()]
         for number, (section, _) in enumerate(network.blocks):
             there = (*waiting[-1], number) if section.leaves else waiting[-1]
@@ -158,10 +156,8 @@ class StageCount:
     def __init__(self, training: Training, parts: "Parts", grid: Grid, stage: Stage, device: Device) -> None:
         """Count what is there whatever the moment."""
         self._device = device
-        network = parts.network
-        placed = parts.placed
         self._training = training
-        self._network = network
+        self._network = network = parts.network
         self._waiting = parts.waiting
         self._grid = grid
         self._stage = stage
@@ -173,7 +169,7 @@ class StageCount:
         sections = [network.blocks[number].section for number in stage.blocks]
         kinds = {id(section): section for section in sections}
         bytes_of = {key: self._section(section) for key, section in kinds.items()}
-        tiles_of = {key: Tiles.of(placed[key], grid) for key in kinds}
+        tiles_of = {key: Tiles.of(parts.placed[key], grid) for key in kinds}
         self._blocks = [bytes_of[id(section)] for section in sections]
         self._tiles = [tiles_of[id(section)] for section in sections]
         self._rest = Tiles.of(network.part((), first=stage.is_first, last=stage.is_last), grid)
@@ -194,9 +190,8 @@ class StageCount:
         self.stored = sum(tiles.stored for tiles in self._tiles) + self._rest.stored
         self.sharded = (sum(tiles.gathered for tiles in self._tiles) + self._rest.gathered) / grid.shards
         self._sent_as_cast = gathers and self._compute != self._master and not training.offload
-        self.casts = self._compute * (self.stored - self.sharded * self._sent_as_cast)
-        if self._compute == self._master:
-            self.casts = 0.0
+        casts = self.stored - self.sharded * self._sent_as_cast
+        self.casts = self._compute * casts if self._compute != self._master else 0.0
 
     def fullest(self) -> Moment:
         """Return the fullest moment of a step."""
