@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from math import sqrt
 from typing import Annotated, Any, Literal, Self
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from engine.batch import Batch
 from engine.errors import UsageError
@@ -19,7 +19,7 @@ from engine.grid import SPLITTING_ROWS, Axis, Grid
 from engine.models.architecture import Architecture
 from engine.models.flops import hardware_flops
 from engine.options import NO_OPTION, word
-from engine.overlap.flags import AUTO, Overlap
+from engine.overlap.flags import ALL, AUTO, Overlap
 from engine.overlap.tasks import StepSchedule, live_whole_passes
 from engine.pipeline.cut import Cut, cut_evenly
 from engine.pipeline.options import DEFAULT, PipelineOptions
@@ -39,6 +39,21 @@ HALF = ("bf16", "fp16")
 COMPUTE: Literal["compute"] = "compute"
 """Format of sums that is the computation's, over any number of ranks."""
 NO_OVERLAP = Overlap()
+
+PIPELINE = Group("pipeline: stages of the network, behind one another", sort_key=2.5)
+OVERLAP = Group("overlap: communication behind compute, with the same numbers", sort_key=3)
+OPTIMIZER = Group("optimizer: AdamW", sort_key=4)
+InPipeline = Annotated[PipelineOptions, Parameter(name="*", group=PIPELINE)]
+OVERLAP_HELP = (
+    "none, all, or a comma list: oar (a layer's all-reduce behind its weight gradient), ors (reduce-scatters waited "
+    "for late), oag (gathers ahead of their use), cache=N or cache=auto (gathers of N blocks kept for the "
+    "recomputation of --checkpoint-activations), data (all-reduces over data during the last backward, and of each "
+    "bucket the optimizer's step, unless --clip needs all gradients first)"
+)
+OverlapFlags = Annotated[
+    Overlap, Parameter(name="--overlap", help=OVERLAP_HELP, show_default="all"), word(Overlap.parse, "FLAGS")
+]
+"""Everything of Overlap but its pace."""
 
 
 def _read_every(text: str) -> CheckpointEvery:
@@ -136,8 +151,25 @@ class OptimConfig:
     final_fraction: Annotated[float, NO_OPTION] = 0.1
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(TrainingOptions):
+    """Options of every training that is carried out, and of no product alone."""
+
+    pipeline: InPipeline = DEFAULT
+    seed: int = 0
+    """of initial values, dropout and the order of the data"""
+    optim: Annotated[OptimConfig, Parameter(name="*", group=OPTIMIZER)] = OptimConfig()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlapOption:
+    """Overlap of a training, or of a plan, that takes one for all its steps."""
+
+    overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL
+
+
 @dataclass(frozen=True)
-class Training(TrainingOptions):
+class Training(RunOptions, OverlapOption):
     """A training: its network, batch and options. A reduce_dtype of "compute" is the precision, over any ranks."""
 
     model: Architecture
@@ -147,10 +179,6 @@ class Training(TrainingOptions):
     """whether blocks are recomputed in the backward, which checkpoint_every says"""
     checkpoint_every: CheckpointEvery = 0
     overlap: Overlap = NO_OVERLAP
-    optim: OptimConfig = OptimConfig()
-    seed: int = 0
-    """of initial values, dropout and the order of the data"""
-    pipeline: PipelineOptions = DEFAULT
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "checkpoint_activations", self.checkpoint_every != 0)

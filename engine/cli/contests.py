@@ -17,7 +17,8 @@ from engine.grid import Grid
 from engine.options import word, words
 from engine.overlap.flags import ALL, Overlap, Pace
 from engine.pipeline.registry import ScheduleChoice
-from engine.training.config import OVERLAP, OverlapFlags, RunConfig
+from engine.training.config import RunConfig
+from engine.training_record import OVERLAP, OverlapFlags
 
 FULL_HELP = "flags that are added one after the other, and each alone: none, all, or as in train"
 VARIANT_HELP = "compared with none, instead of what is made of the flags above; repeatable"

@@ -16,17 +16,8 @@ from engine.output import columns, complain
 from engine.overlap.flags import ALL, Pace
 from engine.pipeline.options import DEFAULT
 from engine.training.checks import checked
-from engine.training.config import (
-    MODEL,
-    OVERLAP,
-    BatchOptions,
-    InPipeline,
-    OverlapFlags,
-    Pipe,
-    SystemOption,
-    TrainConfig,
-)
-from engine.training_record import PrecisionName, TrainingOptions
+from engine.training.config import MODEL, BatchOptions, Pipe, SystemOption, TrainConfig
+from engine.training_record import OVERLAP, InPipeline, OverlapFlags, PrecisionName, TrainingOptions
 
 if TYPE_CHECKING:
     from engine.simulator.events import Trace

@@ -20,7 +20,8 @@ from engine.peers.layout import PeerLayout, parse
 from engine.peers.registry import COMPARISONS
 from engine.pipeline.options import DEFAULT, PipelineOptions
 from engine.result import UNTUNED
-from engine.training.config import MODEL, BatchOptions, OverlapFlags
+from engine.training.config import MODEL, BatchOptions
+from engine.training_record import OverlapFlags
 
 SHAPE: dict[str, Any] = {"layers": 6, "hidden": 512, "heads": 8, "vocab": 8192, "seq": 128}
 """A shape has these sizes where they aren't given."""

@@ -19,12 +19,12 @@ from engine.models.architecture import Architecture
 from engine.models.choice import ModelChoice
 from engine.options import Bytes, File, check_file, word
 from engine.output import complain, say
-from engine.overlap.flags import ALL, Pace
+from engine.overlap.flags import Pace
 from engine.planning.grids import SearchSpace
 from engine.progress import log_to_stderr
 from engine.training.checks import check_cache
-from engine.training.config import MODEL, OVERLAP, OverlapFlags
-from engine.training_record import PrecisionName, Training, TrainingOptions
+from engine.training.config import MODEL
+from engine.training_record import OverlapOption, PrecisionName, Training, TrainingOptions
 
 if TYPE_CHECKING:
     from engine.planning.document import GridPlan
@@ -51,7 +51,7 @@ Tokens = Annotated[float | None, word(tokens, "TOKENS")]
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanConfig(TrainingOptions):
+class PlanConfig(TrainingOptions, OverlapOption):
     """Options of `plan`."""
 
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
@@ -71,7 +71,6 @@ class PlanConfig(TrainingOptions):
     """bf16 and fp16 keep fp32 masters; fp16 scales its loss (default: bf16, but fp32 on a CPU)"""
     checkpoint_activations: Annotated[bool, Parameter(negative="--keep-activations", show_default=True)] = True
     """recompute each block in the backward, or don't"""
-    overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL
     device_memory: Bytes | None = None
     """of one device (default: as the system's file says)"""
     token_budget: Tokens = None

@@ -15,8 +15,9 @@ from engine.errors import UsageError
 from engine.loading import loading
 from engine.overlap.flags import Pace
 from engine.training.checks import CheckedRun, checked
-from engine.training.config import OVERLAP, TrainConfig
+from engine.training.config import TrainConfig
 from engine.training.notices import notices
+from engine.training_record import OVERLAP
 
 log = logging.getLogger(__name__)
 

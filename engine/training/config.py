@@ -14,18 +14,13 @@ from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.catalogue import published
 from engine.models.choice import ModelChoice
-from engine.options import Bytes, Device, File, Folder, GridOrAuto, Labels, Numbers, Out, word
-from engine.overlap.flags import ALL, Overlap
-from engine.pipeline.options import DEFAULT, PipelineOptions
+from engine.options import Bytes, Device, File, Folder, GridOrAuto, Labels, Numbers, Out
 from engine.timeouts import Timeouts
-from engine.training_record import OptimConfig, Training, TrainingOptions
+from engine.training_record import OVERLAP, PIPELINE, OverlapOption, RunOptions, Training
 
 MODEL = Group("model: a published size, or a shape", f"Published sizes: {', '.join(published())}", sort_key=1)
 RUN = Group("run", sort_key=2)
-OVERLAP = Group("overlap: communication behind compute, with the same numbers", sort_key=3)
-OPTIMIZER = Group("optimizer: AdamW", sort_key=4)
 CHECKPOINTS = Group("checkpoints", sort_key=5)
-PIPELINE = Group("pipeline: stages of the network, behind one another", sort_key=2.5)
 PROFILE = Group(
     "profile: what ran in some iterations, which take longer for it and don't count; on CUDA all have timing events",
     sort_key=6,
@@ -45,23 +40,11 @@ SystemOption = Annotated[str | None, Parameter(metavar="NAME", help=SYSTEM_HELP)
 
 PIPE_HELP = "stages, each of the ranks that --grid says: --grid 2x1x2x4 --pipe 3 is --grid 2x1x2x4p3"
 Pipe = Annotated[int | None, Parameter(help=PIPE_HELP, group=PIPELINE, metavar="STAGES")]
-InPipeline = Annotated[PipelineOptions, Parameter(name="*", group=PIPELINE)]
-
-OVERLAP_HELP = (
-    "none, all, or a comma list: oar (a layer's all-reduce behind its weight gradient), ors (reduce-scatters waited "
-    "for late), oag (gathers ahead of their use), cache=N or cache=auto (gathers of N blocks kept for the "
-    "recomputation of --checkpoint-activations), data (all-reduces over data during the last backward, and of each "
-    "bucket the optimizer's step, unless --clip needs all gradients first)"
-)
-OverlapFlags = Annotated[
-    Overlap, Parameter(name="--overlap", help=OVERLAP_HELP, show_default="all"), word(Overlap.parse, "FLAGS")
-]
-"""Everything of Overlap but its pace."""
 
 
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig(Timeouts, TrainingOptions):
+class RunConfig(Timeouts, RunOptions):
     """Options of every command that trains. grid: None for "auto"."""
 
     model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice()
@@ -71,7 +54,6 @@ class RunConfig(Timeouts, TrainingOptions):
     where the system can't be simulated, by a formula, and one stage"""
     system: SystemOption = None
     pipe: Pipe = None
-    pipeline: InPipeline = DEFAULT
     messages: Annotated[Literal["auto", "mpi"], Parameter(group=PIPELINE)] = "auto"
     """what carries activations between stages; auto: what carries collectives, mpi: MPI, whose launcher starts ranks"""
     batch: BatchOptions
@@ -79,8 +61,6 @@ class RunConfig(Timeouts, TrainingOptions):
     """a corpus of `data prepare`, or synthetic"""
     verify: bool = False
     """read all of --data first, on each node, and compare it with the digests that `data prepare` wrote"""
-    seed: int = 0
-    """of initial values, dropout and the order of the data"""
     device: Device = "auto"
     devices_per_node: int = 1
     """for --grid auto: x stays in a node, and no plane of x and y lies across two"""
@@ -96,7 +76,6 @@ class RunConfig(Timeouts, TrainingOptions):
     """time each collective and phase (always on CPUs, where it costs nothing; on CUDA it takes timing events)"""
     labels: Labels = ()
     out: Out = Path("results/result.json")
-    optim: Annotated[OptimConfig, Parameter(name="*", group=OPTIMIZER)] = OptimConfig()
 
     @property
     def device_kind(self) -> str:
@@ -110,7 +89,7 @@ class RunConfig(Timeouts, TrainingOptions):
 
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig(RunConfig):
+class TrainConfig(RunConfig, OverlapOption):
     """Options of `train`. The learning rate has a warm-up of its own, in optim."""
 
     iterations: int = 10
@@ -124,7 +103,6 @@ class TrainConfig(RunConfig):
     measure_peak: bool = False
     """find that out first: all ranks multiply matrices at once"""
     energy: Annotated[EnergyOption, Parameter(help=ENERGY_HELP)] = "auto"
-    overlap: Annotated[OverlapFlags, Parameter(group=OVERLAP)] = ALL
     timeline: Annotated[File | None, Parameter(group=OVERLAP)] = None
     """write the last counted iteration as a Chrome trace"""
     save: Annotated[Folder | None, Parameter(group=CHECKPOINTS)] = None

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from engine.optimizer_state import OptimizerState
 from engine.parallel.model import ParallelModel
-from engine.training.config import OptimConfig
+from engine.training_record import OptimConfig
 
 
 class Optimizer(Protocol):
