@@ -1,4 +1,4 @@
-"""The engine tells a person of an error in one sentence that names what was given, what is allowed and what to do."""
+"""Errors for a person: one sentence that names what was given, what is allowed and what to do."""
 
 import difflib
 import sys
@@ -9,26 +9,26 @@ OUT_OF_MEMORY = "out of memory"
 
 
 class EngineError(Exception):
-    """This is the base of every error whose message is meant for the user."""
+    """Base of every error whose message is meant for the user."""
 
 
 class UsageError(EngineError):
-    """The command, a file it names or the grid it asks for can't work; exit code 2, nothing was run."""
+    """Refusal of a command, a file or a grid that can't work; exit code 2, nothing was run."""
 
 
 class RunError(EngineError):
-    """The run itself failed (a lost rank, a loss that is not a number); exit code 1, the result says why."""
+    """Failure of the run itself (a lost rank, a loss that is not a number); exit code 1, the result says why."""
 
 
 class WriteError(RunError, OSError):
-    """A file can't be written. It takes an OSError's number and words, and the file's name."""
+    """File that can't be written, with an OSError's number and words, and the file's name."""
 
     def __str__(self) -> str:
         return f"{self.filename} can't be written: {self.strerror}."
 
 
 class ContactError(RunError):
-    """A rank sees a failure that is not its own: others are out of its reach, or it is asked to end.
+    """Failure that is not the rank's own: others are out of its reach, or it is asked to end.
 
     clause: who saw what, without a full stop, beginning with a small letter. detail: what the software below us says.
     """
@@ -38,7 +38,7 @@ class ContactError(RunError):
         super().__init__(sentence(clause, detail))
 
     def story(self, lost: Collection[int] = ()) -> str:
-        """Give the clause, where it can, in terms of the ranks that are known to be lost."""
+        """Return the clause, where it can, in terms of the ranks that are known to be lost."""
         return self._clause
 
 
@@ -52,7 +52,7 @@ def sentence(clause: str, detail: str = "") -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Give the first line that an error says, or the name of its class if it says nothing."""
+    """Return the first line that an error says, or the name of its class if it says nothing."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 

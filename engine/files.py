@@ -16,7 +16,7 @@ PAUSE_S = 0.01
 
 
 def cache_folder() -> Path | None:
-    """Give the folder that keeps what is made once for other runs: $XDG_CACHE_HOME, or ~/.cache; None for a user
+    """Return the folder that keeps what is made once for other runs: $XDG_CACHE_HOME, or ~/.cache; None for a user
     without a home.
     """
     try:

@@ -1,4 +1,4 @@
-"""A word of the command line becomes a value here, and a value a word of --help.
+"""Options of the command line: words read as values, and values written as words of --help.
 
 An option is declared once, as a field of a frozen dataclass or a parameter of a command: its name, type and default are
 the option's, and the text under a field is its help. cyclopts makes the command line from that; what a type alone
@@ -115,7 +115,7 @@ def _written(default: Any) -> str | None:
 
 
 DEFAULTS = Parameter(negative=(), allow_repeating=True, converter=_converted, show_default=_written)
-"""Every option has these: a flag has no --no-flag beside it, and of an option given twice the last one counts."""
+"""Traits of every option: a flag has no --no-flag beside it, and of an option given twice the last one counts."""
 
 
 def check_file(option: str, file: Path) -> None:

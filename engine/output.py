@@ -76,7 +76,7 @@ def complain(sentence: str) -> None:
 
 
 def no_output(error: OSError) -> str:
-    """Tell why standard output can't be written, and discard what Python would write once more at its end."""
+    """Say why standard output can't be written, and discard what Python would write once more at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError, ValueError):
         os.dup2(nowhere, sys.stdout.fileno())

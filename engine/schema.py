@@ -9,13 +9,13 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Record(BaseModel):
-    """A record is a part of a file."""
+    """Part of a file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 class Document(Record):
-    """A document is a whole file, of which the keys "schema" and "version" say how it is read."""
+    """Whole file, of which the keys "schema" and "version" say how it is read."""
 
     model_config = ConfigDict(validate_by_name=True)
 
@@ -25,7 +25,7 @@ class Document(Record):
 
 
 def first_problem(error: ValidationError) -> str:
-    """Give the first finding of a pydantic error as one sentence: the key, what is expected there, what was given."""
+    """Return the first finding of a pydantic error as one sentence: the key, what is expected there, what was given."""
     problem = error.errors()[0]
     key = ".".join(str(part) for part in problem["loc"]) or "the document"
     more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""

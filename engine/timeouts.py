@@ -1,4 +1,4 @@
-"""Time-outs say how long ranks wait for each other, in every command that may have several. No torch."""
+"""Time-outs of ranks that wait for each other, in every command that may have several. No torch."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ LONGEST_S = 31_536_000  # a year
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """They say how long ranks wait. Raises UsageError for what is no time to wait."""
+    """Times that ranks wait. Raises UsageError for what is no time to wait."""
 
     timeout_s: Annotated[Seconds, Parameter(name="--timeout")] = 600.0
     """for any collective"""

@@ -24,7 +24,7 @@ _NAMES = {"device": "devices", "processor": "processors", "memory": "memory", "n
 
 
 class JobMeter:
-    """It is this rank's part in measuring the job's energy. Making it is collective.
+    """Part of a rank in measuring the job's energy. Making it is collective.
 
     The first rank of a machine reads what the machine counts, the first rank of a device what the device does.
     """

@@ -1,4 +1,4 @@
-"""What every rank says of itself at the end, gathered, and the figures that take all of them."""
+"""Facts of every rank, gathered at the end of a run, and the figures that take all of them."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -42,13 +42,14 @@ NETWORK_BYTES = 600
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """It holds what every rank says of itself, in rank order. clocks: of those that know it, in Hz with the host."""
+    """Facts of every rank, in rank order."""
 
     memory: Memory
     hosts: list[str]
     devices: list[str]
     transport: Transport | None
     clocks: list[tuple[str, float]]
+    """host and Hz of the ranks that know it"""
 
 
 def everyones(comm: Comm, heard: Callable[[], NetworkLog] | None = None) -> Ranks:
@@ -87,7 +88,7 @@ def joint_peak(comm: Comm, dtype: torch.dtype) -> float:
 
 
 def collectives(recording: Recording) -> tuple[Collective, ...]:
-    """Give the collectives of one iteration, on average."""
+    """Return the collectives of one iteration, on average."""
     return tuple(
         Collective(
             kind=kind,
@@ -101,7 +102,7 @@ def collectives(recording: Recording) -> tuple[Collective, ...]:
 
 
 def timeline(last: Iteration, recording: Recording) -> Timeline:
-    """Give what ran when in the last iteration of a recording."""
+    """Return what ran when in the last iteration of a recording."""
     spans = tuple(Span(**asdict(event)) for event in recording.events)
     return Timeline(iteration=last.index, step_s=last.time_s, spans=spans)
 
@@ -153,7 +154,7 @@ def _by_host(hosts: Sequence[str], compute_s: Sequence[float]) -> tuple[HostTime
 
 
 def _busiest(grid: Grid, seconds: Tensor) -> tuple[LaneTime, ...]:
-    """Give the busiest time of each lane that is used. seconds: [ranks, lanes], in flight.
+    """Return the busiest time of each lane that is used. seconds: [ranks, lanes], in flight.
 
     In a group the least time counts, as its ranks wait for the last of them to join; of the groups the longest counts.
     """
@@ -182,7 +183,7 @@ def _bound(step_s: float, compute_s: float, lanes: tuple[LaneTime, ...], machine
 
 
 def link_seconds(machine: MachineUsage) -> float:
-    """Give the seconds that the busiest node's bytes take on its link at least; 0 where no rate is known."""
+    """Return the seconds that the busiest node's bytes take on its link at least; 0 where no rate is known."""
     return machine.link_bytes / machine.link_bytes_per_s if machine.link_bytes_per_s else 0.0
 
 

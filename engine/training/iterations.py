@@ -1,4 +1,4 @@
-"""An iteration is a step that is checked, timed and noted; of some, energy and profiles are taken."""
+"""Iterations: steps that are checked, timed and noted; of some, energy and profiles are taken."""
 
 import logging
 import math
@@ -26,18 +26,19 @@ class Diverged(RunError):
 
 @dataclass(slots=True)
 class Measurements:
-    """They are what a run has measured so far. recording: of the counted iterations, on this rank. peak_flops_per_s:
-    what matrix products reached on each rank, all at once, where that was asked for.
-
-    prefetch_bytes, cache_bytes: the most that gathered weights took; cached_blocks: how many Overlap.cache kept.
-    """
+    """Measurements of a run so far."""
 
     iterations: list[Iteration] = field(default_factory=list)
     recording: Recording = field(default_factory=Recording)
+    """of the counted iterations, on this rank"""
     prefetch_bytes: int = 0
+    """the most that weights gathered ahead took"""
     cached_blocks: int = 0
+    """number that Overlap.cache kept"""
     cache_bytes: int = 0
+    """the most that they took"""
     peak_flops_per_s: float | None = None
+    """of matrix products on each rank, all at once, where that was asked for"""
     energy: Energy | None = None
     breakdown: Breakdown | None = None
     profile: Profile | None = None

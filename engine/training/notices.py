@@ -1,4 +1,4 @@
-"""What of a run is likely not meant, though nothing forbids it. No torch."""
+"""Notices of what in a run is likely not meant, though nothing forbids it. No torch."""
 
 from engine.footprint.fit import fits_nodes
 from engine.overlap.flags import ALL

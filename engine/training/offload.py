@@ -1,4 +1,4 @@
-"""The optimizer's state lies in the host's memory, and visits the device a bucket at a time (axonn-ipdps22 V-B).
+"""State of an optimizer in the host's memory, which visits the device a bucket at a time (axonn-ipdps22 V-B).
 
 Of a parameter of a matrix the device holds 2 bytes in half precision and a gradient of 4, or of 2 (Precision.parse).
 Two buckets take 24 bytes an element: fp32 weights and two moments each. The paper has 2 and 2 bytes, and 16 an element
@@ -16,11 +16,11 @@ from engine.comm.nccl import CudaStreams
 from engine.optimizer_state import BUCKET, TURNS
 
 Piece = tuple[int, int, list[Tensor]]
-"""It is elements [start, stop) of some tensors, on the device."""
+"""Elements [start, stop) of some tensors, on the device."""
 
 
 class Buckets:
-    """It has buffers on the device, in which a bucket of each tensor on the host is changed.
+    """Buffers on the device, in which a bucket of each tensor on the host is changed.
 
     On a GPU buckets take turns: on a lane of its own one is fetched, or taken back, while another is changed. Whoever
     reads the tensors waits for the device's current stream first, as a trainer does at the end of a step.

@@ -67,7 +67,7 @@ def _look_on(watch: "Watch", end: Callable[[Stalled], object], over: threading.E
 
 
 class Watch:
-    """It finds, from one look to the next, whether a rank waits for one collective for limit_s or longer."""
+    """Watch that finds, from one look to the next, whether a rank waits for one collective for limit_s or longer."""
 
     def __init__(self, comm: Comm, timeout_s: float) -> None:
         self._comm, self._host_waits = comm, comm.device.type != "cuda"

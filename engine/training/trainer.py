@@ -1,4 +1,4 @@
-"""A trainer steps a 4D model with its data and its optimizer."""
+"""Trainer: steps a 4D model with its data and its optimizer."""
 
 import logging
 import math
@@ -42,24 +42,25 @@ log = logging.getLogger(__name__)
 
 
 class Step(NamedTuple):
-    """It says what came of a step. loss: mean over the batch in nats; gradient_norm: before clipping, and without the
-    loss scale, which only fp16 has.
-    """
+    """Outcome of a step."""
 
     loss: float
+    """mean over the batch, in nats"""
     gradient_norm: float
+    """before clipping, and without the loss scale"""
     learning_rate: float
     time_s: float
     loss_scale: float | None = None
+    """of fp16 alone"""
 
     @property
     def skipped(self) -> bool:
-        """Say whether the step was skipped, as a gradient had overflowed at that loss scale."""
+        """Whether the step was skipped, as a gradient had overflowed at that loss scale."""
         return self.loss_scale is not None and not math.isfinite(self.gradient_norm)
 
 
 class Trainer:
-    """It has a model on its grid with its data and optimizer; step() is one iteration.
+    """Model on its grid with its data and optimizer; step() is one iteration.
 
     kernels: how layers multiply, by their names. overlaps: between which the run will switch. pretrained: whose weights
     it begins with; saved: the checkpoint that it resumes instead.
@@ -94,13 +95,13 @@ class Trainer:
         self.runner = Runner(self.model, staged.schedule)
         self.optimizer: Optimizer = optimizer(self.model, training.optim)
         self._auto_blocks: int | None = None
-        """cache="auto" comes out as so many blocks, once a step has shown how much memory training takes."""
+        """Number of blocks that cache="auto" keeps, once a step has shown how much memory training takes."""
         self._unsized = self.model.can_cache and any(o.cache == AUTO for o in (training.overlap, *overlaps))
         self.done = 0
-        """So many optimizer steps are done, those before a resume included."""
+        """Number of optimizer steps that are done, those before a resume included."""
         self.loss_scale = LossScale() if training.precision == "fp16" else None
         self.reads_ahead = comm.device.type == "cuda"
-        """If set, the next batch is read while the device is still busy with this one, as a processor never is."""
+        """Whether the next batch is read while the device is still busy with this one, as a processor never is."""
         self._ahead: tuple[int, Training, list[MicroBatch]] | None = None
         self._destination: Destination | None = None
         if saved is not None:
@@ -162,7 +163,7 @@ class Trainer:
         return model.sum_losses(loss_sum), norm.double()
 
     def _step_scaled(self, scale: LossScale) -> Tensor:
-        """Step, unless a gradient of any rank has overflowed, and settle the next scale; gives the unscaled norm.
+        """Step, unless a gradient of any rank has overflowed, and choose the next scale; return the unscaled norm.
 
         An overflow makes the norm infinite or NaN, which all ranks share. The host waits for it, once more than in
         other formats, which is simpler than an optimizer that undoes a step on the device.
@@ -177,7 +178,7 @@ class Trainer:
         return norm
 
     def _size_cache(self) -> None:
-        """Settle cache="auto", once a step has shown how much memory training takes: each pass that is under way keeps
+        """Size cache="auto", once a step has shown how much memory training takes: each pass that is under way keeps
         a cached block's weights. Collective.
         """
         self._unsized = False
@@ -197,7 +198,7 @@ class Trainer:
         return own * self.comm.grid.batch_split
 
     def _next_batch(self) -> list[MicroBatch]:
-        """Give what was read ahead, if it is of this step; else read it."""
+        """Return what was read ahead, if it is of this step; else read it."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0] == self.done and ahead[1] is self.training:
             return ahead[2]
