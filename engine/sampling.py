@@ -32,10 +32,10 @@ from engine.layers.counter_random import BatchRows, normal
 from engine.models.architecture import Architecture
 from engine.models.denoising import Denoising
 from engine.models.diffusion import Diffusion
+from engine.output import RENEWED
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
 from engine.precision import DTYPES, Precision
-from engine.progress import RENEWED
 from engine.result import SamplerName
 from engine.result.schema import Result
 from engine.result.schema.bench import ImageSheet

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from engine.cli.common import Json, facts, write
 from engine.cli.main import commands, run
-from engine.progress import log_to_stderr
+from engine.output import log_to_stderr
 from reports.nights.commands import reference, verdict
 from systems.store import as_data
 

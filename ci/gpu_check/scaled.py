@@ -15,7 +15,7 @@ from engine.peers.peer import Tensors, adamw, mean_divisor, serial_loss, serial_
 from engine.peers.timed_side import on_batches
 from engine.result.metrics import relative_difference
 from engine.result.schema.gpu_check import Finding
-from engine.training.loss_scale import LossScale
+from engine.training.trainer import LossScale
 from engine.training_record import OptimConfig
 from gpu_check.findings import passes_if
 from gpu_check.steps import MODELS

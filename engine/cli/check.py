@@ -13,9 +13,8 @@ from engine.loading import loading
 from engine.models.image_operations import norms_that_share
 from engine.output import complain
 from engine.overlap.flags import Pace
-from engine.training.checks import checked
+from engine.training.checks import checked, notices
 from engine.training.config import RUN, TrainConfig
-from engine.training.notices import notices
 
 
 def check(

@@ -11,8 +11,7 @@ from cyclopts import Parameter
 from engine.comm.launch import Launch, from_environment
 from engine.loading import check
 from engine.options import check_file
-from engine.output import columns, say
-from engine.progress import log_to_stderr
+from engine.output import columns, log_to_stderr, say
 
 Json = Annotated[bool, Parameter(help="print a document for programs instead of words", negative=())]
 

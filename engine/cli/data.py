@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from engine.cli.common import Json, write
 from engine.errors import check_installed
 from engine.options import Folder
-from engine.progress import log_to_stderr
+from engine.output import log_to_stderr
 
 
 def prepare(

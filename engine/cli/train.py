@@ -14,9 +14,8 @@ from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.loading import loading
 from engine.overlap.flags import Pace
-from engine.training.checks import CheckedRun, checked
+from engine.training.checks import CheckedRun, checked, notices
 from engine.training.config import TrainConfig
-from engine.training.notices import notices
 from engine.training_record import OVERLAP
 
 log = logging.getLogger(__name__)

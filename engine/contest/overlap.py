@@ -14,9 +14,8 @@ from engine.contest.rounds import CheckedContest, Rounds, Side, take_rounds
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.overlap.flags import Overlap, drop_useless, each_alone, flags, ladder, why_useless
-from engine.training.checks import ContestSetup, Kind, check_cache, checked
+from engine.training.checks import ContestSetup, Kind, check_cache, checked, why_late
 from engine.training.config import RunConfig, TrainConfig
-from engine.training.notices import why_late
 
 if TYPE_CHECKING:
     from engine.overlap.schedule import GatheredMemory

@@ -19,7 +19,7 @@ from cyclopts import Group, Parameter
 
 from engine.errors import UsageError
 from engine.measure.rounds import shuffled, take_turns
-from engine.progress import RENEWED
+from engine.output import RENEWED
 from engine.training.checks import CheckedRun, ContestSetup
 from engine.training.config import RunConfig, TrainConfig
 

@@ -25,7 +25,7 @@ from engine.data.image_set import FORMAT, LABEL, LABELS, PIXELS, Header, Origin
 from engine.data.prepared import HEADER, KINDS
 from engine.errors import UsageError, first_line
 from engine.files import check_utf8, digest_of
-from engine.progress import RENEWED
+from engine.output import RENEWED
 
 log = logging.getLogger(__name__)
 

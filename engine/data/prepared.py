@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from engine.errors import RunError, UsageError, first_line
 from engine.files import digest_of, json_of
-from engine.progress import RENEWED
+from engine.output import RENEWED
 from engine.schema import Record, first_problem
 
 log = logging.getLogger(__name__)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 from engine.comm.launch import Launch
 from engine.errors import EngineError, RunError, first_line
 from engine.loading import loading
+from engine.output import log_to_stderr
 from engine.peers.apart import parts_in_a_launch, put_together
 from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.memory import Room, bytes_of_gpu, choose_apart
 from engine.peers.watchdog import At, Turn, nobody, start
-from engine.progress import log_to_stderr
 from engine.reporter import Reporter
 from engine.result.schema import Memory
 from engine.result.schema.machine import Bindings, Transport

@@ -14,8 +14,8 @@ from math import inf
 from engine.errors import RunError
 from engine.grid import Grid
 from engine.loading import cores
+from engine.output import RENEWED
 from engine.planning.rank import Candidate, Ranking, Workload, best_first, ordered, with_smaller_micro
-from engine.progress import RENEWED
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Forecast, Simulated
 from engine.tracing.memory import needs_by_trace, trace_needs

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from engine.energy.meter import Meter
 from engine.errors import RunError
 from engine.measure.recorder import Recording
+from engine.output import RENEWED
 from engine.profiling.session import Profiling
-from engine.progress import RENEWED
 from engine.result.schema import Iteration
 from engine.result.schema.profile import Profile
 from engine.result.schema.step import Breakdown, Energy

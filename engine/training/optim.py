@@ -1,24 +1,48 @@
-"""Step local shards by AdamW, clip by the true global norm, and follow the learning rate's course."""
+"""Optimizers: their protocol; AdamW of local shards, clipped by the true global norm; the learning rate's course."""
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from engine.layers.compiled import Compiled
-from engine.optimizer_state import ADAMW, BUCKET
+from engine.optimizer_state import ADAMW, BUCKET, OptimizerState
 from engine.parallel.model import ParallelModel
 from engine.training.offload import Buckets, Piece
 from engine.training_record import OptimConfig
 
 ROW = 16
-"""So many elements take a multiple of 16 bytes, whatever the dtype."""
+"""Elements that take a multiple of 16 bytes, whatever the dtype."""
+
+
+class Optimizer(Protocol):
+    """Optimizer of the flat tensor of a rank's parameters, any part of which can be stepped alone."""
+
+    keeps: OptimizerState
+    """Tensors kept of each parameter and where, which plans count."""
+    state: Mapping[nn.Parameter, Mapping[str, Tensor]]
+    """Tensors by parameter and name, each in the parameter's shape; checkpoints write and fill them."""
+    learning_rate: float
+    """Rate of the step that was started last."""
+
+    def start_step(self, done: int, *, skipped: int = 0) -> None:
+        """Prepare the next step, so many being done, by which the rate goes; of these some were skipped, as if they had
+        not been.
+        """
+        ...
+
+    def step(self, start: int = 0, stop: int | None = None, *, scale: Tensor | None = None) -> None:
+        """Step the elements [start, stop), by default all, with their gradients times scale."""
+        ...
+
+
+MakeOptimizer = Callable[[ParallelModel, OptimConfig], Optimizer]
 
 
 def learning_rate(config: OptimConfig, step: int) -> float:
-    """Give the rate of a step: a linear warm-up from the first, then a cosine down to final_fraction of the rate at
+    """Return the rate of a step: a linear warm-up from the first, then a cosine down to final_fraction of the rate at
     decay_steps.
 
     With decay_steps 0 the rate stays constant after the warm-up.
@@ -33,7 +57,7 @@ def learning_rate(config: OptimConfig, step: int) -> float:
 
 
 class AdamW:
-    """It steps the flat tensor of a rank's parameters by AdamW (Loshchilov and Hutter 2019, Algorithm 2).
+    """AdamW on the flat tensor of a rank's parameters (Loshchilov and Hutter 2019, Algorithm 2).
 
     Whether a parameter is a matrix, which decays, is read from its serial shape. torch.optim.AdamW itself would load
     torch's compiler, a third of the processor time in which a rank starts.
@@ -42,7 +66,7 @@ class AdamW:
     keeps = ADAMW
 
     def __init__(self, model: ParallelModel, config: OptimConfig, bucket: int = BUCKET) -> None:
-        """Begin with moments of zero. bucket: so many elements of what lies on the host are stepped at a time."""
+        """Begin with moments of zero. bucket: elements on the host that are stepped at a time."""
         flat = model.schedule.flat
         self._model, self._config = model, config
         apart = model.comm.grid.shards > 1 or flat.offloaded > 0  # what is sharded has no copy, or lies on the host
@@ -92,7 +116,7 @@ class AdamW:
                     adamw(p, g, m, v, copied, scale, self._factors[decays], self._rules[decays])
 
     def _pieces(self, low: int, high: int) -> Iterable[Piece]:
-        """Give a range's masters and moments: all at once where they lie on the device, else a bucket at a time."""
+        """Return a range's masters and moments: all at once where they lie on the device, else a bucket at a time."""
         if low >= high:
             return []
         if self._buckets is not None and high <= self._model.schedule.flat.offloaded:
@@ -101,7 +125,7 @@ class AdamW:
 
 
 class Rule(NamedTuple):
-    """It is what AdamW does to a parameter in a step. number: of those taken, the first being 1."""
+    """Numbers of AdamW's step of a parameter. number: of the step, the first being 1."""
 
     number: int
     learning_rate: float
@@ -111,11 +135,10 @@ class Rule(NamedTuple):
     eps: float
 
     def factors(self) -> tuple[float, ...]:
-        """Give the step's factors in a tensor, as compiled code takes what changes from step to step."""
+        """Return the step's factors for a tensor, as compiled code takes what changes from step to step."""
         unbiased = 1 - self.beta1**self.number, 1 - self.beta2**self.number
-        lost = (
-            self.learning_rate * self.decay
-        )  # what is kept is so near to 1 that fp32 has few digits of the difference
+        # what is kept is so near to 1 that fp32 has few digits of the difference
+        lost = self.learning_rate * self.decay
         return 1 - self.beta1, 1 - self.beta2, lost, self.learning_rate / unbiased[0], unbiased[1] ** -0.5, self.eps
 
 
@@ -167,6 +190,6 @@ def _by_pytorch(
 
 
 adamw = Compiled(_by_pytorch, _in_one_pass, tried=False)
-"""It steps these elements in place, state and copy included, with their gradients times a scale. It makes no copies of
-them, as nothing else is as large.
+"""Step of elements in place, state and copy included, with their gradients times a scale. No copies are made,
+as nothing else is as large.
 """

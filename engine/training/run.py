@@ -4,9 +4,11 @@ Whatever goes wrong here flies to the command, whose reporter makes it the resul
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
+from statistics import median
+from typing import Any
 
 import torch
 
@@ -25,20 +27,22 @@ from engine.layers.matmul import Kernels, widened_by
 from engine.measure.memory import forget_peak
 from engine.measure.recorder import Recorder
 from engine.models.adapters.files import export
+from engine.models.flops import model_flops, repeated_flops
 from engine.models.operations import Attention
 from engine.precision import DTYPES, Precision
 from engine.profiling.regions import NamingRecorder
-from engine.profiling.session import Profiling, Request
-from engine.result import provenance
+from engine.profiling.session import Profiling, Request, write_chrome_trace
+from engine.result import metrics, provenance
+from engine.result.schema import Iteration, Memory, Summary
+from engine.result.schema.step import LossScaling, Timeline
 from engine.result.schema.tuning import Tuning
 from engine.training.checks import CheckedRun, ContestSetup
 from engine.training.energy import JobMeter
 from engine.training.failure import RunReporter
-from engine.training.gathered import breakdown, everyones, joint_peak, profile, roster
+from engine.training.gathered import breakdown, collectives, everyones, joint_peak, profile, roster, timeline
 from engine.training.iterations import Measurements, run_iterations
 from engine.training.stall import watched
-from engine.training.summary import loss_scaling, run_fields
-from engine.training.trainer import Trainer
+from engine.training.trainer import LossScale, Trainer
 from engine.training_record import Training
 from engine.tuning.shapes import products
 from engine.tuning.tune import tune
@@ -178,3 +182,64 @@ def _attention(training: Training, grid: Grid, device: torch.device) -> str | No
             training.precision,
         )
     return taken
+
+
+def run_fields(run: CheckedRun, measurements: Measurements, memory: Memory) -> dict[str, Any]:
+    """Make the fields that only a whole run has, and write the timeline if one is asked for. memory: of the ranks."""
+    gathered = ("prefetch_bytes", "cached_blocks", "cache_bytes")
+    return {
+        "summary": _summary(run, measurements),
+        "memory": memory.model_copy(update={name: getattr(measurements, name) for name in gathered}),
+        "collectives": collectives(measurements.recording),
+        "breakdown": measurements.breakdown,
+        "energy": measurements.energy,
+        "timeline": _timeline(run, measurements),
+        "profile": measurements.profile,
+    }
+
+
+def loss_scaling(scale: LossScale | None, iterations: Iterable[Iteration]) -> LossScaling | None:
+    """Say how the loss was scaled; None in other formats than fp16. scale: after the last of these iterations."""
+    if scale is None:
+        return None
+    skipped = tuple(iteration.index for iteration in iterations if iteration.skipped)
+    return LossScaling(scale=scale.value, skipped=scale.skipped, skipped_iterations=skipped)
+
+
+def _timeline(run: CheckedRun, measurements: Measurements) -> Timeline | None:
+    """Return the last counted iteration, and write it as a Chrome trace; None if that isn't asked for."""
+    path = run.config.timeline
+    if path is None:
+        return None
+    last = next(iteration for iteration in reversed(measurements.iterations) if iteration.counted)
+    about = {"grid": str(run.grid), "overlap": str(run.training.overlap), "iteration": last.index}
+    write_chrome_trace(path, measurements.recording.events, rank=0, about=about)
+    return timeline(last, measurements.recording)
+
+
+def _summary(run: CheckedRun, measurements: Measurements) -> Summary:
+    training, config, ranks = run.training, run.config, run.grid.size
+    times = [i.time_s for i in measurements.iterations if i.counted]
+    time_s = metrics.time_per_iteration(times)
+    network, sequences, recompute = training.model, training.batch.sequences, training.checkpoint_activations
+    hardware = metrics.rate(training.flops, time_s)
+    model = metrics.rate(model_flops(network, sequences), time_s)
+    repeated = metrics.rate(repeated_flops(network, sequences, run.grid, recompute=recompute), time_s)
+    measured = measurements.peak_flops_per_s
+    advertised, empirical = config.peak_flops, measured or config.empirical_peak_flops
+    return Summary(
+        counted_iterations=len(times),
+        time_per_iteration_s=time_s,
+        median_time_s=median(times),
+        tokens_per_s=metrics.rate(sequences * network.sequence, time_s),
+        samples_per_s=metrics.rate(sequences, time_s),
+        hardware_flops_per_s=hardware,
+        model_flops_per_s=model,
+        repeated_flops_per_s=repeated,
+        peak_flops_per_device=advertised,
+        hfu=metrics.utilisation(hardware, ranks, advertised) if advertised else None,
+        mfu=metrics.utilisation(model, ranks, advertised) if advertised else None,
+        empirical_peak_flops_per_device=empirical,
+        empirical_peak_measured=measured is not None,
+        of_empirical=metrics.utilisation(hardware, ranks, empirical) if empirical else None,
+    )

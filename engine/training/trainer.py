@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,9 +28,7 @@ from engine.parallel.model import ParallelModel, clip_scale
 from engine.parallel.parallelize import parallelize
 from engine.parallel.runner import MicroBatch, Runner
 from engine.precision import Precision
-from engine.training.loss_scale import LossScale
-from engine.training.optim import AdamW
-from engine.training.optimizer import MakeOptimizer, Optimizer
+from engine.training.optim import AdamW, MakeOptimizer, Optimizer
 from engine.training_record import Training
 
 if TYPE_CHECKING:
@@ -39,6 +37,37 @@ if TYPE_CHECKING:
     from engine.models.adapters.folder import Pretrained
 
 log = logging.getLogger(__name__)
+
+
+FIRST_SCALE = 2.0**16
+"""Loss scale at the start: torch.amp.GradScaler's init_scale."""
+SCALE_INTERVAL = 2000
+"""Good steps in a row after which the scale doubles: GradScaler's growth_interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossScale:
+    """Scale of the loss in fp16, for gradients of its small range (Micikevicius et al. 2018, section 3.2).
+
+    Gradients below 2^-24 would vanish, and those above 65,504 overflow. So the loss is multiplied by a scale, which is
+    as large as no gradient overflows: where one does, the step is skipped and the scale halves, and after many good
+    steps it doubles. The numbers are those of torch.amp.GradScaler.
+    """
+
+    value: float = FIRST_SCALE
+    good_steps: int = 0
+    """in a row, at this scale"""
+    skipped: int = 0
+    """of all steps"""
+    interval: int = SCALE_INTERVAL
+
+    def after(self, *, taken: bool) -> "LossScale":
+        """Return the scale of the next step, once this one was taken or skipped."""
+        if not taken:
+            return replace(self, value=self.value / 2, good_steps=0, skipped=self.skipped + 1)
+        if self.good_steps + 1 >= self.interval:
+            return replace(self, value=self.value * 2, good_steps=0)
+        return replace(self, good_steps=self.good_steps + 1)
 
 
 class Step(NamedTuple):

@@ -12,8 +12,8 @@ import torch
 
 from engine.comm.funnel import Comm
 from engine.layers.matmul import PLAIN, Kernels, Mode, Role
+from engine.output import RENEWED
 from engine.precision import Precision
-from engine.progress import RENEWED
 from engine.result import metrics, provenance
 from engine.result.judges import choices
 from engine.result.schema.tuning import ModeTime, TunedShape, Tuning

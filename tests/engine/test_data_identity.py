@@ -27,9 +27,8 @@ from engine.grid import Grid
 from engine.models.adapters.files import export
 from engine.models.adapters.folder import open_pretrained
 from engine.models.choice import ModelChoice
-from engine.training.checks import checked
+from engine.training.checks import checked, notices
 from engine.training.config import TrainConfig
-from engine.training.notices import notices
 
 SHAPE = ModelChoice(layers=1, hidden=32, heads=4, vocab=300, seq=8)
 

@@ -22,9 +22,8 @@ from engine.measure.recorder import Recorder
 from engine.models.architecture import Architecture
 from engine.parallel.initial import initialise_serial
 from engine.training.iterations import Diverged, describe, take_iteration
-from engine.training.loss_scale import LossScale
-from engine.training.summary import loss_scaling
-from engine.training.trainer import Step, Trainer
+from engine.training.run import loss_scaling
+from engine.training.trainer import LossScale, Step, Trainer
 from engine.training_record import OptimConfig, PrecisionName, Training
 
 STEPS, SEQUENCES = 10, 8

@@ -27,10 +27,9 @@ from engine.pipeline.options import PipelineOptions
 from engine.precision import DTYPES
 from engine.training.checks import checked
 from engine.training.config import TrainConfig
-from engine.training.loss_scale import LossScale
 from engine.training.offload import Buckets
 from engine.training.optim import AdamW
-from engine.training.trainer import Trainer
+from engine.training.trainer import LossScale, Trainer
 from engine.training_record import OptimConfig, PrecisionName, Training
 
 BUCKET, STEPS = 512, 3

@@ -21,8 +21,7 @@ from engine.optimizer_state import OptimizerState
 from engine.overlap.flags import ALL
 from engine.parallel.model import ParallelModel
 from engine.parallel.serial_state import full_state_dict
-from engine.training.optim import AdamW
-from engine.training.optimizer import MakeOptimizer, Optimizer
+from engine.training.optim import AdamW, MakeOptimizer, Optimizer
 from engine.training.trainer import Trainer
 from engine.training_record import OptimConfig, Training
 

@@ -21,9 +21,8 @@ from engine.planning.costs import Costs
 from engine.precision import Precision
 from engine.reduce_dtype import FROM_RANKS, reduce_dtype
 from engine.simulator.bandwidth import agnostic, papers_links
-from engine.training.checks import checked
+from engine.training.checks import checked, notices
 from engine.training.config import TrainConfig
-from engine.training.notices import notices
 from engine.training_record import OptimConfig, Training
 
 INDEPENDENT = {8: 0.0041, 64: 0.0099, 256: 0.019, 1024: 0.038}

@@ -14,9 +14,8 @@ from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.pipeline.options import PipelineOptions
 from engine.pipeline.registry import AUTO, NAMES
-from engine.training.checks import checked
+from engine.training.checks import checked, notices
 from engine.training.config import TrainConfig
-from engine.training.notices import notices
 
 SETTINGS: dict[str, dict[str, int]] = {
     "nothing": {},
