@@ -53,13 +53,13 @@ class Baseline(PeerComparison, PointTraining):
         return []
 
     def plan_options(self, data: str) -> list[str]:
-        """A machine without a scheduler is one node with all ranks, by which the engine chooses a grid."""
+        """Take a machine without a scheduler as one node with all ranks, by which the engine chooses a grid."""
         here = self.partition.is_local and not self.ranks_of_a_node
         return super().plan_options(data) + command("", devices_per_node=self.num_tasks if here else None)
 
     @run_after("init")
     def take_no_allocation_for_what_does_not_fit(self) -> None:
-        """A network that -S gives may fit all the same: its job says whether it does."""
+        """Ask for no allocation, but for a network of -S, which may fit all the same: its job says whether it does."""
         self.local = not self.match.fits and self.model == self.point.model
 
     @run_after("init")
@@ -119,7 +119,7 @@ class Baseline(PeerComparison, PointTraining):
         return [*words, *rounds, *self.peak_options(self.precision)]
 
     def node_options(self) -> list[str]:
-        """Some peers make whole networks first, in a node's memory; they are told of it where its file has it."""
+        """Return the node's memory for peers that make whole networks first, where the system's file has it."""
         memory, devices = self.system.node.memory_bytes, self.system.node.devices
         if memory is None:
             return []

@@ -1,4 +1,4 @@
-"""What does each way to hide communication gain, with one after the other added (par4d Fig. 3), and alone?
+"""Gain of each way to hide communication, with one after the other added (par4d Fig. 3), and alone.
 
     reframe -c suites/overlap_ablation.py --system perlmutter                  one job a point, all variants in turns
     reframe -c suites/overlap_ablation.py --system frontier -n gpt-20b         one model

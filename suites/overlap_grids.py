@@ -1,4 +1,4 @@
-"""What does each flag of overlap gain alone, on every grid of a small machine? This shows where one costs something.
+"""Gain of each flag of overlap alone, on every grid of a small machine: shows where one costs something.
 
 reframe -c suites/overlap_grids.py --system vcluster -r
 reframe -c suites/overlap_grids.py --system vcluster -n 8-gpt.*-1x1x8x1 -S rounds=20 -r    one grid, more rounds

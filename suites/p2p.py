@@ -1,4 +1,4 @@
-"""What does a message take, and an all-reduce, by back end and size? Fig. 3 and 4 of axonn-ipdps22.
+"""Time of a message and of an all-reduce, by back end and size: Fig. 3 and 4 of axonn-ipdps22.
 
     reframe -c suites/p2p.py --system perlmutter
     reframe -c suites/p2p.py --system vcluster -S backends=gloo,memory,mpi -r

@@ -1,4 +1,4 @@
-"""What does a device really reach, in matrix products of growing size (axonn-sc24 VI-C), memory and launches?
+"""Rates that a device reaches in matrix products of growing size (axonn-sc24 VI-C), memory and launches.
 
     reframe -c suites/peak.py --system perlmutter
     reframe -c suites/peak.py --system alps -n Peak -P dtype=tf32

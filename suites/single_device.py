@@ -62,7 +62,7 @@ class SingleDevice(OfSeries, EngineTest):
         return parse(self.record, "the result")
 
     def judge(self) -> None:
-        """The engine has found both sides' losses equal before it timed them. Raises SanityError without a contest."""
+        """Check the contest, whose losses the engine found equal before it timed them. Raises SanityError without one."""
         result = self.result
         if not result.comparisons:
             reasons = "; ".join(f"{asked.peer}: {asked.missing}" for asked in result.contests)

@@ -27,7 +27,7 @@ class StrongScaling(PointTraining):
     point = points_of("strong_scaling")
 
     def figures(self) -> Figures:
-        """A series without a budget of tokens has no time to solution."""
+        """Add the time to solution, which a series without a budget of tokens hasn't."""
         budget, rate = self.point.series.token_budget, float(self.record["summary"]["tokens_per_s"])
         days = None if budget is None else metrics.time_to_solution(budget, rate) / DAY_S
         return super().figures() | {"time_to_solution": (days, "days")}

@@ -64,7 +64,7 @@ class Bench:
         self._generator = torch.Generator().manual_seed(seed)
 
     def drawn(self, *size: int) -> Tensor:
-        """Normal numbers of the format, in float64 on the processor."""
+        """Draw normal numbers of the format, in float64 on the processor."""
         return torch.randn(size, generator=self._generator).to(self.precision.compute).double()
 
     def tokens(self, *size: int) -> Tensor:

@@ -35,7 +35,7 @@ def sum_and(norm: Norm, *parameters_H: Tensor) -> Rival:
 
 
 def gradients_of(norm: Norm, *parameters_H: Tensor) -> Rival:
-    """The rival makes the gradients of x and the parameters of (g, x, ..., dsum); dsum is added to the first."""
+    """Make a rival of the gradients of x and the parameters of (g, x, ..., dsum); dsum is added to the first."""
 
     def of(g_MH: Tensor, x_MH: Tensor, *others: Tensor) -> Callable[[], tuple[Tensor, ...]]:
         leaves = [x_MH.detach().requires_grad_(), *(one.bfloat16().requires_grad_() for one in parameters_H)]

@@ -112,7 +112,7 @@ class Prepared(ABC, Generic[AnyHeader]):
     @property
     @abstractmethod
     def meaning(self) -> Mapping[str, Any]:
-        """What the header says that tells these data from others of the same bytes."""
+        """Fields of the header that tell these data from others of the same bytes."""
 
     @property
     @abstractmethod

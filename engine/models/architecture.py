@@ -63,7 +63,7 @@ class Architecture(Protocol):
 
     @property
     def stream(self) -> tuple[Carried, ...]:
-        """What blocks give to one another where it is the residual stream alone."""
+        """Tensors between blocks where they are the residual stream alone."""
         return (Carried((self.sequence, self.hidden), 1),)
 
     def placements(self) -> dict[str, Placement]:

@@ -141,7 +141,7 @@ class Network:
 
     @cached_property
     def boundaries(self) -> tuple[tuple[Carried, ...], ...]:
-        """What each block takes, and what comes out of the last one.
+        """List the inputs of each block, and the output of the last one.
 
         Raises ValueError where a block takes what none has left, or something else than that, where its operations
         split it otherwise, and where none takes what is left.

@@ -210,7 +210,7 @@ def over_one_network(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def most_run(points: pd.DataFrame, by: Sequence[str], most: int) -> list[pd.DataFrame]:
-    """Of the points that agree in these columns take those first of which the most contests were run."""
+    """Return the points, those of which the most contests were run first among points that agree in these columns."""
     groups = [rows for _, rows in points.groupby(list(by), dropna=False, sort=True)]
     return sorted(groups, key=lambda rows: -int((rows["jobs"] > 0).sum()))[:most]
 

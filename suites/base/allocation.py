@@ -83,7 +83,7 @@ class Allocation(rfm.RegressionTestPlugin):
     @run_after("init", always_last=True)
     @run_before("run")
     def count_nodes(self) -> None:
-        """The run counts again, as a test's setup may have asked for fewer ranks."""
+        """Count again before the run, as a test's setup may have asked for fewer ranks."""
         ranks = self.num_tasks if self.started_ranks is None else self.started_ranks
         self.nodes = 0 if self.local else -(-ranks // (self.per_node(ranks) or ranks))
 

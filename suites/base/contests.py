@@ -30,7 +30,7 @@ class PeerComparison(rfm.RegressionTestPlugin):
     steps_per_round = variable(int, value=2)
 
     def judge(self) -> None:
-        """The engine has found both sides' losses equal before it timed them. Raises SanityError."""
+        """Check the comparison, whose losses the engine found equal before it timed them. Raises SanityError."""
         check_one_comparison(self.record)
 
     def figures(self) -> Figures:

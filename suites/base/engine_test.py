@@ -165,7 +165,7 @@ class EngineTest(Launched, Allocation, rfm.RunOnlyRegressionTest):
 
     @run_before("run")
     def write_launch_line(self) -> None:
-        """The engine's command line, with every option spelled out."""
+        """Return the engine's command line, with every option spelled out."""
         self.write_launcher(full=self.fills_its_nodes)
         labels = [f"{name}={value}" for name, value in self.labels().items()]
         words = [*self.options(), *self.timeout_options, *command("", label=labels)]
@@ -195,7 +195,7 @@ class EngineTest(Launched, Allocation, rfm.RunOnlyRegressionTest):
 
     @sanity_function
     def the_result_is_good(self) -> bool:
-        """The engine says ok; if it failed, or never ran, the reason is the scheduler's, and its own."""
+        """Check that the engine says ok; else the reason is the scheduler's, and its own."""
         file, errors = Path(self.stagedir, RESULT), Path(self.stagedir, self.stderr.evaluate())
         said = errors.read_text(errors="replace") if errors.exists() else ""
         if file.exists():

@@ -1,4 +1,4 @@
-"""What ReFrame's command line shows of tests: lists and descriptions with their costs, and pipelines for GitLab.
+"""Output of ReFrame's command line on tests: lists and descriptions with their costs, and pipelines for GitLab.
 
 Lists and descriptions say what jobs take of each partition at most. `reframe --ci-generate FILE` writes commands that
 run what this command would: ReFrame's own leave out --system and all that says how tests run, and have a job for each

@@ -163,7 +163,7 @@ class Training(EngineTest):
         self.grid = checked_grid(words)
 
     def figures(self) -> Figures:
-        """The faster half of the steps shows best how nights differ, as other work on the machine hardly moves it.
+        """Return the figures of a training: the faster half of the steps shows best how nights differ.
 
         exposed_communication: compute stands still for it, a mean iteration long. communication_hidden: the part of the
         time with communication in which the rank computes too. step_by_bound: how many times as long a step is as the

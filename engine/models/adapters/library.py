@@ -30,7 +30,7 @@ PLAIN = (
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """What a library's network is to the engine."""
+    """A library's network, as the engine takes it."""
 
     adapter: Adapter
     architecture: Architecture
