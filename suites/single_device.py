@@ -62,7 +62,7 @@ class SingleDevice(OfSeries, EngineTest):
         return parse(self.record, "the result")
 
     def judge(self) -> None:
-        """Check the contest, whose losses the engine found equal before it timed them. Raises SanityError without one."""
+        """Check the contest, whose losses were found equal before it was timed. Raises SanityError without one."""
         result = self.result
         if not result.comparisons:
             reasons = "; ".join(f"{asked.peer}: {asked.missing}" for asked in result.contests)

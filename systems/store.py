@@ -30,7 +30,7 @@ class Cores(Record):
     ranks: int = Field(gt=0)
     cores: float = Field(gt=0)
 
-    def ranks_a_core(self, ranks: int) -> float:
+    def ranks_per_core(self, ranks: int) -> float:
         """Return the number of ranks of a job that take turns on a core; at least 1."""
         return max(1.0, min(ranks, self.ranks) / self.cores)
 

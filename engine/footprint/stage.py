@@ -24,7 +24,7 @@ received.
 
 
 class Device(NamedTuple):
-    """What a kind of device, its back end and its libraries take besides tensors that a layer asks for."""
+    """Memory that a kind of device, its back end and its libraries take besides a layer's own tensors."""
 
     chunk_bytes: int
     """of rows of logits that the loss takes at a time"""

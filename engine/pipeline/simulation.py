@@ -33,7 +33,7 @@ class Times:
 
     work_s: Callable[[int, Task], float]
     transit: Callable[[int, Task], Transit]
-    ranks_a_core: float = 1.0
+    ranks_per_core: float = 1.0
     """ranks that share a core; work_s is at a rank's share of it"""
 
 
@@ -146,7 +146,7 @@ class _Pipeline:
         return PipelineStep(tuple(stage.busy_s for stage in self._stages), tuple(self._played))
 
     def _share_cores(self) -> None:
-        speed = min(self._times.ranks_a_core, self._count / max(len(self._working), 1))
+        speed = min(self._times.ranks_per_core, self._count / max(len(self._working), 1))
         if speed != self._speed:
             self._since, self._speed = (self._now_s, self._done()), speed
 
@@ -176,7 +176,7 @@ class _Pipeline:
             if self._now_s + self._left_s[number] > self._by_s:
                 raise LateError
             work_s = self._times.work_s(number, stage.next)
-            self._left_s[number] -= work_s / self._times.ranks_a_core
+            self._left_s[number] -= work_s / self._times.ranks_per_core
             heappush(self._working, (self._done() + work_s, next(self._numbers), number, stage.next, self._now_s))
             stage.working, stage.next = True, None
 
@@ -204,7 +204,7 @@ def least_of_pass(schedule: StepSchedule, stages: int, times: Times) -> list[flo
     chunks = range(schedule.chunks)
     directions = [way for way in Direction if schedule.deferring or way is not Direction.WEIGHT]
     tasks = [Task(direction, 0, chunk) for direction in directions for chunk in chunks]
-    return [sum(times.work_s(stage, task) for task in tasks) / times.ranks_a_core for stage in range(stages)]
+    return [sum(times.work_s(stage, task) for task in tasks) / times.ranks_per_core for stage in range(stages)]
 
 
 def play(schedule: StepSchedule, stages: int, passes: int, times: Times, by_s: float = inf) -> PipelineStep:

@@ -76,7 +76,7 @@ class Row(Record):
 
 
 class GridPlan(Document):
-    """What was asked, and the best grids for it, in bytes and seconds."""
+    """Question, and the best grids for it, in bytes and seconds."""
 
     schema_: Literal["par4d.plan"] = Field(default=SCHEMA, alias="schema")
     version: Literal[2] = VERSION
@@ -126,7 +126,7 @@ class GridPlan(Document):
 
     @property
     def activations(self) -> str:
-        """What becomes of activations, in words."""
+        """Treatment of activations, in words."""
         together = self.training.recomputed_together
         if together == 0:
             return "kept"

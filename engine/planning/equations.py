@@ -33,12 +33,12 @@ class Layer:
 
     @property
     def out_axis(self) -> Axis | None:
-        """This axis splits n; it is x in the equations."""
+        """Axis that splits n; x in the equations."""
         return self.split[0]
 
     @property
     def in_axis(self) -> Axis | None:
-        """This axis splits k; it is y in the equations."""
+        """Axis that splits k; y in the equations."""
         return self.split[1]
 
     def shard(self, grid: Grid) -> float:

@@ -57,7 +57,7 @@ def make_plan(
         raise space.no_stages(devices)
     if machine:
         compute_s = training.flops / (devices * machine.empirical_peak)
-        ranked = pipelines(workload, in_stages, machine.links, compute_s, machine.ranks_a_core)
+        ranked = pipelines(workload, in_stages, machine.links, compute_s, machine.ranks_per_core)
         ranking = replace(ranking, pipelines=ranked)
     if not (ranking.candidates or ranking.pipelines):
         if host:

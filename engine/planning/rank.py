@@ -205,7 +205,7 @@ def cheapest(workload: Workload, grids: Sequence[Grid], bandwidths: Bandwidths) 
 
 
 def pipelines(
-    workload: Workload, grids: Sequence[Grid], links_as_run: LinksOn, compute_s: float, ranks_a_core: float = 1.0
+    workload: Workload, grids: Sequence[Grid], links_as_run: LinksOn, compute_s: float, ranks_per_core: float = 1.0
 ) -> tuple[Candidate, ...]:
     """Rank grids with several stages by what a run costs and what its stages are idle, each with several
     micro-batches: the first PIPELINES of those that may fit in memory, best first.
@@ -216,7 +216,7 @@ def pipelines(
     costs, batch = Costs(workload.training), workload.training.batch
     priced: list[tuple[float, Grid, int, Seconds]] = []
     for grid in grids:
-        links, at_once = links_as_run(grid), grid.stages / ranks_a_core
+        links, at_once = links_as_run(grid), grid.stages / ranks_per_core
         for micro in [batch.micro] if batch.micro else divisors(batch.per_rank(grid))[:MICROS]:
             passes = batch.per_rank(grid) // micro
             if passes >= at_once and workload.allows(grid, micro):

@@ -20,19 +20,20 @@ ANY_NUMBER = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
-    """It has those of one machine, in bytes/s and one direction.
-
-    inter: between two nodes (beta_inter). intra: {(g0, g1): bytes/s} within a node, for groups of g1 ranks that are g0
-    apart, while all groups of the node communicate at once (the paper's case 1); other groups find `within`. of_rank:
-    the most that one rank sends to other nodes, such as the rate of its NIC where a node has several. The papers have
-    no such limit: without it Eq. 7 is theirs.
-    """
+    """Bandwidths of one machine, in bytes/s and one direction."""
 
     devices_per_node: int
     inter: float
+    """Between two nodes (beta_inter)."""
     within: float
     intra: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """Within a node, by (g0, g1): for groups of g1 ranks that are g0 apart, while all groups of the node communicate at
+    once (the paper's case 1); other groups find `within`.
+    """
     of_rank: float = inf
+    """Most that one rank sends to other nodes, such as the rate of its NIC where a node has several. The papers have no
+    such limit: without it Eq. 7 is theirs.
+    """
 
     def along(self, grid: Grid, axis: Axis) -> float:
         """Give the bytes/s that one group of the axis finds while all of them communicate (axonn-sc24 case 1, Eq. 7).

@@ -40,12 +40,12 @@ Links = Mapping[Axis, Link]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """It is the time that a collective takes of a rank's processor, whose threads send, receive and add up: seconds for
-    each step of a ring, and for each byte that the rank sends.
-    """
+    """Time that a collective takes of a rank's processor, whose threads send, receive and add up."""
 
     step_s: float
+    """For each step of a ring."""
     byte_s: float
+    """For each byte that the rank sends."""
 
     def of(self, kind: Kind, num_bytes: float, ranks: int) -> float:
         """Give the processor seconds of a collective of this input buffer among so many ranks."""

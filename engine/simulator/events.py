@@ -23,13 +23,15 @@ VERSION: Literal[1] = 1
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """It multiplies [m, k] by [k, n]. mode: how both lie in memory (layers/matmul.py). element: bytes of one."""
+    """Product of [m, k] and [k, n]."""
 
     m: int
     n: int
     k: int
     mode: str
+    """How both lie in memory (layers/matmul.py)."""
     element: int
+    """Bytes of one."""
 
     @property
     def flops(self) -> int:
@@ -44,9 +46,8 @@ class MatrixProduct:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """It is the product of an implicit GEMM, [m, k] by [k, n] as a MatrixProduct is, but none of it lies in memory so:
-    each pixel of an image stands in as many rows as windows see it. num_bytes: of the images that it reads and writes,
-    and of the weight, each once.
+    """Product of an implicit GEMM, [m, k] by [k, n], where each pixel of an image stands in as many rows as windows
+    see it.
     """
 
     m: int
@@ -54,6 +55,7 @@ class Convolution:
     k: int
     mode: str
     num_bytes: int
+    """Of the images that it reads and writes, and of the weight, each once."""
 
     @property
     def flops(self) -> int:
@@ -63,7 +65,7 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """It is one fused kernel. heads: of all sequences; flops count both halves of the scores, as the papers do."""
+    """Fused kernel. heads: of all sequences; flops count both halves of the scores, as the papers do."""
 
     heads: int
     sequence: int
@@ -84,7 +86,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """It stands for so many kernels of element-wise work and sums, and the bytes that they read and write."""
+    """Elementwise kernels and sums: their number, and the bytes that they read and write."""
 
     num_bytes: int
     kernels: int
@@ -143,19 +145,19 @@ class Segment:
 
 @dataclass(slots=True)
 class Trace:
-    """It is one step of one rank.
-
-    about: model, grid, rank and the options that decide it. layers: blocks that were run, all or few that stand for
-    all. state_bytes: those of parameters, gradients and moments. peak_bytes: the most that tensors take in the step,
-    the state included. cached_blocks: as cache=N or auto came out.
-    """
+    """One step of one rank."""
 
     about: dict[str, Any]
+    """Model, grid, rank and the options that decide it."""
     layers: int
+    """Blocks that were run, all or few that stand for all."""
     micro_batches: int
     state_bytes: int
+    """Of parameters, gradients and moments."""
     peak_bytes: int
+    """Most that tensors take in the step, the state included."""
     cached_blocks: int
+    """As cache=N or auto came out."""
     segments: list[Segment]
 
     def __iter__(self) -> Iterator[Event]:
@@ -193,7 +195,7 @@ class _SegmentRecord(Record):
 
 
 class TraceRecord(Record):
-    """It is a trace in a file: an event is a list, its kind first and then its fields in their order."""
+    """Trace in a file: an event is a list, its kind first and then its fields in their order."""
 
     schema_: Literal["par4d.trace"] = Field(default=SCHEMA, alias="schema")
     version: Literal[1] = VERSION

@@ -15,7 +15,7 @@ TIE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class RingTime:
-    """It is the time of one collective of this input buffer in a ring of so many ranks."""
+    """Time of one collective of this input buffer in a ring of ranks."""
 
     kind: Kind
     num_bytes: float

@@ -45,7 +45,7 @@ ATTENTION = 0.69
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """It has the numbers of the file's head. spread: nine times in ten a time is within the factor 1 + spread."""
+    """Numbers of the file's head. spread: nine times in ten a time is within the factor 1 + spread."""
 
     products: float = 0.8
     link: float = 0.7
@@ -55,49 +55,53 @@ class Fitted:
 
 
 class Message(NamedTuple):
-    """It is what a message takes: seconds of the link, and of a rank's share of a core, of its sender and its receiver
-    together; the latter are 0 on accelerators.
-    """
+    """Cost of a message."""
 
     seconds: float
+    """Of the link."""
     processor_s: float
+    """Of a rank's share of a core, of sender and receiver together; 0 on accelerators."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineModel:
-    """It describes one system in one number format.
-
-    peak_flops: of a device, flop/s, to which utilisation refers; empirical_peak: what products reach. by_size: (rows,
-    flop/s) of square products, from few rows to many, instead of empirical_peak where it was measured. modes: the share
-    of that which a mode reaches. kinds: the share of the bandwidth between nodes that a kind of collective reaches;
-    kinds_within: the same within a node, by the pairs of Bandwidths.intra. step_s: latency of a ring's step;
-    step_within_s: that within a node, where it was measured. kernel_s: the least that a kernel takes. launches_itself:
-    the device launches its kernels, and works on none meanwhile, as processors do. ranks_a_core: so many take turns on
-    a core, and each figure of a device is of a rank's share. taken, taken_within: processor time that each kind of
-    collective takes, between nodes and within; empty for accelerators. processors: the multiprocessors of an
-    accelerator, or its compute units, each of which computes a tile of a product at a time; None where unknown.
-    """
+    """One system in one number format."""
 
     name: str
     peak_flops: float
+    """Of a device, flop/s, to which utilisation refers."""
     empirical_peak: float
+    """Rate that products reach."""
     memory_bytes_per_s: float
     device_memory: float | None
     bandwidths: Bandwidths
     fitted: Fitted = Fitted()
     modes: Mapping[str, float] = field(default_factory=dict)
+    """Share of that rate which a mode reaches."""
     kinds: Mapping[str, float] = field(default_factory=dict)
+    """Share of the bandwidth between nodes that a kind of collective reaches."""
     kinds_within: Mapping[tuple[int, int], Mapping[str, float]] = field(default_factory=dict)
+    """The same within a node, by the pairs of Bandwidths.intra."""
     step_s: float = HOP_S
+    """Latency of a ring's step."""
     step_within_s: float | None = None
+    """That within a node, where it was measured."""
     half_bytes: float = 0.0
     kernel_s: float = KERNEL_S
+    """Least time of a kernel."""
     launches_itself: bool = False
+    """Whether the device launches its kernels, and works on none meanwhile, as processors do."""
     by_size: Sequence[tuple[float, float]] = ()
-    ranks_a_core: float = 1.0
+    """(rows, flop/s) of square products, from few rows to many, instead of empirical_peak where it was measured."""
+    ranks_per_core: float = 1.0
+    """Ranks that take turns on a core; each figure of a device is of a rank's share."""
     taken: Mapping[str, Taken] = field(default_factory=dict)
+    """Processor time that each kind of collective takes between nodes; empty for accelerators."""
     taken_within: Mapping[str, Taken] = field(default_factory=dict)
     processors: int | None = None
+    """Multiprocessors of an accelerator, or its compute units, each of which computes a tile of a product at a time;
+    None where unknown.
+    """
 
     def compute_s(self, event: Compute) -> float:
         """Give the seconds on a device that does nothing else. A convolution is as fast as the product of its implicit
@@ -173,7 +177,7 @@ class MachineModel:
         leaves_node = self.bandwidths.on_two_nodes(grid, axis, one, other)
         link = self._message_link(grid, axis, leaves_node=leaves_node)
         taken = self._taken(Kind.ALL_GATHER, leaves_node=leaves_node)
-        return Message(ring_s(Kind.SEND, num_bytes, 2, link), self.ranks_a_core * taken.of(Kind.SEND, num_bytes, 2))
+        return Message(ring_s(Kind.SEND, num_bytes, 2, link), self.ranks_per_core * taken.of(Kind.SEND, num_bytes, 2))
 
     def _message_link(self, grid: Grid, axis: Axis, *, leaves_node: bool) -> Link:
         """Give what a message finds: what a step of an all-gather does, in which a rank sends and receives."""
@@ -184,7 +188,7 @@ class MachineModel:
     def processor_s(self, kind: str, num_bytes: float, grid: Grid, axis: Axis) -> float:
         """Give the seconds that the collective takes of a rank's share of a core; 0 on accelerators."""
         taken = self._taken(kind, leaves_node=self.bandwidths.leaves_node(grid, axis))
-        return self.ranks_a_core * taken.of(Kind(kind), num_bytes, grid[axis]) if grid[axis] > 1 else 0.0
+        return self.ranks_per_core * taken.of(Kind(kind), num_bytes, grid[axis]) if grid[axis] > 1 else 0.0
 
     def _taken(self, kind: str, *, leaves_node: bool) -> Taken:
         """Give what a kind of collective takes of a processor, where it wasn't measured that of an all-reduce."""
@@ -217,8 +221,10 @@ class MachineModel:
         assert peak
         assert memory
         shared = own.shared if own else None
-        turns = shared.ranks_a_core(ranks or shared.ranks) if shared else 1.0
-        more = shared.ranks_a_core(shared.ranks) / turns if shared else 1.0  # a rank has so many times the core it had
+        turns = shared.ranks_per_core(ranks or shared.ranks) if shared else 1.0
+        more = (
+            shared.ranks_per_core(shared.ranks) / turns if shared else 1.0
+        )  # a rank has so many times the core it had
         between = measured.inter if measured else None
         sizes = own.by_size.get(precision, {}) if own else {}
         return cls(
@@ -238,7 +244,7 @@ class MachineModel:
             kernel_s=own.kernel_s.value / more if own and own.kernel_s else KERNEL_S,
             launches_itself=device.kind == "cpu",
             by_size=tuple(sorted((float(rows), more * rate) for rows, rate in sizes.items())),
-            ranks_a_core=turns,
+            ranks_per_core=turns,
             taken=_kinds_taken(between.processor) if between else {},
             taken_within=_kinds_taken(measured.intra_processor) if measured else {},
             processors=device.processors.value if device.processors else None,

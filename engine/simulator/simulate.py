@@ -32,17 +32,18 @@ FAIR = 0.5
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """It is a collective on its way. left_s: seconds that it still takes on a link of its own. share: the part of the
-    rank's core that it takes meanwhile. own: whether the rank carries it out itself when it waits.
-    """
+    """Collective in flight."""
 
     event: Issue
     axis: Axis
     left_s: float
+    """Seconds that it still takes on a link of its own."""
     issued_s: float
     between_nodes: bool
     share: float
+    """Part of the rank's core that it takes meanwhile."""
     own: bool
+    """Whether the rank carries it out itself when it waits."""
     start_s: float | None = None
     end_s: float | None = None
     hidden_s: float = 0.0
@@ -50,7 +51,7 @@ class _Flight:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """It says how a step went. compute_s and the sum of exposed_s make time_s, whose interval is low_s to high_s.
+    """Simulated step: compute_s and the sum of exposed_s make time_s, whose interval is low_s to high_s.
 
     hidden_s: compute with a collective in flight. exposed_s, hidden_by_axis_s: by axis, as in a result's breakdown.
     schedule: of a pipeline, whose parts are means over its stages, with idle time as exposed along the one that cuts.
@@ -79,7 +80,7 @@ class Simulated:
         return cls(inf, inf, inf, inf, 0.0, {}, {}, {}, 0)
 
 
-def in_turns(step: Simulated, ranks_a_core: float) -> Simulated:
+def in_turns(step: Simulated, ranks_per_core: float) -> Simulated:
     """Find the same step of one of several ranks that take turns on a core. It computes for a shorter time, since
     others often wait while it does, and waits longer, since they often compute while it doesn't.
 
@@ -88,10 +89,10 @@ def in_turns(step: Simulated, ranks_a_core: float) -> Simulated:
     for a part R/T of the time, so that R = C (1 + (k - 1) R / T): P. Schweitzer's approximate mean value analysis of
     one queue with k customers. The step has no timeline, as it isn't known which waits are longer.
     """
-    alone_s = step.compute_s / ranks_a_core
-    if ranks_a_core == 1 or not alone_s:
+    alone_s = step.compute_s / ranks_per_core
+    if ranks_per_core == 1 or not alone_s:
         return step
-    compute_s = alone_s / (1 - (ranks_a_core - 1) * alone_s / step.time_s)
+    compute_s = alone_s / (1 - (ranks_per_core - 1) * alone_s / step.time_s)
     shorter = compute_s / step.compute_s
     longer = (step.time_s - compute_s) / step.communication_s if step.communication_s else 1.0
     return replace(
@@ -104,21 +105,22 @@ def in_turns(step: Simulated, ranks_a_core: float) -> Simulated:
     )
 
 
-def share_of(compute_s: float, time_s: float, ranks_a_core: float) -> float:
+def share_of(compute_s: float, time_s: float, ranks_per_core: float) -> float:
     """Invert in_turns: find the seconds of compute at a share of the core from those seen in a step."""
-    return ranks_a_core * compute_s / (1 + (ranks_a_core - 1) * compute_s / time_s)
+    return ranks_per_core * compute_s / (1 + (ranks_per_core - 1) * compute_s / time_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """It is a simulated step of a grid. exact: whether the whole network was traced. cached_blocks: as the overlap came
-    out. timeline_layers: layers of the network that the timeline shows.
-    """
+    """Simulated step of a grid."""
 
     step: Simulated
     exact: bool
+    """Whether the whole network was traced."""
     cached_blocks: int
+    """As the overlap came out."""
     timeline_layers: int | None = None
+    """Layers of the network that the timeline shows."""
 
 
 @dataclass(slots=True)

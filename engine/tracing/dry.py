@@ -15,7 +15,7 @@ from engine.training_record import Training
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """They are a step's collectives of one kind along one axis. bytes: of the rank's input buffers."""
+    """Collectives of a step of one kind along one axis. bytes: of the rank's input buffers."""
 
     kind: str
     axis: str
@@ -25,7 +25,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """It says what one rank does in one step.
+    """Work of one rank in one step.
 
     step_bytes: the most that its tensors take, state_bytes of them from step to step. traced_s, peak_memory_bytes: what
     tracing took on this machine.

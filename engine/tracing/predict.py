@@ -48,7 +48,7 @@ class Traced:
 
     def on(self, machine: MachineModel, *, timeline: bool = False) -> Simulated:
         """Simulate a step. timeline: whether to say what runs when."""
-        return in_turns(self._at_its_share(machine, timeline), machine.ranks_a_core)
+        return in_turns(self._at_its_share(machine, timeline), machine.ranks_per_core)
 
     def _at_its_share(self, machine: MachineModel, timeline: bool) -> Simulated:
         if self.whole is not None:

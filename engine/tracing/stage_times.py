@@ -32,13 +32,14 @@ Kind = tuple[bool, int]
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """It has the seconds of a pass's tasks on a stage, by direction and of all chunks, and of the step's end; and what
-    a pass, and that end, expose along each axis.
-    """
+    """Seconds of a stage."""
 
     tasks_s: Mapping[str, float]
+    """Of a pass's tasks, of all chunks, by direction."""
     tail_s: float
+    """Of the step's end."""
     exposed_s: Mapping[str, float]
+    """That a pass exposes along each axis."""
     tail_exposed_s: Mapping[str, float]
 
 
@@ -46,16 +47,18 @@ Timed = Callable[[Trace], StageTimes]
 
 
 class FewBlocks(NamedTuple):
-    """It stands for stages of so many blocks each. few: traces of the first, a middle and the last stage with FEW
-    blocks. more: of a middle one with MORE. cached: of the same, those by which it has more being cached; None if none
-    is. cached_blocks: of a stage.
-    """
+    """Traces of few blocks that stand for whole stages."""
 
     blocks: Sequence[int]
+    """Of each stage."""
     few: Sequence[Trace]
+    """Of the first, a middle and the last stage with FEW blocks."""
     more: Trace
+    """Of a middle stage with MORE."""
     cached: Trace | None
+    """Of the same, the additional blocks being cached; None if none is."""
     cached_blocks: int
+    """Of a stage."""
 
     def at(self, grid: Grid) -> Self:
         """Return the same on a grid of the same ranks in another order."""
@@ -75,7 +78,7 @@ class FewBlocks(NamedTuple):
 
 
 class EachStage(NamedTuple):
-    """It has the trace of every stage, the same one for stages that are alike."""
+    """Trace of every stage, the same one for stages that are alike."""
 
     traces: Sequence[Trace]
 
@@ -121,7 +124,7 @@ def least_pass_s(training: Training, grid: Grid, machine: MachineModel, cached: 
     whole = _added(few, few, more, blocks - FEW)
     if cached:
         whole = _added(whole, more, time_tasks(trace(MORE, cached=MORE - FEW), machine), min(blocks, cached))
-    return sum(whole.tasks_s.values()) / machine.ranks_a_core
+    return sum(whole.tasks_s.values()) / machine.ranks_per_core
 
 
 def trace_each_stage(grid: Grid, of_kinds: Mapping[Kind, Training], cached: int) -> dict[Kind, FewBlocks | EachStage]:

@@ -49,22 +49,22 @@ def _kind(schedule: StepSchedule) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class TracedStages:
-    """It holds what decides the time of a pipeline's step, on any machine.
-
-    traces: of each stage, or of few that stand for all, by the kind of a schedule. blocks: of each stage, by the number
-    of its chunks. message_bytes: of what a rank sends between two chunks, or takes before the first, in the network's
-    order, likewise. needs: memory of a rank by each schedule that may be taken. cached_blocks: of a stage, as many as
-    each of these has room for. drawn: layers of the traces.
-    """
+    """Traces that decide the time of a pipeline's step, on any machine."""
 
     training: Training
     grid: Grid
     traces: Mapping[Kind, FewBlocks | EachStage]
+    """Of each stage, or of few that stand for all, by the kind of a schedule."""
     blocks: Mapping[int, tuple[int, ...]]
+    """Of each stage, by the number of its chunks."""
     message_bytes: Mapping[int, Sequence[float]]
+    """Of a rank's messages between two chunks, or its input before the first, in the network's order, by the same."""
     needs: Mapping[ScheduleChoice, Needs]
+    """Memory of a rank by each schedule that may be taken."""
     cached_blocks: int
+    """Of a stage, as many as each of these has room for."""
     drawn: int
+    """Layers of the traces."""
     whole: None = None
 
     def on(self, machine: MachineModel, *, timeline: bool = False, by_s: float = inf) -> Simulated:
@@ -129,7 +129,7 @@ class TracedStages:
                 work_s += sent(stage, task).processor_s / 2
             return work_s
 
-        return Times(work_s, lambda stage, task: Transit(sent(stage, task).seconds, 0.0), machine.ranks_a_core)
+        return Times(work_s, lambda stage, task: Transit(sent(stage, task).seconds, 0.0), machine.ranks_per_core)
 
     def _agreeing_s(self, schedule: StepSchedule, machine: MachineModel) -> float:
         """Give the seconds in which the ranks of a stage agree on a task, where it depends on what has come."""

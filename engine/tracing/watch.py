@@ -24,7 +24,7 @@ ADDS_ROWS = {aten._index_put_impl_.default: 3, aten.scatter_add_.default: 1, ate
 
 
 class Log:
-    """It keeps events as they come, and counts the bytes that live."""
+    """Events in the order of their coming, and the bytes that live."""
 
     def __init__(self) -> None:
         self.live = self.peak = 0
@@ -81,7 +81,7 @@ class Log:
 
 
 class Operators(TorchDispatchMode):
-    """It sees every operator on the meta device, and the storages that they make."""
+    """Watch over every operator on the meta device, and the storages that they make."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ def _letter(matrix: Tensor) -> str:
 
 
 class _FusedAttention(torch.autograd.Function):
-    """It has the fused kernels' shapes and storages: the output lies by position, and each row keeps a logarithm."""
+    """Shapes and storages of fused kernels: the output lies by position, and each row keeps a logarithm."""
 
     @staticmethod
     def forward(ctx: Any, q_BNSD: Tensor, k_BNSD: Tensor, v_BNSD: Tensor, log: Log) -> Tensor:
@@ -205,7 +205,7 @@ def fused_attention(log: Log) -> AbstractContextManager[None]:
 
 
 class _Waits(Pending):
-    """It is a collective whose wait is an event."""
+    """Collective whose wait is an event."""
 
     __slots__ = ("log", "number")
     log: Log
@@ -216,7 +216,7 @@ class _Waits(Pending):
 
 
 class TracingRecorder(Recorder):
-    """It writes collectives and phases to a log, and records nothing itself."""
+    """Recorder that writes collectives and phases to a log, and keeps nothing itself."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(alone=True)

@@ -278,7 +278,7 @@ def fit_anew(machine: MachineModel, rows: Sequence[Observation]) -> Estimate:
     if not rows:
         raise UsageError(f"Nothing was measured that {machine.name} can be fitted to: measure a grid of one axis.")
     log.info("fitting %s to %d rows", machine.name, len(rows))
-    priors = PRIORS_ON_CORES if machine.ranks_a_core > 1 else PRIORS
+    priors = PRIORS_ON_CORES if machine.ranks_per_core > 1 else PRIORS
     return fit(rows, PRIORS_CHARGED if machine.taken or machine.taken_within else priors)
 
 
@@ -295,7 +295,7 @@ def kernel_s(machine: MachineModel, job: MeasuredJob) -> float:
         event.kernels if isinstance(event, Sweep) else 1 for event in traced.whole if isinstance(event, Compute)
     )
     seen_s = time_s - sum(job.exposed_s[grid].values())
-    return share_of(seen_s, time_s, machine.ranks_a_core) / kernels
+    return share_of(seen_s, time_s, machine.ranks_per_core) / kernels
 
 
 def calibrate(machine: MachineModel, jobs: Sequence[MeasuredJob]) -> Estimate:

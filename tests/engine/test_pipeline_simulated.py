@@ -117,7 +117,7 @@ def test_stages_that_share_a_core_are_faster_while_others_wait() -> None:
     """Two stages on one core: alone each works twice as fast as at its share, so that nobody's waiting costs time."""
     schedule = make("1f1b")
     alone = equal_times(schedule)
-    shared = Times(alone.work_s, alone.transit, ranks_a_core=2.0)
+    shared = Times(alone.work_s, alone.transit, ranks_per_core=2.0)
     stages, passes, of_pass_s = 2, 4, 3.0
     assert play(schedule, stages, passes, shared).time_s == pytest.approx(passes * of_pass_s)
     assert play(schedule, stages, passes, alone).time_s == pytest.approx((passes + stages - 1) * of_pass_s)

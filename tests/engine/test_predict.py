@@ -98,12 +98,12 @@ def test_few_blocks_of_three_stages_predict_a_pipelines_step() -> None:
     assert more_passes.peak_bytes > found["auto"].peak_bytes
 
 
-@pytest.mark.parametrize("ranks_a_core", [1.0, 4.0])
-def test_what_a_pipeline_exposes_is_the_mean_of_its_stages_and_has_their_idle_time(ranks_a_core: float) -> None:
+@pytest.mark.parametrize("ranks_per_core", [1.0, 4.0])
+def test_what_a_pipeline_exposes_is_the_mean_of_its_stages_and_has_their_idle_time(ranks_per_core: float) -> None:
     """A stage works the faster on a core that it shares the longer others are idle, so that the busiest one tells
     nothing. Stages of 1 to 8 blocks wait for unlike times.
     """
-    grid, machine, passes = Grid(x=2, pipe=4), replace(MACHINE, ranks_a_core=ranks_a_core), 16
+    grid, machine, passes = Grid(x=2, pipe=4), replace(MACHINE, ranks_per_core=ranks_per_core), 16
     training = dry_plan(few_layers("gpt-10b", 16), grid, Batch(passes, 1), overlap=Overlap.parse("all"))[0]
     stages = trace_stages(replace(training, pipeline=PipelineOptions("1f1b", stages="1,2,5,8")), grid)
     found, played = stages.on(machine), stages.played(OneFOneB(), passes, machine)
@@ -113,7 +113,7 @@ def test_what_a_pipeline_exposes_is_the_mean_of_its_stages_and_has_their_idle_ti
     assert found.exposed_s["pipe"] == pytest.approx(idle_s)
     waits_s = fmean(passes * stage.exposed_s["x"] for stage in alone)
     shorter = min(fmean(played.busy_s) / fmean(passes * sum(stage.tasks_s.values()) for stage in alone), 1.0)
-    assert (shorter < 0.9) == (ranks_a_core > 1)
+    assert (shorter < 0.9) == (ranks_per_core > 1)
     of_tails_s = fmean(stage.tail_exposed_s.get("x", 0.0) for stage in alone)
     assert found.exposed_s["x"] == pytest.approx(shorter * waits_s + of_tails_s)
     assert found.time_s == pytest.approx(found.compute_s + found.communication_s)
@@ -204,7 +204,7 @@ def test_stages_that_share_cores_do_with_fewer_micro_batches() -> None:
     grids = SearchSpace(training.model, 16, exact=True, stages=8).pipelines(8, 16)
     of = Workload(training, 1e12)
     alone, four = (
-        {one.micro for one in pipelines(of, grids, MACHINE.links, 1.0, ranks_a_core=shared)} for shared in (1.0, 4.0)
+        {one.micro for one in pipelines(of, grids, MACHINE.links, 1.0, ranks_per_core=shared)} for shared in (1.0, 4.0)
     )
     assert (alone, four) == ({1, 2}, {1, 2, 4, 8})
 

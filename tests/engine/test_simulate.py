@@ -83,7 +83,7 @@ def test_a_core_that_also_sends_computes_for_longer_by_what_that_takes() -> None
     assert simulate(hidden, MACHINE).time_s == pytest.approx(1), "nothing where it wasn't measured, nor on accelerators"
     exposed = simulate(of(SECOND, gather("z", 1), Wait(1, True)), on_cores(0.2))
     assert exposed.time_s == pytest.approx(2), "a wait is long enough for it"
-    turns = simulate(hidden, on_cores(0.2, ranks_a_core=2))
+    turns = simulate(hidden, on_cores(0.2, ranks_per_core=2))
     assert turns.time_s == pytest.approx(1 + 2 * 0.2), "a rank's share of the core is half of it"
     two = simulate(of(gather("z", 0.5), gather("data", 0.5), SECOND, Wait(1, False)), on_cores(0.2))
     assert two.time_s == pytest.approx(1.2), "together they send for a second"

@@ -87,7 +87,7 @@ def test_ranks_that_share_cores_are_counted_and_the_newest_that_fit_are_taken(ru
     assert found.peak_flops["fp32"].value < 1e15
     assert found.shared == Cores(ranks=8, cores=2)
     one, eight = (MachineModel.of(systems.load("local"), "fp32", _with(found), ranks) for ranks in (1, 8))
-    assert (one.ranks_a_core, eight.ranks_a_core) == (1, 4)
+    assert (one.ranks_per_core, eight.ranks_per_core) == (1, 4)
     assert one.empirical_peak == pytest.approx(4 * eight.empirical_peak)
     assert one.modes == pytest.approx({"NN": 1, "NT": 1.5, "TN": 0.5})
     assert one.kernel_s == pytest.approx(eight.kernel_s / 4)

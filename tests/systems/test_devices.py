@@ -160,7 +160,7 @@ def test_what_is_kept_is_read_again(folder: Path) -> None:
 
 def test_ranks_that_are_fewer_have_more_of_a_core() -> None:
     cores = Cores(ranks=8, cores=2)
-    assert [cores.ranks_a_core(ranks) for ranks in (1, 2, 4, 8, 16)] == pytest.approx([1, 1, 2, 4, 4])
+    assert [cores.ranks_per_core(ranks) for ranks in (1, 2, 4, 8, 16)] == pytest.approx([1, 1, 2, 4, 4])
 
 
 @pytest.mark.parametrize(
