@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OptimizerState:
-    """It names tensors that are as large as the parameter, in the master dtype: those on the device and on the host."""
+    """Names of tensors as large as the parameter, in the master dtype: on the device and on the host."""
 
     device: tuple[str, ...] = ()
     host: tuple[str, ...] = ()

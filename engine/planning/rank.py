@@ -263,7 +263,7 @@ def tied(one: float, other: float) -> bool:
 
 
 def _levels(costs: Sequence[float], tolerance: float) -> list[int]:
-    """Number the different costs from the lowest, and return the number of each. A cost has the number of the lowest
+    """Rank the different costs from the lowest, and return the number of each. A cost has the number of the lowest
     one that it exceeds by no more than the tolerance.
     """
     levels, level, lowest = [0] * len(costs), 0, None

@@ -31,7 +31,7 @@ Kind = Literal["train", "ablation", "pipeline", "grids"]
 
 @dataclass(frozen=True, slots=True)
 class ContestSetup:
-    """What a run gives the contest that it carries out, once its ranks have met."""
+    """Parts of a run that its contest takes, once the ranks have met."""
 
     trainer: "Trainer"
     """Trains what the run says."""

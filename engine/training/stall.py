@@ -25,7 +25,7 @@ LONGEST_PAUSE_S = 1.0
 
 
 class Stalled(ContactError):
-    """This rank has made no step for too long. detail: which collective it is at, as far as it knows."""
+    """No step of this rank for too long. detail: which collective it is at, as far as it knows."""
 
     def __init__(self, line: Route, seconds: float, detail: str) -> None:
         self._line, self._seconds = line, seconds

@@ -310,12 +310,15 @@ def test_help_fills_lines_of_prose_and_keeps_those_of_examples(
     assert "--batch-tokens 16.8M --explain 1" in lines
 
 
-def test_check_answers_without_loading_what_only_computing_needs() -> None:
+def test_check_refuses_without_loading_what_only_computing_needs() -> None:
     slow = "{'torch', 'numpy', 'pydantic', 'rich'}"
-    code = f"import sys; from engine.cli.main import main; main(sys.argv[1:]); assert not {slow} & sys.modules.keys()"
-    command = [sys.executable, "-c", code, "check", *SMALL, "--ranks", "8", "--grid", "2x2x2x1", "--json"]
-    output = subprocess.run(command, check=True, timeout=LONG_S, capture_output=True, text=True).stdout
-    assert json.loads(output)["sequences_per_rank"] == 4
+    code = (
+        f"import sys; from engine.cli.main import main; code = main(sys.argv[1:]); assert not {slow} & {{*sys.modules}}"
+    )
+    command = [sys.executable, "-c", f"{code}; sys.exit(code)", "check", *SMALL, "--ranks", "8", "--grid", "3x2x2x1"]
+    ended = subprocess.run(command, timeout=LONG_S, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "3x2x2x1" in ended.stderr
 
 
 @pytest.mark.parametrize(
