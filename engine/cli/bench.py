@@ -135,7 +135,7 @@ def collectives(
 def p2p(
     *,
     backend: Annotated[
-        str | None, Parameter(metavar="NAME,NAME", help="gloo, memory, nccl, mpi; by default all that are there")
+        str | None, Parameter(metavar="NAME,NAME", help="gloo, nccl, mpi; by default all that are there")
     ] = None,
     sizes: Annotated[str, Parameter(help="in bytes: FIRST..LAST doubles, or a comma list")] = "1KiB..256MiB",
     repeats: Annotated[int, Parameter(help="samples of each size, of as many calls as a clock needs")] = 7,
@@ -147,7 +147,7 @@ def p2p(
 
     Back ends take turns. Times are those of osu_latency and osu_allreduce. MPI takes mpi4py and MPI's own launcher:
 
-      mpirun -n 4 python -m engine bench p2p --backend gloo,memory,mpi
+      mpirun -n 4 python -m engine bench p2p --backend gloo,mpi
     """
     with loading():
         from engine.bench.p2p import P2P, parse_backends, parse_lengths
