@@ -1,7 +1,7 @@
 """Time of a message and of an all-reduce, by back end and size: Fig. 3 and 4 of axonn-ipdps22.
 
     reframe -c suites/p2p.py --system perlmutter
-    reframe -c suites/p2p.py --system vcluster -S backends=gloo,memory,mpi -r
+    reframe -c suites/p2p.py --system vcluster -S backends=gloo,mpi -r
 
 One job measures within a node and, where there are two, between them, the back ends in turns. MPI takes mpi4py, and a
 launcher of MPI's own.
