@@ -91,8 +91,7 @@ def dry(
         )
     with loading():
         from engine.simulator import events
-        from engine.tracing.agree import corners, disagreements, some_groups
-        from engine.tracing.dry import dry_run
+        from engine.tracing.dry import corners, disagreements, dry_run, some_groups
 
     def of(rank: int) -> "tuple[DryRun, Trace]":
         return dry_run(traced, grid, rank, device_memory=device_memory)

@@ -6,10 +6,16 @@ from typing import TypeVar
 from engine.grid import CUTTING_STAGES, Axis, Grid
 from engine.output import columns
 from engine.pipeline.registry import ScheduleChoice
-from engine.planning.costs import MESSAGES, MOVED
-from engine.planning.document import GridPlan, PlannedMemory, Row
-from engine.planning.equations import all_gather_z, all_reduce_data, all_reduce_x, all_reduce_y, reduce_scatter_z
-from engine.planning.origin import describe
+from engine.planning.document import GridPlan, PlannedMemory, Row, describe
+from engine.planning.equations import (
+    MESSAGES,
+    MOVED,
+    all_gather_z,
+    all_reduce_data,
+    all_reduce_x,
+    all_reduce_y,
+    reduce_scatter_z,
+)
 from engine.planning.rank import CLEARLY, TOLERANCE, WIDEST, tied
 from engine.simulator.bandwidth import Bandwidths
 

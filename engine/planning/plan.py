@@ -6,10 +6,9 @@ from functools import partial
 
 import systems
 from engine.footprint.fit import check_host_memory, offloaded_bytes
-from engine.planning.document import GridPlan, row
+from engine.planning.document import GridPlan, origin, row
 from engine.planning.fewest import refusal
 from engine.planning.grids import SearchSpace
-from engine.planning.origin import origin
 from engine.planning.rank import Candidate, Ranking, Workload, pipelines, rank
 from engine.simulator.bandwidth import Bandwidths, agnostic, bandwidths, papers_links
 from engine.simulator.machine import MachineModel

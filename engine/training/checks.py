@@ -13,7 +13,7 @@ from engine.grid import Grid
 from engine.models.architecture import MOST, Architecture
 from engine.options import check_file, check_folder
 from engine.overlap.flags import ALL, AUTO, Overlap, Pace
-from engine.planning.choose import choose_grid
+from engine.planning.rank import choose_grid
 from engine.simulator.bandwidth import Bandwidths
 from engine.training.config import TrainConfig
 from engine.training_record import Training

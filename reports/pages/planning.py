@@ -2,8 +2,7 @@
 
 import pandas as pd
 
-from engine.planning.document import GridPlan
-from engine.planning.origin import describe
+from engine.planning.document import GridPlan, describe
 from reports import text
 from reports.columns import columns_of
 from reports.figures import plans

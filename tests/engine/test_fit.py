@@ -15,11 +15,10 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.overlap.flags import ALL
 from engine.pipeline.options import PipelineOptions
-from engine.planning.choose import choose_grid
-from engine.planning.costs import Costs
+from engine.planning.equations import Costs
 from engine.planning.grids import SearchSpace, factorisations
 from engine.planning.plan import make_plan
-from engine.planning.rank import Workload
+from engine.planning.rank import Workload, choose_grid
 from engine.simulator.bandwidth import Bandwidths, run_links
 from engine.tracing.memory import check_memory as check_traced
 from engine.training_record import Training

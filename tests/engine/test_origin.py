@@ -3,8 +3,8 @@
 import pytest
 
 import systems
-from engine.planning import origin as module
-from engine.planning.origin import describe, origin
+from engine.planning import document as module
+from engine.planning.document import describe, origin
 from systems import Measured, Performance, Source
 
 PERFORMANCE = Performance(products=0.5, link=0.5, fading=0, slowdown=0, spread=0.1, fitted_to=("gpt-test on 8x1x1x1",))

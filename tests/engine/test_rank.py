@@ -19,8 +19,7 @@ from engine.models.bert.config import BertConfig
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.placement import TRANSPOSED
-from engine.planning.costs import MOVED, Costs
-from engine.planning.equations import EQUATIONS, Layer
+from engine.planning.equations import EQUATIONS, MOVED, Costs, Layer
 from engine.planning.fewest import fewest, refusal
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Ranking, Workload, ordered, rank

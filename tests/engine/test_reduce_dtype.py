@@ -17,7 +17,7 @@ from engine.models.catalogue import lookup
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import WeightSchedule
-from engine.planning.costs import Costs
+from engine.planning.equations import Costs
 from engine.precision import Precision
 from engine.reduce_dtype import FROM_RANKS, reduce_dtype
 from engine.simulator.bandwidth import agnostic, papers_links

@@ -20,7 +20,7 @@ from engine.pipeline.options import PipelineOptions
 from engine.simulator import events
 from engine.simulator.events import Attention, Event, Issue, Mark, MatrixProduct, Sweep, Trace, Wait
 from engine.tracing import carried_out, step
-from engine.tracing.agree import corners, disagreements, some_groups
+from engine.tracing.dry import corners, disagreements, some_groups
 from engine.tracing.step import trace
 
 SMALL = lookup("gpt-test")

@@ -10,8 +10,16 @@ from engine.batch import Batch
 from engine.comm.collective import Kind
 from engine.grid import CUTTING_STAGES, INNER, SPLITTING_FEATURES, Axis, Grid
 from engine.models.unet.config import UNetConfig
-from engine.planning.costs import MESSAGES, MOVED, Costs
-from engine.planning.equations import all_gather_z, all_reduce_data, all_reduce_x, all_reduce_y, reduce_scatter_z
+from engine.planning.equations import (
+    MESSAGES,
+    MOVED,
+    Costs,
+    all_gather_z,
+    all_reduce_data,
+    all_reduce_x,
+    all_reduce_y,
+    reduce_scatter_z,
+)
 from engine.planning.grids import factorisations
 from engine.simulator.collectives import Link, moved_bytes
 from engine.tracing.step import trace

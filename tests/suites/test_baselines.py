@@ -21,7 +21,7 @@ from engine.peers.layout import Layout, PeerLayout, unsharded
 from engine.peers.layout_choice import LayoutChoice, layout_choices
 from engine.peers.memory import Room, choose_apart
 from engine.peers.registry import ALONE, COMPARISONS
-from engine.planning.choose import choose_grid
+from engine.planning.rank import choose_grid
 from engine.simulator.bandwidth import Bandwidths
 from reports.read.load import load
 from suites.base.contests import Match, case_of, matches, our_micro_batch, room

@@ -13,7 +13,7 @@ from engine.errors import UsageError
 from engine.footprint.fit import check_grid
 from engine.models.catalogue import lookup, published
 from engine.models.flops import model_flops
-from engine.planning.choose import choose_grid
+from engine.planning.rank import choose_grid
 from engine.published import Number, select
 from engine.simulator.bandwidth import Bandwidths
 from engine.training_record import Training
