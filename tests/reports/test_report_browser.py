@@ -126,8 +126,9 @@ def test_hostile_strings_run_nothing_even_without_the_security_policy(hostile_si
 
 def test_the_security_policy_keeps_out_a_script_that_is_not_the_pages_own(site: Path, tmp_path: Path) -> None:
     page = (site / "peak.html").read_text().replace("</body>", "<script>document.title = 'ran'</script></body>")
-    assert ask(page, LOOK, tmp_path)["title"].startswith("Peak")
-    assert ask(POLICY.sub("", page), LOOK, tmp_path)["title"] == "ran"
+    kept, unprotected = (ask(one, LOOK, tmp_path)["title"] for one in (page, POLICY.sub("", page)))
+    assert kept.startswith("Peak")
+    assert unprotected == "ran"
 
 
 def test_numbers_sort_as_numbers_and_what_is_missing_stays_last(site: Path, tmp_path: Path) -> None:

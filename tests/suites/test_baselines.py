@@ -103,7 +103,7 @@ def test_on_a_calibrated_machine_our_grid_is_the_planners(tmp_path: Path) -> Non
     script = succeed(tmp_path, *words, "-S", "model=gpt-test").script
     assert Grid.parse(option(script, "--grid")).size == 8
     assert option(script, "--layout") == "1x1x1x8"
-    assert "--label 'grid_is=found by par4d plan'" in script
+    assert "'grid_is=found by par4d plan'" in script
 
 
 def test_on_one_machine_our_grid_is_the_one_that_moves_least_between_its_ranks(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_grid_that_the_series_fixes_is_not_said_to_be_chosen(tmp_path: Path) -
     words = ["-c", "suites/baselines.py", "--system", "vcluster", "-n", "deep.*ddp", "--dry-run"]
     script = succeed(tmp_path, *words, root=root).script
     assert option(script, "--grid") == "2x1x1x4"
-    assert "--label 'grid_is=fixed by the series after measuring several'" in script
+    assert "'grid_is=fixed by the series" in script
 
 
 def test_what_does_not_fit_takes_no_allocation_and_is_kept_as_a_row(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_what_does_not_fit_takes_no_allocation_and_is_kept_as_a_row(tmp_path: Pa
     (kept,) = load([tmp_path / "results"]).contests
     (asked,) = kept.result.contests
     assert kept.result.comparisons == ()
-    assert re.match(r"ddp .* 94\.7 of 44\.8 GB", asked.missing or "")
+    assert re.match(r"ddp .*\b94\.7 of 44\.8\b", asked.missing or "")
     assert (asked.grid, asked.layout) == ("1x1x4x16", "1x1x1x64")
 
 
@@ -153,7 +153,7 @@ def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
     assert 1 <= int(option(script, "--micro-batch")) < 2048 // 8
     assert 1 <= int(option(script, "--peer-micro-batch")) <= 2048 // 8
     assert "--label study=baselines" in script
-    assert "--label 'grid_is=chosen by the engine'" in script
+    assert "'grid_is=chosen by the engine'" in script
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def test_the_command_holds_every_baseline_that_fits_and_says_why_it_holds_no_oth
         if match.fits:
             assert choose_apart(contest, case, room(system)).apart in (True, False)
         else:
-            with pytest.raises(Unavailable, match=r"needs \S+ of \S+ GB"):
+            with pytest.raises(Unavailable, match=r"[\d.]+ of [\d.]+ GB"):
                 choose_apart(contest, case, room(system))
 
 

@@ -48,7 +48,7 @@ def test_what_was_measured_becomes_the_machine_of_a_plan(
     assert said.splitlines()[-1] == str(folder / "measured" / "local.yaml")
     found = systems.measured("local")
     assert found is not None
-    assert "fitted to  gpt-local-2 on 1x1x1x2" in said
+    assert "gpt-local-2 on 1x1x1x2" in said
     assert main(["calibrate", "--system", "local", "--results", str(run.folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["performance"]["fitted_to"] == ["gpt-local-2 on 1x1x1x2"]
     assert found.source.device == processor_name()
@@ -62,7 +62,8 @@ def test_what_was_measured_becomes_the_machine_of_a_plan(
     )
     (tiny,) = (case["record"] for case in run.cases() if case["record"].get("labels", {}).get("series") == "kernels")
     assert 0 < machine.kernel_s < tiny["summary"]["median_time_s"] / 50, "its step has hundreds of them"
-    assert main([*"plan --system local --model gpt-local-2 --gpus 2 --batch-size 8 --top 1".split()]) == 0  # noqa: SIM905
+    words = ["--system", "local", "--model", "gpt-local-2", "--gpus", "2", "--batch-size", "8", "--top", "1"]
+    assert main(["plan", *words]) == 0
     assert f"Calibration measured on {found.date}: {processor_name()}." in capsys.readouterr().out
 
 
@@ -105,7 +106,7 @@ def test_what_is_missing_of_a_run_is_told_and_nothing_kept(run: Run, folder: Pat
     shutil.copytree(run.folder / "output", folder / "some")
     for file in (folder / "some").rglob("MemoryBandwidth*/result.json"):
         file.unlink()
-    with pytest.raises(UsageError, match=r"bench memory: .* --system local"):
+    with pytest.raises(UsageError, match=r"bench memory:.* --system local"):
         calibrate.calibrated("local", timeout_s=LONG_S, results=folder / "some")
     with pytest.raises(UsageError, match="--system vcluster"):
         calibrate.calibrated("vcluster", timeout_s=LONG_S, results=run.folder)
@@ -119,7 +120,9 @@ def test_a_machine_that_jobs_cannot_be_submitted_to_is_told(
     assert "calibrated on frontier" in capsys.readouterr().err
     monkeypatch.setenv("PATH", "/nowhere")
     assert main(["calibrate", "--system", "vcluster"]) == 2
-    assert "vcluster takes jobs by sbatch" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "vcluster" in said
+    assert "sbatch" in said
     assert main(["calibrate", "--timeout", "0"]) == 2
 
 

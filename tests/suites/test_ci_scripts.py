@@ -30,6 +30,11 @@ def bash(command: str, folder: Path, **environment: str) -> subprocess.Completed
     return call(["bash", "-c", command], folder, **environment)
 
 
+def sourced(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command after ci/env.sh in the same shell."""
+    return bash(f". ci/env.sh; {command}", folder, **environment)
+
+
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A project that was never set up."""
@@ -58,7 +63,7 @@ def test_setup_refuses_a_folder_that_its_tools_would_read_otherwise(clone: Path,
 def test_without_a_new_enough_python_setup_says_what_to_install(clone: Path) -> None:
     done = bash("ci/setup", clone, PAR4D_PYTHON="/bin/false")
     assert done.returncode == 1
-    assert re.fullmatch(r".* 3\.11 .*PATH.* PAR4D_PYTHON .*\n", done.stderr)
+    assert re.fullmatch(r".* 3\.11 .*PATH.*\bPAR4D_PYTHON\b.*\n", done.stderr)
 
 
 def test_a_python_that_is_too_old_is_named_with_its_version(clone: Path) -> None:
@@ -84,7 +89,7 @@ def test_setup_leaves_the_environment_of_another_copy_alone(
 
 
 def test_sourcing_a_broken_environment_fails_and_leaves_the_shell_alive(clone: Path) -> None:
-    done = bash(". ci/env.sh; echo status $?, alive", clone, PAR4D_PYTHON="/bin/false")
+    done = sourced("echo status $?, alive", clone, PAR4D_PYTHON="/bin/false")
     assert done.stdout.strip() == "status 1, alive"
     assert "is not ready" in done.stderr
 
@@ -96,7 +101,7 @@ def test_in_a_sourced_environment_reframe_is_the_one_that_knows_the_systems(clon
     (clone / ".venv" / "bin" / "activate").write_text(f"PATH={clone}/.venv/bin:$PATH")
     (clone / ".venv" / "bin" / "reframe").write_text("#!/bin/sh")
     (clone / ".venv" / "bin" / "reframe").chmod(0o755)
-    done = bash(". ci/env.sh && command -v reframe", clone)
+    done = sourced("command -v reframe", clone)
     assert done.stdout.strip() == str(clone / "ci" / "bin" / "reframe")
 
 

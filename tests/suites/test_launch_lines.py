@@ -249,8 +249,11 @@ def test_a_staged_job_finds_the_project_before_all_else_and_peers_where_they_are
     assert not own.exists()
 
 
+FULL = 'ls "$(dirname "$(dirname "$2")")"; echo "No space left" >&2; exit 1'
+
+
 def test_a_job_that_cant_be_staged_says_so_and_ends_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    done = staged(tmp_path, tmp_path / "packed", 'ls "$(dirname "$(dirname "$2")")"; echo "No space left" >&2; exit 1')
+    done = staged(tmp_path, tmp_path / "packed", FULL)
     assert (done.returncode, done.stdout) == (1, "par4d-7\n")
     assert done.stderr.splitlines()[0] == "No space left"
     assert "leave out staged=yes." in done.stderr.splitlines()[1]

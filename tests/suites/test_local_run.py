@@ -194,7 +194,7 @@ def test_a_missing_corpus_and_a_device_that_is_not_there_are_told_in_the_engines
     assert done.code == 1
     assert "Reason: refused: " in done.out
     assert "/nowhere" in str(by_name(done, "StrongScaling")["fail_reason"])
-    assert re.search("the run failed: --device cuda .* GPU", done.out)
+    assert re.search("failed: --device cuda.* GPU", done.out)
 
 
 def test_adding_a_machine_is_adding_one_file(tmp_path: Path) -> None:

@@ -144,7 +144,8 @@ def test_a_file_system_without_locks_is_told_and_the_night_goes_on(tmp_path, cap
     monkeypatch.setattr(fcntl, "flock", refuse)
     assert main(["--system", "local", "--dir", str(tmp_path), "--", "--exclude", "."]) == 2
     said = capsys.readouterr().err
-    assert "local.lock can't be locked (Function not implemented)" in said
+    assert "local.lock" in said
+    assert "(Function not implemented)" in said
     assert "exclude fewer" in said
 
 
@@ -155,7 +156,7 @@ def test_a_night_runs_is_judged_and_reported(tmp_path):
     assert done.returncode == 2, done.stdout + done.stderr  # there are no references
     assert "can't be judged" in done.stdout or "nothing could be judged" in done.stdout
     folder = tmp_path / "results" / "nights" / "local"
-    rows = re.findall(r"^\| unknown +\| (\w+) .*? \| (\d) +\| ", (folder / "latest.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| unknown\s*\|\s(\w+)\s.*?\s\|\s(\d)\s+\|", (folder / "latest.md").read_text(), re.MULTILINE)
     assert set(rows) == {("LaunchLatency", "2")}
     assert int(ElementTree.parse(folder / "latest.xml").getroot().get("skipped", "0")) == len(rows)
     assert len(list(folder.glob("20*.md"))) == 1
@@ -228,12 +229,14 @@ def test_reframe_alone_fails_what_is_far_off_its_reference_or_no_longer_measured
     references.path_of("local").write_text("schema: other\n")
     spoilt = reframe(tmp_path, *words, PAR4D_REFERENCES=str(references.FOLDER))
     assert spoilt.code == 0
-    assert "par4d reference make --system local" in spoilt.out
+    assert "reference make --system local" in spoilt.out
 
 
 def test_the_examples_of_schedules_are_what_they_say():
     gitlab = yaml.safe_load((ROOT / "ci" / "schedules" / "gitlab-ci.yml").read_text())
-    assert gitlab["nightly"]["script"] == ["ci/nightly --system perlmutter --node-hours 2"]
+    assert [line.split() for line in gitlab["nightly"]["script"]] == [
+        ["ci/nightly", "--system", "perlmutter", "--node-hours", "2"]
+    ]
     assert gitlab["weekly"]["script"] == ["ci/weekly --minutes 350 --resume"]
     for name in ("crontab", "scrontab"):
         lines = (ROOT / "ci" / "schedules" / name).read_text().splitlines()
@@ -339,14 +342,23 @@ def test_what_is_not_ours_costs_nothing_that_is_known() -> None:
     assert allocation([object()]) is None
 
 
-def test_the_proof_is_content_only_where_the_culprit_is_named_and_nothing_else_blamed():
-    load, named = FAULTS[-1], ("TwoNodes", "TwoNodes: slow. Culprit: one node: n1 computes longer.")
-    assert load.is_found([named])
-    assert load.is_found([named, ("Peak", "Peak: slow. Culprit: compute: longer.")])
-    assert not load.is_found([("Peak", "Peak: slow. Culprit: compute: longer.")])
-    assert not load.is_found([named, ("Bandwidth", "Bandwidth: less. Culprit: the link: slow.")])
-    assert not load.is_found([("TwoNodes", "TwoNodes: slow. Culprit: one node: n0 computes longer.")])
-    assert not load.is_found([])
+LOAD, COMPUTE, LINK = ("TwoNodes", "one node: n1"), ("Peak", "compute:"), ("Bandwidth", "the link:")
+
+
+@pytest.mark.parametrize(
+    ("blamed", "is_found"),
+    [
+        ([LOAD], True),
+        ([LOAD, COMPUTE], True),
+        ([COMPUTE], False),
+        ([LOAD, LINK], False),
+        ([("TwoNodes", "one node: n0")], False),
+        ([], False),
+    ],
+)
+def test_the_proof_is_content_only_where_the_culprit_is_named_and_nothing_else_blamed(blamed, is_found):
+    raised = [(test, f"{test}: slow. Culprit: {culprit} computes longer.") for test, culprit in blamed]
+    assert FAULTS[-1].is_found(raised) == is_found
 
 
 def test_the_proof_knows_how_busy_the_machine_is():

@@ -76,7 +76,7 @@ def test_no_job_of_any_suite_has_more_ranks_than_the_workstation_has_gpus(run: C
     assert done.code == 0, done.out
     found = scripts(done)
     assert {ranks(script) for script in found} == {1, 2}
-    assert re.search("2 GPUs, .* 8192 ranks", done.out)
+    assert re.search("2 GPUs,.* 8192 ranks", done.out)
     for command in ("bench collectives", "bench p2p"):
         assert [ranks(script) for script in done.jobs(command)] == [2], "fewer nodes than usual"
     assert not [script for script in done.trainings if "variant=serial" in script], "nothing is left to compare it with"
@@ -124,7 +124,7 @@ def test_each_partition_gets_what_it_has_room_for_and_counts_by_itself(run: Call
 
 def test_a_list_counts_each_case_by_its_partition_and_names_what_would_be_skipped(run: Callable[..., Run]) -> None:
     done = run(*WEAK, "--system", "uni", "-n", "point=par4d-64", "-l")
-    assert re.search("1 test, .* 32.0 node-hours: .* 32 nodes, 60 minutes", done.out)
+    assert re.search(r"1 test,.*\b32\.0 node-hours:.*\b32 nodes,.*\b60\b", done.out)
     assert "2 will be skipped" in done.out
     assert "32 nodes" in done.out[done.out.index("2 will be skipped") :]
 
@@ -245,5 +245,5 @@ def test_a_generated_pipeline_runs_what_this_command_would(run: Callable[..., Ru
 
 def test_a_machine_that_has_no_room_for_a_calibration_says_so_before_it_measures(root: Path) -> None:
     desk = systems.read(root / "systems" / "desk.yaml")
-    with pytest.raises(UsageError, match=r"any can't be calibrated .* 8 ranks"):
+    with pytest.raises(UsageError, match=r"any .*calibrated.* 8 ranks"):
         check_trainings(desk.model_copy(update={"name": "any"}))

@@ -76,7 +76,7 @@ def test_a_point_that_the_queue_would_end_is_skipped_unless_the_user_sets_its_ti
     file.write_text(file.read_text().replace("{2048: gpt-640b,", "{512: gpt-640b,"))
     slow = [*STRONG_SCALING, "--system", "frontier", "-n", "sc24-512-gpt-640b"]
     refused = reframe(tmp_path / "a", *slow, root=root)
-    assert re.search("6h.* 64 nodes after 2h", refused.out)
+    assert re.search("6h.* 64 nodes.* 2h", refused.out)
     assert refused.code == 1
     assert not refused.scripts
     assert reframe(tmp_path / "b", *slow, "-S", "time_limit=12h", root=root).scripts.keys() == {512}

@@ -202,17 +202,13 @@ def _ended(folder: Path, script: str, standstill_s: float) -> dict[str, Any]:
 
 def test_a_job_may_take_longer_than_its_time_limit(tmp_path: Path) -> None:
     script = "for second in 1 2; do sleep 1; echo $second; done"
-    assert _ended(tmp_path, script, standstill_s=3600) == {
-        "state": "SUCCESS",
-        "code": 0,
-        "signal": None,
-        "reason": None,
-    }
+    ended = _ended(tmp_path, script, standstill_s=3600)
+    assert ended == {"state": "SUCCESS", "code": 0, "signal": None, "reason": None}
     assert (tmp_path / "out").read_text() == "1\n2\n"
 
 
 def test_a_job_that_falls_silent_is_ended(tmp_path: Path) -> None:
-    ended = _ended(tmp_path, "echo begun; exec sleep 36000", standstill_s=1)
+    ended = _ended(tmp_path, "echo; exec sleep 36000", standstill_s=1)
     assert ended["state"] == "TIMEOUT"
     assert ended["signal"] is not None
     assert "without a line" in ended["reason"]
