@@ -1,4 +1,4 @@
-"""What one rank sends in a training step, from the shapes alone.
+"""Bytes that one rank sends in a training step, from the shapes alone.
 
 axonn-sc24 Eq. 1-5 give the linear layers: all-gather of k n / (Gx Gy Gz), reduce-scatter of k n / (Gx Gy), all-reduces
 of m n / Gx and m k / Gy elements for the m rows of a rank. To that come norm statistics, embedding, loss, replicated

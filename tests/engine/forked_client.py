@@ -12,7 +12,7 @@ import sys
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 EXTERNAL = "engine.peers.external"
-"""It is given a descriptor."""
+"""Variable by which the client is given a descriptor."""
 FORKED = ("engine", "gpu_check", "suites.launcher", "torch.distributed.run", EXTERNAL)
 
 _, where, script, *words = sys.argv

@@ -34,7 +34,7 @@ DYNAMIC = [name for name in SCHEDULES if name.startswith("message")]
 def varied_times(
     schedule: StepSchedule, stages: int, passes: int, *, slow: int | None = None, jitter: float = 0.0, seed: int = 0
 ) -> Times:
-    """Those with a stage that is slower by 20 %; tasks and messages take longer by a random part up to jitter."""
+    """Times with a stage that is slower by 20 %; tasks and messages take longer by a random part up to jitter."""
     shape = len(Direction), stages, passes, schedule.chunks
     works, ways = 1 + jitter * np.random.default_rng(seed).random((2, *shape))
     numbers = {direction: number for number, direction in enumerate(Direction)}

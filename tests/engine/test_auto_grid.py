@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ CHECK = ["check", *JOB, "--data", "synthetic", "--device", "cpu", "--checkpoint-
 
 
 def taken(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, object], str]:
-    """What `check` says of a run, and the sentence about its grid."""
+    """Return what `check` says of a run, and the sentence about its grid."""
     assert main([*CHECK, *words, "--json"]) == 0
     told = capsys.readouterr()
     return json.loads(told.out), told.err
@@ -35,14 +36,15 @@ def test_the_fastest_of_a_short_plan_is_taken_with_its_micro_batch_and_schedule(
     found, said = taken(capsys)
     assert Grid.parse(str(found["grid"])).stages > 1
     words = f"{found['grid']} --micro-batch {found['micro_batch']} --schedule {found['schedule']}"
-    assert said.startswith(f"--grid auto takes {words}, the fastest on vcluster by simulation: ")
+    assert re.match(f"--grid auto takes {words}, .*vcluster .*simulation", said)
 
 
 def test_what_a_person_has_chosen_stays(capsys: pytest.CaptureFixture[str]) -> None:
     found, said = taken(capsys, "--pipe", "4", "--schedule", "1f1b", "--micro-batch", "2")
     assert (found["schedule"], found["micro_batch"]) == ("1f1b", 2)
     assert Grid.parse(str(found["grid"])).stages == 4
-    assert said.startswith(f"--grid auto takes {found['grid']} --micro-batch 2 --schedule 1f1b, the fastest on ")
+    assert said.startswith("--grid auto ")
+    assert f" {found['grid']} --micro-batch 2 --schedule 1f1b, " in said
 
 
 @pytest.mark.parametrize("words", ["--pipe 1", "--grid 2x1x2x2"])
@@ -65,9 +67,9 @@ def test_a_machine_that_can_t_be_simulated_is_refused_by_name_alone(
     assert Grid.parse(json.loads(told.out)["grid"]).stages == 1
     assert told.err == ""
     assert main(CHECK) == 2
-    assert "To predict times on vcluster in fp32 its file lacks " in capsys.readouterr().err
+    assert re.search("vcluster in fp32 .*lacks", capsys.readouterr().err)
     assert main([*words, "--pipe", "2"]) == 2
-    assert "give --grid XxYxZxDATA, or --system NAME." in capsys.readouterr().err
+    assert re.search("--grid XxYxZxDATA, .*--system NAME", capsys.readouterr().err)
 
 
 def test_a_dry_run_takes_the_same_grid(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,15 +87,15 @@ def test_a_dry_run_wants_either_a_grid_or_a_number_of_ranks(capsys: pytest.Captu
     assert main(job) == 2
     assert main([*job, "--grid", "2x1x1x1", "--ranks", "4"]) == 2
     neither, both = capsys.readouterr().err.splitlines()
-    assert neither.startswith("Give the job's grid, by --grid XxYxZxDATA, or for --grid auto its processes, by --ranks")
-    assert both.startswith("Grid 2x1x1x1 has 2 ranks, but 4 were started")
+    assert re.search("--grid XxYxZxDATA,.*--grid auto .*--ranks", neither)
+    assert re.search(r"2x1x1x1\D+2 ranks\D+4 ", both)
 
 
 TRAIN = [*SMALL, "--system", "vcluster", "--device", "cpu", "--iterations", "2", "--warmup", "1"]
 
 
 def _on(rank: str, planned: Callable[..., NoReturn]) -> None:
-    """What a plan comes to on that rank of a launch."""
+    """Replace the plan of that rank of a launch."""
     if os.environ["RANK"] == rank:
         plan.make_plan = planned
 
@@ -136,7 +138,7 @@ def test_all_ranks_say_why_rank_0_found_no_grid(command: str) -> None:
     codes, said = finish(start(2, *command.split(), *TRAIN[:-4], "--pipe", "4", before=_first_alone))
     assert codes == [2, 2]
     assert said[0] == said[1]
-    assert said[0].startswith("No grid of 2 devices has 4 stages: ")
+    assert re.match(r"No grid\D+2 devices\D+4 stages", said[0])
     assert said[0].count("\n") == 1
 
 
@@ -148,7 +150,7 @@ def test_a_rank_to_which_rank_0_tells_no_grid_gives_up_in_time(before: Callable[
     finally:
         first.kill()
     assert second.returncode == 1
-    told = ["Rank 1 lost contact with rank 0 while it chose a grid (store: "]
+    reasons = [r"Rank 1\b.*\brank 0\b.*\bgrid \(store: "]
     if before is _first_dies:  # on a busy machine before the other has met it
-        told.append("Rank 1 of 2 did not meet the others at ")
-    assert said.splitlines()[-1].startswith(tuple(told))
+        reasons.append("Rank 1 of 2 ")
+    assert re.match("|".join(reasons), said.splitlines()[-1])

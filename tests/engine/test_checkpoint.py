@@ -92,7 +92,7 @@ def test_a_checkpoint_resumes_on_any_grid_with_the_same_next_losses(
 
 
 UNET = {"model": ModelChoice(model="unet-tiny"), "batch": Batch(4, 1)}
-"""Its weights have four dims."""
+"""Model whose weights have four dims."""
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_checkpoint_of_before_digests_is_read(saved: tuple[Path, list[float]],
 
 
 def _with_one_value(comm: Comm, config: TrainConfig, number: float) -> str:
-    """What is said of a checkpoint in which one value of a moment is another."""
+    """Return the error of a checkpoint in which one value of a moment has changed."""
     assert config.save is not None
     trainer = trainer_of(config, comm)
     trainer.step()
@@ -310,8 +310,8 @@ def _refused(act: Callable[[], object]) -> str:
 
 
 def _faults_of_rank_1(comm: Comm, config: TrainConfig) -> list[str]:
-    """What a rank says of a disk that is full, of a folder that isn't shared and of a file that can't be read."""
-    own = config.out.parent / f"of rank {comm.rank}"
+    """Return the errors of a full disk, of a folder that isn't shared and of a file that can't be read."""
+    own = config.out.parent / f"rank-{comm.rank}"
     own.mkdir()
     trainer = trainer_of(config, comm)
     trainer.step()
@@ -334,12 +334,12 @@ def test_what_one_rank_can_not_write_or_read_all_ranks_tell_in_its_words(tmp_pat
     told = run_processes(grid, _faults_of_rank_1, config)
     full, apart, missing = told[0]
     assert re.search(r"saved/step-1.*rank 1.*File too", full)
-    assert re.search(r"rank 1: \S+of rank 1/", apart)
-    assert re.search(r"rank 1.*of rank 1/\.metadata", missing)
+    assert re.search(r"rank 1: \S+/rank-1/", apart)
+    assert re.search(r"rank 1.*/rank-1/\.metadata", missing)
     assert [words.partition(": ")[2] for words in told[1]] == [words.partition(": ")[2] for words in told[0]]
     saved = [path.name for path in (tmp_path / "saved").iterdir() if path.name != FILE]
     assert saved == ["step-1"], "the save after the one that failed"
-    assert not (tmp_path / "of rank 0" / "step-1").exists()
+    assert not (tmp_path / "rank-0" / "step-1").exists()
 
 
 @pytest.fixture

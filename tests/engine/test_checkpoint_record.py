@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: its table of contents, a pickle of torch's, and its manifest."""
+"""Record of a checkpoint: its table of contents, a pickle of torch's, and its manifest."""
 
 import io
 import pickle

@@ -21,7 +21,7 @@ cpu MHz\t\t: 800.000
 
 
 def frequency(root: Path, core: int, told: str) -> None:
-    """As the kernel tells it, in kHz (Documentation/admin-guide/pm/cpufreq.rst)."""
+    """Write the rate as the kernel does, in kHz (Documentation/admin-guide/pm/cpufreq.rst)."""
     file = root / "devices" / "system" / "cpu" / f"cpu{core}" / "cpufreq" / "scaling_cur_freq"
     file.parent.mkdir(parents=True)
     file.write_text(told)
@@ -67,10 +67,10 @@ class Card:
         monkeypatch.setattr(torch.cuda, "clock_rate", self.rate)
 
     def manual_seed(self, _: int) -> None:
-        """Of a generator."""
+        """Method of a generator."""
 
     def synchronize(self) -> None:
-        """Of a stream."""
+        """Method of a stream."""
 
     def rate(self, _: torch.device) -> int:
         if isinstance(self.answer, Exception):

@@ -48,7 +48,7 @@ class Seen(NamedTuple):
 
 
 def compiled(_: Comm, cache: str, names: Collection[str]) -> dict[str, Seen]:
-    """Those functions, by name. cache: a folder for what the compiler makes."""
+    """Compile the functions of these names. cache: a folder for what the compiler makes."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     torch._logging.set_logs(inductor_metrics=True)  # without which it counts no bytes
     from torch._inductor import config, metrics
@@ -66,7 +66,7 @@ def compiled(_: Comm, cache: str, names: Collection[str]) -> dict[str, Seen]:
 
 @pytest.fixture(scope="module")
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
-    """Of the functions whose tests are run."""
+    """Functions whose tests are run."""
     here = [item for item in request.session.items if item.path == request.path]
     asking = [item for item in here if "seen" in getattr(item, "fixturenames", ())]
     chosen = [item.callspec.params["name"] for item in asking]  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     name: (CONFIGURATIONS["bases"][row["base"]] | row["config"], row["means"])
     for name, row in CONFIGURATIONS["published"].items()
 }
-"""What the publisher wrote in config.json, and what that means."""
+"""Entries of the publisher's config.json, and their meaning."""
 SMALL = {"intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 40, "max_window_layers": 2}
 SMALL |= {"n_embd": 32, "n_head": 4, "n_layer": 2}
 LENGTH = 24
@@ -42,7 +42,7 @@ def read(config: dict[str, Any]) -> Architecture:
 
 
 def version_5(config: dict[str, Any]) -> dict[str, Any]:
-    """What transformers of today makes of it and writes."""
+    """Entries that transformers of today writes for the same model."""
     import transformers
 
     kind = transformers.AutoConfig.for_model(config["model_type"])

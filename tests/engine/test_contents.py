@@ -1,4 +1,4 @@
-"""What a checkpoint's files hold, known from the placements alone: the same as if all ranks had told it to one."""
+"""Contents of a checkpoint's files, known from the placements alone: the same as if all ranks had told it to one."""
 
 import io
 import math

@@ -234,14 +234,16 @@ def test_a_killed_prepare_leaves_the_former_corpus(made: Prepare, tmp_path: Path
     made({"a.txt": "first\n" * 100})
     before = contents(tmp_path / "out")
     write(tmp_path / "in", {f"{number}.txt": f"line {number} of many\n" * 4000 for number in range(400)})
-    assert run(KILLED, tmp_path).returncode == -signal.SIGKILL
+    killed = run(KILLED, tmp_path)
+    assert killed.returncode == -signal.SIGKILL
     assert list(tmp_path.glob(".out.*/tokens-*.bin")), "it had begun"
     assert contents(tmp_path / "out") == before
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     write(tmp_path / "in", {"a.txt": bytes(range(1, 128)) * 2000})
-    assert "UsageError" in run(FULL, tmp_path).stderr
+    ended = run(FULL, tmp_path)
+    assert "UsageError" in ended.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 

@@ -193,7 +193,8 @@ def test_text_is_prepared_with_the_tokenizer_of_a_folder(as_file: bool, texts: P
     assert (header.end_of_text, header.vocabulary) == (120, 123)
     tokens = np.fromfile(tmp_path / "out" / header.shards[0].file, header.storage)
     ids = {chr(code): number for number, code in enumerate(range(32, 127))} | {"\n": 122}
-    assert tokens.tolist() == [*(ids[letter] for letter in TEXT), 120], "nothing is put before it"
+    letters = [ids[letter] for letter in TEXT]
+    assert tokens.tolist() == [*letters, 120], "nothing is put before it"
 
 
 def test_a_document_is_given_whole_to_a_tokenizer_that_puts_something_before_each(texts: Path, tmp_path: Path) -> None:

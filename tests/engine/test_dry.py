@@ -117,7 +117,7 @@ def test_the_command_takes_stages_and_their_schedule_as_train_does(capsys: pytes
 
 def test_a_rank_beyond_the_grid_is_refused() -> None:
     small = dry_plan(lookup("gpt-test"), Grid(2), Batch(8), checkpoint=False)
-    with pytest.raises(UsageError, match="Grid 2x1x1x1 has ranks 0 to 1, but --rank 2 was given"):
+    with pytest.raises(UsageError, match=r"2x1x1x1\D+0 to 1,.*--rank 2"):
         dry_run(*small, 2)
 
 

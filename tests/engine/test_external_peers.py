@@ -162,7 +162,7 @@ class LacksHere:
 
 
 def two_contests(comm: Comm) -> list[str]:
-    """As ranks of a launcher, of which the first can't be run."""
+    """Start ranks of a launcher, of which the first can't be run."""
     contests = [replace(COMPARISONS["ddp"], built_by="tests.engine.test_external_peers:LacksHere"), COMPARISONS["ddp"]]
     return [type(job).__name__ for job in take_part_again(comm, contests, CASE)]
 

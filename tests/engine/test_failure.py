@@ -1,7 +1,8 @@
-"""Which rank's account of a failure becomes the result's reason, and how a lost rank is told."""
+"""Reasons of results: the rank whose account of a failure counts, and how a lost rank is told."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -57,7 +58,7 @@ def run(tmp_path: Path) -> CheckedRun:
 
 
 def reporter(run: CheckedRun, rank: int, seen: Roster | None = None) -> RunReporter:
-    """Of a rank that has met the others and trains, if it has a roster."""
+    """Make the reporter of a rank that has met the others and trains, if it has a roster."""
     made = RunReporter(run, Launch(rank, 4, rank, "test", "", 0))
     made.met = made.training = seen is not None
     made.roster = seen
@@ -77,11 +78,17 @@ def told(run: CheckedRun) -> tuple[str | None, str | None]:
     return result.diagnosis, result.reason
 
 
+def tells(run: CheckedRun, diagnosis: str, *parts: str) -> bool:
+    """Say whether the result has this diagnosis and a reason of one line that begins with the parts, in their order."""
+    found, reason = told(run)
+    return found == diagnosis and re.fullmatch(".*".join([*map(re.escape, parts), ""]), reason or "") is not None
+
+
 def lost_contact(rank: int, other: int) -> LostContact:
     return LostContact(Route(rank, "on axis x", [other], "gloo"), RuntimeError("[/a/b.cc:1] closed\nmore"))
 
 
-SYMPTOM = "Rank 1 lost contact with rank 0 on axis x in iteration 0 (gloo: [/a/b.cc:1] closed)."
+SYMPTOM = ("symptom", "Rank 1 lost ", " rank 0 ", " x ", " iteration 0 ", "(gloo: [/a/b.cc:1] closed)")
 
 
 def test_a_result_is_there_before_anything_is_told_and_without_torch(run: CheckedRun, tmp_path: Path) -> None:
@@ -94,9 +101,9 @@ def test_a_result_is_there_before_anything_is_told_and_without_torch(run: Checke
 def test_a_cause_takes_the_place_of_a_symptom_and_not_the_other_way_round(run: CheckedRun) -> None:
     begun(run)
     reporter(run, 1, Seen({})).report(lost_contact(1, 0))
-    assert told(run) == ("symptom", SYMPTOM)
+    assert tells(run, *SYMPTOM)
     reporter(run, 3, Seen({})).report(lost_contact(3, 1))
-    assert told(run)[1] == SYMPTOM, "the later one may be its consequence"
+    assert tells(run, *SYMPTOM), "the later one may be its consequence"
     reporter(run, 2, Seen({})).report(RunError("The disk is full."))
     assert told(run) == ("cause", "The disk is full.")
     reporter(run, 1, Seen({3: Loss.GONE})).report(lost_contact(1, 3))
@@ -106,30 +113,25 @@ def test_a_cause_takes_the_place_of_a_symptom_and_not_the_other_way_round(run: C
 def test_who_is_known_to_be_lost_comes_first_and_the_messenger_behind(run: CheckedRun) -> None:
     begun(run)
     reporter(run, 3, Seen({2: Loss.STOPPED})).report(Terminated("rank 3 was told to end by SIGTERM"))
-    weight, reason = told(run)
-    assert weight == "cause"
-    assert reason is not None
-    assert reason.startswith(f"Rank 2 (process {os.getpid()} on ")
-    assert reason.endswith(
-        ") is stopped, by SIGSTOP or a debugger, so rank 3 was told to end by SIGTERM in iteration 0."
-    )
+    assert tells(run, "cause", f"Rank 2 (process {os.getpid()} ", " SIGSTOP ", " rank 3 ", " SIGTERM in iteration 0.")
 
 
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        (Seen({}), ("cause", " in iteration 0, before any other rank was lost.")),
-        (Seen({}, heard=True), ("symptom", " in iteration 0.")),
-        (None, ("symptom", " before the ranks had met, which may follow from the loss of another one.")),
+        (Seen({}), ("cause", " iteration 0, ", " other rank ")),
+        (Seen({}, heard=True), ("symptom", " iteration 0.")),
+        (None, ("symptom", " had met, ", " another ")),
     ],
     ids=["first", "after another", "not met"],
 )
 def test_a_rank_that_is_told_to_end_first_says_so(
-    run: CheckedRun, seen: Roster | None, expected: tuple[str, str]
+    run: CheckedRun, seen: Roster | None, expected: tuple[str, ...]
 ) -> None:
     begun(run)
     reporter(run, 2, seen).report(Terminated("rank 2 was told to end by SIGINT"))
-    assert told(run) == (expected[0], f"Rank 2 was told to end by SIGINT{expected[1]}")
+    diagnosis, *end = expected
+    assert tells(run, diagnosis, "Rank 2 ", " SIGINT", *end)
 
 
 def test_memory_that_has_run_out_is_a_cause_in_nccls_words_too(run: CheckedRun) -> None:
@@ -137,13 +139,13 @@ def test_memory_that_has_run_out_is_a_cause_in_nccls_words_too(run: CheckedRun) 
     reporter(run, 1, Seen({})).report(lost_contact(1, 2))
     words = "NCCL error in: /c10d/NCCLUtils.cpp:94, unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"
     reporter(run, 2, Seen({1: Loss.GONE})).report(dist.DistBackendError(words))
-    assert told(run) == ("cause", "Rank 2 failed in iteration 0: Cuda failure 2 'out of memory'")
+    assert tells(run, "cause", "Rank 2 failed ", " iteration 0: Cuda failure", " 2 'out of memory'")
 
 
 def test_a_rank_alone_follows_nobody(run: CheckedRun) -> None:
     only = RunReporter(run, Launch(0, 1, 0, "test", "", 0))
     only.report(Terminated("rank 0 was told to end by SIGTERM"))
-    assert told(run) == ("symptom", "Rank 0 was told to end by SIGTERM before the ranks had met.")
+    assert tells(run, "symptom", "Rank 0 ", " SIGTERM ", " had met.")
 
 
 def test_a_rank_tells_once(run: CheckedRun) -> None:
@@ -151,12 +153,12 @@ def test_a_rank_tells_once(run: CheckedRun) -> None:
     rank = reporter(run, 1, Seen({}))
     rank.report(lost_contact(1, 0))
     rank.report(RunError("A second thought."))
-    assert told(run) == ("symptom", SYMPTOM)
+    assert tells(run, *SYMPTOM)
 
 
 def test_where_no_result_was_begun_or_only_an_earlier_runs_is_there_any_rank_writes_one(run: CheckedRun) -> None:
     reporter(run, 2).report(NotMet("rank 2 met nobody", "why"))
-    assert told(run) == ("symptom", "Rank 2 met nobody (why).")
+    assert tells(run, "symptom", "Rank 2 ", " nobody (why).")
     earlier = json.loads(run.config.out.read_text())
     earlier |= {"told": "cause", "reason": "Something else."}
     run.config.out.write_text(json.dumps(earlier))
@@ -174,15 +176,15 @@ def test_where_no_result_was_begun_or_only_an_earlier_runs_is_there_any_rank_wri
 def test_memory_that_runs_out_is_a_cause_and_torchs_other_errors_may_be_symptoms(run: CheckedRun) -> None:
     begun(run)
     reporter(run, 1, Seen({})).report(RuntimeError("NCCL is unwell"))
-    assert told(run) == ("symptom", "Rank 1 failed in iteration 0 (NCCL is unwell).")
+    assert tells(run, "symptom", "Rank 1 failed ", " iteration 0 ", "(NCCL is unwell).")
     reporter(run, 2, Seen({})).report(torch.OutOfMemoryError("all 80 GB are taken"))
-    assert told(run) == ("cause", "Rank 2 failed in iteration 0: all 80 GB are taken")
+    assert tells(run, "cause", "Rank 2 failed ", " iteration 0: ", "80 GB are taken")
     with pytest.raises(torch.OutOfMemoryError), Route(0, "on axis x", [1], "gloo").guard():
         raise torch.OutOfMemoryError
 
 
 def test_of_many_ranks_that_tell_at_once_a_cause_stays(run: CheckedRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each reads the result, and writes it with its own reason: without a lock some cause would be lost."""
+    """Without a lock on the result, which every rank reads and writes with its own reason, the cause would be lost."""
     monkeypatch.setattr("engine.reporter.LOCK_S", LONG_S)
     begun(run)
     start = threading.Barrier(16)
@@ -227,8 +229,9 @@ def _enter(folder: Path, inside: list[str]) -> None:
 )
 def test_with_whom_contact_was_lost(others: list[int], lost: tuple[int, ...], whom: str) -> None:
     error = LostContact(Route(0, "on axis z", others, "gloo"), RuntimeError("closed"))
-    assert error.story(lost) == f"rank 0 lost contact with {whom} on axis z"
-    assert str(error).endswith(" on axis z (gloo: closed).")
+    assert error.story(lost).startswith("rank 0 lost ")
+    assert error.story(lost).endswith(f" with {whom} on axis z")
+    assert str(error).endswith(" z (gloo: closed).")
 
 
 def _whole(comm: Comm) -> tuple[bool, dict[int, Loss]]:

@@ -13,7 +13,7 @@ from engine.pipeline.staged import AS_FAST, fastest, step_time
 
 @pytest.mark.parametrize(("stages", "room"), [(4, 1), (4, 2), (8, 1), (8, 2)])
 def test_the_choice_by_mean_times_is_the_best_and_beats_1f1b_by_a_tenth(stages: int, room: int) -> None:
-    """It knows of the slow stage, but not of delays."""
+    """The simulation knows of the slow stage, but not of delays."""
     allowed = candidates(stages, PASSES, room=room)
 
     def time_s(choice: ScheduleChoice, case: str) -> float:

@@ -1,4 +1,4 @@
-"""What a grid needs of a model and a batch, and the grid that is chosen when none is asked for."""
+"""Fit of a grid to a model, a batch and memory, and the grid that is chosen when none is asked for."""
 
 from dataclasses import replace
 
@@ -61,19 +61,19 @@ def test_llamas_key_and_value_heads_bound_x(grid: Grid, said: str) -> None:
 
 def test_a_feed_forward_that_x_does_not_divide_is_refused() -> None:
     llama = LlamaConfig("m", layers=1, hidden=96, heads=6, kv_heads=6, ffn=100, vocabulary=96, sequence=8)
-    with pytest.raises(UsageError, match="100 features are not a multiple of 3: x may be one of 1, 2"):
+    with pytest.raises(UsageError, match=r"100 features\D+3: x\D+1, 2"):
         check_grid(llama, Grid(x=3), Batch(8))
 
 
 def test_a_published_vocabulary_that_x_does_not_divide_names_the_next() -> None:
     gpt2 = GPTConfig("gpt2", layers=12, hidden=768, heads=12, vocabulary=50257, sequence=1024)
     check_grid(gpt2, Grid(z=2), Batch(2))
-    with pytest.raises(UsageError, match="vocabulary of 50258, or x one of 1"):
+    with pytest.raises(UsageError, match=r"50258, or x\D+1"):
         check_grid(gpt2, Grid(x=2), Batch(2))
 
 
 def _trained(name: str, sequences: int, micro: int = 2) -> Training:
-    """As the published series train."""
+    """Make the training of a published series."""
     return Training(lookup(name), Batch(sequences, micro), precision="bf16", checkpoint_every=1, overlap=ALL)
 
 
@@ -84,7 +84,7 @@ def test_tensor_parallelism_stays_in_the_node_then_shards_then_data() -> None:
 
 
 def test_processors_of_a_node_take_the_grid_that_moves_least() -> None:
-    """Of gpt-pair on two: all gradients are 109 MB; what its layers all-reduce over x is 50 MB."""
+    """On two processors gpt-pair has 109 MB of gradients, and its layers all-reduce 50 MB over x."""
     node = {"devices_per_node": 4}
     assert choose_grid(Training(lookup("gpt-pair"), Batch(8)), 2, device="cpu", **node) == Grid(x=2)
     assert choose_grid(Training(lookup("gpt-pair"), Batch(64)), 2, device="cpu", **node) == Grid(data=2)
@@ -93,7 +93,7 @@ def test_processors_of_a_node_take_the_grid_that_moves_least() -> None:
 
 
 def test_what_a_step_takes_beyond_the_state_needs_more_tensor_parallelism() -> None:
-    """Of llama-3.1-8b on 64 devices of 64 GB."""
+    """Choose grids of llama-3.1-8b on 64 devices of 64 GB."""
     grids = [choose_grid(_trained("llama-3.1-8b", 256, micro), 64, **FRONTIER) for micro in (1, 8)]
     assert [grid.x * grid.y * grid.z for grid in grids] == [4, 8]
 
@@ -102,7 +102,7 @@ def test_a_grid_that_holds_the_state_but_not_a_step_is_refused() -> None:
     grid = Grid(2, 1, 1, 256)
     check_memory(_trained("gpt-5b", 8192, 32), grid, 64e9)
     check_traced(_trained("gpt-5b", 8192), grid, 64e9)
-    with pytest.raises(UsageError, match=r"66.8 GB.* 42.2 GB.* 64 GB"):
+    with pytest.raises(UsageError, match=r"66\.8 .*42\.2 .*64 GB"):
         check_traced(_trained("gpt-5b", 8192, 32), grid, 64e9)
     with pytest.raises(UsageError, match=r" 64 GB"):
         check_memory(_trained("gpt-5b", 8192, 64), grid, 64e9)
@@ -115,9 +115,7 @@ def test_what_a_node_s_ranks_offload_has_to_fit_in_its_memory() -> None:
     assert offloaded_bytes(training, Grid(x=4, z=2)) == pytest.approx(12 * matrices / 8, rel=1e-6)
     assert offloaded_bytes(replace(training, offload=False), Grid(x=4)) == 0
     check_host_memory(training, Grid(x=4, z=2, data=8), 64e9, ranks=8)
-    with pytest.raises(
-        UsageError, match=r"4x1x1x8 --offload keeps 1\d\d GB of gpt-5b.* with 8 ranks, which has 64 GB: "
-    ):
+    with pytest.raises(UsageError, match=r"4x1x1x8 --offload\D+1\d\d .*\b8 ranks\b.*\b64\b"):
         check_host_memory(training, Grid(x=4, data=8), 64e9, ranks=8)
 
 
@@ -135,7 +133,7 @@ def test_a_plan_whose_offload_fits_on_no_node_is_refused() -> None:
     small = alps.model_copy(update={"node": alps.node.model_copy(update={"memory_bytes": memory})})
     space = SearchSpace(training.model, 64, exact=True, micro=1, stages=1)
     assert make_plan(training, space, 4, alps, shown=1, forecast=None)[0].fit
-    with pytest.raises(UsageError, match=r"keeps 63 GB of gpt-5b's .* a node with 4 ranks, which has 20 GB"):
+    with pytest.raises(UsageError, match=r"--offload\D+63 .*4 ranks\b.*\b20 GB"):
         make_plan(training, space, 4, small, shown=1, forecast=None)
 
 
@@ -151,9 +149,7 @@ def test_the_chosen_grid_is_valid(name: str, ranks: int) -> None:
 
 
 def test_no_valid_grid_is_said_with_the_closest_one_s_reason() -> None:
-    with pytest.raises(
-        UsageError, match=r"No grid of 7 ranks fits gpt-test with 8 sequences; the closest failed so: .*7"
-    ):
+    with pytest.raises(UsageError, match=r"7 ranks .*gpt-test\D+8 sequences;.*7"):
         choose_grid(Training(lookup("gpt-test"), Batch(8)), 7)
 
 
@@ -199,7 +195,7 @@ def test_60b_on_6144_of_alps_takes_whole_nodes_for_the_three_that_its_batch_cann
 
 def test_where_only_grids_across_nodes_are_left_none_is_chosen() -> None:
     """Twelve ranks and one sequence, which can't be split: none on nodes of eight, two whole nodes of six."""
-    with pytest.raises(UsageError, match="No grid of 12 ranks fits m with 1 sequences"):
+    with pytest.raises(UsageError, match=r"12 ranks\D+1 sequences"):
         choose_grid(Training(MODEL, Batch(1)), 12, devices_per_node=8)
     assert choose_grid(Training(MODEL, Batch(1)), 12, devices_per_node=6).batch_split == 1
 
@@ -232,7 +228,7 @@ def test_every_point_of_the_published_series_has_a_grid_on_which_its_step_fits(s
 
 @pytest.mark.parametrize("micro", [2, None])
 def test_with_known_links_the_grid_is_chosen_whose_communication_costs_least_as_run(micro: int | None) -> None:
-    """Of those that fit; without a micro-batch with a rank's whole share at once, which is what a run takes."""
+    """Without a micro-batch a rank takes its whole share at once, as in a run."""
     model, links = lookup("gpt-5b"), Bandwidths(8, inter=100e9, within=50e9)
     batch = Batch(64, micro)
     training = Training(model, batch, precision="bf16", checkpoint_every=1, overlap=ALL)

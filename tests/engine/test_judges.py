@@ -90,7 +90,7 @@ def test_of_choices_that_hold_only_those_are_counted_that_do_so_for_certain() ->
 
 WORK_S, REST_S, STAGES = 8.0, 0.5, 3
 NOISE_S = (0.0, 0.01, -0.01, 0.005, -0.005, 0.002, -0.002)
-"""What the rounds of a job are off."""
+"""Relative errors of the rounds of a job."""
 
 
 def turns(name: str, idle_s: float, *, noise: float = 1.0, longer: float = 0.0, **changes: Any) -> ScheduleSide:

@@ -1,4 +1,4 @@
-"""What a layer costs besides its products: bytes that are read and written, and operators that a host dispatches.
+"""Costs of a layer besides its products: bytes that are read and written, and operators that a host dispatches.
 
 Counted of traces in bf16 on the meta device, where gradients of weights are cast and added, which a GPU's products do
 themselves.
@@ -20,7 +20,7 @@ from engine.simulator.events import Attention, Mark, MatrixProduct, Sweep
 from engine.tracing.step import trace
 
 HIDDEN, SEQUENCES, SEQUENCE, VOCABULARY = 256, 64, 512, 512
-"""So many tokens that what the weights cost is little beside the activations."""
+"""Sizes with so many tokens that what the weights cost is little beside the activations."""
 SHAPE = {"layers": 2, "hidden": HIDDEN, "heads": 8, "vocabulary": VOCABULARY, "sequence": SEQUENCE}
 MODELS = {"gpt": GPTConfig("a", **SHAPE), "llama": LlamaConfig("b", **SHAPE, kv_heads=8, ffn=4 * HIDDEN)}  # type: ignore[arg-type]
 PASSES = ("forward", "backward")

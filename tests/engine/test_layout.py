@@ -22,7 +22,7 @@ def test_a_layout_is_read_and_written() -> None:
     "text", ["", "tensor", "tensor=0", "tensor=2,tensor=2", "expert=2", "tensor=2;data=2", "data=-1"]
 )
 def test_what_is_no_layout_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="layout names some of tensor, pipeline, data, micro_batches"):
+    with pytest.raises(UsageError, match=f"tensor, .*micro_batches .*{text!r}"):
         Layout.parse(text)
 
 
@@ -54,7 +54,7 @@ def test_every_layout_of_some_ranks_that_fits() -> None:
 def test_tensor_ranks_divide_the_heads_of_keys_which_may_be_fewer() -> None:
     model = LlamaConfig("tiny", layers=2, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=64, sequence=16)
     Layout(tensor=2).check(model, 8)
-    with pytest.raises(UsageError, match="tensor is 4, which doesn't divide its 2 heads"):
+    with pytest.raises(UsageError, match=r"tensor is 4,\D+2 heads"):
         Layout(tensor=4).check(model, 8)
 
 

@@ -1,4 +1,4 @@
-"""What a step is said to need is what a real one allocates, on every part of a grid and in every dtype."""
+"""The memory that a step is said to need is what a real one allocates, on every part of a grid and in every dtype."""
 
 import json
 from dataclasses import replace
@@ -183,7 +183,7 @@ def test_the_bound_of_an_order_of_messages_is_what_a_slow_stage_comes_to(
 
 
 def test_the_first_stage_of_a_deep_pipeline_takes_what_is_counted() -> None:
-    """As axonn-ipdps22's Table II has it: 48 stages of two blocks, which are recomputed together."""
+    """The model of axonn-ipdps22's Table II: 48 stages of two blocks, which are recomputed together."""
     model, on = ModelChoice(model="gpt-100b").resolve(), Grid.parse("1x1x1x8p48")
     options = TrainingOptions(precision="fp16", reduce_dtype="fp16", checkpoint_every="auto", offload=True)
     training = Training.of(options, model, Batch(8 * 50 * 2, 2), pipeline=PipelineOptions("message-driven"))
@@ -193,7 +193,7 @@ def test_the_first_stage_of_a_deep_pipeline_takes_what_is_counted() -> None:
 
 
 def test_messages_of_a_step_are_not_kept_to_its_end() -> None:
-    """What is left of a micro-batch are its tokens and targets."""
+    """A micro-batch leaves its tokens and targets alone."""
     config, on = _config(MODELS["deep"], "1x1x1x1p2", Batch(8, 2), "bf16", 0, "all"), Grid(pipe=2)
     training = replace(config.training(config.model.resolve()), pipeline=PipelineOptions("1f1b"))
     more = replace(training, batch=Batch(40, 2))

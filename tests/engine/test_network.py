@@ -167,7 +167,7 @@ UNETS = {
 
 
 def kept_numbers_agree(model: UNetConfig, grid: Grid, lacking: type[Operation] | None = None) -> None:
-    """But for statistics, numbers for each channel, and what comes of the time step."""
+    """Check what is kept, except statistics, numbers for each channel, and what comes of the time step."""
     kept = [
         operation.kept.times(section.tokens_of(operation, model.sequence))
         for section in model.network().sections

@@ -1,5 +1,6 @@
 """With its matrices' fp32 weights and moments on the host a run is, to the last bit, the run that has them here."""
 
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,7 @@ BUCKET, STEPS = 512, 3
 CASE = Training(
     SMALL, Batch(8, 2), precision="bf16", overlap=replace(ALL, bucket_bytes=4096), optim=OptimConfig(clip=0)
 )
-"""Each bucket of gradients is stepped as soon as it is summed."""
+"""Overlap by which each bucket of gradients is stepped as soon as it is summed."""
 
 
 class Outcome(NamedTuple):
@@ -189,7 +190,7 @@ def test_a_run_that_the_host_has_no_room_for_does_not_begin(
     monkeypatch.setattr("engine.comm.funnel.free_host_bytes", lambda: 10**6)
     options = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic", "--precision", "bf16", "--offload"]
     assert main(["train", *options, "--device", "cpu", "--out", str(tmp_path / "result.json")]) != 0
-    assert "the memory of a node with 1 rank, which has 0.001 GB: use more ranks" in capsys.readouterr().err
+    assert re.search(r"--offload .*\b1 rank\b.*\b0\.001 GB", capsys.readouterr().err)
     assert not dist.is_initialized(), "another run can begin in this process"
 
 
@@ -216,4 +217,4 @@ def test_buckets_bring_each_element_once_and_take_it_back(stop: int) -> None:
 )
 def test_without_a_copy_in_half_precision_there_is_none(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--model", "gpt-test", "--precision", "fp32", "--offload"]) == 2
-    assert "but --precision is fp32: give one of these." in capsys.readouterr().err
+    assert re.search("--offload .*--precision is fp32", capsys.readouterr().err)

@@ -88,7 +88,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
         saved = Saved(tmp_path / "step-0", read_manifest(tmp_path / "step-0", training.training.model))
         store.load(saved, training.model, training.optimizer.state)
 
-    with pytest.raises(RunError, match=r"exp_avg: resume with the optimizer that the checkpoint was saved with"):
+    with pytest.raises(RunError, match="exp_avg: resume "):
         run_ranks(Grid(), resume, record=True)
 
 

@@ -37,7 +37,7 @@ EVERY_COMBINATION = [
     for oar, ors, oag, data, cache in product((False, True), (False, True), (False, True), (False, True), (0, 2))
 ]
 FEW = [overlap for overlap in EVERY_COMBINATION if len(str(overlap).split(",")) in (1, 5)]
-"""None, each flag alone, and all: what is done when is the same for every family."""
+"""Overlaps of no flag, each flag alone, and all: what is done when is the same for every family."""
 OFTEN = [
     pytest.param("gpt", overlap, marks=() if overlap in FEW or place % 6 == 0 else pytest.mark.weekly)
     for place, overlap in enumerate(EVERY_COMBINATION)

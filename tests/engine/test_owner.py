@@ -97,7 +97,8 @@ def test_a_process_of_this_machine_that_has_ended_keeps_nobody_waiting(
 ) -> None:
     monkeypatch.setattr(owner, "LEASE_S", float(LONG_S))
     here = {"host": os.uname().nodename, "machine": owner._machine()}
-    assert theirs(tmp_path, **(here | ENDED[how])).has_ended
+    other = theirs(tmp_path, **(here | ENDED[how]))
+    assert other.has_ended
     own(tmp_path).release()
     in_another_container = {"machine": f"{owner._boot()} pid:[1]", "pid": 2**22 + 1}
     assert not theirs(tmp_path, **(here | in_another_container)).has_ended, "its number means nothing here"
@@ -122,7 +123,7 @@ def test_an_owner_counts_and_tells_when_its_folder_was_taken(tmp_path: Path, mon
 def test_of_many_that_find_a_folder_without_an_owner_one_gets_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are threads, and each takes the others for processes that live."""
+    """Threads stand for owners, and each takes the others for processes that live."""
     monkeypatch.setattr(owner, "LEASE_S", 0.3)
     monkeypatch.setattr(owner, "BEAT_S", 0.05)
     monkeypatch.setattr(owner, "POLL_S", 0.001)

@@ -128,7 +128,7 @@ def test_by_autocast_a_peer_has_the_engines_losses_too(name: str) -> None:
 
 @pytest.mark.parametrize("name", IN_ALL_FORMATS)
 def test_a_peer_computes_in_bf16_over_fp32_masters_as_the_engine_does(name: str) -> None:
-    """Its residual stream is bf16, too, but by autocast, which FSDP2 has no use for."""
+    """A peer's residual stream is bf16, too, but by autocast, which FSDP2 has no use for."""
     narrow, wide = "torch.bfloat16", "torch.float32"
     for _, (pure, autocast) in trained(name):
         assert pure == (wide, wide, narrow, narrow)
@@ -151,7 +151,7 @@ def test_what_a_peer_has_nothing_like_is_named() -> None:
     assert "--checkpoint-activations" in str(lacking("litgpt", gpt, 1))
     assert "--checkpoint-every 1" in str(lacking("fsdp2", gpt, 2))
     assert lacking(interleaved, replace(gpt, layers=8), 1) is None
-    assert re.search(r"has 4 .* 6 layers", str(lacking(interleaved, replace(gpt, layers=6), 1)))
+    assert re.search(r"has 4 .*\b6 layers", str(lacking(interleaved, replace(gpt, layers=6), 1)))
 
 
 def test_a_peer_shards_over_ranks_that_divide_no_tile_of_ours() -> None:

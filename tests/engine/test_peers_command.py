@@ -1,4 +1,4 @@
-"""What `bench peers` writes: every step time with the statistics, or why there are none."""
+"""Files of `bench peers`: every step time with the statistics, or why there are none."""
 
 import json
 import os
@@ -83,12 +83,14 @@ def line_of(tmp_path: Path, jobs: list[Job], target: float) -> str:
 def test_the_table_says_what_a_contest_decides_and_whether_its_target_is_met(tmp_path: Path) -> None:
     peer = side(1.0, (4.0, 4.0), (5.0, 3.0))
     jobs = [job(side(scale, (1.0, 1.0), (1.0, 1.0)), peer) for scale in (1.0, 1.01, 0.99)]
-    assert re.search(r"0\.250 \(0\.24\d to 0\.25\d\) +won +0\.90 met", line_of(tmp_path, jobs, 0.9))
+    assert re.search(r"0\.250 \(0\.24\d to 0\.25\d\)", line_of(tmp_path, jobs, 0.9))
+    assert re.search(r"\) +won +0\.90 met", line_of(tmp_path, jobs, 0.9))
     assert re.search(r" won +0\.20 missed", line_of(tmp_path, jobs, 0.2))
     assert re.search(r" won +0\.25 undecided", line_of(tmp_path, jobs, 0.25))
     assert ONE_JOB not in line_of(tmp_path, jobs, 0.9)
     one = line_of(tmp_path, jobs[:1], 0.9)
-    assert re.search(r"0\.250 \(interval not known\) +undecided +0\.90 undecided", one)
+    assert re.search(r"0\.250 \(interval not known\)", one)
+    assert re.search(r"\) +undecided +0\.90 undecided", one)
     assert one.endswith(f"{ONE_JOB}\n")
 
 
@@ -133,12 +135,12 @@ def test_a_side_that_takes_too_long_is_ended_and_the_file_says_which(
     assert (report.status, report.comparisons) == ("failed", ())
     assert report.reason is not None
     assert report.reason in capsys.readouterr().err
-    assert re.search(rf"1e-06 s .*rank 0 at ({at}): raise {option}", report.reason)
+    assert re.search(rf"1e-06 s\b.*\brank 0\b.*({at}):.*{option}", report.reason)
     assert [asked.grid for asked in report.contests] == ["1x1x1x1"]
 
 
 def _hang_in_a_round() -> None:
-    """Of the peer, after its warm-up."""
+    """Hang in the peer, after its warm-up."""
     step, done = DDP.step, 0
 
     def stuck(peer: DDP, *rows: torch.Tensor) -> StepMetrics:
@@ -157,7 +159,7 @@ def test_a_peer_that_hangs_under_a_launcher_is_named_and_all_ranks_end(tmp_path:
     codes, said = finish(start(2, *words, before=_hang_in_a_round))
     assert codes == [1, 1], said
     reason = written(out).reason
-    assert re.search(r"ddp's round 1 of 3.*--timeout", reason or "")
+    assert re.search(r"ddp\D+1 of 3.*--timeout", reason or "")
     assert any(str(reason) in words for words in said)
 
 
@@ -239,7 +241,7 @@ def test_an_unexpected_error_names_its_rank_and_contest(tmp_path: Path) -> None:
 
 
 def version_1() -> dict[str, Any]:
-    """As the first version wrote it."""
+    """Read what the first version wrote."""
     stored: dict[str, Any] = json.loads((Path(__file__).parents[1] / "reports/stored/peers_1.json").read_text())
     return stored
 

@@ -148,7 +148,8 @@ def test_schedules_go_by_name() -> None:
     assert make("interleaved", chunks=3).chunks == 3
     assert make("message-driven", limit=7).live_passes(0, 4, 16) == (7, 0)
     assert make("message-driven-zb", limit=7, cap=2).live_passes(0, 4, 16) == (5, 2)
-    assert str(ScheduleChoice("message-driven-zb", limit=7, cap=2)) == "message-driven-zb, limit 7, cap 2"
+    choice = ScheduleChoice("message-driven-zb", limit=7, cap=2)
+    assert str(choice).split(", ") == ["message-driven-zb", "limit 7", "cap 2"]
 
 
 def test_candidates_are_what_stages_micro_batches_and_blocks_allow() -> None:

@@ -11,12 +11,12 @@ from engine.cli.main import main
 from engine.planning.document import GridPlan
 from engine.result import metrics
 
-SMALL = "plan --system frontier --model gpt-local-1 --gpus 4 --batch-size 16".split()  # noqa: SIM905
+SMALL = ["plan", "--system", "frontier", "--model", "gpt-local-1", "--gpus", "4", "--batch-size", "16"]
 
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> GridPlan:
-    """Of a small job, by the document that the command writes, its ten best traced as whole networks."""
+    """Plan of a small job, as the command writes it, its ten best traced as whole networks."""
     out = tmp_path_factory.mktemp("plan") / "plan.json"
     assert main([*SMALL, "--exact", "--micro-batch", "8", "--top", "100", "--out", str(out)]) == 0
     return GridPlan.model_validate_json(out.read_text())
@@ -60,17 +60,17 @@ def test_the_best_has_a_timeline_and_its_memory_is_near_the_formulas(plan: GridP
 def test_stages_that_no_grid_has_are_told_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--pipe", "3"]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("No grid of 4 devices has 3 stages: give a --pipe that divides the devices and is no more ")
+    assert re.match(r"No grid\D+4 devices\D+3 stages:.*--pipe", told)
     assert told.count("\n") == 1
 
 
 def test_a_pipeline_is_planned_where_no_grid_of_one_stage_divides_the_network(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = "plan --system frontier --model gpt-local-1 --gpus 6 --batch-size 16 --micro-batch 4 --pipe 3".split()  # noqa: SIM905
-    assert main(words) == 0
+    words = ["plan", "--system", "frontier", "--model", "gpt-local-1", "--gpus", "6", "--batch-size", "16"]
+    assert main([*words, "--micro-batch", "4", "--pipe", "3"]) == 0
     told = capsys.readouterr().out
-    assert "only pipelines are valid, and some fit in 44.8 GB" in told
+    assert re.search(r"only pipelines\b.* 44\.8 GB", told)
     assert re.search(r"1 +\d+x\d+x\d+x\d+p3 ", told)
 
 
@@ -96,8 +96,11 @@ def test_the_table_shows_times_and_the_explanation_compares_them(
     said = capsys.readouterr().out
     assert "HFU" in said
     assert "device-" in said
-    assert re.search(r"A batch takes \S+ s: \S+ s of compute, which hides \S+ s of communication; exposed: ", said)
-    assert re.search(r"The next, grid \S+, takes \S+ s less: .*\nThat is too little to tell which is faster", said)
+    batch = next(line for line in said.splitlines() if line.startswith("A batch takes "))
+    times, exposed = batch.split("; exposed: ")
+    assert len(re.findall(r" \S+ s\b", times)) == 3
+    assert exposed
+    assert re.search(r" \S+ s less:.*\n.*\btoo\b", said)
     assert "traced 1 of " in caplog.messages[0]
     assert caplog.messages[-1].startswith("#" * 20 + " traced")
 

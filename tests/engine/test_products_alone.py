@@ -99,7 +99,7 @@ def test_without_a_launch_or_other_jobs_there_is_no_prediction() -> None:
 
 
 def test_benchmarks_of_a_known_gpu_become_rows_and_those_of_processors_do_not(tmp_path: Path) -> None:
-    """They are real ones of this machine, whose name alone is changed."""
+    """Rows are real ones of this machine, whose name alone is changed."""
     words = {
         "gemm": ["gemm", "--dtype", "bf16", "--sizes", "64,128", "--time-budget", "2"],
         "matmul": ["matmul", "--model", "gpt-test", "--precision", "bf16", "--micro-batch", "2"],
@@ -107,7 +107,7 @@ def test_benchmarks_of_a_known_gpu_become_rows_and_those_of_processors_do_not(tm
     for kind, of in words.items():
         out = tmp_path / kind / "result.json"
         assert main(["bench", *of, "--device", "cpu", "--out", str(out)]) == 0
-    with pytest.raises(Exception, match=r"No result of model_validation .* bench matmul on a GPU"):
+    with pytest.raises(Exception, match=r"model_validation .*bench matmul"):
         rows_in(tmp_path)
     for kind in words:
         path = tmp_path / kind / "result.json"

@@ -1,5 +1,6 @@
 """The order of grids: the papers' equations by plain arithmetic, what the engine repeats, placement and ties."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -183,7 +184,7 @@ def test_grids_that_lay_planes_across_nodes_come_last() -> None:
 
 
 def test_placement_changes_the_order() -> None:
-    """Of gpt-20b on 32 devices of Perlmutter (par4d V-C): the agnostic order knows no node."""
+    """Rank gpt-20b on 32 devices of Perlmutter (par4d V-C): the agnostic order knows no node."""
     workload = _workload("gpt-20b", 512, 40e9)
     aware, blind = (_ranked(workload, 32, b).candidates for b in (PERLMUTTER, agnostic(100e9)))
     assert {c.grid for c in aware} == {c.grid for c in blind}
@@ -229,10 +230,10 @@ def test_what_fits_nowhere_is_told_with_what_it_lacks() -> None:
     said = str(refusal(workload, space, space.grids(4, 8), 8))
     lightest = min(workload.needs(grid, 1).total for grid in space.grids(4, 8))
     assert f"a rank needs {lightest / 1e9:.4g} GB at least" in said
-    assert f"{lightest / 1e9 - 14:.3g} GB more than the 14 GB" in said
-    assert "in whole nodes, on which it fits is 8 (grid " in said
+    assert re.search(rf" {lightest / 1e9 - 14:.3g} GB more .*14 GB", said)
+    assert re.search(r"whole nodes,\D+8 \(grid ", said)
     tiny = replace(workload, device_memory=1e3)
-    assert str(refusal(tiny, space, space.grids(4, 8), 8)).endswith("it fits on no number of devices.")
+    assert str(refusal(tiny, space, space.grids(4, 8), 8)).endswith(" no number of devices.")
     assert isinstance(refusal(tiny, space, space.grids(4, 8), 8), UsageError)
 
 

@@ -61,7 +61,8 @@ def test_groups_of_any_size_train_like_the_serial_model(model: Architecture, gri
 
 @pytest.mark.parametrize("grid", [Grid(pipe=2), Grid(z=2, pipe=2)], ids=grid_id)
 def test_a_stage_of_a_pipeline_has_groups_of_its_own(grid: Grid) -> None:
-    case = replace(CASE, checkpoint=2, order=Written("F0 B0 F1 B1 F2 B2"))
+    order = Written("F0 B0 F1 B1 F2 B2")
+    case = replace(CASE, checkpoint=2, order=order)
     assert worst_error(run_ranks(grid, lambda comm: train_parallel(case, comm))[0], serial(GPT)) < 1e-10
 
 

@@ -55,7 +55,7 @@ class Operators(TorchDispatchMode):
 
 
 def _operators_of_a_step(model: str, grid: Grid) -> set[str]:
-    """As on a GPU: on the meta device, which takes the ways of one."""
+    """List the operators on the meta device, which takes the ways of a GPU."""
     training, _ = dry_plan(lookup(model), grid, Batch(8), overlap=ALL)
     operators = Operators()
     with fake_group(grid, 0), operators, fused_attention(Log()):

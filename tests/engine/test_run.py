@@ -189,7 +189,7 @@ def test_torchrun_starts_it_too(tmp_path: Path) -> None:
 
 
 def test_a_rank_starts_without_the_compiler_and_the_checkpoints_that_few_runs_need(tmp_path: Path) -> None:
-    """They would take about as much of its processor time as torch itself, on each of thousands of ranks."""
+    """Both would take about as much of a rank's processor time as torch itself, on each of thousands of ranks."""
     code = """if True:
         import sys
         from engine.cli.main import main

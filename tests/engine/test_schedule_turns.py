@@ -24,6 +24,7 @@ from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
 from engine.overlap.tasks import Direction, Task
 from engine.pipeline.options import PipelineOptions
+from engine.pipeline.registry import ScheduleChoice
 from engine.result.metrics import paired
 from engine.result.schema import Iteration, read
 from engine.result.schema.contest import OverlapSide, Ratio, ScheduleSide
@@ -159,8 +160,8 @@ def test_the_simulation_takes_each_stages_own_times_and_the_rest_of_a_step() -> 
 
 def test_all_that_can_be_are_compared_and_what_cant_is_said() -> None:
     run, left_out = asked(grid=Grid(pipe=3), device_memory=1e9)
-    names = ["1f1b", "gpipe", "zero-bubble", "message-driven", "message-driven-zb", "message-driven-zb, limit 4, cap 4"]
-    assert [str(choice) for choice in run.choices] == names
+    whole = map(ScheduleChoice, ["1f1b", "gpipe", "zero-bubble", "message-driven", "message-driven-zb"])
+    assert list(run.choices) == [*whole, ScheduleChoice("message-driven-zb", limit=4, cap=4)]
     assert run.auto == run.choices[-1]
     (said,) = left_out
     assert said.startswith("interleaved")
@@ -170,7 +171,8 @@ def test_all_that_can_be_are_compared_and_what_cant_is_said() -> None:
     assert not many.drawn
     assert "30,000" in told
     limited, _ = asked(("message-driven-zb", "gpipe"), pipeline=PipelineOptions(pipeline_limit=3, weight_limit=2))
-    assert [str(choice) for choice in limited.choices] == ["1f1b", "message-driven-zb, limit 3, cap 2", "gpipe"]
+    few = ScheduleChoice("message-driven-zb", limit=3, cap=2)
+    assert list(limited.choices) == [ScheduleChoice("1f1b"), few, ScheduleChoice("gpipe")]
     assert limited.as_options()["schedules"] == [str(choice) for choice in limited.choices]
 
 

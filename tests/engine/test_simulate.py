@@ -68,7 +68,7 @@ def test_what_is_in_flight_during_compute_is_hidden_and_slows_it() -> None:
 
 
 def on_cores(between_s: float, within_s: float = 0.0, **more: float) -> MachineModel:
-    """Each byte that a rank sends takes so much of its core, at 0.5 MB/s between nodes and 4 MB/s within."""
+    """A byte that a rank sends takes so much of its core, at 0.5 MB/s between nodes and 4 MB/s within."""
     between, within = Taken(0.0, between_s / 0.5e6), Taken(0.0, within_s / 4e6)
     taken = {"taken": dict.fromkeys(KINDS, between), "taken_within": dict.fromkeys(KINDS, within) if within_s else {}}
     return replace(MACHINE, **taken, **more)  # type: ignore[arg-type]
@@ -268,7 +268,7 @@ def test_a_collective_within_a_node_reaches_what_its_kind_does() -> None:
     slower = replace(MACHINE, kinds={"all_gather": 0.25}, kinds_within={(1, 2): {"all_gather": 0.5}})
 
     def times(machine: MachineModel) -> list[float]:
-        """Of an all-gather and an all-reduce along x, within a node, and along z, between nodes."""
+        """Time an all-gather and an all-reduce along x, within a node, and along z, between nodes."""
         return [machine.collective_s(kind, 1e6, GRID, axis) for axis in (Axis.X, Axis.Z) for kind in KINDS]
 
     assert [b / a for a, b in zip(times(MACHINE), times(slower), strict=True)] == pytest.approx([2, 1, 4, 1])

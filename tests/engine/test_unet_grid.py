@@ -73,7 +73,7 @@ def test_every_grid_trains_like_the_serial_model(case: Case, grid: Grid) -> None
 
 
 STAGED = {"1f1b": Grid(1, 2, 2, 1, pipe=2), "message-driven": Grid(2, 1, 1, 1, pipe=2)}
-"""These are tried every time."""
+"""Grids that are tried every time."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is said of the model's errors adds up, the committed rows are whole, and a fit can be made of results anew."""
+"""Errors of the model add up, the committed rows are whole, and a fit can be made of results anew."""
 
 import random
 from dataclasses import replace
@@ -58,7 +58,7 @@ def job(**other: object) -> MeasuredJob:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
-    """Of one published row and a job of two ranks, by the command, with every machine fitted anew."""
+    """Validation of one published row and a job of two ranks, by the command, with every machine fitted anew."""
     out = tmp_path_factory.mktemp("validation") / "validation.json"
     series = PublishedSeries(
         source="made up",
@@ -108,7 +108,7 @@ def test_a_pipeline_without_a_micro_batch_is_predicted_with_all_of_a_rank_at_onc
     rows = job_rows(traced.job, traced.steps(machine), machine, 0.1)
     found = {row.name: row.predicted_s for row in rows.grids}
     assert found["1x1x1x1p2 1f1b"] == found["1x1x1x1p2 1f1b, micro-batch 8"] != found["1x1x1x1p2 1f1b, micro-batch 1"]
-    with pytest.raises(UsageError, match="interleaved takes a multiple of 2 micro-batches through 2 stages"):
+    with pytest.raises(UsageError, match=r"interleaved\D+2 micro-batches\D+2 stages"):
         traced_job(job(pipelines=({**one, "schedule": "interleaved"},)), machine)
 
 
@@ -141,7 +141,7 @@ def test_an_order_is_judged_by_the_fastest_it_finds() -> None:
 
 
 def test_what_an_order_does_not_tell_apart_counts_by_its_mean() -> None:
-    """Of the pipelines of a grid the equations know nothing, and whoever takes their word has any one of them."""
+    """The equations don't tell a grid's pipelines apart, so that their order has any one of them."""
     measured_s = {"fast": 1.0, "middle": 1.5, "slow": 2.0, "slowest": 4.0}
     order = judge_order("equations", {"fast": 2, "middle": 2, "slow": 2, "slowest": 4}, measured_s)
     assert order.lost == pytest.approx(0.5)
@@ -160,7 +160,7 @@ def test_of_runs_that_share_a_place_a_part_is_among_the_first() -> None:
 
 
 def test_a_plan_s_order_knows_no_measured_times_and_takes_the_schedule_that_a_run_takes() -> None:
-    """Of schedules that are as fast that is the first known one; a run of one stage goes by itself."""
+    """The first known one of schedules that are as fast is planned; a run of one stage goes by itself."""
     names = {"1f1b": 1.0, "zero-bubble": 0.9, "message-driven-zb, limit 3, cap 2": 0.9 * (1 - AS_FAST / 2)}
     runs = [MeasuredRun(grid="1x1x1x1p2", schedule=name, micro_batch=2, time_s=1.0, exposed_s=0.0) for name in names]
     runs.append(MeasuredRun(grid="2x1x1x1", time_s=1.0, exposed_s=0.0))
@@ -223,7 +223,7 @@ def test_the_machines_are_fitted_to_the_rows_that_their_files_name() -> None:
 
 
 def test_a_folder_without_results_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="No result of model_validation lies below"):
+    with pytest.raises(UsageError, match=f"model_validation .*{tmp_path}"):
         measured_in(tmp_path)
     assert main(["plan", "--refit"]) == 2
     assert "belong to --validate" in capsys.readouterr().err

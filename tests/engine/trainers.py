@@ -7,7 +7,7 @@ from engine.training.trainer import Trainer
 
 
 def trainer_of(config: TrainConfig, comm: Comm) -> Trainer:
-    """Of a run on the ranks of comm, which records."""
+    """Make the trainer of a run on the ranks of comm, which records."""
     assert comm.recorder is not None
     run = checked(config, comm.grid.size)
     return Trainer(run.training, run.dataset, comm, comm.recorder, pretrained=run.pretrained, saved=run.saved)

@@ -1,4 +1,4 @@
-"""What one rank sends in a training step of a U-Net, from the shapes alone: par4d's equations with channels for
+"""Bytes that one rank sends in a training step of a U-Net, from the shapes alone: par4d's equations with channels for
 features and pixels for rows, and what is around them.
 """
 
