@@ -1,4 +1,4 @@
-"""What a reader finds in pages and tables."""
+"""Pages and tables as a reader finds them."""
 
 import csv
 import re

@@ -30,7 +30,7 @@ def ablation(
     cache: str = "auto", overlaps: Sequence[str] = (), job: int = 0, machine: MachineUsage | None = None,
     noise: float = 0.015, failure: str | None = None, **shape: Any,
 ) -> list[Result]:  # fmt: skip
-    """So many jobs of one setting. Noise of a round disturbs all its variants alike, what differs is a tenth of it."""
+    """Return the jobs of one setting. A round's noise is the same for all variants up to a tenth of it."""
     drawing = random.Random(f"{system}{grid}{job}")
     steps = [simulate(overlap, grid) for overlap in overlaps or variants_of(grid, cache)]
     words = overlaps or variants_of(grid, cache)

@@ -84,7 +84,7 @@ def contests(names: Sequence[str] = tuple(RATIOS), *, system: str = "local", ser
 
 
 def one_device(model: str = "gpt-local-1", *, missing: bool = False, **known: Any) -> PeersResult:
-    """What the suite of one device leaves. missing: without transformers."""
+    """Return the contests of the suite of one device. missing: without transformers."""
     names = tuple(ONE_DEVICE)[:2] if missing else tuple(ONE_DEVICE)
     reason = "transformers is not installed here: pip install '.[peers]'." if missing else None
     empirical = Peaks(empirical=1e11, measured=True)
@@ -101,7 +101,7 @@ def baseline(ratio: float, layout: Layout) -> ContestResult:
 
 
 def baselines(*more: ContestResult, job: int = 0) -> PeersResult:
-    """What the suite of baselines leaves, and these."""
+    """Return the contests of the suite of baselines, and these."""
     ratios = {"ddp": 0.93, "fsdp2": 0.8}
     every = contests(tuple(ratios), ratios=ratios, model="gpt-pair", job=job)
     asked = tuple(Asked.model_validate(one.model_dump(include=set(Asked.model_fields))) for one in more)

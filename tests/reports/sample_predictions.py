@@ -50,7 +50,7 @@ def grids_of(devices: int) -> list[str]:
 def plan(
     *, simulated: bool = True, drawn: bool = True, grids: Sequence[str] = (), time_s: float = 14.4, **changes: Any
 ) -> GridPlan:
-    """What `par4d plan` writes. drawn: its first grid has a timeline."""
+    """Return the output of `par4d plan`. drawn: its first grid has a timeline."""
     known: dict[str, Any] = {
         "system": "frontier", "devices_per_node": 8, "device_memory_bytes": 64e9, "reserve": 0.1, "model": "gpt-80b",
         "parameters": 80_000_000_000, "devices": 8192, "asked_sequences": 8203.1, "sequences": 8192,
@@ -196,7 +196,7 @@ def alone(device: str = "NVIDIA H200", job: str = "gpt-5b on 1x1x1x1", **changes
 
 
 def validation(**changes: Any) -> Validation:
-    """What `par4d plan --validate` writes."""
+    """Return the output of `par4d plan --validate`."""
     known: dict[str, Any] = {
         "published": (*published(), *published("perlmutter", off=0.2, baseline_off=-0.1)),
         "jobs": (measured(), measured("deep")),

@@ -32,7 +32,7 @@ LOCAL = {1: ("gpt-local-1", "1x1x1x1", 0.71), 2: ("gpt-local-2", "2x1x1x1", 0.78
 
 
 def provenance(job: int = 0, **changes: Any) -> Provenance:
-    """Where and when job number `job` ran: one job an hour."""
+    """Return the provenance of job number `job`: one job an hour."""
     start = START + timedelta(hours=job)
     known: dict[str, Any] = {
         "git_commit": "3028ec7d0c5e4f11a9b8c7d6e5f4a3b2c1d0e9f8",
@@ -199,7 +199,7 @@ def energy(
 
 
 def transport(name: str | None, backend: Literal["gloo", "nccl"] = "nccl", **told: Any) -> Transport:
-    """What all ranks say of the network."""
+    """Return the transport that all ranks report."""
     return Transport(backend=backend, networks=(Network(name=name, ranks=4, host="n0", **told),))
 
 

@@ -89,7 +89,7 @@ class Step:
         )
 
     def timeline(self, time_s: float) -> Timeline:
-        """What ran when in a step that took so long."""
+        """Return the timeline of a step of this length."""
         scale = time_s / self.length
         spans = [s.model_copy(update={"start_s": s.start_s * scale, "end_s": s.end_s * scale}) for s in self.spans]
         return Timeline(iteration=9, step_s=time_s, spans=tuple(spans))

@@ -82,7 +82,7 @@ def dom(address: str, profile: Path) -> str:
 
 
 def ask_each(pages: Sequence[tuple[str, int]], script: str, folder: Path) -> list[Any]:
-    """What the script returns about each page, given as HTML, in a frame of this width."""
+    """Return the script's answer for each page of HTML, in a frame of the given width."""
     harness = folder / "harness.html"
     frames = "".join(FRAME % (width, html.escape(page)) for page, width in pages)
     harness.write_text(HARNESS % (frames, script), encoding="utf-8")
@@ -93,13 +93,13 @@ def ask_each(pages: Sequence[tuple[str, int]], script: str, folder: Path) -> lis
 
 
 def ask(page: str, script: str, folder: Path) -> Any:
-    """The same of one page in a frame of the usual width."""
+    """Return the script's answer for one page in a frame of the usual width."""
     return ask_each([(page, 1280)], script, folder)[0]
 
 
 @pytest.fixture(scope="module", params=["site", "hostile_site"])
 def looks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Any]:
-    """What each page of a site looks like at each width, all seen at once: a browser takes long to start."""
+    """Return the look of each page at each width, in one start of the browser."""
     folder = request.getfixturevalue(request.param)
     places = list(product(PAGES, WIDTHS))
     pages = [((folder / f"{name}.html").read_text(), width) for name, width in places]

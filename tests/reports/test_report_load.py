@@ -1,4 +1,4 @@
-"""What is found, what counts once, what is left out and said so."""
+"""Loading of results: files found, duplicates counted once, bad files left out by name."""
 
 import json
 import sqlite3

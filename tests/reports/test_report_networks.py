@@ -1,4 +1,4 @@
-"""Which network carried a job: told on the pages, and never pooled with another."""
+"""The network that carried a job: shown on the pages, and never pooled with another."""
 
 import csv
 from pathlib import Path

@@ -27,7 +27,7 @@ VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 @dataclass
 class Seen(HTMLParser):
-    """What a browser would make of a page: tags with attributes, visible text, and tags left open."""
+    """A page as a browser parses it: tags with attributes, visible text, and tags left open."""
 
     tags: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     text: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What headlines, facts and captions say where a number alone would flatter."""
+"""Headlines, facts and captions where a number alone would flatter."""
 
 import re
 from html import unescape

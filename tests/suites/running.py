@@ -64,7 +64,7 @@ class Run:
 
     @property
     def scripts(self) -> dict[int, str]:
-        """Those of a study that has one for each number of ranks, by that number."""
+        """Return the scripts by number of ranks, of a study with one for each."""
         return {ranks(text): text for text in self.trainings}
 
     def cases(self) -> list[dict[str, Any]]:
@@ -137,7 +137,7 @@ def short(folder: Path, *, peaks: Sequence[str]) -> Path:
 
 
 def figures(case: dict[str, Any]) -> dict[str, float]:
-    """What a test case measured, by name."""
+    """Return the figures of a test case by name."""
     return {name.split(":")[-1]: value[0] for name, value in case["perfvalues"].items()}
 
 

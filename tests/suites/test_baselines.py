@@ -124,7 +124,7 @@ def test_a_grid_that_the_series_fixes_is_not_said_to_be_chosen(tmp_path: Path) -
 
 
 def test_what_does_not_fit_takes_no_allocation_and_is_kept_as_a_row(tmp_path: Path) -> None:
-    """Run for real: not on that system, but not as a job of it either."""
+    """The test runs here, without a job of that system."""
     words = ["-c", "suites/baselines.py", "--system", "frontier", "-n", "weak-64-gpt-5b-ddp", "-r"]
     done = succeed(tmp_path, *words, PAR4D_ACCOUNT="abc123")
     (script,) = [file.read_text() for file in tmp_path.glob("output/**/rfm_job.sh")]
@@ -182,12 +182,12 @@ WARM_UPS = 3
 
 @cache
 def every(name: str) -> list[Match]:
-    """Of a system."""
+    """Return all matches of a system."""
     return list(matches(systems.load(name)))
 
 
 def held(name: str) -> list[Match]:
-    """Those that fit."""
+    """Return the matches that fit."""
     return [match for match in every(name) if match.fits]
 
 

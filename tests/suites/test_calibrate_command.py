@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the store is, and from where the command runs."""
+    """The folder of the store and of the command."""
     monkeypatch.setattr(store, "FOLDER", tmp_path / "measured")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -68,7 +68,7 @@ def test_what_was_measured_becomes_the_machine_of_a_plan(
 
 
 def test_ranks_that_share_cores_are_counted_and_the_newest_that_fit_are_taken(run: Run, folder: Path) -> None:
-    """Beside other results, as nightly runs leave them, and on a machine of fewer cores than ranks."""
+    """Other results of nightly runs lie beside them; the machine has fewer cores than ranks."""
     shutil.copytree(run.folder / "output", folder / "some")
     (gemm,) = (folder / "some").rglob("Peak*/result.json")
     other = json.loads(gemm.read_text())

@@ -1,4 +1,4 @@
-"""What the canary times is the same for ever, and every rank of a job runs it on the device that the engine takes."""
+"""The canary: its work never changes, and every rank of a job runs it on the engine's device."""
 
 import ast
 import hashlib

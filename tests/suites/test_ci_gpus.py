@@ -1,4 +1,4 @@
-"""Which machine set-up is on: ci/gpus.py reads systems' files as all else does, before there is a PyTorch."""
+"""The machine that set-up runs on: ci/gpus.py reads systems' files as all else does, before there is a PyTorch."""
 
 from pathlib import Path
 

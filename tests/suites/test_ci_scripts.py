@@ -95,7 +95,7 @@ def test_sourcing_a_broken_environment_fails_and_leaves_the_shell_alive(clone: P
 
 
 def test_in_a_sourced_environment_reframe_is_the_one_that_knows_the_systems(clone: Path) -> None:
-    """Whatever `reframe` the virtual environment has, here one that is ready made."""
+    """The virtual environment has another `reframe`."""
     (clone / "ci" / "setup").write_text("")
     (clone / ".venv" / "bin").mkdir(parents=True)
     (clone / ".venv" / "bin" / "activate").write_text(f"PATH={clone}/.venv/bin:$PATH")
@@ -139,7 +139,7 @@ READERS = ("yaml", "pydantic", "pydantic_core", "annotated_types", "typing_exten
 
 @dataclass(frozen=True)
 class Told:
-    """What a script said, and what it told Python."""
+    """Output of a script, and its arguments for Python."""
 
     done: subprocess.CompletedProcess[str]
     venv: str
@@ -233,7 +233,7 @@ def test_setup_refuses_a_torch_that_was_asked_for_and_is_too_old(clone: Path) ->
 
 
 def test_an_environment_keeps_to_its_versions_until_others_are_asked_for(clone: Path) -> None:
-    """Whatever runs in it may call ci/setup, and must not take it from under what runs already."""
+    """A later ci/setup must not change packages under jobs that run already."""
     calls = "ci/setup; ci/setup; unset PAR4D_VERSIONS; ci/setup; PAR4D_VERSIONS=newest ci/setup"
     told = with_python(clone, calls, torch="2.9.1", PAR4D_VERSIONS="lowest")
     assert told.done.returncode == 0, told.done.stderr
@@ -318,7 +318,7 @@ SKIPPED [1] tests/suites/test_cluster.py:126: a virtual cluster takes root on Li
 
 
 def plant_tools(clone: Path, tool: str) -> None:
-    """What ci/test calls, as scripts."""
+    """Write a script for each tool that ci/test calls."""
     (clone / "ci" / "setup").write_text("")
     (clone / ".venv" / "bin").mkdir(parents=True)
     (clone / ".venv" / "bin" / "activate").write_text(f"PATH={clone}/.venv/bin:$PATH")

@@ -225,7 +225,7 @@ def packable(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a cluster could leave behind: links, network namespaces in use, its and Slurm's processes, and files."""
+    """Traces that a cluster could leave: links, network namespaces in use, its and Slurm's processes, and files."""
 
     links: frozenset[str]
     networks: frozenset[str]
@@ -465,7 +465,7 @@ def first_process(node: str) -> int:
 
 
 def commands_on(node: str) -> Iterator[str]:
-    """What runs there: the name of each process."""
+    """Return the name of each process on a node."""
     space = Path(f"/proc/{first_process(node)}/ns/pid").readlink()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it ended meanwhile

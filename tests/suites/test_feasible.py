@@ -1,4 +1,4 @@
-"""What a system's file says of its partitions is what jobs there may ask for: one function says why one can't run."""
+"""Partitions as a system's file describes them bound their jobs: one function says why a job can't run."""
 
 import os
 import re

@@ -92,7 +92,7 @@ def cases(done: Run) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.slow
 def test_products_and_a_step_are_measured_here_and_kept_in_reframes_own_report(tmp_path: Path) -> None:
-    """Whatever the choices are worth: on a machine that others load, seven rounds may not tell."""
+    """The gain is not asserted: seven rounds on a loaded machine may not show it."""
     first = f"{BRIEFLY}; from engine.result.judges import choices; choices.SLOWEST = 100.0"
     done = tuned(tmp_path, BOTH, "-S", "rounds=1", first=first)
     assert done.code == 0, done.out

@@ -299,7 +299,7 @@ UNETS = {"frontier": 1, "local": 1, "perlmutter": 1, "vcluster": 1}
 
 
 def test_a_night_trains_from_end_to_end_and_has_what_narrows_a_slowdown_down(night: tuple[str, Night]) -> None:
-    """Which is what every selection must contain."""
+    """Every selection must contain these tests."""
     name, found = night
     for one in ONE_OF_EACH:
         assert len(found.of(one)) == 1, one

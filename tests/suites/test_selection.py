@@ -1,4 +1,4 @@
-"""What a command selects: partitions that can run it, options that exist, and at least one test that ran."""
+"""The selection of a command: partitions that can run it, options that exist, and at least one test that ran."""
 
 import json
 import re
