@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 from engine.errors import UsageError
@@ -47,6 +48,7 @@ REPLICATING = tuple(axis for axis in SPLITTING_ROWS if axis is not SHARDING)
 """Split rows and nothing else: their ranks hold the same parameters, and once summed the same gradients."""
 HOLDING = tuple(axis for axis in Axis if axis not in (*REPLICATING, CUTTING_STAGES))
 """Ranks along these hold one stage together."""
+_SIZES = attrgetter(*Axis)
 _ORDERS = {False: tuple(Axis), True: (*(axis for axis in Axis if axis is not CUTTING_STAGES), CUTTING_STAGES)}
 """Axes, the innermost first, by whether the stages are outermost."""
 
@@ -87,7 +89,7 @@ class Grid:
     pipe_outermost: bool = False
 
     def __post_init__(self) -> None:
-        if min(self.x, self.y, self.z, self.data, self.pipe) < 1:
+        if min(_SIZES(self)) < 1:
             raise UsageError(f"A grid axis has at least one rank, but the grid given is {self}.")
         if self.pipe_outermost and 1 in (self.pipe, self.data):  # the ranks are the same
             object.__setattr__(self, "pipe_outermost", False)
@@ -123,7 +125,7 @@ class Grid:
 
     @property
     def size(self) -> int:
-        return self.x * self.y * self.z * self.data * self.pipe
+        return prod(_SIZES(self))
 
     @property
     def plane(self) -> int:

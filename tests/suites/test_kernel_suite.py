@@ -124,7 +124,7 @@ def test_products_and_a_step_are_measured_here_and_kept_in_reframes_own_report(t
 
 @pytest.mark.slow
 def test_a_step_that_gains_nothing_by_definition_is_skipped_unless_it_is_asked_for(tmp_path: Path) -> None:
-    first = f"{BRIEFLY}; from engine.tuning import choice; tune.MARGIN = 2.0"  # nothing wins
+    first = f"{BRIEFLY}; from engine.tuning import tune; tune.MARGIN = 2.0"  # nothing wins
     done = tuned(tmp_path, BOTH, "-S", "always=no", first=first)
     assert done.code == 0, done.out
     assert "gpt-test on 1x1x1x1" in done.out

@@ -11,11 +11,12 @@ from running import option, reframe, succeed
 import systems
 from engine.batch import Batch
 from engine.errors import UsageError
-from engine.footprint.fit import check_grid, check_memory
+from engine.footprint.fit import check_grid
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL
 from engine.pipeline.options import PipelineOptions
+from engine.tracing.memory import check_memory
 from engine.training_record import Training
 from suites.base.series import Point, points
 
