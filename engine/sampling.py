@@ -39,7 +39,7 @@ from engine.precision import DTYPES, Precision
 from engine.result import SamplerName
 from engine.result.schema import Result
 from engine.result.schema.bench import ImageSheet
-from engine.training.model_record import recorded
+from engine.training.failure import recorded
 from engine.training_record import PrecisionName, Training
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.result import metrics
 from engine.result.schema import Result
-from engine.training.model_record import recorded
+from engine.training.failure import recorded
 from engine.training_record import PrecisionName, Training, TrainingOptions
 from engine.tuning.shapes import products
 from engine.tuning.tune import time_again, tune

@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.comm.launch import Launch
+from engine.footprint.fit import parameters_per_rank
+from engine.grid import Grid
+from engine.models.operations import VOCABULARY
 from engine.reporter import Reporter, Status
 from engine.result import provenance
-from engine.result.schema import Diagnosis, Iteration, Result, read, write
+from engine.result.schema import Diagnosis, Iteration, Model, Result, read, write
 from engine.training.checks import CheckedRun
-from engine.training.model_record import recorded
+from engine.training_record import Training
 
 if TYPE_CHECKING:
     from engine.training.gathered import Ranks
@@ -73,3 +76,18 @@ class RunReporter(Reporter[Result]):
         """
         update = {"memory": ranks.memory, "transport": ranks.transport, **fields}
         self.succeed(self.document("ok", None, None, ranks).model_copy(update=update))
+
+
+def recorded(training: Training, grid: Grid) -> Model:
+    model = training.model
+    return Model(
+        name=model.name,
+        family=model.family,
+        layers=model.layers,
+        hidden=model.hidden,
+        heads=model.heads,
+        vocabulary=model.network().divided_by_inner.get(VOCABULARY),
+        sequence=model.sequence,
+        parameters=model.parameters,
+        parameters_per_rank=parameters_per_rank(training, grid),
+    )

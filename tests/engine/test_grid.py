@@ -93,7 +93,7 @@ ALLOWED: dict[str, str] = {
     "engine/layers/norm.py": "Algorithm 1",
     "engine/planning/equations.py": "Algorithm 1's equations",
     "engine/planning/grids.py": "which grids are planned with: those that the equations know",
-    "engine/planning/fewest.py": "the same",
+    "engine/planning/plan.py": "the same",
     "engine/peers/compare.py": "the same",
 }
 NAMES = {axis.value for axis in Axis}

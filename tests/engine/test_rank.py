@@ -21,8 +21,8 @@ from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.placement import TRANSPOSED
 from engine.planning.equations import EQUATIONS, MOVED, Costs, Layer
-from engine.planning.fewest import fewest, refusal
 from engine.planning.grids import SearchSpace
+from engine.planning.plan import fewest, refusal
 from engine.planning.rank import Candidate, Ranking, Workload, ordered, rank
 from engine.simulator.bandwidth import Bandwidths, agnostic, papers_links, run_links
 from engine.simulator.collectives import Link, moved_bytes

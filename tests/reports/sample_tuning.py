@@ -18,7 +18,7 @@ from engine.result import metrics
 from engine.result.schema import Result
 from engine.result.schema.peers import Asked, PeersResult
 from engine.result.schema.tuning import ModeTime, TunedShape, Tuning
-from engine.training.model_record import recorded
+from engine.training.failure import recorded
 from engine.training_record import Training
 from engine.tuning.shapes import Products, Shape, products
 from engine.tuning.timing import GemmVariant, gemm_variants
