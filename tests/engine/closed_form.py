@@ -61,7 +61,7 @@ def blocks(model: Architecture) -> Blocks:
 
 
 def closed_form(model: Architecture, batch: Batch, grid: Grid, *, precision: str, checkpoint: bool) -> Volume:
-    """Of a step without cached gathers, the loss that is reported included."""
+    """Count a step without cached gathers, its reported loss included."""
     volume, parts = Volume(), blocks(model)
     h, outputs, layers = model.hidden, model.outputs, model.layers
     compute = {"fp64": 8, "fp32": 4, "bf16": 2}[precision]

@@ -122,7 +122,7 @@ def measure() -> dict[str, str]:
 
 
 def differences(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """What differs, is missing or is new."""
+    """Name what differs, is gone or new."""
     return [
         f"{name}: {before.get(name, 'not there')} before, {after.get(name, 'not there')} now"
         for name in sorted(before.keys() | after.keys())

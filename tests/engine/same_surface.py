@@ -107,7 +107,7 @@ def surface(results: Path | None, only: Sequence[str]) -> dict[str, list[str]]:
 
 
 def differences(before: dict[str, list[str]], after: dict[str, list[str]]) -> list[str]:
-    """What is missing now (-) and what is new (+)."""
+    """Entries now missing (-) and new ones (+)."""
 
     def only(here: Iterable[str], there: Iterable[str], sign: str, name: str) -> list[str]:
         return [f"{sign} {name}: {one}" for one in dict.fromkeys(here) if one not in set(there)]

@@ -73,7 +73,7 @@ def reference(name: str) -> Reference:
 
 
 def errors(known: Reference, comm: Comm) -> dict[str, float]:
-    """Of the loss, and of this rank's elements of each gradient relative to the largest of that tensor's."""
+    """Errors of the loss and, relative to its tensor's largest, of this rank's part of each gradient."""
     if comm.grid.size <= 4:
         parallel = parallelize(known.model, comm, precision=FP64, seed=0)
     else:  # what that comes to, which takes half of the time
@@ -196,7 +196,7 @@ def check_alike(model: nn.Module, usual: Reference, option: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2", "qwen3", "neox", "bert", "vit"])
 def test_options_that_are_said_to_change_nothing_change_nothing(name: str) -> None:
-    """Of the library's own loss and gradients, by its own network."""
+    """The library's own network gives the loss and gradients."""
     known = {*IGNORED["network"], *forgotten(name)} - set(THEIR_CLASSES if name == "vit" else ())
     assert known - RUNS_NOT <= OTHER_VALUES.keys()
     usual = reference(name)
@@ -258,7 +258,7 @@ def test_a_network_on_the_meta_device_starts_from_the_engines_own_weights() -> N
 
 
 def library_loss(model: nn.Module, task: Task, samples: dict[str, Tensor]) -> float:
-    """What a library's network finds in float32."""
+    """Loss of a library's network in float32."""
     if isinstance(task, Denoising):
         noisy, steps = task.inputs(samples)
         return task.loss(task.criterion(), model(noisy, steps - 1).sample, samples, task.valid(samples)).item()

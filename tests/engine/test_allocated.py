@@ -37,7 +37,7 @@ def test_what_another_thread_releases_is_no_leak() -> None:
 
 
 def test_an_allocation_over_parts_of_two_that_are_gone_takes_the_place_of_both() -> None:
-    """Of two of eight bytes side by side, which nobody was seen to release."""
+    """Two adjacent allocations of eight bytes, with no release seen."""
     two = [(1, 100, 8), (2, 108, 8)]
     assert most_held(two) == 16
     assert most_held([*two, (3, 104, 8), (4, 200, 4)]) == 16, "eight, and four elsewhere"

@@ -30,7 +30,7 @@ def measured(**changes: object) -> Measured:
 
 
 def along(machine: Bandwidths, grid: str) -> list[float]:
-    """Of the axes that have ranks, in GB/s."""
+    """GB/s along each axis that has ranks."""
     found = Grid.parse(grid)
     return [machine.along(found, axis) / 1e9 for axis in Axis if found[axis] > 1]
 

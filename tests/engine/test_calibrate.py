@@ -58,7 +58,7 @@ def test_rows_without_communication_leave_the_link_and_its_uncertainty_as_they_w
 
 
 def test_deviations_say_how_far_the_numbers_are_from_the_true_ones() -> None:
-    """These are drawn from the priors, and the times have the noise that the fit takes them to have."""
+    """True numbers are drawn from the priors, and the times have the noise that the fit assumes."""
     jobs = [step_s(c, s, h) for c in (0.1, 1.0, 5.0) for s in (1.0, 4.0) for h in (0.0, 8.0)]
     draw, off = random.Random(5), []
     narrow = {name: replace(prior, spread=prior.spread / 2, low=-1, high=9) for name, prior in PRIORS.items()}

@@ -51,7 +51,7 @@ def version_5(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def small(config: dict[str, Any]) -> dict[str, Any]:
-    """Of as many features a head, two of which share a key where the published ones share."""
+    """Keep the features of a head; let two heads share a key where the published ones do."""
     changed = {name: value for name, value in SMALL.items() if name in config}
     if "num_attention_heads" in config:
         size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]

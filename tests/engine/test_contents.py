@@ -33,7 +33,7 @@ def _table(contents: Contents, folder: Path) -> tuple[Metadata, dict[str, int]]:
 
 
 def _gathered(entries: list[Entry], grid: Grid) -> tuple[list[SavePlan], Metadata]:
-    """What the library plans on one rank, to which all others have sent all that they hold."""
+    """Plans of the library on one rank, to which all others have sent all that they hold."""
     plans = [
         SavePlan(
             [

@@ -45,7 +45,7 @@ def made(tmp_path: Path) -> Prepare:
 
 
 def left_out(corpus: Path) -> dict[Path, str]:
-    """What a corpus names as left out, with the causes."""
+    """Files that a corpus leaves out, with the causes."""
     lines = os.fsdecode((corpus / LEFT_OUT).read_bytes()).splitlines()
     return {Path(path): cause for path, cause in (line.split("\t") for line in lines)}
 

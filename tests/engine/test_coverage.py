@@ -30,7 +30,7 @@ def noise(name: str, drawing: np.random.Generator, shape: tuple[int, ...]) -> np
 
 
 def ends(logs: np.ndarray, looks: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """What interval.over_jobs does, of a row of logarithms each: where it begins and ends, as logarithms."""
+    """Ends of interval.over_jobs for each row of logarithms, as logarithms."""
     jobs = logs.shape[1]
     one = np.log(over_jobs([math.e**-0.5, math.e**0.5] + [1.0] * (jobs - 2), looks))
     student = one[1] / (np.std([-0.5, 0.5] + [0.0] * (jobs - 2), ddof=1))

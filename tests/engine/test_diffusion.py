@@ -72,7 +72,7 @@ def test_a_network_that_knows_the_image_gets_it_back(diffusion: Diffusion) -> No
 @BOTH
 @pytest.mark.parametrize(("step", "to"), [(1, 0), (2, 1), (STEPS, STEPS - 1), (STEPS, 0), (700, 100)])
 def test_ancestral_steps_lead_from_one_distribution_to_the_other(diffusion: Diffusion, step: int, to: int) -> None:
-    """Of x_t as q(x_t | x_0) has it they make q(x_to | x_0): its mean, and its variance."""
+    """Steps from x_t ~ q(x_t | x_0) give q(x_to | x_0): its mean, and its variance."""
     start, zero, one = drawn(1), torch.zeros(4, *SHAPE).double(), torch.ones(4, *SHAPE).double()
     mean = diffusion.ancestral(diffusion.noisy(start, zero, at(step)), start, zero, at(step), at(to))
     torch.testing.assert_close(mean, diffusion.noisy(start, zero, at(to)), rtol=1e-12, atol=1e-12)

@@ -69,7 +69,7 @@ def overlap(draw: random.Random) -> Overlap:
 
 
 def drawn(number: int, family: Callable[[random.Random], Architecture]) -> tuple[Case, Grid]:
-    """What can be trained, of all that is drawn."""
+    """Draw until the case can be trained."""
     draw = random.Random(f"{family.__name__} {number}")
     while True:
         model, grid, micro_batches = family(draw), draw.choice(GRIDS), draw.choice([1, 1, 2, 3])

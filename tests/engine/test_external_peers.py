@@ -240,7 +240,7 @@ TINY = [*("--layers", "2", "--hidden", "16", "--heads", "2", "--vocab", "32", "-
 def test_what_cannot_be_compared_is_refused_before_ranks_start(
     words: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the environments only those of Megatron-core and DeepSpeed are there."""
+    """Environments exist for Megatron-core and DeepSpeed only."""
     monkeypatch.setattr(registry, "ENVIRONMENTS", tmp_path)
     for library in ("megatron-core", "deepspeed"):
         make_environment(tmp_path, library)

@@ -60,7 +60,7 @@ def test_every_rank_tells_what_each_host_computed() -> None:
 
 
 def one_is_late(comm: Comm, late_s: float) -> list[tuple[str, float]]:
-    """What each host computes in a step in which rank 1 takes so long before it joins a collective."""
+    """Compute times of the hosts in a step in which rank 1 joins a collective this late."""
     socket.gethostname = lambda: f"n{comm.rank}"
     recorder = comm.recorder
     assert recorder is not None

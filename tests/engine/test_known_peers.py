@@ -94,7 +94,7 @@ def test_what_a_library_reads_from_its_environment_is_there_on_the_device_that_n
 
 
 def built(comm: Comm) -> dict[str, Any]:
-    """What peers that run here were built with."""
+    """Options that peers here were built with."""
     peers = {name: COMPARISONS[name].implementation()(SMALL, comm) for name in ("ddp", "fsdp2", "fsdp2-reshard")}
     found: dict[str, Any] = {
         "ddp": {name: getattr(peers["ddp"]._parallel, name) for name in ("gradient_as_bucket_view", "static_graph")}

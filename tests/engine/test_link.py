@@ -13,7 +13,7 @@ SIZES = [4096 * 8**power for power in range(6)]
 
 
 def times(link: Link, lengths: tuple[int, ...], factor: float = 1.0) -> list[RingTime]:
-    """Of all collectives and sizes in rings of these lengths; factor: by which every second one differs."""
+    """Times of collectives of all sizes in rings of these lengths; factor: of every second one."""
     rings = product(lengths, SIZES, KINDS)
     return [
         RingTime(kind, size, ranks, ring_s(kind, size, ranks, link) * (factor if number % 2 else 1))

@@ -155,7 +155,7 @@ STAGED = [
 def test_the_fullest_stage_of_a_pipeline_takes_what_is_counted(
     model: str, grid: str, batch: Batch, schedule: ScheduleName, every: int, overlap: str
 ) -> None:
-    """Of every stage the engine's own step is traced, in the order that a simulation of all stages gives it. Nothing
+    """Trace the engine's own step for every stage, in the order that a simulation of all stages gives it. Nothing
     exchanges as gloo does, so that it is what a GPU holds.
     """
     config, on = _config(MODELS[model], grid, batch, "bf16", every, overlap), Grid.parse(grid)

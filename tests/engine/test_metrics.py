@@ -129,7 +129,7 @@ def test_one_job_or_two_speak_by_what_jobs_usually_differ_and_more_by_their_own(
 
 @pytest.mark.parametrize("spread", [0.003, 0.01])
 def test_six_looks_of_which_the_first_two_are_by_what_is_usual_are_seldom_wrong(spread: float) -> None:
-    """Of a ratio that is just at its limit: either answer is wrong."""
+    """Ratios are just at the limit: either answer is wrong."""
     drawing, wrong = random.Random(1), 0
     for _ in range(2000):
         ratios: list[float] = []

@@ -35,7 +35,7 @@ CASE = Case(GPTConfig("tiny", layers=1, hidden=16, heads=2, vocabulary=32, seque
 
 
 def for_one(contest: Comparison) -> float:
-    """Of a device that holds each side, but not both."""
+    """Memory that holds either side, but not both."""
     return 1.5 * max(side_bytes(contest, CASE, "cpu")) / USABLE
 
 
@@ -119,7 +119,7 @@ def test_where_ranks_make_whole_networks_their_node_has_to_hold_them() -> None:
 
 
 def parts(comm: Comm, device_memory: float) -> tuple[list[tuple[Sequence[SideName], int]], Job | Unavailable]:
-    """What ranks of a launcher measure, and what of it they tell."""
+    """Measurements by ranks of a launcher, and what they tell."""
     order: list[tuple[Sequence[SideName], int]] = []
     measure = alternate.measure
 

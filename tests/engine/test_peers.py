@@ -62,7 +62,7 @@ SEEN = {"fp64": 1e-14, "fp32": 1e-5, "bf16": TOLERANCES["bf16"].losses}
 
 
 class Formats(NamedTuple):
-    """Of a peer in bf16: what it steps, the gradients of that, its products, and what its blocks hand on."""
+    """Formats of a peer in bf16: weights stepped, their gradients, products, what its blocks hand on."""
 
     stepped: str
     gradients: str

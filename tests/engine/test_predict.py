@@ -132,7 +132,7 @@ def test_what_the_end_of_a_pipelines_step_waits_for_is_exposed() -> None:
 
 @pytest.mark.parametrize("cache", [2, 8])
 def test_what_a_pipeline_caches_is_predicted_as_its_stages_own_traces_have_it(cache: int) -> None:
-    """Of stages of four blocks, the first of which is traced as it is."""
+    """Stages have four blocks, the first of which is traced as it is."""
     grid, slow = Grid(z=4, pipe=3), replace(MACHINE, bandwidths=Bandwidths(4, 1e9, 1e9))
 
     def found(cached: str) -> tuple[float, float]:
@@ -163,7 +163,7 @@ def test_a_pipeline_s_auto_caches_what_is_free_for_all_passes_under_way() -> Non
 
 
 def test_chunks_are_predicted_with_less_idle_time_and_blocks_of_their_own_cut() -> None:
-    """Of stages whose time is equal but for the head the idle part is (stages - 1) / (chunks * m)."""
+    """Idle share is (stages - 1) / (chunks * m) if stages take equal time but for the head."""
     grid, stages, passes = Grid(x=2, pipe=4), 4, 16
     plan = dry_plan(few_layers("gpt-10b", 16), grid, Batch(passes, 1), overlap=Overlap.parse("all"))
     found = {}

@@ -14,7 +14,7 @@ A100, MI250X, GH200 = (MachineModel.of(systems.load(name), "bf16", None) for nam
 
 
 def rate(machine: MachineModel, m: int, n: int, k: int) -> float:
-    """Of what products reach on the machine."""
+    """Share reached of the products' peak."""
     product = MatrixProduct(m, n, k, "NN", 2)
     return product.flops / machine.compute_s(product) / (machine.fitted.products * machine.empirical_peak)
 

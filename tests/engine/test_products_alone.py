@@ -25,7 +25,7 @@ SHAPES = {
 
 
 def measured() -> MeasuredProducts:
-    """What a device would measure that is as the model says, with this share of its peak and such launches."""
+    """Measurements of a device that is as the model says, with this share of its peak and such launches."""
     processors = devices()[H200].processors
     assert processors is not None
     machine = MachineModel(

@@ -59,7 +59,7 @@ def test_every_number_is_told_from_all_others() -> None:
 
 
 def test_the_networks_of_the_papers_are_those_of_the_catalogue() -> None:
-    """Of the tables of GPTs: layers, hidden size and heads."""
+    """Tables of GPTs: layers, hidden size and heads."""
     tables = [*select(where="Table I"), *select(where="Table II", paper="axonn-sc24")]
     found = 0
     for one in tables:

@@ -191,7 +191,7 @@ class CudaEvent:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
-    """Of the host, for a device whose events are doubles."""
+    """Host waits for a device whose events are doubles."""
     found: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "synchronize", found.append)
     monkeypatch.setattr(torch.cuda, "Event", CudaEvent)

@@ -55,7 +55,7 @@ def test_the_right_noise_leads_to_the_image(name: SamplerName, steps: int) -> No
 
 @pytest.mark.parametrize(("name", "steps"), [("ddim", 50), ("ddpm", 250)])
 def test_samples_have_the_distribution_of_what_the_network_knows(name: SamplerName, steps: int) -> None:
-    """Of pixels that are -0.5 or 0.5 by chance the noise is known exactly."""
+    """Noise is known exactly if pixels are -0.5 or 0.5 by chance."""
 
     def find(x: Tensor, steps_B: Tensor) -> Tensor:
         left = DIFFUSION.alpha_bars[steps_B].view(-1, 1, 1, 1)

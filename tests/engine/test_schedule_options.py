@@ -45,7 +45,7 @@ def config_of(grid: Grid, pipeline: PipelineOptions, **options: str) -> TrainCon
 
 
 def loss_after_a_step(config: TrainConfig) -> float:
-    """Of the second step, which knows what the first one's schedule has made of the weights."""
+    """Loss of the second step, which depends on the weights that the first step left."""
     assert config.grid is not None
 
     def two(comm) -> float:  # type: ignore[no-untyped-def]

@@ -254,7 +254,7 @@ def test_transformers_own_networks_have_the_engines_losses(trained: dict[str, Pe
 
 @pytest.mark.parametrize("scaling", [1.0, 8.0])
 def test_transformers_own_llama_turns_by_the_same_angles(scaling: float) -> None:
-    """Of wavelengths that no sequence of a quick test is as long as."""
+    """Wavelengths exceed any sequence of a quick test."""
     pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[peers]'")
     from engine.peers.known.hugging_face import build
 

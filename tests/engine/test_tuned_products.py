@@ -46,7 +46,7 @@ class Recording(TorchDispatchMode):
 
 
 def trained(case: Case, grid: Grid) -> list[list[Op]]:
-    """Of rank 0 by micro-batch, in the second step: in the first it isn't known yet how often a weight is used."""
+    """Products of rank 0 by micro-batch in the second step; the first can't know how often a weight is used."""
 
     def work(comm: Comm) -> list[Op]:
         model = start(case, comm)
@@ -68,7 +68,7 @@ def found(case: Case, grid: Grid) -> list[Products]:
 
 
 def timed(case: Case, of: list[Products]) -> Counter[Op]:
-    """Of a micro-batch, as the tuner times PyTorch's own ways."""
+    """Ops of a micro-batch as the tuner times PyTorch's own."""
     ops: Counter[Op] = Counter()
     for each in of:
         operands = Operands(each, Precision.parse(case.precision), CPU, movable=False)

@@ -32,7 +32,7 @@ def test_processes_train_like_the_serial_model() -> None:
 
 @pytest.fixture(scope="module")
 def tiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of photographs that matplotlib ships, as the README makes them."""
+    """Tile matplotlib's photographs as the README does."""
     folder = tmp_path_factory.mktemp("tiles")
     runpy.run_path(str(CI / "demo_images"))["main"](folder / "photographs")
     prepare(folder / "photographs", folder / "tiles", SIDE, unlabelled=True)

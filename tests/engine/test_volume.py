@@ -23,7 +23,7 @@ from engine.overlap.flags import ALL
 
 
 def measured(case: Case, grid: Grid) -> list[Volume]:
-    """Of every rank in one step."""
+    """Count each rank's step."""
 
     def one_step(comm: Comm) -> Volume:
         model = start(case, comm)
@@ -37,7 +37,7 @@ def measured(case: Case, grid: Grid) -> list[Volume]:
 
 @contextmanager
 def counting(comm: Comm, found: Volume) -> Iterator[None]:
-    """What is sent in there becomes what was found."""
+    """Count in `found` what is sent inside."""
     assert comm.recorder is not None
     comm.recorder.clear()
     comm.recorder.start_step("all")

@@ -12,7 +12,7 @@ GROUPS = 32
 
 
 def unet_volume(model: UNetConfig, batch: Batch, grid: Grid, *, precision: str, checkpoint: bool) -> Volume:
-    """Of a step without cached gathers that sums over data at its end, the loss that is reported included."""
+    """Count a step without cached gathers that sums over data at its end, its reported loss included."""
     volume = Volume()
     compute = {"fp64": 8, "fp32": 4, "bf16": 2}[precision]
     wide = max(compute, 4)

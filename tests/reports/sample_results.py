@@ -187,7 +187,7 @@ def energy(
     why: str = "no counter",
     **told: Any,
 ) -> Energy:
-    """Of eight iterations in which these components took so many watts, all together; the other ones: not, and why."""
+    """Energy of eight iterations: watts of these components, all together; why the others are unmeasured."""
     counted: dict[str, Any] = {"counters": 4, "machines": 2, "scope": "all of it", "source": "pm_counters"} | told
     parts = []
     for component in COMPONENTS:

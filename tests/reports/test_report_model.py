@@ -73,7 +73,7 @@ def test_a_job_has_three_rank_plots_two_scatters_and_how_good_its_orders_are(tmp
 
 
 def test_errors_of_time_and_its_parts_have_counts_and_a_range(tmp_path: Path) -> None:
-    """Of three that nothing was fitted to one hides too much, by as much as it computes too long."""
+    """Three are not fitted; one of them hides too much, by as much as it computes too long."""
     wide, step = measured(), {"measured_s": 2.0, "measured_exposed_s": 1.0}
     predicted = [(2.2, 1.1), (2.0, 0.5), (1.6, 0.8)]
     rows = [

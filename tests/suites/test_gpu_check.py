@@ -118,7 +118,7 @@ WRITES = """import sys; open(sys.argv[1], 'w').write('[{"name": "first", "status
 
 
 def _carried_out(folder: Path, words: tuple[str, ...], *, least_s: float = 20, minutes: float = 9) -> list[Finding]:
-    """What is told of one such check, in the result too."""
+    """Findings of one such check, in the result too."""
     check = Check("some part", words, Judge(True, {}, None).own, least_s)
     result = Session("cuda", folder / "gpu.json", minutes).carry_out([check], THERE)
     assert parse(json.loads((folder / "gpu.json").read_text()), "it").findings == result.findings
@@ -246,7 +246,7 @@ def _contest(
     compiled: bool | None = None,
     training: Training = TINY["gpt"],
 ) -> list[Finding]:
-    """What is made of contests with plain PyTorch, whose steps take a second, one of each process; noise is ours. Of
+    """Judge contests with plain PyTorch, whose steps take a second, one of each process; noise is ours. Of
     four findings the third is only told.
     """
     jobs = [_job(ours_s * by, 1.0, bytes_of, compiled) for by in noise]
@@ -319,7 +319,7 @@ def _alone(
     peak: float | None = 1e12,
     compiled: bool = True,
 ) -> Finding:
-    """Of a profiled run of that MFU. products: what matrix products reach of the peak."""
+    """Judge a profiled run of that MFU. products: share of the peak that they reach."""
     result = SimpleNamespace(
         summary=SimpleNamespace(model_flops_per_s=mfu * 1e12, time_per_iteration_s=0.1, tokens_per_s=1.0),
         config={"compiled": compiled},
@@ -360,7 +360,7 @@ def test_flags_that_cost_3_percent_fail(tmp_path: Path) -> None:
 
 
 def _tuning(monkeypatch: pytest.MonkeyPatch, *times_s: float, slower: float = 1.0) -> dict[str, Status]:
-    """What is made of so long tunings, whose choice takes so many times as long as PyTorch's own."""
+    """Judge tunings of these times, whose choice takes `slower` times as long as PyTorch's own."""
 
     def way(role: str, own: bool) -> ModeTime:
         taken = tuple(1e-3 * (1.0 if own else slower) for _ in range(21))

@@ -40,7 +40,7 @@ WHOLE = FIRST[7]
 
 @pytest.fixture(autouse=True)
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What Inductor has compiled before."""
+    """Fill Inductor's cache beforehand."""
     kept = tmp_path / "inductor"
     kept.mkdir()
     (kept / "fxgraph").touch()
@@ -72,7 +72,7 @@ def test_all_checks_but_the_last_three_fit_into_the_minutes_that_there_are_by_de
 def _carried_out(
     folder: Path, monkeypatch: pytest.MonkeyPatch, wanted: Sequence[Check], *, slow: float = 1.0, hangs: str = ""
 ) -> dict[str, Finding]:
-    """What becomes of each, all so many times as slow as expected and one of them standing still.
+    """Findings of each check, all `slow` times as slow as expected and one standing still.
 
     Each decides what it is to decide by the processes that it has before the next one.
     """
@@ -193,7 +193,7 @@ def test_the_whole_network_has_two_processes_before_the_next_check(
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_parts_that_wait_for_a_rank_give_up_before_they_are_ended(device: Literal["cuda", "cpu"]) -> None:
-    """So that they say who did not answer."""
+    """Parts must say who did not answer."""
     for check in _every(2, device):
         waits_s = {
             "streams": pair.LIMIT_S,

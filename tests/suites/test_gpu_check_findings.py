@@ -94,7 +94,7 @@ def test_a_killed_rank_that_is_not_named_in_time_by_the_others_result_fails(wron
 def _profiled(
     monkeypatch: pytest.MonkeyPatch, trace: ProfileTrace, *, on_gpu: bool = True
 ) -> dict[str, tuple[str, float | None]]:
-    """What is made of a run with that trace, the outcome and the figure of each finding."""
+    """Outcome and figure of each finding of a run with that trace."""
     summary = SimpleNamespace(model_flops_per_s=5e14, time_per_iteration_s=0.3, tokens_per_s=1e4)
     profile, model = Profile(iterations=tuple(range(6)), traces=(trace,)), SimpleNamespace(name="gpt")
     result = SimpleNamespace(profile=profile, model=model, summary=summary, energy=None, config={})
@@ -105,7 +105,7 @@ def _profiled(
 
 
 def _trace(path: Path, *, steps: int = 6, off: float = 1.0, collective: bool = True) -> ProfileTrace:
-    """Of steps of 900 us, with a sum from 650 to 750. off: so many times as long the run has recorded a step."""
+    """Trace steps of 900 us, with a sum from 650 to 750. off: factor by which the run recorded longer steps."""
     trace = TraceFile()
     for start in range(0, 1000 * steps, 1000):
         trace.region(f"step/{start // 1000}", start, start + 990)

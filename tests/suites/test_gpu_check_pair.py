@@ -89,7 +89,7 @@ FP64, BF16, IN_FP32 = "", ", bf16", ", sums in fp32, bf16"
 
 
 def _faulty(pair: Pair) -> Iterator[Finding]:
-    """What is found over each of the channels, by its name. Then one rank dies, and the other waits."""
+    """Findings over each channel, by its name. Then one rank dies, and the other waits."""
     less = replace(splits.CASE, model=replace(splits.CASE.model, layers=2), checkpoint_every=0)
     with patch.multiple(splits, STEPS=2, CASE=less), patch.object(rounding, "SEEDS", range(2)):
         for channel in (*FAULTY, Exchanged, Lost):

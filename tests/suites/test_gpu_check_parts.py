@@ -58,7 +58,7 @@ def test_attention_without_a_kernel_fails(monkeypatch: pytest.MonkeyPatch, taken
 def test_where_a_gpu_has_no_compiler_that_fails_and_no_function_is_compared_with_itself(
     monkeypatch: pytest.MonkeyPatch, switch: str, why: str | None, status: str, remedy: str
 ) -> None:
-    """Of a device that is there in name only, whose functions a processor runs and nobody times."""
+    """The device is there in name only: a processor runs its functions and nobody times them."""
 
     def told(name: str, *_: object) -> Finding:
         return Finding(name=name, status="told")
@@ -151,7 +151,7 @@ def test_a_compiled_function_that_is_slower_in_nearly_all_rounds_fails(ratios: l
 def test_a_sample_has_as_many_calls_as_the_fastest_way_needs_once_it_is_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of ways that take a millisecond, a fifth of one and ten, and seconds when they are first called."""
+    """Ways take a millisecond, a fifth of one and ten, and seconds when they are first called."""
 
     class Way:
         def __init__(self, usual_s: float) -> None:
@@ -213,7 +213,7 @@ def test_memory_that_grows_fails(allocated: int, reserved: int, status: str) -> 
 
 
 def test_what_was_taken_before_is_no_part_of_the_peak_of_warm_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a device that is there in name only."""
+    """The device is there in name only."""
     counted = {"peak": 4e9}  # of a compilation
 
     def step() -> None:

@@ -71,7 +71,7 @@ FAULTY = (staged.StagedMessages, Emptied, Exchanged)
 
 
 def _faulty(pair: Pair) -> Iterator[Finding]:
-    """What is found over each of the channels, by its name; over the last one a rank fails."""
+    """Findings over each channel, by its name; over the last one a rank fails."""
     for channel in FAULTY:
         with patch.object(staged, "StagedMessages", channel):
             for finding in pipelines.in_fp32(pair, pair.comm(pipelines.TWO), ["gpipe"]):

@@ -22,7 +22,7 @@ COARSE = torch.float8_e5m2
 
 
 def _counted_twice() -> AbstractContextManager[object]:
-    """What a second micro-batch adds."""
+    """Add a second micro-batch twice."""
     right = Reduction.accumulate
 
     def accumulate(self: Reduction, weight: ShardedWeight, fill: Fill, dtype: torch.dtype) -> None:
@@ -34,7 +34,7 @@ def _counted_twice() -> AbstractContextManager[object]:
 
 
 def _recomputed_otherwise() -> AbstractContextManager[object]:
-    """Of the inputs of a block, by a tenth."""
+    """Change a block's inputs by a tenth."""
     right = serial.checkpoint
 
     def checkpoint(block: Callable[..., Tensor], x: Tensor, *others: object, **how: object) -> Tensor:

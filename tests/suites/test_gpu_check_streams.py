@@ -29,7 +29,7 @@ STANDS = "no overlap"
 
 
 class Lane:
-    """Of one process group."""
+    """One group's stream."""
 
     def __init__(self, fault: str) -> None:
         self.fault, self.ready = fault, False
@@ -91,7 +91,7 @@ class Streams:
 
 
 class Channel(NcclChannel):
-    """Of one rank, whose collectives copy."""
+    """Collectives of one rank: copies."""
 
     def carry_out(self, kind: Kind, source: Tensor, target: Tensor, flight: object) -> None:
         played: Any = self._streams
