@@ -259,7 +259,7 @@ class Page:
     headline: str = ""
     """Few words for the index; empty if nothing was measured."""
     title: str = ""
-    """That of the study, if it is empty, and so is the lead."""
+    """Heading; the study's, if it is empty, and so is the lead."""
     lead: str = ""
     empty: bool = False
     remark: str = ""

@@ -29,7 +29,7 @@ class Device(Record):
     """One device."""
 
     name: str = Field(min_length=1)
-    """Of a GPU the whole name that PyTorch gives, by which devices/ has the rest."""
+    """Name; of a GPU the whole one that PyTorch gives, by which devices/ has the rest."""
     kind: Literal["cpu", "cuda"]
     memory_bytes: Fact | None = None
     memory_bytes_per_s: Fact | None = None

@@ -189,7 +189,7 @@ class Transport(Record):
     env_vars: Sourced[dict[Variable, str]]
     """Variables that tune it."""
     remedy: str = Field(min_length=1)
-    """What to do where NCCL took another one, as the end of a sentence."""
+    """Advice where NCCL took another one, as the end of a sentence."""
 
 
 class Partition(Record):

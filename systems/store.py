@@ -73,7 +73,7 @@ class Source(Record):
     commit: str | None = None
     """The project's, with "modified" where files differed from it."""
     device: str = Field(min_length=1)
-    """What a rank's device (or processor) calls itself."""
+    """Name a rank's device (or processor) gives itself."""
     processor: str | None = None
     """All that tells the processor from others of that name."""
     hosts: int = Field(gt=0)

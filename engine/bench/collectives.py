@@ -108,7 +108,7 @@ class Pattern:
     nodes: int
     """Nodes over which a group spans."""
     lengths: list[int]
-    """Of messages in bytes, the largest first."""
+    """Messages' lengths in bytes, the largest first."""
 
 
 def _list_patterns(

@@ -31,7 +31,7 @@ class Startup:
     """Cost of connecting."""
 
     times_s: tuple[float, ...]
-    """Of each repetition."""
+    """Seconds of each repetition."""
     grown_bytes: int
     """Growth of the process's peak memory over all of them."""
 

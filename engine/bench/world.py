@@ -118,7 +118,7 @@ class Samples(Sampled):
     average_s: float
     """Average of the ranks that took part."""
     processor_s: float
-    """What a call takes of all ranks' processors together."""
+    """Time a call takes of all ranks' processors together."""
 
 
 class _Sample(NamedTuple):

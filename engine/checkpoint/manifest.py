@@ -55,7 +55,7 @@ class Manifest(Record):
     batch_size: Annotated[Count, Field(gt=0)]
     dtype: PrecisionName
     family: str | None = None
-    """Of the network, which version 2 didn't tell, nor its name."""
+    """Family of the network, which version 2 didn't tell, nor its name."""
     name: str | None = None
     model: dict[str, int | float | bool | str | tuple[int, ...] | None]
     files: dict[str, Count]
@@ -63,7 +63,7 @@ class Manifest(Record):
     sha256: dict[str, Digest] = {}
     """Digest of each file, by its name. Version 3 had none of the following."""
     loss_scale: Scale | None = None
-    """Of fp16, which version 1 hadn't."""
+    """Scale of fp16's loss, which version 1 hadn't."""
     data: str | None = None
     """Identity of what it was trained on."""
     own_sha256: Digest | None = None

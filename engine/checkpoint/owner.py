@@ -43,7 +43,7 @@ class Owner(Record):
     user: str
     host: str
     machine: str
-    """This boot of this host, and its namespace of process numbers."""
+    """Boot of this host, and its namespace of process numbers."""
     pid: int
     started: str
     """When the process began, in the kernel's units."""

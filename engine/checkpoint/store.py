@@ -64,7 +64,7 @@ class Destination:
 
     folder: Path
     token: str
-    """Of its owner, which all ranks know."""
+    """Token of its owner, which all ranks know."""
     owned: Owned | None
     """On rank 0."""
 

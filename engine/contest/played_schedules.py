@@ -69,7 +69,7 @@ class WatchedRunner(Runner):
     def __init__(self, model: ParallelModel, schedule: StepSchedule, disturbance: Disturbance, seed: int) -> None:
         super().__init__(model, schedule)
         self.tasks: list[Task] = []
-        """Of the last step, in their order."""
+        """Tasks of the last step, in their order."""
         self._seed = seed
         self._steps = 0
         self._delays_s = disturbance.delays_s
@@ -191,7 +191,7 @@ class StageMeans:
     pending: int = 0
     peak_bytes: int = 0
     idle_s: tuple[tuple[float, ...], ...] = ()
-    """Of each step, by round, like work_s."""
+    """Idle seconds of each step, by round, like work_s."""
     work_s: tuple[tuple[float, ...], ...] = ()
     tasks: tuple[PlayedTask, ...] = ()
 

@@ -27,7 +27,7 @@ class Counter:
 
     component: Component
     source: str
-    """What is read, in words."""
+    """Source that is read, in words."""
     scope: str
     """Whose energy that is, in words."""
     read: Callable[[], float]

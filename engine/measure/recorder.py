@@ -25,7 +25,7 @@ class Tally:
 
     calls: int = 0
     num_bytes: int = 0
-    """Of this rank's input buffers, or what it receives."""
+    """Bytes of this rank's input buffers, or those it receives."""
     time_s: float = 0.0
     """In flight; 0 if it isn't timed."""
 
@@ -77,9 +77,9 @@ class Recording:
     lanes: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds with a collective in flight."""
     processor_s: float = 0.0
-    """Of all threads of this process."""
+    """Seconds of all threads of this process."""
     received_bytes: int = 0
-    """Of the host name's network, as sent_bytes."""
+    """Bytes over the host name's network, as sent_bytes."""
     sent_bytes: int = 0
     marks: list[tuple[str, float]] = field(default_factory=list)
     collectives: list[TimedCollective] = field(default_factory=list)

@@ -51,9 +51,9 @@ class Section:
     first: int = 0
     """Number of the first repeat in its list."""
     output: Carried | None = None
-    """What it makes of the stream, if that isn't like its input."""
+    """Stream that it makes, if that isn't like its input."""
     takes: Carried | None = None
-    """What it takes besides, that an earlier block has left for it."""
+    """Tensor it takes besides, that an earlier block has left for it."""
     leaves: bool = False
     """Whether it leaves the stream as it takes it for a later block, too."""
 
@@ -103,7 +103,7 @@ class Network:
 
     sections: tuple[Section, ...]
     entering: tuple[Carried, ...]
-    """What the first block takes: the stream, and what goes beside it to every block."""
+    """Inputs of the first block: the stream, and what goes beside it to every block."""
 
     def repeats(self) -> Iterator[tuple[Section, int]]:
         """List every repeat of every section, by its number. A pipeline may cut between any two."""

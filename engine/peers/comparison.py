@@ -105,7 +105,7 @@ class Comparison:
     layout: PeerLayout | None = None
     """Split of the peer's ranks, a grid where it has no splits; None where it does what our grid does."""
     does: str = ""
-    """What of the work it does how."""
+    """Parts of the work, and how it does them."""
     about: Split | None = None
     """Split without which it is another comparison of its library."""
     families: tuple[str, ...] | None = None

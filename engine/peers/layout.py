@@ -28,7 +28,7 @@ class Layout:
     pipeline: int = 1
     data: int = 1
     micro_batches: int = 1
-    """Of a data rank in a step, in turn."""
+    """Micro-batches of a data rank in a step, in turn."""
 
     @classmethod
     def parse(cls, text: str) -> "Layout":

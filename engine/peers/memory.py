@@ -44,9 +44,9 @@ class Room:
     device: str
     """cpu or cuda"""
     device_memory: float | None = None
-    """Of one device."""
+    """Bytes of one device."""
     node_memory: float | None = None
-    """Of a node's processors."""
+    """Bytes of a node's processors."""
 
     def fits(self, needed: float) -> bool:
         """Say whether a device has room for that many bytes."""

@@ -51,7 +51,7 @@ class Job:
     devices: tuple[str, ...]
     transport: Transport | None
     peak_flops_per_s: float | None = None
-    """What matrix products reached on each rank, all at once, where that was asked for."""
+    """Rate matrix products reached on each rank, all at once, where that was asked for."""
     clocks: tuple[tuple[str, float], ...] = ()
     apart: bool = False
     """Whether its sides were measured one after the other."""

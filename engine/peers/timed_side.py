@@ -42,7 +42,7 @@ class LocalSide:
         with Allocated(device) as self._memory:
             self._step = build()
             self.values: Sequence[StepMetrics] = [self._step()]
-            """Of the warm-up's steps, of which the last is not watched by what counts memory."""
+            """Metrics of the warm-up's steps, of which the last is not watched by what counts memory."""
             if watched > 1:
                 self._memory.forget_peak()  # a compiler has tried its kernels in the first step
             self.values = [*self.values, *(self._step() for _ in range(watched - 1))]

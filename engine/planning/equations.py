@@ -142,7 +142,7 @@ class Costs:
         self._network = model.network()
         self._parts: Counter[_Part] = Counter()
         self._moved: Counter[Axis] = Counter()
-        """So many features of a sample are gathered over x to be split over y, and their gradients back."""
+        """Features of a sample gathered over x to be split over y, and their gradients back."""
         for section in self._network.sections:
             again = 2 if training.checkpoint_activations and section.recomputed else 1
             last = _last_needed(section)

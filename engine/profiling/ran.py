@@ -74,7 +74,7 @@ class Ran:
     work: list[Interval]
     """Kernels or operators."""
     copies: list[Interval]
-    """Of memory."""
+    """Copies of memory."""
     operations: Sums
     """Kernels or operators by their names."""
     layers: Sums

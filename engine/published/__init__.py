@@ -65,13 +65,13 @@ class Number(Record):
     tokens: float | None = None
     """Length of the whole training."""
     overlap: str = ""
-    """What the run hides, as the engine writes it."""
+    """Overlap that the run hides, as the engine writes it."""
     gained: str = ""
-    """What a gain comes of; for overlaps flags as the engine writes them, the cache without its size."""
+    """Source of a gain; for overlaps flags as the engine writes them, the cache without its size."""
     over: str = ""
-    """What a gain is over."""
+    """Base that a gain is over."""
     what: str = ""
-    """What the number is of, where the fields above don't tell."""
+    """Thing the number is of, where the fields above don't tell."""
     note: str = ""
 
     @field_validator("unit")

@@ -55,7 +55,7 @@ class Convolution:
     k: int
     mode: str
     num_bytes: int
-    """Of the images that it reads and writes, and of the weight, each once."""
+    """Bytes of the images that it reads and writes, and of the weight, each once."""
 
     @property
     def flops(self) -> int:
@@ -153,7 +153,7 @@ class Trace:
     """Blocks that were run, all or few that stand for all."""
     micro_batches: int
     state_bytes: int
-    """Of parameters, gradients and moments."""
+    """Bytes of parameters, gradients and moments."""
     peak_bytes: int
     """Most that tensors take in the step, the state included."""
     cached_blocks: int

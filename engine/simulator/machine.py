@@ -58,9 +58,9 @@ class Message(NamedTuple):
     """Cost of a message."""
 
     seconds: float
-    """Of the link."""
+    """Seconds of the link."""
     processor_s: float
-    """Of a rank's share of a core, of sender and receiver together; 0 on accelerators."""
+    """Seconds of a rank's share of a core, of sender and receiver together; 0 on accelerators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class MachineModel:
 
     name: str
     peak_flops: float
-    """Of a device, flop/s, to which utilisation refers."""
+    """Peak of a device, flop/s, to which utilisation refers."""
     empirical_peak: float
     """Rate that products reach."""
     memory_bytes_per_s: float
@@ -85,7 +85,7 @@ class MachineModel:
     step_s: float = HOP_S
     """Latency of a ring's step."""
     step_within_s: float | None = None
-    """That within a node, where it was measured."""
+    """Latency of a step within a node, where it was measured."""
     half_bytes: float = 0.0
     kernel_s: float = KERNEL_S
     """Least time of a kernel."""

@@ -74,7 +74,7 @@ def trace_candidates(
         for one in candidates
     ]
     once = {(job[0], replace(job[1], pipe_outermost=False)): job for job in jobs}
-    """What a rank does is the same whether stages are outermost."""
+    """Jobs without the order of stages, which doesn't change what a rank does."""
     what = "whole networks" if exact else "grids"
     one = partial(_trace, device_memory=workload.device_memory, exact=exact, machine=machine, by_s=by_s)
     known: dict[tuple[Training, Grid], Predictor] = {}

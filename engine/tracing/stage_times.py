@@ -35,11 +35,11 @@ class StageTimes:
     """Seconds of a stage."""
 
     tasks_s: Mapping[str, float]
-    """Of a pass's tasks, of all chunks, by direction."""
+    """Seconds of a pass's tasks, of all chunks, by direction."""
     tail_s: float
-    """Of the step's end."""
+    """Seconds of the step's end."""
     exposed_s: Mapping[str, float]
-    """That a pass exposes along each axis."""
+    """Seconds that a pass exposes along each axis."""
     tail_exposed_s: Mapping[str, float]
 
 
@@ -50,15 +50,15 @@ class FewBlocks(NamedTuple):
     """Traces of few blocks that stand for whole stages."""
 
     blocks: Sequence[int]
-    """Of each stage."""
+    """Blocks of each stage."""
     few: Sequence[Trace]
-    """Of the first, a middle and the last stage with FEW blocks."""
+    """Traces of the first, a middle and the last stage with FEW blocks."""
     more: Trace
-    """Of a middle stage with MORE."""
+    """Trace of a middle stage with MORE."""
     cached: Trace | None
-    """Of the same, the additional blocks being cached; None if none is."""
+    """Trace of the same, the additional blocks being cached; None if none is."""
     cached_blocks: int
-    """Of a stage."""
+    """Cached blocks of a stage."""
 
     def at(self, grid: Grid) -> Self:
         """Return the same on a grid of the same ranks in another order."""

@@ -54,15 +54,15 @@ class TracedStages:
     training: Training
     grid: Grid
     traces: Mapping[Kind, FewBlocks | EachStage]
-    """Of each stage, or of few that stand for all, by the kind of a schedule."""
+    """Traces of each stage, or of few that stand for all, by the kind of a schedule."""
     blocks: Mapping[int, tuple[int, ...]]
-    """Of each stage, by the number of its chunks."""
+    """Blocks of each stage, by the number of its chunks."""
     message_bytes: Mapping[int, Sequence[float]]
-    """Of a rank's messages between two chunks, or its input before the first, in the network's order, by the same."""
+    """Bytes of a rank's messages between chunks, or its input before the first, in the network's order, by the same."""
     needs: Mapping[ScheduleChoice, Needs]
     """Memory of a rank by each schedule that may be taken."""
     cached_blocks: int
-    """Of a stage, as many as each of these has room for."""
+    """Cached blocks of a stage, as many as each of these has room for."""
     drawn: int
     """Layers of the traces."""
     whole: None = None
@@ -112,7 +112,7 @@ class TracedStages:
             machine.message(num_bytes, self.grid, CUTTING_STAGES, (place - 1) % count, place % count)
             for place, num_bytes in enumerate(message_bytes)
         ]
-        """It has the message between each chunk and the one before it."""
+        """Messages between each chunk and the one before it."""
 
         def sent(stage: int, task: Task) -> Message:
             return before[task.chunk * count + stage + (task.direction is Direction.FORWARD)]

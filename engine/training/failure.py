@@ -28,7 +28,7 @@ class RunReporter(Reporter[Result]):
         self.training = False
         """Whether iterations have begun."""
         self.devices: tuple[str, ...] = ()
-        """That of this rank, once known."""
+        """Device of this rank, once known."""
         self.resolved: dict[str, Any] = {}
         """Options that only torch settles, once known."""
 

@@ -31,7 +31,7 @@ class PublishedSeries(Record):
     system: str
     sequences: int
     overlap: str
-    """What the paper hides."""
+    """Overlap that the paper hides."""
     batch_s: dict[str, dict[int, float]]
     """By model and number of devices."""
 

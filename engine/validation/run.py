@@ -54,7 +54,7 @@ class Run(NamedTuple):
 
     found: Validation
     fits: list[Fit]
-    """Of the published machines."""
+    """Fits of the published machines."""
     measured: list[MeasuredRows]
     """Rows of the campaigns, with the numbers of their machines."""
 

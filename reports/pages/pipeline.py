@@ -57,7 +57,7 @@ class Schedules:
     table: pd.DataFrame
     """A row a schedule, BASE first, none where no job ended well: its label for a person and what Pool.row() has."""
     records: tuple[tuple[ScheduleSide, ...], ...]
-    """Of each row, those of its jobs, the newest last."""
+    """Records of each row's jobs, the newest last."""
 
     @property
     def stages(self) -> int:

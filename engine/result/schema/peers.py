@@ -146,7 +146,7 @@ class Asked(Record):
     layout: str | None = None
     """How the peer splits ranks in its own way."""
     does: str = ""
-    """What of the work it does how."""
+    """Parts of the work, and how it does them."""
     settings: tuple[Setting, ...] = ()
     """Other settings of the peer; not in older files."""
     missing: str | None = None
@@ -188,7 +188,7 @@ class ContestResult(Asked):
     peer_median_s: float
     equality: Equality | None = None
     memory: Memory | None = None
-    """Of processes with both models, the most of any job."""
+    """Memory of processes with both models, the most of any job."""
     jobs: tuple[PeerContest, ...]
     """Measurements of rank 0 of each job."""
     load: float

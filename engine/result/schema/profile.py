@@ -78,7 +78,7 @@ class Difference(Record):
     difference: float
     """Distance of metrics.trace_by_record from 1 in this step."""
     reason: str | None = None
-    """What was computed to make up for a difference in this step."""
+    """Quantity computed to make up for a difference in this step."""
     low: float | None = None
     """Lower end of the interval of trace_by_record over all steps of the trace, None of fewer than six."""
     high: float | None = None

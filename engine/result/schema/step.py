@@ -95,7 +95,7 @@ class Bound(Record):
 
     bound_s: float
     by: str
-    """What sets it: "compute", the name of a lane, "processors" or "link"."""
+    """Cause that sets it: "compute", the name of a lane, "processors" or "link"."""
     step_by_bound: float
 
 
