@@ -93,7 +93,7 @@ def test_a_run_that_is_good_fills_the_store_and_says_so(run: Run, root: Path) ->
     assert kept["source"]["ranks"] == result.ranks
     command = kept["source"]["command"]
     assert command.startswith("bench collectives ")
-    assert (option(command, "--device"), option(command, "--bytes")) == ("cpu", "65536")
+    assert (option(command, "--device"), float(option(command, "--bytes"))) == ("cpu", 65536)
     assert "inter" not in kept
 
 
