@@ -44,7 +44,7 @@ def slugs(texts: Iterable[str]) -> list[str]:
 
 @cache
 def _words() -> dict[str, Any]:
-    return dict(yaml_text.parse((Path(__file__).parent / "words.yaml").read_text(encoding="utf-8")))
+    return dict(yaml_text.read(Path(__file__).with_name("words.yaml")))
 
 
 def paragraphs(section: str, **values: object) -> tuple[str, ...]:

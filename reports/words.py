@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
+from engine import yaml_text
 from engine.footprint.memory import USABLE
 from engine.result.gate import CONFIDENCE
 from engine.result.judges import bubble
@@ -21,7 +20,7 @@ class Words:
     how: str = ""
 
 
-_DATA = yaml.safe_load(Path(__file__).with_name("studies.yaml").read_text(encoding="utf-8"))
+_DATA = yaml_text.read(Path(__file__).with_name("studies.yaml"))
 _KNOWN = {"confidence": CONFIDENCE, "bubble_off": percent(bubble.OFF), "bubble_uneven": percent(bubble.UNEVEN)}
 NOTES = {
     "many": paragraphs("many", one_in=1 / (1 - CONFIDENCE))[0],
