@@ -1,12 +1,15 @@
 """Processes that are started here: each ends in time, with all that it has started, also where this one is ended."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, TypeVar
@@ -90,6 +93,33 @@ def kill_group(process: Process) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
         process.wait(KILLED_S)
+
+
+def start_fork_server(*modules: str) -> None:
+    """Start the server of which worker processes are forked, unless it runs. It loads the modules meanwhile.
+
+    Its processes have one thread each, and are deaf to Ctrl-C, by which their parent ends.
+    """
+    multiprocessing.set_forkserver_preload(list(modules))
+    threads = os.environ.get("OMP_NUM_THREADS")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if threads is None:
+            del os.environ["OMP_NUM_THREADS"]
+
+
+@contextmanager
+def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Give an executor of so many processes of the fork server. Where its user fails, what is left isn't begun."""
+    executor = ProcessPoolExecutor(count, multiprocessing.get_context("forkserver"))
+    try:
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
 
 
 def end_by_signals(code: int | None = None) -> None:

@@ -288,7 +288,7 @@ class Training(RunOptions, OverlapOption):
 
     def reduce(self, grid: Grid, axis: Axis) -> int:
         """Count the bytes of an element of gradients on their way along an axis."""
-        return BYTES[self.reduce_dtypes(grid)[axis]]
+        return BYTES[reduce_dtype(self.precision, grid[axis], self.reduce_dtype)]
 
 
 def near_the_root(layers: int, stages: int) -> int:

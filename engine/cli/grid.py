@@ -9,10 +9,12 @@ from engine.comm.launch import Launch
 from engine.errors import UsageError
 from engine.footprint.memory import Footprint
 from engine.grid import Grid
-from engine.loading import loading
+from engine.loading import cores, loading
 from engine.overlap.flags import Overlap
 from engine.pipeline.registry import AUTO, ScheduleChoice
 from engine.planning.grids import SearchSpace
+from engine.processes import start_fork_server
+from engine.tracing import LOADED
 from engine.training.checks import CheckedRun
 from engine.training.config import RunConfig, TrainConfig
 
@@ -45,6 +47,8 @@ def simulated(most: int | None = None, *, exact: bool = False, whole: bool = Tru
     """Simulate grids of a plan. most: so many of each order and of pipelines, if not the usual number. whole: whether
     those of one stage, too.
     """
+    if most is None and len(cores()) > 1:
+        start_fork_server(*LOADED)  # which loads torch while the plan is made
 
     def forecasting(
         workload: "Workload", ranking: "Ranking", machine: "MachineModel", shown: int

@@ -271,14 +271,13 @@ class StageCount:
         """
         if not self._group:
             return [0.0, *accumulate(block.kept for block in self._blocks)]
+        features = [prod(carried[0].shape) for carried in self._network.boundaries]
         kept = set[int]()
         found = [0.0]
-        count = 0.0
         for place, number in enumerate(self._stage.blocks):
-            for boundary in {number, *self._waiting[number]} - kept if place % self._group == 0 else ():
-                count += self._features(prod(self._network.boundaries[boundary][0].shape), self._grid[STREAM])
-                kept.add(boundary)
-            found.append(count)
+            new = {number, *self._waiting[number]} - kept if place % self._group == 0 else ()
+            kept.update(new)
+            found.append(found[-1] + sum(self._features(features[boundary], self._grid[STREAM]) for boundary in new))
         return found
 
     def _logits(self) -> float:

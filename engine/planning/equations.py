@@ -6,13 +6,14 @@ A Link that has a bandwidth and no latency gives the papers' form; a real Link i
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from engine.comm.collective import Kind
 from engine.grid import CUTTING_STAGES, INNER, STREAM, Axis, Grid
 from engine.models.image_operations import Added, Conv2d
 from engine.models.network import Section
 from engine.models.operations import Linear, Redistribute
-from engine.pipeline.cut import cut_evenly
+from engine.pipeline.cut import Cut, cut_evenly
 from engine.placement import NORMAL
 from engine.simulator.collectives import Links, ring_s
 from engine.training_record import Training
@@ -140,6 +141,7 @@ class Costs:
     def __init__(self, training: Training) -> None:
         model, self._training, self._sequences = training.model, training, training.batch.sequences
         self._network = model.network()
+        self._cuts: dict[int, Cut] = {}
         self._parts: Counter[_Part] = Counter()
         self._moved: Counter[Axis] = Counter()
         """Features of a sample gathered over x to be split over y, and their gradients back."""
@@ -192,24 +194,39 @@ class Costs:
     ) -> Seconds:
         spent: dict[tuple[str, Axis], float] = defaultdict(float)
         for part, count in self._parts.items():
-            layer = replace(part.layer, m=part.layer.m // (grid.model_replicas * micros))
+            layer = _with(part.layer, part.layer.m // (grid.model_replicas * micros), part.layer.element)
+            of_stage = count / grid.stages
             for equation, often in times(part).items():
-                axis, sent = axis_of(equation, layer), layer
+                axis = axis_of(equation, layer)
                 if axis is None:
                     continue
-                if equation in OF_GRADIENTS:
-                    sent = replace(layer, element=self._training.reduce(grid, axis))
-                of_stage = count / grid.stages
-                spent[equation.__name__, axis] += of_stage * often * equation(sent, grid, links)
+                seconds = 0.0
+                if grid[axis] > 1:
+                    sent = layer
+                    if equation in OF_GRADIENTS:
+                        sent = _with(layer, layer.m, self._training.reduce(grid, axis))
+                    seconds = equation(sent, grid, links)
+                spent[equation.__name__, axis] += of_stage * often * seconds
         samples = self._sequences / (grid.batch_split * micros)
         for axis, features in self._moved.items():
             of_rank = samples * features * self._training.compute / grid[axis]
             spent[MOVED, axis] += micros * ring_s(Kind.ALL_GATHER, of_rank, grid[axis], links[axis])
         if grid.stages > 1:
-            cut = cut_evenly(self._training.model, grid.stages, recompute=self._training.checkpoint_activations)
-            message = samples * max(cut.sent(self._network, grid)[1:-1]) * self._training.compute
+            message = samples * max(self._cut(grid.stages).sent(self._network, grid)[1:-1]) * self._training.compute
             spent[MESSAGES, CUTTING_STAGES] = 2 * micros * ring_s(Kind.SEND, message, 2, links[CUTTING_STAGES])
         return dict(spent)
+
+    def _cut(self, stages: int) -> Cut:
+        if stages not in self._cuts:
+            recompute = self._training.checkpoint_activations
+            self._cuts[stages] = cut_evenly(self._training.model, stages, recompute=recompute)
+        return self._cuts[stages]
+
+
+@lru_cache(1024)
+def _with(layer: Layer, rows: int, element: int) -> Layer:
+    """Return the layer with so many rows, and so many bytes of an element; many grids ask for the same."""
+    return replace(layer, m=rows, element=element)
 
 
 def _last_needed(section: Section) -> int:

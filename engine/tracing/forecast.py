@@ -1,10 +1,7 @@
 """Forecast of a plan's grids: each is traced and played on a machine, and its trace decides whether it fits."""
 
 import logging
-import multiprocessing
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,8 +13,10 @@ from engine.grid import Grid
 from engine.loading import cores
 from engine.output import RENEWED
 from engine.planning.rank import Candidate, Ranking, Workload, best_first, ordered, with_smaller_micro
+from engine.processes import start_fork_server, worker_processes
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Forecast, Simulated
+from engine.tracing import LOADED
 from engine.tracing.memory import needs_by_trace, trace_needs
 from engine.tracing.predict import Traced, trace_network
 from engine.tracing.stages import TracedStages, trace_stages
@@ -179,16 +178,14 @@ def _trace(
 
 @contextmanager
 def _map(*, in_processes: bool) -> Iterator[type[map]]:
-    """Give a map over processes, or in this one. New ones are forked from a server that has done nothing but load."""
+    """Give a map over processes, or in this one."""
     workers = min(len(cores()), 8)
     if not in_processes or workers == 1:
         yield map
         return
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["engine.tracing.forecast"])
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    start_fork_server(*LOADED)
     try:
-        with ProcessPoolExecutor(workers, mp_context=context) as executor:
+        with worker_processes(workers) as executor:
             yield executor.map  # type: ignore[misc]
     except BrokenProcessPool:
         raise RunError("A process that traced was ended from outside, perhaps for want of memory: try again.") from None

@@ -1,7 +1,11 @@
 """`plan`: the table, the document, why a grid costs what it does, and what can't be planned in one sentence."""
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -23,8 +27,10 @@ from engine.overlap.flags import ALL
 from engine.planning import equations, explain
 from engine.planning.document import GridPlan
 from engine.planning.equations import MESSAGES
+from engine.processes import kill_group
 from engine.training_record import Training
 
+ROOT = Path(__file__).parents[2]
 EQUATIONS = [equation.__name__ for equation in equations.EQUATIONS]
 OF_FRONTIER = ["plan", "--system", "frontier", "--equations"]
 SMALL = "--model gpt-5b --gpus 8 --batch-size 8"
@@ -267,3 +273,25 @@ def test_a_batch_of_images_is_called_so_and_has_no_budget_of_tokens(capsys: pyte
     budgeted, small = _document(job, "--token-budget 2T"), _document(SMALL)
     assert budgeted.token_budget == 2e12
     assert small.samples == "sequences"
+
+
+def test_an_interrupted_plan_ends_without_a_traceback_of_it_or_of_its_workers() -> None:
+    words = "plan --system frontier --model gpt-80b --gpus 8192 --batch-tokens 16.8M"
+    plan = subprocess.Popen(
+        [sys.executable, "-m", "engine", *words.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
+    assert plan.stdout is not None
+    assert plan.stderr is not None
+    try:
+        assert "traced 1 of" in plan.stderr.readline()
+        os.killpg(plan.pid, signal.SIGINT)
+        _, error = plan.communicate(timeout=120)
+    finally:
+        kill_group(plan)
+    told = [line for line in error.splitlines() if "traced" not in line]
+    assert (plan.returncode, told) == (128 + signal.SIGINT, [])
