@@ -22,7 +22,7 @@ from engine.options import NO_OPTION, word
 from engine.overlap.flags import ALL, AUTO, Overlap
 from engine.overlap.tasks import StepSchedule, live_whole_passes
 from engine.pipeline.cut import Cut, cut_evenly
-from engine.pipeline.options import DEFAULT, PipelineOptions
+from engine.pipeline.registry import DEFAULT, PipelineOptions
 from engine.pipeline.simulation import Replayed
 from engine.pipeline.staged import Staged, staged, times_by_flops
 from engine.reduce_dtype import reduce_dtype

@@ -20,7 +20,7 @@ from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL
 from engine.peers.comparison import Case
-from engine.pipeline.options import PipelineOptions, ScheduleName
+from engine.pipeline.registry import PipelineOptions, ScheduleName
 from engine.result.schema.gpu_check import Finding
 from engine.training_record import PrecisionName
 from gpu_check import rounding

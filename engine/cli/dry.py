@@ -14,7 +14,7 @@ from engine.models.choice import ModelChoice
 from engine.options import Bytes, File, GridOrAuto, check_file
 from engine.output import columns, complain
 from engine.overlap.flags import ALL, Pace
-from engine.pipeline.options import DEFAULT
+from engine.pipeline.registry import DEFAULT
 from engine.training.checks import checked
 from engine.training.config import MODEL, BatchOptions, Pipe, SystemOption, TrainConfig
 from engine.training_record import OVERLAP, InPipeline, OverlapFlags, PrecisionName, TrainingOptions

@@ -18,7 +18,7 @@ from engine.overlap.flags import ALL
 from engine.peers.comparison import Case, PeerTraining, Sampling, SideOptions
 from engine.peers.layout import PeerLayout, parse
 from engine.peers.registry import COMPARISONS
-from engine.pipeline.options import DEFAULT, PipelineOptions
+from engine.pipeline.registry import DEFAULT, PipelineOptions
 from engine.result import UNTUNED
 from engine.training.config import MODEL, BatchOptions
 from engine.training_record import OverlapFlags

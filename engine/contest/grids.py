@@ -15,8 +15,7 @@ from engine.footprint.memory import Footprint
 from engine.grid import Axis, Grid
 from engine.overlap.flags import Overlap
 from engine.overlap.tasks import StepSchedule
-from engine.pipeline.options import DEFAULT
-from engine.pipeline.registry import ScheduleChoice
+from engine.pipeline.registry import DEFAULT, ScheduleChoice
 from engine.training.checks import CheckedRun, ContestSetup, Kind, checked
 from engine.training.config import RunConfig, TrainConfig
 from engine.training_record import Training

@@ -15,8 +15,7 @@ from engine.grid import Grid
 from engine.loading import loading
 from engine.overlap.flags import Overlap
 from engine.overlap.tasks import StepSchedule
-from engine.pipeline.options import PipelineOptions, ScheduleName
-from engine.pipeline.registry import AUTO, NAMES, ScheduleChoice
+from engine.pipeline.registry import AUTO, NAMES, PipelineOptions, ScheduleChoice, ScheduleName
 from engine.training.checks import CheckedRun, ContestSetup, Kind, checked
 from engine.training.config import RunConfig, TrainConfig
 from engine.training_record import Training
@@ -165,7 +164,7 @@ def _options(options: PipelineOptions, name: str) -> PipelineOptions:
     """Return the options of one schedule: of limits and chunks those that it takes."""
     driven = name.startswith("message-driven")
     return PipelineOptions(
-        schedule=name,  # type: ignore[arg-type]
+        schedule=name,
         pipeline_limit=options.pipeline_limit if driven else None,
         weight_limit=options.weight_limit if name == "message-driven-zb" else None,
         chunks=options.chunks if name == "interleaved" else None,

@@ -11,8 +11,7 @@ from engine.footprint.memory import Footprint, Needs, usable
 from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.optimizer_state import ADAMW
-from engine.pipeline.options import PipelineOptions
-from engine.pipeline.registry import ScheduleChoice, candidates
+from engine.pipeline.registry import PipelineOptions, ScheduleChoice, candidates
 from engine.pipeline.staged import fastest, times_by_flops
 from engine.training_record import Training
 

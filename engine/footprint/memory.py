@@ -11,7 +11,7 @@ from engine.footprint.stage import DEVICES, Parts, Stage, StageCount, stages
 from engine.grid import Grid
 from engine.optimizer_state import ADAMW, BUCKET, OptimizerState
 from engine.overlap.flags import AUTO, Overlap
-from engine.pipeline.options import DEFAULT
+from engine.pipeline.registry import DEFAULT
 from engine.training_record import Training
 
 ERROR = 0.15

@@ -1,15 +1,18 @@
-"""Schedules by name, with what a person sets of each; AUTO is the fastest of some. A new one is a class, in a file of
-its own or beside its like, and a row below.
+"""Schedules by name, with what a person sets of each and of the cut; AUTO is the fastest of some. No torch.
+
+A new one is a class, in a file of its own or beside its like, and a row below: options, tests and contests follow.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
 
 from engine.errors import UsageError, nearest
 from engine.overlap.tasks import ONE_BY_ONE, StepSchedule
 from engine.pipeline.fixed_schedules import GPipe, Interleaved, OneFOneB, ZeroBubble
 from engine.pipeline.message_driven import MessageDriven, MessageDrivenZeroBubble
-from engine.pipeline.options import PipelineOptions
 
 AUTO = "auto"
 """Name of the fastest of candidates()."""
@@ -24,8 +27,31 @@ _SCHEDULES: Mapping[str, tuple[Callable[..., StepSchedule], tuple[str, ...]]] = 
 }
 """What makes a schedule, and the settings that it takes."""
 NAMES = tuple(_SCHEDULES)
+if TYPE_CHECKING:
+    ScheduleName = str
+else:
+    ScheduleName = Literal[(AUTO, *NAMES)]
 _SETTINGS = {"limit": ("--pipeline-limit", 1), "cap": ("--weight-limit", 1), "chunks": ("--chunks", 2)}
 """Option and least value of each setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """Options for a network that is cut, but for schedule, which also orders the passes of one stage."""
+
+    schedule: ScheduleName = "auto"
+    """what stages do when; auto: what a simulation finds fastest within memory (schedules: engine/README.md)"""
+    pipeline_limit: Annotated[int | None, Parameter(metavar="PASSES")] = None
+    """micro-batches that are under way at most, of the message-driven schedules (default: the stages)"""
+    weight_limit: Annotated[int | None, Parameter(metavar="PASSES")] = None
+    """of them, those whose weight gradients wait, of message-driven-zb (default: all)"""
+    chunks: int | None = None
+    """parts of a stage's blocks, of interleaved (default: 2)"""
+    stages: Annotated[str | None, Parameter(metavar="N,N..")] = None
+    """blocks of each stage, such as 5,7,7,5, chunk after chunk (default: stages take equal time)"""
+
+
+DEFAULT = PipelineOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +100,7 @@ class ScheduleChoice:
 
     def options(self, stages: str | None = None) -> PipelineOptions:
         """Return the options of a pipeline that choose it. stages: as --stages cuts the network."""
-        return PipelineOptions(self.name, self.limit, self.cap, self.chunks, stages)  # type: ignore[arg-type]
+        return PipelineOptions(self.name, self.limit, self.cap, self.chunks, stages)
 
     @property
     def words(self) -> list[str]:

@@ -17,8 +17,7 @@ from engine.models.architecture import Architecture
 from engine.models.flops import split_step_flops
 from engine.overlap.tasks import Direction, StepSchedule
 from engine.pipeline.cut import Cut, cut_by_hand, cut_evenly
-from engine.pipeline.options import PipelineOptions
-from engine.pipeline.registry import AUTO, ScheduleChoice, candidates
+from engine.pipeline.registry import AUTO, PipelineOptions, ScheduleChoice, candidates
 from engine.pipeline.simulation import LateError, PipelineStep, Times, Transit, least_of_pass, play, times_of
 
 TRANSIT = 0.05

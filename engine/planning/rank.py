@@ -21,7 +21,7 @@ from engine.errors import UsageError
 from engine.footprint.fit import check_grid, fits_nodes, offloaded_bytes
 from engine.footprint.memory import Footprint, Needs, usable
 from engine.grid import INNER, REPLICATING, STREAM, Grid
-from engine.pipeline.options import DEFAULT
+from engine.pipeline.registry import DEFAULT
 from engine.planning.equations import Costs, Seconds
 from engine.planning.grids import SearchSpace, divisors, factorisations
 from engine.simulator.bandwidth import Bandwidths, LinksOn, agnostic, papers_links, run_links

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 from engine.grid import CUTTING_STAGES, Grid
 from engine.overlap.tasks import Direction
-from engine.pipeline.options import PipelineOptions
+from engine.pipeline.registry import PipelineOptions
 from engine.result.schema.step import Span
 from engine.simulator.events import Trace
 from engine.simulator.machine import MachineModel

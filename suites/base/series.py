@@ -13,7 +13,7 @@ from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.catalogue import lookup
-from engine.pipeline.options import ScheduleName
+from engine.pipeline.registry import ScheduleName
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Workload
 from engine.schema import Record, first_problem

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from engine.overlap.tasks import Direction, Order, Ready, StepSchedule, Task
-from engine.pipeline.registry import ScheduleChoice
+from engine.pipeline.registry import NAMES, ScheduleChoice
 from engine.pipeline.simulation import PipelineStep, Times, Transit, play
 from engine.result.metrics import idle_share
 
@@ -20,7 +20,7 @@ def make(name: str, limit: int | None = None, cap: int | None = None, chunks: in
 
 LATENCY_S = 0.1
 SCHEDULES: dict[str, StepSchedule] = {
-    **{name: make(name) for name in ("one-by-one", "gpipe", "1f1b", "zero-bubble", "message-driven")},
+    **{name: make(name) for name in NAMES if name not in ("message-driven-zb", "interleaved")},
     "message-driven 3": make("message-driven", limit=3),
     "message-driven-zb": make("message-driven-zb"),
     "message-driven-zb 1": make("message-driven-zb", limit=1),

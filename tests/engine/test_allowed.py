@@ -13,8 +13,7 @@ from engine.footprint.memory import Footprint, usable
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.models.choice import ModelChoice
-from engine.pipeline.options import PipelineOptions
-from engine.pipeline.registry import ScheduleChoice
+from engine.pipeline.registry import PipelineOptions, ScheduleChoice
 from engine.training.checks import checked
 from engine.training.config import TrainConfig
 from engine.training_record import Training

@@ -245,10 +245,7 @@ def test_the_last_of_an_option_counts_and_repeatable_ones_add_up() -> None:
             [*STAGES, "--weight-limit", "1"],
             "--schedule auto chooses --weight-limit itself: leave that out, or name anoth",
         ),
-        (
-            [*STAGES, "--schedule", "zb"],
-            "--schedule is one of auto, one-by-one, gpipe, 1f1b, interleaved, zero-bubble,",
-        ),
+        ([*STAGES, "--schedule", "zb"], "--schedule is one of auto, one-by-one, gpipe, 1f1b,"),
         (
             [*STAGES, "--schedule", "1f1b", "--chunks", "2"],
             "takes no --chunks: leave it out, or choose --schedule interl",

@@ -14,7 +14,7 @@ from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.overlap.flags import ALL
-from engine.pipeline.options import PipelineOptions
+from engine.pipeline.registry import PipelineOptions
 from engine.planning.equations import Costs
 from engine.planning.grids import SearchSpace, factorisations
 from engine.planning.plan import make_plan

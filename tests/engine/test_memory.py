@@ -15,7 +15,7 @@ from engine.footprint.memory import SPARE, Footprint, Needs, usable
 from engine.grid import Axis, Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import Overlap
-from engine.pipeline.options import PipelineOptions, ScheduleName
+from engine.pipeline.registry import PipelineOptions, ScheduleName
 from engine.pipeline.simulation import Times
 from engine.pipeline.staged import times_by_flops
 from engine.tracing.memory import trace_needs

@@ -24,7 +24,7 @@ from engine.measure.recorder import Recorder
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
 from engine.parallel.serial_state import full_state_dict
-from engine.pipeline.options import PipelineOptions
+from engine.pipeline.registry import PipelineOptions
 from engine.precision import DTYPES
 from engine.training.checks import checked
 from engine.training.config import TrainConfig

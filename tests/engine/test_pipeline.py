@@ -23,11 +23,10 @@ from engine.grid import Axis, Grid
 from engine.overlap.flags import Overlap
 from engine.overlap.tasks import StepSchedule
 from engine.parallel.runner import Runner
+from engine.pipeline.registry import NAMES
 
 PASSES = 4
-SCHEDULES: dict[str, StepSchedule] = {
-    name: make(name) for name in ("gpipe", "1f1b", "interleaved", "zero-bubble", "message-driven", "message-driven-zb")
-}
+SCHEDULES: dict[str, StepSchedule] = {name: make(name) for name in NAMES if name != "one-by-one"}
 DYNAMIC = ("message-driven", "message-driven-zb")
 PLAIN = Overlap()
 SHAPES = {"gpt": SMALL, "llama": LLAMA, "bert": BERT, "vit": VIT}

@@ -158,7 +158,8 @@ def test_candidates_are_what_stages_micro_batches_and_blocks_allow() -> None:
 
     assert named(8, blocks=8) == set(NAMES)
     assert named(6) == named(8, blocks=7) == set(NAMES) - {"interleaved"}
-    assert named(8, room=1.0) == set(NAMES) - {"interleaved", "gpipe"}, "these keep more than 1F1B"
+    small = {name for name in NAMES if sum(make(name).live_passes(0, 4, 8)) <= 4 * make(name).chunks}
+    assert named(8, room=1.0) == small <= set(NAMES) - {"interleaved", "gpipe"}, "these keep more than 1F1B"
     assert all(schedule.live_passes(0, 4, 3)[0] <= 3 for schedule in candidates(4, 3).values())
 
 

@@ -12,7 +12,7 @@ from engine.footprint.memory import USABLE, Footprint, blocks_cached
 from engine.grid import Grid
 from engine.overlap.flags import Overlap
 from engine.pipeline.fixed_schedules import OneFOneB
-from engine.pipeline.options import PipelineOptions
+from engine.pipeline.registry import PipelineOptions
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Workload, pipelines, rank
 from engine.simulator.bandwidth import Bandwidths

@@ -12,8 +12,7 @@ from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
-from engine.pipeline.options import PipelineOptions
-from engine.pipeline.registry import AUTO, NAMES
+from engine.pipeline.registry import AUTO, NAMES, PipelineOptions
 from engine.training.checks import checked, notices
 from engine.training.config import TrainConfig
 

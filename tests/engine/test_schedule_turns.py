@@ -23,8 +23,7 @@ from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
 from engine.overlap.tasks import Direction, Task
-from engine.pipeline.options import PipelineOptions
-from engine.pipeline.registry import ScheduleChoice
+from engine.pipeline.registry import NAMES, PipelineOptions, ScheduleChoice
 from engine.result.metrics import paired
 from engine.result.schema import Iteration, read
 from engine.result.schema.contest import OverlapSide, Ratio, ScheduleSide
@@ -160,12 +159,16 @@ def test_the_simulation_takes_each_stages_own_times_and_the_rest_of_a_step() -> 
 
 def test_all_that_can_be_are_compared_and_what_cant_is_said() -> None:
     run, left_out = asked(grid=Grid(pipe=3), device_memory=1e9)
-    whole = map(ScheduleChoice, ["1f1b", "gpipe", "zero-bubble", "message-driven", "message-driven-zb"])
-    assert list(run.choices) == [*whole, ScheduleChoice("message-driven-zb", limit=4, cap=4)]
+    others = [name for name in NAMES if name not in ("one-by-one", "1f1b", "interleaved")]
+    assert list(run.choices) == [
+        *map(ScheduleChoice, ["1f1b", *others]),
+        ScheduleChoice("message-driven-zb", limit=4, cap=4),
+    ]
     assert run.auto == run.choices[-1]
     (said,) = left_out
     assert said.startswith("interleaved")
-    assert (run.config.warmup, run.config.iterations) == (6, 6 + 6 * 4)
+    sides = len(run.choices)
+    assert (run.config.warmup, run.config.iterations) == (sides, sides + sides * 4)
     assert run.drawn
     many, (*_, told) = asked(batch=Batch(5000, 1))
     assert not many.drawn

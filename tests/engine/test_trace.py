@@ -17,7 +17,7 @@ from engine.layers.embedding import TokenEmbedding
 from engine.models.catalogue import lookup
 from engine.models.unet.config import UNetConfig
 from engine.overlap.flags import ALL, Overlap
-from engine.pipeline.options import PipelineOptions
+from engine.pipeline.registry import PipelineOptions
 from engine.simulator import events
 from engine.simulator.events import Attention, Event, Issue, Mark, MatrixProduct, Sweep, Trace, Wait
 from engine.tracing import carried_out, step

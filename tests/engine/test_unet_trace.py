@@ -11,7 +11,7 @@ from engine.grid import Grid
 from engine.models.flops import hardware_flops, repeated_flops
 from engine.models.unet.config import UNetConfig
 from engine.overlap.flags import Overlap
-from engine.pipeline.options import PipelineOptions, ScheduleName
+from engine.pipeline.registry import PipelineOptions, ScheduleName
 from engine.simulator.bandwidth import Bandwidths
 from engine.simulator.events import Convolution, MatrixProduct
 from engine.simulator.machine import MachineModel

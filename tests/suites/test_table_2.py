@@ -16,7 +16,7 @@ from engine.footprint.memory import Footprint
 from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL
-from engine.pipeline.options import PipelineOptions
+from engine.pipeline.registry import PipelineOptions
 from engine.tracing.memory import check_memory as check_traced
 from engine.training_record import Training
 from suites.base.series import Point, points
