@@ -179,7 +179,8 @@ def _prepare(comparison: Comparison, case: Case, room: Room | None) -> Case | Un
     """Return the case with what memory decides, where the room is known; or why the comparison can't be run."""
     if reason := environment_lack(comparison.library):
         return Unavailable(reason)
-    if reason := comparison.lacking(case.model, recompute=case.checkpoint_group(comparison.grid)):
+    recompute = case.checkpoint_group(comparison.grid)
+    if reason := comparison.lacking(case.model, recompute=recompute, own=case.own):
         return Unavailable(reason)
     try:
         return case if room is None else choose_apart(comparison, case, room)

@@ -4,7 +4,7 @@ Each peer is described by a file in known/, which registry.py reads. It names th
 only ranks load: no torch here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -139,10 +139,12 @@ class Comparison:
         """Say whether the peer has such networks."""
         return self.families is None or model.family in self.families
 
-    def lacking(self, model: Architecture, *, recompute: int) -> str | None:
+    def lacking(self, model: Architecture, *, recompute: int, own: Sequence[str] = ()) -> str | None:
         """Say in a sentence why the peer has nothing like that training; None where it has. recompute: blocks
-        together.
+        together. own: words of options that only the engine has.
         """
+        if own and not self.checkout:
+            return f"{self.name} has nothing like {' '.join(own)}: compare without, or --against another commit."
         if self.families is not None and not self.supports(model):
             return f"{self.name} has no {model.family}: compare a {' or a '.join(self.families)}."
         if recompute and not self.recomputes:
@@ -249,6 +251,10 @@ steps is not. What changes so little is found in fp32 and fp64, in which tests t
 """
 
 
+SHARED = ("precision", "checkpoint_activations", "checkpoint_every", "offload", "reduce_dtype")
+"""Options of training that peers have, or that are the same in every contest."""
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class PeerTraining(TrainingOptions):
@@ -303,6 +309,12 @@ class Case(Sampling, SideOptions, Training):
     def peer_batch(self) -> Batch:
         """Batch as a rank of the peer takes it."""
         return Batch(self.batch.sequences, self.peer_micro_batch)
+
+    @property
+    def own(self) -> list[str]:
+        """Words of the options that no peer has but another commit of the engine."""
+        shared = {name: getattr(TrainingOptions(), name) for name in SHARED}
+        return replace(self.asked(), **shared).words()
 
     @property
     def sums(self) -> dict[str, str]:

@@ -57,12 +57,17 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def engine(root: Path, *words: str) -> str:
+def python(root: Path, *words: str) -> str:
     environment = os.environ | {"PYTHONPATH": str(root), "COLUMNS": "120"}
-    command = [sys.executable, "-m", "engine", *words]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=LONG_S)
+    done = subprocess.run(
+        [sys.executable, *words], cwd=root, env=environment, capture_output=True, text=True, timeout=LONG_S
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def engine(root: Path, *words: str) -> str:
+    return python(root, "-m", "engine", *words)
 
 
 def checked(root: Path, *words: str) -> dict[str, Any]:
@@ -82,6 +87,22 @@ def test_check_counts_what_it_keeps_and_says_so(checkout: Path) -> None:
     model = lookup("gpt-test")
     exponentials = model.layers * 8 * model.sequence * model.hidden * 4
     assert kept[1] - kept[0] == pytest.approx(exponentials, rel=0.01)
+
+
+def test_a_peer_that_has_nothing_like_it_is_left_out_by_name_and_another_commit_is_not(checkout: Path) -> None:
+    case = "Case.of(TrainingOptions(planted=2), lookup('gpt-test'), Batch(8)).own"
+    code = f"""
+from dataclasses import replace
+from engine.batch import Batch
+from engine.models.catalogue import lookup
+from engine.peers.comparison import Case
+from engine.peers.registry import COMPARISONS
+from engine.training_record import TrainingOptions
+own, peer, model = {case}, COMPARISONS["ddp"], lookup("gpt-test")
+lacking = [one.lacking(model, recompute=0, own=own) for one in (peer, replace(peer, checkout="."))]
+print(own, ["--planted 2" in (one or "") for one in lacking], lacking[1])
+"""
+    assert python(checkout, "-c", code) == "['--planted', '2'] [True, False] None\n"
 
 
 def test_a_plan_holds_it_and_counts_its_flops(checkout: Path) -> None:
