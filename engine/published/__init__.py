@@ -32,6 +32,8 @@ UNITS = {
 """What one of each unit is in SI units or as a fraction. A month is a twelfth of 365.25 days."""
 TOLERANCE = 0.2
 """Tolerance of what was measured, where none is given."""
+OF_THE_NUMBER = frozenset({"where", "origin", "value", "highest", "bound", "unit", "tolerance", "note"})
+"""Fields that say nothing of what the number is of."""
 
 
 class Number(Record):
@@ -107,8 +109,19 @@ class Number(Record):
 
 @cache
 def numbers(folder: Path = FOLDER) -> tuple[Number, ...]:
-    """Read all numbers, in the order of the files' names. Raises UsageError for a file that has something else."""
-    return tuple(number for path in sorted(folder.glob("*.yaml")) for number in _read(path))
+    """Read all numbers, in the order of the files' names. Raises UsageError for a file that has something else, or two
+    numbers for one bar of a study.
+    """
+    found = tuple(number for path in sorted(folder.glob("*.yaml")) for number in _read(path))
+    known: dict[tuple[object, ...], Number] = {}
+    for one in found:
+        point = tuple(value for name, value in one if name not in OF_THE_NUMBER)
+        if one.study and (other := known.setdefault(point, one)) is not one:
+            raise UsageError(
+                f"{one.paper}.yaml has {one.metric} of the same {one.study.replace('_', ' ')} twice, {other.text} "
+                f"({other.where}) and {one.text} ({one.where}): leave out the one that isn't printed."
+            )
+    return found
 
 
 def select(**fields: object) -> list[Number]:

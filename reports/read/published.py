@@ -29,7 +29,8 @@ def _points(numbers: list[published.Number], value: str, index: list[str]) -> pd
 
 @cache
 def weak_scaling() -> pd.DataFrame:
-    """Make a row of each published point: paper, system, framework, model, ranks, batch_tokens and its measures.
+    """Make a row of each published point: paper, system, framework, model, ranks, batch_tokens and its measures, with
+    published_in and tolerance of what isn't implied.
 
     Percentages count recomputation: hfu is of the advertised peak, of_empirical of the empirical one. time_s is not
     printed in the papers but implied by the flop/s. efficiency: relative to the smallest point of the same series, by
@@ -37,6 +38,9 @@ def weak_scaling() -> pd.DataFrame:
     """
     numbers = [one for one in published.select(study="weak_scaling", highest=None) if one.batch_tokens]
     table = _points(numbers, "value", _POINT)
+    stated = _frame([one for one in numbers if one.origin != "implied"]).drop_duplicates(_POINT)
+    stated = stated.rename(columns={"source": "published_in"})[[*_POINT, "published_in", "tolerance"]]
+    table = table.merge(stated, on=_POINT, how="left", validate="one_to_one")
     series = ["paper", "system", "framework"]
     table = table.sort_values([*series, "ranks"]).reset_index(drop=True)
     per_device = by_row(metrics.per_device, table["hardware_flops_per_s"], table["ranks"]).fillna(table["hfu"])

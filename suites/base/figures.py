@@ -31,9 +31,10 @@ def counted_times_s(record: Mapping[str, Any]) -> list[float]:
 
 
 def target(system: str, series: str, ranks: int) -> Number | None:
-    """Find the published sustained flop/s of a job; None where nothing is published."""
+    """Find the published sustained flop/s of a job, a printed one before one of a picture; None where there is none."""
     rates = select(paper=series, study="weak_scaling", metric="hardware_flops_per_s", devices=ranks)
-    return next((rate for rate in rates if rate.system.lower() == system), None)
+    of_system = [rate for rate in rates if rate.system.lower() == system]
+    return min(of_system, key=lambda rate: rate.origin == "picture", default=None)
 
 
 def rate_over_steps(record: Mapping[str, Any]) -> Interval:

@@ -42,6 +42,7 @@ def test_a_row_of_a_file_is_a_number_of_each_metric(tmp_path: Path) -> None:
         ({"rows": [{"model": "gpt-5b"}]}, "hfu"),
         ({"rows": [{"hfu": "much"}]}, "value"),
         ({"rows": None}, "rows"),
+        ({"study": "weak_scaling", "rows": [{"hfu": 40}, {"hfu": 41, "origin": "picture"}]}, "40 %.*41 %"),
     ],
 )
 def test_a_faulty_file_is_refused_by_its_name_and_key(fault: dict[str, object], named: str, tmp_path: Path) -> None:
