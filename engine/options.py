@@ -83,7 +83,7 @@ Labels = Annotated[
 File = Annotated[Path, Parameter(metavar="FILE")]
 Folder = Annotated[Path, Parameter(metavar="DIR")]
 Seconds = Annotated[float, Parameter(metavar="SECONDS")]
-Device = Annotated[Literal["auto", "cpu", "cuda"], Parameter(help="auto: cuda where there is one")]
+DeviceName = Annotated[Literal["auto", "cpu", "cuda"], Parameter(help="auto: cuda where there is one")]
 Out = Annotated[File, Parameter(help="where the result goes")]
 Bytes = Annotated[float, Parameter(metavar="BYTES")]
 NO_OPTION = Parameter(parse=False)

@@ -231,7 +231,7 @@ Block = Table | Figures | Pictures | Paragraph | Commands | Facts | Definitions 
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PageSection:
     title: str
     blocks: Sequence[Block]
     name: str = ""
@@ -255,7 +255,7 @@ class Section:
 class Page:
     """Page of the report."""
 
-    sections: Sequence[Section] = ()
+    sections: Sequence[PageSection] = ()
     headline: str = ""
     """Few words for the index; empty if nothing was measured."""
     title: str = ""
@@ -290,7 +290,7 @@ def flops_column(title: str, key: str, data: pd.DataFrame, missing: str = NOT_ME
     return Column(f"{title}, {letter}flop/s", key, write, missing=missing, figure="rate")
 
 
-def nothing_measured(*commands: str, done: str = "measured", how: str = "Run the suite") -> Section:
+def nothing_measured(*commands: str, done: str = "measured", how: str = "Run the suite") -> PageSection:
     """Return a section that tells which commands measure, and which builds the report again."""
     lines = (*commands, "python -m reports build --out site/")
-    return Section(f"Nothing {done} yet", (Paragraph(f"{how}, then build this report:"), Commands(lines)))
+    return PageSection(f"Nothing {done} yet", (Paragraph(f"{how}, then build this report:"), Commands(lines)))

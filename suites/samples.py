@@ -15,7 +15,7 @@ from reframe.core.builtins import fixture, parameter
 
 from suites.base.engine_test import EngineTest
 from suites.base.prepared import OnImages
-from suites.base.training import SYSTEM, Training
+from suites.base.training import SYSTEM, TrainingTest
 
 
 class Recipe(NamedTuple):
@@ -34,7 +34,7 @@ EVERY, SHOWN = 500, (500, 1000, 1500, 2000)
 SAVED = "saved"
 
 
-class TrainedUNet(OnImages, Training):
+class TrainedUNet(OnImages, TrainingTest):
     """The training, whose learning rate has fallen to nothing at its end."""
 
     descr = "training of a network that makes images"

@@ -24,7 +24,7 @@ from suites.base.engine_test import EngineTest, command
 from suites.base.figures import Figures, apart
 from suites.base.prepared import Corpus, OfItsData, OnImages
 from suites.base.running import NIGHTLY, Worth
-from suites.base.training import SYSTEM, Training
+from suites.base.training import SYSTEM, TrainingTest
 
 
 class Recipe(NamedTuple):
@@ -63,7 +63,7 @@ class Text(Corpus):
     vocabulary = RECIPE.vocabulary
 
 
-class OneCurve(Training):
+class OneCurve(TrainingTest):
     """Training. variant: which of the two curves it is."""
 
     study = "validation"

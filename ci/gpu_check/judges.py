@@ -22,7 +22,7 @@ from engine.result.schema.bench import GemmPoint
 from engine.result.schema.gpu_check import Finding, read_findings
 from gpu_check import profiled
 from gpu_check.findings import reported
-from gpu_check.sizes import Training
+from gpu_check.sizes import TrainingSize
 
 MFU, OF_PRODUCTS = 0.55, 2 / 3
 """The least part of the advertised peak, or of what matrix products reach where that is less, as on an MI300X."""
@@ -158,13 +158,13 @@ class Judge:
             ),
         ]  # fmt: skip
 
-    def contest(self, training: Training) -> Callable[[Sequence[Path]], list[Finding]]:
+    def contest(self, training: TrainingSize) -> Callable[[Sequence[Path]], list[Finding]]:
         """Return what judges contests of the engine with one peer in that training."""
         return lambda outs: self._contest(
             [peers.parse(json.loads(out.read_text()), str(out)) for out in outs], training
         )
 
-    def _contest(self, results: Sequence[peers.PeersResult], training: Training) -> list[Finding]:
+    def _contest(self, results: Sequence[peers.PeersResult], training: TrainingSize) -> list[Finding]:
         model = training.choice.resolve().name
         asked = results[-1].contests[0]
         measured = [job for result in results for held in result.comparisons for job in held.jobs]
@@ -203,7 +203,9 @@ class Judge:
             found += [self._speed(results[-1], measured, training), self._planned(ours, training, model)]
         return found
 
-    def _speed(self, result: peers.PeersResult, measured: Sequence[peers.PeerContest], training: Training) -> Finding:
+    def _speed(
+        self, result: peers.PeersResult, measured: Sequence[peers.PeerContest], training: TrainingSize
+    ) -> Finding:
         """Give the rate beside a peer, whose memory may leave room for fewer sequences at once: it is only reported."""
         assert result.work is not None
         model = training.choice.resolve().name
@@ -216,18 +218,18 @@ class Judge:
             return reported(f"MFU beside plain, {model}", sentence, 100 * metrics.ratio_over_jobs(shares), "%")
         return reported(f"rate beside plain, {model}", sentence, rate / 1e12, "Tflop/s")
 
-    def _planned(self, taken: float, training: Training, model: str) -> Finding:
+    def _planned(self, taken: float, training: TrainingSize, model: str) -> Finding:
         planned = training.needs.total
         by_plan, (low, high) = metrics.of_planned_memory(taken, planned), BAND
         sentence = f"{taken / 2**30:.3g} GiB by {planned / 2**30:.3g} GiB"
         kept = _exact(low <= by_plan <= high)
         return self.found(f"memory by the plan, {model}", by_plan, "", kept, f"{low:g} to {high:g}", sentence)
 
-    def profile(self, training: Training, products: Path) -> Callable[[Sequence[Path]], list[Finding]]:
+    def profile(self, training: TrainingSize, products: Path) -> Callable[[Sequence[Path]], list[Finding]]:
         """Return what judges a profile of that training. products: the result file of bf16's products, if any."""
         return lambda outs: self._profile(schema.read(outs[-1]), training, products)
 
-    def _profile(self, result: schema.Result, training: Training, products: Path) -> list[Finding]:
+    def _profile(self, result: schema.Result, training: TrainingSize, products: Path) -> list[Finding]:
         """Judge whether the trace of some steps agrees with the run's record, and how fast the others were, and why."""
         assert result.profile is not None
         assert result.model is not None
@@ -256,7 +258,7 @@ class Judge:
             profiled.energy(result, model),
         ]
 
-    def _alone(self, result: schema.Result, training: Training, products: float | None) -> Finding:
+    def _alone(self, result: schema.Result, training: TrainingSize, products: float | None) -> Finding:
         """Return the rate of steps that were not profiled and had the device alone, by the advertised peak.
 
         products: flop/s of matrix products. Only a whole network is judged: in one that is cut the head weighs more.

@@ -18,7 +18,7 @@ from engine.training_record import BYTES, PrecisionName
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingSize:
     """A network and its batch on one device. micro: so many sequences are computed at once, if not all."""
 
     choice: ModelChoice
@@ -69,19 +69,19 @@ class Training:
         return Room("cuda", memory_bytes).fits(self.needs.total)
 
 
-def _cut(name: str, layers: int, sequences: int) -> Training:
-    return Training(ModelChoice(model=name, layers=layers, seq=2048), sequences, "bf16")
+def _cut(name: str, layers: int, sequences: int) -> TrainingSize:
+    return TrainingSize(ModelChoice(model=name, layers=layers, seq=2048), sequences, "bf16")
 
 
-def _whole(at_once: int) -> Training:
+def _whole(at_once: int) -> TrainingSize:
     """Return the published network. A step has so many tokens that the optimizer is a small part of it."""
-    return Training(ModelChoice(model="gpt3-1.3b", seq=2048), 8, "bf16", None if at_once == 8 else at_once)
+    return TrainingSize(ModelChoice(model="gpt3-1.3b", seq=2048), 8, "bf16", None if at_once == 8 else at_once)
 
 
-TINY = {family: Training(ModelChoice(model=f"{family}-test"), 4, "fp32") for family in ("gpt", "llama")}
+TINY = {family: TrainingSize(ModelChoice(model=f"{family}-test"), 4, "fp32") for family in ("gpt", "llama")}
 TINY_WHOLE = replace(TINY["gpt"], micro=2)
 WHOLE = tuple(map(_whole, (8, 4, 2, 1)))
-ON_GPU: dict[str, Sequence[Training]] = {
+ON_GPU: dict[str, Sequence[TrainingSize]] = {
     "gpt": (_cut("gpt-5b", 3, 8), _cut("gpt-5b", 3, 4), _cut("gpt3-1.3b", 8, 4), _cut("gpt3-1.3b", 4, 2)),
     "llama": (*(_cut("llama-3.2-3b", 6, n) for n in (8, 4, 2)), _cut("llama-3.2-3b", 3, 2), _cut("llama-3.2-1b", 4, 2)),
 }
@@ -90,14 +90,14 @@ ONE_RANK = {"cpu": TINY["gpt"], "cuda": _cut("gpt3-1.3b", 4, 2)}
 """Short steps, as the cost of flags is the host's."""
 
 
-def training(family: str, device: str, memory_bytes: float) -> Training:
+def training(family: str, device: str, memory_bytes: float) -> TrainingSize:
     """Return the largest training that fits, or else the smallest."""
     if device == "cpu":
         return TINY[family]
     return next((one for one in ON_GPU[family] if one.fits(memory_bytes)), _smallest(family))
 
 
-def largest(device: str, memory_bytes: float, *, alone: bool = False) -> Training:
+def largest(device: str, memory_bytes: float, *, alone: bool = False) -> TrainingSize:
     """Return the whole network, whose elementwise part isn't hidden by its head, or else the largest GPT that is cut.
 
     alone: whether no other side is beside it.
@@ -108,6 +108,6 @@ def largest(device: str, memory_bytes: float, *, alone: bool = False) -> Trainin
     return next(fitting, None) or training("gpt", device, memory_bytes)
 
 
-def _smallest(family: str) -> Training:
+def _smallest(family: str) -> TrainingSize:
     last = ON_GPU[family][-1]
     return replace(last, choice=replace(last.choice, layers=1, seq=512), sequences=1)

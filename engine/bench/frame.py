@@ -25,7 +25,7 @@ from engine.timeouts import Timeouts
 from engine.training.gathered import Ranks, everyones, roster
 from engine.training.stall import watched
 
-Kind = Literal["gemm", "matmul", "memory", "latency", "collectives", "p2p", "sample"]
+BenchKind = Literal["gemm", "matmul", "memory", "latency", "collectives", "p2p", "sample"]
 Table = tuple[Sequence[str], list[tuple[str, ...]]]
 """Head and rows."""
 SMALLEST, LARGEST = 4096, 2**50
@@ -35,7 +35,7 @@ SMALLEST, LARGEST = 4096, 2**50
 class Benchmark(ABC):
     """Measurement of one thing; a subclass is a dataclass of its options."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[BenchKind]
     dtype: str
     unmeasured: ClassVar[str]
     """Beginning of the reason where nothing could be measured."""

@@ -22,13 +22,13 @@ from engine.precision import DTYPES
 from engine.result import provenance
 from engine.result.metrics import gemm_rate
 from engine.result.schema import Result
-from engine.result.schema.bench import GemmPoint, Mode
+from engine.result.schema.bench import GemmPoint, ProductMode
 
 log = logging.getLogger(__name__)
 
 LARGEST = 1 << 20
 SMALLEST_PROBE = 64
-MODES: tuple[Mode, ...] = get_args(Mode)
+MODES: tuple[ProductMode, ...] = get_args(ProductMode)
 ROUNDS = 3
 TF32 = "tf32"
 FORMATS = {**DTYPES, TF32: torch.float32}
@@ -135,7 +135,7 @@ class Gemm(Benchmark):
             return _late((FEWEST + 1) * last.median_time_s * (size / last.size) ** 3, left_s)
         return None
 
-    def _point(self, size: int, mode: Mode, left_s: float, world: World) -> GemmPoint:
+    def _point(self, size: int, mode: ProductMode, left_s: float, world: World) -> GemmPoint:
         """Measure a size; one that a rank can't multiply after all is skipped by all of them."""
         with full_precision(tf32=self.dtype == TF32):
             try:

@@ -23,7 +23,7 @@ from engine.measure.gemm import sample
 from engine.measure.machine import read_or_nothing
 from engine.result.metrics import memory_bandwidth
 from engine.result.schema import Result
-from engine.result.schema.bench import Stream, StreamKernel
+from engine.result.schema.bench import StreamBandwidth, StreamKernel
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class MemoryBandwidth(Benchmark):
             best, middle = kernel.best_bytes_per_s / 1e9, kernel.median_bytes_per_s / 1e9
             log.info("%s: best %.3g GB/s, median %.3g GB/s", kernel.name, best, middle)
 
-    def stream(self, world: World) -> Stream:
+    def stream(self, world: World) -> StreamBandwidth:
         """Measure every kernel. Collective. Raises Unmeasurable if the arrays don't fit, or end up wrong."""
         start = time.perf_counter()
         cache = last_level_bytes(world.device)
@@ -170,7 +170,7 @@ class MemoryBandwidth(Benchmark):
             )
             for kernel, rates in zip(KERNELS, zip(*rounds, strict=True), strict=True)
         )
-        return Stream(array_bytes=arrays.array_bytes, cache_bytes=cache, repeats=len(rounds), kernels=kernels)
+        return StreamBandwidth(array_bytes=arrays.array_bytes, cache_bytes=cache, repeats=len(rounds), kernels=kernels)
 
     def _rounds(self, world: World, arrays: Arrays, start: float) -> list[list[float]]:
         """Return the kernels' rates round by round. A first one warms up, and as many follow as the budget allows."""

@@ -13,7 +13,7 @@ from engine.errors import RunError
 from engine.grid import Grid
 from engine.loading import loading
 from engine.models.choice import ModelChoice
-from engine.options import GRID, Bytes, Device, Labels, Out, Seconds, word
+from engine.options import GRID, Bytes, DeviceName, Labels, Out, Seconds, word
 from engine.output import columns
 from engine.timeouts import Timeouts
 from engine.training.config import MODEL
@@ -31,7 +31,7 @@ FEWER = "fewer repeats if they would take longer"
 class Common:
     """Options of every benchmark, and of what measures as one."""
 
-    device: Device = "auto"
+    device: DeviceName = "auto"
     timeouts: Timeouts = Timeouts()
     labels: Labels = ()
     json: Json = False

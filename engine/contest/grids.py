@@ -16,7 +16,7 @@ from engine.grid import Axis, Grid
 from engine.overlap.flags import Overlap
 from engine.overlap.tasks import StepSchedule
 from engine.pipeline.registry import DEFAULT, ScheduleChoice
-from engine.training.checks import CheckedRun, ContestSetup, Kind, checked
+from engine.training.checks import CheckedRun, ContestSetup, RunKind, checked
 from engine.training.config import RunConfig, TrainConfig
 from engine.training_record import Training
 
@@ -63,7 +63,7 @@ class GridChoice:
 class CheckedGrids(CheckedContest):
     """Contest of these runs, which differ by grid, micro-batch and schedule."""
 
-    kind: ClassVar[Kind] = "grids"
+    kind: ClassVar[RunKind] = "grids"
     runs: tuple[CheckedRun, ...] = ()
     predicted_s: tuple[float | None, ...] = ()
     """Predicted seconds of a step of each, or None."""

@@ -14,7 +14,7 @@ from engine.contest.rounds import CheckedContest, Rounds, Side, take_rounds
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.overlap.flags import Overlap, drop_useless, each_alone, flags, ladder, why_useless
-from engine.training.checks import ContestSetup, Kind, check_cache, checked, why_late
+from engine.training.checks import ContestSetup, RunKind, check_cache, checked, why_late
 from engine.training.config import RunConfig, TrainConfig
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class CheckedOverlaps(CheckedContest):
     """Contest of these overlaps: none first, then the others."""
 
-    kind: ClassVar[Kind] = "ablation"
+    kind: ClassVar[RunKind] = "ablation"
     variants: tuple[Overlap, ...] = ()
 
     @property

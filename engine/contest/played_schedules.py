@@ -21,7 +21,7 @@ from torch import Tensor
 from engine.comm.funnel import Comm
 from engine.contest.rounds import CheckedContest, Disturbance, Side, take_rounds
 from engine.grid import CUTTING_STAGES, HOLDING
-from engine.overlap.tasks import Direction, StepSchedule, Task
+from engine.overlap.tasks import Direction, StageTask, StepSchedule
 from engine.parallel.link import Shapes, StageLink
 from engine.parallel.model import ParallelModel
 from engine.parallel.runner import Mark, MicroBatch, Runner
@@ -45,12 +45,12 @@ BETWEEN = "message"
 class TaskSpan(NamedTuple):
     """Time that a task took, in seconds from the start of the step."""
 
-    task: Task
+    task: StageTask
     start_s: float
     end_s: float
 
 
-def find_spans(tasks: Iterable[Task], marks: Sequence[tuple[str, float]]) -> list[TaskSpan]:
+def find_spans(tasks: Iterable[StageTask], marks: Sequence[tuple[str, float]]) -> list[TaskSpan]:
     """Find when a step's tasks ran. tasks: in their order. marks: the step's phases with their starts."""
     begun = next(place for place, (name, _) in enumerate(marks) if name == BETWEEN)
     spans = [(start, end) for (name, start), (_, end) in pairwise(marks[begun:]) if name in list(Direction)]
@@ -68,7 +68,7 @@ class WatchedRunner(Runner):
 
     def __init__(self, model: ParallelModel, schedule: StepSchedule, disturbance: Disturbance, seed: int) -> None:
         super().__init__(model, schedule)
-        self.tasks: list[Task] = []
+        self.tasks: list[StageTask] = []
         """Tasks of the last step, in their order."""
         self._seed = seed
         self._steps = 0
@@ -84,7 +84,7 @@ class WatchedRunner(Runner):
         mark(BETWEEN)
         return super().run(micro_batches, divisor)
 
-    def _carry_out(self, task: Task, micro_batch: MicroBatch, divisor: float | Tensor) -> Tensor | None:
+    def _carry_out(self, task: StageTask, micro_batch: MicroBatch, divisor: float | Tensor) -> Tensor | None:
         self.tasks.append(task)
         if not self._takes_message(task):
             self._begin(task)
@@ -98,7 +98,7 @@ class WatchedRunner(Runner):
         dtype = self.model.schedule.compute_dtype
         return _WatchedLink(self._comm, entering, dtype, taken=self._begin, leaving=self._delay)
 
-    def _begin(self, task: Task) -> None:
+    def _begin(self, task: StageTask) -> None:
         """Begin the work on a task, whose message is there."""
         self._mark(task.direction.value)
         self._working, self._began_s = True, self._now() if self._slow_by else 0.0
@@ -108,7 +108,7 @@ class WatchedRunner(Runner):
         if self._slow_by:
             time.sleep(self._slow_by * (self._now() - self._began_s))
 
-    def _delay(self, task: Task) -> None:
+    def _delay(self, task: StageTask) -> None:
         """Let time pass before a task's message leaves."""
         self._slow_down()
         if self._delays_s:
@@ -132,18 +132,18 @@ class _WatchedLink(StageLink):
         entering: Sequence[Shapes],
         dtype: torch.dtype,
         *,
-        taken: Callable[[Task], None],
-        leaving: Callable[[Task], None],
+        taken: Callable[[StageTask], None],
+        leaving: Callable[[StageTask], None],
     ) -> None:
         super().__init__(comm, entering, dtype)
         self._taken, self._leaving = taken, leaving
 
-    def take(self, task: Task) -> list[Tensor]:
+    def take(self, task: StageTask) -> list[Tensor]:
         content = super().take(task)
         self._taken(task)
         return content
 
-    def send(self, task: Task, contents: Sequence[Tensor]) -> None:
+    def send(self, task: StageTask, contents: Sequence[Tensor]) -> None:
         self._leaving(task)
         super().send(task, contents)
 

@@ -16,7 +16,7 @@ from engine.loading import loading
 from engine.overlap.flags import Overlap
 from engine.overlap.tasks import StepSchedule
 from engine.pipeline.registry import AUTO, NAMES, PipelineOptions, ScheduleChoice, ScheduleName
-from engine.training.checks import CheckedRun, ContestSetup, Kind, checked
+from engine.training.checks import CheckedRun, ContestSetup, RunKind, checked
 from engine.training.config import RunConfig, TrainConfig
 from engine.training_record import Training
 
@@ -40,7 +40,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 class CheckedSchedules(CheckedContest):
     """Contest of these schedules, BASE first."""
 
-    kind: ClassVar[Kind] = "pipeline"
+    kind: ClassVar[RunKind] = "pipeline"
     choices: tuple[ScheduleChoice, ...] = ()
     variants: tuple[Training, ...] = ()
     """Training of each, which differ by the cut at most."""

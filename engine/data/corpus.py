@@ -20,7 +20,7 @@ from engine.data.documents import NotText, units
 from engine.data.folder import LeftOut, check_folders, files, replacing
 from engine.data.prepared import HEADER, KINDS
 from engine.data.tokenizer import END_OF_TEXT, TOKENIZER, open_tokenizer
-from engine.data.tokens import FORMAT, Header, Origin, Shard, stored_as
+from engine.data.tokens import FORMAT, Header, Shard, TextOrigin, stored_as
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def prepare(
             shards=shards,
             tokenizer=TOKENIZER,
             tokenizer_sha256=sha256(tokens.content).hexdigest(),
-            source=Origin(folder=str(source.resolve()), files=len(texts), bytes=size, skipped=left_out.files),
+            source=TextOrigin(folder=str(source.resolve()), files=len(texts), bytes=size, skipped=left_out.files),
         )
         left_out.write(folder)
         (folder / HEADER).write_text(header.model_dump_json(indent=1) + "\n")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.data.prepared import HEADER, Kind
+from engine.data.prepared import HEADER, DataKind
 from engine.errors import UsageError
 from engine.files import check_utf8
 
@@ -50,7 +50,7 @@ class LeftOut:
             (folder / LEFT_OUT).write_bytes(b"".join(lines))
 
 
-def check_folders(source: Path, out: Path, kind: Kind) -> None:
+def check_folders(source: Path, out: Path, kind: DataKind) -> None:
     """Raise UsageError unless the source is a folder, and `out` is free, or holds prepared data to be replaced."""
     for option, folder in (("--source", source), ("--out", out)):
         check_utf8(option, folder)
@@ -101,7 +101,7 @@ def files(source: Path, out: Path, left_out: LeftOut) -> Iterator[Path]:
 
 
 @contextmanager
-def replacing(out: Path, kind: Kind) -> Iterator[Path]:
+def replacing(out: Path, kind: DataKind) -> Iterator[Path]:
     """Yield a fresh folder that takes the place of `out` when the block ends well and vanishes when it doesn't."""
     suffix = f"{socket.gethostname()}.{os.getpid()}"
     fresh, old = out.parent / f".{out.name}.{suffix}.new", out.parent / f".{out.name}.{suffix}.old"

@@ -24,7 +24,7 @@ PIXELS, LABELS = "pixels.bin", "labels.bin"
 LABEL = np.dtype("<u4")
 
 
-class Origin(Record):
+class ImagesOrigin(Record):
     """Folder that was prepared, its files that are pictures, and how many were left out."""
 
     folder: str
@@ -43,7 +43,7 @@ class Header(Record):
     """Names of classes, of which a label is the place; none where images have no classes."""
     pixels_sha256: Digest | None = None
     labels_sha256: Digest | None = None
-    source: Origin
+    source: ImagesOrigin
 
     @model_validator(mode="after")
     def fits(self) -> "Header":

@@ -21,7 +21,7 @@ from PIL import Image, ImageOps
 
 from engine.data import CHANNELS
 from engine.data.folder import LeftOut, check_folders, files, replacing
-from engine.data.image_set import FORMAT, LABEL, LABELS, PIXELS, Header, Origin
+from engine.data.image_set import FORMAT, LABEL, LABELS, PIXELS, Header, ImagesOrigin
 from engine.data.prepared import HEADER, KINDS
 from engine.errors import UsageError, first_line
 from engine.files import check_utf8, digest_of
@@ -83,7 +83,9 @@ def prepare(source: Path, out: Path, size: int | None = None, *, unlabelled: boo
             classes=names,
             pixels_sha256=digest_of(folder / PIXELS),
             labels_sha256=None if unlabelled else digest_of(folder / LABELS),
-            source=Origin(folder=str(source.resolve()), files=len(batches) or len(labels), skipped=left_out.files),
+            source=ImagesOrigin(
+                folder=str(source.resolve()), files=len(batches) or len(labels), skipped=left_out.files
+            ),
         )
         left_out.write(folder)
         (folder / HEADER).write_text(header.model_dump_json(indent=1) + "\n")

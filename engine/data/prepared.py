@@ -32,7 +32,7 @@ HEADER = "header.json"
 AnyHeader = TypeVar("AnyHeader", bound=Record)
 
 
-class Kind(NamedTuple):
+class DataKind(NamedTuple):
     """A kind of data, what a prepared folder of it is called, and the command that prepares it."""
 
     data: str
@@ -40,10 +40,10 @@ class Kind(NamedTuple):
     command: str
 
 
-KINDS: Mapping[str, Kind] = MappingProxyType(
+KINDS: Mapping[str, DataKind] = MappingProxyType(
     {
-        "par4d.tokens": Kind("text", "corpus", "data prepare"),
-        "par4d.images": Kind("images", "image set", "data prepare-images"),
+        "par4d.tokens": DataKind("text", "corpus", "data prepare"),
+        "par4d.images": DataKind("images", "image set", "data prepare-images"),
     }
 )
 """Kinds of data by the format of their manifests."""

@@ -31,7 +31,7 @@ class Shard(Record):
     sha256: Digest | None = None
 
 
-class Origin(Record):
+class TextOrigin(Record):
     """Text that was prepared: its folder, its files and bytes, and how many files were not text."""
 
     folder: str
@@ -53,7 +53,7 @@ class Header(Record):
     shards: tuple[Shard, ...] = Field(min_length=1)
     tokenizer: FileName
     tokenizer_sha256: Digest | None = None
-    source: Origin
+    source: TextOrigin
 
     @model_validator(mode="after")
     def fits(self) -> "Header":

@@ -18,14 +18,14 @@ SHORTEST = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class MeteredDevice:
     """Accelerator of this process: its number there, and its name in the world."""
 
     index: int
     uuid: str
 
 
-def find(root: Path, device: Device | None, *, of_machine: bool, on_devices: bool) -> Found:
+def find(root: Path, device: MeteredDevice | None, *, of_machine: bool, on_devices: bool) -> Found:
     """Find what this rank is to read. root: of sysfs. device: its accelerator, unless another rank reads that.
 
     of_machine: this is the rank that reads its machine's counters; on_devices: the job trains on accelerators. Cray's

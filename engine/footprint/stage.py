@@ -23,7 +23,7 @@ received.
 """
 
 
-class Device(NamedTuple):
+class MemoryOfDevice(NamedTuple):
     """Memory that a kind of device, its back end and its libraries take besides a layer's own tensors."""
 
     chunk_bytes: int
@@ -39,9 +39,9 @@ class Device(NamedTuple):
 
 
 DEVICES = {
-    "cpu": Device(CHUNK_BYTES["cpu"], casts_whole=True, casts_split=True, exchanges=True, lays_out=True),
-    "cuda": Device(CHUNK_BYTES["cuda"], casts_whole=False, casts_split=False),
-    "meta": Device(CHUNK_BYTES["cuda"], casts_whole=True, casts_split=False),
+    "cpu": MemoryOfDevice(CHUNK_BYTES["cpu"], casts_whole=True, casts_split=True, exchanges=True, lays_out=True),
+    "cuda": MemoryOfDevice(CHUNK_BYTES["cuda"], casts_whole=False, casts_split=False),
+    "meta": MemoryOfDevice(CHUNK_BYTES["cuda"], casts_whole=True, casts_split=False),
 }
 """Processors as the record of real steps has them (tests/engine/test_memory.py), GPUs, and the device of traces."""
 
@@ -153,7 +153,7 @@ class Parts(NamedTuple):
 class StageCount:
     """Count of a stage on a grid, which needn't divide everything: parts are taken as fractions."""
 
-    def __init__(self, training: Training, parts: "Parts", grid: Grid, stage: Stage, device: Device) -> None:
+    def __init__(self, training: Training, parts: "Parts", grid: Grid, stage: Stage, device: MemoryOfDevice) -> None:
         """Count what is there whatever the moment."""
         self._device = device
         self._training = training

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
-Order = Callable[[int, Sequence[T]], Sequence[T]]
+TurnOrder = Callable[[int, Sequence[T]], Sequence[T]]
 """Order of the sides in the round of a number, counted from 0."""
 
 
 def take_turns(
-    sides: Sequence[T], rounds: int, order: Order[T], begin: Callable[[int], bool] = lambda number: True
+    sides: Sequence[T], rounds: int, order: TurnOrder[T], begin: Callable[[int], bool] = lambda number: True
 ) -> Iterator[tuple[int, T]]:
     """Yield each side's turn with its round's number, counted from 0.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from engine.layers.counter_random import BatchRows
     from engine.models.diffusion import Diffusion
 
-Schedule = Literal["linear", "cosine"]
+NoiseSchedule = Literal["linear", "cosine"]
 FEWEST_LINEAR = 21
 """In fewer steps a linear schedule would end with one that adds 0.02 * 1000 / steps >= 1, more than all variance."""
 _NUMBER_BITS = 44
@@ -31,13 +31,13 @@ class Denoising:
     """
 
     data: Images
-    schedule: Schedule
+    schedule: NoiseSchedule
     """How the noise's variance grows."""
     steps: int
     """Steps in which an image becomes noise."""
 
     def __post_init__(self) -> None:
-        if self.schedule not in (known := get_args(Schedule)):
+        if self.schedule not in (known := get_args(NoiseSchedule)):
             raise UsageError(f"No schedule of noise is called {self.schedule!r}: {nearest(self.schedule, known)}")
         if self.schedule == "linear" and self.steps < FEWEST_LINEAR:
             raise UsageError(
@@ -88,7 +88,7 @@ class Denoising:
 
 
 @cache
-def _diffusion(schedule: Schedule, steps: int) -> "Diffusion":
+def _diffusion(schedule: NoiseSchedule, steps: int) -> "Diffusion":
     from engine.models.diffusion import SCHEDULES, Diffusion
 
     return Diffusion.of_betas(SCHEDULES[schedule](steps))

@@ -23,7 +23,7 @@ from torch import Tensor
 from engine.comm.funnel import Comm, Handle, Kind, Lane
 from engine.grid import SHARDING
 from engine.overlap.flags import Overlap
-from engine.overlap.tasks import Direction, Task
+from engine.overlap.tasks import Direction, StageTask
 from engine.overlap.weight import Casts, ShardedWeight, gathered_bytes
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def gathers(uses: Iterable[ShardedWeight], cached: Collection[ShardedWeight]) ->
 class _Ahead:
     """Row of tasks whose gathers run ahead: of all tasks, or of those of one direction."""
 
-    expected: deque[Task]
+    expected: deque[StageTask]
     """tasks after the present one, as far as they are known"""
     planned: Iterator[ShardedWeight] | None = None
     """weights still to be issued, up to the first task of unknown order; None without a plan"""
@@ -79,7 +79,7 @@ class Prefetch:
         self._comm, self._casts, self._dtype = comm, casts, dtype
         self._sharded = comm.grid.shards > 1
         self._mode = GatherMode.NONE
-        self._task: Task | None = None
+        self._task: StageTask | None = None
         self._uses: dict[tuple[Direction, int], list[ShardedWeight]] = {}
         """weights that a task of this direction and chunk uses, in order"""
         self._seen: list[ShardedWeight] = []
@@ -109,7 +109,7 @@ class Prefetch:
         """From the next step on, keep each of these from a gather to its next use in the pass."""
         self._cached = frozenset(weights)
 
-    def start_step(self, tasks: Sequence[Task], *, apart: bool = False) -> None:
+    def start_step(self, tasks: Sequence[StageTask], *, apart: bool = False) -> None:
         """Expect these tasks in this order; apart: the order between directions isn't known."""
         rows = (
             [[task for task in tasks if task.direction is direction] for direction in Direction] if apart else [tasks]
@@ -117,7 +117,7 @@ class Prefetch:
         aheads = [_Ahead(deque(row)) for row in rows]
         self._rows = {direction: aheads[number % len(aheads)] for number, direction in enumerate(Direction)}
 
-    def start_task(self, task: Task) -> None:
+    def start_task(self, task: StageTask) -> None:
         self._end_task()
         self._row = row = self._rows.setdefault(task.direction, _Ahead(deque()))
         if row.expected and row.expected[0] == task:
@@ -217,18 +217,18 @@ class Prefetch:
         shard = self._casts.cast(weight.shard)
         return self._comm.issue(Kind.ALL_GATHER, SHARDING, shard, lane=Lane.GATHER, at_once=at_once)
 
-    def _knows(self, task: Task) -> bool:
+    def _knows(self, task: StageTask) -> bool:
         """Return whether a task's order is known: a backward's gathers follow from what its forward kept, too."""
         of_chunk = (direction for direction in (Direction.FORWARD, task.direction) if direction is not Direction.WEIGHT)
         return all((direction, task.chunk) in self._uses for direction in of_chunk)
 
-    def _gathers_of(self, tasks: Iterable[Task]) -> Iterator[ShardedWeight]:
+    def _gathers_of(self, tasks: Iterable[StageTask]) -> Iterator[ShardedWeight]:
         """Yield what these tasks have to gather, up to the first of unknown order."""
         found: dict[tuple[Direction, int], list[ShardedWeight]] = {}
         for direction, _, chunk in tasks:
             if direction is Direction.WEIGHT:
                 continue
-            if not self._knows(Task(direction, 0, chunk)):
+            if not self._knows(StageTask(direction, 0, chunk)):
                 return
             if (direction, chunk) not in found:
                 forward = self._uses[Direction.FORWARD, chunk]

@@ -17,7 +17,7 @@ from engine.comm.funnel import Comm
 from engine.overlap.flags import Overlap
 from engine.overlap.prefetch import Prefetch
 from engine.overlap.reduction import Fill, OnSummed, Reduction
-from engine.overlap.tasks import Direction, Task
+from engine.overlap.tasks import Direction, StageTask
 from engine.overlap.weight import Casts, Elements, Flat, ShardedWeight, gathered_bytes
 from engine.precision import Precision
 
@@ -93,7 +93,7 @@ class WeightSchedule:
             self._leaving.append(contribution)
 
     def start_step(
-        self, tasks: Sequence[Task] = (), *, contributing: int | None = None, deferring: bool = False
+        self, tasks: Sequence[StageTask] = (), *, contributing: int | None = None, deferring: bool = False
     ) -> None:
         """Forget the last step's gradients.
 
@@ -108,13 +108,13 @@ class WeightSchedule:
         self._casts.start_step()
         if not tasks and contributing is not None:
             halves = Direction.FORWARD, Direction.BACKWARD
-            some = [Task(direction, number) for direction in halves for number in range(contributing)]
+            some = [StageTask(direction, number) for direction in halves for number in range(contributing)]
             self._prefetch.start_step(some, apart=True)
         else:
             self._prefetch.start_step(tasks)
         self._reduction.start_step()
 
-    def start_task(self, task: Task) -> None:
+    def start_task(self, task: StageTask) -> None:
         self._prefetch.start_task(task)
         self._leaving = None
         if self.deferring and task.direction is Direction.BACKWARD:

@@ -21,7 +21,7 @@ class Direction(StrEnum):
     """weight gradients that the pass's backward has left"""
 
 
-class Task(NamedTuple):
+class StageTask(NamedTuple):
     """Part of a pass. number: the micro-batch, counted in a step from 0. chunk: of the rank's blocks."""
 
     direction: Direction
@@ -29,11 +29,11 @@ class Task(NamedTuple):
     chunk: int = 0
 
 
-Ready = Callable[[Task], bool]
+Ready = Callable[[StageTask], bool]
 """Return whether all has come from other stages that a task takes: activations, or their gradients."""
 
 
-class Order(Protocol):
+class TaskOrder(Protocol):
     """Order of the tasks of one stage in one step.
 
     Each comes once: a pass's forward, then its backward, then its weight task if weight gradients are deferred; and the
@@ -41,13 +41,13 @@ class Order(Protocol):
     """
 
     @property
-    def known(self) -> Sequence[Task]:
+    def known(self) -> Sequence[StageTask]:
         """All tasks to come, if that doesn't depend on messages; else none."""
 
     @property
     def left(self) -> int: ...
 
-    def next(self, ready: Ready) -> Task | None:
+    def next(self, ready: Ready) -> StageTask | None:
         """Take the next task, to be carried out now. A known order gives it even if it isn't ready; another gives None
         where a message has to come first.
         """
@@ -67,7 +67,7 @@ class StepSchedule(Protocol):
     def check(self, stages: int, passes: int) -> None:
         """Raise UsageError unless these numbers of stages and micro-batches fit the schedule."""
 
-    def order(self, stage: int, stages: int, passes: int) -> Order:
+    def order(self, stage: int, stages: int, passes: int) -> TaskOrder:
         """Begin the order of a stage in a step."""
 
     def live_passes(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
@@ -82,7 +82,7 @@ def live_whole_passes(schedule: StepSchedule, stage: int, stages: int, passes: i
     return kept / schedule.chunks, pending / schedule.chunks
 
 
-def receiver(stage: int, task: Task, stages: int, chunks: int) -> tuple[int, Task] | None:
+def receiver(stage: int, task: StageTask, stages: int, chunks: int) -> tuple[int, StageTask] | None:
     """Return the stage, and its task, that takes what a task makes; None where the network ends.
 
     After the last stage the first goes on with its next chunk. Gradients come back the same way.
@@ -94,7 +94,7 @@ def receiver(stage: int, task: Task, stages: int, chunks: int) -> tuple[int, Tas
     return (there, task._replace(chunk=chunk)) if 0 <= chunk < chunks else None
 
 
-def takes_message(stage: int, task: Task, stages: int, chunks: int) -> bool:
+def takes_message(stage: int, task: StageTask, stages: int, chunks: int) -> bool:
     """Return whether a task takes what another makes, on another stage or in another chunk."""
     match task.direction:
         case Direction.FORWARD:
@@ -108,18 +108,18 @@ def takes_message(stage: int, task: Task, stages: int, chunks: int) -> bool:
 class Known:
     """Order that depends on no message."""
 
-    def __init__(self, tasks: Iterable[Task]) -> None:
+    def __init__(self, tasks: Iterable[StageTask]) -> None:
         self._tasks = deque(tasks)
 
     @property
-    def known(self) -> Sequence[Task]:
+    def known(self) -> Sequence[StageTask]:
         return self._tasks
 
     @property
     def left(self) -> int:
         return len(self._tasks)
 
-    def next(self, ready: Ready) -> Task:
+    def next(self, ready: Ready) -> StageTask:
         return self._tasks.popleft()
 
 
@@ -137,7 +137,7 @@ class OneByOne:
         """Return forward 0, backward 0, forward 1 and so on, each through all chunks."""
         back = (Direction.BACKWARD, Direction.WEIGHT) if self.deferring else (Direction.BACKWARD,)
         return Known(
-            Task(direction, number, chunk)
+            StageTask(direction, number, chunk)
             for number in range(passes)
             for directions, chunks in (((Direction.FORWARD,), range(self.chunks)), (back, reversed(range(self.chunks))))
             for chunk in chunks

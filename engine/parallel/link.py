@@ -19,7 +19,7 @@ from engine.comm.collective import Kind, Lane
 from engine.comm.funnel import Comm
 from engine.errors import RunError
 from engine.grid import CUTTING_STAGES, INNER
-from engine.overlap.tasks import Direction, Task
+from engine.overlap.tasks import Direction, StageTask
 
 POSTED = 2
 """Receives of a direction that are posted ahead."""
@@ -54,17 +54,17 @@ class StageLink:
             Direction.BACKWARD: (self._stage + 1) % self._stages,
         }
         self._step = self._ahead = 0
-        self._expected: dict[Direction, deque[Task]] = {}
+        self._expected: dict[Direction, deque[StageTask]] = {}
         """tasks of messages that have still to be taken, in order"""
-        self._unposted: dict[Direction, deque[Task]] = {}
+        self._unposted: dict[Direction, deque[StageTask]] = {}
         """those of them without a posted receive"""
         self._coming: dict[Direction, deque[tuple[Handle, Tensor]]] = {}
         self._sent: list[Handle] = []
         self._departing: list[Handle] = []
         """sent messages that may still need their memory, for which a whole step's would be too many"""
-        self._tails: list[tuple[Task, Tensor]] = []
+        self._tails: list[tuple[StageTask, Tensor]] = []
 
-    def start_step(self, expected: Mapping[Direction, Sequence[Task]], *, ahead: bool = True) -> None:
+    def start_step(self, expected: Mapping[Direction, Sequence[StageTask]], *, ahead: bool = True) -> None:
         """Begin a step in which messages for these tasks come, in this order. ahead: whether receives are posted before
         a task wants them, without which nothing is known to have come.
         """
@@ -76,7 +76,7 @@ class StageLink:
         for direction in expected:
             self._post(direction, self._ahead)
 
-    def ready(self, task: Task) -> bool:
+    def ready(self, task: StageTask) -> bool:
         """Return whether a task's message has come, or none has to."""
         if task not in self._expected.get(task.direction, ()):
             return True
@@ -89,7 +89,7 @@ class StageLink:
             raise RunError("A stage waits, but no message is to come: this is a fault of its schedule.")
         self._comm.wait_any([handle for handle in first if not handle.arrived()] or first)
 
-    def take(self, task: Task) -> list[Tensor]:
+    def take(self, task: StageTask) -> list[Tensor]:
         """Wait for a task's message, and return its content. Raises RunError for a message that is for another."""
         wanted = self._expected[task.direction].popleft()
         assert wanted == task, f"the schedule wants {task} where {wanted} comes"
@@ -109,7 +109,7 @@ class StageLink:
         ends = [*accumulate(map(prod, shapes))]
         return [whole[end - prod(shape) : end].view(shape) for shape, end in zip(shapes, ends, strict=True)]
 
-    def send(self, task: Task, contents: Sequence[Tensor]) -> None:
+    def send(self, task: StageTask, contents: Sequence[Tensor]) -> None:
         """Send the contents to a task of the stage that is next in its direction. They may be changed afterwards."""
         ahead = 1 if task.direction is Direction.FORWARD else -1
         to, lane = (self._stage + ahead) % self._stages, LANES[task.direction]
@@ -157,7 +157,7 @@ class StageLink:
             lane, peer = LANES[direction], self._from[direction]
             coming.append((self._comm.issue(Kind.RECV, CUTTING_STAGES, message, lane=lane, peer=peer), message))
 
-    def _shapes(self, stage: int, task: Task) -> tuple[tuple[int, ...], ...]:
+    def _shapes(self, stage: int, task: StageTask) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of what a task of a stage takes: its chunk's inputs, or gradients of the next chunk's."""
         chunk = task.chunk * self._stages + stage
         return self._entering[chunk if task.direction is Direction.FORWARD else chunk + 1]
@@ -168,11 +168,11 @@ class StageLink:
         parts = ranks if numel % ranks == 0 else 1
         return parts, numel // parts * self._dtype.itemsize
 
-    def _tail(self, task: Task) -> Tensor:
+    def _tail(self, task: StageTask) -> Tensor:
         numbers = NUMBERS[task.direction], task.number, task.chunk, self._step
         return torch.tensor(numbers, dtype=torch.int32).view(torch.uint8)
 
-    def _check(self, task: Task, tail: Tensor) -> None:
+    def _check(self, task: StageTask, tail: Tensor) -> None:
         if not torch.equal(tail, self._tail(task)):
             kind, number, chunk, step = tail.clone().view(torch.int32).tolist()
             raise RunError(

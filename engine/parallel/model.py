@@ -18,7 +18,7 @@ from engine.layers.linear import Linear
 from engine.models.serial import SerialModel
 from engine.overlap.flags import AUTO, Overlap
 from engine.overlap.schedule import GatheredMemory, OnSummed, WeightSchedule
-from engine.overlap.tasks import ONE_BY_ONE, Direction, StepSchedule, Task
+from engine.overlap.tasks import ONE_BY_ONE, Direction, StageTask, StepSchedule
 from engine.overlap.weight import Of, ShardedWeight
 from engine.parallel.public_loop import Criterion, make_optimizer, sum_and_count, whole_output
 from engine.pipeline.cut import Cut
@@ -101,7 +101,7 @@ class ParallelModel(nn.Module):
         self.cut = parts.cut
         self.schedule = schedule
         self.cached_blocks = 0
-        self._forwards: deque[Task] = deque()
+        self._forwards: deque[StageTask] = deque()
         """tasks that the step still expects"""
         self._sums: list[Tensor] = []
         """sum and count of each loss of this step by a user's criterion"""
@@ -172,7 +172,7 @@ class ParallelModel(nn.Module):
         """Compute the network's output of this rank's rows; logits [B, S, V / Gx] of tokens."""
         return self._run(lambda: self.module(*inputs, rows=rows))
 
-    def start_step(self, micro_batches: int = 1, order: StepSchedule = ONE_BY_ONE) -> Sequence[Task]:
+    def start_step(self, micro_batches: int = 1, order: StepSchedule = ONE_BY_ONE) -> Sequence[StageTask]:
         """Forget the last step's gradients, after waiting for what a failed step left in flight; returns the expected
         tasks.
 
@@ -298,7 +298,7 @@ class ParallelModel(nn.Module):
         schedule.start_task(task)
         output = forward()
         if output.requires_grad:
-            backward = Task(Direction.BACKWARD, task.number)
+            backward = StageTask(Direction.BACKWARD, task.number)
             output.register_hook(lambda _: schedule.start_task(backward))
         return output
 

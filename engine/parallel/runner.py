@@ -15,7 +15,7 @@ from engine.comm.collective import Kind
 from engine.grid import CUTTING_STAGES, HOLDING
 from engine.layers.counter_random import BatchRows
 from engine.models.serial import State
-from engine.overlap.tasks import ONE_BY_ONE, Direction, Order, StepSchedule, Task, receiver, takes_message
+from engine.overlap.tasks import ONE_BY_ONE, Direction, StageTask, StepSchedule, TaskOrder, receiver, takes_message
 from engine.parallel.link import Shapes, StageLink, device_waits
 from engine.parallel.model import ParallelModel
 from engine.pipeline.simulation import Replayed, equal_times
@@ -118,7 +118,7 @@ class Runner:
             return self.schedule
         return Replayed(self.schedule, self._cut.stages, passes, equal_times(self.schedule))
 
-    def _carry_out(self, task: Task, micro_batch: MicroBatch, divisor: float | Tensor) -> Tensor | None:
+    def _carry_out(self, task: StageTask, micro_batch: MicroBatch, divisor: float | Tensor) -> Tensor | None:
         """Return the loss of a backward on the last stage."""
         self.model.schedule.start_task(task)
         if task.direction is Direction.FORWARD:
@@ -127,7 +127,7 @@ class Runner:
         return self._backward(task) if task.direction is Direction.BACKWARD else None
 
     def _forward(
-        self, task: Task, batch: Mapping[str, Tensor], rows: BatchRows | None, divisor: float | Tensor
+        self, task: StageTask, batch: Mapping[str, Tensor], rows: BatchRows | None, divisor: float | Tensor
     ) -> None:
         module, cut, entered = self.model.module, self._cut, list[Tensor]()
         state: State
@@ -150,7 +150,7 @@ class Runner:
             left = Leave.apply(box, *leaving)
         self._held[task.number, task.chunk] = _Pass(entered, left, box)
 
-    def _backward(self, task: Task) -> Tensor | None:
+    def _backward(self, task: StageTask) -> Tensor | None:
         at, takes_message = self._held.pop((task.number, task.chunk)), self._takes_message(task)
         if takes_message:
             assert self._link is not None
@@ -162,10 +162,10 @@ class Runner:
             self._link.send(there[1], [one.grad for one in at.entered if one.grad is not None])
         return None if takes_message else at.left.detach()
 
-    def _takes_message(self, task: Task) -> bool:
+    def _takes_message(self, task: StageTask) -> bool:
         return takes_message(self._stage, task, self._cut.stages, self._cut.chunks)
 
-    def _tasks(self, order: Order, count: int) -> Iterator[Task]:
+    def _tasks(self, order: TaskOrder, count: int) -> Iterator[StageTask]:
         """Yield the tasks in the order in which this rank carries them out: all ranks of a stage in the same."""
         if order.known or self._link is None:
             while order.left:
@@ -182,13 +182,13 @@ class Runner:
             task = self._next(order) if leading else None
             yield task if task is not None and alone else self._agreed(task)
 
-    def _next(self, order: Order) -> Task:
+    def _next(self, order: TaskOrder) -> StageTask:
         assert self._link is not None
         while (task := order.next(self._link.ready)) is None:
             self._link.wait()
         return task
 
-    def _agreed(self, task: Task | None) -> Task:
+    def _agreed(self, task: StageTask | None) -> StageTask:
         """Take the task that the stage's first rank has chosen, from the one at coordinate 0 of each axis."""
         comm = self._comm
         numbers = [0, 0, 0] if task is None else [list(Direction).index(task.direction), task.number, task.chunk]
@@ -204,18 +204,18 @@ class Runner:
         for handle in sent:
             handle.wait()
         direction, number, chunk = message.tolist()
-        return Task(list(Direction)[direction], number, chunk)
+        return StageTask(list(Direction)[direction], number, chunk)
 
     def _open_link(self, entering: Sequence[Shapes]) -> StageLink:
         return StageLink(self._comm, entering, self.model.schedule.compute_dtype)
 
-    def _arrivals(self, schedule: StepSchedule, direction: Direction, passes: int) -> list[Task]:
+    def _arrivals(self, schedule: StepSchedule, direction: Direction, passes: int) -> list[StageTask]:
         """List the tasks of this stage for which messages come, in the order in which its neighbour sends them."""
         cut, forward = self._cut, direction is Direction.FORWARD
         neighbour = (self._stage + (-1 if forward else 1)) % cut.stages
         known = schedule.order(neighbour, cut.stages, passes).known
         done = [task for task in known if task.direction is direction] or [
-            Task(direction, number) for number in range(passes)
+            StageTask(direction, number) for number in range(passes)
         ]
         there = (receiver(neighbour, task, cut.stages, cut.chunks) for task in done)
         return [found[1] for found in there if found is not None and found[0] == self._stage]

@@ -18,7 +18,7 @@ from engine.comm.meeting import MEETING_S
 from engine.errors import EngineError, UsageError
 from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
-from engine.options import NO_OPTION, Bytes, Device, Seconds
+from engine.options import NO_OPTION, Bytes, DeviceName, Seconds
 from engine.overlap.flags import ALL, Overlap
 from engine.peers.layout import SPLITS, Layout, PeerLayout, Split, usual
 from engine.timeouts import Timeouts
@@ -282,7 +282,7 @@ class SideOptions:
     """the peer's, where it isn't ours (of a pipeline by default 4 parts a stage)"""
     autocast: bool = False
     """peers of PyTorch in bf16 by autocast beside fp32 parameters, instead of in bf16 throughout as ours"""
-    device: Device = "auto"
+    device: DeviceName = "auto"
     device_memory: Bytes | None = None
     """of one device: a contest that doesn't fit is skipped, with its reason (default: a GPU's, else endless)"""
     node_memory: Bytes | None = None

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.errors import UsageError
-from engine.overlap.tasks import Direction, Known, Task
+from engine.overlap.tasks import Direction, Known, StageTask
 
 
-class Schedule:
+class FixedSchedule:
     """Schedule of one chunk a stage that allows any number of stages and micro-batches."""
 
     chunks = 1
@@ -18,19 +18,19 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class GPipe(Schedule):
+class GPipe(FixedSchedule):
     """All forwards, then all backwards (Huang et al., 2019): every stage keeps all micro-batches of a step."""
 
     def order(self, stage: int, stages: int, passes: int) -> Known:
         halves = Direction.FORWARD, Direction.BACKWARD
-        return Known(Task(direction, number) for direction in halves for number in range(passes))
+        return Known(StageTask(direction, number) for direction in halves for number in range(passes))
 
     def live_passes(self, stage: int, stages: int, passes: int) -> tuple[int, int]:
         return passes, 0
 
 
 @dataclass(frozen=True)
-class OneFOneB(Schedule):
+class OneFOneB(FixedSchedule):
     """A forward, then a backward, in turns (PipeDream-Flush, Narayanan et al., 2021).
 
     A stage begins with as many forwards as there are stages after it, so that it keeps no more than one more.
@@ -43,16 +43,16 @@ class OneFOneB(Schedule):
         return min(passes, stages - stage), 0
 
 
-def _in_turns(passes: int, ahead: int) -> Iterator[Task]:
+def _in_turns(passes: int, ahead: int) -> Iterator[StageTask]:
     for step in range(passes + ahead):
         if step < passes:
-            yield Task(Direction.FORWARD, step)
+            yield StageTask(Direction.FORWARD, step)
         if step >= ahead:
-            yield Task(Direction.BACKWARD, step - ahead)
+            yield StageTask(Direction.BACKWARD, step - ahead)
 
 
 @dataclass(frozen=True)
-class Interleaved(Schedule):
+class Interleaved(FixedSchedule):
     """1F1B of stages with several chunks (Narayanan et al., 2021), in Megatron-LM's order.
 
     A stage takes as many micro-batches as there are stages through its first chunk, then through its second and so on,
@@ -80,17 +80,17 @@ class Interleaved(Schedule):
         """Count the forwards that come before the first pair."""
         return 2 * (stages - stage - 1) + (self.chunks - 1) * stages
 
-    def _task(self, direction: Direction, step: int, stages: int) -> Task:
+    def _task(self, direction: Direction, step: int, stages: int) -> StageTask:
         """Return a stage's forward or backward of this number, counted over all chunks."""
         group, of_group = divmod(step, stages * self.chunks)
         chunk, number = divmod(of_group, stages)
         if direction is Direction.BACKWARD:
             chunk = self.chunks - 1 - chunk
-        return Task(direction, group * stages + number, chunk)
+        return StageTask(direction, group * stages + number, chunk)
 
 
 @dataclass(frozen=True)
-class ZeroBubble(Schedule):
+class ZeroBubble(FixedSchedule):
     """ZB-H1: weight gradients fill what would be idle (Qi et al., Zero Bubble Pipeline Parallelism, 2024).
 
     A stage begins as in 1F1B, and leaves as many weight tasks for the end as there are stages before it. Together they
@@ -106,12 +106,12 @@ class ZeroBubble(Schedule):
         pending = min(passes, stage + 1)
         return min(passes, stages) - pending, pending
 
-    def _tasks(self, passes: int, first: int, waiting: int) -> Iterator[Task]:
-        yield from (Task(Direction.FORWARD, number) for number in range(min(first, passes)))
+    def _tasks(self, passes: int, first: int, waiting: int) -> Iterator[StageTask]:
+        yield from (StageTask(Direction.FORWARD, number) for number in range(min(first, passes)))
         for number in range(passes + waiting):
             if number < passes:
-                yield Task(Direction.BACKWARD, number)
+                yield StageTask(Direction.BACKWARD, number)
             if number >= waiting:
-                yield Task(Direction.WEIGHT, number - waiting)
+                yield StageTask(Direction.WEIGHT, number - waiting)
             if number + first < passes:
-                yield Task(Direction.FORWARD, number + first)
+                yield StageTask(Direction.FORWARD, number + first)

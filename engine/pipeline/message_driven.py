@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.overlap.tasks import Direction, Ready, Task
-from engine.pipeline.fixed_schedules import Schedule
+from engine.overlap.tasks import Direction, Ready, StageTask
+from engine.pipeline.fixed_schedules import FixedSchedule
 
 
 class _MessageOrder:
     """Order that depends on what has come: it changes by the tasks that it gives, never by messages."""
 
-    known: Sequence[Task] = ()
+    known: Sequence[StageTask] = ()
 
     def __init__(self, passes: int, directions: Sequence[Direction]) -> None:
         self._passes = passes
@@ -21,16 +21,16 @@ class _MessageOrder:
         """Tasks that are still to come."""
         return len(self._given) * self._passes - sum(self._given.values())
 
-    def _next(self, direction: Direction) -> Task:
-        return Task(direction, self._given[direction])
+    def _next(self, direction: Direction) -> StageTask:
+        return StageTask(direction, self._given[direction])
 
-    def _take(self, task: Task) -> Task:
+    def _take(self, task: StageTask) -> StageTask:
         self._given[task.direction] += 1
         return task
 
 
 @dataclass(frozen=True)
-class MessageDriven(Schedule):
+class MessageDriven(FixedSchedule):
     """Algorithm 2 of axonn-ipdps22."""
 
     limit: int | None = None
@@ -52,7 +52,7 @@ class Algorithm2(_MessageOrder):
         super().__init__(passes, (Direction.FORWARD, Direction.BACKWARD))
         self._is_first, self._is_last, self._limit = is_first, is_last, limit
 
-    def next(self, ready: Ready) -> Task | None:
+    def next(self, ready: Ready) -> StageTask | None:
         """Take the task that the algorithm has next, or that of a message that has come: of two, the forward's."""
         forward, backward = self._next(Direction.FORWARD), self._next(Direction.BACKWARD)
         under_way = forward.number - backward.number
@@ -68,7 +68,7 @@ class Algorithm2(_MessageOrder):
 
 
 @dataclass(frozen=True)
-class MessageDrivenZeroBubble(Schedule):
+class MessageDrivenZeroBubble(FixedSchedule):
     """Message-driven, with weight gradients while no message has come.
 
     Where both a forward's and a backward's message have come, 1F1B's number decides: a stage that holds fewer
@@ -104,7 +104,7 @@ class MessagesFirst(_MessageOrder):
         super().__init__(passes, tuple(Direction))
         self._limit, self._cap, self._ahead = limit, cap, ahead
 
-    def next(self, ready: Ready) -> Task | None:
+    def next(self, ready: Ready) -> StageTask | None:
         """Take the forward or backward whose message has come if there is room for it, else the oldest weight task."""
         forwards, backwards, weights = self._given.values()
         held, pending = forwards - backwards, backwards - weights

@@ -12,7 +12,7 @@ from itertools import count
 from math import inf
 from typing import NamedTuple
 
-from engine.overlap.tasks import Direction, Known, Order, StepSchedule, Task, receiver, takes_message
+from engine.overlap.tasks import Direction, Known, StageTask, StepSchedule, TaskOrder, receiver, takes_message
 
 
 class Transit(NamedTuple):
@@ -31,8 +31,8 @@ _NONE = Transit(0.0, 0.0)
 class Times:
     """Times of a stage's tasks, and of what they send to a neighbour."""
 
-    work_s: Callable[[int, Task], float]
-    transit: Callable[[int, Task], Transit]
+    work_s: Callable[[int, StageTask], float]
+    transit: Callable[[int, StageTask], Transit]
     ranks_per_core: float = 1.0
     """ranks that share a core; work_s is at a rank's share of it"""
 
@@ -46,7 +46,7 @@ def times_of(
     from a stage.
     """
 
-    def work_s(stage: int, task: Task) -> float:
+    def work_s(stage: int, task: StageTask) -> float:
         whole_s = part_s(stage, task.direction)
         if task.direction is Direction.BACKWARD and not schedule.deferring:
             whole_s += part_s(stage, Direction.WEIGHT)
@@ -64,7 +64,7 @@ class Played(NamedTuple):
     """A task as a stage carried it out."""
 
     stage: int
-    task: Task
+    task: StageTask
     start_s: float
     end_s: float
 
@@ -93,11 +93,11 @@ class DeadlockError(Exception):
 
 @dataclass(slots=True)
 class _Stage:
-    order: Order
-    next: Task | None = None
+    order: TaskOrder
+    next: StageTask | None = None
     """Task that a known order has given, whose message hasn't come."""
     working: bool = False
-    came: set[Task] = field(default_factory=set)
+    came: set[StageTask] = field(default_factory=set)
     channel_free_s: dict[Direction, float] = field(default_factory=lambda: dict.fromkeys(Direction, 0.0))
     busy_s: float = 0.0
 
@@ -116,11 +116,11 @@ class _Pipeline:
         """Speed of a stage that works, by that at a rank's share of a core."""
         self._since = 0.0, 0.0
         """Time since which the speed is so, and the work that a stage that never stops has done by then."""
-        self._working: list[tuple[float, int, int, Task, float]] = []
+        self._working: list[tuple[float, int, int, StageTask, float]] = []
         """Heap of tasks that are carried out: the work that a stage that never stops has done at its end, a number, the
         stage, the task and the time of its start.
         """
-        self._coming: list[tuple[float, int, int, Task]] = []
+        self._coming: list[tuple[float, int, int, StageTask]] = []
         """Heap of messages: the time at which each comes, a number, the stage and its task that takes it. Of two things
         that happen at one moment that with the smaller number is first.
         """
@@ -167,7 +167,7 @@ class _Pipeline:
         if stage.working:
             return
 
-        def ready(task: Task) -> bool:
+        def ready(task: StageTask) -> bool:
             return task in stage.came or not takes_message(number, task, self._count, self._schedule.chunks)
 
         if stage.next is None and stage.order.left:
@@ -180,7 +180,7 @@ class _Pipeline:
             heappush(self._working, (self._done() + work_s, next(self._numbers), number, stage.next, self._now_s))
             stage.working, stage.next = True, None
 
-    def _finish(self, number: int, task: Task, start_s: float) -> None:
+    def _finish(self, number: int, task: StageTask, start_s: float) -> None:
         stage, channel = self._stages[number], task.direction
         stage.working = False
         self._played.append(Played(number, task, start_s, self._now_s))
@@ -203,7 +203,7 @@ def least_of_pass(schedule: StepSchedule, stages: int, times: Times) -> list[flo
     """Return the least time of each stage for all tasks of a micro-batch, of which the first stands for all."""
     chunks = range(schedule.chunks)
     directions = [way for way in Direction if schedule.deferring or way is not Direction.WEIGHT]
-    tasks = [Task(direction, 0, chunk) for direction in directions for chunk in chunks]
+    tasks = [StageTask(direction, 0, chunk) for direction in directions for chunk in chunks]
     return [sum(times.work_s(stage, task) for task in tasks) / times.ranks_per_core for stage in range(stages)]
 
 

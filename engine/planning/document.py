@@ -25,7 +25,7 @@ VERSION: Literal[2] = 2
 SECONDS_A_DAY = 86400
 
 
-class Origin(Record):
+class NumbersOrigin(Record):
     """The numbers of a system come from its file, from what was measured on it, or from both.
 
     date, device: when and on what it was measured, if it was. calibrated: whether more than its links was measured.
@@ -41,13 +41,13 @@ class Origin(Record):
     other: str | None = None
 
 
-def origin(system: "System", measured: "Measured | None", *, simulated: bool) -> Origin:
+def origin(system: "System", measured: "Measured | None", *, simulated: bool) -> NumbersOrigin:
     """Say where a plan's numbers of a system come from. simulated: whether the plan predicts times."""
     own = (measured and measured.performance) or system.performance
     fitted_to = own.fitted_to if own and simulated else ()
     if measured is None:
-        return Origin(system=system.name, fitted_to=fitted_to)
-    return Origin(
+        return NumbersOrigin(system=system.name, fitted_to=fitted_to)
+    return NumbersOrigin(
         system=system.name,
         date=measured.date,
         device=measured.source.device,
@@ -57,7 +57,7 @@ def origin(system: "System", measured: "Measured | None", *, simulated: bool) ->
     )
 
 
-def describe(of: Origin) -> str:
+def describe(of: NumbersOrigin) -> str:
     """Write a sentence or two for a person."""
     command = f"par4d calibrate --system {of.system}"
     if of.device is not None and (of.calibrated or not of.fitted_to):
@@ -144,7 +144,7 @@ class GridPlan(Document):
     schema_: Literal["par4d.plan"] = Field(default=SCHEMA, alias="schema")
     version: Literal[2] = VERSION
     system: str
-    machine: Origin | None = None
+    machine: NumbersOrigin | None = None
     """where the machine's numbers come from, if they were used"""
     devices_per_node: int
     device_memory_bytes: float | None = None

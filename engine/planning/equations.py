@@ -116,7 +116,7 @@ def axis_of(equation: Callable[[Layer, Grid, Links], float], layer: Layer) -> Ax
     return Axis.DATA if equation is all_reduce_data else Axis.Z
 
 
-Seconds = Mapping[tuple[str, Axis], float]
+SecondsByEquation = Mapping[tuple[str, Axis], float]
 """These are the seconds of a step, by the name of an equation and the axis that its collective runs along."""
 MOVED = "moved"
 """The seconds of features that move between x and y have this name, as the papers have no equation for them."""
@@ -161,11 +161,11 @@ class Costs:
                     features = section.repeat * tokens * op.features
                     self._moved += Counter({INNER: repeats * features, STREAM: features})
 
-    def equations(self, grid: Grid, links: Links) -> Seconds:
+    def equations(self, grid: Grid, links: Links) -> SecondsByEquation:
         """Price as the papers do: each collective of each layer runs once a step, for all rows at once (Eq. 1 to 6)."""
         return self._spent(grid, links, 1, lambda _: dict.fromkeys(EQUATIONS, 1))
 
-    def as_run(self, grid: Grid, links: Links, micro: int) -> Seconds:
+    def as_run(self, grid: Grid, links: Links, micro: int) -> SecondsByEquation:
         """Price as the engine runs, in micro-batches of so many sequences.
 
         Every micro-batch gathers the weights and scatters their gradients. Recomputation gathers weights and sums
@@ -191,7 +191,7 @@ class Costs:
         links: Links,
         micros: int,
         times: Callable[[_Part], Mapping[Callable[[Layer, Grid, Links], float], float]],
-    ) -> Seconds:
+    ) -> SecondsByEquation:
         spent: dict[tuple[str, Axis], float] = defaultdict(float)
         for part, count in self._parts.items():
             layer = _with(part.layer, part.layer.m // (grid.model_replicas * micros), part.layer.element)

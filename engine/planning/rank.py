@@ -22,7 +22,7 @@ from engine.footprint.fit import check_grid, fits_nodes, offloaded_bytes
 from engine.footprint.memory import Footprint, Needs, usable
 from engine.grid import INNER, REPLICATING, STREAM, Grid
 from engine.pipeline.registry import DEFAULT
-from engine.planning.equations import Costs, Seconds
+from engine.planning.equations import Costs, SecondsByEquation
 from engine.planning.grids import SearchSpace, divisors, factorisations
 from engine.simulator.bandwidth import Bandwidths, LinksOn, agnostic, papers_links, run_links
 from engine.training_record import Training
@@ -57,9 +57,9 @@ class Candidate:
     """sequences that a rank takes at once"""
     needs: Needs
     """memory of a rank"""
-    equations: Seconds
+    equations: SecondsByEquation
     """communication in a step by Eq. 1 to 7"""
-    as_run: Seconds
+    as_run: SecondsByEquation
     """communication in a step as the engine runs it"""
     forecast: "Forecast | None" = None
 
@@ -215,7 +215,7 @@ def pipelines(
     micro-batches (axonn-ipdps22 IV). Where so many ranks share a core, as many stages are as fast as one alone.
     """
     costs, batch = Costs(workload.training), workload.training.batch
-    priced: list[tuple[float, Grid, int, Seconds]] = []
+    priced: list[tuple[float, Grid, int, SecondsByEquation]] = []
     for grid in grids:
         links, at_once = links_as_run(grid), grid.stages / ranks_per_core
         for micro in [batch.micro] if batch.micro else divisors(batch.per_rank(grid))[:MICROS]:

@@ -12,7 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.measure.pending import Interval, common, covered, length, union
-from engine.profiling.trace import Event, Piece, Region, Step, TraceError, at, innermost, kind_and_lane, parse_region
+from engine.profiling.trace import (
+    Event,
+    Piece,
+    ProfiledStep,
+    Region,
+    TraceError,
+    at,
+    innermost,
+    kind_and_lane,
+    parse_region,
+)
 from engine.result.schema.profile import LayerTime, OperationTime
 from engine.result.schema.step import AxisTime, LaneTime
 
@@ -161,12 +171,12 @@ class Ran:
         return tuple(sorted(times, key=lambda layer: (-layer.forward_s - layer.backward_s, layer.name)))
 
 
-def read_step(step: Step) -> Ran:
+def read_step(step: ProfiledStep) -> Ran:
     """Find what ran in the step. Raises TraceError for a trace of a GPU without kernels."""
     return read_on_device(step) if step.about.device == "cuda" else read_on_host(step)
 
 
-def read_on_host(step: Step) -> Ran:
+def read_on_host(step: ProfiledStep) -> Ran:
     """Find what ran in a step on processors."""
     region = step.region
     operators = [event for event in step.of("cpu_op") if event.row == region.row]
@@ -195,7 +205,9 @@ def read_on_host(step: Step) -> Ran:
     return Ran(region.start, region.end, collectives, work, copies, operations, layers, notes, as_noted, lost)
 
 
-def _collectives_on_host(step: Step, waits: dict[str, Event], noted: list[Event]) -> tuple[list[RanCollective], int]:
+def _collectives_on_host(
+    step: ProfiledStep, waits: dict[str, Event], noted: list[Event]
+) -> tuple[list[RanCollective], int]:
     """Find the collectives as the recorder has them: from when each was issued, or the one before it on its lane ended,
     to gloo's end of it; and count those of which gloo has no event.
 
@@ -225,7 +237,7 @@ def _collectives_on_host(step: Step, waits: dict[str, Event], noted: list[Event]
     return collectives, lost
 
 
-def read_on_device(step: Step) -> Ran:
+def read_on_device(step: ProfiledStep) -> Ran:
     """Find what ran in the step. Raises TraceError for a trace without kernels."""
     launched_here = _list_launched(step)
     if not launched_here:
@@ -259,14 +271,14 @@ def read_on_device(step: Step) -> Ran:
     return Ran(step.region.start, max(ends), collectives, work, copies, operations, layers, notes, lost=lost)
 
 
-def _list_launched(step: Step) -> list[tuple[Event, Event]]:
+def _list_launched(step: ProfiledStep) -> list[tuple[Event, Event]]:
     """List what the host launched, in that order: the call that launched it, and what then ran."""
     launches = {event.args.get("correlation"): event for event in step.of(*LAUNCHES)}
     events = [(launches.get(event.args.get("correlation")), event) for event in step.of(KERNEL, *DEVICE_COPIES)]
     return sorted(((launch, event) for launch, event in events if launch), key=lambda pair: pair[0].start)
 
 
-def _innermost_by_row(step: Step, *kinds: Region) -> dict[tuple[Any, Any], list[Piece]]:
+def _innermost_by_row(step: ProfiledStep, *kinds: Region) -> dict[tuple[Any, Any], list[Piece]]:
     by_row: dict[tuple[Any, Any], list[Event]] = defaultdict(list)
     for _, event in step.regions(*kinds):
         by_row[event.row].append(event)
@@ -282,7 +294,7 @@ def _busiest(own: list[tuple[Event, Event]]) -> tuple[Any, Any] | None:
 
 
 def _collectives_on_device(
-    step: Step, carried: dict[str, list[Event]], on_it: list[tuple[Event, Event]]
+    step: ProfiledStep, carried: dict[str, list[Event]], on_it: list[tuple[Event, Event]]
 ) -> tuple[list[RanCollective], int]:
     """Find collectives by their kernels, and waits of the computing stream, on which on_it ran; count those without."""
     waits = sorted(step.regions(Region.WAIT), key=lambda wait: wait[1].start)

@@ -85,7 +85,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProfiledStep:
     """Events that began in one profiled iteration, in that order."""
 
     about: Profiled
@@ -106,7 +106,7 @@ class Step:
                 yield found[1], event
 
 
-def read(path: Path) -> tuple[Step, ...]:
+def read(path: Path) -> tuple[ProfiledStep, ...]:
     """Read the profiled steps of the trace, in their order; there is at least one. Raises TraceError."""
     document = _document(path)
     if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
@@ -125,14 +125,14 @@ def read(path: Path) -> tuple[Step, ...]:
     return tuple(_step(path, about, recorded, events) for recorded in about.steps)
 
 
-def _step(path: Path, about: Profiled, recorded: RecordedStep, events: tuple[Event, ...]) -> Step:
+def _step(path: Path, about: Profiled, recorded: RecordedStep, events: tuple[Event, ...]) -> ProfiledStep:
     name = Region.STEP.name_of(recorded.iteration)
     region = next((event for event in events if event.name == name), None)
     if region is None:
         raise TraceError(f"{path} has no events of iteration {recorded.iteration}: it is cut short. Take it once more.")
     first = bisect_left(events, region.start, key=lambda event: event.start)
     last = bisect_right(events, region.end, key=lambda event: event.start)
-    return Step(about, recorded, region, events[first:last])
+    return ProfiledStep(about, recorded, region, events[first:last])
 
 
 def _document(path: Path) -> object:
@@ -162,7 +162,7 @@ def _events(raw: list[dict[str, Any]]) -> tuple[Event, ...]:
     return tuple(read_event(event) for event in lasting)
 
 
-def place_of(path: Path, steps: Sequence[Step], iteration: int | None) -> int:
+def place_of(path: Path, steps: Sequence[ProfiledStep], iteration: int | None) -> int:
     """Find the place of an iteration among these, the last unless one is named. Raises TraceError."""
     known = [step.recorded.iteration for step in steps]
     if iteration is None:

@@ -40,7 +40,7 @@ start.
 
 Predictor = Traced | TracedStages
 """Traces from which the time of a step follows on any machine."""
-Step = tuple[Candidate, Predictor, Simulated]
+SimulatedStep = tuple[Candidate, Predictor, Simulated]
 
 
 def choose(workload: Workload, ranking: Ranking, devices_per_node: int, most: int | None = None) -> list[Candidate]:
@@ -152,7 +152,7 @@ def _trace_fitting(
     return found
 
 
-def _ordered(steps: Sequence[Step], machine: MachineModel) -> list[Candidate]:
+def _ordered(steps: Sequence[SimulatedStep], machine: MachineModel) -> list[Candidate]:
     """Put the candidates in the order of best_first, with their forecasts."""
     by_equations = ordered([one for one, *_ in steps if one.grid.stages == 1], machine.bandwidths.devices_per_node)
     place = {candidate.grid: number for number, candidate in enumerate(by_equations)}

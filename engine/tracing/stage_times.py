@@ -26,7 +26,7 @@ FEW, MORE = 1, 3
 FIRST, MIDDLE, LAST = range(3)
 """These stages stand for those of a pipeline of any length."""
 TAIL = ("reduce", "optimizer")
-Kind = tuple[bool, int]
+TimesKind = tuple[bool, int]
 """The times of a stage's tasks depend on these: whether weight gradients are deferred, and the number of chunks."""
 
 
@@ -102,10 +102,10 @@ def count_blocks(training: Training, grid: Grid) -> tuple[int, ...]:
 
 
 def trace_few_blocks(
-    training: Training, grid: Grid, of_kinds: Mapping[Kind, Training], cached: int
-) -> dict[Kind, FewBlocks | EachStage]:
+    training: Training, grid: Grid, of_kinds: Mapping[TimesKind, Training], cached: int
+) -> dict[TimesKind, FewBlocks | EachStage]:
     """Trace stages of few blocks, for schedules of these kinds. cached: blocks of a stage."""
-    found: dict[Kind, FewBlocks | EachStage] = {}
+    found: dict[TimesKind, FewBlocks | EachStage] = {}
     for deferring in {deferring for deferring, _ in of_kinds}:
         of = partial(_trace_stage, training, grid, deferring=deferring)
         kept = of(MIDDLE, MORE, cached=MORE - FEW) if cached else None
@@ -127,9 +127,11 @@ def least_pass_s(training: Training, grid: Grid, machine: MachineModel, cached: 
     return sum(whole.tasks_s.values()) / machine.ranks_per_core
 
 
-def trace_each_stage(grid: Grid, of_kinds: Mapping[Kind, Training], cached: int) -> dict[Kind, FewBlocks | EachStage]:
+def trace_each_stage(
+    grid: Grid, of_kinds: Mapping[TimesKind, Training], cached: int
+) -> dict[TimesKind, FewBlocks | EachStage]:
     """Trace each stage of the real cuts, once of those that are alike, for schedules of these kinds."""
-    found: dict[Kind, FewBlocks | EachStage] = {}
+    found: dict[TimesKind, FewBlocks | EachStage] = {}
     for kind, one in of_kinds.items():
         network, cut = one.model.network(), one.cut(grid)
         one = replace(one, overlap=replace(one.overlap, cache=cached))

@@ -13,7 +13,7 @@ from engine.footprint.fit import fastest_by_flops, list_schedules, with_schedule
 from engine.footprint.memory import Footprint, Needs, blocks_cached
 from engine.grid import CUTTING_STAGES, HOLDING, Grid
 from engine.overlap.flags import AUTO
-from engine.overlap.tasks import Direction, StepSchedule, Task, receiver, takes_message
+from engine.overlap.tasks import Direction, StageTask, StepSchedule, receiver, takes_message
 from engine.pipeline.registry import ScheduleChoice
 from engine.pipeline.simulation import PipelineStep, Times, Transit, play
 from engine.pipeline.staged import StepTime, fastest
@@ -25,8 +25,8 @@ from engine.tracing.stage_times import (
     MORE,
     EachStage,
     FewBlocks,
-    Kind,
     StageTimes,
+    TimesKind,
     count_blocks,
     least_pass_s,
     time_tasks,
@@ -39,10 +39,10 @@ SURELY = 0.95
 """Share of the time of a stage that no schedule undercuts: deferred weight gradients change it a little."""
 WORD_BYTES = 24.0
 """The ranks of a stage tell each other of a task in so many."""
-_TimesByKind = Mapping[Kind, Sequence[StageTimes]]
+_TimesByKind = Mapping[TimesKind, Sequence[StageTimes]]
 
 
-def _kind(schedule: StepSchedule) -> Kind:
+def _kind(schedule: StepSchedule) -> TimesKind:
     """Tell what the times of a stage's tasks depend on: whether weight gradients are deferred, and the cut."""
     return schedule.deferring, schedule.chunks
 
@@ -53,7 +53,7 @@ class TracedStages:
 
     training: Training
     grid: Grid
-    traces: Mapping[Kind, FewBlocks | EachStage]
+    traces: Mapping[TimesKind, FewBlocks | EachStage]
     """Traces of each stage, or of few that stand for all, by the kind of a schedule."""
     blocks: Mapping[int, tuple[int, ...]]
     """Blocks of each stage, by the number of its chunks."""
@@ -114,13 +114,13 @@ class TracedStages:
         ]
         """Messages between each chunk and the one before it."""
 
-        def sent(stage: int, task: Task) -> Message:
+        def sent(stage: int, task: StageTask) -> Message:
             return before[task.chunk * count + stage + (task.direction is Direction.FORWARD)]
 
-        def taken(stage: int, task: Task) -> Message:
+        def taken(stage: int, task: StageTask) -> Message:
             return before[task.chunk * count + stage + (task.direction is not Direction.FORWARD)]
 
-        def work_s(stage: int, task: Task) -> float:
+        def work_s(stage: int, task: StageTask) -> float:
             # Every chunk counts as an equal part of its stage, which those of unlike blocks aren't.
             work_s = stages[stage].tasks_s.get(task.direction.value, 0.0) / schedule.chunks + agreeing_s
             if takes_message(stage, task, count, schedule.chunks):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from engine.result.schema.contest import Contest
     from engine.training.trainer import Trainer
 
-Kind = Literal["train", "ablation", "pipeline", "grids"]
+RunKind = Literal["train", "ablation", "pipeline", "grids"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class CheckedRun:
     saved: the checkpoint that it resumes. pretrained: the folder of --model hf:DIR.
     """
 
-    kind: ClassVar[Kind] = "train"
+    kind: ClassVar[RunKind] = "train"
     config: TrainConfig
     training: Training
     grid: Grid

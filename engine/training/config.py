@@ -14,7 +14,7 @@ from engine.grid import Grid
 from engine.models.architecture import Architecture
 from engine.models.catalogue import published
 from engine.models.choice import ModelChoice
-from engine.options import Bytes, Device, File, Folder, GridOrAuto, Labels, Numbers, Out
+from engine.options import Bytes, DeviceName, File, Folder, GridOrAuto, Labels, Numbers, Out
 from engine.timeouts import Timeouts
 from engine.training_record import OVERLAP, PIPELINE, OverlapOption, RunOptions, Training
 
@@ -61,7 +61,7 @@ class RunConfig(Timeouts, RunOptions):
     """a corpus of `data prepare`, or synthetic"""
     verify: bool = False
     """read all of --data first, on each node, and compare it with the digests that `data prepare` wrote"""
-    device: Device = "auto"
+    device: DeviceName = "auto"
     devices_per_node: int = 1
     """for --grid auto: x stays in a node, and no plane of x and y lies across two"""
     device_memory: Bytes | None = None

@@ -50,7 +50,7 @@ class JobMeter:
         earlier = list(zip(self._machines, devices, strict=True))[: comm.rank]
         return metering.find(
             sysfs(),
-            metering.Device(index, uuid) if on_devices and mine not in earlier else None,
+            metering.MeteredDevice(index, uuid) if on_devices and mine not in earlier else None,
             of_machine=mine[0] not in self._machines[: comm.rank],
             on_devices=on_devices,
         )

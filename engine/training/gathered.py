@@ -22,7 +22,7 @@ from engine.measure.recorder import AxisSeconds, PhaseSeconds, Recording
 from engine.profiling.session import Profiling
 from engine.result import metrics, provenance
 from engine.result.schema import Iteration, Memory
-from engine.result.schema.machine import Network, Transport
+from engine.result.schema.machine import Interconnect, Transport
 from engine.result.schema.profile import Profile, ProfileTrace
 from engine.result.schema.step import (
     AxisTime,
@@ -252,7 +252,7 @@ def grouped(backend: BackendName, said: Sequence[NetworkLog], hosts: Sequence[st
         library=next((one.library for one in said if one.library), None),
         plugin=next((one.plugin for one in said if one.plugin), None),
         networks=tuple(
-            Network(
+            Interconnect(
                 name=name,
                 interfaces=interfaces,
                 provider=provider,

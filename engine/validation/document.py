@@ -89,7 +89,7 @@ TOP = 10
 """Number of the fastest measured grids that count as efficient (axonn-sc24 V-B)."""
 
 
-class Order(Record):
+class GridOrder(Record):
     """Order of a job's grids, judged by the measured times. A plan has the planned one (planning/rank.py)."""
 
     name: OrderName
@@ -102,7 +102,7 @@ class Order(Record):
     """Part by which the measured time of its first grid exceeds the fastest."""
 
 
-def judge_order(name: OrderName, places: Mapping[str, float], measured_s: Mapping[str, float]) -> Order:
+def judge_order(name: OrderName, places: Mapping[str, float], measured_s: Mapping[str, float]) -> GridOrder:
     """Judge an order of runs by their measured times, which begin with the fastest.
 
     places: of each run in the order. Those that it doesn't tell apart share the mean of their places, and where they
@@ -110,7 +110,7 @@ def judge_order(name: OrderName, places: Mapping[str, float], measured_s: Mappin
     """
     fastest, best = list(measured_s), min(places.values())
     first = [measured_s[run] for run, place in places.items() if place == best]
-    return Order(
+    return GridOrder(
         name=name,
         efficient=sum(_share_among_first(places[run], list(places.values())) for run in fastest[:TOP]),
         place_of_fastest=places[fastest[0]],
@@ -139,7 +139,7 @@ class Proof(NamedTuple):
     jobs: int
 
 
-def judge_orders(jobs: Iterable[Sequence[Order]]) -> list[Proof]:
+def judge_orders(jobs: Iterable[Sequence[GridOrder]]) -> list[Proof]:
     """Judge the orders of all jobs, the best first: least lost by the first grids, then the closest order."""
     found: dict[OrderName, list[tuple[float, float]]] = defaultdict(list)
     for order in chain.from_iterable(jobs):
@@ -168,7 +168,7 @@ class JobRows(Record):
     samples: Samples = "sequences"
     sequences: int
     grids: tuple[GridRow, ...]
-    orders: tuple[Order, ...]
+    orders: tuple[GridOrder, ...]
 
 
 class Effect(Record):

@@ -8,7 +8,7 @@ from engine.result import metrics
 from reports import text
 from reports.columns import NO_PEAK, columns_of
 from reports.derived import by_row
-from reports.page import Block, Column, Figure, Figures, Paragraph, Section, Table
+from reports.page import Block, Column, Figure, Figures, PageSection, Paragraph, Table
 from reports.plots.rows import Dot, dots
 from reports.read import published
 
@@ -20,7 +20,7 @@ FEWEST = 2
 MOST_TOLD = 12
 
 
-def compared(points: pd.DataFrame) -> list[Section]:
+def compared(points: pd.DataFrame) -> list[PageSection]:
     """Make the section that compares machines; none of a single one. points: of a scaling study, see points.py."""
     measured = points.dropna(subset="hardware_flops_per_s")
     if len(measured[MACHINE].drop_duplicates()) < FEWEST:
@@ -28,7 +28,7 @@ def compared(points: pd.DataFrame) -> list[Section]:
     rows, alone = _chosen(measured)
     blocks: list[Block] = [Figures([_figure(rows)], wide=True), _table(rows)] if len(rows) else []
     left = [Paragraph(_alone(alone, len(rows)))] if len(alone) else []
-    return [Section(TITLE, [*blocks, *left], "compared")]
+    return [PageSection(TITLE, [*blocks, *left], "compared")]
 
 
 def _chosen(measured: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

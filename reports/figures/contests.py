@@ -6,7 +6,7 @@ import pandas as pd
 
 from reports import text
 from reports.columns import ORIGIN, columns_of, first, samples_of
-from reports.page import NOT_RECORDED, Figure, Paragraph, Section, Table
+from reports.page import NOT_RECORDED, Figure, PageSection, Paragraph, Table
 from reports.plots.rows import Dot, around_one
 from reports.words import NOTES
 
@@ -141,11 +141,11 @@ def settings(table: pd.DataFrame) -> list[Table]:
     return [Table("How each peer is set", columns, pd.DataFrame(rows), "settings", NOTES["not_fused"])]
 
 
-def details(table: pd.DataFrame, how: str, contests: pd.DataFrame | None = None) -> Section:
+def details(table: pd.DataFrame, how: str, contests: pd.DataFrame | None = None) -> PageSection:
     """Say how contests are judged, and list those points, failures, what is missing, settings and every contest."""
     listed = [] if contests is None else [contests_table("all", contests)]
     tables = (*listed, *failures(table), *missing(table), *settings(table), provenance(table))
-    return Section("Details", [Paragraph(how), *tables])
+    return PageSection("Details", [Paragraph(how), *tables])
 
 
 def provenance(table: pd.DataFrame, name: str = "provenance") -> Table:

@@ -14,7 +14,7 @@ from reports.figures import model_published
 from reports.figures.scaling import DEVICES
 from reports.frames.frame import Frames
 from reports.frames.predictions import Predictions, plan_rows, published_rows
-from reports.page import Block, Figure, Figures, Paragraph, Section, Table
+from reports.page import Block, Figure, Figures, PageSection, Paragraph, Table
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, lines
 from reports.words import NOTES
@@ -23,7 +23,7 @@ TITLE = "Predicted, where nothing was measured"
 MOST_FIGURES = 6
 
 
-def weak(mine: Frames, predictions: Predictions) -> list[Section]:
+def weak(mine: Frames, predictions: Predictions) -> list[PageSection]:
     """Show the published series of machines without a measured point, as predicted; nothing where there is none."""
     if predictions.validation is None:
         return []
@@ -34,7 +34,7 @@ def weak(mine: Frames, predictions: Predictions) -> list[Section]:
     return _section(titles, groups, "Short dashes with open marks: published. Ringed: what the model was fitted to.")
 
 
-def strong(mine: Frames, predictions: Predictions) -> list[Section]:
+def strong(mine: Frames, predictions: Predictions) -> list[PageSection]:
     """Plans of one model and batch on several numbers of devices, on machines without a measured point."""
     by = ["system", "model", "tokens", "precision", "recomputed"]
     rows = pd.DataFrame(
@@ -67,7 +67,7 @@ def _measured(mine: Frames) -> set[str]:
     return set(mine.runs.loc[mine.runs["status"] == "ok", "system"].str.lower())
 
 
-def _section(titles: Sequence[str], groups: Sequence[pd.DataFrame], caption: str) -> list[Section]:
+def _section(titles: Sequence[str], groups: Sequence[pd.DataFrame], caption: str) -> list[PageSection]:
     if not groups:
         return []
     shown = list(zip(text.slugs(titles), titles, groups, strict=True))[:MOST_FIGURES]
@@ -79,7 +79,7 @@ def _section(titles: Sequence[str], groups: Sequence[pd.DataFrame], caption: str
         Figures(tuple(figures)),
         Table("Predicted points", columns, table, "predicted-points"),
     )
-    return [Section(TITLE, blocks, "predicted")]
+    return [PageSection(TITLE, blocks, "predicted")]
 
 
 def _figure(name: str, title: str, rows: pd.DataFrame, caption: str) -> Figure:

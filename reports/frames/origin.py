@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from engine.result.schema import Provenance, Transport
-from engine.result.schema.machine import Network
+from engine.result.schema.machine import Interconnect
 from reports.page import BINDING
 from reports.text import clean
 
@@ -57,7 +57,7 @@ def words(transport: Transport | None) -> str:
     return clean(f"{', '.join(word for word in names if word)}: {network(transport)}", 200)
 
 
-def _name(one: Network) -> str:
+def _name(one: Interconnect) -> str:
     provider = f" ({one.provider})" if one.provider else ""
     on = f" on {one.interfaces}" if one.interfaces else ""
     return f"{one.name or 'unknown'}{provider}{on}"

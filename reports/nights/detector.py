@@ -77,7 +77,7 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LevelChange:
     """Change of a figure's level."""
 
     size: float
@@ -106,7 +106,7 @@ def estimate_noise(before: Floats) -> Noise:
     return Noise(_median(flat), drift, scale, rho, innovation_scale, degrees_of_freedom)
 
 
-def find_step(values: Floats, limit: float) -> Step | None:
+def find_step(values: Floats, limit: float) -> LevelChange | None:
     """Find the step with the largest z in the last nights, oldest first, if chance gives it in at most that share."""
     windows = [window for window in WINDOWS if window <= len(values) - FEWEST]
     if not windows:
@@ -131,7 +131,7 @@ def find_step(values: Floats, limit: float) -> Step | None:
     trimmed[around] = np.maximum(trimmed[around], np.sort(trimmed[around])[WINDOWS[0] - 1])
     size = _median(judged[-nights:] - noise.level - noise.drift * np.arange(most - nights + 1, most + 1))
     proven = p_value(_z_scores(trimmed, noise, nights)[-1]) <= limit
-    return Step(size, nights) if proven and way * size > 0 and abs(math.expm1(size)) >= LEAST else None
+    return LevelChange(size, nights) if proven and way * size > 0 and abs(math.expm1(size)) >= LEAST else None
 
 
 def _z_scores(nights: Floats, noise: Noise, most: int) -> Floats:
@@ -246,7 +246,7 @@ class Follower:
     _canary: list[float] = field(default_factory=list)
     _clean: Floats = field(default_factory=lambda: np.empty(0))
 
-    def add(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> Step | None:
+    def add(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> LevelChange | None:
         """Add a night, by how bad each of its jobs is as a logarithm; returns the change that it shows."""
         self._values, self._canary, self._clean = self._with(jobs, canary)
         self.nights.append(self.passed)

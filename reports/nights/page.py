@@ -15,7 +15,7 @@ from reports.nights import culprit, detector
 from reports.nights.culprit import what_changed
 from reports.nights.judge import GIVEN_UP, STEADIER, UNSTEADY_SHARE, FigureHistory
 from reports.nights.report import CHANGE, FINE, WORSE, Amount, NightReport, night_reports, row, table
-from reports.page import Column, Download, Figure, Figures, Notice, Notices, Page, Paragraph, Section, Table
+from reports.page import Column, Download, Figure, Figures, Notice, Notices, Page, PageSection, Paragraph, Table
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, scatter
 from reports.read.history import NODES, History, Night
@@ -91,9 +91,9 @@ def _page(name: str, history: History) -> NightsPage:
     nights, jobs = text.plural(len(history.nights), "night"), text.plural(len([*history.jobs]), "job")
     count = f"There are {nights} of {history.system} since {history.nights[0].began:%Y-%m-%d}, of {jobs}."
     remarks = [Paragraph(text.clean(words, 1000)) for words in (*why, *report.remarks, count)]
-    sections = [Section("Last night", (Notices((notice,)), verdicts, *remarks), "night")]
+    sections = [PageSection("Last night", (Notices((notice,)), verdicts, *remarks), "night")]
     sections += [_figures(data, history.nights), _changes(data)] if len(data) else []
-    sections.append(Section("How nights are judged", tuple(map(Paragraph, METHODS)), "methods"))
+    sections.append(PageSection("How nights are judged", tuple(map(Paragraph, METHODS)), "methods"))
     title = f"Nights of {text.clean(history.system, 24)}"
     return NightsPage(
         name, Page(sections, title=title, lead=LEAD), replace(notice, details=(), links=((f"{name}.html", title),))
@@ -138,7 +138,7 @@ def _notice(report: NightReport) -> Notice:
     return Notice("fine", "Fine", headline) if report.code == FINE else Notice("unknown", "Not all judged", headline)
 
 
-def _figures(data: pd.DataFrame, nights: Sequence[Night]) -> Section:
+def _figures(data: pd.DataFrame, nights: Sequence[Night]) -> PageSection:
     """Draw figures with an alarm first, then those that changed, and last those that are not measured any more."""
     ranked = []
     for (test, figure), rows in data.groupby(["test", "figure"]):
@@ -152,7 +152,7 @@ def _figures(data: pd.DataFrame, nights: Sequence[Night]) -> Section:
         caption = _caption(rows.iloc[-1], len(nights))
         figures.append(Figure(title, caption, chart(rows, nights), rows, f"figure-{slug}", caption))
     download = Download(f"Every figure in every night, {len(data):,} rows:", data, "all")
-    return Section("Figures", (Paragraph(READING), Figures(figures), download), "figures")
+    return PageSection("Figures", (Paragraph(READING), Figures(figures), download), "figures")
 
 
 def _caption(last: pd.Series, nights: int) -> str:
@@ -166,13 +166,13 @@ def _caption(last: pd.Series, nights: int) -> str:
     return f"{value} {when}, {change} against {usual}: {last['verdict']}{alarm}."
 
 
-def _changes(data: pd.DataFrame) -> Section:
+def _changes(data: pd.DataFrame) -> PageSection:
     changed = data[data["level"].notna()].sort_values("at", ascending=False, kind="stable")
     bad = Column("For the", "way", numeric=False, bad=frozenset({"worse"}))
     columns = columns_of("night test figure", Column("Change", "level", text.signed), bad, "updated")
     points = Table("Change points", columns, changed, "changes", CHANGES)
     none = Paragraph("No figure has changed its level.")
-    return Section("Changes of level", (points if len(changed) else none,), "changes")
+    return PageSection("Changes of level", (points if len(changed) else none,), "changes")
 
 
 def chart(rows: pd.DataFrame, nights: Sequence[Night]) -> Drawing:

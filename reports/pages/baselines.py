@@ -14,7 +14,7 @@ from reports.figures.contests import details, equal
 from reports.frames.contests import SERIES, over_one_network, points
 from reports.frames.frame import Frames
 from reports.frames.jobs import grouped
-from reports.page import Column, Figure, Figures, Page, Paragraph, Section, Table
+from reports.page import Column, Figure, Figures, Page, PageSection, Paragraph, Table
 from reports.pages.series import published_gains
 from reports.pages.study import Study, contests_where
 from reports.plots.rows import Bars, Row, stacked
@@ -33,7 +33,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     contests = points(table)
     parts = [(name, title, _best(of)) for name, title, of in grouped(over_one_network(contests), TRAINED, _title)]
     best = [rows for _, _, rows in parts]
-    first = Section("Who is faster", [Paragraph(_standing(rows)) for rows in best])
+    first = PageSection("Who is faster", [Paragraph(_standing(rows)) for rows in best])
     last = details(table, STUDIES["baselines"].how, contests)
     return Page([first, *(_section(*one) for one in parts), _published(), last], _headline(best))
 
@@ -102,9 +102,9 @@ def _headline(groups: list[pd.DataFrame]) -> str:
     return f"{said}, {undecided:,} undecided"
 
 
-def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
+def _section(name: str, title: str, rows: pd.DataFrame) -> PageSection:
     if not (rows["jobs"] > 0).any():
-        return Section(
+        return PageSection(
             title, (Paragraph("Not measured: no contest of this job ended well."),), f"job-{name}", one_of_many=True
         )
     others = sorted(set(COMPARISONS) - set(ALONE) - set(rows["peer"]))
@@ -116,7 +116,7 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
         *absent,
         equal(name, rows),
     )
-    return Section(title, blocks, f"job-{name}", one_of_many=True)
+    return PageSection(title, blocks, f"job-{name}", one_of_many=True)
 
 
 def _par4ds(rows: pd.DataFrame) -> list[Paragraph]:
@@ -169,10 +169,10 @@ def _against(name: str, rows: pd.DataFrame) -> Table:
     return Table("Against each peer", columns, rows, f"{name}-peers")
 
 
-def _published() -> Section:
+def _published() -> PageSection:
     gains = published.gains()
     over_others = published_gains(gains[gains["over"].isin(PAPERS)])
-    return Section("Published", (over_others, _published_utilisation(published.weak_scaling())))
+    return PageSection("Published", (over_others, _published_utilisation(published.weak_scaling())))
 
 
 def _published_utilisation(rows: pd.DataFrame) -> Table:

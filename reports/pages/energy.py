@@ -13,7 +13,7 @@ from reports.figures.scaling import DEVICES
 from reports.frames.frame import POINT, SERIES, Frames, series_title
 from reports.frames.jobs import each_once, grouped
 from reports.frames.points import fastest
-from reports.page import MOST_SECTIONS, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table
+from reports.page import MOST_SECTIONS, Column, Facts, Figure, Figures, Page, PageSection, Paragraph, Table
 from reports.pages.study import Study
 from reports.plots.canvas import Scale, plain
 from reports.plots.lines import Line, lines
@@ -32,8 +32,10 @@ def build(mine: Frames, everything: Frames) -> Page:
     series = grouped(table, SERIES, series_title)
     sections = [_section(*one) for one in series[:MOST_SECTIONS]]
     if rest := [rows for *_, rows in series[MOST_SECTIONS:]]:
-        sections.append(Section("Further series", [_table("more_series", pd.concat(rest, ignore_index=True), SERIES)]))
-    return Page([*sections, Section("Details", [provenance(mine.runs)])], _headline(table))
+        sections.append(
+            PageSection("Further series", [_table("more_series", pd.concat(rest, ignore_index=True), SERIES)])
+        )
+    return Page([*sections, PageSection("Details", [provenance(mine.runs)])], _headline(table))
 
 
 STUDY = Study("energy", 20, lambda runs: runs["counts_energy"].astype(bool), build, shared=True)
@@ -94,7 +96,7 @@ def _headline(table: pd.DataFrame) -> str:
     return f"{text.flops_per_joule(best['flops_per_joule'])} of the model on {where}, by {best['component']}"
 
 
-def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
+def _section(name: str, title: str, rows: pd.DataFrame) -> PageSection:
     point = _widest(rows).sort_values(["ranks", "model_flops_per_s"]).iloc[-1]
     per_joule = point["flops_per_joule"]
     what = f"{point['component']}: {point['scope']}, {point['source']}"
@@ -113,7 +115,7 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
     unknown = rows[~counted].drop_duplicates("component", keep="last")
     why = [f"{row['component']} ({row['unmeasured'] or 'no reason given'})" for _, row in unknown.iterrows()]
     said = [Paragraph(f"Not measured here: {'; '.join(why)}.")] if why else []
-    return Section(
+    return PageSection(
         title, [Facts(facts), Figures(figures), *said, _table(name, rows[counted])], f"series-{name}", one_of_many=True
     )
 

@@ -8,7 +8,17 @@ from engine.result.schema.gpu_check import Finding, GpuCheck
 from reports import text
 from reports.columns import columns_of
 from reports.frames.frame import Frames
-from reports.page import MOST_SECTIONS, NOT_RECORDED, Block, Facts, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import (
+    MOST_SECTIONS,
+    NOT_RECORDED,
+    Block,
+    Facts,
+    Page,
+    PageSection,
+    Paragraph,
+    Table,
+    nothing_measured,
+)
 from reports.pages.study import Study
 from reports.words import NOTES
 
@@ -48,10 +58,10 @@ def _headline(shown: pd.DataFrame) -> str:
     return ", ".join([checked, *(said or ["all that is judged passed"])])
 
 
-def _section(name: str, title: str, row: "pd.Series[Any]") -> Section:
+def _section(name: str, title: str, row: "pd.Series[Any]") -> PageSection:
     result: GpuCheck = row["result"]
     blocks: list[Block] = [] if result.device == "cuda" else [Paragraph(NOTES["rehearsal"])]
-    return Section(title, (*blocks, _facts(result), _findings(name, row, result)), f"on-{name}", one_of_many=True)
+    return PageSection(title, (*blocks, _facts(result), _findings(name, row, result)), f"on-{name}", one_of_many=True)
 
 
 def _facts(result: GpuCheck) -> Facts:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from reports import text
 from reports.columns import columns_of
-from reports.page import FEW, Block, Column, Commands, Facts, Page, Paragraph, Section, Table
+from reports.page import FEW, Block, Column, Commands, Facts, Page, PageSection, Paragraph, Table
 from reports.pages.study import Study, badly_bound
 from reports.read.load import Loaded
 
@@ -59,7 +59,7 @@ def index(loaded: Loaded, others: pd.DataFrame, jobs: pd.DataFrame) -> Page:
             Paragraph(f"{where} Measure something, then build this report:"),
             Commands(FIRST_STEPS),
         )
-        sections.append(Section("Nothing measured yet", blocks, "empty"))
+        sections.append(PageSection("Nothing measured yet", blocks, "empty"))
     if jobs["system"].nunique() > FEW:
         sections.append(_systems(jobs))
     sections.append(_read(loaded))
@@ -70,7 +70,7 @@ def index(loaded: Loaded, others: pd.DataFrame, jobs: pd.DataFrame) -> Page:
     return Page(sections, title="Training performance", lead=LEAD, empty=not loaded.statuses)
 
 
-def _systems(jobs: pd.DataFrame) -> Section:
+def _systems(jobs: pd.DataFrame) -> PageSection:
     """List the systems, where they are more than one sees at a glance on the pages themselves."""
     data = (
         jobs.assign(failed=jobs["status"] == "failed")
@@ -80,14 +80,14 @@ def _systems(jobs: pd.DataFrame) -> Section:
     )
     columns = columns_of("system jobs", Column("Failed", "failed"), "end study", study="Studies", end="Last measured")
     note = "Each has a part of its own on the pages of its studies, folded to its title where there are many."
-    return Section("Systems", (Table("What was measured where", columns, data, "systems", note),), "systems")
+    return PageSection("Systems", (Table("What was measured where", columns, data, "systems", note),), "systems")
 
 
 def _listed(studies: "pd.Series[str]") -> str:
     return ", ".join(sorted(set(studies) - {""}))
 
 
-def _read(loaded: Loaded) -> Section:
+def _read(loaded: Loaded) -> PageSection:
     failed = loaded.statuses.count("failed")
     facts = (
         (f"{len(loaded.statuses):,}", "results", f"from {text.plural(loaded.files, 'file')}"),
@@ -97,21 +97,21 @@ def _read(loaded: Loaded) -> Section:
         (f"{loaded.without_record:,}", "without a result", "dry runs and tests that wrote none"),
         (f"{len(loaded.plans) + len(loaded.validations):,}", "plans and validations", "predicted, not measured"),
     )
-    return Section(
+    return PageSection(
         "What was read", (Paragraph(f"Folders: {', '.join(loaded.folders) or 'none'}."), Facts(facts)), "read"
     )
 
 
-def _skipped(loaded: Loaded) -> Section:
+def _skipped(loaded: Loaded) -> PageSection:
     data = pd.DataFrame(
         [(text.clean(one.source), text.clean(one.reason)) for one in loaded.skipped], columns=["source", "reason"]
     )
     note = "These are not in the report."
     columns = columns_of("source reason", source="File")
-    return Section("Skipped", (Table("Files and test cases left out", columns, data, "skipped", note),), "skipped")
+    return PageSection("Skipped", (Table("Files and test cases left out", columns, data, "skipped", note),), "skipped")
 
 
-def _others(others: pd.DataFrame) -> Section:
+def _others(others: pd.DataFrame) -> PageSection:
     note = (
         "Runs whose label `study` names none of the studies above, such as ones started by hand; and those of earlier "
         "versions that measured one overlap a job, whose gains are not paired and not shown."
@@ -121,4 +121,6 @@ def _others(others: pd.DataFrame) -> Section:
         "end study kind status model ranks grid time_s overlap hardware_flops_per_s source",
         missing={"model": "none", "grid": "none", "overlap": "none"},
     )
-    return Section("Other runs", (Table("Runs of no study", columns, data, "other", note, failed="failed"),), "other")
+    return PageSection(
+        "Other runs", (Table("Runs of no study", columns, data, "other", note, failed="failed"),), "other"
+    )

@@ -21,8 +21,8 @@ from reports.page import (
     Figures,
     KeyFact,
     Page,
+    PageSection,
     Paragraph,
-    Section,
     Table,
     nothing_measured,
 )
@@ -44,7 +44,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     if groups:
         details: list[Block] = [Paragraph(STUDIES["kernels"].how)]
         details += [_shapes("all", shapes, of_several=True)] if len(groups) > MOST_SECTIONS else []
-        sections.append(Section("Details", [*details, *failures(mine.runs, "all"), provenance(mine.runs)]))
+        sections.append(PageSection("Details", [*details, *failures(mine.runs, "all"), provenance(mine.runs)]))
     elif tuned.empty:
         sections.append(nothing_measured(*STUDIES["kernels"].run))
     return Page([*sections, _published()], _headline(shapes), empty=not groups and tuned.empty)
@@ -79,7 +79,7 @@ def _headline(shapes: pd.DataFrame) -> str:
     return f"{changes}, at most {best:.2f} times as fast" if timed["changed"].any() else changes
 
 
-def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames, every: pd.DataFrame) -> Section:
+def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames, every: pd.DataFrame) -> PageSection:
     shapes = every[every["run"].isin(rows.index)]
     blocks: list[Block] = []
     if shapes["own_s"].notna().any():
@@ -90,7 +90,7 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames, every: pd.
         blocks = [Paragraph("Not measured: no job of this setting ended well.")]
     if len(shapes):
         blocks.append(_shapes(name, shapes))
-    return Section(title, tuple(blocks), f"products-{name}", one_of_many=True)
+    return PageSection(title, tuple(blocks), f"products-{name}", one_of_many=True)
 
 
 def _facts(run: "pd.Series[Any]", shapes: pd.DataFrame, ways: pd.DataFrame) -> Facts:
@@ -150,7 +150,7 @@ def _meaning(row: "pd.Series[Any]") -> str:
     return {"won": "faster", "lost": "slower"}.get(row["verdict"], "undecided")
 
 
-def _steps(tuned: pd.DataFrame) -> Section:
+def _steps(tuned: pd.DataFrame) -> PageSection:
     words = (
         "A step of the network's first blocks (l2: two) with the tuner and without, in turns in the same processes, on "
         "the devices of one x and y plane: those of z and data compute the same products on other sequences. Where the "
@@ -169,10 +169,10 @@ def _steps(tuned: pd.DataFrame) -> Section:
     )
     table = Table("Steps", columns, tuned.assign(failed=tuned["jobs"] == 0), "steps", note, failed="failed")
     figures = (Figures((step_dots(tuned),), wide=True),) if (tuned["jobs"] > 0).any() else ()
-    return Section("What a step gains", (Paragraph(words), *figures, table), "steps")
+    return PageSection("What a step gains", (Paragraph(words), *figures, table), "steps")
 
 
-def _published() -> Section:
+def _published() -> PageSection:
     columns = columns_of(
         "system framework model devices what",
         Column("Value", "value", numeric=False),
@@ -183,4 +183,4 @@ def _published() -> Section:
     )
     note = "Published figures, not measured here."
     table = Table("Published figures of tuned products", columns, published.kernels(), "published", note)
-    return Section("Published figures", (table,))
+    return PageSection("Published figures", (table,))

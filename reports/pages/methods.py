@@ -2,7 +2,7 @@
 
 from engine.result.metrics import DEFINITIONS
 from reports.nights.page import METHODS as NIGHTS
-from reports.page import Definitions, Page, Paragraph, Section
+from reports.page import Definitions, Page, PageSection, Paragraph
 from reports.text import paragraphs
 from reports.words import NOTES
 
@@ -26,5 +26,5 @@ SECTIONS = (
 
 def page() -> Page:
     words = {title: NIGHTS if title == "Nights" else paragraphs(title, **NOTES) for title in SECTIONS}
-    sections = [Section(title, tuple(map(Paragraph, each))) for title, each in words.items()]
-    return Page([Section("Figures", (Definitions(DEFINITIONS),)), *sections], title=TITLE, lead=LEAD)
+    sections = [PageSection(title, tuple(map(Paragraph, each))) for title, each in words.items()]
+    return Page([PageSection("Figures", (Definitions(DEFINITIONS),)), *sections], title=TITLE, lead=LEAD)

@@ -14,7 +14,7 @@ from reports.frames.jobs import grouped
 from reports.frames.points import points
 from reports.frames.predictions import grid_rows, published_rows
 from reports.frames.sides import GRID_COLUMNS
-from reports.page import MOST_SECTIONS, Column, Page, Paragraph, Section, Table
+from reports.page import MOST_SECTIONS, Column, Page, PageSection, Paragraph, Table
 from reports.pages.study import Study, trainings_of
 from reports.read.load import Validated
 from reports.words import NOTES, STUDIES
@@ -31,7 +31,7 @@ def build(mine: Frames, everything: Frames) -> Page:
         return Page(empty=True)
     if validated is None:
         words = f"Measured grids only: {STUDIES['model_validation'].run[1]} sets the predictions beside them."
-        sections.insert(0, Section("Not predicted yet", (Paragraph(words),)))
+        sections.insert(0, PageSection("Not predicted yet", (Paragraph(words),)))
     remark = "predicted and measured" if validated else ""
     return Page(sections, _headline(validated, mine), remark=remark)
 
@@ -58,26 +58,27 @@ def _headline(validated: Validated | None, mine: Frames) -> str:
     return "; ".join(said)
 
 
-def _validated(validated: Validated) -> list[Section]:
+def _validated(validated: Validated) -> list[PageSection]:
     jobs = validated.result.jobs
     titled = text.titled(jobs[:MOST_SECTIONS], lambda job: text.clean(f"{job.name} on {job.system}", 120))
-    sections = [Section("All measured grids", model_grids.over_all(jobs))]
+    sections = [PageSection("All measured grids", model_grids.over_all(jobs))]
     sections += [
-        Section(title, model_grids.blocks(name, job), f"job-{name}", one_of_many=True) for name, title, job in titled
+        PageSection(title, model_grids.blocks(name, job), f"job-{name}", one_of_many=True)
+        for name, title, job in titled
     ]
     rest = [
-        Section("Published times", model_published.blocks(validated.result)),
-        Section("Effects", model_published.effects(validated.result)),
-        Section("Products alone", model_published.products(validated.result)),
+        PageSection("Published times", model_published.blocks(validated.result)),
+        PageSection("Effects", model_published.effects(validated.result)),
+        PageSection("Products alone", model_published.products(validated.result)),
     ]
     sections = [section for section in (*sections, *rest) if section.blocks]
     said = f"Written {text.moment(validated.written)}; read from {text.clean(validated.source)}."
     if len(jobs) > MOST_SECTIONS:
         said += f" The first {MOST_SECTIONS} of {len(jobs)} jobs are shown."
-    return [*sections, Section("Where the predictions are from", (Paragraph(said),))]
+    return [*sections, PageSection("Where the predictions are from", (Paragraph(said),))]
 
 
-def _measured(mine: Frames) -> list[Section]:
+def _measured(mine: Frames) -> list[PageSection]:
     """List the grids that the suite has timed, the fastest first; nothing where none was."""
     if mine.runs.empty:
         return []
@@ -85,7 +86,7 @@ def _measured(mine: Frames) -> list[Section]:
     titled = grouped(points(trained), [*SERIES, "model", "ranks", "batch_size"], _title, MOST_SECTIONS)
     tables = [_table(f"measured-{name}", title, rows) for name, title, rows in titled]
     tables += _in_turns(mine)
-    return [Section("Measured grids", [*tables, *failures(mine.runs, "measured"), provenance(mine.runs)])]
+    return [PageSection("Measured grids", [*tables, *failures(mine.runs, "measured"), provenance(mine.runs)])]
 
 
 def _title(row: "pd.Series[Any]") -> str:

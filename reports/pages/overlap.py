@@ -21,8 +21,8 @@ from reports.page import (
     Figures,
     KeyFact,
     Page,
+    PageSection,
     Paragraph,
-    Section,
     nothing_measured,
 )
 from reports.pages.series import published_gains
@@ -39,8 +39,8 @@ def build(mine: Frames, everything: Frames) -> Page:
     if found:
         shown = pd.concat([setting.runs for setting in drawn])
         rest = mine.runs.drop(runs_of(mine.runs, shown, SETTING).index)
-        sections.append(Section("Details", (*failures(rest, "further"), provenance(mine.runs))))
-    sections.append(Section("Published figures", (published_gains(published.gains("overlap")),)))
+        sections.append(PageSection("Details", (*failures(rest, "further"), provenance(mine.runs))))
+    sections.append(PageSection("Published figures", (published_gains(published.gains("overlap")),)))
     return Page(sections, _headline(found), empty=not found)
 
 
@@ -72,11 +72,11 @@ def _headline(found: Sequence[Setting]) -> str:
     return f"{text.times(faster[0])}{interval} as fast as without, on one layout"
 
 
-def _overview(found: Sequence[Setting], drawn: int) -> Section:
-    return Section("All layouts", (overlaps.layouts(found, drawn), overlaps.by_grid(found)))
+def _overview(found: Sequence[Setting], drawn: int) -> PageSection:
+    return PageSection("All layouts", (overlaps.layouts(found, drawn), overlaps.by_grid(found)))
 
 
-def _section(name: str, title: str, setting: Setting, frames: Frames) -> Section:
+def _section(name: str, title: str, setting: Setting, frames: Frames) -> PageSection:
     blocks: list[Block] = []
     if len(setting.variants):
         blocks.append(_facts(setting))
@@ -86,7 +86,7 @@ def _section(name: str, title: str, setting: Setting, frames: Frames) -> Section
         blocks += [Figures(drawn, wide=True), overlaps.variants(name, setting)]
     else:
         blocks.append(Paragraph("Not measured: no job of this layout ended well."))
-    return Section(title, (*blocks, *failures(setting.runs, name)), f"series-{name}", one_of_many=True)
+    return PageSection(title, (*blocks, *failures(setting.runs, name)), f"series-{name}", one_of_many=True)
 
 
 def _facts(setting: Setting) -> Facts:

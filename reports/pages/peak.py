@@ -11,7 +11,18 @@ from reports.columns import columns_of, failures, provenance
 from reports.figures import gemm, links, memory
 from reports.frames.frame import SERIES, Frames, series_title
 from reports.frames.jobs import grouped
-from reports.page import MOST_SECTIONS, Block, Column, Facts, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import (
+    MOST_SECTIONS,
+    Block,
+    Column,
+    Facts,
+    Figures,
+    Page,
+    PageSection,
+    Paragraph,
+    Table,
+    nothing_measured,
+)
 from reports.pages.study import Study
 from reports.read import peaks, published
 from reports.words import STUDIES
@@ -24,7 +35,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     sections = [_section(*one, mine) for one in grouped(mine.runs, TOGETHER, _title, MOST_SECTIONS)]
     last = nothing_measured(*STUDIES["peak"].run)
     if sections:
-        last = Section("Details", [_best(mine.runs), *failures(mine.runs, "all_jobs"), provenance(mine.runs)])
+        last = PageSection("Details", [_best(mine.runs), *failures(mine.runs, "all_jobs"), provenance(mine.runs)])
     return Page([*sections, last, _published()], _headline(mine), empty=not sections)
 
 
@@ -58,7 +69,7 @@ def _headline(mine: Frames) -> str:
     return "nothing measured"
 
 
-def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> Section:
+def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> PageSection:
     """Say what as many ranks of one system measured, whatever the number format."""
     system = rows.iloc[0]["system"]
     formats = gemm.by_format(mine, rows)
@@ -88,7 +99,7 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> Section
     blocks: list[Block] = [Paragraph("Not measured: no job of this system ended well.")]
     if drawn or tables:
         blocks = [Facts(facts), *drawn, *tables]
-    return Section(title, blocks, f"series-{name}", one_of_many=True)
+    return PageSection(title, blocks, f"series-{name}", one_of_many=True)
 
 
 def _best(runs: pd.DataFrame) -> Table:
@@ -102,9 +113,9 @@ def _best(runs: pd.DataFrame) -> Table:
     return Table("Best rate of every job", columns, data, "best_rates")
 
 
-def _published() -> Section:
+def _published() -> PageSection:
     columns = columns_of(
         "system device dtype metric", Column("Rate", "value", text.flops), "source note", source="Source"
     )
     note = "Published figures, not measured here."
-    return Section("Published figures", (Table("Published peaks", columns, published.peaks(), "published", note),))
+    return PageSection("Published figures", (Table("Published peaks", columns, published.peaks(), "published", note),))

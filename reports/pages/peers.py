@@ -8,7 +8,7 @@ from reports import text
 from reports.figures.contests import contests_table, details, ratios
 from reports.frames.contests import SERIES, most_run, over_one_network, points
 from reports.frames.frame import Frames
-from reports.page import MOST_SECTIONS, Block, Facts, Figure, Figures, KeyFact, Page, Paragraph, Section
+from reports.page import MOST_SECTIONS, Block, Facts, Figure, Figures, KeyFact, Page, PageSection, Paragraph
 from reports.pages.study import Study, contests_where
 from reports.words import NOTES, STUDIES
 
@@ -52,12 +52,12 @@ def _count(ran: pd.DataFrame) -> tuple[int, int, int]:
     return won, lost, undecided
 
 
-def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
+def _section(name: str, title: str, rows: pd.DataFrame) -> PageSection:
     ran = rows[rows["jobs"] > 0]
     blocks: list[Block] = [Paragraph("Not measured: no contest of this series ended well.")]
     if len(ran):
         blocks = [_facts(rows, ran), Figures([_figure(name, rows)], wide=True)]
-    return Section(title, [*blocks, contests_table(name, rows)], f"series-{name}", one_of_many=True)
+    return PageSection(title, [*blocks, contests_table(name, rows)], f"series-{name}", one_of_many=True)
 
 
 def _facts(rows: pd.DataFrame, ran: pd.DataFrame) -> Facts:

@@ -28,8 +28,8 @@ from reports.page import (
     Figure,
     Figures,
     Page,
+    PageSection,
     Paragraph,
-    Section,
     Table,
     nothing_measured,
 )
@@ -37,7 +37,7 @@ from reports.pages.series import published_gains
 from reports.pages.study import Study
 from reports.plots.canvas import WIDE
 from reports.plots.rows import Bars, Row, stacked
-from reports.plots.timeline import MOST_STAGES, Schedule, describe_schedules, draw_schedules, list_tasks
+from reports.plots.timeline import MOST_STAGES, DrawnSchedule, describe_schedules, draw_schedules, list_tasks
 from reports.read import published
 from reports.text import positive
 from reports.words import NOTES, STUDIES
@@ -109,13 +109,13 @@ def build(mine: Frames, everything: Frames) -> Page:
     drawn = sorted(found, key=lambda one: (-len(one.table), -one.stages))[:MOST_SECTIONS]
     sections = [_overview(found, len(drawn)) if found else nothing_measured(*STUDIES["pipeline"].run)]
     if (judged := bubbles(found)) is not None:
-        sections.append(Section("Bubbles beside the formula", (judged,)))
+        sections.append(PageSection("Bubbles beside the formula", (judged,)))
     sections += [_section(name, title, one) for name, title, one in text.titled(drawn, _title)]
     if found:
         shown = pd.concat([one.runs for one in drawn])
         rest = mine.runs.drop(runs_of(mine.runs, shown, [*SETTING, "disturbed"]).index)
-        sections.append(Section("Details", (*failures(rest, "further"), provenance(mine.runs))))
-    sections.append(Section("Published figures", (published_gains(published.gains("pipeline")),)))
+        sections.append(PageSection("Details", (*failures(rest, "further"), provenance(mine.runs))))
+    sections.append(PageSection("Published figures", (published_gains(published.gains("pipeline")),)))
     return Page(sections, _headline(found), empty=not found)
 
 
@@ -137,7 +137,7 @@ def _headline(found: Sequence[Schedules]) -> str:
     return f"the fastest schedule is {text.times(median(best))} as fast as 1f1b, median of {settings}"
 
 
-def _overview(found: Sequence[Schedules], drawn: int) -> Section:
+def _overview(found: Sequence[Schedules], drawn: int) -> PageSection:
     rows = [_layout(one) for one in found]
     data = pd.DataFrame(rows)
     columns = columns_of(
@@ -151,7 +151,7 @@ def _overview(found: Sequence[Schedules], drawn: int) -> Section:
     note = f"Of each setting the schedule with the smallest ratio to {BASE}; the least of several is partly chance."
     if drawn < len(found):
         note += f" The {drawn} with the most schedules are drawn below."
-    return Section("All settings", (Table("Fastest schedules", columns, data, "settings", note, "only_failed"),))
+    return PageSection("All settings", (Table("Fastest schedules", columns, data, "settings", note, "only_failed"),))
 
 
 def _layout(one: Schedules) -> dict[Any, Any]:
@@ -167,13 +167,13 @@ def _layout(one: Schedules) -> dict[Any, Any]:
     return row | {name: ("" if name == "label" else float("nan")) if best is None else best[name] for name in names}
 
 
-def _section(name: str, title: str, one: Schedules) -> Section:
+def _section(name: str, title: str, one: Schedules) -> PageSection:
     if one.table.empty:
         blocks: tuple[Block, ...] = (Paragraph("Not measured: no job of this setting ended well."),)
     else:
         drawn = (idle_figure(name, one), *timeline(name, one))
         blocks = (_facts(one), Figures(drawn, wide=True), _table(name, one))
-    return Section(title, (*blocks, *failures(one.runs, name)), f"series-{name}", one_of_many=True)
+    return PageSection(title, (*blocks, *failures(one.runs, name)), f"series-{name}", one_of_many=True)
 
 
 def _facts(one: Schedules) -> Facts:
@@ -245,7 +245,7 @@ def timeline(name: str, one: Schedules) -> list[Figure]:
         newest = records[-1]
         step_s = math.nan if newest.drawn_s is None else newest.drawn_s
         remark = f"{text.seconds(step_s)}, {text.percent(newest.idle_share)} idle on average"
-        steps.append(Schedule(schedule, remark, step_s, tuple(stage.tasks for stage in newest.stages)))
+        steps.append(DrawnSchedule(schedule, remark, step_s, tuple(stage.tasks for stage in newest.stages)))
     drawing = draw_schedules(steps)
     if drawing is None:
         return []

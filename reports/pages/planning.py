@@ -8,7 +8,7 @@ from reports.columns import columns_of
 from reports.figures import plans
 from reports.frames.frame import Frames
 from reports.frames.predictions import plan_rows
-from reports.page import Block, Figures, Page, Paragraph, Section, Table, nothing_measured
+from reports.page import Block, Figures, Page, PageSection, Paragraph, Table, nothing_measured
 from reports.pages.study import Study
 from reports.read.load import Planned
 from reports.words import STUDIES
@@ -51,14 +51,14 @@ def _headline(plan: GridPlan) -> str:
     return f"{time}grid {best['grid']} predicted for {_title(plan)}"
 
 
-def _section(name: str, title: str, one: Planned) -> Section:
+def _section(name: str, title: str, one: Planned) -> PageSection:
     words = Paragraph(f"{asked(one.result)} Written {text.moment(one.written)}; read from {text.clean(one.source)}.")
     blocks: list[Block] = [words]
     if one.result.rows:
         rows = plan_rows(one.result)
         drawn = (plans.times(name, rows), *plans.step(name, one.result))
         blocks += [_table(name, rows, one.result), Figures(drawn, wide=True)]
-    return Section(title, blocks, f"plan-{name}", one_of_many=True)
+    return PageSection(title, blocks, f"plan-{name}", one_of_many=True)
 
 
 def asked(plan: GridPlan) -> str:
@@ -106,7 +106,7 @@ def _is_known(rows: pd.DataFrame, key: str) -> bool:
     return bool((rows[key].notna() & (rows[key] != "")).any())
 
 
-def _older(plans: tuple[Planned, ...]) -> Section:
+def _older(plans: tuple[Planned, ...]) -> PageSection:
     data = pd.DataFrame(
         {
             "written": [one.written for one in plans],
@@ -116,4 +116,4 @@ def _older(plans: tuple[Planned, ...]) -> Section:
         }
     )
     columns = columns_of("written asked grid source", missing={"grid": "none"}, grid="Its first grid", source="File")
-    return Section("Older plans", (Table("Plans that are not drawn", columns, data, "older"),))
+    return PageSection("Older plans", (Table("Plans that are not drawn", columns, data, "older"),))

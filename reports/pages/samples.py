@@ -9,7 +9,7 @@ from reports.columns import failures, provenance
 from reports.figures.scaling import spread_out
 from reports.frames.frame import Frames
 from reports.frames.jobs import grouped
-from reports.page import MOST_SECTIONS, Block, Page, Paragraph, Picture, Pictures, Section
+from reports.page import MOST_SECTIONS, Block, Page, PageSection, Paragraph, Picture, Pictures
 from reports.pages.study import Study
 from reports.words import NOTES
 
@@ -35,12 +35,12 @@ def build(mine: Frames, everything: Frames) -> Page:
     trained = grouped(sheets, _TRAINING, _title)
     most = _most_pictures(sheets, len(trained))
     sections = [
-        Section(title, [*_strips(rows, most), Paragraph(NOTES["one_photograph"])], name, one_of_many=True)
+        PageSection(title, [*_strips(rows, most), Paragraph(NOTES["one_photograph"])], name, one_of_many=True)
         for name, title, rows in trained[:MOST_SECTIONS]
     ]
     rest = [title for _, title, _ in trained[MOST_SECTIONS:]]
     others = [Paragraph(f"Left out: {'; '.join(rest)}.")] if rest else []
-    details = Section("Details", [*others, *failures(mine.runs, "all_jobs"), provenance(mine.runs)])
+    details = PageSection("Details", [*others, *failures(mine.runs, "all_jobs"), provenance(mine.runs)])
     return Page([*sections, details], _headline(sheets))
 
 

@@ -15,7 +15,17 @@ from reports.frames.frame import Frames
 from reports.frames.jobs import grouped
 from reports.frames.overlaps import short
 from reports.frames.points import runs_of
-from reports.page import MOST_SECTIONS, NOT_MEASURED, Block, Column, KeyFact, Paragraph, Section, Table, flops_column
+from reports.page import (
+    MOST_SECTIONS,
+    NOT_MEASURED,
+    Block,
+    Column,
+    KeyFact,
+    PageSection,
+    Paragraph,
+    Table,
+    flops_column,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +42,7 @@ class ScalingKind:
     extra: tuple[Column, ...] = ()
 
 
-def sections(kind: ScalingKind, table: pd.DataFrame, frames: Frames) -> list[Section]:
+def sections(kind: ScalingKind, table: pd.DataFrame, frames: Frames) -> list[PageSection]:
     """Make a section for each of the first series, one for all others, and the details; nothing where nothing ran."""
     groups = grouped(table, kind.by, kind.title)
     made = []
@@ -41,13 +51,13 @@ def sections(kind: ScalingKind, table: pd.DataFrame, frames: Frames) -> list[Sec
         failed = failures(runs_of(frames.runs, rows, kind.by), name)
         crowded = [Paragraph(sides.no_core_left(words)) for words in dict.fromkeys(rows["crowded"]) if words]
         shown = (*crowded, *before, points_table(rows, name, kind), *failed, *after)
-        made.append(Section(title, shown, f"series-{name}", one_of_many=True))
+        made.append(PageSection(title, shown, f"series-{name}", one_of_many=True))
     if len(groups) > MOST_SECTIONS:
         rest = pd.concat([rows for *_, rows in groups[MOST_SECTIONS:]], ignore_index=True)
         note = f"Figures are drawn for the first {MOST_SECTIONS} series."
         table_of_rest = points_table(rest, "more_series", kind, note, with_series=True)
         failed = failures(runs_of(frames.runs, rest, kind.by), "more_series")
-        made.append(Section("Further series", (table_of_rest, *failed)))
+        made.append(PageSection("Further series", (table_of_rest, *failed)))
     return [*compared(table), *made, details(table, frames)] if groups else []
 
 
@@ -141,7 +151,7 @@ def _share(series: MeasuredSeries, key: str) -> str | None:
     return write(value) if value == value else None
 
 
-def details(table: pd.DataFrame, frames: Frames) -> Section:
+def details(table: pd.DataFrame, frames: Frames) -> PageSection:
     """Make time, memory and collectives of every point, and where every job comes from."""
     newest = spelled_out(table[table["newest"] >= 0])
     calls = frames.collectives.merge(
@@ -160,7 +170,7 @@ def details(table: pd.DataFrame, frames: Frames) -> Section:
     columns = columns_of(which, keys, "memory_max memory_min")
     note = "Medians over jobs; times are of one iteration on rank 0."
     budget = Table("Time and memory", columns, newest, "budget", note)
-    return Section("Details", (budget, collectives, provenance(frames.runs)))
+    return PageSection("Details", (budget, collectives, provenance(frames.runs)))
 
 
 def published_gains(table: pd.DataFrame) -> Table:

@@ -9,7 +9,18 @@ from reports.columns import columns_of
 from reports.figures.contests import details, ratios
 from reports.frames.contests import most_run, points
 from reports.frames.frame import Frames
-from reports.page import MOST_SECTIONS, NOT_MEASURED, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table
+from reports.page import (
+    MOST_SECTIONS,
+    NOT_MEASURED,
+    Column,
+    Facts,
+    Figure,
+    Figures,
+    Page,
+    PageSection,
+    Paragraph,
+    Table,
+)
 from reports.pages.study import Study, contests_where
 from reports.words import STUDIES
 
@@ -51,14 +62,14 @@ def _headline(contests: pd.DataFrame) -> str:
     return f"{text.plural(len(ran), 'contest')} of one device: {', '.join(counts)}"
 
 
-def _section(name: str, title: str, rows: pd.DataFrame) -> Section:
+def _section(name: str, title: str, rows: pd.DataFrame) -> PageSection:
     ran = rows[rows["jobs"] > 0]
     if ran.empty:
-        return Section(
+        return PageSection(
             title, [Paragraph("Not measured: no contest on it ended well.")], f"machine-{name}", one_of_many=True
         )
     figures = Figures([_figure(name, rows)], wide=True)
-    return Section(title, [_facts(ran), figures, _sides(name, rows)], f"machine-{name}", one_of_many=True)
+    return PageSection(title, [_facts(ran), figures, _sides(name, rows)], f"machine-{name}", one_of_many=True)
 
 
 def _trained(rows: pd.DataFrame) -> list[pd.DataFrame]:

@@ -14,7 +14,7 @@ from reports.figures import budget, predicted_scaling, scaling
 from reports.figures.scaling import MeasuredSeries
 from reports.frames.frame import SERIES, Frames, series_title
 from reports.frames.points import fastest, points, with_gains
-from reports.page import Block, Column, Facts, Figure, Figures, Page, Section, Table, nothing_measured
+from reports.page import Block, Column, Facts, Figure, Figures, Page, PageSection, Table, nothing_measured
 from reports.pages.series import ScalingKind, of_efficiency, of_peak, of_size, published_gains, sections
 from reports.pages.study import Study, trainings_of
 from reports.plots.canvas import Scale
@@ -163,7 +163,7 @@ def _against(series: MeasuredSeries) -> list[Block]:
     return [Table("Against the published figures", columns, both, f"{series.name}-against")]
 
 
-def _published() -> Section:
+def _published() -> PageSection:
     table = published.time_to_solution()
     columns = columns_of(
         "source system model ranks tokens",
@@ -174,4 +174,4 @@ def _published() -> Section:
     )
     note = "Published figures, not measured here; extrapolated by the paper from the time of an iteration."
     solutions = Table("Published time to solution", columns, table, "published", note)
-    return Section("Published figures", (solutions, published_gains(published.gains("strong_scaling"))))
+    return PageSection("Published figures", (solutions, published_gains(published.gains("strong_scaling"))))

@@ -15,7 +15,7 @@ from reports.figures.scaling import unit_of_loss
 from reports.frames.contests import points
 from reports.frames.frame import Frames
 from reports.frames.jobs import grouped
-from reports.page import MOST_SECTIONS, Block, Column, Facts, Figure, Figures, Page, Paragraph, Section, Table
+from reports.page import MOST_SECTIONS, Block, Column, Facts, Figure, Figures, Page, PageSection, Paragraph, Table
 from reports.pages.study import Study, trainings_of
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, lines
@@ -33,7 +33,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     pairs, steps = compare(mine)
     sections = [_section(*one, pairs, steps, mine) for one in grouped(mine.runs, KEY, _title, MOST_SECTIONS)]
     sections += [_beside(beside)] if len(beside) else []
-    details = Section(
+    details = PageSection(
         "Details", [*([_table(pairs)] if len(pairs) else []), *failures(mine.runs, "all_jobs"), provenance(mine.runs)]
     )
     return Page([*sections, details], _headline(pairs))
@@ -42,13 +42,13 @@ def build(mine: Frames, everything: Frames) -> Page:
 STUDY = Study("validation", 4, trainings_of("validation"), build)
 
 
-def _beside(contests: pd.DataFrame) -> Section:
+def _beside(contests: pd.DataFrame) -> PageSection:
     """Say how alike the losses of the first steps are to those of other people's parallelism."""
     held = points(contests)
     told = of_contests.equal("peers", held, "system model dtype grid") if held["jobs"].any() else NOTHING_HELD
     others = [*of_contests.failures(contests), *of_contests.missing(contests)]
     where = of_contests.provenance(contests, "peers-provenance")
-    return Section("Beside other people's parallelism", [told, *others, where], "peers")
+    return PageSection("Beside other people's parallelism", [told, *others, where], "peers")
 
 
 def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -107,14 +107,14 @@ def _title(run: "pd.Series[Any]") -> str:
 
 def _section(
     name: str, title: str, rows: pd.DataFrame, pairs: pd.DataFrame, steps: pd.DataFrame, frames: Frames
-) -> Section:
+) -> PageSection:
     newest = pairs[pairs["run"].isin(rows.index) & (pairs["serial"] >= 0)].sort_values("when", ascending=False)
     newest = newest.drop_duplicates("grid").head(MOST_GRIDS)
     blocks: list[Block] = [Paragraph("Not compared: it takes a serial run and a 4D run that both ended well.")]
     if len(newest):
         figures = Figures([_curves(name, newest, steps, frames), _differences(name, newest, steps)])
         blocks = [_facts(newest.sort_values("largest", na_position="first").iloc[-1]), figures]
-    return Section(title, blocks, f"series-{name}", one_of_many=True)
+    return PageSection(title, blocks, f"series-{name}", one_of_many=True)
 
 
 def _facts(worst: "pd.Series[Any]") -> Facts | Paragraph:

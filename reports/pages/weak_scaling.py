@@ -12,7 +12,7 @@ from reports.figures import budget, predicted_scaling, scaling
 from reports.figures.scaling import MeasuredSeries
 from reports.frames.frame import SERIES, Frames, series_title
 from reports.frames.points import points, with_gains
-from reports.page import Block, Column, Facts, Figures, Page, Section, Table, flops_column, nothing_measured
+from reports.page import Block, Column, Facts, Figures, Page, PageSection, Table, flops_column, nothing_measured
 from reports.pages.series import ScalingKind, of_efficiency, of_peak, of_size, published_gains, sections
 from reports.pages.study import Study, trainings_of
 from reports.read import published
@@ -131,7 +131,7 @@ def _range(title: str, key: str, missing: str = NOT_PRINTED) -> Column:
     return Column(title, key, numeric=False, missing=missing)
 
 
-def _published() -> Section:
+def _published() -> PageSection:
     table = published.weak_scaling()
     columns = columns_of(
         "published_in system framework ranks model",
@@ -157,4 +157,4 @@ def _published() -> Section:
     )
     table = _as_words(published.weak_scaling_ranges())
     ranges = Table("Published ranges", columns, table, "published-ranges", f"{NOT_OURS} {NOTES['ranges']}")
-    return Section("Published figures", (weak, ranges, published_gains(published.gains("weak_scaling"))))
+    return PageSection("Published figures", (weak, ranges, published_gains(published.gains("weak_scaling"))))

@@ -23,13 +23,13 @@ LINE_HEIGHT = 13.0
 DECADE = 4.0
 """Ratio of the largest to the least value from which scales are logarithmic."""
 DOTTED = (0, (1.5, 2.5))
-Kind = Literal[
+LineKind = Literal[
     "measured", "published", "predicted", "guide", "curve", "backdrop", "best", "rings", "dots", "open dots", "band"
 ]
 _DOT = {"marker": "o", "markersize": 5.5, "markeredgewidth": 0}
 _RING = {"marker": "o", "markersize": 10, "markeredgewidth": 1.6, **HOLLOW}
 _OPEN = {"markeredgewidth": 1.6, "markerfacecolor": COLOURS["paper"]}
-_LOOKS: dict[Kind, dict[str, Any]] = {
+_LOOKS: dict[LineKind, dict[str, Any]] = {
     "measured": {"linewidth": 2.0, **_DOT},
     "published": {"linewidth": 1.4, "linestyle": (0, (4, 2.5)), "markersize": 5, **_OPEN, "markeredgewidth": 1.3},
     "predicted": {"linewidth": 1.6, "linestyle": (0, (7, 3)), "marker": "D", "markersize": 5, "markeredgewidth": 0},
@@ -55,7 +55,7 @@ class Line:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     mark: str = "o"
-    kind: Kind = "measured"
+    kind: LineKind = "measured"
     """Looks: a backdrop is a line that another one covers, best has rings around points, a band is from low to high."""
 
     @classmethod

@@ -221,7 +221,7 @@ def _draw_phases(axes: Axes, base: float, step: DrawnStep) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class DrawnSchedule:
     """One step under one schedule."""
 
     label: str
@@ -231,7 +231,7 @@ class Schedule:
     """Tasks of each stage."""
 
 
-def drawable_schedules(schedules: Sequence[Schedule]) -> list[Schedule]:
+def drawable_schedules(schedules: Sequence[DrawnSchedule]) -> list[DrawnSchedule]:
     """Leave out those whose step has no length, and tasks that can't be drawn."""
     kept = []
     for schedule in schedules:
@@ -247,7 +247,7 @@ def _fits(task: PlayedTask, step_s: float) -> bool:
 
 
 @styled
-def draw_schedules(schedules: Sequence[Schedule]) -> Figure | None:
+def draw_schedules(schedules: Sequence[DrawnSchedule]) -> Figure | None:
     """Draw the steps one below the other on one time axis; None where none can be drawn."""
     steps = drawable_schedules(schedules)
     if not steps:
@@ -269,7 +269,7 @@ def draw_schedules(schedules: Sequence[Schedule]) -> Figure | None:
     return figure
 
 
-def _draw_schedule(axes: Axes, top: float, schedule: Schedule, shown: Iterable[int]) -> list[tuple[float, str]]:
+def _draw_schedule(axes: Axes, top: float, schedule: DrawnSchedule, shown: Iterable[int]) -> list[tuple[float, str]]:
     """Draw one step from that many pixels down; returns the place and the name of each row."""
     title(axes, top + PANEL_HEAD / 2, schedule.label, schedule.remark)
     pixel = axes.get_xlim()[1] / axes.bbox.width
@@ -300,7 +300,7 @@ def _write_numbers(axes: Axes, tasks: Sequence[PlayedTask], middle: float, pixel
             axes.text((start_s + end_s) / 2, middle, words, **looks)
 
 
-def list_tasks(schedules: Sequence[Schedule]) -> pd.DataFrame:
+def list_tasks(schedules: Sequence[DrawnSchedule]) -> pd.DataFrame:
     """List what is drawn, and the stages that aren't."""
     rows = [
         (schedule.label, stage, *task)
@@ -311,7 +311,7 @@ def list_tasks(schedules: Sequence[Schedule]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["schedule", "stage", "task", "start_s", "end_s"])
 
 
-def describe_schedules(schedules: Sequence[Schedule]) -> str:
+def describe_schedules(schedules: Sequence[DrawnSchedule]) -> str:
     """Describe the picture in words."""
     sentences = []
     for schedule in drawable_schedules(schedules):

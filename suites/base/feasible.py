@@ -14,7 +14,7 @@ from typing import Literal
 from engine.errors import UsageError
 from systems import Partition, System, seconds
 
-Kind = Literal["cpu", "cuda"]
+DeviceKind = Literal["cpu", "cuda"]
 GPU_FEATURES = frozenset({"gpu", "cuda", "rocm", "nccl"})
 VENDORS = {"AMD": "rocm", "NVIDIA": "cuda", "Tesla": "cuda"}
 """The first word of a device's name, and the feature of partitions that have it."""
@@ -110,9 +110,9 @@ def per_node(system: System, ranks: int, most: int | None = None) -> int | None:
     return max(number for number in range(1, min(devices, most or devices) + 1) if ranks % number == 0)
 
 
-def _kinds(partition: Partition) -> set[Kind]:
+def _kinds(partition: Partition) -> set[DeviceKind]:
     """Return the kinds of devices that the features of a partition tell of."""
-    kinds: set[Kind] = {"cuda"} if GPU_FEATURES & {*partition.features} else set()
+    kinds: set[DeviceKind] = {"cuda"} if GPU_FEATURES & {*partition.features} else set()
     return kinds | {"cpu"} if "cpu" in partition.features else kinds
 
 

@@ -60,7 +60,7 @@ def planned_grid(words: tuple[str, ...]) -> PlannedGrid | None:
     return PlannedGrid(row["grid"], row["micro_batch"], row["schedule"])
 
 
-class Training(EngineTest):
+class TrainingTest(EngineTest):
     """`engine train`. num_tasks is the number of ranks; grid "auto" is resolved by the engine before submission.
 
     Where no file has the empirical peak of the precision, the run measures it first, on all of its ranks at once.
@@ -222,7 +222,7 @@ class OfSeries(rfm.RegressionTestPlugin):
         return super().labels() | {"series": self.series}
 
 
-class PointTraining(OfSeries, Training):
+class PointTraining(OfSeries, TrainingTest):
     """Training of a point."""
 
     iterations = 0  # as many as the series says

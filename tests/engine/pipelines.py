@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from engine.overlap.tasks import Direction, Order, Ready, StepSchedule, Task
+from engine.overlap.tasks import Direction, Ready, StageTask, StepSchedule, TaskOrder
 from engine.pipeline.registry import NAMES, ScheduleChoice
 from engine.pipeline.simulation import PipelineStep, Times, Transit, play
 from engine.result.metrics import idle_share
@@ -39,10 +39,10 @@ def varied_times(
     works, ways = 1 + jitter * np.random.default_rng(seed).random((2, *shape))
     numbers = {direction: number for number, direction in enumerate(Direction)}
 
-    def of(some: np.ndarray, stage: int, task: Task, direction: Direction) -> float:
+    def of(some: np.ndarray, stage: int, task: StageTask, direction: Direction) -> float:
         return float(some[numbers[direction], stage, task.number, task.chunk])
 
-    def work_s(stage: int, task: Task) -> float:
+    def work_s(stage: int, task: StageTask) -> float:
         time_s = of(works, stage, task, task.direction)
         if task.direction is Direction.BACKWARD and not schedule.deferring:
             time_s += of(works, stage, task, Direction.WEIGHT)
@@ -101,17 +101,17 @@ def wild_times(seed: int) -> Times:
 class Watched:
     """Order that may give a task only if it is ready, unless the order is known."""
 
-    order: Order
+    order: TaskOrder
 
     @property
-    def known(self) -> Sequence[Task]:
+    def known(self) -> Sequence[StageTask]:
         return self.order.known
 
     @property
     def left(self) -> int:
         return self.order.left
 
-    def next(self, ready: Ready) -> Task | None:
+    def next(self, ready: Ready) -> StageTask | None:
         is_known = bool(self.order.known)
         task = self.order.next(ready)
         assert task is not None if is_known else task is None or ready(task)

@@ -26,7 +26,7 @@ from engine.measure.memory import free_bytes
 from engine.reporter import UNFINISHED
 from engine.result import schema
 from engine.result.schema import Result
-from engine.result.schema.bench import GemmPoint, LaunchTime, Stream
+from engine.result.schema.bench import GemmPoint, LaunchTime, StreamBandwidth
 from engine.timeouts import Timeouts
 
 CPU = torch.device("cpu")
@@ -396,7 +396,7 @@ def test_a_benchmark_that_is_killed_has_left_a_failed_result(tmp_path: Path, mon
     assert left.reason == UNFINISHED
 
 
-def measured_at_once(comm: Comm) -> tuple[Stream, list[LaunchTime], int]:
+def measured_at_once(comm: Comm) -> tuple[StreamBandwidth, list[LaunchTime], int]:
     ranks = World(comm)
     return MemoryBandwidth(MB, 3, 60.0).stream(ranks), list(Latency(20).launches(ranks)), ranks.on_machine
 

@@ -17,7 +17,7 @@ from engine.layers.matmul import PLAIN
 from engine.layers.registry import Local, layer_of_grid
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.schedule import WeightSchedule
-from engine.overlap.tasks import Direction, Task
+from engine.overlap.tasks import Direction, StageTask
 from engine.overlap.weight import ShardedWeight
 from engine.placement import NORMAL, TRANSPOSED, Constant, Placement
 from engine.precision import Precision
@@ -122,7 +122,7 @@ def step(
         errors.append(((ours - theirs).abs().max() / theirs.abs().max()).nan_to_num(torch.inf).item())
 
     directions = [Direction.FORWARD, Direction.BACKWARD, *[Direction.WEIGHT] * case.deferring]
-    tasks = [Task(direction, micro) for micro in range(MICRO_BATCHES) for direction in directions]
+    tasks = [StageTask(direction, micro) for micro in range(MICRO_BATCHES) for direction in directions]
     schedule.start_step(tasks, deferring=case.deferring)
     serial.zero_grad()
     for micro, images in enumerate(batch(number)):
@@ -133,15 +133,15 @@ def step(
             memory_format=torch.channels_last if case.channels_last else torch.contiguous_format
         )
         own = own.detach().requires_grad_()
-        schedule.start_task(Task(Direction.FORWARD, micro))
+        schedule.start_task(StageTask(Direction.FORWARD, micro))
         output = layer(own)
         compare(output.detach(), out(expected.detach()))
-        schedule.start_task(Task(Direction.BACKWARD, micro))
+        schedule.start_task(StageTask(Direction.BACKWARD, micro))
         output.backward(out(slope(expected)))
         assert whole.grad is not None
         compare(own.grad, into(whole.grad))
         if case.deferring:
-            schedule.start_task(Task(Direction.WEIGHT, micro))
+            schedule.start_task(StageTask(Direction.WEIGHT, micro))
     schedule.finish_step()
     grid, coords = layer.comm.grid, layer.comm.coords
     for name, placement in case.placements(serial).items():

@@ -97,7 +97,7 @@ def test_a_shard_that_is_cut_short_or_gone_while_it_is_read_is_named(corpus: Pat
 
 
 def test_data_of_another_kind_are_refused(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "KINDS", prepared.KINDS | {"other": prepared.Kind("sounds", "library", "data")})
+    monkeypatch.setattr(prepared, "KINDS", prepared.KINDS | {"other": prepared.DataKind("sounds", "library", "data")})
     copy = damaged(corpus, tmp_path / "copy")
     (copy / "header.json").write_text('{"format": "other"}')
     with pytest.raises(UsageError, match=r"sounds, .* text"):

@@ -19,7 +19,7 @@ from engine.comm.funnel import Comm
 from engine.energy import devices
 from engine.energy.counter import Count, Counter, Found, Unreadable
 from engine.energy.devices import PowerSum
-from engine.energy.meter import Device, Meter, find
+from engine.energy.meter import Meter, MeteredDevice, find
 from engine.energy.sysfs import find_cray, find_rapl
 from engine.grid import Grid
 from engine.measure.machine import SYSFS
@@ -96,9 +96,9 @@ def test_where_both_count_cray_is_taken_and_accelerators_only_of_a_job_that_uses
     cray(tmp_path, node=90, processor=9, memory=3, devices=(10, 20))
     alone = find(tmp_path, None, of_machine=True, on_devices=False)
     assert values(alone) == {"processor": [9], "memory": [3], "node": [90]}
-    both = find(tmp_path, Device(0, ""), of_machine=True, on_devices=True)
+    both = find(tmp_path, MeteredDevice(0, ""), of_machine=True, on_devices=True)
     assert values(both) == {"processor": [9], "memory": [3], "node": [90], "device": [10, 20]}
-    assert find(tmp_path, Device(1, ""), of_machine=False, on_devices=True).counters == ()
+    assert find(tmp_path, MeteredDevice(1, ""), of_machine=False, on_devices=True).counters == ()
 
 
 def test_a_machine_without_counters_says_why_of_each_component(tmp_path: Path) -> None:

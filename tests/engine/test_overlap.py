@@ -21,7 +21,7 @@ from engine.grid import Axis, Grid
 from engine.models.architecture import Architecture
 from engine.models.llama.config import LlamaConfig
 from engine.overlap.flags import Overlap
-from engine.overlap.tasks import Task
+from engine.overlap.tasks import StageTask
 from engine.parallel.model import ParallelModel
 from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.training.optim import AdamW
@@ -230,7 +230,7 @@ def test_the_sum_over_data_begins_in_the_last_backward_and_not_before(case: Case
         finish = model.finish_step
         start_task = model.schedule.start_task
 
-        def note_task(task: Task) -> None:
+        def note_task(task: StageTask) -> None:
             moment[comm.rank] = f"{task.direction} {task.number}"
             start_task(task)
 

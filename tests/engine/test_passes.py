@@ -16,7 +16,7 @@ from engine.comm.funnel import Comm, Handle, Lane
 from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import Overlap
-from engine.overlap.tasks import ONE_BY_ONE, StepSchedule, Task
+from engine.overlap.tasks import ONE_BY_ONE, StageTask, StepSchedule
 from engine.overlap.weight import ShardedWeight
 from engine.parallel.runner import Runner
 from engine.pipeline.fixed_schedules import ZeroBubble
@@ -135,7 +135,7 @@ def test_a_passs_gathered_weights_are_released_with_its_backward(checkpoint: boo
             gathered.append(StorageWeakRef(tile.untyped_storage()))
             return tile
 
-        def note_task(task: Task) -> None:
+        def note_task(task: StageTask) -> None:
             found.append(sum(not storage.expired() for storage in gathered))
             start_task(task)
 
@@ -161,7 +161,7 @@ def test_weight_gradients_that_are_to_come_keep_what_they_are_made_of_alone(chec
             entered.append(StorageWeakRef(x.untyped_storage()))
             return run_blocks(x, *others)
 
-        def note_task(task: Task) -> None:
+        def note_task(task: StageTask) -> None:
             found.append(sum(not storage.expired() for storage in entered))
             start_task(task)
 

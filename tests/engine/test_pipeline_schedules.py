@@ -7,7 +7,7 @@ import pytest
 from pipelines import DYNAMIC, SCHEDULES, WatchedSchedule, kept, make, wild_times
 
 from engine.errors import UsageError
-from engine.overlap.tasks import Direction, StepSchedule, Task, receiver, takes_message
+from engine.overlap.tasks import Direction, StageTask, StepSchedule, receiver, takes_message
 from engine.pipeline.registry import NAMES, ScheduleChoice, candidates
 from engine.pipeline.simulation import PipelineStep, Times, Transit, equal_times, play
 
@@ -98,7 +98,7 @@ def test_no_order_of_arrival_stops_it(name: str) -> None:
 def test_neither_a_flood_of_forwards_nor_a_stage_asleep_stops_it(name: str) -> None:
     schedule, stages, passes = SCHEDULES[name], 4, 12
 
-    def flood(stage: int, task: Task) -> Transit:
+    def flood(stage: int, task: StageTask) -> Transit:
         return Transit(0.0, 1e3 if task.direction is BACKWARD else 0.0)
 
     times = equal_times(schedule)
@@ -106,8 +106,8 @@ def test_neither_a_flood_of_forwards_nor_a_stage_asleep_stops_it(name: str) -> N
     for asleep in range(stages):
         for when in (FORWARD, BACKWARD):
 
-            def work_s(stage: int, task: Task, asleep: int = asleep, when: Direction = when) -> float:
-                return 1e3 if stage == asleep and task == Task(when, 2) else 1.0
+            def work_s(stage: int, task: StageTask, asleep: int = asleep, when: Direction = when) -> float:
+                return 1e3 if stage == asleep and task == StageTask(when, 2) else 1.0
 
             check(play(schedule, stages, passes, Times(work_s, times.transit)), schedule, passes)
 
@@ -127,20 +127,20 @@ def test_who_is_told_the_tasks_goes_the_same_way(name: str) -> None:
 
 def test_algorithm_2_begins_with_its_limit_and_then_takes_turns() -> None:
     order = make("message-driven", limit=2).order(0, 3, 4)
-    first = [Task(FORWARD, 0), Task(FORWARD, 1)]
+    first = [StageTask(FORWARD, 0), StageTask(FORWARD, 1)]
     assert [order.next(lambda task: task.direction is FORWARD) for _ in range(3)] == [*first, None]
-    turns = [Task(BACKWARD, 0), Task(FORWARD, 2), Task(BACKWARD, 1), Task(FORWARD, 3)]
+    turns = [StageTask(BACKWARD, 0), StageTask(FORWARD, 2), StageTask(BACKWARD, 1), StageTask(FORWARD, 3)]
     assert [order.next(lambda task: True) for _ in turns] == turns
 
 
 def test_a_stage_computes_weight_gradients_only_while_no_message_has_come() -> None:
     order = make("message-driven-zb", limit=4).order(1, 3, 4)
-    came = {Task(FORWARD, 0), Task(FORWARD, 1), Task(FORWARD, 2)}
-    assert [order.next(came.__contains__) for _ in range(2)] == [Task(FORWARD, 0), Task(FORWARD, 1)]
-    came |= {Task(BACKWARD, 0), Task(BACKWARD, 1)}
+    came = {StageTask(FORWARD, 0), StageTask(FORWARD, 1), StageTask(FORWARD, 2)}
+    assert [order.next(came.__contains__) for _ in range(2)] == [StageTask(FORWARD, 0), StageTask(FORWARD, 1)]
+    came |= {StageTask(BACKWARD, 0), StageTask(BACKWARD, 1)}
     taken = [order.next(came.__contains__) for _ in range(6)]
-    backwards, weights = [Task(BACKWARD, 0), Task(BACKWARD, 1)], [Task(WEIGHT, 0), Task(WEIGHT, 1)]
-    assert taken == [backwards[0], Task(FORWARD, 2), backwards[1], *weights, None]
+    backwards, weights = [StageTask(BACKWARD, 0), StageTask(BACKWARD, 1)], [StageTask(WEIGHT, 0), StageTask(WEIGHT, 1)]
+    assert taken == [backwards[0], StageTask(FORWARD, 2), backwards[1], *weights, None]
 
 
 def test_schedules_go_by_name() -> None:

@@ -5,14 +5,14 @@ from statistics import fmean
 import pytest
 from pipelines import CASES, idle, kept, make, stepped
 
-from engine.overlap.tasks import Direction, Known, Task
+from engine.overlap.tasks import Direction, Known, StageTask
 from engine.pipeline.registry import ScheduleChoice
 from engine.pipeline.simulation import DeadlockError, PipelineStep, Times, Transit, equal_times, play
 
 FORWARD, BACKWARD, _ = Direction
 
 
-def begun(step: PipelineStep, stage: int) -> dict[Task, float]:
+def begun(step: PipelineStep, stage: int) -> dict[StageTask, float]:
     return {played.task: played.start_s for played in step.played if played.stage == stage}
 
 
@@ -24,7 +24,7 @@ def test_two_stages_go_as_one_adds_up_by_hand() -> None:
         1: {(FORWARD, 0): 1.75, (BACKWARD, 0): 2.75, (FORWARD, 1): 4.75, (BACKWARD, 1): 5.75},
     }
     for stage, tasks in expected.items():
-        assert begun(step, stage) == pytest.approx({Task(*task): start_s for task, start_s in tasks.items()})
+        assert begun(step, stage) == pytest.approx({StageTask(*task): start_s for task, start_s in tasks.items()})
     assert step.time_s == pytest.approx(10.5)
     ends = {played.stage: played.end_s for played in step.played}
     assert (ends[0], ends[1]) == pytest.approx((10.5, 7.75))
@@ -61,7 +61,7 @@ class Crossed:
     def check(self, stages: int, passes: int) -> None: ...
 
     def order(self, stage: int, stages: int, passes: int) -> Known:
-        halves = [Task(FORWARD, 0), Task(BACKWARD, 0)]
+        halves = [StageTask(FORWARD, 0), StageTask(BACKWARD, 0)]
         return Known(halves if stage else reversed(halves))
 
     def live_passes(self, stage: int, stages: int, passes: int) -> tuple[int, int]:

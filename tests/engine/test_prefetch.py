@@ -14,7 +14,7 @@ from engine.comm.funnel import Comm, Lane
 from engine.grid import Axis, Grid
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import GatheredMemory, WeightSchedule
-from engine.overlap.tasks import ONE_BY_ONE, Direction, Task
+from engine.overlap.tasks import ONE_BY_ONE, Direction, StageTask
 from engine.overlap.weight import ShardedWeight
 from engine.placement import NORMAL, Constant, Placement
 from engine.precision import Precision
@@ -86,7 +86,7 @@ class Model:
         """Use the first of these weights in a forward, and the others in a backward."""
         found = []
         for direction, used in zip(HALVES, (numbers[:1], numbers[1:]), strict=True):
-            self.schedule.start_task(Task(direction, self.passes))
+            self.schedule.start_task(StageTask(direction, self.passes))
             found += self.use(*used)
         self.passes += 1
         return found

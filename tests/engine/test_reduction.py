@@ -11,7 +11,7 @@ from engine.comm.funnel import Comm, Kind, Lane
 from engine.grid import Axis, Grid
 from engine.overlap.flags import Overlap
 from engine.overlap.schedule import WeightSchedule
-from engine.overlap.tasks import ONE_BY_ONE, Direction, Task
+from engine.overlap.tasks import ONE_BY_ONE, Direction, StageTask
 from engine.precision import Precision
 
 EAGER = Overlap(ors=True, data=True, reduce_window=2, bucket_bytes=1)
@@ -40,7 +40,7 @@ class Model:
 
     def run_pass(self, *numbers: int) -> list[int]:
         """Go backward by these weights; return the sums over data in flight after each."""
-        self.schedule.start_task(Task(Direction.BACKWARD, 0))
+        self.schedule.start_task(StageTask(Direction.BACKWARD, 0))
         found = []
         for number in numbers:
             self.give(number, number + 1)

@@ -22,7 +22,7 @@ from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
-from engine.overlap.tasks import Direction, Task
+from engine.overlap.tasks import Direction, StageTask
 from engine.pipeline.registry import NAMES, PipelineOptions, ScheduleChoice
 from engine.result.metrics import paired
 from engine.result.schema import Iteration, read
@@ -140,7 +140,7 @@ def test_neither_turns_nor_a_slow_stage_change_what_is_learnt() -> None:
 
 
 def test_a_task_lasts_from_when_its_message_is_there_until_it_is_over() -> None:
-    tasks = [Task(Direction.FORWARD, 0), Task(Direction.BACKWARD, 0)]
+    tasks = [StageTask(Direction.FORWARD, 0), StageTask(Direction.BACKWARD, 0)]
     marks = [("forward", 0.0), ("message", 1.0), ("forward", 2.0), ("message", 3.0), ("backward", 5.0)]
     marks += [("message", 8.0), ("reduce", 9.0), ("", 10.0)]
     assert find_spans(tasks, marks) == [TaskSpan(tasks[0], 2.0, 3.0), TaskSpan(tasks[1], 5.0, 8.0)]

@@ -16,7 +16,7 @@ from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.prefetch import GatherMode, Prefetch
-from engine.overlap.tasks import Task
+from engine.overlap.tasks import StageTask
 from engine.parallel.serial_state import full_gradients, full_state_dict
 from engine.training.trainer import Trainer
 from engine.training_record import OptimConfig, Training
@@ -95,7 +95,7 @@ class Modes:
         self.of: dict[int, list[GatherMode]] = {}
         begin = Prefetch.start_task
 
-        def start_task(prefetch: Prefetch, task: Task) -> None:
+        def start_task(prefetch: Prefetch, task: StageTask) -> None:
             begin(prefetch, task)
             self.of.setdefault(prefetch._comm.rank, []).append(prefetch._mode)
 

@@ -12,7 +12,7 @@ from engine.comm.agreement import gather_texts
 from engine.comm.funnel import Comm
 from engine.comm.transport import NetworkLog, listen, parse
 from engine.grid import Grid
-from engine.result.schema.machine import Network
+from engine.result.schema.machine import Interconnect
 from engine.training.gathered import NETWORK_BYTES, everyones, grouped
 
 SOURCES = yaml.safe_load(Path(__file__).with_name("nccl_logs.yaml").read_text())
@@ -146,8 +146,8 @@ def test_ranks_that_say_the_same_stand_together_and_those_that_fell_back_apart()
     assert told.library == "NCCL 2.23.4+cuda12.4"
     assert told.plugin == "aws-ofi-nccl 1.6.0"
     first, second = told.networks
-    assert first == Network(name="AWS Libfabric", provider="cxi", ranks=3, gpu_direct_ranks=2, host="a")
-    assert second == Network(name="Socket", ranks=1, host="b")
+    assert first == Interconnect(name="AWS Libfabric", provider="cxi", ranks=3, gpu_direct_ranks=2, host="a")
+    assert second == Interconnect(name="Socket", ranks=1, host="b")
 
 
 def _fell_back_on_rank_2(comm: Comm) -> tuple:

@@ -16,7 +16,7 @@ from engine.models.architecture import Architecture
 from engine.models.serial import SerialModel
 from engine.overlap.flags import ALL, Overlap
 from engine.overlap.schedule import OnSummed
-from engine.overlap.tasks import ONE_BY_ONE, Direction, Known, StepSchedule, Task
+from engine.overlap.tasks import ONE_BY_ONE, Direction, Known, StageTask, StepSchedule
 from engine.parallel.initial import initialise_serial
 from engine.parallel.model import ParallelModel
 from engine.parallel.parallelize import parallelize
@@ -33,7 +33,7 @@ class Written:
 
     def __init__(self, order: str) -> None:
         names = {direction.value[0].upper(): direction for direction in Direction}
-        self._tasks = [Task(names[task[0]], int(task[1:])) for task in order.split()]
+        self._tasks = [StageTask(names[task[0]], int(task[1:])) for task in order.split()]
         self.passes = 1 + max(task.number for task in self._tasks)
 
     chunks, deferring = 1, False

@@ -9,7 +9,7 @@ from engine.result.schema.bench import (
     LaunchTime,
     Links,
     Rings,
-    Stream,
+    StreamBandwidth,
     StreamKernel,
     Transfer,
 )
@@ -38,7 +38,7 @@ def memory(
         for name, count in ARRAYS.items()
         for best in [triad * (1.0 if count == 3 else 1.04) * (1 + 0.01 * (job % 3))]
     ]
-    stream = Stream(array_bytes=array_bytes, cache_bytes=cache_bytes, repeats=10, kernels=tuple(kernels))
+    stream = StreamBandwidth(array_bytes=array_bytes, cache_bytes=cache_bytes, repeats=10, kernels=tuple(kernels))
     return Result(
         kind="memory",
         status="ok",

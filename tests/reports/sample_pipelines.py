@@ -8,7 +8,7 @@ from typing import Any
 from sample_results import train
 
 from engine.grid import Grid
-from engine.overlap.tasks import Direction, Task
+from engine.overlap.tasks import Direction, StageTask
 from engine.pipeline.registry import ScheduleChoice
 from engine.pipeline.simulation import Times, Transit, play
 from engine.result import metrics
@@ -68,7 +68,7 @@ def _turns(
     if not schedule.deferring:
         parts = {Direction.FORWARD: TASK_S, Direction.BACKWARD: 2 * TASK_S}
 
-    def work_s(stage: int, task: Task) -> float:
+    def work_s(stage: int, task: StageTask) -> float:
         return parts[task.direction] / schedule.chunks * (1.2 if stage == slow_stage else 1.0)
 
     quiet = play(schedule, stages, PASSES, Times(work_s, lambda stage, task: Transit(0.0, 0.0)))

@@ -16,7 +16,7 @@ from engine.models.flops import hardware_flops, model_flops
 from engine.overlap.flags import Pace, bucket_bytes
 from engine.result.schema import Breakdown, Collective, Iteration, Memory, Model, Provenance, Result, Summary, write
 from engine.result.schema.bench import GemmPoint
-from engine.result.schema.machine import Network, Transport
+from engine.result.schema.machine import Interconnect, Transport
 from engine.result.schema.step import COMPONENTS, Component, ComponentEnergy, Energy
 
 ALL = "oar,ors,oag,cache=auto,data"
@@ -200,7 +200,7 @@ def energy(
 
 def transport(name: str | None, backend: Literal["gloo", "nccl"] = "nccl", **told: Any) -> Transport:
     """Return the transport that all ranks report."""
-    return Transport(backend=backend, networks=(Network(name=name, ranks=4, host="n0", **told),))
+    return Transport(backend=backend, networks=(Interconnect(name=name, ranks=4, host="n0", **told),))
 
 
 def strong(

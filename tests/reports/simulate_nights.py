@@ -32,7 +32,7 @@ from scipy.special import chdtri
 
 from engine.result.gate import Interval, Outcome, at_most
 from reports.nights import detector
-from reports.nights.detector import FEWEST, NIGHTS_A_YEAR, Follower, Step
+from reports.nights.detector import FEWEST, NIGHTS_A_YEAR, Follower, LevelChange
 from reports.nights.judge import STEADIER, collect_figures
 from reports.nights.report import name_tests
 from reports.read.history import histories
@@ -115,7 +115,7 @@ def jobs_of(kind: str, number: int, year: int, nights: int) -> Job:
 
 def follow(
     kind: str, number: int, year: int, nights: int, jobs: int, limit: float, step: float = 0.0, since: int = 1 << 30
-) -> list[tuple[int, Step]]:
+) -> list[tuple[int, LevelChange]]:
     """Find the changes in a figure's year, each with its night. step: the slowdown from night `since` on."""
     drawn, random, watched = (
         jobs_of(kind, number, year, nights),

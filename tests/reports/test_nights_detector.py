@@ -8,7 +8,7 @@ import simulate_nights as simulated
 
 from engine.result.gate import at_most
 from reports.nights import detector
-from reports.nights.detector import Follower, Step, false_alarm_limit
+from reports.nights.detector import Follower, LevelChange, false_alarm_limit
 from systems.references import LEAST
 
 LIMIT = false_alarm_limit(200)
@@ -18,7 +18,7 @@ QUIET = 110
 
 def followed(
     *levels: float, scale: float = 0.01, seed: int = 0, canary: float = 0.0, quiet: int = QUIET, limit: float = LIMIT
-) -> tuple[Follower, list[Step | None]]:
+) -> tuple[Follower, list[LevelChange | None]]:
     """Nights of noise, then nights at these levels; what each of the latter shows. canary: its share of the levels."""
     random = np.random.default_rng(seed)
     watched, found = Follower(limit), []

@@ -12,7 +12,7 @@ from sample_results import save
 from engine.result.schema import Result
 from reports.frames.frame import frames
 from reports.pages.pipeline import compared
-from reports.plots.timeline import MOST_STAGES, Schedule, draw_schedules, list_tasks
+from reports.plots.timeline import MOST_STAGES, DrawnSchedule, draw_schedules, list_tasks
 from reports.read.load import load
 
 QUIET = "gpt-vcluster-deep-on-1x1x1x1p4-4-stages"
@@ -101,10 +101,10 @@ def test_the_timeline_has_a_row_a_stage_and_each_task_with_its_micro_batch(page:
 
 def test_what_no_clock_shows_is_not_drawn_and_of_many_stages_some() -> None:
     odd = (("X1", 0.0, 0.5), ("F0", float("nan"), 0.5), ("F1", 0.6, 0.4), ("F2", 0.2, 9.0), ("F3", 0.0, 0.5))
-    kept = list_tasks([Schedule("a", "", 1.0, (odd,)), Schedule("b", "", float("nan"), (odd,))])
+    kept = list_tasks([DrawnSchedule("a", "", 1.0, (odd,)), DrawnSchedule("b", "", float("nan"), (odd,))])
     assert kept["task"].tolist() == ["F3"]
-    assert draw_schedules([Schedule("a", "", 1.0, ((),))]) is None
-    many = draw_schedules([Schedule("a", "", 1.0, ((("F0", 0.0, 0.5),),) * 48)])
+    assert draw_schedules([DrawnSchedule("a", "", 1.0, ((),))]) is None
+    many = draw_schedules([DrawnSchedule("a", "", 1.0, ((("F0", 0.0, 0.5),),) * 48)])
     assert many is not None
     rows = [label.get_text() for label in many.axes[0].get_yticklabels()]
     assert (len(rows), rows[0], rows[-1]) == (MOST_STAGES, "stage 0", "stage 47")

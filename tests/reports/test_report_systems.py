@@ -17,7 +17,7 @@ from reports.columns import columns_of, failures
 from reports.figures.compare import compared
 from reports.frames.frame import frames
 from reports.frames.points import points
-from reports.page import FEW, Figure, Figures, Paragraph, Section, Table
+from reports.page import FEW, Figure, Figures, PageSection, Paragraph, Table
 from reports.pages import energy
 from reports.read.load import load
 from reports.read.peaks import with_peaks
@@ -94,7 +94,7 @@ def points_of(results: Sequence[Result], folder: Path) -> pd.DataFrame:
     return points(with_peaks(found.runs))
 
 
-def figure_of(sections: Sequence[Section]) -> Figure:
+def figure_of(sections: Sequence[PageSection]) -> Figure:
     """The figure that compares systems, which is the only one."""
     (section,) = sections
     (figure,) = [one for block in section.blocks if isinstance(block, Figures) for one in block.figures]

@@ -11,7 +11,7 @@ from reframe.core.builtins import parameter, run_before
 
 from suites import bandwidth, peak
 from suites.base.figures import Figures
-from suites.base.training import Training
+from suites.base.training import TrainingTest
 
 
 @rfm.simple_test
@@ -47,7 +47,7 @@ class Peak(peak.Peak):
 
 
 @rfm.simple_test
-class TwoNodes(Training):
+class TwoNodes(TrainingTest):
     """Each of two nodes has a rank, and a step takes a fifth of a second."""
 
     descr = "a training on two nodes"

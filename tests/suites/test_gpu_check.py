@@ -33,7 +33,7 @@ from gpu_check.checks import Check, checks
 from gpu_check.command import EXIT_CODES, judge_of, table
 from gpu_check.judges import MOST_PROCESSES, STEP_BY, Judge
 from gpu_check.session import Session, There
-from gpu_check.sizes import ON_GPU, TINY, Training, largest, training
+from gpu_check.sizes import ON_GPU, TINY, TrainingSize, largest, training
 
 ROOT = Path(__file__).parents[2]
 THERE = There(1, "a card", 2**34, 2**34, False, provenance.collect(start=provenance.now(), launcher="none"))
@@ -244,7 +244,7 @@ def _contest(
     peak: float | None = None,
     bytes_of: tuple[int, int] = (1, 1),
     compiled: bool | None = None,
-    training: Training = TINY["gpt"],
+    training: TrainingSize = TINY["gpt"],
 ) -> list[Finding]:
     """Judge contests with plain PyTorch, whose steps take a second, one of each process; noise is ours. Of
     four findings the third is only told.

@@ -11,7 +11,7 @@ from engine.data.dataset import Images
 from engine.errors import UsageError, listed_divisors
 from engine.grid import INNER, STREAM
 from engine.models.architecture import Architecture, check_dropout, check_positive
-from engine.models.denoising import Denoising, Schedule
+from engine.models.denoising import Denoising, NoiseSchedule
 from engine.models.image_operations import Added, Conv2d, GroupNorm, Resample
 from engine.models.network import Carried, Network, Section
 from engine.models.operations import ZERO, Attention, Linear, Operation, Redistribute
@@ -26,7 +26,7 @@ Resampling = Literal["half", "double"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class UNetStep:
     """Step of a U-Net: a residual block with or without attention, or what halves or doubles images."""
 
     channels_in: int
@@ -97,7 +97,7 @@ class UNetConfig(Architecture):
     """pixels along a side of what it takes"""
     channels_out: int = CHANNELS
     """channels of what it gives: the noise's, and those of its variance where that is learned, too"""
-    schedule: Schedule = "linear"
+    schedule: NoiseSchedule = "linear"
     """how the variance of the noise grows"""
     diffusion_steps: int = 1000
     """steps in which an image becomes noise"""
@@ -158,36 +158,38 @@ class UNetConfig(Architecture):
         return tuple(self.image // 2**level for level in range(len(self.multipliers)))
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[UNetStep, ...]:
         """Steps on the way down, in the middle, and on the way up."""
         down, left = [*self._down()], [self.base]
         left += [step.channels for step in down]
         last, side = down[-1].channels, self.sides[-1]
-        middle = [Step(last, last, side, attends=True, leaves=True), Step(last, last, side)]
+        middle = [UNetStep(last, last, side, attends=True, leaves=True), UNetStep(last, last, side)]
         return (*down, *middle, *self._up(last, left))
 
-    def _down(self) -> Iterator[Step]:
+    def _down(self) -> Iterator[UNetStep]:
         stream = self.base
         for multiplier, side in zip(self.multipliers, self.sides, strict=True):
             channels = multiplier * self.base
             if side != self.image:
                 yield self._resampling(stream, 2 * side, "half", leaves=True)
             for _ in range(self.depth):
-                yield Step(stream, channels, side, attends=side in self.attention, leaves=True)
+                yield UNetStep(stream, channels, side, attends=side in self.attention, leaves=True)
                 stream = channels
 
-    def _up(self, stream: int, left: list[int]) -> Iterator[Step]:
+    def _up(self, stream: int, left: list[int]) -> Iterator[UNetStep]:
         """Take what was left, the last first."""
         for multiplier, side in zip(reversed(self.multipliers), reversed(self.sides), strict=True):
             channels = multiplier * self.base
             for _ in range(self.depth + 1):
-                yield Step(stream, channels, side, attends=side in self.attention, takes=left.pop())
+                yield UNetStep(stream, channels, side, attends=side in self.attention, takes=left.pop())
                 stream = channels
             if side != self.image:
                 yield self._resampling(stream, side, "double")
 
-    def _resampling(self, channels: int, side: int, by: Resampling, *, leaves: bool = False) -> Step:
-        return Step(channels, channels, side, resampling=by, convolves=self.resampling == "convolution", leaves=leaves)
+    def _resampling(self, channels: int, side: int, by: Resampling, *, leaves: bool = False) -> UNetStep:
+        return UNetStep(
+            channels, channels, side, resampling=by, convolves=self.resampling == "convolution", leaves=leaves
+        )
 
     def head_size(self, channels: int) -> int:
         """Return the channels of a head where the stream has so many."""
@@ -264,7 +266,7 @@ def _table(shape: UNetConfig) -> Network:
     return network
 
 
-def _section(shape: UNetConfig, step: Step, number: int) -> Section:
+def _section(shape: UNetConfig, step: UNetStep, number: int) -> Section:
     n, pixels = step.channels, step.side**2
     operations: list[Operation] = []
     if step.convolves:
@@ -294,7 +296,7 @@ def _section(shape: UNetConfig, step: Step, number: int) -> Section:
     )
 
 
-def _residual(shape: UNetConfig, step: Step) -> list[Operation]:
+def _residual(shape: UNetConfig, step: UNetStep) -> list[Operation]:
     k, n, side, before = step.joined, step.channels, step.side_out, step.side**2
     end, of_step = _ending(shape.last_std), (n, n) if shape.scales else (n,)
     skip: list[Operation] = []

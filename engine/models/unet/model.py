@@ -18,7 +18,7 @@ from engine.layers.group_norm import ScaledGroupNorm
 from engine.layers.redistribute import Redistribute
 from engine.models.serial import SerialModel, State
 from engine.models.transformer import SelfAttention
-from engine.models.unet.config import GROUPS, Resampling, Step, UNetConfig
+from engine.models.unet.config import GROUPS, Resampling, UNetConfig, UNetStep
 
 Resample = Callable[[Tensor], Tensor]
 
@@ -63,7 +63,7 @@ class UNet(SerialModel):
 class StepBlock(nn.Module):
     """Residual block, or convolution that resamples; then attention, if pixels attend."""
 
-    def __init__(self, shape: UNetConfig, step: Step, number: int) -> None:
+    def __init__(self, shape: UNetConfig, step: UNetStep, number: int) -> None:
         super().__init__()
         self.takes, self.leaves = step.takes > 0, step.leaves
         self.residual = self.resampling = self.attention = None

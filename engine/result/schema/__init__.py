@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from engine.errors import UsageError
 from engine.files import json_of, write_text
-from engine.result.schema.bench import GemmPoint, ImageSheet, LaunchTime, Links, Stream, Transfer
+from engine.result.schema.bench import GemmPoint, ImageSheet, LaunchTime, Links, StreamBandwidth, Transfer
 from engine.result.schema.contest import Contest, TrainingSide, migrated
 from engine.result.schema.machine import Bindings, Transport
 from engine.result.schema.profile import Profile
@@ -27,7 +27,7 @@ known why; or the cause.
 """
 
 _Kind = TypeVar("_Kind", bound=Record)
-Side = TypeVar("Side", bound=TrainingSide)
+AnySide = TypeVar("AnySide", bound=TrainingSide)
 
 
 class Model(Record):
@@ -175,14 +175,14 @@ class Result(Document):
     gemm_modes: tuple[GemmPoint, ...] = ()
     """One size again in every mode, in turns; not in older results."""
     best_flops_per_s: float | None = None
-    stream: Stream | None = None
+    stream: StreamBandwidth | None = None
     launches: tuple[LaunchTime, ...] = ()
     links: Links | None = None
     transfers: tuple[Transfer, ...] = ()
     images: ImageSheet | None = None
     provenance: Provenance
 
-    def sides(self, kind: type[Side]) -> tuple[Side, ...]:
+    def sides(self, kind: type[AnySide]) -> tuple[AnySide, ...]:
         """Return the sides of a contest of that kind."""
         sides = self.contest.sides if self.contest else ()
         return tuple(side for side in sides if isinstance(side, kind))

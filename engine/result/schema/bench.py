@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from engine.result import SamplerName
 from engine.schema import Record
 
-Mode = Literal["NN", "NT", "TN"]
+ProductMode = Literal["NN", "NT", "TN"]
 """How both factors lie in memory: N row by row, T column by column."""
 
 
@@ -19,7 +19,7 @@ class GemmPoint(Record):
     """Product of square matrices of one size."""
 
     size: int
-    mode: Mode = "NN"
+    mode: ProductMode = "NN"
     flops_per_s: float | None = None
     median_time_s: float | None = None
     repeats: int = 0
@@ -36,7 +36,7 @@ class StreamKernel(Record):
     median_bytes_per_s: float
 
 
-class Stream(Record):
+class StreamBandwidth(Record):
     """Memory bandwidth of a rank."""
 
     array_bytes: int

@@ -57,7 +57,7 @@ class Bindings(Record):
     faults: tuple[BindingFault, ...] = ()
 
 
-class Network(Record):
+class Interconnect(Record):
     """Network between ranks that say the same of it."""
 
     name: str | None = None
@@ -83,4 +83,4 @@ class Transport(Record):
     backend: Literal["gloo", "nccl"]
     library: str | None = None
     plugin: str | None = None
-    networks: tuple[Network, ...]
+    networks: tuple[Interconnect, ...]
