@@ -10,7 +10,7 @@ from engine.batch import CHUNK_BYTES
 from engine.grid import INNER, REPLICATING, SHARDING, STREAM, Grid
 from engine.models.image_operations import Conv2d
 from engine.models.network import Network, Section
-from engine.models.operations import Activation, Attention, Linear
+from engine.models.operations import Attention, Linear
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import StepSchedule, live_whole_passes
 from engine.pipeline.fixed_schedules import OneFOneB
@@ -111,17 +111,6 @@ class Tiles(NamedTuple):
         return sum(self.sharded)
 
 
-class Backward(NamedTuple):
-    """Moment in a section's backward."""
-
-    made: float
-    """bytes of activations' gradients beside what is kept"""
-    used: int
-    """number of first weights that are still in use"""
-    gives: bool
-    """whether the gradient of the last of these is made"""
-
-
 class SectionBytes(NamedTuple):
     """Bytes of a section's activations."""
 
@@ -129,7 +118,8 @@ class SectionBytes(NamedTuple):
     """for its backward, with its input"""
     left: float
     """by a backward for weight gradients: input and output gradient of each product"""
-    backward: Sequence[Backward]
+    made: float
+    """of activations' gradients at most, beside what is kept"""
 
 
 class Parts(NamedTuple):
@@ -175,7 +165,7 @@ class StageCount:
         self._rest = Tiles.of(network.part((), first=stage.is_first, last=stage.is_last), grid)
         head = Tiles.of([network.head_weight], grid).sharded if stage.is_last else []
         self._head, self._table = sum(head), self._rest.sharded[0] if self._rest.sharded else 0.0
-        self._head_bytes = self._section(self._head_section) if stage.is_last else SectionBytes(0.0, 0.0, ())
+        self._head_bytes = self._section(self._head_section) if stage.is_last else SectionBytes(0.0, 0.0, 0.0)
         self._stream = self._features(training.model.sequence * training.model.hidden, grid[STREAM])
         gathers = grid.shards > 1
         self._each = self._compute if gathers else 0
@@ -221,35 +211,10 @@ class StageCount:
             both = self._features(product.input_tokens(tokens) * product.k, k) + self._features(tokens * product.n, n)
             left += both
             largest = max(largest, both * (2 if self._device.lays_out and isinstance(product, Conv2d) else 1))
-        if section.of_kind(Activation):
-            return SectionBytes(bytes_kept, left, self._of_feed_forward(section))
         for attention in section.of_kind(Attention):
             features = section.tokens_of(attention, model.sequence) * attention.heads * attention.head_size
             largest = max(largest, self._features(5 * features, grid[INNER]))
-        return SectionBytes(bytes_kept, left, [Backward(largest, len(section.of_kind(Linear)) - 1, gives=True)])
-
-    def _of_feed_forward(self, section: Section) -> list[Backward]:
-        """List the backward of a transformer's block: of its second product, its activation function, its first
-        product, and of the norm before that. What later layers took is free by then.
-        """
-        model, grid, count = self._training.model, self._grid, len(section.of_kind(Linear))
-        stream = self._features(model.sequence * model.hidden, grid[STREAM])
-
-        def inner(features: int) -> float:
-            return self._features(model.sequence * features, grid[INNER])
-
-        up, down = section.of_kind(Linear)[-2:]
-        function = section.of_kind(Activation)[-1]
-        without = stream - inner(function.kept.over_inner + down.k)
-        norm = stream
-        if grid[STREAM] > 1:
-            norm += 2 * stream * self._master / self._compute
-        return [
-            Backward(stream + inner(down.k), count, gives=True),
-            Backward(without + inner(function.in_backward), count - 1, gives=False),
-            Backward(without + inner(up.n) + stream, count - 1, gives=True),
-            Backward(without + norm, count - 2, gives=False),
-        ]
+        return SectionBytes(bytes_kept, left, largest)
 
     def _always(self) -> float:
         """Count the samples of a step, the patches of images, and messages of other stages."""
@@ -374,13 +339,12 @@ class StageCount:
             ahead = self._ahead([*before, *other_pass])
             cache = self._each * sum(each.gathered for each in self._tiles[cached:first])
             above = [*chain(*(each.sharded for each in self._tiles[place + 1 : place + 3])), self._head, *other_pass]
-            for moment in block.backward:
-                used = tiles[: moment.used] if group or not self._again else tiles[moment.used - 1 : moment.used]
-                weights = self._each * (sum(each.gathered for each in waiting) + sum(used)) + ahead
-                sent = self._in_flight([*tiles[moment.used :], *above]) + self._summing(place + 1)
-                if moment.gives and not self._stage.deferring:
-                    sent += self._made(tiles[moment.used - 1], self._compute)
-                yield Moment(activations + moment.made, weights, cache, 0.0, sent)
+            used = tiles[:-1] if group or not self._again else tiles[-2:-1]
+            weights = self._each * (sum(each.gathered for each in waiting) + sum(used)) + ahead
+            sent = self._in_flight([*tiles[-1:], *above]) + self._summing(place + 1)
+            if not self._stage.deferring:
+                sent += self._made(max(tiles, default=0.0), self._compute)
+            yield Moment(activations + block.made, weights, cache, 0.0, sent)
 
     def _elsewhere(self) -> Iterator[Moment]:
         """Yield the token table's backward, in the master dtype, and the weight gradients that were left."""
