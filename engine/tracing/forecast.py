@@ -1,7 +1,7 @@
 """Forecast of a plan's grids: each is traced and played on a machine, and its trace decides whether it fits."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
@@ -60,13 +60,17 @@ def trace_candidates(
     *,
     exact: bool = False,
     by_s: float = inf,
+    each: type[map] | None = None,
 ) -> list[Predictor]:
     """Trace each candidate, with its micro-batch and the bucket that the machine wants.
 
-    by_s: of pipelines that take longer for sure nothing can be predicted.
+    by_s: of pipelines that take longer for sure nothing can be predicted. each: a map over processes, if some run.
     """
     if not candidates:
         return []
+    if each is None:
+        with _map(workload, len(candidates), exact=exact) as each:
+            return trace_candidates(workload, candidates, machine, exact=exact, by_s=by_s, each=each)
     links = machine.bandwidths
     jobs = [
         (workload.in_micro_batches(one.micro).with_bucket(one.grid, links.inter, links.devices_per_node), one.grid)
@@ -77,13 +81,11 @@ def trace_candidates(
     what = "whole networks" if exact else "grids"
     one = partial(_trace, device_memory=workload.device_memory, exact=exact, machine=machine, by_s=by_s)
     known: dict[tuple[Training, Grid], Predictor] = {}
-    whole = exact or not workload.training.model.network().alike
-    with _map(in_processes=len(once) >= WORTH_A_POOL[whole]) as each:
-        for key, traced in zip(once, each(one, *zip(*once.values(), strict=True)), strict=True):
-            known[key] = traced
-            done = BAR * len(known) // len(once)
-            bar = "#" * done + "." * (BAR - done)
-            log.info("%s traced %d of %d %s", bar, len(known), len(once), what, extra=RENEWED)
+    for key, traced in zip(once, each(one, *zip(*once.values(), strict=True)), strict=True):
+        known[key] = traced
+        done = BAR * len(known) // len(once)
+        bar = "#" * done + "." * (BAR - done)
+        log.info("%s traced %d of %d %s", bar, len(known), len(once), what, extra=RENEWED)
     found = []
     for training, grid in jobs:
         traced = known[training, replace(grid, pipe_outermost=False)]
@@ -104,23 +106,18 @@ def forecast(
     exact: the first FINAL are forecast once more, by the whole network's trace, and come before the others. shown:
     pipelines that come behind as many grids may be left out.
     """
-    alone = _trace_fitting(workload, [one for one in candidates if one.grid.stages == 1], machine)
-    steps = [(candidate, traced, traced.on(machine)) for candidate, traced in alone]
-    times_s = sorted(step.time_s for *_, step in steps)
-    by_s = times_s[shown - 1] if shown is not None and len(times_s) >= shown else inf
-    in_stages = [one for one in candidates if one.grid.stages > 1]
-    for candidate, traced in zip(in_stages, trace_candidates(workload, in_stages, machine, by_s=by_s), strict=True):
-        assert isinstance(traced, TracedStages)
-        if (step := traced.on(machine, by_s=by_s)).time_s == inf:
-            continue
-        needs = trace_needs(traced.training_of(step), candidate.grid, workload.device)
-        if needs.total <= workload.usable:
-            steps.append((replace(candidate, needs=needs), traced, step))
-    found = _ordered(steps, machine)
-    if not exact:
-        return found
-    final, rest = found[:FINAL], found[FINAL:]
-    whole = trace_candidates(workload, final, machine, exact=True)
+    with _map(workload, len(candidates), exact=exact) as each:
+        trace = partial(trace_candidates, workload, machine=machine, each=each)
+        alone = _trace_fitting(workload, [one for one in candidates if one.grid.stages == 1], machine, trace)
+        steps = [(candidate, traced, traced.on(machine)) for candidate, traced in alone]
+        times_s = sorted(step.time_s for *_, step in steps)
+        by_s = times_s[shown - 1] if shown is not None and len(times_s) >= shown else inf
+        steps += _staged_fitting(workload, [one for one in candidates if one.grid.stages > 1], machine, each, by_s)
+        found = _ordered(steps, machine)
+        if not exact:
+            return found
+        final, rest = found[:FINAL], found[FINAL:]
+        whole = trace(final, exact=True)
     return _ordered([(one, it, it.on(machine)) for one, it in zip(final, whole, strict=True)], machine) + rest
 
 
@@ -133,14 +130,17 @@ def find_fastest(
 
 
 def _trace_fitting(
-    workload: Workload, candidates: Sequence[Candidate], machine: MachineModel
+    workload: Workload,
+    candidates: Sequence[Candidate],
+    machine: MachineModel,
+    trace: Callable[[Sequence[Candidate]], Sequence[Predictor]],
 ) -> list[tuple[Candidate, Predictor]]:
     """Trace the candidates that fit by their traces, where need be with smaller micro-batches."""
     found: list[tuple[Candidate, Predictor]] = []
     left = list(candidates)
     while left:
         smaller = list[Candidate | None]()
-        for candidate, traced in zip(left, trace_candidates(workload, left, machine), strict=True):
+        for candidate, traced in zip(left, trace(left), strict=True):
             assert isinstance(traced, Traced)
             training = workload.in_micro_batches(candidate.micro)
             needs = needs_by_trace(training, candidate.grid, traced.peak_bytes, workload.device)
@@ -150,6 +150,26 @@ def _trace_fitting(
                 smaller.append(with_smaller_micro(workload, candidate, machine.links))
         left = [candidate for candidate in smaller if candidate is not None]
     return found
+
+
+def _staged_fitting(
+    workload: Workload, candidates: Sequence[Candidate], machine: MachineModel, each: type[map], by_s: float
+) -> list[SimulatedStep]:
+    """Simulate the pipelines, but for those that take longer for sure, and keep those that fit by their traces."""
+    steps = []
+    for candidate, traced in zip(
+        candidates, trace_candidates(workload, candidates, machine, by_s=by_s, each=each), strict=True
+    ):
+        assert isinstance(traced, TracedStages)
+        if (step := traced.on(machine, by_s=by_s)).time_s < inf:
+            steps.append((candidate, traced, step))
+    trainings, grids = [traced.training_of(step) for _, traced, step in steps], [one.grid for one, *_ in steps]
+    needs = each(trace_needs, trainings, grids, [workload.device] * len(steps))
+    return [
+        (replace(candidate, needs=needed), traced, step)
+        for needed, (candidate, traced, step) in zip(needs, steps, strict=True)
+        if needed.total <= workload.usable
+    ]
 
 
 def _ordered(steps: Sequence[SimulatedStep], machine: MachineModel) -> list[Candidate]:
@@ -177,10 +197,11 @@ def _trace(
 
 
 @contextmanager
-def _map(*, in_processes: bool) -> Iterator[type[map]]:
-    """Give a map over processes, or in this one."""
+def _map(workload: Workload, traces: int, *, exact: bool) -> Iterator[type[map]]:
+    """Give a map over processes, or in this one where so many traces aren't worth their start."""
     workers = min(len(cores()), 8)
-    if not in_processes or workers == 1:
+    whole = exact or not workload.training.model.network().alike
+    if traces < WORTH_A_POOL[whole] or workers == 1:
         yield map
         return
     start_fork_server(*LOADED)
