@@ -9,8 +9,11 @@ import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of torch, which nothing has loaded yet, here and in what tests start
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"  # torch.compile makes no trial libraries of vector instructions
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script: what tests start hears it
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number, _heard in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if (
+        signal.getsignal(_number) is signal.SIG_IGN
+    ):  # in the background of a script, by nohup: what tests start hears it
+        signal.signal(_number, _heard)
 # No example fails for being slow on a busy machine, and none is kept in the working tree.
 hypothesis.settings.register_profile(
     "par4d", deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

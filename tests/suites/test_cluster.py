@@ -125,10 +125,10 @@ ONE_EACH = [
 
 ENDLESS = """
     import reframe as rfm
-    from suites.base.training import Training
+    from suites.base.training import TrainingTest
 
     @rfm.simple_test
-    class Endless(Training):
+    class Endless(TrainingTest):
         study, model, sequences, precision = "endless", "gpt-test", 16, "fp32"
         num_tasks, grid, iterations, warmup = 8, "2x2x2x1", 1000000, 1
         time_limit = "1h"
