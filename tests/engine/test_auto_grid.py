@@ -15,6 +15,7 @@ from waiting import LONG_S
 import systems
 from engine.cli.main import main
 from engine.grid import Grid
+from engine.pipeline.registry import ScheduleChoice
 from engine.planning import plan
 from engine.result.schema import read
 from systems import store
@@ -35,7 +36,8 @@ def test_the_fastest_of_a_short_plan_is_taken_with_its_micro_batch_and_schedule(
 ) -> None:
     found, said = taken(capsys)
     assert Grid.parse(str(found["grid"])).stages > 1
-    words = f"{found['grid']} --micro-batch {found['micro_batch']} --schedule {found['schedule']}"
+    schedule = " ".join(ScheduleChoice.parse(str(found["schedule"])).words)
+    words = f"{found['grid']} --micro-batch {found['micro_batch']} {schedule}"
     assert re.match(f"--grid auto takes {words}, .*vcluster .*simulation", said)
 
 

@@ -112,7 +112,8 @@ def test_the_rows_machine_has_the_numbers_of_a_fit_and_a_calibration_its_spread(
     calibrated = systems.measured("vcluster")
     assert calibrated is not None
     assert calibrated.performance is not None
-    assert calibrated.performance.spread == pytest.approx(known.spread)
+    shown = [machine.performance for rows in campaigns() for machine in rows.machines.values()]
+    assert calibrated.performance.spread == pytest.approx(max(one.spread for one in shown if one))
 
 
 @pytest.mark.weekly
