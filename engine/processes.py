@@ -1,18 +1,18 @@
 """Processes that are started here: each ends in time, with all that it has started, also where this one is ended."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end a process. SIGHUP comes with a terminal that is lost."""
@@ -100,7 +100,9 @@ def start_fork_server(*modules: str) -> None:
 
     Its processes have one thread each, and are deaf to Ctrl-C, by which their parent ends.
     """
-    multiprocessing.set_forkserver_preload(list(modules))
+    from multiprocessing.forkserver import ensure_running, set_forkserver_preload
+
+    set_forkserver_preload(list(modules))
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -113,8 +115,11 @@ def start_fork_server(*modules: str) -> None:
 
 
 @contextmanager
-def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
+def worker_processes(count: int) -> "Iterator[ProcessPoolExecutor]":
     """Give an executor of so many processes of the fork server. Where its user fails, what is left isn't begun."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
     executor = ProcessPoolExecutor(count, multiprocessing.get_context("forkserver"))
     try:
         yield executor

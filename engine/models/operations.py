@@ -231,12 +231,5 @@ class Activation(Operation):
         return Kept(over_inner={"gelu": 1, "swiglu": 3}[self.kind] * self.features)
 
     @property
-    def in_backward(self) -> int:
-        """Features that are there in its backward: what it keeps, the gradients of output and input, and of SwiGLU a
-        product on the way.
-        """
-        return {"gelu": 1 + 2, "swiglu": 3 + 4}[self.kind] * self.features
-
-    @property
     def divided_by_inner(self) -> Mapping[str, int]:
         return {"feed-forward's features": self.features}
