@@ -6,14 +6,15 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from engine.cli.common import Json, facts, size, write
-from engine.cli.grid import with_grid
+from engine.cli.grid import check_traced_memory, with_grid
 from engine.cli.train import PaceOptions
 from engine.footprint.fit import lacking_memory, parameters_per_rank
+from engine.footprint.memory import Needs
 from engine.loading import loading
 from engine.models.image_operations import norms_that_share
 from engine.output import complain
 from engine.overlap.flags import Pace
-from engine.training.checks import checked, notices
+from engine.training.checks import CheckedRun, checked, notices
 from engine.training.config import RUN, TrainConfig
 
 
@@ -22,6 +23,7 @@ def check(
     ranks: Annotated[int, Parameter(help="processes that would be started", group=RUN)],
     config: TrainConfig,
     pace: PaceOptions = Pace(),
+    brief: Annotated[bool, Parameter(help="count no memory, but refuse what doesn't fit", negative=())] = False,
     json: Json = False,
 ) -> int:
     """Say whether a run would fit, and on which grid, without starting it.
@@ -40,26 +42,23 @@ def check(
         complain(notice)
     sharing, norms = norms_that_share(training.model.network(), run.grid)
     samples = training.model.task.data.samples
-    with loading():
-        from engine.tracing.memory import trace_needs
-
-    needs = trace_needs(training, run.grid, config.device_kind, config.device_memory)
-    if config.device_memory is not None and needs.total > config.device_memory:
-        raise lacking_memory(training, run.grid, needs, config.device_memory)
+    if brief:
+        check_traced_memory(run)
+    needs = None if brief else _needs(run)
     figures = {
         "grid": str(run.grid),
         "ranks": run.grid.size,
         "model": training.model.name,
         "parameters": training.model.parameters,
         "parameters_per_rank": parameters_per_rank(training, run.grid),
-        "memory_bytes_per_rank": {name: round(value) for name, value in asdict(needs).items()},
+        **({"memory_bytes_per_rank": {name: round(value) for name, value in asdict(needs).items()}} if needs else {}),
         "sequences_per_rank": training.batch.per_rank(run.grid),
         "micro_batch": training.batch.at_once(run.grid),
         "schedule": str(training.staged(run.grid).choice),
         "training": training.options_on(run.grid),
         **({"norms_that_share_statistics": sharing} if norms else {}),
     }
-    memory = {f"memory of a rank, {name}": size(value) for name, value in asdict(needs).items() if value}
+    parts = {name: size(value) for name, value in asdict(needs).items() if value} if needs else {}
     words = {
         "model": f"{training.model.name}, {training.model.parameters:,} parameters",
         "grid": f"{run.grid} of {run.grid.size:,} ranks",
@@ -67,8 +66,20 @@ def check(
         f"{samples} of a rank": f"{figures['sequences_per_rank']:,}, {figures['micro_batch']:,} at once",
         **({"schedule": figures["schedule"]} if run.grid.stages > 1 else {}),
         **({"norms whose groups ranks share": f"{sharing} of {norms}"} if norms else {}),
-        **memory,
-        "memory of a rank, in all": size(needs.total),
+        **{f"memory of a rank, {name}": part for name, part in parts.items()},
+        **({"memory of a rank, in all": size(needs.total)} if needs else {}),
     }
     write(facts(words), figures, as_json=json)
     return 0
+
+
+def _needs(run: CheckedRun) -> Needs:
+    """Trace what a rank needs. Raises UsageError if that is more than --device-memory."""
+    with loading():
+        from engine.tracing.memory import trace_needs
+
+    memory = run.config.device_memory
+    needs = trace_needs(run.training, run.grid, run.config.device_kind, memory)
+    if memory is not None and needs.total > memory:
+        raise lacking_memory(run.training, run.grid, needs, memory)
+    return needs

@@ -34,7 +34,7 @@ class Refused(ReframeError):
 def checked_grid(words: tuple[str, ...]) -> str:
     """Return the grid that `engine check` gives, which tests of the same training ask for once. Raises Refused."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
-        code = engine(["check", *words, "--json"])
+        code = engine(["check", *words, "--brief", "--json"])
     if code:
         raise Refused(err.getvalue().strip().split("\n")[-1])
     return str(json.loads(out.getvalue())["grid"])

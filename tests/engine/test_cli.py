@@ -150,7 +150,7 @@ def test_every_field_has_an_option_of_its_own() -> None:
     ("command", "names"),
     [
         (["train"], [*OF_TRAIN.split(), "json"]),
-        (["check"], [*OF_TRAIN.split(), "ranks", "json"]),
+        (["check"], [*OF_TRAIN.split(), "ranks", "brief", "json"]),
         (["plan"], OF_PLAN.split()),
         (["data", "prepare"], OF_PREPARE.split()),
         (["data", "prepare-images"], ["source", "out", "size", "unlabelled", "json"]),
