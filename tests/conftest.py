@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections import Counter
 
 import hypothesis
 import pytest
@@ -20,6 +21,20 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("par4d")
 gc.disable()  # while tests are loaded: to look for garbage would take a fifth of that time
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to the week what `sampled` doesn't take."""
+    places = Counter[str]()
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if sampled is None or item.get_closest_marker("weekly"):
+            continue
+        function = item.nodeid.partition("[")[0]
+        if places[function] % sampled.args[0]:
+            item.add_marker(pytest.mark.weekly)
+        places[function] += 1
 
 
 @pytest.hookimpl(tryfirst=True)

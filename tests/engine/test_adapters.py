@@ -102,6 +102,7 @@ def errors(known: Reference, comm: Comm) -> dict[str, float]:
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "grid"),
     [

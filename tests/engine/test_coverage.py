@@ -57,6 +57,7 @@ def cases(name: str, disturbed: str) -> Iterator[tuple[str, np.ndarray]]:
                     yield f"{jobs} jobs ({job_sd}) of {rounds} rounds ({round_sd})", logs[:, :jobs]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("disturbed", ["none", "ours", "either side"])
 @pytest.mark.parametrize("name", NOISES)
 def test_an_interval_over_jobs_holds_the_truth_and_seldom_decides_wrongly(name: str, disturbed: str) -> None:

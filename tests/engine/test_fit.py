@@ -200,6 +200,7 @@ def test_where_only_grids_across_nodes_are_left_none_is_chosen() -> None:
     assert choose_grid(Training(MODEL, Batch(1)), 12, devices_per_node=6).batch_split == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("study", ["weak_scaling", "strong_scaling", "overlap_ablation"])
 @pytest.mark.parametrize("name", ["perlmutter", "frontier", "alps", "summit"])
 def test_every_point_of_the_published_series_has_a_grid_on_which_its_step_fits(study: str, name: str) -> None:

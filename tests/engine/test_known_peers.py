@@ -131,7 +131,7 @@ def took(comm: Comm, contest: Comparison, cases: Sequence[str], python: Path) ->
         pytest.param("fsdp2-reshard", None, ["weights", "micro-batches"], marks=pytest.mark.weekly),
         pytest.param("hsdp", None, ["micro-batches", "recomputed"], marks=pytest.mark.weekly),
         pytest.param("tensor-parallel", None, ["weights", "micro-batches"], marks=pytest.mark.weekly),
-        ("tensor-parallel-sp", None, ["activations", "micro-batches"]),
+        pytest.param("tensor-parallel-sp", None, ["activations", "micro-batches"], marks=pytest.mark.weekly),
         pytest.param("pipeline-gpipe", "pipeline=2", ["micro-batches", "recomputed"], marks=pytest.mark.weekly),
         ("pipeline-1f1b", "pipeline=2", ["weights", "micro-batches", "recomputed"]),
     ],

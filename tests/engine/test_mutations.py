@@ -79,6 +79,7 @@ def _spread() -> Iterator[Any]:
             yield pytest.param(case, grid, marks=often, id=f"{name}-{grid_id(grid)}")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "grid"), list(_spread()))
 def test_one_wrong_collective_breaks_parity(case: Case, grid: Grid) -> None:
     right = Wrong()

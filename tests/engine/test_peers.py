@@ -105,6 +105,7 @@ def trained(name: str) -> list[tuple[dict[tuple[str, str], PeerContest], tuple[F
     return run_processes(COMPARISONS[name].grid, train_each, name)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("precision", RATES)
 @pytest.mark.parametrize("family", [MODEL.family, LLAMA.family])
 @pytest.mark.parametrize("name", IN_ALL_FORMATS)
@@ -170,6 +171,7 @@ def test_a_peer_that_has_no_u_net_says_so_and_nothing_of_its_layout() -> None:
         assert lacking.startswith(f"{name} has no unet") is not one.supports(DENOISING)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "model"),
     [

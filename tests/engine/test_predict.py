@@ -35,6 +35,7 @@ MACHINE = MachineModel(
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "grid", "batch", "overlap"),
     [

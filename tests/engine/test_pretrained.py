@@ -46,6 +46,7 @@ def read(pretrained: Pretrained, comm: Comm) -> ParallelModel:
         )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("grid", [Grid(), Grid(2, 2, 1, 1), Grid(1, 2, 2, 2), Grid(2, 1, 4, 1)], ids=grid_id)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_read_on_a_grid_is_written_back_bit_for_bit(kind: str, grid: Grid, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def other_paces(seed: int) -> Iterator[Overlap]:
         )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("grid", GRIDS, ids=grid_id)
 @pytest.mark.parametrize("name", THREE_BLOCKS)
 def test_whatever_is_switched_between_steps_it_trains_like_the_serial_model(name: str, grid: Grid) -> None:

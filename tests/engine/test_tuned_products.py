@@ -95,6 +95,7 @@ def widen(monkeypatch: pytest.MonkeyPatch) -> None:
 GRIDS = [Grid(), Grid(z=2), Grid(x=2), Grid(y=2), Grid(x=2, z=2), Grid(data=2)]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 @pytest.mark.parametrize("micro_batches", [1, 2])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "widened"])

@@ -70,6 +70,7 @@ def test_intervals_of_measured_grids_hold_in_nearly_nine_of_ten_cases(on_vcluste
     assert held(rest) == pytest.approx(HELD * len(rest), abs=2)
 
 
+@pytest.mark.weekly
 def test_a_u_net_and_pipelines_are_predicted_as_well_as_the_page_says(later: Sequence[JobRows]) -> None:
     """The time that a pipeline exposes includes the idle time of its stages."""
     rest = {job.name: list(job.grids) for job in later}

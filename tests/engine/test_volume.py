@@ -63,6 +63,7 @@ def _spread() -> Iterator[Any]:
                 yield pytest.param(grid, checkpoint, precision, model, marks=often, id="-".join(words))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("grid", "checkpoint", "precision", "model"), list(_spread()))
 def test_recorded_bytes_and_calls_equal_the_closed_form(
     grid: Grid, checkpoint: bool, precision: str, model: Architecture

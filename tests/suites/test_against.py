@@ -87,6 +87,7 @@ def test_a_commit_is_checked_out_once_and_what_is_none_is_told(tmp_path: Path, m
     assert sorted(one.name for one in tmp_path.iterdir()) == sorted([name, "of"]), "nothing else is left"
 
 
+@pytest.mark.weekly
 def test_a_slower_engine_is_found_in_one_night_of_real_jobs(tmp_path: Path):
     """Every step takes ten times as long as the commit's, of which three jobs tell."""
     root = project(tmp_path)

@@ -384,6 +384,7 @@ def test_a_suite_runs_as_batch_jobs_spread_over_the_nodes_and_their_links(before
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_a_series_may_take_one_rank_of_each_node_and_run_from_a_folder_there(before: Machine, tmp_path: Path) -> None:
     root = packable(tmp_path)
     one = ["-n", "two-nodes.*1x1x1x2", "-S", "rounds=1", "-S", "steps_per_round=1"]
@@ -404,6 +405,7 @@ def test_a_series_may_take_one_rank_of_each_node_and_run_from_a_folder_there(bef
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_cron_runs_a_night_by_the_line_of_its_example_and_mails_what_is_not_fine(
     before: Machine, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_wheels_are_told_from_options_and_installed_beside_ci_alone(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_on_a_processor_all_that_is_judged_is_right(tmp_path: Path) -> None:
     briefly = {"PAR4D_PYTHON": str(forked_python()), FIRST: BRIEFLY}
     done = command("--device", "cpu", "--minutes", str(LONG_S / 60), "--out", str(tmp_path / "gpu.json"), **briefly)

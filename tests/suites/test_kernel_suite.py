@@ -133,6 +133,7 @@ def test_a_step_that_gains_nothing_by_definition_is_skipped_unless_it_is_asked_f
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_a_choice_that_is_slower_than_pytorchs_own_fails_in_words(tmp_path: Path) -> None:
     done = tuned(tmp_path, PRODUCTS, first=SLOWEST_WAY)
     assert done.code == 1
