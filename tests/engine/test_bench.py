@@ -51,7 +51,7 @@ def stream(array_bytes: float = 1e6, repeats: int = 4, budget_s: float = 60.0) -
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "device", "said"),
+    ("asked", "device", "said"),
     [
         (gemm("8", dtype="fp8"), "cpu", "fp8"),
         (gemm("8", dtype="tf32"), "cpu", "tf32"),
@@ -66,10 +66,10 @@ def stream(array_bytes: float = 1e6, repeats: int = 4, budget_s: float = 60.0) -
     ],
 )
 def test_bad_options_are_refused_before_anything_is_written(
-    benchmark: Benchmark, device: str, said: str, tmp_path: Path
+    asked: Benchmark, device: str, said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        bench(benchmark, tmp_path, device)
+        bench(asked, tmp_path, device)
     assert not list(tmp_path.iterdir())
 
 

@@ -36,7 +36,7 @@ def rings(message_bytes: float | None = None, repeats: int = 7, budget_s: float 
 
 
 @pytest.mark.parametrize(
-    ("launch", "benchmark", "said"),
+    ("launch", "asked", "said"),
     [
         (ALONE, rings(), "two ranks"),
         (TWO, rings(100.0), "4096 bytes or more, but 100"),
@@ -50,11 +50,11 @@ def rings(message_bytes: float | None = None, repeats: int = 7, budget_s: float 
     ],
 )
 def test_bad_options_are_refused_before_anything_starts(
-    launch: Launch, benchmark: Benchmark, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launch: Launch, asked: Benchmark, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.comm.launchers.PREPARES_MPI", ())
     with pytest.raises(UsageError, match=said):
-        run(benchmark, launch, device="cpu", timeouts=Timeouts(), labels={}, out=tmp_path / "result.json")
+        run(asked, launch, device="cpu", timeouts=Timeouts(), labels={}, out=tmp_path / "result.json")
     assert not list(tmp_path.iterdir())
 
 
