@@ -155,7 +155,7 @@ class StageCount:
         self._share = training.batch.sequences / grid.batch_split
         self._at_once = training.batch.micro or self._share
         self._several = self._share / self._at_once * len(stage.chunks) > 1
-        self._head_section, overlap = network.sections[-1], training.overlap
+        overlap = training.overlap
         sections = [network.blocks[number].section for number in stage.blocks]
         kinds = {id(section): section for section in sections}
         bytes_of = {key: self._section(section) for key, section in kinds.items()}
@@ -165,7 +165,7 @@ class StageCount:
         self._rest = Tiles.of(network.part((), first=stage.is_first, last=stage.is_last), grid)
         head = Tiles.of([network.head_weight], grid).sharded if stage.is_last else []
         self._head, self._table = sum(head), self._rest.sharded[0] if self._rest.sharded else 0.0
-        self._head_bytes = self._section(self._head_section) if stage.is_last else SectionBytes(0.0, 0.0, 0.0)
+        self._head_bytes = self._section(network.sections[-1]) if stage.is_last else SectionBytes(0.0, 0.0, 0.0)
         self._stream = self._features(training.model.sequence * training.model.hidden, grid[STREAM])
         gathers = grid.shards > 1
         self._each = self._compute if gathers else 0
@@ -174,6 +174,7 @@ class StageCount:
         self._again = self._group > 0 or grid.stages > 1
         cached = self._group > 0 and gathers and overlap.cache != AUTO
         self._cached = min(int(overlap.cache), len(sections)) if cached else 0
+        self._cache = self._each * sum(tiles.gathered for tiles in self._tiles[len(self._tiles) - self._cached :])
         copies = (2 if self._device.exchanges else 1) + 1 / grid.shards
         self._flight = self._scattered * copies if gathers else 0.0
         """Bytes of an element whose contribution is in flight: what is sent, what comes in, and the sum."""
@@ -245,25 +246,21 @@ class StageCount:
             found.append(found[-1] + sum(self._features(features[boundary], self._grid[STREAM]) for boundary in new))
         return found
 
-    def _logits(self) -> float:
-        return self._at_head_of(self._network.head.n, self._compute)
-
-    def _at_head_of(self, features: int, element: int) -> float:
-        """Count the bytes of so many features that the head gives."""
-        head = self._head_section
-        tokens = head.tokens_of(head.operations[-1], self._training.model.sequence)
-        return self._at_once * tokens * features / self._network.head.ranks(self._grid)[0] * element
+    def _logits(self, element: int) -> float:
+        """Count the bytes of all logits, in elements of so many bytes."""
+        section, head = self._network.sections[-1], self._network.head
+        tokens = section.tokens_of(section.operations[-1], self._training.model.sequence)
+        return self._at_once * tokens * head.n / head.ranks(self._grid)[0] * element
 
     def _beside(self) -> Moment:
         """Count the passes beside the one that is worked on. With several chunks no other pass is in the head."""
         stage, forward = self._stage, self._inputs()[-1] + self._before
         alone = stage.is_last and len(stage.chunks) == 1
-        in_head = self._head_bytes.kept + self._logits() if alone else 0.0
+        in_head = self._head_bytes.kept + self._logits(self._compute) if alone else 0.0
         heads = self._each * self._rest.gathered if alone and self._group else 0.0
         waiting = max(forward + in_head, self._left(0))
-        cache = self._each * sum(tiles.gathered for tiles in self._tiles[len(self._tiles) - self._cached :])
         passes = stage.kept + stage.pending
-        return Moment(stage.kept * (forward + in_head) + stage.pending * waiting, passes * heads, passes * cache)
+        return Moment(stage.kept * (forward + in_head) + stage.pending * waiting, passes * heads, passes * self._cache)
 
     def _left(self, first: int) -> float:
         """Count what backwards leave for the weight gradients of the blocks from one on, and of the head."""
@@ -308,16 +305,14 @@ class StageCount:
         inputs, head, last = self._inputs()[-1] + self._head_bytes.kept, self._each * self._head, self._tiles[-1]
         waiting = 0.0 if self._again else self._each * sum(tiles.gathered for tiles in self._tiles)
         weights = waiting + head + self._ahead(last.sharded[::-1])
-        cache = self._each * sum(tiles.gathered for tiles in self._tiles[len(self._tiles) - self._cached :])
-        logits = self._logits()
+        logits = self._logits(self._compute)
         casts = self._device.casts_whole if self._grid[INNER] == 1 else self._device.casts_split
-        rows = self._at_head_of(self._network.head.n, self._master)
-        loss = min(self._device.chunk_bytes, rows) * (2 if casts and self._compute != self._master else 1)
+        loss = min(self._device.chunk_bytes, self._logits(self._master))
+        loss *= 2 if casts and self._compute != self._master else 1
         earlier = self._first() if self._several else []
-        yield Moment(inputs, weights, cache, logits + loss, self._in_flight(earlier))
-        stream = self._stream * logits / max(1.0, self._logits())
+        yield Moment(inputs, weights, self._cache, logits + loss, self._in_flight(earlier))
         made = self._made(self._head, self._compute) + self._in_flight(earlier[1:])
-        yield Moment(inputs + stream, weights, cache, logits, made)
+        yield Moment(inputs + self._stream, weights, self._cache, logits, made)
 
     def _at_blocks(self) -> Iterator[Moment]:
         """Yield the backward of the first and the last block, and of the last of a group before that."""
