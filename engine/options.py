@@ -8,9 +8,10 @@ doesn't say is annotated with what is here.
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from cyclopts import Parameter, Token, convert
 
@@ -116,6 +117,27 @@ def _written(default: Any) -> str | None:
 
 DEFAULTS = Parameter(negative=(), allow_repeating=True, converter=_converted, show_default=_written)
 """Traits of every option: a flag has no --no-flag beside it, and of an option given twice the last one counts."""
+
+
+def option_names(options: type) -> dict[str, str]:
+    """Name the options of a dataclass: field -> its word without the dashes."""
+    found = {}
+    for name, hint in get_type_hints(options, include_extras=True).items():
+        said = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Parameter)]
+        if not any(one.parse is False for one in said):
+            own = next((str(*one.name) for one in said if one.name), name.replace("_", "-"))
+            found[name] = own.removeprefix("--")
+    return found
+
+
+def option_words(options: Any) -> list[str]:
+    """Write the options of a dataclass that aren't as by default, as every command takes them."""
+    found, defaults = [], {one.name: one.default for one in fields(options)}
+    for name, own in option_names(type(options)).items():
+        value = getattr(options, name)
+        if value != defaults[name]:
+            found += [f"--{own}"] if value is True else [f"--{own}", str(_written(value))]
+    return found
 
 
 def check_file(option: str, file: Path) -> None:

@@ -18,7 +18,7 @@ from engine.errors import UsageError
 from engine.grid import SPLITTING_ROWS, Axis, Grid
 from engine.models.architecture import Architecture
 from engine.models.flops import hardware_flops
-from engine.options import NO_OPTION, word
+from engine.options import NO_OPTION, option_words, word
 from engine.overlap.flags import ALL, AUTO, Overlap
 from engine.overlap.tasks import StepSchedule, live_whole_passes
 from engine.pipeline.cut import Cut, cut_evenly
@@ -56,7 +56,8 @@ OverlapFlags = Annotated[
 """Everything of Overlap but its pace."""
 
 
-def _read_every(text: str) -> CheckpointEvery:
+def read_every(text: str) -> CheckpointEvery:
+    """Read a number of blocks, or auto. Raises UsageError."""
     if text == AUTO:
         return AUTO
     if not re.fullmatch(r"\d{1,9}", text) or not int(text):
@@ -73,7 +74,7 @@ class TrainingOptions:
     """bf16 and fp16 keep fp32 masters; fp16 scales its loss"""
     checkpoint_activations: bool = False
     """recompute each block in the backward"""
-    checkpoint_every: Annotated[CheckpointEvery | None, word(_read_every, "N|auto")] = None
+    checkpoint_every: Annotated[CheckpointEvery | None, word(read_every, "N|auto")] = None
     """recompute N blocks together, keeping one input per group; auto: N near sqrt(layers)"""
     offload: bool = False
     """keep fp32 weights and moments of matrices on the host; micro-batches then add in --reduce-dtype, if given"""
@@ -89,6 +90,12 @@ class TrainingOptions:
         """Return the same options with so many blocks recomputed together."""
         return replace(self, **_recomputing(together))
 
+    def changed(self, given: Mapping[str, Any]) -> Self:
+        """Return the same options but for the given ones; checkpoint_every may be a word. Raises UsageError."""
+        others = {name: value for name, value in given.items() if name != "checkpoint_every"}
+        changed = replace(self, **others)
+        return changed.recomputing(read_every(str(given["checkpoint_every"]))) if len(others) < len(given) else changed
+
     def asked(self) -> "TrainingOptions":
         """Return these options alone, in the fewest words."""
         values = {option.name: getattr(self, option.name) for option in fields(TrainingOptions)}
@@ -96,14 +103,7 @@ class TrainingOptions:
 
     def words(self) -> list[str]:
         """Write what isn't as by default, as every command takes it."""
-        found = []
-        asked = self.asked()
-        for option in fields(asked):
-            value = getattr(asked, option.name)
-            if value != option.default:
-                found.append(f"--{option.name.replace('_', '-')}")
-                found += [] if value is True else [str(value)]
-        return found
+        return option_words(self.asked())
 
     def check(self, model: Architecture) -> None:
         """Raise UsageError for options that the network, or one another, leave no sense."""
@@ -137,8 +137,10 @@ class OptimConfig:
 
     learning_rate: Annotated[float, Parameter(metavar="LR")] = 3e-4
     """after its warm-up"""
-    beta1: Annotated[float, NO_OPTION] = 0.9
-    beta2: Annotated[float, NO_OPTION] = 0.95
+    beta1: Annotated[float, Parameter(metavar="B")] = 0.9
+    """part of the first moment that stays in a step"""
+    beta2: Annotated[float, Parameter(metavar="B")] = 0.95
+    """the same of the second moment"""
     eps: Annotated[float, NO_OPTION] = 1e-8
     weight_decay: Annotated[float, Parameter(metavar="W")] = 0.1
     """of matrices; biases and norms have none"""

@@ -109,7 +109,7 @@ class Baseline(PeerComparison, PointTraining):
         sides = command("", peer=self.match.peer, layout=self.match.layout, grid=self.grid)
         rounds = command(
             "",
-            tune_matmul=series.tune_matmul,
+            tune_matmul=self.tune_matmul,
             peer_micro_batch=self.match.micro_batch if self.model == self.point.model else None,
             rounds=self.rounds or series.rounds,
             steps_per_round=self.steps_per_round,

@@ -258,6 +258,9 @@ def _check_numbers(config: TrainConfig) -> None:
     for option, value in not_negative.items():
         if not (math.isfinite(value) and value >= 0):
             raise UsageError(f"{option} is a number from 0 up, but {value} was given.")
+    for option, value in (("--beta1", optim.beta1), ("--beta2", optim.beta2)):
+        if not 0 <= value < 1:
+            raise UsageError(f"{option} is a number from 0 up and below 1, but {value} was given.")
     if config.batch.sequences > MOST:
         raise UsageError(f"--batch-size is at most {MOST}, but {config.batch.sequences} was given.")
 

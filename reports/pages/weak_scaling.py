@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from engine.result import metrics
+from engine.result.judges.peers import FEWEST_JOBS
 from reports import text
 from reports.columns import NOT_PRINTED, columns_of
 from reports.derived import by_row
@@ -93,7 +94,15 @@ def _against(series: MeasuredSeries) -> list[Block]:
         published_in="Published in",
         time_s_published="Published time (implied)",
     )
-    return [Table("Against the published figures", columns, both, f"{series.name}-against")]
+    return [Table("Against the published figures", columns, both, f"{series.name}-against", _jobs_wanted(both))]
+
+
+def _jobs_wanted(points: pd.DataFrame) -> str:
+    """Say how many jobs a verdict on the points takes beside those that there are."""
+    lacking = points.loc[points["jobs"] < FEWEST_JOBS, "ranks"]
+    said = f"A verdict takes {FEWEST_JOBS} jobs of a point or more (--repeat), as its interval is over jobs"
+    where = f": there are fewer on {', '.join(f'{int(ranks):,}' for ranks in lacking)} devices"
+    return f"{said}{where if len(lacking) else ''}."
 
 
 def _against_ranges(series: MeasuredSeries) -> list[Block]:

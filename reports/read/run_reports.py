@@ -15,7 +15,7 @@ from typing import Any
 from engine.result.schema import SCHEMA, ResultError, gpu_check, peers
 from reports.text import clean
 
-RECORD = "record"
+RECORD, SECOND_RECORD = "record", "second_record"
 SCHEMAS = (SCHEMA, peers.SCHEMA, gpu_check.SCHEMA)
 """Schemas of a record."""
 DATA_VERSION = 4
@@ -68,7 +68,8 @@ def is_run_report(data: object) -> bool:
 def stored_results(report: dict[str, Any], source: str) -> Iterator[StoredResult]:
     """Give the record of every test case that leaves a result or a contest with peers.
 
-    Test cases of other suites carry no such variable, and a record of another schema is neither.
+    Test cases of other suites carry no such variable, and a record of another schema is neither. A job that trained
+    twice has a second one.
     """
     for session in report["runs"]:
         cases = session.get("testcases") if isinstance(session, dict) else None
@@ -86,6 +87,8 @@ def stored_results(report: dict[str, Any], source: str) -> Iterator[StoredResult
                 yield StoredResult(where, data, remark=reason or "")
             else:
                 yield StoredResult(where, data, reason)
+            if isinstance(second := case.get(SECOND_RECORD), dict) and second:
+                yield StoredResult(f"{where}, second training", second)
 
 
 def failure(case: Mapping[str, Any]) -> tuple[str | None, str]:

@@ -167,10 +167,14 @@ class EngineTest(Launched, Allocation, rfm.RunOnlyRegressionTest):
     def write_launch_line(self) -> None:
         """Return the engine's command line, with every option spelled out."""
         self.write_launcher(full=self.fills_its_nodes)
-        labels = [f"{name}={value}" for name, value in self.labels().items()]
-        words = [*self.options(), *self.timeout_options, *command("", label=labels)]
+        words = self.engine_words(self.labels())
         self.executable = self.in_container(words)
         self.executable_opts = ["-m", "engine", *map(shlex.quote, words), "--out", self.out]
+
+    def engine_words(self, labels: dict[str, str]) -> list[str]:
+        """Return the engine's words for this test with these labels, without --out."""
+        label = [f"{name}={value}" for name, value in labels.items()]
+        return [*self.options(), *self.timeout_options, *command("", label=label)]
 
     @run_before("run")
     def run_from_the_nodes_own_folder(self) -> None:

@@ -76,9 +76,10 @@ class Ablation(InTurns):
     LEARNING_RATE unless set.
     """
 
+    learning_rate = LEARNING_RATE
+
     @run_after("init")
     def take_flags(self) -> None:
-        self.learning_rate = self.learning_rate or LEARNING_RATE
         self.overlap = self.overlap or f"oar,ors,oag,cache={self.point.series.cache},data"
 
     @run_after("setup")
@@ -97,7 +98,11 @@ class Ablation(InTurns):
 
     def options(self) -> list[str]:
         words = ["bench", "overlap", *self.plan_options(self.corpus())]
-        return [*words, *command("", clip=0, variant=self.variants()), *self.round_options()]
+        return [
+            *words,
+            *command("", clip=0 if self.clip is None else None, variant=self.variants()),
+            *self.round_options(),
+        ]
 
     def judge(self) -> None:
         losses = [step["loss"] for step in self.record["iterations"]]

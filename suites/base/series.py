@@ -13,11 +13,12 @@ from engine.batch import Batch
 from engine.errors import UsageError
 from engine.grid import Grid
 from engine.models.catalogue import lookup
+from engine.overlap.flags import Overlap
 from engine.pipeline.registry import ScheduleName
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Workload
 from engine.schema import Record, first_problem
-from engine.training_record import PrecisionName, Training, TrainingOptions
+from engine.training_record import OptimConfig, PrecisionName, Training, TrainingOptions
 from systems import TimeLimit, load
 
 FILE = Path(__file__).parents[1] / "series.yaml"
@@ -55,7 +56,14 @@ class Series(Record):
     """grids that take turns in one job, as bench grids reads them; without any, those that a plan finds the fastest"""
     schedules: Annotated[tuple[ScheduleName, ...], Field(min_length=1)] = (AUTO,)
     """with each of which a grid with stages runs"""
+    optimizer: OptimConfig = OptimConfig()
+    """as the paper has it, where it says so"""
+    overlap: str = ""
+    """overlap of a training, as the engine writes it; all unless given"""
+    also_overlap: str = ""
+    """overlap with which a job of scaling trains once more behind; figures tell the gain"""
     tune_matmul: bool = False
+    """whether each layer's products take the fastest of their modes"""
     cache: Count | Literal["auto"] = AUTO
     """blocks whose gathered weights a study of overlap keeps"""
     rounds: Count = 10
@@ -66,6 +74,9 @@ class Series(Record):
     ranks_per_node: Count | None = None
     """the most that a node gets"""
     iterations: Count = 10
+    """steps of a training"""
+    warmup: Annotated[int, Field(ge=0)] = 2
+    """first steps, which don't count"""
     time_limit: TimeLimit | None = None
     token_budget: float | None = Field(default=None, gt=0)
     """tokens of the training whose time to solution is asked for"""
@@ -101,6 +112,13 @@ class Series(Record):
         for name, given in (("sequences", self.sequences), ("micro-batches", self.micro_batch)):
             if isinstance(given, dict) and (missing := sizes - set(given)):
                 raise ValueError(f"{name} are given for {sorted(given)} devices, but not for {min(missing)}")
+        if self.warmup >= self.iterations:
+            raise ValueError(f"of {self.iterations} iterations none counts after a warm-up of {self.warmup}")
+        for overlap in filter(None, (self.overlap, self.also_overlap)):
+            try:
+                Overlap.parse(overlap)
+            except UsageError as error:
+                raise ValueError(str(error)) from None
         together = self.training.recomputed_together
         if together != AUTO and together < 0:
             raise ValueError(f"the blocks that are recomputed together are 0 or more, not {together}")

@@ -16,9 +16,10 @@ from reframe.utility import typecheck as typ
 
 import systems
 from engine.cli.main import main as engine
+from engine.options import option_names, option_words
 from engine.peers.comparison import both_sides
 from engine.result import metrics
-from engine.training_record import PrecisionName, TrainingOptions
+from engine.training_record import OptimConfig, PrecisionName, TrainingOptions
 from suites.base.engine_test import EngineTest, command
 from suites.base.figures import Figures, counted_times_s, percent
 from suites.base.series import AUTO, EACH_BLOCK, Point, points
@@ -60,6 +61,17 @@ def planned_grid(words: tuple[str, ...]) -> PlannedGrid | None:
     return PlannedGrid(row["grid"], row["micro_batch"], row["schedule"])
 
 
+def _kinds(options: Any) -> dict[str, type]:
+    """Say what -S makes of an option's word: a switch, a number, or the word, which the engine reads."""
+    switch_or_number = {bool: typ.Bool, int: int, float: float}
+    return {name: switch_or_number.get(type(getattr(options, name)), str) for name in option_names(type(options))}
+
+
+OVERRIDES = _kinds(TrainingOptions()) | _kinds(OptimConfig())
+"""Variables of trainings that are options of the engine: None leaves one as the series has it."""
+del OVERRIDES["checkpoint_activations"]  # a variable of its own, which is on or off
+
+
 class TrainingTest(EngineTest):
     """`engine train`. num_tasks is the number of ranks; grid "auto" is resolved by the engine before submission.
 
@@ -77,21 +89,35 @@ class TrainingTest(EngineTest):
     energy = variable(str, value=AUTO, loggable=True)
     """each component that has a counter is a figure"""
     iterations = variable(int, value=10)
-    warmup = variable(int, value=2)
-    learning_rate = variable(float, type(None), value=None)
+    warmup = variable(int, type(None), value=2)
+    tune_matmul = variable(typ.Bool, type(None), value=None)
+    """whether each layer's products take the fastest of their modes"""
     checkpoint_activations = variable(typ.Bool, value=True)
     """whether blocks are computed again in the backward, as in published runs"""
     training = EACH_BLOCK
-    """the engine's options of training, but for the precision"""
+    """the engine's options of training"""
+    optimizer = OptimConfig()
+    """the engine's options of the optimizer"""
+    for _name, _kind in OVERRIDES.items():
+        vars()[_name] = variable(_kind, type(None), value=None)
     sequences: int
     micro_batch: int | None = None
-    precision: PrecisionName
 
     @property
     def asked(self) -> TrainingOptions:
         """Options of training; -S checkpoint_activations=no keeps activations whatever the series says."""
-        asked = replace(self.training, precision=self.precision)
-        return asked if self.checkpoint_activations else asked.recomputing(0)
+        asked = self.training if self.checkpoint_activations else self.training.recomputing(0)
+        return asked.changed(self._given(TrainingOptions))
+
+    @property
+    def optimizer_words(self) -> list[str]:
+        """Options of the optimizer that aren't as by default."""
+        return option_words(replace(self.optimizer, **self._given(OptimConfig)))
+
+    def _given(self, options: type) -> dict[str, Any]:
+        """Return those of the options that -S gives, or a subclass."""
+        names = OVERRIDES.keys() & option_names(options).keys()
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def training_words(self, options: TrainingOptions) -> list[str]:
         """Write options: the precision in any case, then the device, then what isn't as by default."""
@@ -136,9 +162,9 @@ class TrainingTest(EngineTest):
                 overlap=self.overlap,
                 schedule=None if self.schedule == AUTO else self.schedule,
                 micro_batch=self.micro_batch,
-                learning_rate=self.learning_rate or None,
-                devices_per_node=self.ranks_of_a_node,
             ),
+            *self.optimizer_words,
+            *command("", tune_matmul=self.tune_matmul, devices_per_node=self.ranks_of_a_node),
             *self.device_memory_options,
             *command(
                 "",
@@ -211,7 +237,8 @@ class OfSeries(rfm.RegressionTestPlugin):
     @run_after("init")
     def take_point(self) -> None:
         point, series = self.point, self.point.series
-        self.num_tasks, self.precision = point.devices, series.precision
+        self.num_tasks = point.devices
+        self.precision = getattr(self, "precision", None) or series.precision
         other = self.model not in ("", point.model)  # then these are no points of the series as it is published
         self.series = f"{series.name} with {self.model}" if other else series.name
         self.model = self.model or point.model
@@ -226,6 +253,7 @@ class PointTraining(OfSeries, TrainingTest):
     """Training of a point."""
 
     iterations = 0  # as many as the series says
+    warmup = None
 
     @run_after("init")
     def take_training(self) -> None:
@@ -236,4 +264,7 @@ class PointTraining(OfSeries, TrainingTest):
         self.grid = point.grid if self.grid == AUTO else self.grid
         self.schedule = point.schedule if self.schedule == AUTO else self.schedule
         self.iterations = self.iterations or series.iterations
+        self.warmup = series.warmup if self.warmup is None else self.warmup
+        self.optimizer, self.overlap = series.optimizer, self.overlap or series.overlap
+        self.tune_matmul = series.tune_matmul if self.tune_matmul is None else self.tune_matmul
         self.ranks_per_node = self.ranks_per_node or series.ranks_per_node

@@ -34,7 +34,8 @@ OF_TRAIN = """
     device timeout meeting-timeout devices-per-node device-memory peak-flops empirical-peak-flops energy measure-peak
     link-bytes-per-s intra-node-bytes-per-s breakdown tune-matmul label out overlap prefetch-depth reduce-window
     bucket-bytes cache-bytes
-    timeline learning-rate profile profile-iterations profile-ranks weight-decay clip lr-warmup-steps lr-decay-steps
+    timeline learning-rate beta1 beta2 weight-decay clip lr-warmup-steps lr-decay-steps
+    profile profile-iterations profile-ranks
     save save-every export resume other-data pipe schedule pipeline-limit weight-limit chunks stages
     messages system
 """
@@ -74,7 +75,7 @@ OF_BENCH_PEERS = """
     base image patch classes norm no-bias tied dropout
 """
 TIMEOUTS = ["timeout", "meeting-timeout"]
-UNSET_BY_OPTIONS = {"beta1", "beta2", "eps", "final_fraction"}
+UNSET_BY_OPTIONS = {"eps", "final_fraction"}
 ODD_WORDS = {
     "--checkpoint-every": "5",
     "--grid": "3x1x2x5",

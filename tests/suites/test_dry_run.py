@@ -11,13 +11,14 @@ from engine.grid import Grid
 from suites.base.series import points
 
 REMOTE = ["alps", "frontier", "perlmutter", "perlmutter80", "summit"]
-OF_A_NIGHT = {"series=night": 4, "series=night-unet": 3}
+MINUTES = {"night": 4, "night-unet": 3, "axonn-ipdps22": 90, "axonn-ipdps22-table-2": 90}
 OF_OTHERS = 30
 
 
 def minutes_of(script: str) -> int:
     """The time limit that the series of the script has."""
-    return next((OF_A_NIGHT[label] for label in options(script, "--label") if label in OF_A_NIGHT), OF_OTHERS)
+    (series,) = {label for label in options(script, "--label") if label.startswith("series=")}
+    return MINUTES.get(series.removeprefix("series="), OF_OTHERS)
 
 
 @pytest.fixture(scope="module", params=REMOTE)
@@ -46,8 +47,8 @@ def test_there_is_a_script_for_every_point_with_its_model_and_a_grid_of_its_rank
         assert option(script, "--batch-size") == str(point.sequences)
         assert option(script, "--precision") == point.series.precision
         assert Grid.parse(option(script, "--grid")).size == number
-        assert option(script, "--iterations") == ("100" if point.model.startswith("unet") else "10")
-        assert option(script, "--warmup") == "2"
+        assert option(script, "--iterations") == str(point.series.iterations)
+        assert option(script, "--warmup") == str(point.series.warmup)
         assert option(script, "--data") == "synthetic"
         again = "--checkpoint-activations" in script or "--checkpoint-every auto" in script
         assert again is (point.series.training.recomputed_together != 0)
@@ -90,8 +91,8 @@ def test_a_training_that_hangs_says_so_before_its_job_ends(run: tuple[str, Run])
     _, done = run
     assert all(tells_a_hang_in_time(script) for script in done.trainings)
     timeouts = {(minutes_of(script), option(script, "--timeout")) for script in done.trainings}
-    assert timeouts >= {(4, "60"), (OF_OTHERS, "300")}
-    assert timeouts <= {(3, "45"), (4, "60"), (OF_OTHERS, "300")}
+    assert timeouts >= {(4, "60")}
+    assert timeouts <= {(3, "45"), (4, "60"), (OF_OTHERS, "300"), (90, "300")}
 
 
 def test_the_launch_line_starts_with_the_systems_launcher(run: tuple[str, Run]) -> None:
@@ -215,3 +216,29 @@ def test_suites_take_a_network_of_another_architecture(model: str, tmp_path: Pat
     assert all(f"--model {model}" in line for line in trained)
     labelled = [line for line in trained if "series=" in line]
     assert all(f"with {model}" in line for line in labelled), "these are no points of the published series"
+
+
+def test_everything_of_a_paper_s_run_is_in_the_script_and_each_option_can_be_set(tmp_path: Path) -> None:
+    one = ("-c", "suites/weak_scaling.py", "--system", "frontier", "-n", "axonn-sc24-512-")
+    first, second = _engine_lines(succeed(tmp_path / "paper", *one, PAR4D_ACCOUNT="abc123").script)
+    published = {"--overlap": "oar,ors,oag", "--iterations": "10", "--warmup": "2", "--precision": "bf16"}
+    assert {name: option(first, name) for name in published} == published
+    assert {name: option(second, name) for name in published} == published | {"--overlap": "all"}
+    assert "--tune-matmul" in first
+    assert "variant=overlap all" in second
+    given = {
+        **{"overlap": "oar,ors", "iterations": "9", "warmup": "4", "precision": "fp32", "checkpoint_every": "2"},
+        **{"learning_rate": "0.002", "beta1": "0.8", "beta2": "0.9", "weight_decay": "0.2", "clip": "0.5"},
+        **{"warmup_steps": "3", "decay_steps": "4"},
+    }
+    words = [word for name, value in given.items() for word in ("-S", f"{name}={value}")]
+    off = ("-S", "tune_matmul=no", "-S", "also_overlap=off")
+    (line,) = _engine_lines(succeed(tmp_path / "other", *one, *words, *off, PAR4D_ACCOUNT="abc123").script)
+    named = {f"--{name.replace('_', '-')}": value for name, value in given.items()}
+    named |= {f"--lr-{name}": named.pop(f"--{name}") for name in ("warmup-steps", "decay-steps")}
+    assert {name: option(line, name) for name in named} == named
+    assert "--tune-matmul" not in line
+
+
+def _engine_lines(script: str) -> list[str]:
+    return [line for line in script.splitlines() if " -m engine " in line]

@@ -30,6 +30,7 @@ THREE = ["-S", "iterations=3"]
 MEASURED = {
     *("time_per_iteration", "faster_half", "hardware_flops_per_s", "percent_of_empirical_peak", "compute"),
     *("step_by_bound", "canary", "tokens_per_joule_processor", "tokens_per_joule_memory"),
+    *("time_per_iteration_none", "speed_up_none"),
 }
 
 
@@ -39,6 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     in folders whose names a shell would read otherwise. Only four ranks have a target, which no machine reaches.
     """
     both = [*WEAK_SCALING, *VALIDATION, *THREE, "-n", "local-[12]-|^Validation", "-S", "WeakScaling.canary=yes"]
+    both += ["-S", "WeakScaling.also_overlap=none"]
     counters = tmp_path_factory.mktemp("sys")
     root = short(tmp_path_factory.mktemp(ODD), peaks=["fp32", "fp64"])
     aim(root, ranks=4)
@@ -98,6 +100,10 @@ def weak_scaling(run: Run) -> list[dict[str, Any]]:
     return [case for case in run.cases() if case["name"].startswith("WeakScaling")]
 
 
+def recorded(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [case[name] for case in cases for name in ("record", "second_record") if case.get(name)]
+
+
 def by_name(run: Run, name: str) -> dict[str, Any]:
     (case,) = [case for case in run.cases() if case["name"].startswith(name)]
     return case
@@ -115,6 +121,8 @@ def test_every_point_is_measured_on_real_text(run: Run) -> None:
         assert all(value > 0 for value in measured.values())
         assert (exposed == pytest.approx(0)) == (hidden is None) == alone
         assert measured["compute"] + exposed == pytest.approx(measured["time_per_iteration"])
+        twice = measured["time_per_iteration"] / measured["time_per_iteration_none"]
+        assert measured["speed_up_none"] == pytest.approx(twice)
         assert case["record"]["config"]["data"].endswith("corpus")
         assert 4 * case["record"]["config"]["timeout_s"] <= STANDSTILL_S
         transport = case["record"]["transport"] or {"networks": []}
@@ -136,16 +144,15 @@ def test_the_report_shows_what_was_measured(run: Run, tmp_path: Path) -> None:
 
 def test_each_result_is_whole_in_the_run_report_in_the_database_and_in_the_output_folder(run: Run) -> None:
     kept = [json.loads(file.read_text()) for file in run.folder.glob("output/**/result.json")]
-    records = [case["record"] for case in run.cases() if case.get("record")]
-    assert len(records) == 4
+    records = recorded(run.cases())
+    assert len(records) == 6, "each point of weak scaling has two"
     assert sorted(map(str, kept)) == sorted(map(str, records))
     for record in records:
         assert parse(record, "record").status == "ok"
         assert record["labels"]["system"] == "local"
     with closing(sqlite3.connect(run.folder / "results/reframe/results.db")) as database:
         (blob,) = database.execute("SELECT json_blob FROM sessions").fetchone()
-    stored = [case["record"] for case in json.loads(blob)["runs"][0]["testcases"] if case.get("record")]
-    assert stored == records
+    assert recorded(json.loads(blob)["runs"][0]["testcases"]) == records
 
 
 def test_nothing_is_written_outside_the_folder(run: Run) -> None:
@@ -207,5 +214,5 @@ def test_adding_a_machine_is_adding_one_file(tmp_path: Path) -> None:
     )
     (copy / "systems" / "brandnew.yaml").write_text(new)
     done = succeed(tmp_path / "a", "-c", "suites/weak_scaling.py", "--system", "brandnew", root=copy)
-    assert set(done.scripts) == {16, 64, 512, 1024, 2048, 4096, 8192}
+    assert set(done.scripts) == {16, 64, 128, 256, 512, 1024, 2048, 4096, 8192}
     assert all("--measure-peak" in script for script in done.scripts.values())

@@ -93,7 +93,7 @@ def test_every_system_has_points_of_every_study_with_names_of_their_own_and_mode
 
 def test_a_system_named_nowhere_runs_the_series_of_any_other() -> None:
     devices = [point.devices for point in series.points("weak_scaling", "brandnew")]
-    assert devices == [512, 1024, 2048, 4096, 8192, 64, 16]
+    assert devices == [512, 1024, 2048, 4096, 8192, 64, 128, 256, 512, 1024, 16]
 
 
 def test_a_small_cluster_runs_nothing_larger_than_its_eight_ranks() -> None:
@@ -181,7 +181,11 @@ def test_the_work_of_u_nets_doubles_with_their_ranks_as_nearly_as_channels_allow
         ("sequences: 8, cache: most", r"weak_scaling\.0\.cache"),
         ("sequences: 8, rounds: 0", r"weak_scaling\.0\.rounds.*greater than 0"),
         ("sequences: 8, time_limit: soon", r"weak_scaling\.0\.time_limit"),
-        ("sequences: 8, overlap: all", r"weak_scaling\.0\.overlap.*not permitted"),
+        ("sequences: 8, offlaod: true", r"weak_scaling\.0\.offlaod.*not permitted"),
+        ("sequences: 8, overlap: often", r"weak_scaling\.0.*often"),
+        ("sequences: 8, also_overlap: often", r"weak_scaling\.0.*often"),
+        ("sequences: 8, iterations: 3, warmup: 3", r"weak_scaling\.0.*of 3 iterations none"),
+        ("sequences: 8, optimizer: {beta3: 0.5}", r"weak_scaling\.0\.optimizer.*beta3"),
         ("sequences: {2: 8}", r"weak_scaling\.0.*sequences are given for \[2\] devices, but not for 4"),
         ("sequences: 8, micro_batch: {4: 8}", r"0.*micro-batches are given for \[4\] devices, but not for 2"),
         ("sequences: 8, micro_batch: {2: 0, 4: 8}", r"weak_scaling\.0\.micro_batch"),

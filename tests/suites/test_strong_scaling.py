@@ -14,8 +14,8 @@ DOUBLING = [2**power for power in range(14)]
 POINTS = {
     "alps": {("axonn-sc24", "gpt-80b", 8192): [n for n in DOUBLING if 128 <= n <= 4096]},
     "frontier": {
-        ("axonn-sc24", "gpt-80b", 8192): [n for n in DOUBLING if n >= 256],
-        ("axonn-sc24", "gpt-640b", 8192): [n for n in DOUBLING if n >= 2048],
+        ("axonn-sc24", "gpt-80b", 8192): [n for n in DOUBLING if n >= 128],
+        ("axonn-sc24", "gpt-640b", 8192): [n for n in DOUBLING if n >= 1024],
         ("par4d", "gpt-80b", 2048): [n for n in DOUBLING if 64 <= n <= 1024],
     },
     "perlmutter": {("par4d", "gpt-80b", 2048): [n for n in DOUBLING if 64 <= n <= 1024]},
