@@ -101,8 +101,8 @@ class Number(Record):
     @property
     def text(self) -> str:
         """Value as printed, with its unit."""
-        if self.unit == "x":
-            return f"{self.value:g}x as fast"
+        if self.unit == "x" and self.highest is None:
+            return f"{self.value:g}x" + (" as fast" if self.metric == "speed_up" else "")
         end = "" if self.highest is None else f" to {self.highest:g}"
         return f"{self.value:g}{end} {self.unit}".rstrip()
 
