@@ -1,0 +1,102 @@
+"""Node-hours that the commands of published claims take at most, as ReFrame describes their tests.
+
+    python -m suites.costs          writes engine/published/claims/node_hours.json again: after a change of
+                                    suites/series.yaml, of a time limit, or of the claims
+    python -m suites.costs --check  says what isn't as in that file
+
+Nothing is run: a test's cost is its nodes by its time limit, of a test that its partition can run.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import systems
+from engine import files
+from engine.errors import UsageError
+from engine.output import complain
+from engine.published.claims import COSTS, Claim, costs, figures
+from suites.base.running import LAUNCHER
+
+ROOT = Path(__file__).parents[1]
+TIMEOUT_S = 600.0
+"""Longest time that a command may take to describe its tests."""
+
+
+def commands(claims: Iterable[Claim]) -> list[tuple[str, ...]]:
+    """List the commands of claims whose machine has a file with partitions, each once."""
+    known = [claim for claim in claims if claim.machine in systems.names()]
+    return sorted({words for claim in known if systems.load(claim.machine).partitions for words in claim.commands})
+
+
+def describe(words: Sequence[str]) -> list[dict[str, Any]]:
+    """Return ReFrame's description of the tests that a command selects. Raises UsageError where it has none."""
+    asked = [*LAUNCHER, *words[1:], "--describe"]
+    asked[asked.index("-c") + 1] = str(ROOT / words[words.index("-c") + 1])
+    with TemporaryDirectory() as folder:
+        try:
+            done = subprocess.run(
+                asked,
+                cwd=folder,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise UsageError(f"{' '.join(words)} --describe took more than {TIMEOUT_S:.0f} s.") from None
+    begin = done.stdout.find("[\n")
+    if done.returncode or begin < 0:
+        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+        raise UsageError(f"{' '.join(words)} selects no test that can be described: {said}")
+    tests: list[dict[str, Any]] = json.loads(done.stdout[begin:])
+    return tests
+
+
+def node_hours(tests: Iterable[dict[str, Any]]) -> float:
+    """Add what tests and the jobs of their fixtures take, each once; nothing of cases that would be skipped."""
+    jobs: dict[str, float] = {}
+    for test in tests:
+        jobs[test["unique_name"]] = sum(case["node_hours"] for case in test["cases"] if not case["skipped"])
+        jobs |= {job["unique_name"]: job["node_hours"] for job in test["fixture_jobs"]}
+    return round(sum(jobs.values()), 1)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the costs, or compare them with the file; returns 1 where they differ."""
+    if set(arguments) - {"--check"}:
+        raise UsageError(f"{' '.join(arguments)!r} is no option: --check is the only one.")
+    every = commands(claim for figure in figures() for claim in figure.claims)
+    found = {" ".join(words): node_hours(describe(words)) for words in every}
+    if "--check" not in arguments:
+        files.write_text(COSTS, json.dumps(found, indent=1, sort_keys=True) + "\n")
+        return 0
+    differing = differences(found)
+    for line in differing:
+        complain(line)
+    return 1 if differing else 0
+
+
+def differences(found: dict[str, float]) -> list[str]:
+    """Say of each command whose cost isn't the file's what it is and was."""
+    kept = costs()
+    return [
+        f"{words}: {found.get(words, 'no command of a claim')}, in {COSTS.name} {kept.get(words, 'missing')}."
+        for words in sorted({*found, *kept})
+        if found.get(words) != kept.get(words)
+    ]
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UsageError as error:
+        complain(str(error))
+        sys.exit(2)

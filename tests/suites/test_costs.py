@@ -1,0 +1,70 @@
+"""Commands that redo published claims select tests that are there, and cost what the data says."""
+
+import re
+
+import pytest
+from running import ROOT
+
+import systems
+from engine.errors import UsageError
+from engine.peers.registry import COMPARISONS
+from engine.published.claims import Claim, Redo, costs, figures
+from suites import costs as written
+from suites.base.series import points, read
+
+CLAIMS = [claim for figure in figures() for claim in figure.claims if claim.redo]
+OF_SERIES = set(read())
+"""Studies whose points series.yaml has; suites of the same names run them."""
+
+
+def test_costs_are_those_of_cases_that_can_run_and_of_fixtures_once() -> None:
+    cases = [{"node_hours": 2.0, "skipped": ""}, {"node_hours": 5.0, "skipped": "too few nodes"}]
+    fixture = {"unique_name": "text", "node_hours": 0.25}
+    tests = [{"unique_name": name, "cases": cases, "fixture_jobs": [fixture]} for name in ("a", "b")]
+    assert written.node_hours(tests) == pytest.approx(4.2, abs=0.1)
+    assert written.node_hours([]) == 0
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.paper}-{claim.place}")
+def test_a_claim_names_suites_series_and_peers_that_are_there(claim: Claim) -> None:
+    assert claim.machine in systems.names()
+    for redo in claim.redo:
+        assert (ROOT / "suites" / f"{redo.suite}.py").exists()
+        if redo.suite in OF_SERIES:
+            assert _selected(redo, claim.machine)
+
+
+def _selected(redo: Redo, system: str) -> bool:
+    """Return whether a selection has a point, and each of its peers runs there. Of a pattern the part for a point."""
+    pattern = redo.only.partition(".*")[0]
+    series = [point.series for point in points(redo.suite, system) if re.search(pattern, str(point))]
+    if redo.peer and not any(re.search(redo.peer, name) for name in COMPARISONS):
+        return False
+    return any(not one.peers or any(re.search(redo.peer, name) for name in one.peers) for one in series)
+
+
+def test_every_command_of_a_claim_is_in_the_file_of_costs() -> None:
+    assert {" ".join(words) for words in written.commands(CLAIMS)} == set(costs())
+    assert min(costs().values()) > 0
+
+
+def test_a_command_costs_what_the_file_says_and_a_change_is_told() -> None:
+    """The cheapest; all of them every week."""
+    words = ("reframe", "--system", "summit", "-c", "suites/p2p.py")
+    hours = written.node_hours(written.describe(words))
+    assert hours == costs()[" ".join(words)]
+    told = written.differences(dict(costs()) | {" ".join(words): hours + 1, "reframe -c another": 2.0})
+    assert len(told) == 2
+    assert written.differences(dict(costs())) == []
+
+
+def test_a_selection_without_tests_is_an_error() -> None:
+    with pytest.raises(UsageError, match="no-such-series"):
+        written.describe(("reframe", "--system", "summit", "-c", "suites/p2p.py", "-n", "no-such-series"))
+    with pytest.raises(UsageError, match="--chekc"):
+        written.main(["--chekc"])
+
+
+@pytest.mark.weekly
+def test_all_commands_cost_what_the_file_says() -> None:
+    assert written.main(["--check"]) == 0
