@@ -1,0 +1,181 @@
+"""Verdicts on published claims: does what was measured here reproduce what a paper says? No torch.
+
+A measurement is an interval over jobs. The whole interval has to lie inside the tolerance of the claim's kind to
+reproduce it (engine/published/claims/tolerance.py), beyond it on the better side to be better, and beyond it on the
+other side to differ; anything else can't be told. On another machine than the paper's, numbers mean nothing: only who
+is ahead is judged there, and what depends on no machine.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from engine.published import Number
+from engine.published.claims import Claim, Target
+from engine.published.claims.tolerance import TOLERANCES, band, value_of
+from engine.result import gate
+from engine.result.gate import Interval
+from engine.result.judges.peers import FEWEST_JOBS
+
+Verdict = Literal["reproduces", "better", "differs", "can't tell", "not run here", "machine retired"]
+BEST_FIRST: tuple[Verdict, ...] = ("reproduces", "better", "can't tell", "differs")
+"""Verdicts on a measurement by several readings: a paper that contradicts itself is held to the nearest of them."""
+NOBODY_AHEAD = {"share": 0.0, "ratio": 1.0}
+"""Value of a gain, or of a ratio, at which neither side is ahead."""
+
+
+class Measured(NamedTuple):
+    """Measurement of one target: its interval over jobs, in the claim's unit, and where it ran.
+
+    The unit is SI of a number, a fraction of a share, the number of times of a ratio, and of an order by how much the
+    one that is said to be ahead is: positive where it is.
+    """
+
+    interval: Interval
+    jobs: int
+    machine: str
+    """Name of the file in systems/."""
+
+
+class Judgement(NamedTuple):
+    """Verdict on one target, and what it rests on."""
+
+    verdict: Verdict
+    off: float = 0.0
+    """Distance of the nearest end of the interval from the published value, where it differs or is better: a part of
+    the value of numbers and ratios, points (0.01 is one of per cent) of shares, the lead of orders. Negative is below.
+    """
+    why: str = ""
+    by_sign: bool = False
+    """Whether only who is ahead was judged, as it ran on another machine."""
+    reading: int = 0
+    """Which of the paper's readings it is by, the first as printed at the place."""
+    digest: str = ""
+    """Of the claim as it was when it was judged."""
+    tolerance: float = 0.0
+    """Of the claim's kind when it was judged."""
+
+
+class Overall(NamedTuple):
+    """Verdict on all targets of a claim or of a figure."""
+
+    verdict: Verdict
+    judged: int
+    """Targets with a measurement that tells."""
+    targets: int
+
+
+def judge(claim: Claim, target: Target, measured: Measured | None) -> Judgement:
+    """Judge one target of a claim; without a measurement, say why there is none.
+
+    Raises ValueError for an interval that isn't one, or of no job.
+    """
+    if measured is None:
+        return _stamped(claim, _missing(claim))
+    low, high = measured.interval
+    if low > high or measured.jobs < 1:
+        raise ValueError(
+            f"A measurement is an interval of one job or more, not {low:g} to {high:g} of {measured.jobs}."
+        )
+    elsewhere = measured.machine != claim.machine and claim.system != "any" and not claim.anywhere
+    if elsewhere and not _says_who_is_ahead(claim, target):
+        return _stamped(claim, _missing(claim)._replace(why=f"on {measured.machine} it means nothing"))
+    if measured.jobs < FEWEST_JOBS:
+        return _stamped(claim, Judgement("can't tell", why=f"of {measured.jobs} job, {FEWEST_JOBS} or more tell"))
+    if target.comparison is not None:
+        return _stamped(claim, _by_lead(measured.interval)._replace(by_sign=elsewhere))
+    if elsewhere:
+        ahead = _lead(claim, target.readings[0])
+        lead = Interval(*sorted(ahead * (end - NOBODY_AHEAD[claim.kind]) for end in measured.interval))
+        return _stamped(claim, _by_lead(lead)._replace(by_sign=True))
+    found = [
+        _by_band(claim, number, measured.interval)._replace(reading=place)
+        for place, number in enumerate(target.readings)
+    ]
+    return _stamped(claim, min(found, key=lambda one: (BEST_FIRST.index(one.verdict), one.reading)))
+
+
+def by_reading(claim: Claim, target: Target, measured: Measured) -> tuple[Judgement, ...]:
+    """Judge a target by each reading alone, in the order of its readings."""
+    alone = (Target(readings=(number,)) for number in target.readings)
+    return tuple(judge(claim, one, measured)._replace(reading=place) for place, one in enumerate(alone))
+
+
+def overall(judgements: Sequence[Judgement]) -> Overall:
+    """Judge all targets together: they differ if one does, and reproduce if every one does, or is better.
+
+    What can't be told of one, or wasn't run while others were, leaves the whole open. Nothing measured at all is not
+    run here, or the machine is retired.
+    """
+    verdicts = [one.verdict for one in judgements]
+    told = sum(verdict in ("reproduces", "better", "differs") for verdict in verdicts)
+    together: Verdict = "can't tell"
+    if "differs" in verdicts:
+        together = "differs"
+    elif verdicts and told == len(verdicts):
+        together = "better" if set(verdicts) == {"better"} else "reproduces"
+    elif not told and "can't tell" not in verdicts:
+        retired = bool(verdicts) and set(verdicts) == {"machine retired"}
+        together = "machine retired" if retired else "not run here"
+    return Overall(together, told, len(verdicts))
+
+
+def outdated(claim: Claim, kept: Judgement) -> str | None:
+    """Say why a verdict that was kept holds no more; None if the claim and its tolerance are as they were."""
+    if kept.digest == claim.digest:
+        return None
+    if not math.isclose(kept.tolerance, claim.tolerance):
+        return (
+            f"{claim.paper} {claim.place} was judged with a tolerance of {kept.tolerance:g}, which is "
+            f"{claim.tolerance:g} now: judge it again."
+        )
+    return f"{claim.paper} {claim.place} is not the claim that was judged: judge it again."
+
+
+def _stamped(claim: Claim, judgement: Judgement) -> Judgement:
+    return judgement._replace(digest=claim.digest, tolerance=claim.tolerance)
+
+
+def _missing(claim: Claim) -> Judgement:
+    if claim.retired and not claim.anywhere:
+        return Judgement("machine retired", why=claim.status)
+    return Judgement("not run here", why=claim.status)
+
+
+def _says_who_is_ahead(claim: Claim, target: Target) -> bool:
+    """Return whether a target has a sign that another machine may have too: an order, a gain, a ratio other than 1."""
+    if target.comparison is not None:
+        return True
+    return (claim.gain or claim.kind == "ratio") and _lead(claim, target.readings[0]) != 0
+
+
+def _lead(claim: Claim, number: Number) -> int:
+    """Return 1 if the published value is above the one at which nobody is ahead, -1 below, 0 on or around it."""
+    even = NOBODY_AHEAD[claim.kind]
+    low, high = value_of(claim.kind, number, claim.out_of)
+    return 1 if low > even else -1 if high < even else 0
+
+
+def _by_lead(lead: Interval) -> Judgement:
+    """Judge by the interval of a lead: all of it above 0 is as the paper says."""
+    if lead.low > 0:
+        return Judgement("reproduces")
+    if lead.high < 0:
+        return Judgement("differs", off=lead.high)
+    return Judgement("can't tell", why="the interval contains a tie")
+
+
+def _by_band(claim: Claim, number: Number, measured: Interval) -> Judgement:
+    """Judge by the tolerance around one published number."""
+    low, high = band(claim.kind, number, claim.out_of)
+    if gate.within(measured, low, high) == "pass":
+        return Judgement("reproduces")
+    above, below = measured.low > high, measured.high < low
+    if not (above or below):
+        return Judgement("can't tell", why="the interval lies on an end of the tolerance")
+    bottom, top = value_of(claim.kind, number, claim.out_of)
+    off = measured.low - top if above else measured.high - bottom
+    if TOLERANCES[claim.kind].of_the_value:
+        off /= abs(top if above else bottom)
+    side = "higher" if above else "lower"
+    return Judgement("better" if claim.better == side else "differs", off=off)
