@@ -5,8 +5,8 @@ rows share, `metrics` with the unit of each metric (or with more fields, `{unit:
 which have fields of their own and a number of each metric, or a range as `[low, high]`. To add a number is to write a
 row; to add a paper, a file.
 
-Readers take numbers by select(): reports by `study`, the suite of that name; suites/base/figures.py what a
-run has to reach; engine/validation what the model is judged by. Without torch.
+Readers take numbers by select(): reports by `study`, the suite of that name; suites/base/figures.py what a run has to
+reach; engine/validation what the model is judged by; claims/ what a figure says by them. Without torch.
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,7 +52,7 @@ class Number(Record):
     bound: Literal["", "at least", "at most"] = ""
     unit: str
     tolerance: float = Field(default=TOLERANCE, ge=0, lt=1)
-    """Part of the value by which a number that reproduces it may be worse; fixed before anything is judged by it."""
+    """Part of the value by which a run of a suite may be worse; a verdict on a claim goes by claims/tolerance.py."""
     study: str = ""
     """Suite that measures the number here."""
     system: str = ""

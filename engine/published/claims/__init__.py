@@ -29,6 +29,8 @@ SAME_TEXT = {"axonn-4d-arxiv": "par4d"}
 """Papers whose text, figures and numbers are another's."""
 RETIRED = frozenset({"Summit"})
 """Machines that exist no more: Summit was switched off in 2024."""
+ANY = "any"
+"""Machine of a claim that is about none in particular."""
 PLACE = r"^(Table|Fig\.|section) \w[-\w.]*$|^abstract$"
 
 Status = Literal["", "comes with another study", "not printed in the paper", "beyond the queue", "not built"]
@@ -55,7 +57,7 @@ class Redo(Record):
 
 
 class Ranking(Record):
-    """One that is ahead of each of some others, in each of some places."""
+    """Leader over each of some others, at each of some sizes or models."""
 
     ahead: str
     behind: tuple[str, ...] = Field(min_length=1)
@@ -63,7 +65,7 @@ class Ranking(Record):
 
 
 class Comparison(NamedTuple):
-    """One that is ahead of another; what is measured is by how much it is."""
+    """Leader and follower, whose difference is measured."""
 
     ahead: str
     behind: str
@@ -80,7 +82,7 @@ class Reading(Record):
 
 
 class Target(NamedTuple):
-    """What one measurement is judged by: a published number in every reading of the paper, or a comparison."""
+    """Published number in every reading of the paper, or a comparison: one measurement is judged by it."""
 
     readings: tuple[Number, ...] = ()
     comparison: Comparison | None = None
@@ -157,7 +159,7 @@ class Claim(Record):
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """What its measurements are judged by, one each; a number of several models is for each of them."""
+        """Targets of its measurements, one each; a number of several models is judged for each of them."""
         if self.kind == "order":
             pairs = (each for one in self.orders for each in product([one.ahead], one.behind, one.at))
             return tuple(Target(comparison=Comparison(*pair)) for pair in pairs)
@@ -166,8 +168,9 @@ class Claim(Record):
 
     @property
     def commands(self) -> tuple[tuple[str, ...], ...]:
-        """Commands that redo it on the paper's machine."""
-        return tuple(("reframe", "--system", self.machine, *one.words) for one in self.redo)
+        """Commands that redo it on the paper's machine, or on this one where any will do."""
+        system = () if self.system == ANY else ("--system", self.machine)
+        return tuple(("reframe", *system, *one.words) for one in self.redo)
 
     @property
     def node_hours(self) -> float | None:
@@ -183,8 +186,12 @@ class Claim(Record):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what a verdict rests on: the claim, its numbers and the tolerance, but no words about them."""
-        fields = self.model_dump(mode="json", exclude={"redo", "status", "note", "numbers", "otherwise"})
+        """SHA-256 of what a verdict rests on: the claim, its numbers and the tolerance, but no words about them.
+
+        Fields that are as by default count for nothing, so that a new field changes no digest.
+        """
+        words = {"redo", "status", "note", "numbers", "otherwise"}
+        fields = self.model_dump(mode="json", exclude=words, exclude_defaults=True)
         fields["numbers"] = [_essence(number) for number in self.numbers]
         fields["otherwise"] = [[_essence(number) for number in reading.numbers] for reading in self.otherwise]
         fields["tolerance"] = TOLERANCES[self.kind][:2]
@@ -279,4 +286,4 @@ def _kind_of(number: Number, out_of: int | None) -> Kind:
 
 def _essence(number: Number) -> dict[str, Any]:
     """Return what a number is, without notes, and without what a suite has to reach."""
-    return number.model_dump(mode="json", exclude={"note", "study", "tolerance"})
+    return number.model_dump(mode="json", exclude={"note", "study", "tolerance"}, exclude_defaults=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from engine.published import Number
-from engine.published.claims import Claim, Target
+from engine.published.claims import ANY, Claim, Target
 from engine.published.claims.tolerance import TOLERANCES, band, value_of
 from engine.result import gate
 from engine.result.gate import Interval
@@ -25,7 +25,7 @@ NOBODY_AHEAD = {"share": 0.0, "ratio": 1.0}
 
 
 class Measured(NamedTuple):
-    """Measurement of one target: its interval over jobs, in the claim's unit, and where it ran.
+    """Measurement of one target, of the model and devices that it names: its interval over jobs, and where it ran.
 
     The unit is SI of a number, a fraction of a share, the number of times of a ratio, and of an order by how much the
     one that is said to be ahead is: positive where it is.
@@ -77,7 +77,7 @@ def judge(claim: Claim, target: Target, measured: Measured | None) -> Judgement:
         raise ValueError(
             f"A measurement is an interval of one job or more, not {low:g} to {high:g} of {measured.jobs}."
         )
-    elsewhere = measured.machine != claim.machine and claim.system != "any" and not claim.anywhere
+    elsewhere = measured.machine != claim.machine and claim.system != ANY and not claim.anywhere
     if elsewhere and not _says_who_is_ahead(claim, target):
         return _stamped(claim, _missing(claim)._replace(why=f"on {measured.machine} it means nothing"))
     if measured.jobs < FEWEST_JOBS:
