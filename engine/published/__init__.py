@@ -32,6 +32,8 @@ UNITS = {
 """What one of each unit is in SI units or as a fraction. A month is a twelfth of 365.25 days."""
 TOLERANCE = 0.2
 """Tolerance of what was measured, where none is given."""
+PLACE = r"^(Table|Fig\.|section) \w[-\w.]*$|^abstract$"
+"""Pattern of tables, figures and sections."""
 OF_THE_NUMBER = frozenset({"where", "origin", "value", "highest", "bound", "unit", "tolerance", "note"})
 """Fields that say nothing of what the number is of."""
 
@@ -41,7 +43,7 @@ class Number(Record):
 
     paper: str
     """Name of the file."""
-    where: str = Field(pattern=r"^(Table|Fig\.|section) \w[-\w.]*$|^abstract$")
+    where: str = Field(pattern=PLACE)
     """Table, figure or section."""
     origin: Literal["printed", "implied", "picture"] = "printed"
     """Whether the paper prints the number, printed ones imply it, or it was read off a picture."""

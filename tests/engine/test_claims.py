@@ -122,6 +122,24 @@ def test_a_paper_that_contradicts_itself_has_both_readings() -> None:
             assert len(target.readings) in (0, 1 + len(claim.otherwise))
 
 
+def test_readings_are_of_the_same_thing_and_differ() -> None:
+    for claim in (claim for claim in EVERY if claim.otherwise):
+        for first, *others in (target.readings for target in claim.targets):
+            for other in others:
+                assert type(first.devices) is not type(other.devices) or first.devices == other.devices, claim.place
+                assert not (first.over and other.over) or first.over == other.over, claim.place
+        printed = [(number.value, number.highest, number.bound) for number in claim.numbers]
+        for reading in claim.otherwise:
+            assert printed != [(number.value, number.highest, number.bound) for number in reading.numbers]
+
+
+def test_nobody_is_ahead_of_who_is_ahead() -> None:
+    for claim in EVERY:
+        pairs = [target.comparison for target in claim.targets if target.comparison]
+        assert len(set(pairs)) == len(pairs)
+        assert not {(pair.behind, pair.ahead, pair.at) for pair in pairs} & set(pairs), claim.place
+
+
 def test_no_verdict_waits_for_what_the_data_can_tell() -> None:
     """A retired machine, machines without a file, and what another study brings."""
     assert all(claim.obstacles for claim in EVERY if claim.system == "Summit" or claim.system.startswith("System "))
@@ -137,6 +155,9 @@ def test_every_command_has_a_cost() -> None:
     for claim in runnable:
         assert all(known[" ".join(words)] > 0 for words in claim.commands), claim.place
         assert claim.node_hours is not None
+    (table,) = (figure for figure in figures("axonn-sc24") if figure.where == "Table III")
+    assert table.node_hours == sum(known[" ".join(words)] for words in set(table.commands))
+    assert len(table.commands) == 3 < len(table.claims)
 
 
 def test_a_claim_is_what_its_file_says(tmp_path: Path) -> None:

@@ -44,6 +44,14 @@ def _selected(redo: Redo, system: str) -> bool:
     return any(not one.peers or any(re.search(redo.peer, name) for name in one.peers) for one in series)
 
 
+def test_a_series_or_peer_that_is_missing_is_found() -> None:
+    there = Redo(suite="baselines", only="weak-64-gpt-5b", peer="fsdp2")
+    assert _selected(there, "frontier")
+    assert not _selected(there.model_copy(update={"only": "weak-65"}), "frontier")
+    assert not _selected(there.model_copy(update={"peer": "no-such-peer"}), "frontier")
+    assert not _selected(there, "summit")
+
+
 def test_every_command_of_a_claim_is_in_the_file_of_costs() -> None:
     assert {" ".join(words) for words in written.commands(CLAIMS)} == set(costs())
     assert min(costs().values()) > 0

@@ -9,9 +9,9 @@ paper contradicts itself, `otherwise` has the other reading. How far a measureme
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from engine import yaml_text
 from engine.errors import UsageError
-from engine.published import Number, select
+from engine.published import PLACE, Number, select
 from engine.published.claims.tolerance import TOLERANCES, Kind
 from engine.schema import Record, first_problem
 
@@ -31,7 +31,6 @@ RETIRED = frozenset({"Summit"})
 """Machines that exist no more: Summit was switched off in 2024."""
 ANY = "any"
 """Machine of a claim that is about none in particular."""
-PLACE = r"^(Table|Fig\.|section) \w[-\w.]*$|^abstract$"
 
 Status = Literal["", "comes with another study", "not printed in the paper", "beyond the queue", "not built"]
 """Reason why nothing here can be judged yet: another study of this project will bring what it takes, the paper has a
@@ -161,8 +160,8 @@ class Claim(Record):
     def targets(self) -> tuple[Target, ...]:
         """Targets of its measurements, one each; a number of several models is judged for each of them."""
         if self.kind == "order":
-            pairs = (each for one in self.orders for each in product([one.ahead], one.behind, one.at))
-            return tuple(Target(comparison=Comparison(*pair)) for pair in pairs)
+            pairs = (product([order.ahead], order.behind, order.at) for order in self.orders)
+            return tuple(Target(comparison=Comparison(*pair)) for pair in chain.from_iterable(pairs))
         every = (self.numbers, *(reading.numbers for reading in self.otherwise))
         return tuple(Target(readings=readings) for readings in zip(*every, strict=True))
 
@@ -170,14 +169,12 @@ class Claim(Record):
     def commands(self) -> tuple[tuple[str, ...], ...]:
         """Commands that redo it on the paper's machine, or on this one where any will do."""
         system = () if self.system == ANY else ("--system", self.machine)
-        return tuple(("reframe", *system, *one.words) for one in self.redo)
+        return tuple(("reframe", *system, *redo.words) for redo in self.redo)
 
     @property
     def node_hours(self) -> float | None:
         """Most that its commands take; None where nothing runs, or nobody has computed it yet."""
-        hours = [costs().get(" ".join(words)) for words in self.commands]
-        known = [each for each in hours if each is not None]
-        return sum(known) if known and len(known) == len(hours) else None
+        return _cost(self.commands)
 
     @property
     def tolerance(self) -> float:
@@ -207,6 +204,16 @@ class Figure(Record):
     says: str = Field(min_length=1)
     """What it claims, in plain English."""
     claims: tuple[Claim, ...] = Field(min_length=1)
+
+    @property
+    def commands(self) -> tuple[tuple[str, ...], ...]:
+        """Commands of its claims, each once."""
+        return tuple(dict.fromkeys(chain.from_iterable(claim.commands for claim in self.claims)))
+
+    @property
+    def node_hours(self) -> float | None:
+        """Most that its commands take, those of some points and of all of them beside each other."""
+        return _cost(self.commands)
 
     @model_validator(mode="after")
     def _parts_have_names_of_their_own(self) -> Self:
@@ -241,6 +248,13 @@ def costs(path: Path = COSTS) -> Mapping[str, float]:
         return {str(words): float(hours) for words, hours in found.items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} has no costs: {error}. Write it again by python -m suites.costs.") from None
+
+
+def _cost(commands: Sequence[tuple[str, ...]]) -> float | None:
+    """Add the node-hours of commands; None of none, or where one is unknown."""
+    known = costs()
+    texts = [" ".join(words) for words in commands]
+    return sum(known[text] for text in texts) if texts and known.keys() >= set(texts) else None
 
 
 def _read(path: Path) -> Iterator[Figure]:

@@ -32,8 +32,8 @@ TOLERANCES: dict[Kind, Tolerance] = {
     "share": Tolerance(
         0.05,
         False,
-        "5 points of per cent: papers print shares without decimals, of times that each vary by several per cent, and "
-        "5 points of the time of a batch are what a user notices",
+        "5 points of per cent: papers print shares without decimals, of times that each vary by several per cent, so "
+        "that the same gain measured twice may be several points apart",
     ),
     "ratio": Tolerance(
         0.05,

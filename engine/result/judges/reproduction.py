@@ -92,13 +92,15 @@ def judge(claim: Claim, target: Target, measured: Measured | None) -> Judgement:
         _by_band(claim, number, measured.interval)._replace(reading=place)
         for place, number in enumerate(target.readings)
     ]
-    return _stamped(claim, min(found, key=lambda one: (BEST_FIRST.index(one.verdict), one.reading)))
+    return _stamped(claim, min(found, key=lambda judgement: (BEST_FIRST.index(judgement.verdict), judgement.reading)))
 
 
 def by_reading(claim: Claim, target: Target, measured: Measured) -> tuple[Judgement, ...]:
     """Judge a target by each reading alone, in the order of its readings."""
-    alone = (Target(readings=(number,)) for number in target.readings)
-    return tuple(judge(claim, one, measured)._replace(reading=place) for place, one in enumerate(alone))
+    return tuple(
+        judge(claim, Target(readings=(number,)), measured)._replace(reading=place)
+        for place, number in enumerate(target.readings)
+    )
 
 
 def overall(judgements: Sequence[Judgement]) -> Overall:
@@ -107,7 +109,7 @@ def overall(judgements: Sequence[Judgement]) -> Overall:
     What can't be told of one, or wasn't run while others were, leaves the whole open. Nothing measured at all is not
     run here, or the machine is retired.
     """
-    verdicts = [one.verdict for one in judgements]
+    verdicts = [judgement.verdict for judgement in judgements]
     told = sum(verdict in ("reproduces", "better", "differs") for verdict in verdicts)
     together: Verdict = "can't tell"
     if "differs" in verdicts:
