@@ -7,7 +7,16 @@ import pytest
 from engine.published.claims import Claim, Target, figures
 from engine.published.claims.tolerance import TOLERANCES
 from engine.result.gate import NOTHING_KNOWN, Interval
-from engine.result.judges.reproduction import Judgement, Measured, Verdict, by_reading, judge, outdated, overall
+from engine.result.judges.reproduction import (
+    NO_WORSE,
+    Judgement,
+    Measured,
+    Verdict,
+    by_reading,
+    judge,
+    outdated,
+    overall,
+)
 
 
 def claim(paper: str, where: str, name: str = "") -> Claim:
@@ -51,6 +60,15 @@ def verdict(of: Claim, target: Target, low: float, high: float, jobs: int = 3, m
 def test_a_rate_reproduces_within_10_percent(low: float, high: float, expected: Verdict, off: float) -> None:
     found = verdict(RATES, SMALLEST, low * PETA, high * PETA)
     assert (found.verdict, found.off) == (expected, pytest.approx(off, abs=1e-3))
+
+
+def test_what_is_no_worse_but_perhaps_better_says_so() -> None:
+    assert verdict(RATES, SMALLEST, 40 * PETA, 50 * PETA).why == NO_WORSE
+    assert verdict(RATES, SMALLEST, 30 * PETA, 40 * PETA).why != NO_WORSE
+    published = TIMES.targets[0].readings[0].value
+    assert verdict(TIMES, TIMES.targets[0], 0.5 * published, published).why == NO_WORSE
+    assert verdict(TIMES, TIMES.targets[0], published, 2 * published).why != NO_WORSE
+    assert verdict(LOSS, LOSS.targets[0], 0.5, 1.0).why != NO_WORSE
 
 
 def test_less_time_is_better() -> None:

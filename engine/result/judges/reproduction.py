@@ -20,6 +20,7 @@ from engine.result.judges.peers import FEWEST_JOBS
 Verdict = Literal["reproduces", "better", "differs", "can't tell", "not run here", "machine retired"]
 BEST_FIRST: tuple[Verdict, ...] = ("reproduces", "better", "can't tell", "differs")
 """Verdicts on a measurement by several readings: a paper that contradicts itself is held to the nearest of them."""
+NO_WORSE = "it reproduces or is better: more jobs tell which"
 NOBODY_AHEAD = {"share": 0.0, "ratio": 1.0}
 """Value of a gain, or of a ratio, at which neither side is ahead."""
 
@@ -174,7 +175,9 @@ def _by_band(claim: Claim, number: Number, measured: Interval) -> Judgement:
         return Judgement("reproduces")
     above, below = measured.low > high, measured.high < low
     if not (above or below):
-        return Judgement("can't tell", why="the interval lies on an end of the tolerance")
+        no_worse = measured.low >= low if claim.better == "higher" else measured.high <= high
+        why = NO_WORSE if no_worse and claim.better != "neither" else "the interval lies on an end of the tolerance"
+        return Judgement("can't tell", why=why)
     bottom, top = value_of(claim.kind, number, claim.out_of)
     off = measured.low - top if above else measured.high - bottom
     if TOLERANCES[claim.kind].of_the_value:
