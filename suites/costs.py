@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -60,13 +60,13 @@ def describe(words: Sequence[str]) -> list[dict[str, Any]]:
     return tests
 
 
-def node_hours(tests: Iterable[dict[str, Any]]) -> float:
-    """Add what tests and the jobs of their fixtures take, each once; nothing of cases that would be skipped."""
-    jobs: dict[str, float] = {}
+def node_hours(tests: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """Return what tests and the jobs of their fixtures take, by name; nothing of cases that would be skipped."""
+    found: dict[str, float] = {}
     for test in tests:
-        jobs[test["unique_name"]] = sum(case["node_hours"] for case in test["cases"] if not case["skipped"])
-        jobs |= {job["unique_name"]: job["node_hours"] for job in test["fixture_jobs"]}
-    return round(sum(jobs.values()), 1)
+        found[test["display_name"]] = sum(case["node_hours"] for case in test["cases"] if not case["skipped"])
+        found |= {job["unique_name"]: job["node_hours"] for job in test["fixture_jobs"]}
+    return {name: round(hours, 3) for name, hours in found.items() if hours}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -84,14 +84,18 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if differing else 0
 
 
-def differences(found: dict[str, float]) -> list[str]:
+def differences(found: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Say of each command whose cost isn't the file's what it is and was."""
     kept = costs()
     return [
-        f"{words}: {found.get(words, 'no command of a claim')}, in {COSTS.name} {kept.get(words, 'missing')}."
+        f"{words}: {_told(found.get(words))}, in {COSTS.name} {_told(kept.get(words))}."
         for words in sorted({*found, *kept})
         if found.get(words) != kept.get(words)
     ]
+
+
+def _told(tests: Mapping[str, float] | None) -> str:
+    return "missing" if tests is None else f"{len(tests)} jobs of {sum(tests.values()):.1f} node-hours"
 
 
 if __name__ == "__main__":

@@ -212,7 +212,7 @@ class Figure(Record):
 
     @property
     def node_hours(self) -> float | None:
-        """Most that its commands take, those of some points and of all of them beside each other."""
+        """Most that its commands take, each test once; None where nothing runs, or nobody has computed it yet."""
         return _cost(self.commands)
 
     @model_validator(mode="after")
@@ -241,20 +241,27 @@ def figures(paper: str = "", folder: Path = FOLDER) -> tuple[Figure, ...]:
 
 
 @cache
-def costs(path: Path = COSTS) -> Mapping[str, float]:
-    """Read the node-hours that each command takes at most. Raises UsageError for a file that doesn't say that."""
+def costs(path: Path = COSTS) -> Mapping[str, Mapping[str, float]]:
+    """Read the node-hours that the tests of each command take at most, by their names. Raises UsageError for a file
+    that doesn't say that.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {str(words): float(hours) for words, hours in found.items()}
+        return {str(words): {str(name): float(hours) for name, hours in of.items()} for words, of in found.items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} has no costs: {error}. Write it again by python -m suites.costs.") from None
 
 
 def _cost(commands: Sequence[tuple[str, ...]]) -> float | None:
-    """Add the node-hours of commands; None of none, or where one is unknown."""
+    """Add the node-hours of commands, each test of a machine once; None of none, or where one is unknown."""
     known = costs()
-    texts = [" ".join(words) for words in commands]
-    return sum(known[text] for text in texts) if texts and known.keys() >= set(texts) else None
+    if not commands or any(" ".join(words) not in known for words in commands):
+        return None
+    tests: dict[tuple[str, str], float] = {}
+    for words in commands:
+        machine = words[words.index("--system") + 1]
+        tests |= {(machine, name): hours for name, hours in known[" ".join(words)].items()}
+    return sum(tests.values())
 
 
 def _read(path: Path) -> Iterator[Figure]:
