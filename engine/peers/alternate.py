@@ -19,8 +19,7 @@ from engine.grid import Grid
 from engine.layers.compiled import compiles
 from engine.measure.rounds import alternating, take_turns
 from engine.output import RENEWED
-from engine.peers.apart import check_equal
-from engine.peers.comparison import TOLERANCES, Case, Comparison
+from engine.peers.comparison import Case, Comparison
 from engine.peers.external_side import ExternalSide
 from engine.peers.ours import Ours, connect
 from engine.peers.peer import Peer, StepMetrics
@@ -28,6 +27,7 @@ from engine.peers.registry import ROOT
 from engine.peers.timed_side import LocalSide, on_batches
 from engine.peers.watchdog import At, Fail, Turn, end, limited, nobody, timed, warm_up
 from engine.result.schema.peers import NOTHING, SIDES, PeerContest, SideName
+from engine.training.equality import TOLERANCES, check_equal
 from engine.training.run import tuned
 from engine.training.stall import Stalled, watched
 

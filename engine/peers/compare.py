@@ -20,7 +20,7 @@ from engine.footprint.fit import check_grid
 from engine.grid import Grid
 from engine.output import columns
 from engine.peers.apart import order_in_a_job, put_together
-from engine.peers.comparison import TOLERANCES, Case, Comparison, Tolerance, Unavailable
+from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.layout import PeerLayout, unsharded
 from engine.peers.memory import Room, SideBytes, choose_apart, room_here, side_bytes
 from engine.peers.ranks import Job, run_ranks, take_part
@@ -30,6 +30,7 @@ from engine.result.judges.peers import FEWEST_JOBS, MET, WON, difference, paired
 from engine.result.metrics import ratio_of_medians
 from engine.result.schema import Memory
 from engine.result.schema.peers import SIDES, Asked, ContestResult, Equality, PeersResult
+from engine.training.equality import TOLERANCES, Tolerance
 
 DeviceKind = Literal["cpu", "cuda"]
 ONE_JOB = "One job decides nothing, as processes differ: take three to six, by --jobs or by starting this again."

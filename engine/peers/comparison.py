@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -22,7 +22,7 @@ from engine.options import NO_OPTION, Bytes, DeviceName, Seconds
 from engine.overlap.flags import ALL, Overlap
 from engine.peers.layout import SPLITS, Layout, PeerLayout, Split, usual
 from engine.timeouts import Timeouts
-from engine.training_record import PrecisionName, ReduceDtype, Training, TrainingOptions
+from engine.training_record import ReduceDtype, Training, TrainingOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,29 +226,6 @@ class Sampling(Timeouts):
     """what matrix products reach on one device"""
     measure_peak: bool = False
     """measure that first, on all ranks at once"""
-
-
-class Tolerance(NamedTuple):
-    """Largest relative difference allowed between both sides' losses, and between their first gradient norms."""
-
-    losses: float
-    norms: float
-
-
-TOLERANCES: dict[PrecisionName, Tolerance] = {
-    "fp64": Tolerance(2e-13, 2e-13),
-    "fp32": Tolerance(1e-5, 1e-4),
-    "bf16": Tolerance(1e-2, 1e-2),
-}
-"""A rounding is an eps of the compute format: 2^-52, 2^-23, 2^-7. Both sides take the same sums in another order. The
-roundings of a deep network add up like a random walk, and AdamW's first steps make a step of full length of a gradient
-as small as its rounding. Seen in the first four steps of 2 and 6 blocks were 2 eps in fp64 and fp32, and 0.3 in bf16,
-whose losses and norms are sums in fp32 of many values.
-
-So fp64 has room for about a thousand eps, and fp32 for a hundred, but for norms: on processors PyTorch's own is off by
-2e-5. In bf16 there is room for four times what was seen: gradients that are 3 % off are found, an optimizer that never
-steps is not. What changes so little is found in fp32 and fp64, in which tests train the same code of every peer.
-"""
 
 
 SHARED = ("precision", "checkpoint_activations", "checkpoint_every", "offload", "reduce_dtype")

@@ -30,7 +30,7 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers import external_side, registry
 from engine.peers.compare import compare
-from engine.peers.comparison import TOLERANCES, Case, Comparison, Unavailable
+from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.external import torchtitan
 from engine.peers.external.__main__ import average_over_ranks, external_step
 from engine.peers.layout import Layout
@@ -39,6 +39,7 @@ from engine.peers.peer import StepMetrics, check_torch
 from engine.peers.pickled import _made, dumps
 from engine.peers.registry import COMPARISONS, another_commit
 from engine.result.schema.peers import PeerContest
+from engine.training.equality import TOLERANCES
 from engine.training_record import OptimConfig, PrecisionName
 
 PAIR = Layout(data=2)

@@ -28,9 +28,8 @@ from engine.models.llama.config import LlamaConfig
 from engine.models.unet.config import UNetConfig
 from engine.peers import alternate
 from engine.peers.alternate import measure, peer_side
-from engine.peers.apart import check_equal
 from engine.peers.compare import check_comparisons
-from engine.peers.comparison import TOLERANCES, Case, Comparison
+from engine.peers.comparison import Case, Comparison
 from engine.peers.known import ddp
 from engine.peers.known.plain import Plain
 from engine.peers.known.tensor_parallel import regroup_parts
@@ -39,6 +38,7 @@ from engine.peers.ours import Ours
 from engine.peers.peer import StepMetrics, serial_model
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
 from engine.result.schema.peers import PeerContest
+from engine.training.equality import TOLERANCES, check_equal
 from engine.training_record import OptimConfig, PrecisionName
 
 MODEL = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)

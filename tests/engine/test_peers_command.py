@@ -22,7 +22,7 @@ from engine.errors import RunError, UsageError
 from engine.models.catalogue import lookup
 from engine.models.gpt.config import GPTConfig
 from engine.peers.compare import ONE_JOB, check_comparisons, check_devices, choose_comparisons, summarise, table
-from engine.peers.comparison import TOLERANCES, Case
+from engine.peers.comparison import Case
 from engine.peers.known.ddp import DDP
 from engine.peers.peer import StepMetrics
 from engine.peers.ranks import Job
@@ -34,6 +34,7 @@ from engine.result.metrics import paired
 from engine.result.schema import Memory, ResultError
 from engine.result.schema.machine import BindingFault, Bindings, NodeBinding, RankBinding
 from engine.result.schema.peers import PeerContest, PeerSide, PeersResult, parse
+from engine.training.equality import TOLERANCES
 
 SHAPE = {"--layers": 1, "--hidden": 16, "--heads": 2, "--vocab": 32, "--seq": 8, "--batch-size": 2}
 TINY = [str(word) for pair in (SHAPE | {"--jobs": 2, "--rounds": 3, "--steps-per-round": 2}).items() for word in pair]

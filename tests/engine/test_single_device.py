@@ -29,12 +29,13 @@ from engine.models.transformer import rotary_frequencies
 from engine.peers.alternate import measure
 from engine.peers.apart import check_apart
 from engine.peers.compare import check_comparisons
-from engine.peers.comparison import TOLERANCES, Case, Unavailable
+from engine.peers.comparison import Case, Unavailable
 from engine.peers.known.plain import Compiled
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
 from engine.result.judges.peers import peak_bytes, speed
 from engine.result.schema.peers import Peaks, PeerContest, PeerSide, PeersResult, Work, parse
+from engine.training.equality import TOLERANCES
 from engine.training_record import OptimConfig
 
 GPT = GPTConfig("tiny", layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)

@@ -10,13 +10,13 @@ from sample_results import provenance
 
 from engine.grid import Grid
 from engine.peers.compare import summarise
-from engine.peers.comparison import TOLERANCES
 from engine.peers.layout import Layout
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON
 from engine.peers.result_writer import asked_fields
 from engine.result.schema import Memory
 from engine.result.schema.peers import Asked, ContestResult, Peaks, PeerContest, PeerSide, PeersResult, Work
+from engine.training.equality import TOLERANCES
 
 RATIOS = {"plain": 1.01, "ddp": 0.98, "fsdp2": 0.87, "fsdp2-reshard": 0.79, "hsdp": 0.93, "tensor-parallel": 1.12}
 ONE_DEVICE = {"plain": 0.94, "compile": 1.04, "transformers": 0.71}

@@ -19,7 +19,6 @@ from waiting import LONG_S
 
 from engine import processes
 from engine.peers.compare import summarise
-from engine.peers.comparison import TOLERANCES
 from engine.peers.ranks import Job
 from engine.peers.registry import COMPARISONS
 from engine.result import provenance, schema
@@ -27,6 +26,7 @@ from engine.result.schema import Memory
 from engine.result.schema.gpu_check import Finding, GpuCheck, Status, parse, write_findings
 from engine.result.schema.peers import Peaks, PeerContest, PeerSide, PeersResult, Work
 from engine.result.schema.tuning import ModeTime, TunedShape, Tuning
+from engine.training.equality import TOLERANCES
 from gpu_check import budget, process, session
 from gpu_check.__main__ import NEEDED
 from gpu_check.checks import Check, checks

@@ -61,7 +61,7 @@ def test_reframes_own_report_has_the_whole_contest(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_contest_that_fails_says_the_engines_own_reason_and_keeps_it(tmp_path: Path) -> None:
     copy = project(tmp_path)
-    file = copy / "engine" / "peers" / "comparison.py"
+    file = copy / "engine" / "training" / "equality.py"
     file.write_text(file.read_text().replace('"fp32": Tolerance(1e-5, 1e-4)', '"fp32": Tolerance(-1.0, -1.0)'))
     done = reframe(tmp_path / "a", *LOCAL, "-n", "peer=ddp%", root=copy)
     assert done.code == 1
