@@ -1,4 +1,4 @@
-"""Commands whose sides take turns in the same processes: `bench overlap`, `bench pipeline` and `bench grids`."""
+"""Commands whose sides take turns in the same processes: `bench overlap`, `pipeline`, `grids` and `optimisations`."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -9,12 +9,13 @@ from engine.cli.common import Json, take_place
 from engine.cli.grid import check_system, fastest, with_grid
 from engine.cli.train import PaceOptions, carry_out
 from engine.contest.grids import CHOICE, GridChoice, check_grids
+from engine.contest.optimisations import OF_THE_PAPER, check_optimisations
 from engine.contest.overlap import check_overlaps
 from engine.contest.rounds import ROUNDS, Disturbance, Rounds
 from engine.contest.schedules import check_schedules, parse_names
 from engine.errors import UsageError
 from engine.grid import Grid
-from engine.options import word, words
+from engine.options import GridOrAuto, word, words
 from engine.overlap.flags import ALL, Overlap, Pace
 from engine.pipeline.registry import ScheduleChoice
 from engine.training.config import RunConfig
@@ -26,6 +27,9 @@ NAMES_HELP = "compared with 1f1b: a comma list of what --schedule takes (default
 TIMELINE_HELP = "keep when each stage did what, of a step of each schedule"
 CANDIDATE_HELP = "compared, the first with all others, such as 1x1x2x4 or 1x1x1x2p4,8,zero-bubble; repeatable"
 FIRST_HELP = "where none is named, so many that the plan for --system, or this machine, finds the fastest"
+BASELINE_HELP = "the baseline's; auto: x over the --devices-per-node, z as few shards as fit, and data the rest"
+FOURTH_HELP = "flags of the last side: all, or as in train"
+APART_HELP = "build each model for its turns alone, or all at once (default: at once where --device-memory holds all)"
 Variants = Annotated[tuple[Overlap, ...], Parameter(help=VARIANT_HELP, group=ROUNDS), words(Overlap.parse, "FLAGS")]
 Flags = Annotated[OverlapFlags, Parameter(group=OVERLAP)]
 Candidates = Annotated[
@@ -117,3 +121,32 @@ def grids(
             choices[GridChoice(Grid.parse(row.grid), row.micro_batch, schedule)] = row.time_s
     contest, left_out = check_grids(run, full, launch.world_size, rounds, choices)
     return carry_out(contest, launch, left_out, as_json=json)
+
+
+def optimisations(
+    *,
+    run: RunConfig,
+    baseline: Annotated[GridOrAuto, Parameter(help=BASELINE_HELP, show_default="auto", group=ROUNDS)] = None,
+    overlap: Annotated[
+        OverlapFlags, Parameter(help=FOURTH_HELP, show_default=str(OF_THE_PAPER), group=OVERLAP)
+    ] = OF_THE_PAPER,
+    apart: Annotated[bool | None, Parameter(help=APART_HELP, negative="--at-once", group=ROUNDS)] = None,
+    rounds: Rounds = Rounds(),
+    pace: PaceOptions = Pace(),
+    json: Json = False,
+) -> int:
+    """Measure what a step gains by each optimisation, added to those before it, in turns (axonn-sc24 Fig. 7).
+
+    Four sides: the baseline, tensor parallelism within a node and hybrid sharding across nodes (--baseline); the
+    performance model's grid (--grid); tuned matrix products on it; and overlap. All train the same, which their first
+    losses have to show. Compute and exposed communication of each are told apart. Takes the options of train, starts
+    under any launcher and writes one result (--out).
+
+      torchrun --standalone --nproc-per-node 2 -m engine bench optimisations \\
+          --model gpt-local-2 --batch-size 8 --data synthetic --baseline 2x1x1x1 --grid 1x1x2x1
+    """
+    launch = take_place()
+    full = overlap.at(pace)
+    run, said = with_grid(run, Overlap(), launch.world_size, launch)
+    contest, left_out = check_optimisations(run, baseline, full, launch.world_size, rounds, apart=apart)
+    return carry_out(contest, launch, [*said, *left_out], as_json=json)

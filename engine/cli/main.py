@@ -14,7 +14,7 @@ from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensEr
 from engine.cli.bench import collectives, gemm, latency, matmul, memory, p2p, startup
 from engine.cli.breakdown import breakdown
 from engine.cli.check import check
-from engine.cli.contests import grids, overlap, pipeline
+from engine.cli.contests import grids, optimisations, overlap, pipeline
 from engine.cli.data import prepare, prepare_images
 from engine.cli.dry import dry
 from engine.cli.peers import peers
@@ -68,7 +68,8 @@ def commands(name: str) -> App:
         name="bench",
         help="Measure a device, links between several, overlaps, schedules, grids, or the engine against its peers.",
     )
-    for command in (gemm, memory, latency, collectives, p2p, matmul, startup, overlap, pipeline, grids, peers, dry):
+    devices = (gemm, memory, latency, collectives, p2p, matmul, startup)
+    for command in (*devices, overlap, pipeline, grids, optimisations, peers, dry):
         bench.command(command)
     app.command(bench)
     return app

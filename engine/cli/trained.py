@@ -3,7 +3,7 @@
 from engine.cli.common import facts, size
 from engine.output import columns
 from engine.result.schema import Result
-from engine.result.schema.contest import GridSide, OverlapSide, ScheduleSide, TrainingSide
+from engine.result.schema.contest import GridSide, OptimisationSide, OverlapSide, ScheduleSide, TrainingSide
 
 
 def trained(result: Result) -> str:
@@ -65,9 +65,31 @@ def _grids(result: Result) -> str:
     return columns([heads, *rows], left=1)
 
 
+def _optimisations(result: Result) -> str:
+    def milliseconds(side: OptimisationSide, part: str) -> str:
+        return f"{1e3 * getattr(side.breakdown, part):.1f}" if side.breakdown else ""
+
+    rows = [
+        (
+            one.name,
+            one.grid,
+            "tuned" if one.tuned else "",
+            one.overlap,
+            f"{1e3 * one.time_per_iteration_s:.1f}",
+            milliseconds(one, "compute_s"),
+            milliseconds(one, "collectives_s"),
+            str(one.over_former or ""),
+            str(one.over_base or ""),
+        )
+        for one in result.sides(OptimisationSide)
+    ]
+    heads = ("side", "grid", "products", "overlap", "step, ms", "compute", "exposed", "by that before", "by baseline")
+    return columns([heads, *rows], left=4)
+
+
 def _row(side: TrainingSide, name: str | None = None) -> tuple[str, str, str]:
     """Write what every side of a contest has."""
     return side.name if name is None else name, f"{1e3 * side.time_per_iteration_s:.1f}", str(side.over_base or "")
 
 
-WRITTEN = {"ablation": _overlaps, "pipeline": _schedules, "grids": _grids}
+WRITTEN = {"ablation": _overlaps, "pipeline": _schedules, "grids": _grids, "optimisations": _optimisations}

@@ -121,7 +121,7 @@ def check_grids(
 
 def model_of(run: CheckedRun) -> tuple[Any, ...]:
     """Return what runs must have in common to take turns with one model."""
-    return run.grid, run.training.cut(run.grid), run.training.batch.at_once(run.grid)
+    return run.grid, run.training.cut(run.grid), run.training.batch.at_once(run.grid), run.config.tune_matmul
 
 
 def _check_room(runs: Sequence[CheckedRun]) -> None:
@@ -144,8 +144,9 @@ class _Side(Side):
 
     schedule: StepSchedule
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         self.trainer.runner.schedule = self.schedule
+        return False
 
     def prepare(self) -> None:
         self.trainer.comm.barrier()

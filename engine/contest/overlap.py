@@ -93,8 +93,9 @@ class _Side(Side):
     memory: "GatheredMemory | None" = None
     cached_blocks: int = 0
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         self.trainer.switch(self.overlap)
+        return False
 
     def note(self) -> None:
         self.memory, self.cached_blocks = self.trainer.model.gathered_memory, self.trainer.model.cached_blocks

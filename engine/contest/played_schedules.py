@@ -163,10 +163,11 @@ class _Side(Side):
     peak_bytes: int = 0
     """On a device."""
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         self.runner.schedule = self.schedule
         if (device := self.trainer.comm.device).type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
+        return False
 
     def prepare(self) -> None:
         self.trainer.comm.barrier()

@@ -9,7 +9,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from statistics import mean, median
@@ -117,9 +117,14 @@ class Side:
     rounds_s: list[tuple[float, ...]] = field(default_factory=list)
     last: "Iteration | None" = None
     """Latest step."""
+    by_step: "dict[int, Iteration]" = field(default_factory=dict)
+    """Its iterations by the number of the optimizer's step, of those with one number the latest."""
 
-    def begin(self) -> None:
-        """Begin a turn: make the trainer's next steps this side's."""
+    def begin(self) -> bool:
+        """Begin a turn: make the trainer's next steps this side's. Return whether its model was built for it, and so
+        needs a warm-up.
+        """
+        return False
 
     def prepare(self) -> None:
         """Do what comes before each step and isn't part of it."""
@@ -158,13 +163,17 @@ class Side:
         }
 
 
-def take_rounds(sides: Sequence[Side], rounds: Rounds, setup: ContestSetup) -> None:
-    """Take every side's warm-up, then its turns. Collective. Raises Diverged."""
+def take_rounds(
+    sides: Sequence[Side], rounds: Rounds, setup: ContestSetup, check: Callable[[], None] = lambda: None
+) -> None:
+    """Take every side's warm-up, then its turns. check: called in between. Collective. Raises Diverged."""
     first = sides[0].trainer
     for side in sides:
+        side.begin()
         first.recorder.clear()
         _take(side, rounds.warmup, setup, warmup=True)
         log.info("warm-up  %s", side.name, extra=RENEWED)
+    check()
     begun_s: list[float] = []
 
     def begin(number: int) -> bool:
@@ -177,6 +186,9 @@ def take_rounds(sides: Sequence[Side], rounds: Rounds, setup: ContestSetup) -> N
 
     order = shuffled(random.Random(first.training.seed))
     for number, side in take_turns(sides, rounds.rounds, order, begin):
+        if side.begin():
+            first.recorder.clear()
+            _take(side, rounds.warmup, setup, warmup=True)
         first.recorder.record_into(side.recording)
         times = _take(side, rounds.steps, setup, warmup=False)
         side.rounds_s.append(times)
@@ -189,11 +201,11 @@ def _take(side: Side, steps: int, setup: ContestSetup, *, warmup: bool) -> tuple
     from engine.training.iterations import take_iteration  # loads torch
 
     taken = []
-    side.begin()
     for _ in range(steps):
         side.prepare()
         side.last = take_iteration(side.trainer, len(setup.iterations), warmup=warmup)
         setup.iterations.append(side.last)
+        side.by_step[side.trainer.done - 1] = side.last
         taken.append(side.last.time_s)
         if not warmup:
             side.note()

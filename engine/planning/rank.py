@@ -277,6 +277,29 @@ def _levels(costs: Sequence[float], tolerance: float) -> list[int]:
     return levels
 
 
+def grid_within_nodes(workload: Workload, ranks: int, devices_per_node: int) -> Grid:
+    """Choose tensor parallelism (x) over the devices of a node and hybrid sharding (z and data) across nodes, the
+    baseline of axonn-sc24 VII-A: as few shards as fit, which the paper doesn't print, and the rest data.
+
+    Raises UsageError where none fits.
+    """
+    training, batch = workload.training, workload.training.batch
+    space = SearchSpace(training.model, batch.sequences, exact=True, micro=batch.micro)
+    inner = min(devices_per_node, ranks)
+    fitting = [
+        grid
+        for grid in space.grids(ranks, batch.sequences)
+        if (grid[INNER], grid[STREAM]) == (inner, 1)
+        and workload.needs(grid, batch.at_once(grid)).total <= workload.usable
+    ]
+    if not fitting:
+        raise UsageError(
+            f"No grid of {ranks} devices with x={inner}, those of a node, and y=1 divides {training.model.name} and "
+            "its batch and fits in memory: name the baseline's by --baseline XxYxZxDATA, or other --devices-per-node."
+        )
+    return min(fitting, key=lambda grid: grid.shards)
+
+
 def choose_grid(
     training: Training,
     ranks: int,

@@ -99,6 +99,14 @@ def at_least(interval: Interval, limit: float) -> Outcome:
     return "pass" if interval.low >= limit else "fail" if interval.high < limit else "undecided"
 
 
+def on_one_side(interval: Interval, limit: float) -> Outcome:
+    """Pass if the whole interval is below the limit, fail if all of it is above; NaN is undecided."""
+    below, above = at_most(interval, limit), at_least(interval, limit)
+    if below == above:
+        return "undecided"
+    return "pass" if below == "pass" else "fail"
+
+
 def within(interval: Interval, low: float, high: float) -> Outcome:
     """Pass if the whole interval lies between two limits, fail if none of it does; NaN is undecided."""
     return all_of(at_least(interval, low), at_most(interval, high))

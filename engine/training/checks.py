@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from engine.data.dataset import Dataset, open_dataset
 from engine.errors import UsageError, check_installed
@@ -15,7 +15,7 @@ from engine.options import check_file, check_folder
 from engine.overlap.flags import ALL, AUTO, Overlap, Pace
 from engine.planning.rank import choose_grid
 from engine.simulator.bandwidth import Bandwidths
-from engine.training.config import TrainConfig
+from engine.training.config import TrainConfig, TuneMatmul
 from engine.training_record import Training
 
 if TYPE_CHECKING:
@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from engine.result.schema.contest import Contest
     from engine.training.trainer import Trainer
 
-RunKind = Literal["train", "ablation", "pipeline", "grids"]
+RunKind = Literal["train", "ablation", "pipeline", "grids", "optimisations"]
+
+
+class MakeTrainer(Protocol):
+    """Maker of a trainer of these options. tune_matmul: whether its products are tuned first; as the run says if None.
+    Collective.
+    """
+
+    def __call__(self, training: Training, comm: "Comm", *, tune_matmul: TuneMatmul | None = None) -> "Trainer": ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,7 @@ class ContestSetup:
     """Trains what the run says."""
     connect: "Callable[[Grid], Comm]"
     """Connects the ranks as another grid. Collective."""
-    make: "Callable[[Training, Comm], Trainer]"
+    make: MakeTrainer
     iterations: "list[Iteration]"
     """Each step is added to them."""
     began: float

@@ -26,6 +26,7 @@ PROFILE = Group(
     sort_key=6,
 )
 
+TuneMatmul = bool | Literal["force"]
 EnergyOption = Literal["auto", "off"]
 ENERGY_HELP = (
     "joules of the counted iterations, read before and after them: of devices (NVML, AMD SMI; needs zeus: pip install "
@@ -70,7 +71,7 @@ class RunConfig(Timeouts, RunOptions):
     """of a node's network one way: what a step can't beat where ranks share cores"""
     intra_node_bytes_per_s: Annotated[float | None, Parameter(metavar="BYTES")] = None
     """between two devices of a node one way: where both links are known, --grid auto takes what communicates least"""
-    tune_matmul: bool | Literal["force"] = False
+    tune_matmul: TuneMatmul = False
     """time each layer's products in all modes first, and take the fastest; =force times again what a job before did"""
     breakdown: bool = False
     """time each collective and phase (always on CPUs, where it costs nothing; on CUDA it takes timing events)"""

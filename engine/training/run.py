@@ -37,6 +37,7 @@ from engine.result.schema import Iteration, Memory, Summary
 from engine.result.schema.step import LossScaling, Timeline
 from engine.result.schema.tuning import Tuning
 from engine.training.checks import CheckedRun, ContestSetup
+from engine.training.config import TuneMatmul
 from engine.training.energy import JobMeter
 from engine.training.failure import RunReporter
 from engine.training.gathered import breakdown, collectives, everyones, joint_peak, profile, roster, timeline
@@ -102,10 +103,11 @@ def _train(
         forget_peak(device)
     tunings: list[Tuning] = []
 
-    def made(training: Training, comm: Comm = comm) -> Trainer:
+    def made(training: Training, comm: Comm = comm, *, tune_matmul: TuneMatmul | None = None) -> Trainer:
         kernels: Mapping[str, Kernels] = {}
-        if config.tune_matmul:
-            kernels, tuning = tuned(training, comm, force=config.tune_matmul == "force")
+        asked = config.tune_matmul if tune_matmul is None else tune_matmul
+        if asked:
+            kernels, tuning = tuned(training, comm, force=asked == "force" and not tunings)
             tunings.append(tuning)
         return Trainer(
             training,

@@ -20,7 +20,7 @@ from engine.data.sampler import to_device
 from engine.grid import CUTTING_STAGES
 from engine.layers.counter_random import BatchRows
 from engine.layers.matmul import Kernels
-from engine.measure.memory import free_bytes
+from engine.measure.memory import free_bytes, give_memory_back
 from engine.measure.recorder import Recorder
 from engine.models.adapters.files import weights_of
 from engine.overlap.flags import AUTO, Overlap
@@ -250,6 +250,12 @@ class Trainer:
             rows = BatchRows(training.seed, self.done, sequences)
             found.append((rows, to_device(comm.device, read)))
         return found
+
+    def drop(self) -> None:
+        """Let go of the model and the optimizer, after which no step can be taken, and give their memory back."""
+        del self.model, self.runner, self.optimizer
+        self._ahead = None
+        give_memory_back(self.comm.device)
 
     def claim(self, folder: Path) -> None:
         """Make a folder this run's, for its checkpoints. Collective. Raises UsageError on all ranks."""

@@ -50,6 +50,7 @@ OF_BENCH_PIPELINE = [
     *("schedules", "timeline", "slow-stage", "slow-by", "delays"),
 ]
 OF_BENCH_GRIDS = [*(set(OF_BENCH_OVERLAP) - {"variant"}), "candidate", "first"]
+OF_BENCH_OPTIMISATIONS = [*(set(OF_BENCH_OVERLAP) - {"variant"}), "baseline", "apart", "at-once"]
 OF_PREPARE = "source out vocab-size tokenizer end-of-text max-bytes text-key json"
 OF_SAMPLE = "resume images micro-batch sampler sampler-steps seed grid precision device"
 OF_BENCH_MATMUL = """
@@ -164,6 +165,7 @@ def test_every_field_has_an_option_of_its_own() -> None:
         (["bench", "overlap"], [*OF_BENCH_OVERLAP, "json"]),
         (["bench", "pipeline"], [*OF_BENCH_PIPELINE, "json"]),
         (["bench", "grids"], [*OF_BENCH_GRIDS, "json"]),
+        (["bench", "optimisations"], [*OF_BENCH_OPTIMISATIONS, "json"]),
         (["bench", "peers"], [*OF_BENCH_PEERS.split(), "json"]),
     ],
 )

@@ -7,7 +7,17 @@ import pytest
 from scipy import stats
 
 from engine.result import metrics
-from engine.result.gate import NOTHING_KNOWN, Interval, all_of, at_least, at_most, over_jobs, over_rounds, within
+from engine.result.gate import (
+    NOTHING_KNOWN,
+    Interval,
+    all_of,
+    at_least,
+    at_most,
+    on_one_side,
+    over_jobs,
+    over_rounds,
+    within,
+)
 from engine.result.schema.contest import Ratio
 
 
@@ -89,6 +99,8 @@ BELOW, ACROSS, ABOVE = Interval(0.8, 0.9), Interval(0.9, 1.1), Interval(1.01, 1.
 def test_a_limit_is_kept_broken_or_neither_by_the_whole_interval_and_several_pass_together_only() -> None:
     assert [at_most(of, 1.0) for of in (BELOW, ACROSS, ABOVE)] == ["pass", "undecided", "fail"]
     assert [at_least(of, 1.0) for of in (BELOW, ACROSS, ABOVE)] == ["fail", "undecided", "pass"]
+    assert [on_one_side(of, 1.0) for of in (BELOW, ACROSS, ABOVE)] == ["pass", "undecided", "fail"]
+    assert on_one_side(Interval(1.0, 1.0), 1.0) == on_one_side(NOTHING_KNOWN, 1.0) == "undecided"
     assert [within(of, 0.85, 1.0) for of in (BELOW, ACROSS, ABOVE)] == ["undecided", "undecided", "fail"]
     assert within(BELOW, 0.8, 0.9) == "pass"
     for unknown in (Interval(math.nan, math.nan), NOTHING_KNOWN):

@@ -60,7 +60,7 @@ def compared(run: CheckedSchedules) -> tuple[tuple[ScheduleSide, ...], list[floa
     def work(comm: Comm) -> tuple[tuple[ScheduleSide, ...], list[float]]:
         assert comm.recorder is not None
 
-        def of(training: Any, comm: Comm) -> Trainer:
+        def of(training: Any, comm: Comm, *, tune_matmul: object = None) -> Trainer:
             assert comm.recorder is not None
             return Trainer(training, run.dataset, comm, comm.recorder)
 

@@ -38,10 +38,7 @@ def verdict(interval: Interval, jobs: int) -> gate.Outcome:
 
     Anything else is undecided, and so is whatever fewer than FEWEST_JOBS jobs measured.
     """
-    shorter, longer = gate.at_most(interval, 1.0), gate.at_least(interval, 1.0)
-    if jobs < FEWEST_JOBS or shorter == longer:
-        return "undecided"
-    return "pass" if shorter == "pass" else "fail"
+    return gate.on_one_side(interval, 1.0) if jobs >= FEWEST_JOBS else "undecided"
 
 
 def standing(interval: Interval, jobs: int, target: float) -> gate.Outcome:

@@ -139,10 +139,21 @@ class Result(Document):
     schema_: Literal["par4d.result"] = Field(default=SCHEMA, alias="schema")
     version: Literal[1, 2, 3, 4, 5, 6] = VERSION
     kind: Literal[
-        "train", "ablation", "pipeline", "grids", "gemm", "matmul", "memory", "latency", "collectives", "p2p", "sample"
+        "train",
+        "ablation",
+        "pipeline",
+        "grids",
+        "optimisations",
+        "gemm",
+        "matmul",
+        "memory",
+        "latency",
+        "collectives",
+        "p2p",
+        "sample",
     ]
-    """train has iterations and summary; ablation, pipeline and grids a contest; gemm gemm, matmul tuning, memory
-    stream, latency launches, collectives links, p2p transfers, sample images.
+    """train has iterations and summary; ablation, pipeline, grids and optimisations a contest; gemm gemm, matmul
+    tuning, memory stream, latency launches, collectives links, p2p transfers, sample images.
     """
     status: Literal["ok", "failed"]
     reason: str | None = None

@@ -132,12 +132,27 @@ class GridSide(TrainingSide):
     """Predicted seconds of a step, where the plan chose the grids."""
 
 
+class OptimisationSide(TrainingSide):
+    """Training with one optimisation more than the side before it, compared with the baseline (axonn-sc24 Fig. 7)."""
+
+    kind: Literal["optimisation"] = "optimisation"
+    over_former: Ratio | None = None
+    """Its time by that of the side before it, paired by round; absent for the first."""
+    grid: GridText
+    micro_batch: int
+    """Sequences that a rank takes at once."""
+    tuned: bool
+    """Whether matrix products were tuned."""
+    overlap: str
+    breakdown: Breakdown | None = None
+
+
 class Contest(Record):
     """Sides of one kind that took turns in the same processes."""
 
     base: str
     """Name of the side that the others are compared with."""
-    sides: tuple[Annotated[OverlapSide | ScheduleSide | GridSide, Field(discriminator="kind")], ...]
+    sides: tuple[Annotated[OverlapSide | ScheduleSide | GridSide | OptimisationSide, Field(discriminator="kind")], ...]
 
 
 _LISTS = (("variants", "overlap", "over_none"), ("schedules", "schedule", "over_1f1b"), ("grids", "grid", "over_first"))
