@@ -58,7 +58,7 @@ def planned_grid(words: tuple[str, ...]) -> PlannedGrid | None:
     if code:
         return None
     row = json.loads(out.getvalue())["rows"][0]
-    return PlannedGrid(row["grid"], row["micro_batch"], row["schedule"])
+    return PlannedGrid(row["grid"], row["micro_batch"], row.get("schedule"))
 
 
 def _kinds(options: Any) -> dict[str, type]:

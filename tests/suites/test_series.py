@@ -30,6 +30,7 @@ STUDIES = [
     "peers",
     "single_device",
     "pipeline",
+    "optimisations",
 ]
 
 
