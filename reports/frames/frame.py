@@ -36,7 +36,7 @@ POINT = [*SETTING, "overlap", "tuning"]
 NO_PREDICTIONS = Predictions()
 IN_TURNS = "in turns"
 """Overlap of a job that measured several."""
-SUITE_LABELS = ("study", "system", "partition", "series", "token_budget")
+SUITE_LABELS = ("study", "system", "partition", "series", "token_budget", "grid_is")
 _TUNES = {"oag": "prefetch_depth", "ors": "reduce_window", "cache=auto": "cache_bytes", "data": "bucket_bytes"}
 
 
@@ -154,7 +154,7 @@ def _checks(found: Sequence[Checked]) -> pd.DataFrame:
 RUN_COLUMNS = [
     *("kind", "status", "reason", "series", "variant", "dtype", "model"),
     *("parameters", "sequence", "ranks", "grid", "batch_size", "micro_batch", "checkpointing", "token_budget"),
-    *("overlap", "tuning", "disturbed", "counted_iterations", "time_s"),
+    *("grid_is", "overlap", "tuning", "disturbed", "counted_iterations", "time_s"),
     *("tokens_per_s", "images_per_s", "hardware_flops_per_s", "model_flops_per_s"),
     *("given_peak", "given_hfu", "given_mfu", "given_of_empirical", "own_empirical", "own_measured"),
     *STEP_COLUMNS,
@@ -192,6 +192,7 @@ def _run(run: Run) -> dict[str, Any]:
         "micro_batch": _option(config, "batch", "micro"),
         "checkpointing": contests.checkpointing(config),
         "token_budget": positive(labels.get("token_budget")),
+        "grid_is": clean(labels.get("grid_is", "")),
         "overlap": overlap,
         "tuning": _tuning(overlap, config, result.grid),
         "disturbed": _disturbed(config) if result.kind == "pipeline" else "",

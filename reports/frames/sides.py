@@ -10,7 +10,7 @@ import pandas as pd
 
 from engine.result import metrics
 from engine.result.schema import Result
-from engine.result.schema.contest import GridSide, OverlapSide, Ratio, ScheduleSide, TrainingSide
+from engine.result.schema.contest import GridSide, OptimisationSide, OverlapSide, Ratio, ScheduleSide, TrainingSide
 from engine.result.schema.step import Breakdown, MachineUsage, Timeline
 from reports.derived import by_row
 from reports.frames.jobs import long
@@ -28,6 +28,7 @@ OVERLAP_COLUMNS = (*STEP_COLUMNS, "prefetch_bytes", "cache_bytes", "cached_block
 SCHEDULE_COLUMNS = (
     *("simulated_s", "idle", "idle_least", "idle_most", "simulated_idle", "held", "pending", "peak_bytes"),
 )
+OPTIMISATION_COLUMNS = (*STEP_COLUMNS, "grid", "micro_batch", "tuned", "overlap")
 GRID_COLUMNS = ("grid", "micro_batch", "schedule", "ratio", "low", "high", "predicted_s")
 RATIOS = ("ratio", "ratio_low", "ratio_high")
 ENDS = (("", ""), ("_low", "_high"), ("_high", "_low"))
@@ -43,7 +44,8 @@ class Sides:
 
     table: pd.DataFrame
     """A row a side: `run` is the index of its job in the frame of runs; kind, name and time_s every one has, others as
-    their kind: OVERLAP_COLUMNS, SCHEDULE_COLUMNS or GRID_COLUMNS. idle_least, idle_most: of the stages.
+    their kind: OVERLAP_COLUMNS, SCHEDULE_COLUMNS, GRID_COLUMNS or OPTIMISATION_COLUMNS. idle_least, idle_most: of the
+    stages.
     """
     axes: pd.DataFrame
     """Rows (side, axis, exposed_s, hidden_s) of overlaps."""
@@ -73,6 +75,7 @@ def sides(results: Sequence[Result]) -> Sides:
     ]
     rows = [_row(run, side, results[run].version) for run, side in listed]
     shared = ("run", "kind", "name", "time_s")
+    own = (*OVERLAP_COLUMNS, *SCHEDULE_COLUMNS, *GRID_COLUMNS, *OPTIMISATION_COLUMNS)
     axes = long(
         [side for _, side in listed],
         lambda side: side.breakdown.axes if isinstance(side, OverlapSide) and side.breakdown else (),
@@ -81,14 +84,14 @@ def sides(results: Sequence[Result]) -> Sides:
         numbers="exposed_s hidden_s",
     )
     return Sides(
-        pd.DataFrame(rows, columns=list(dict.fromkeys((*shared, *OVERLAP_COLUMNS, *SCHEDULE_COLUMNS, *GRID_COLUMNS)))),
+        pd.DataFrame(rows, columns=list(dict.fromkeys((*shared, *own)))),
         axes,
         {at: tuple(map(_round, side.rounds_s)) for at, (_, side) in enumerate(listed)},
         {at: side for at, (_, side) in enumerate(listed)},
     )
 
 
-def _row(run: int, side: OverlapSide | ScheduleSide | GridSide, version: int) -> dict[str, Any]:
+def _row(run: int, side: OverlapSide | ScheduleSide | GridSide | OptimisationSide, version: int) -> dict[str, Any]:
     row = {"run": run, "kind": side.kind, "time_s": positive(side.time_per_iteration_s), "name": clean(side.name, 60)}
     match side:
         case OverlapSide():
@@ -109,6 +112,10 @@ def _row(run: int, side: OverlapSide | ScheduleSide | GridSide, version: int) ->
             named = (clean(side.grid), number(side.micro_batch), clean(side.schedule or "", 60))
             own = (*named, *_ends(side.over_base), positive(side.predicted_s))
             return row | dict(zip(GRID_COLUMNS, own, strict=True))
+        case OptimisationSide():
+            setting = (clean(side.grid), number(side.micro_batch), "tuned" if side.tuned else "", clean(side.overlap))
+            own = (*step_values(side.breakdown, version), *setting)
+            return row | dict(zip(OPTIMISATION_COLUMNS, own, strict=True))
 
 
 def _ends(over: Ratio | None) -> tuple[float, float, float]:
