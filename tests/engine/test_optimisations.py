@@ -1,5 +1,6 @@
 """`bench optimisations`: its four sides, that all train the same, what memory decides, and what it refuses."""
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,9 +8,11 @@ from typing import Any, cast
 
 import pytest
 from engine_command import SMALL, finish, start
+from virtual_ranks import run_ranks
 
 from engine.batch import Batch
 from engine.cli.trained import trained
+from engine.comm.funnel import Comm
 from engine.contest.grids import model_of
 from engine.contest.optimisations import SIDES, CheckedOptimisations, check_equal_sides, check_optimisations
 from engine.contest.rounds import Rounds, Side
@@ -23,6 +26,7 @@ from engine.result.metrics import paired
 from engine.result.schema import Iteration, Result, read
 from engine.result.schema.contest import OptimisationSide, Ratio
 from engine.training.config import RunConfig
+from engine.training.trainer import Trainer
 from engine.training_record import Training
 
 FULL = Overlap.parse("oar,ors,oag")
@@ -195,3 +199,20 @@ def test_a_side_that_trains_otherwise_is_found_by_its_first_losses() -> None:
         check_equal_sides(sides_of(base, base, base | {0: (6.0, 1.03)}), contest)
     coarse = replace(contest, config=replace(contest.config, precision="bf16"))
     check_equal_sides(sides_of(base, base | {2: (4.001, 1.0)}), coarse)
+
+
+def test_a_trainer_that_is_dropped_keeps_no_weight_gradient_or_moment() -> None:
+    def work(comm: Comm) -> list[bool]:
+        run = asked("1x1x2x1", apart=True).runs[-1]
+        assert comm.recorder is not None
+        trainer = Trainer(run.training, run.dataset, comm, comm.recorder)
+        trainer.step()
+        tensors = [*trainer.model.own_parameters().values(), trainer.model.flat_gradients]
+        kept = [weakref.ref(one) for one in (trainer.model, trainer.runner, trainer.optimizer, *tensors)]
+        tensors.clear()
+        trainer.drop()
+        return [one() is None for one in kept]
+
+    for gone in run_ranks(Grid.parse("1x1x2x1"), work, record=True):
+        assert all(gone)
+        assert len(gone) > 3
