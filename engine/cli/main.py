@@ -66,7 +66,7 @@ def commands(name: str) -> App:
     app.command(data)
     bench = App(
         name="bench",
-        help="Measure a device, links between several, overlaps, schedules, grids, or the engine against its peers.",
+        help="Measure a device, links between several, overlaps, schedules, grids, optimisations, or us against peers.",
     )
     devices = (gemm, memory, latency, collectives, p2p, matmul, startup)
     for command in (*devices, overlap, pipeline, grids, optimisations, peers, dry):
