@@ -85,12 +85,22 @@ def test_a_machine_that_is_no_cluster_holds_every_job() -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "missing"), [("summit", "node.nics"), ("local", "node.intra_node_bytes_per_s")])
-def test_missing_facts_are_named_with_what_to_run(name: str, missing: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "left_out", "missing"),
+    [("summit", {"nics": None}, "node.nics"), ("local", {}, "node.intra_node_bytes_per_s")],
+)
+def test_missing_facts_are_named_with_what_to_run(name: str, left_out: dict[str, None], missing: str) -> None:
+    system = systems.load(name)
     with pytest.raises(UsageError) as refused:
-        bandwidths(systems.load(name), None)
+        bandwidths(system.model_copy(update={"node": system.node.model_copy(update=left_out)}), None)
     assert f"lacks {missing}:" in str(refused.value)
     assert f"calibrate --system {name}" in str(refused.value)
+
+
+def test_a_node_of_summit_has_two_rails_of_what_the_paper_prints() -> None:
+    found = bandwidths(systems.load("summit"), None)
+    assert (found.devices_per_node, found.within) == (6, 50e9)
+    assert (found.inter, found.of_rank) == (25e9, 12.5e9)
 
 
 def test_one_rank_a_node_needs_nothing_within_it() -> None:
