@@ -4,7 +4,8 @@
 
 runs there; on any other machine it says so and makes a dry run. All options are ReFrame's own, and an action that is
 given (-r, -l, --dry-run ...) is respected. What is mistyped, and a selection of which no test runs, are errors
-(base/refusals.py), which ReFrame calls a pass. A list (-l, -L) ends with what its tests cost (base/listings.py).
+(base/refusals.py), which ReFrame calls a pass. A list (-l, -L) and a dry run end with what their tests cost
+(base/listings.py).
 
 ci/bin/reframe starts it, and ci/env.sh puts that before ReFrame's own script on PATH.
 """
@@ -44,11 +45,12 @@ def main() -> None:
     sys.argv[1:] = arguments
     from reframe.frontend import cli  # after the configuration is chosen, and not for a mistyped system
 
-    from suites.base.listings import carry_options, show_allocations
+    from suites.base.listings import carry_options, show_allocations, show_scripts
     from suites.base.refusals import refuse_all
 
     refuse_all(cli)
     show_allocations(cli)
+    show_scripts(cli)
     carry_options(cli)
     _skip_unseen_warnings()
     _tell_of_logs()

@@ -1,10 +1,11 @@
-"""Output of ReFrame's command line on tests: lists and descriptions with their costs, and pipelines for GitLab.
+"""Output of ReFrame's command line on tests: lists, descriptions and dry runs with costs, and pipelines for GitLab.
 
-Lists and descriptions say what jobs take of each partition at most. `reframe --ci-generate FILE` writes commands that
-run what this command would: ReFrame's own leave out --system and all that says how tests run, and have a job for each
-fixture, of which no command selects one.
+Lists and descriptions say what jobs take of each partition at most, and so does the end of a dry run.
+`reframe --ci-generate FILE` writes commands that run what this command would: ReFrame's own leave out --system and all
+that says how tests run, and have a job for each fixture, of which no command selects one.
 """
 
+import os
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -69,6 +70,35 @@ def left_out(testcases: Sequence[Any]) -> str | None:
         return None
     check, reason = found[0]
     return f"{len(found)} will be skipped: {check.display_name}: {reason}"
+
+
+def show_scripts(cli: Any) -> None:
+    """Make a dry run end with where its job scripts lie, and what their jobs take at most."""
+
+    class Runner(cli.Runner):
+        def runall(self, testcases: Sequence[Any], restored_cases: Sequence[Any] | None = None) -> None:
+            super().runall(testcases, restored_cases)
+            checks = [task.check for task in self.stats.tasks(None) if task.result == "pass"]
+            if sentence := written(check for check in checks if check.is_dry_run()):
+                self._printer.info(sentence)
+
+    cli.Runner = Runner
+
+
+def written(checks: Iterable[Any]) -> str | None:
+    """Say where the job scripts of these tests lie, and what their jobs take at most; None if there is none of ours.
+
+    Node-hours are those of jobs that a scheduler is asked for: others run where ReFrame does.
+    """
+    jobs = {Path(check.stagedir, check.job.script_filename): check for check in _ours(checks)}
+    if not jobs:
+        return None
+    queued = [check for check in jobs.values() if not (check.local or check.partition.is_local)]
+    where = str(next(iter(jobs))) if len(jobs) == 1 else f"below {os.path.commonpath(jobs)}"
+    said = f"{len(jobs):,} job script{'s' * (len(jobs) > 1)} {where}; "
+    if queued:
+        return f"{said}to run all takes at most {sum(check.node_hours for check in queued):,.1f} node-hours."
+    return f"{said}all run where ReFrame does, so that no scheduler counts node-hours."
 
 
 def _of_their_partitions(testcases: Sequence[Any]) -> None:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from running import Run, option, options, ranks, reframe, succeed, tells_a_hang_in_time
+from running import Run, limit_s, option, options, ranks, reframe, succeed, tells_a_hang_in_time
 
 import systems
 from engine.grid import Grid
@@ -34,6 +34,17 @@ def test_it_says_that_it_is_a_dry_run_and_succeeds(run: tuple[str, Run]) -> None
     assert done.code == 0, done.out
     assert f"is not {name}" in done.err
     assert all(not case["record"] for case in done.cases())
+
+
+def test_it_ends_with_where_the_scripts_are_and_what_they_cost_at_most(run: tuple[str, Run]) -> None:
+    name, done = run
+    (told,) = re.findall(r"(\d+) job scripts below (\S+); .* ([\d,]+\.\d) node-hours", done.out)
+    files = list(done.folder.glob("stage/**/rfm_job.sh"))
+    assert int(told[0]) == len(files)
+    assert all(file.is_relative_to(told[1]) for file in files)
+    nodes = "-nnodes" if name == "summit" else "--nodes"
+    spent = sum(int(option(script, nodes)) * limit_s(script) for script in map(Path.read_text, files))
+    assert float(told[2].replace(",", "")) == pytest.approx(spent / 3600, abs=0.05)
 
 
 def test_there_is_a_script_for_every_point_with_its_model_and_a_grid_of_its_ranks(run: tuple[str, Run]) -> None:
@@ -181,6 +192,7 @@ def test_a_grid_that_cant_work_fails_with_the_engines_sentence_before_any_script
     assert done.code == 1
     assert re.search("refused: .*3x1x1x1 .*512", done.out)
     assert not done.scripts
+    assert "node-hours" not in done.out
 
 
 def test_an_overlap_that_cant_work_is_refused_the_same_way(tmp_path: Path) -> None:
