@@ -16,9 +16,11 @@ import reframe as rfm
 from reframe.core.builtins import parameter, variable
 
 from engine.grid import Grid
+from engine.pipeline.registry import BASE
 from suites.base.engine_test import command
 from suites.base.figures import Figures, percent
 from suites.base.in_rounds import InTurns, times_of
+from suites.base.series import AUTO
 from suites.base.training import SYSTEM, points_of
 
 QUIET, SLOW_STAGE, DELAYS = "quiet", "slow-stage", "delays"
@@ -43,6 +45,10 @@ class PipelineSchedules(InTurns):
     slow_by = variable(float, value=0.2)
     delays_s = variable(float, value=0.005)
     checkpoint_activations = SYSTEM.device.kind == "cuda"
+
+    def own_options(self) -> list[str]:
+        """Have check take the contest's base, as the contest does, and simulate no schedules to choose one."""
+        return command("", schedule=BASE if self.schedule == AUTO else None)
 
     def options(self) -> list[str]:
         slow = self.machine == SLOW_STAGE

@@ -15,7 +15,7 @@ from engine.grid import Grid
 from engine.loading import loading
 from engine.overlap.flags import Overlap
 from engine.overlap.tasks import StepSchedule
-from engine.pipeline.registry import AUTO, NAMES, PipelineOptions, ScheduleChoice, ScheduleName
+from engine.pipeline.registry import AUTO, BASE, NAMES, PipelineOptions, ScheduleChoice
 from engine.training.checks import CheckedRun, ContestSetup, RunKind, checked
 from engine.training.config import RunConfig, TrainConfig
 from engine.training_record import Training
@@ -23,8 +23,6 @@ from engine.training_record import Training
 if TYPE_CHECKING:
     from engine.result.schema.contest import Contest
 
-BASE: ScheduleName = "1f1b"
-"""All others are compared with this schedule."""
 MOST_DRAWN = 20_000
 """A result has the tasks of a step if all stages together have no more of them: nobody sees more in a picture."""
 USUAL = (*(name for name in NAMES if name not in ("one-by-one", "interleaved")), "interleaved", AUTO)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     ScheduleName = str
 else:
     ScheduleName = Literal[(AUTO, *NAMES)]
+BASE: ScheduleName = "1f1b"
+"""Schedule that contests compare all others with."""
 _SETTINGS = {"limit": ("--pipeline-limit", 1), "cap": ("--weight-limit", 1), "chunks": ("--chunks", 2)}
 """Option and least value of each setting."""
 

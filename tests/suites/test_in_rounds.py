@@ -169,10 +169,13 @@ def test_an_ablation_that_fails_or_lacks_a_turn_says_so(tmp_path: Path) -> None:
 
 
 PIPELINE = ["-c", "suites/pipeline.py", "--system"]
+NOTHING_SIMULATED = "import engine.pipeline.staged as found; found.play = None"
+"""Simulations that fail: a job script needs none."""
 
 
 def test_each_point_is_a_job_on_a_machine_that_is_quiet_has_a_slow_stage_or_late_messages(tmp_path: Path) -> None:
-    done = succeed(tmp_path, *PIPELINE, "frontier", "--dry-run", "-n", "1x1x1x1p8", "-S", "weight_limit=3")
+    words = [*PIPELINE, "frontier", "--dry-run", "-n", "1x1x1x1p8", "-S", "weight_limit=3"]
+    done = succeed(tmp_path, *words, **{FIRST: NOTHING_SIMULATED})
     quiet, slow, late = sorted(
         done.jobs("bench pipeline"), key=lambda script: (" --delays" in script, " --slow" in script)
     )
@@ -191,6 +194,8 @@ def test_bubbles_are_those_of_two_equal_stages_with_2_4_and_8_micro_batches(tmp_
     scripts = done.jobs("bench pipeline")
     counts = [int(option(script, "--batch-size")) // int(option(script, "--micro-batch")) for script in scripts]
     assert sorted(counts) == [2, 4, 8]
+    assert re.search(r"3 job scripts below \S+/stage/", done.out)
+    assert "at most" not in done.out, "no scheduler counts node-hours"
     for script in scripts:
         words = ("--model", "--grid", "--schedules", "--rounds")
         assert [option(script, word) for word in words] == ["gpt-halves", "1x1x1x1p2", "gpipe,zero-bubble", "16"]
