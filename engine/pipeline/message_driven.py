@@ -2,9 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from engine.overlap.tasks import Direction, Ready, StageTask
 from engine.pipeline.fixed_schedules import FixedSchedule
+
+
+@lru_cache(maxsize=64)
+def _list_tasks(direction: Direction, passes: int) -> Sequence[StageTask]:
+    """List a stage's tasks of a direction, and one beyond the last; they are the same on every stage."""
+    return tuple(StageTask(direction, number) for number in range(passes + 1))
 
 
 class _MessageOrder:
@@ -15,6 +22,7 @@ class _MessageOrder:
     def __init__(self, passes: int, directions: Sequence[Direction]) -> None:
         self._passes = passes
         self._given = dict.fromkeys(directions, 0)
+        self._tasks = {direction: _list_tasks(direction, passes) for direction in directions}
 
     @property
     def left(self) -> int:
@@ -22,7 +30,7 @@ class _MessageOrder:
         return len(self._given) * self._passes - sum(self._given.values())
 
     def _next(self, direction: Direction) -> StageTask:
-        return StageTask(direction, self._given[direction])
+        return self._tasks[direction][self._given[direction]]
 
     def _take(self, task: StageTask) -> StageTask:
         self._given[task.direction] += 1
@@ -108,11 +116,10 @@ class MessagesFirst(_MessageOrder):
         """Take the forward or backward whose message has come if there is room for it, else the oldest weight task."""
         forwards, backwards, weights = self._given.values()
         held, pending = forwards - backwards, backwards - weights
-        may = {
-            Direction.FORWARD: forwards < self._passes and held + pending < self._limit,
-            Direction.BACKWARD: held > 0 and pending < self._cap,
-        }
-        for direction in may if held < self._ahead else reversed(may):
-            if may[direction] and ready(task := self._next(direction)):
+        may_begin = forwards < self._passes and held + pending < self._limit
+        forward = self._next(Direction.FORWARD) if may_begin else None
+        backward = self._next(Direction.BACKWARD) if held > 0 and pending < self._cap else None
+        for task in (forward, backward) if held < self._ahead else (backward, forward):
+            if task is not None and ready(task):
                 return self._take(task)
         return self._take(self._next(Direction.WEIGHT)) if pending else None

@@ -7,12 +7,13 @@ stages share cores, a stage works the faster the fewer of the others work.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, product
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from engine.overlap.tasks import Direction, Known, StageTask, StepSchedule, TaskOrder, receiver, takes_message
+from engine.overlap.tasks import Direction, Known, Ready, StageTask, StepSchedule, TaskOrder, receiver, takes_message
 
 
 class Transit(NamedTuple):
@@ -55,6 +56,24 @@ def times_of(
     return Times(work_s, lambda stage, task: transit(stage, task.direction))
 
 
+def alike(times: Times) -> Times:
+    """Return times that are asked for once for all micro-batches, which are alike."""
+
+    @cache
+    def work_s(stage: int, direction: Direction, chunk: int) -> float:
+        return times.work_s(stage, StageTask(direction, 0, chunk))
+
+    @cache
+    def transit(stage: int, direction: Direction, chunk: int) -> Transit:
+        return times.transit(stage, StageTask(direction, 0, chunk))
+
+    return Times(
+        lambda stage, task: work_s(stage, task.direction, task.chunk),
+        lambda stage, task: transit(stage, task.direction, task.chunk),
+        times.ranks_per_core,
+    )
+
+
 def equal_times(schedule: StepSchedule, transit: Transit = _NONE) -> Times:
     """Have forwards, backwards and weight gradients take 1 each."""
     return times_of(schedule, lambda stage, direction: 1.0, lambda stage, direction: transit)
@@ -91,15 +110,42 @@ class DeadlockError(Exception):
     """No stage can go on, and tasks are left; the message says what each stage waits for."""
 
 
+Receiver = tuple[int, Direction, int]
+"""Stage, direction and chunk of the task that takes what another makes."""
+
+
 @dataclass(slots=True)
 class _Stage:
     order: TaskOrder
+    left: int
+    """Tasks that the order has still to give."""
+    free: frozenset[tuple[Direction, int]]
+    """Directions and chunks of the tasks that take no message."""
+    receivers: dict[tuple[Direction, int], Receiver]
+    """Receiver of each direction's and chunk's tasks that make something for another."""
     next: StageTask | None = None
     """Task that a known order has given, whose message hasn't come."""
     working: bool = False
     came: set[StageTask] = field(default_factory=set)
     channel_free_s: dict[Direction, float] = field(default_factory=lambda: dict.fromkeys(Direction, 0.0))
     busy_s: float = 0.0
+    ready: Ready = field(init=False)
+
+    def __post_init__(self) -> None:
+        came, free = self.came, self.free
+        self.ready = lambda task: task in came or (task.direction, task.chunk) in free
+
+    @classmethod
+    def begin(cls, schedule: StepSchedule, number: int, stages: int, passes: int) -> Self:
+        """Begin a step of a stage, with what doesn't depend on the micro-batch."""
+        order, free, receivers = schedule.order(number, stages, passes), set[tuple[Direction, int]](), {}
+        for direction, chunk in product(Direction, range(schedule.chunks)):
+            task = StageTask(direction, 0, chunk)
+            if not takes_message(number, task, stages, schedule.chunks):
+                free.add((direction, chunk))
+            if there := receiver(number, task, stages, schedule.chunks):
+                receivers[direction, chunk] = there[0], there[1].direction, there[1].chunk
+        return cls(order, order.left, frozenset(free), receivers)
 
 
 class _Pipeline:
@@ -110,7 +156,7 @@ class _Pipeline:
         self._schedule, self._count, self._times, self._by_s = schedule, stages, times, by_s
         self._left_s = [of_pass_s * passes for of_pass_s in least_of_pass(schedule, stages, times)]
         """Least time in which each stage can do the tasks that it hasn't begun."""
-        self._stages = [_Stage(schedule.order(stage, stages, passes)) for stage in range(stages)]
+        self._stages = [_Stage.begin(schedule, stage, stages, passes) for stage in range(stages)]
         self._now_s = 0.0
         self._speed = 1.0
         """Speed of a stage that works, by that at a rank's share of a core."""
@@ -128,10 +174,12 @@ class _Pipeline:
         self._played: list[Played] = []
 
     def play(self) -> PipelineStep:
+        share = self._times.ranks_per_core != 1.0
         for number in range(self._count):
             self._go_on(number)
         while self._working or self._coming:
-            self._share_cores()
+            if share:
+                self._share_cores()
             end = self._first_end()
             if self._coming and self._coming[0] < end:
                 self._now_s, _, number, task = heappop(self._coming)
@@ -166,18 +214,20 @@ class _Pipeline:
         stage = self._stages[number]
         if stage.working:
             return
-
-        def ready(task: StageTask) -> bool:
-            return task in stage.came or not takes_message(number, task, self._count, self._schedule.chunks)
-
-        if stage.next is None and stage.order.left:
-            stage.next = stage.order.next(ready)
-        if stage.next is not None and ready(stage.next):
+        if stage.next is None:
+            if not stage.left:
+                return
+            stage.next = stage.order.next(stage.ready)
+            if stage.next is None:
+                return
+            stage.left -= 1
+        task = stage.next
+        if stage.ready(task):
             if self._now_s + self._left_s[number] > self._by_s:
                 raise LateError
-            work_s = self._times.work_s(number, stage.next)
+            work_s = self._times.work_s(number, task)
             self._left_s[number] -= work_s / self._times.ranks_per_core
-            heappush(self._working, (self._done() + work_s, next(self._numbers), number, stage.next, self._now_s))
+            heappush(self._working, (self._done() + work_s, next(self._numbers), number, task, self._now_s))
             stage.working, stage.next = True, None
 
     def _finish(self, number: int, task: StageTask, start_s: float) -> None:
@@ -185,18 +235,20 @@ class _Pipeline:
         stage.working = False
         self._played.append(Played(number, task, start_s, self._now_s))
         stage.busy_s += self._now_s - start_s
-        if there := receiver(number, task, self._count, self._schedule.chunks):
-            transit = self._times.transit(number, task) if there[0] != number else _NONE
-            stage.channel_free_s[channel] = max(self._now_s, stage.channel_free_s[channel]) + transit.busy_s
-            come_s = stage.channel_free_s[channel] + transit.latency_s
-            heappush(self._coming, (come_s, next(self._numbers), *there))
+        if there := stage.receivers.get((channel, task.chunk)):
+            other, direction, chunk = there
+            transit = self._times.transit(number, task) if other != number else _NONE
+            free_s = max(self._now_s, stage.channel_free_s[channel]) + transit.busy_s
+            stage.channel_free_s[channel] = free_s
+            taker = StageTask(direction, task.number, chunk)
+            heappush(self._coming, (free_s + transit.latency_s, next(self._numbers), other, taker))
 
     def _waiting(self) -> Iterator[str]:
         for number, stage in enumerate(self._stages):
             if stage.next:
                 yield f"stage {number} waits for what {stage.next.direction} {stage.next.number} takes"
-            elif stage.order.left:
-                yield f"stage {number} waits for any message, with {stage.order.left} tasks left"
+            elif stage.left:
+                yield f"stage {number} waits for any message, with {stage.left} tasks left"
 
 
 def least_of_pass(schedule: StepSchedule, stages: int, times: Times) -> list[float]:

@@ -18,7 +18,7 @@ from engine.models.flops import split_step_flops
 from engine.overlap.tasks import Direction, StepSchedule
 from engine.pipeline.cut import Cut, cut_by_hand, cut_evenly
 from engine.pipeline.registry import AUTO, PipelineOptions, ScheduleChoice, candidates
-from engine.pipeline.simulation import LateError, PipelineStep, Times, Transit, least_of_pass, play, times_of
+from engine.pipeline.simulation import LateError, PipelineStep, Times, Transit, alike, least_of_pass, play, times_of
 
 TRANSIT = 0.05
 """Time of a message where no machine is known, as a part of a stage's forward."""
@@ -140,6 +140,7 @@ def step_time(schedule: StepSchedule, stages: int, passes: int, times: Times, by
 
     Beyond PLAYED another micro-batch takes no less than the busiest stage's work on it.
     """
+    times = alike(times)
     few, more = (count * stages for count in PLAYED)
     least_s, rest, by_s = max(least_of_pass(schedule, stages, times)), passes - few, by_s * (1 + AS_FAST)
     try:

@@ -5,7 +5,7 @@ from statistics import fmean
 import pytest
 from pipelines import PASSES, stepped, varied_times
 
-from engine.overlap.tasks import StepSchedule
+from engine.overlap.tasks import Direction, StageTask, StepSchedule
 from engine.pipeline.registry import ScheduleChoice, candidates
 from engine.pipeline.simulation import LateError, Times, equal_times, play
 from engine.pipeline.staged import AS_FAST, fastest, step_time
@@ -71,3 +71,15 @@ def test_a_step_that_can_t_be_over_in_time_is_played_no_further() -> None:
     with pytest.raises(LateError):
         play(schedule, 4, 8, times, by_s=time_s - 0.1)
     assert step_time(schedule, 4, 800, times, by_s=2000).time_s == float("inf")
+
+
+def test_times_of_micro_batches_that_are_alike_are_asked_for_once_a_stage() -> None:
+    schedule = ScheduleChoice("zero-bubble").make()
+    stages, asked = 4, list[tuple[int, str]]()
+
+    def work_s(stage: int, task: StageTask) -> float:
+        asked.append((stage, task.direction))
+        return 1.0 + stage
+
+    step_time(schedule, stages, 64, Times(work_s, equal_times(schedule).transit))
+    assert sorted(asked) == sorted((stage, direction) for stage in range(stages) for direction in Direction)
