@@ -1,4 +1,5 @@
-"""Predict what the papers say that a change brings, and of what parts a batch's time is (rows/effects.yaml).
+"""Predict what the papers say that a change brings, of what parts a batch's time is, and how long a batch takes on a
+grid that is named, on machines that are fitted to nothing (rows/effects.yaml).
 
 Compute and communication are judged each alone here, as in the times of batches their errors may cancel.
 """
@@ -8,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
+import systems
 from engine import published, yaml_text
 from engine.errors import UsageError
 from engine.grid import INNER, STREAM, Axis, Grid
@@ -21,9 +23,10 @@ from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Simulated
 from engine.tracing.forecast import Predictor, find_fastest, trace_candidates
 from engine.tracing.predict import Traced
+from engine.training_record import TrainingOptions
 from engine.validation.document import NOT_KNOWN, Effect
 from engine.validation.measured import FOLDER
-from engine.validation.validate import choose_grids, published_workload
+from engine.validation.validate import AS_PUBLISHED, choose_grids, published_workload
 
 log = logging.getLogger(__name__)
 IN_NODE = 8
@@ -42,7 +45,10 @@ class Row(Record):
     jobs: dict[str, int]
     """Number of devices by model; each is an effect of its own."""
     sequences: int
+    training: TrainingOptions = AS_PUBLISHED
+    """Options of its training."""
     predicts: Literal[
+        "time",
         "saved by grid",
         "saved by overlap",
         "compute",
@@ -55,6 +61,10 @@ class Row(Record):
     """Overlap over which time is saved."""
     grid: GridText | None = None
     """Grid of the job, where the paper names one; else the fastest."""
+    micro_batch: int | None = None
+    """Sequences that a rank of that grid takes at once; None: all of its share."""
+    schedule: str | None = None
+    """Schedule of its stages."""
     hides: tuple[Axis, ...] = ()
     """Axes along which the overlap hides; where less is exposed there than was saved, that is the reason."""
     above: str = NOT_KNOWN
@@ -95,27 +105,32 @@ class Steps:
     def best(self, row: Row, model: str, overlap: str, only: Candidate | None = None) -> Played:
         """Play a job on one grid, or on all that a planner would try; return the fastest, its trace and its step."""
         devices = row.jobs[model]
-        key = model, devices, row.sequences, overlap, str(only.grid) if only else row.grid
+        grid = str(only.grid) if only else row.grid
+        key = model, devices, row.sequences, overlap, grid, row.training, row.micro_batch, row.schedule
         if key not in self._known:
             log.info("%s on %d devices of %s, overlap %s", model, devices, row.system, overlap)
-            workload = published_workload(model, row.sequences, Overlap.parse(overlap), self.machine)
+            workload = self._workload(row, model, overlap)
             candidates = [only] if only else self._candidates(row, workload, devices)
             self._known[key] = find_fastest(
                 candidates, trace_candidates(workload, candidates, self.machine), self.machine
             )
         return self._known[key]
 
+    def _workload(self, row: Row, model: str, overlap: str) -> Workload:
+        hidden = Overlap.parse(overlap)
+        return published_workload(model, row.sequences, hidden, self.machine, row.training, row.schedule)
+
     def _candidates(self, row: Row, workload: Workload, devices: int) -> list[Candidate]:
         if not row.grid:
             return choose_grids(workload, devices, self.machine)
         grid = Grid.parse(row.grid)
-        micro = row.sequences // grid.batch_split
+        micro = row.micro_batch or row.sequences // grid.batch_split
         return [Candidate(grid, micro, workload.needs(grid, micro), {}, {})]
 
     def in_node(self, row: Row, model: str) -> Candidate:
         """Choose tensor parallelism in the node and HSDP: as few shards over z as fit, and the rest data."""
         devices = row.jobs[model]
-        workload = published_workload(model, row.sequences, Overlap.parse(row.overlap), self.machine)
+        workload = self._workload(row, model, row.overlap)
         valid = SearchSpace(workload.training.model, row.sequences, exact=True).grids(devices, row.sequences)
         grids = [grid for grid in valid if (grid[INNER], grid[STREAM]) == (IN_NODE, 1)]
         if not (found := rank(workload, grids, self.machine.bandwidths).candidates):
@@ -124,15 +139,15 @@ class Steps:
 
 
 def effects(machines: Mapping[str, MachineModel]) -> list[Effect]:
-    """Predict all effects on those of the papers' machines that are given. Raises UsageError if a grid doesn't fit."""
+    """Predict all effects. machines: those of the papers that are fitted to something; others are as their files have
+    them. Raises UsageError if a grid doesn't fit.
+    """
     rows = Rows.model_validate(yaml_text.parse((FOLDER / "effects.yaml").read_text()))
     steps = {name: Steps(machine) for name, machine in machines.items()}
-    return [
-        _effect(row, model, steps[row.system], rows.reasons)
-        for row in rows.effects
-        if row.system in steps
-        for model in row.jobs
-    ]
+    for row in rows.effects:
+        if row.system not in steps:
+            steps[row.system] = Steps(MachineModel.of(systems.load(row.system), row.training.precision, None))
+    return [_effect(row, model, steps[row.system], rows.reasons) for row in rows.effects for model in row.jobs]
 
 
 def _effect(row: Row, model: str, steps: Steps, reasons: Mapping[str, str]) -> Effect:
@@ -166,6 +181,8 @@ def _predicted(row: Row, traced: Predictor, step: Simulated, before: Simulated |
     if row.predicts == "compute of slow products":
         slow, others = published.select(paper="axonn-sc24", metric="of_advertised")
         return traced.on(replace(machine, modes={"TN": slow.value / others.value})).compute_s
+    if row.predicts == "time":
+        return step.time_s
     return step.compute_s if row.predicts == "compute" else step.communication_s
 
 

@@ -17,7 +17,7 @@ from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
 from engine.models.flops import hardware_flops
 from engine.overlap.flags import Overlap
-from engine.pipeline.registry import ScheduleChoice, candidates
+from engine.pipeline.registry import DEFAULT, ScheduleChoice, candidates
 from engine.pipeline.staged import first_fastest
 from engine.planning.grids import SearchSpace
 from engine.planning.rank import Candidate, Workload, best_first, rank
@@ -33,6 +33,9 @@ from engine.validation.held_out import PublishedSeries
 from engine.validation.measured import MeasuredJob, MeasuredRun, campaigns, row_name
 
 log = logging.getLogger(__name__)
+
+AS_PUBLISHED = TrainingOptions(precision="bf16", checkpoint_activations=True, reduce_dtype="bf16")
+"""Options of most papers' runs: bf16, in which gradients are summed too, with activations recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,17 @@ class PublishedJob:
         return Observation(predicted, self.measured_s, name=row_name(self.model.name, self.devices))
 
 
-def published_workload(name: str, sequences: int, overlap: Overlap, machine: MachineModel) -> Workload:
-    """Make the workload of a published run: bf16, in which gradients are summed too, with activations recomputed."""
-    options = TrainingOptions(precision="bf16", checkpoint_activations=True, reduce_dtype="bf16")
-    training = Training.of(options, lookup(name), Batch(sequences), overlap=overlap)
+def published_workload(
+    name: str,
+    sequences: int,
+    overlap: Overlap,
+    machine: MachineModel,
+    options: TrainingOptions = AS_PUBLISHED,
+    schedule: str | None = None,
+) -> Workload:
+    """Make the workload of a published run. schedule: of its pipeline, if it has one."""
+    pipeline = ScheduleChoice(schedule).options() if schedule else DEFAULT
+    training = Training.of(options, lookup(name), Batch(sequences), overlap=overlap, pipeline=pipeline)
     return Workload(training, machine.device_memory)
 
 

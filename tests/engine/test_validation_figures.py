@@ -140,7 +140,7 @@ def test_published_times_are_predicted_as_well_as_the_page_says() -> None:
 FIGURES = {"frontier": (5, 5, 0.048), "perlmutter": (7, 5, 0.229), "alps": (2, 2, 0.187)}
 """Rows that nothing was fitted to, how many lie in their intervals, and their mean absolute error."""
 SAVED_BY_GRIDS = [35.3, 29.1, 22.2, 20.9, 42.9]
-OFF = [0, 0.68, 0.72, 0.44, -0.25, -0.95, -0.46, 0.18, 0.09, -0.87, -0.09]
+OFF = [0, 0.68, 0.72, 0.44, -0.25, -0.95, -0.46, 0.18, 0.09, -0.87, -0.09, -0.17, -0.15, -0.13, -0.08]
 """How far the model is off what was published of each effect, in the order of effects.yaml; SAVED_BY_GRIDS, in percent,
 are within the first one's range.
 """
