@@ -4,9 +4,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from engine import yaml_text
+import systems
+from engine import published, yaml_text
+from engine.grid import Grid
+from engine.simulator.machine import MachineModel
 from engine.validation.document import NOT_KNOWN, Effect
-from engine.validation.effects import Row, Rows
+from engine.validation.effects import Row, Rows, Steps
 from engine.validation.measured import FOLDER
 
 ROWS = Rows.model_validate(yaml_text.parse((FOLDER / "effects.yaml").read_text()))
@@ -51,9 +54,9 @@ def effect(predicted: float) -> Effect:
 
 
 def test_every_effect_has_its_published_range_and_reasons_that_there_are() -> None:
-    for row, (begun, *published) in zip(ROWS.effects, PUBLISHED, strict=True):
+    for row, (begun, *ends) in zip(ROWS.effects, PUBLISHED, strict=True):
         assert row.name.startswith(begun)
-        assert row.published_range() == tuple(published), row.name
+        assert row.published_range() == tuple(ends), row.name
     assert len({row.name for row in ROWS.effects}) == len(PUBLISHED)
     assert {name for row in ROWS.effects for name in (row.above, row.below)} <= {*ROWS.reasons, NOT_KNOWN}
     assert ROWS.effects[0].jobs == {"gpt-5b": 512, "gpt-10b": 1024, "gpt-20b": 2048, "gpt-40b": 4096, "gpt-80b": 8192}
@@ -67,3 +70,24 @@ def test_a_reason_for_too_much_is_none_for_too_little(predicted: float, exposed_
     told = row(above="much", below="little")
     assert told.reason(effect(predicted), REASONS, Before({"x": exposed_s, "z": 0.9})) == reason
     assert row().reason(effect(predicted), REASONS, None) == (NOT_KNOWN if effect(predicted).off else "")
+
+
+BATCHES = [row for row in ROWS.effects if row.predicts == "time"]
+
+
+def test_batches_are_predicted_with_the_stages_copies_and_micro_batches_of_table_ii() -> None:
+    for row in BATCHES:
+        ((model, devices),) = row.jobs.items()
+        grid = Grid.parse(str(row.grid))
+        assert grid.size == devices
+        of = {"paper": "axonn-ipdps22", "where": "Table II", "framework": "AxoNN", "model": model.upper()}
+        printed = [published.select(metric=metric, **of)[0].value for metric in ("inter", "data", "micro_batch")]
+        assert [grid.stages, grid.data, row.micro_batch] == printed
+
+
+def test_a_batch_takes_what_the_stages_of_its_grid_take_together() -> None:
+    steps = Steps(MachineModel.of(systems.load("summit"), "fp16", None))
+    candidate, _, step = steps.best(BATCHES[0], "gpt-12b", BATCHES[0].overlap)
+    assert (str(candidate.grid), candidate.micro, step.schedule) == ("1x1x1x8p6", 8, "message-driven")
+    assert step.time_s == pytest.approx(206, rel=0.02)
+    assert step.time_s == pytest.approx(step.compute_s + sum(step.exposed_s.values()))
