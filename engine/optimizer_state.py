@@ -1,6 +1,8 @@
 """An optimizer keeps this of every parameter, beside it and its gradient. No torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +37,5 @@ TURNS = 2
 
 ADAMW = OptimizerState(device=("exp_avg", "exp_avg_sq"))
 """AdamW keeps its moments, under the names that torch.optim.AdamW gives them."""
+OptimizerName = Literal["adamw", "none"]
+STATES: Mapping[OptimizerName, OptimizerState] = {"adamw": ADAMW, "none": OptimizerState()}

@@ -24,13 +24,16 @@ class Precision:
     """name of the format in which gradients are summed over ranks, where reduce() doesn't choose it"""
 
     @classmethod
-    def parse(cls, name: str, reduce: str | None = None, gradient: str | None = None) -> "Precision":
+    def parse(
+        cls, name: str, reduce: str | None = None, gradient: str | None = None, master: str | None = None
+    ) -> "Precision":
         """Make fp32 or fp64 throughout, or half compute over fp32 masters. reduce: for sums of gradients over ranks.
-        gradient: for sums over micro-batches, by default the masters'.
+        gradient: for sums over micro-batches, by default fp32 or fp64. master: for stored shards, by default the same.
         """
         compute = DTYPES[name]
-        master = torch.float32 if compute.itemsize < torch.float32.itemsize else compute
-        return cls(master, compute, DTYPES[gradient] if gradient else master, reduce)
+        wide = torch.float32 if compute.itemsize < torch.float32.itemsize else compute
+        stored = DTYPES[master] if master else wide
+        return cls(stored, compute, DTYPES[gradient] if gradient else wide, reduce)
 
     def reduce(self, ranks: int) -> torch.dtype:
         """Return the format of weight gradients while they are summed over ranks of an axis."""

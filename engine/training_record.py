@@ -18,6 +18,7 @@ from engine.errors import UsageError
 from engine.grid import SPLITTING_ROWS, Axis, Grid
 from engine.models.architecture import Architecture
 from engine.models.flops import hardware_flops
+from engine.optimizer_state import OptimizerName
 from engine.options import NO_OPTION, option_words, word
 from engine.overlap.flags import ALL, AUTO, Overlap
 from engine.overlap.tasks import StepSchedule, live_whole_passes
@@ -80,6 +81,8 @@ class TrainingOptions:
     """keep fp32 weights and moments of matrices on the host; micro-batches then add in --reduce-dtype, if given"""
     reduce_dtype: PrecisionName | None = None
     """gradients while summed (default: precision, but fp32 of fp16, and of bf16 along z or data from 64 ranks on)"""
+    optimizer: OptimizerName = "adamw"
+    """none: no steps, moments or fp32 weights, to time gradients; micro-batches then add in --reduce-dtype, if given"""
 
     @property
     def recomputed_together(self) -> CheckpointEvery:
@@ -118,6 +121,10 @@ class TrainingOptions:
             raise UsageError(
                 f"--offload leaves the weights that it keeps on the host on the device in bf16 or fp16, but "
                 f"--precision is {self.precision}: give one of these."
+            )
+        if self.offload and self.optimizer == "none":
+            raise UsageError(
+                "--offload keeps what the optimizer has on the host, but --optimizer none has nothing: leave one out."
             )
         if self.reduce_dtype not in (None, COMPUTE, self.precision, *(("fp32",) if half else ())):
             raise UsageError(
@@ -262,22 +269,36 @@ class Training(RunOptions, OverlapOption):
 
     @property
     def master(self) -> int:
-        """Bytes of an element of the state; of statistics and losses too."""
+        """Bytes of an element of the stored weights and of the optimizer's state."""
+        return BYTES[self.master_format]
+
+    @property
+    def wide(self) -> int:
+        """Bytes of an element of statistics and losses."""
         return max(self.compute, BYTES["fp32"])
 
     @property
+    def master_format(self) -> str:
+        """Name of the format of the stored weights: the computation's where no optimizer needs more digits."""
+        if self.optimizer == "none":
+            return self.precision
+        return "fp64" if self.precision == "fp64" else "fp32"
+
+    @property
     def gradient_format(self) -> str:
-        """Name of the format in which a rank adds the gradients of micro-batches: the masters', fp32 or fp64, but the
-        one given for sums where the masters are offloaded (axonn-ipdps22 V-B keeps fp16).
+        """Name of the format in which a rank adds the gradients of micro-batches: fp32 or fp64, but the one given for
+        sums where the masters are offloaded, or there are none (axonn-ipdps22 V-B keeps fp16).
         """
-        if self.offload and self.reduce_dtype is not None:
+        if (self.offload or self.optimizer == "none") and self.reduce_dtype is not None:
             return reduce_dtype(self.precision, 1, self.reduce_dtype)
         return "fp64" if self.precision == "fp64" else "fp32"
 
     @property
-    def formats(self) -> tuple[str, str | None, str]:
-        """Names of the formats of computation, of sums over ranks if one is given, and of sums over micro-batches."""
-        return self.precision, self.reduce_dtype, self.gradient_format
+    def formats(self) -> tuple[str, str | None, str, str]:
+        """Names of the formats of computation, of sums over ranks if one is given, of sums over micro-batches, and of
+        the stored weights.
+        """
+        return self.precision, self.reduce_dtype, self.gradient_format, self.master_format
 
     @property
     def gradient(self) -> int:

@@ -41,6 +41,11 @@ def train(*, config: TrainConfig, pace: PaceOptions = Pace(), json: Json = False
     Exit codes: 0 trained; 1 the run failed, and its result says why; 2 it can't work as asked, and nothing was run.
     """
     launch = take_place()
+    if config.optimizer == "none":
+        raise UsageError(
+            "--optimizer none changes no weight, so that train would train nothing: give it to bench pipeline, bench "
+            "grids or bench overlap."
+        )
     overlap = config.overlap.at(pace)
     config, said = with_grid(replace(config, overlap=overlap), overlap, launch.world_size, launch)
     run = checked(config, launch.world_size)

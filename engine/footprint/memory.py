@@ -9,7 +9,7 @@ from math import inf
 
 from engine.footprint.stage import DEVICES, Parts, Stage, StageCount, stages
 from engine.grid import Grid
-from engine.optimizer_state import ADAMW, BUCKET, OptimizerState
+from engine.optimizer_state import BUCKET, STATES, OptimizerState
 from engine.overlap.flags import AUTO, Overlap
 from engine.pipeline.registry import DEFAULT
 from engine.training_record import Training
@@ -80,10 +80,11 @@ class Needs:
 class Footprint:
     """Count of what one training needs, on any grid of devices of a kind: cpu, cuda, or meta, on which it is traced."""
 
-    def __init__(self, training: Training, device: str = "cuda", optimizer: OptimizerState = ADAMW) -> None:
+    def __init__(self, training: Training, device: str = "cuda", optimizer: OptimizerState | None = None) -> None:
+        """optimizer: what one keeps, in the place of the one that the training names."""
         self._training = training
         self._device = DEVICES[device]
-        self._optimizer = optimizer
+        self._optimizer = STATES[training.optimizer] if optimizer is None else optimizer
         self._parts = Parts.of(training.model.network())
         alike = self._parts.network.alike
         self._kinds = [0 if alike else number for number in range(training.model.layers)]

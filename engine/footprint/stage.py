@@ -151,7 +151,7 @@ class StageCount:
         self._waiting = parts.waiting
         self._grid = grid
         self._stage = stage
-        self._compute, self._master, self._group = training.compute, training.master, training.checkpoint_group(grid)
+        self._compute, self._wide, self._group = training.compute, training.wide, training.checkpoint_group(grid)
         self._share = training.batch.sequences / grid.batch_split
         self._at_once = training.batch.micro or self._share
         self._several = self._share / self._at_once * len(stage.chunks) > 1
@@ -180,9 +180,10 @@ class StageCount:
         """Bytes of an element whose contribution is in flight: what is sent, what comes in, and the sum."""
         self.stored = sum(tiles.stored for tiles in self._tiles) + self._rest.stored
         self.sharded = (sum(tiles.gathered for tiles in self._tiles) + self._rest.gathered) / grid.shards
-        self._sent_as_cast = gathers and self._compute != self._master and not training.offload
+        narrow = self._compute != training.master
+        self._sent_as_cast = gathers and narrow and not training.offload
         casts = self.stored - self.sharded * self._sent_as_cast
-        self.casts = self._compute * casts if self._compute != self._master else 0.0
+        self.casts = self._compute * casts if narrow else 0.0
 
     def fullest(self) -> Moment:
         """Return the fullest moment of a step."""
@@ -205,7 +206,7 @@ class StageCount:
     def _section(self, section: Section) -> SectionBytes:
         model, grid = self._training.model, self._grid
         kept, left, largest = section.kept(model.sequence), 0.0, 0.0
-        bytes_kept = self._features(kept.over_inner, grid[INNER]) + kept.angles * self._master
+        bytes_kept = self._features(kept.over_inner, grid[INNER]) + kept.angles * self._wide
         bytes_kept += self._features(kept.over_stream + kept.streams * model.hidden, grid[STREAM])
         for product in section.of_kind(Linear):
             tokens, (n, k) = section.tokens_of(product, model.sequence), product.ranks(grid)
@@ -307,8 +308,8 @@ class StageCount:
         weights = waiting + head + self._ahead(last.sharded[::-1])
         logits = self._logits(self._compute)
         casts = self._device.casts_whole if self._grid[INNER] == 1 else self._device.casts_split
-        loss = min(self._device.chunk_bytes, self._logits(self._master))
-        loss *= 2 if casts and self._compute != self._master else 1
+        loss = min(self._device.chunk_bytes, self._logits(self._wide))
+        loss *= 2 if casts and self._compute != self._wide else 1
         earlier = self._first() if self._several else []
         yield Moment(inputs, weights, self._cache, logits + loss, self._in_flight(earlier))
         made = self._made(self._head, self._compute) + self._in_flight(earlier[1:])
@@ -346,9 +347,10 @@ class StageCount:
         first = self._first()
         ahead = self._ahead(first) if self._several else 0.0
         if self._stage.is_first:
+            master = self._training.master
             copies = 2 if self._grid[INNER] > 1 else 1
-            wide = self._master / self._compute if self._compute != self._master else 0.0
-            made = 0.0 if self._stage.deferring else self._made(self._table, self._master)
+            wide = master / self._compute if self._compute != master else 0.0
+            made = 0.0 if self._stage.deferring else self._made(self._table, master)
             made += self._in_flight(first[1:]) + self._summing(0)
             yield Moment((copies + wide) * self._stream + self._left(0), ahead, 0.0, 0.0, made)
         if self._stage.deferring:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.layers.compiled import Compiled
-from engine.optimizer_state import ADAMW, BUCKET, OptimizerState
+from engine.optimizer_state import ADAMW, BUCKET, OptimizerName, OptimizerState
 from engine.parallel.model import ParallelModel
 from engine.training.offload import Buckets, Piece
 from engine.training_record import OptimConfig
@@ -122,6 +122,27 @@ class AdamW:
         if self._buckets is not None and high <= self._model.schedule.flat.offloaded:
             return self._buckets.visits(low, high)
         return [(low, high, [of.part(low, high) for of in self._held])]
+
+
+class NoOptimizer:
+    """No steps and no state: the weights stay as they are, and a step is its gradients (--optimizer none)."""
+
+    keeps = OptimizerState()
+    learning_rate = 0.0
+
+    def __init__(self, model: ParallelModel, config: OptimConfig) -> None:
+        self.state: Mapping[nn.Parameter, Mapping[str, Tensor]] = {
+            parameter: {} for parameter in model.schedule.flat.places
+        }
+
+    def start_step(self, done: int, *, skipped: int = 0) -> None:
+        """Do nothing, as there is no rate."""
+
+    def step(self, start: int = 0, stop: int | None = None, *, scale: Tensor | None = None) -> None:
+        """Leave the elements as they are."""
+
+
+OPTIMIZERS: Mapping[OptimizerName, MakeOptimizer] = {"adamw": AdamW, "none": NoOptimizer}
 
 
 class Rule(NamedTuple):

@@ -28,7 +28,7 @@ from engine.parallel.model import ParallelModel, clip_scale
 from engine.parallel.parallelize import parallelize
 from engine.parallel.runner import MicroBatch, Runner
 from engine.precision import Precision
-from engine.training.optim import AdamW, MakeOptimizer, Optimizer
+from engine.training.optim import OPTIMIZERS, MakeOptimizer, Optimizer
 from engine.training_record import Training
 
 if TYPE_CHECKING:
@@ -106,8 +106,9 @@ class Trainer:
         overlaps: Sequence[Overlap] = (),
         pretrained: "Pretrained | None" = None,
         saved: "Saved | None" = None,
-        optimizer: MakeOptimizer = AdamW,
+        optimizer: MakeOptimizer | None = None,
     ) -> None:
+        """optimizer: in the place of the one that the training names."""
         self.training, self.dataset, self.comm, self.recorder = training, dataset, comm, recorder
         fresh, staged = pretrained if saved is None else None, training.staged(comm.grid)
         with weights_of(fresh) if fresh is not None else nullcontext() as loader:
@@ -122,7 +123,7 @@ class Trainer:
                 **training.for_model(comm.grid),
             )
         self.runner = Runner(self.model, staged.schedule)
-        self.optimizer: Optimizer = optimizer(self.model, training.optim)
+        self.optimizer: Optimizer = (optimizer or OPTIMIZERS[training.optimizer])(self.model, training.optim)
         self._auto_blocks: int | None = None
         """Number of blocks that cache="auto" keeps, once a step has shown how much memory training takes."""
         self._unsized = self.model.can_cache and any(o.cache == AUTO for o in (training.overlap, *overlaps))

@@ -238,13 +238,14 @@ def _option(config: dict[str, Any], *path: str) -> str:
 
 def _tuning(overlap: str, config: dict[str, Any], grid: str | None) -> str:
     """Give the options of the run's flags, of all where they took turns, that aren't the default: prefetch_depth=1. And
-    whether its products were tuned.
+    whether its products were tuned, or nothing was stepped.
     """
     flags = list(_TUNES) if overlap == IN_TURNS else overlap.split(",")
     options = [option for word, option in _TUNES.items() if word in flags and option in config]
     defaults = asdict(Pace()) | {"bucket_bytes": _usual_bucket(config, grid)}
     set_to = [f"{name}={config[name]}" for name in options if config[name] != defaults[name]]
-    return clean(", ".join([*set_to, "tune_matmul"] if config.get("tune_matmul") else set_to))
+    own = {"tune_matmul": bool(config.get("tune_matmul")), "no optimizer": config.get("optimizer") == "none"}
+    return clean(", ".join([*set_to, *(word for word, is_so in own.items() if is_so)]))
 
 
 def _usual_bucket(config: dict[str, Any], grid: str | None) -> float:

@@ -16,6 +16,7 @@ from engine.result.metrics import Paired
 from engine.result.schema.contest import ScheduleSide
 from reports import text
 from reports.columns import columns_of, failures, first, provenance
+from reports.figures import stages
 from reports.frames.frame import SETTING, Frames, series_title
 from reports.frames.points import runs_of
 from reports.frames.sides import POOLED, SCHEDULE_COLUMNS, Pool, Sides, ranges, ratio_column, with_speed_ups
@@ -45,6 +46,8 @@ from reports.words import NOTES, STUDIES
 NO_BASE = "no run of 1f1b"
 BASE = "1f1b"
 _MEDIANS = ("time_s", *SCHEDULE_COLUMNS)
+_BY = [*SETTING, "disturbed", "tuning"]
+_BUT_GRID = [key for key in _BY if key != "grid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class Schedules:
 def compared(frames: Frames) -> list[Schedules]:
     """Return every setting of the contests among the runs, in the order of system, model, devices and grid."""
     runs = frames.runs[frames.runs["kind"] == "pipeline"].sort_values("end")
-    groups = runs.groupby([*SETTING, "disturbed"], dropna=False)
+    groups = runs.groupby(_BY, dropna=False)
     return [_compared(mine, frames.sides) for _, mine in groups]
 
 
@@ -110,10 +113,11 @@ def build(mine: Frames, everything: Frames) -> Page:
     sections = [_overview(found, len(drawn)) if found else nothing_measured(*STUDIES["pipeline"].run)]
     if (judged := bubbles(found)) is not None:
         sections.append(PageSection("Bubbles beside the formula", (judged,)))
+    sections += _over_stages(found)
     sections += [_section(name, title, one) for name, title, one in text.titled(drawn, _title)]
     if found:
         shown = pd.concat([one.runs for one in drawn])
-        rest = mine.runs.drop(runs_of(mine.runs, shown, [*SETTING, "disturbed"]).index)
+        rest = mine.runs.drop(runs_of(mine.runs, shown, _BY).index)
         sections.append(PageSection("Details", (*failures(rest, "further"), provenance(mine.runs))))
     sections.append(PageSection("Published figures", (published_gains(published.gains("pipeline")),)))
     return Page(sections, _headline(found), empty=not found)
@@ -125,7 +129,8 @@ STUDY = Study("pipeline", 3.5, lambda runs: runs["kind"] == "pipeline", build)
 def _title(one: Schedules) -> str:
     first = one.first
     micro = f"{text.count(one.micro_batches)} micro-batches" if one.micro_batches == one.micro_batches else ""
-    parts = [text.plural(one.stages, "stage"), micro, first["disturbed"] or "nothing slowed down", series_title(first)]
+    parts = [text.plural(one.stages, "stage"), micro, first["disturbed"] or "nothing slowed down", first["tuning"]]
+    parts.append(series_title(first))
     return text.clean(f"{first['model']} on {first['grid']}, {', '.join(part for part in parts if part)}", 160)
 
 
@@ -142,7 +147,9 @@ def _overview(found: Sequence[Schedules], drawn: int) -> PageSection:
     data = pd.DataFrame(rows)
     columns = columns_of(
         first(data),
-        "model grid micro_batches disturbed label",
+        "model grid micro_batches disturbed",
+        *_tuning(data),
+        "label",
         ratio_column("Ratio to 1f1b", missing=NO_BASE),
         "idle simulated_idle base_idle rounds ranks system network",
         missing={"label": NO_BASE},
@@ -154,9 +161,14 @@ def _overview(found: Sequence[Schedules], drawn: int) -> PageSection:
     return PageSection("All settings", (Table("Fastest schedules", columns, data, "settings", note, "only_failed"),))
 
 
+def _tuning(data: pd.DataFrame) -> list[Column]:
+    """Give the column of further options where a job had any."""
+    return [Column("Options", "tuning", numeric=False, missing="")] if data["tuning"].any() else []
+
+
 def _layout(one: Schedules) -> dict[Any, Any]:
     first, best = one.first, one.best()
-    row = {key: first[key] for key in ("system", "model", "ranks", "grid", "network", "disturbed")}
+    row = {key: first[key] for key in ("system", "model", "ranks", "grid", "network", "disturbed", "tuning")}
     base = one.table[one.table["schedule"] == BASE]
     row |= {
         "only_failed": one.table.empty,
@@ -165,6 +177,32 @@ def _layout(one: Schedules) -> dict[Any, Any]:
     }
     names = ("label", "ratio", "ratio_low", "ratio_high", "idle", "simulated_idle", "rounds")
     return row | {name: ("" if name == "label" else float("nan")) if best is None else best[name] for name in names}
+
+
+def _over_stages(found: Sequence[Schedules]) -> list[PageSection]:
+    """Draw time over stages where several numbers of them had as many devices (axonn-ipdps22 Fig. 5)."""
+    rows = [
+        {key: one.first[key] for key in _BY}
+        | {"stages": one.stages, "schedule": row["schedule"], "time_s": row["time_s"]}
+        | {key: row[key] for key in ("jobs", "rounds")}
+        | stages.time_in_stages(records)
+        for one in found
+        for (_, row), records in zip(one.table.iterrows(), one.records, strict=True)
+    ]
+    groups = pd.DataFrame(rows, columns=[*_BY, *(key for key in stages.COLUMNS if key not in _BY)])
+    kept = [stages.fastest_grids(mine, BASE) for _, mine in groups.groupby(_BUT_GRID, dropna=False)]
+    drawn = sorted((mine for mine in kept if len(mine)), key=lambda mine: -mine["stages"].nunique())[:MOST_SECTIONS]
+    return [
+        PageSection(title, (Figures((stages.over_stages(name, mine),)), stages.table(name, mine)), f"stages-{name}")
+        for name, title, mine in text.titled(drawn, _title_over_stages)
+    ]
+
+
+def _title_over_stages(mine: pd.DataFrame) -> str:
+    first = mine.iloc[0]
+    devices = text.plural(int(first["ranks"]), "device")
+    parts = (f"{first['model']} on {devices}", first["disturbed"], first["tuning"], series_title(first))
+    return text.clean(f"Time over stages: {', '.join(filter(None, parts))}", 160)
 
 
 def _section(name: str, title: str, one: Schedules) -> PageSection:
@@ -268,18 +306,21 @@ def bubbles(found: Sequence[Schedules]) -> Table | None:
             continue
         for (_, row), records in zip(one.table.iterrows(), one.records, strict=True):
             if (judged := bubble.judge(records, one.micro_batches)) is not None:
-                setting = {key: one.first[key] for key in ("system", "model", "grid", "ranks")}
+                setting = {key: one.first[key] for key in ("system", "model", "grid", "ranks", "tuning")}
                 counts = {key: row[key] for key in ("schedule", "jobs", "rounds")}
                 rows.append(setting | counts | {"micro_batches": one.micro_batches} | _judged(judged))
     if not rows:
         return None
+    data = pd.DataFrame(rows)
     columns = columns_of(
         "schedule micro_batches formula_bubble bubble bubble_off stages_differ",
         Column("Outcome", "outcome", numeric=False, bad=frozenset({"fail"})),
-        "why jobs rounds model grid system",
+        "why jobs rounds model grid",
+        *_tuning(data),
+        "system",
         missing={"why": ""},
     )
-    return Table("Bubbles", columns, pd.DataFrame(rows), "bubbles", NOTES["bubbles"])
+    return Table("Bubbles", columns, data, "bubbles", NOTES["bubbles"])
 
 
 def _judged(one: Bubble) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Bubble(NamedTuple):
     """Why it is undecided whatever was measured; "" where the measurement decides."""
 
 
-class _Round(NamedTuple):
+class Round(NamedTuple):
     """Median step of a round."""
 
     step_s: float
@@ -47,6 +47,10 @@ class _Round(NamedTuple):
     """Mean of all stages."""
     works_s: tuple[float, ...]
     """Work of each stage."""
+
+    @property
+    def in_stages_s(self) -> float:
+        return metrics.time_in_stages(self.idle_s, mean(self.works_s))
 
     @property
     def bubble(self) -> float:
@@ -61,7 +65,7 @@ def judge(jobs: Sequence[ScheduleSide], micro_batches: float) -> Bubble | None:
     jobs didn't keep the times.
     """
     part = OF_THE_FORMULA.get(jobs[0].name) if jobs else None
-    timed = [rounds for job in jobs if (rounds := list(_rounds(job)))]
+    timed = [rounds for job in jobs if (rounds := list(rounds_of(job)))]
     if part is None or not timed or not micro_batches >= 1:
         return None
     expected = part * metrics.formula_bubble(len(jobs[0].stages), micro_batches)
@@ -87,11 +91,11 @@ def judge(jobs: Sequence[ScheduleSide], micro_batches: float) -> Bubble | None:
     )
 
 
-def _rounds(job: ScheduleSide) -> Iterator[_Round]:
+def rounds_of(job: ScheduleSide) -> Iterator[Round]:
     """Yield the rounds of which all stages have times that a clock may show; an older result has none."""
     kept = (job.rounds_s, *(times for stage in job.stages for times in (stage.idle_s, stage.work_s)))
     for times in zip(*kept, strict=False):
         step_s, *of_stages = (median(steps_s) if steps_s else nan for steps_s in times)
         idle_s, works_s = mean(of_stages[::2]), tuple(of_stages[1::2])
         if all(0 < time_s <= step_s < inf for time_s in (idle_s, *works_s)):
-            yield _Round(step_s, idle_s, works_s)
+            yield Round(step_s, idle_s, works_s)

@@ -90,6 +90,15 @@ def idle_share(wait_s: float, step_s: float) -> float:
     return wait_s / step_s
 
 
+@figure("Time in stages", "idle_s + work_s")
+def time_in_stages(idle_s: float, work_s: float) -> float:
+    """Time of a step in which stages of a pipeline work or wait for one another, both as means over the stages: the
+    inter-layer parallel phase of axonn-ipdps22 Fig. 5. Neither sums of gradients over data that stand alone are in it
+    nor the optimizer.
+    """
+    return idle_s + work_s
+
+
 @figure("Bubble", "idle_s / work_s")
 def bubble(idle_s: float, work_s: float) -> float:
     """Time of a step in which a stage of a pipeline waits for other stages, as in its idle share, over that of its
