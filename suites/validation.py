@@ -1,30 +1,33 @@
 """Validation trains a small GPT on real text, and a small U-Net on images, serially and on a 4D grid (par4d VII-A and
-Fig. 8): 2x2x2x2 on GPUs, and on processors 2x1x2x2, whose eight ranks two cores can share.
+Fig. 8): 2x2x2x2 on GPUs, and on processors 2x1x2x2, whose eight ranks two cores can share. The GPT is trained in stages
+too (axonn-ipdps22 VII-A and Fig. 10): 2 of 6 GPUs each, and on processors of 2 ranks each.
 
     reframe -c suites/validation.py --system local -n '^Validation' -S Validation.grid=2x2x2x2    16 ranks here, too
     reframe -c suites/validation.py --system perlmutter -n UNet -S data=/path/to/cifar    what prepare-images has made
     reframe -c suites/validation.py --system perlmutter -S model=unet-250m    another network that fits one device
 
 Both runs start from the same weights and see the same samples, so their loss curves must be the same but for rounding.
-The U-Net's first losses and its gradients are held to those of PyTorch's DDP, too, from weights none of which begins as
-0.
+The U-Net's first losses and its gradients are held to those of PyTorch's DDP, too, and the GPT's to those of
+Megatron-core's data parallelism, from weights none of which begins as 0. Curves as long as the papers' are in
+long_validation.py.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import reframe as rfm
-from reframe.core.builtins import fixture, run_after, variable
-from reframe.core.exceptions import SanityError
+from reframe.core.builtins import fixture, run_after, run_before, variable
 
 from engine.grid import Grid
-from engine.result import metrics
+from engine.peers.layout import Layout
+from engine.peers.registry import COMPARISONS, environment_lack
 from engine.training_record import PrecisionName
 from suites.base.contests import PeerComparison
+from suites.base.curves import BesideSerial, OneCurve
 from suites.base.engine_test import EngineTest, command
-from suites.base.figures import Figures, apart
+from suites.base.figures import Figures
 from suites.base.prepared import Corpus, OfItsData, OnImages
 from suites.base.running import NIGHTLY, Worth
-from suites.base.training import SYSTEM, TrainingTest
+from suites.base.training import SYSTEM
 
 
 class Recipe(NamedTuple):
@@ -55,23 +58,16 @@ SMALL_UNET = Recipe("unet-test", 0, 4, "fp64", 5e-4, serial_limit="2m", limit="6
 UNET_50M = Recipe("unet-50m", 0, 128, "fp32", 1e-4, serial_limit="6m", limit="4m", micro_batch=16)
 UNET = UNET_50M if ON_GPUS else SMALL_UNET
 GRID = "2x2x2x2" if ON_GPUS else "2x1x2x2"
+# GPT-2 small on 12 GPUs, whose six ranks of each stage divide the batch; each takes four micro-batches a step.
+GPT_OF_STAGES = GPT_125M._replace(sequences=24, serial_limit="7m", limit="4m")
+STAGED = GPT_OF_STAGES if ON_GPUS else SMALL_GPT._replace(micro_batch=2)
+GRID_OF_STAGES = "1x1x1x6p2" if ON_GPUS else "1x1x1x2p2"
 
 
 class Text(Corpus):
     """The corpus with as many tokens as the network of the recipe knows."""
 
     vocabulary = RECIPE.vocabulary
-
-
-class OneCurve(TrainingTest):
-    """Training. variant: which of the two curves it is."""
-
-    study = "validation"
-    variant = ""
-    oversubscribe = True  # two cores may be late, but not wrong
-
-    def labels(self) -> dict[str, str]:
-        return super().labels() | {"variant": self.variant}
 
 
 class LossCurve(OfItsData, OneCurve):
@@ -105,6 +101,12 @@ class SerialCurve(LossCurve):
     time_limit = RECIPE.serial_limit
 
 
+class SerialCurveOfStages(SerialCurve):
+    """The reference of the GPT in stages, of its batch."""
+
+    sequences, time_limit = STAGED.sequences, STAGED.serial_limit
+
+
 class SerialUNetCurve(UNetCurve):
     """The reference of the U-Net."""
 
@@ -113,28 +115,6 @@ class SerialUNetCurve(UNetCurve):
     grid = "1x1x1x1"
     variant = "serial"
     time_limit = UNET.serial_limit
-
-
-class BesideSerial(rfm.RegressionTestPlugin):
-    """The same training on all ranks of the grid; its curve is compared with the serial one, step by step."""
-
-    record: dict[str, Any]
-    serial: Any
-    grid: str
-    precision: PrecisionName
-
-    @run_after("init")
-    def take_the_grids_ranks(self) -> None:
-        self.num_tasks = Grid.parse(self.grid).size
-
-    def judge(self) -> None:
-        if reason := apart(_losses(self.record), _losses(self.serial.record), self.precision):
-            raise SanityError(f"the loss curves of {self.grid} and of serial training {reason}")
-
-    def figures(self) -> Figures:
-        difference, _ = metrics.curve_difference(_losses(self.record), _losses(self.serial.record))
-        own: Figures = super().figures()
-        return own | {"max_relative_difference": (difference, "1")}
 
 
 @rfm.simple_test
@@ -151,6 +131,19 @@ class Validation(BesideSerial, LossCurve):
 
 
 @rfm.simple_test
+class PipelineValidation(BesideSerial, LossCurve):
+    """The GPT's two curves, one of a pipeline (axonn-ipdps22 Fig. 10)."""
+
+    descr = "loss curve of training in stages against serial training"
+    worth = Worth.CORRECTNESS
+    grid = GRID_OF_STAGES
+    variant = "pipeline"
+    tags = {"validation"}
+    sequences, micro_batch, time_limit = STAGED.sequences, STAGED.micro_batch, STAGED.limit
+    serial = fixture(SerialCurveOfStages, scope="partition")
+
+
+@rfm.simple_test
 class UNetValidation(BesideSerial, UNetCurve):
     """The U-Net's two curves."""
 
@@ -163,24 +156,36 @@ class UNetValidation(BesideSerial, UNetCurve):
     serial = fixture(SerialUNetCurve, scope="partition")
 
 
-@rfm.simple_test
-class UNetAgainstDDP(OfItsData, PeerComparison, EngineTest):
-    """The U-Net on all ranks beside PyTorch's DDP: the engine says whether losses and gradients are the same."""
+class AgainstPeer(OfItsData, PeerComparison, EngineTest):
+    """Training on all ranks beside a peer: the engine says whether losses and gradients are the same.
 
-    descr = "losses of 4D training against PyTorch's DDP"
+    A peer whose environment isn't there is skipped.
+    """
+
     study = "validation"
     worth = Worth.CORRECTNESS
     tags = {"validation"}
-    model = variable(str, value=UNET.model, loggable=True)
-    reads = "images"
-    precision = UNET.precision
+    model = variable(str, value="", loggable=True)
     num_tasks = Grid.parse(GRID).size
     oversubscribe = True
-    time_limit = UNET.limit
+    peer: str
+    layout: str
+    recipe: Recipe
+
+    @run_after("init")
+    def take_the_recipe(self) -> None:
+        self.model, self.time_limit = self.model or self.recipe.model, self.time_limit or self.recipe.limit
+        self.precision = self.recipe.precision
+
+    @run_before("setup")
+    def leave_out_what_is_not_installed(self) -> None:
+        library = COMPARISONS[self.peer].library
+        if not self.is_dry_run() and (reason := environment_lack(library)):
+            self.skip(reason)
 
     def options(self) -> list[str]:
-        batch = max(UNET.sequences, self.num_tasks)
-        words = command("bench peers", peer="ddp", layout=f"1x1x1x{self.num_tasks}", grid=GRID, model=self.model)
+        batch = max(self.recipe.sequences, self.num_tasks)
+        words = command("bench peers", peer=self.peer, layout=self.layout, grid=GRID, model=self.model)
         words += command("", batch_size=batch, precision=self.precision, device=self.device)
         return [*words, *self.device_memory_options, *command("", rounds=2, steps_per_round=1)]
 
@@ -190,5 +195,21 @@ class UNetAgainstDDP(OfItsData, PeerComparison, EngineTest):
         return {name: (one[name], "1") for one in found for name in ("losses", "gradient_norms")}
 
 
-def _losses(record: dict[str, Any]) -> list[float]:
-    return [float(iteration["loss"]) for iteration in record["iterations"]]
+@rfm.simple_test
+class UNetAgainstDDP(AgainstPeer):
+    """The U-Net beside PyTorch's DDP (par4d Fig. 8)."""
+
+    descr = "losses of 4D training against PyTorch's DDP"
+    reads = "images"
+    peer, recipe = "ddp", UNET
+    layout = str(Grid.replicated(Grid.parse(GRID).size))
+
+
+@rfm.simple_test
+class GPTAgainstMegatron(AgainstPeer):
+    """The GPT beside Megatron-core's data parallelism (par4d Fig. 8)."""
+
+    descr = "losses of 4D training against Megatron-core's data parallelism"
+    reads = "text"
+    peer, recipe = "megatron-core", RECIPE._replace(precision="fp32")  # in which alone it steps on processors
+    layout = str(Layout(data=Grid.parse(GRID).size))

@@ -70,4 +70,4 @@ def over_stages(name: str, rows: pd.DataFrame) -> Figure:
 def table(name: str, rows: pd.DataFrame) -> Table:
     """List the points of the lines."""
     columns = columns_of("schedule stages grid in_stages_s time_s jobs rounds", time_s="Step")
-    return Table("Times over stages", columns, rows, f"{name}-over-stages", NOTES["intervals"])
+    return Table("Times over stages", columns, rows, f"{name}-stage-times", NOTES["intervals"])

@@ -1,8 +1,9 @@
-"""Validation: the loss of the 4D engine step by step against the same training run serially (par4d VII-A), and of its
-first steps against other people's parallelism.
+"""Validation: the loss of the 4D engine step by step against the same training run serially (par4d VII-A), of long
+trainings against data parallelism alone, and of first steps against other people's parallelism.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -20,8 +21,16 @@ from reports.pages.study import Study, trainings_of
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, lines
 
-KEY = ["system", "partition", "dtype", "model", "batch_size"]
+KEY = ["system", "partition", "dtype", "model", "batch_size", "course"]
 MOST_GRIDS = 4
+MOST_STEPS = 2000
+"""Of longer curves means of steps are drawn, so many at most."""
+SERIAL, DATA_PARALLEL = "serial", "data-parallel"
+"""What curves are compared with: one rank, or of long ones data parallelism alone."""
+LONG, ALONE = "long-", "-data"
+"""Variants of long curves are long-text, and long-text-data of what they are compared with (suites/long_validation.py).
+"""
+OF_MEANS = f"compared by means of {metrics.WINDOW}"
 NOTHING_HELD = Paragraph("Not compared: no contest ended well.")
 _COLOURS = ("blue", "red", "green", "purple")
 
@@ -30,6 +39,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     beside = mine.contests[mine.contests["study"] == "validation"]
     if mine.runs.empty and beside.empty:
         return Page(empty=True)
+    mine = replace(mine, runs=with_course(mine.runs))
     pairs, steps = compare(mine)
     sections = [_section(*one, pairs, steps, mine) for one in grouped(mine.runs, KEY, _title, MOST_SECTIONS)]
     sections += [_beside(beside)] if len(beside) else []
@@ -51,20 +61,29 @@ def _beside(contests: pd.DataFrame) -> PageSection:
     return PageSection("Beside other people's parallelism", [told, *others, where], "peers")
 
 
+def with_course(runs: pd.DataFrame) -> pd.DataFrame:
+    """Add course: the variant of long curves, the same for both that are compared; "" for others."""
+    long = runs["variant"].where(runs["variant"].str.startswith(LONG), "")
+    return runs.assign(course=long.str.removesuffix(ALONE))
+
+
 def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return each parallel job with the serial job nearest in time, and the two losses step by step.
+    """Return each parallel job with the serial job nearest in time, or a long one with that of data parallelism alone,
+    and the two losses step by step.
 
     The first frame has one row a parallel job: columns of `runs`, `serial` (index of its partner, -1 if there is
-    none), compared, loss, serial_loss (both of the last common step), largest (metrics.relative_difference). The
-    second has one row a step: run, index, loss, serial_loss, difference, relative. A loss that is no number differs
-    without bound.
+    none), reference (SERIAL or DATA_PARALLEL), compared, loss, serial_loss (both of the last common step), largest
+    (metrics.relative_difference; beside DATA_PARALLEL of metrics.window_means). The second has one row a step: run,
+    index, loss, serial_loss, difference, relative. A loss that is no number differs without bound.
     """
-    done = frames.runs[frames.runs["status"] == "ok"]
+    done = with_course(frames.runs[frames.runs["status"] == "ok"])
     done = done.assign(run=done.index, when=done["end"].fillna(pd.Timestamp(0, tz="UTC"))).sort_values("when")
-    serial = done.loc[done["ranks"] == 1, [*KEY, "when", "run"]].rename(columns={"run": "serial"})
-    parallel = done[done["ranks"] > 1]
-    pairs = pd.merge_asof(parallel, serial, on="when", by=KEY, direction="nearest")
+    long = done["course"] != ""
+    reference = done["variant"].str.endswith(ALONE).where(long, done["ranks"] == 1)
+    serial = done.loc[reference, [*KEY, "when", "run"]].rename(columns={"run": "serial"})
+    pairs = pd.merge_asof(done[~reference], serial, on="when", by=KEY, direction="nearest")
     pairs["serial"] = pairs["serial"].fillna(-1).astype(int)
+    pairs["reference"] = pairs["course"].map(lambda course: DATA_PARALLEL if course else SERIAL)
 
     losses = frames.iterations[["run", "index", "loss"]]
     steps = losses.merge(pairs[["run", "serial"]], on="run")
@@ -83,7 +102,12 @@ def compare(frames: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
             largest=("relative", "max"),
         )
     )
-    return pairs.merge(by_run.reset_index(), on="run", how="left"), steps
+    pairs = pairs.merge(by_run.reset_index(), on="run", how="left")
+    for at, run in pairs.loc[pairs["reference"] == DATA_PARALLEL, "run"].items():
+        if len(mine := steps[steps["run"] == run].sort_values("index")):
+            means = (metrics.window_means(mine[key].tolist()) for key in ("loss", "serial_loss"))
+            pairs.loc[at, "largest"] = max(map(_relative, *means))
+    return pairs, steps
 
 
 def _relative(loss: float, reference: float) -> float:
@@ -95,14 +119,14 @@ def _largest(value: float) -> str:
 
 
 def _headline(pairs: pd.DataFrame) -> str:
-    compared = pairs.dropna(subset="largest")
+    compared = pairs[pairs["reference"] == SERIAL].dropna(subset="largest")
     if compared.empty:
         return "no pair of serial and 4D runs yet"
     return f"largest difference {_largest(compared['largest'].max())} relative, {text.plural(len(compared), '4D run')}"
 
 
 def _title(run: "pd.Series[Any]") -> str:
-    return text.title(run["system"], run["partition"], run["dtype"], run["model"])
+    return text.title(run["system"], run["partition"], run["dtype"], run["model"], run["course"])
 
 
 def _section(
@@ -120,24 +144,28 @@ def _section(
 def _facts(worst: "pd.Series[Any]") -> Facts | Paragraph:
     if pd.isna(worst["largest"]):
         return Paragraph("Not compared: the runs have no iteration in common.")
+    of = worst["reference"]
     facts = [
-        (_largest(worst["largest"]), "largest difference", f"relative to the serial loss, grid {worst['grid']}"),
-        (text.count(worst["compared"]), "iterations", "compared one by one"),
-        (f"{worst['loss']:.4f}", "last loss", f"serial {worst['serial_loss']:.4f}"),
+        (_largest(worst["largest"]), "largest difference", f"relative to the {of} loss, grid {worst['grid']}"),
+        (text.count(worst["compared"]), "iterations", "compared one by one" if of == SERIAL else OF_MEANS),
+        (f"{worst['loss']:.4f}", "last loss", f"{of} {worst['serial_loss']:.4f}"),
     ]
     return Facts(facts)
 
 
 def _curves(name: str, newest: pd.DataFrame, steps: pd.DataFrame, frames: Frames) -> Figure:
     serial = frames.iterations[frames.iterations["run"] == newest.iloc[0]["serial"]]
-    drawn = [Line.of(serial, "index", "loss", "muted", "serial", kind="backdrop")]
+    of = newest["reference"].iloc[0]
+    drawn = [Line.of(_few(serial), "index", "loss", "muted", of, kind="backdrop")]
     for colour, (_, pair) in zip(_COLOURS, newest.iterrows(), strict=False):
         mine = frames.iterations[frames.iterations["run"] == pair["run"]]
-        drawn.append(Line.of(mine, "index", "loss", colour, str(pair["grid"]), kind="curve"))
+        drawn.append(Line.of(_few(mine), "index", "loss", colour, str(pair["grid"]), kind="curve"))
     grids = newest[["run", "grid"]]
     data = steps.merge(grids, on="run")[["grid", "index", "loss", "serial_loss", "difference"]]
     title = "Training loss"
-    caption = "Serial (broad line) and 4D on the grids XxYxZxDATA named, newest run of each."
+    caption = f"{of.capitalize()} (broad line) and 4D on the grids XxYxZxDATA named, newest run of each."
+    if len(serial) > MOST_STEPS:
+        caption += " Means of successive steps; the table has all."
     drawing = lines(drawn, Scale("iteration"), Scale(unit_of_loss(newest)))
     said = ". ".join(f"{line.label}: {line.y[0]:.4f} to {line.y[-1]:.4f}" for line in drawn if line.y)
     return Figure(title, caption, drawing, data, f"{name}-loss", said)
@@ -152,12 +180,22 @@ def _differences(name: str, newest: pd.DataFrame, steps: pd.DataFrame) -> Figure
     for colour, (_, pair) in zip(_COLOURS, newest.iterrows(), strict=False):
         own = mine[mine["run"] == pair["run"]].sort_values("index")
         own = own.assign(scaled=own["difference"] / unit)
-        drawn.append(Line.of(own, "index", "scaled", colour, str(pair["grid"]), kind="curve"))
-    title = "Difference from serial"
-    caption = f"4D loss minus serial loss. Largest: {largest:.2e} {of_loss}."
+        drawn.append(Line.of(_few(own), "index", "scaled", colour, str(pair["grid"]), kind="curve"))
+    of = newest["reference"].iloc[0]
+    title = f"Difference from {of}"
+    caption = f"4D loss minus {of} loss. Largest: {largest:.2e} {of_loss}."
     data = mine.merge(newest[["run", "grid"]], on="run")[["grid", "index", "difference", "relative"]]
     drawing = lines(drawn, Scale("iteration"), Scale(letter))
     return Figure(title, caption, drawing, data, f"{name}-difference", caption)
+
+
+def _few(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps, or means of neighbours, MOST_STEPS at most."""
+    each = -(-len(steps) // MOST_STEPS)
+    if each <= 1:
+        return steps
+    numbers = steps.select_dtypes("number")
+    return numbers.groupby([at // each for at in range(len(steps))]).mean()
 
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -170,11 +208,16 @@ def _exponent(value: float) -> int:
 
 def _table(pairs: pd.DataFrame) -> Table:
     columns = columns_of(
-        "end system model dtype grid compared serial_loss loss",
+        "end system model dtype grid compared",
+        Column("Against", "reference", numeric=False),
+        "serial_loss loss",
         Column("Largest difference, relative", "largest", _largest, missing=NO_SERIAL, figure="relative_difference"),
         missing={"compared": "no serial run"},
         compared="Iterations compared",
     )
-    note = "Each 4D run against the serial run of the same model, number format and batch that is nearest in time."
+    note = (
+        "Each 4D run against the serial run of the same model, number format and batch that is nearest in time; a long "
+        f"one by means of {metrics.WINDOW} steps against data parallelism alone."
+    )
     note += f" Curves are drawn for {MOST_SECTIONS} of them at most and {MOST_GRIDS} grids each."
     return Table("4D runs against serial", columns, pairs.sort_values("when", ascending=False), "pairs", note)

@@ -4,12 +4,16 @@ import csv
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from reading import built, table
 from sample_pipelines import SCHEDULES, pipeline, with_times
 from sample_results import save
 
+from engine.result.judges.bubble import rounds_of
 from engine.result.schema import Result
+from engine.result.schema.contest import ScheduleSide
+from reports.figures.stages import fastest_grids, time_in_stages
 from reports.frames.frame import frames
 from reports.pages.pipeline import compared
 from reports.plots.timeline import MOST_STAGES, DrawnSchedule, draw_schedules, list_tasks
@@ -122,3 +126,90 @@ def test_a_page_without_a_timeline_or_without_1f1b_is_whole(tmp_path: Path) -> N
     assert "stages</h3>" in html
     assert "no run of 1f1b" in html
     assert not re.search(r"\bnan\b", html, re.IGNORECASE)
+
+
+def test_time_in_stages_is_work_and_waits_with_an_interval_over_jobs() -> None:
+    runs = pipeline(jobs=3, schedules=("1f1b",))
+    sides = [side for run in runs for side in run.sides(ScheduleSide)]
+    found = time_in_stages(sides)
+    rounds = [one for side in sides for one in rounds_of(side)]
+    assert len(rounds) == 18
+    usual = sorted(one.idle_s + sum(one.works_s) / 4 for one in rounds)
+    assert usual[0] <= found["in_stages_s"] <= usual[-1]
+    assert found["in_stages_s_low"] < found["in_stages_s"] < found["in_stages_s_high"]
+    timeless = {"idle_s": (), "work_s": ()}
+    older = [
+        side.model_copy(update={"stages": tuple(stage.model_copy(update=timeless) for stage in side.stages)})
+        for side in sides
+    ]
+    assert all(value != value for value in time_in_stages(older).values())
+
+
+def over_stages(page: Path) -> list[dict[str, str]]:
+    """The points of the lines of the only figure."""
+    (path,) = (page.parent / "data").glob("pipeline-*-stages.csv")
+    return list(csv.DictReader(path.open()))
+
+
+def test_time_over_stages_has_a_line_a_schedule_by_the_grid_that_is_the_fastest_of_as_many_stages(
+    tmp_path: Path,
+) -> None:
+    names = ("1f1b", "gpipe")
+    runs = [
+        *pipeline(jobs=2, grid="1x1x1x1p4", schedules=names),
+        *pipeline(jobs=2, grid="1x2x1x1p2", schedules=names, job=10),
+        *(slower(run) for run in pipeline(jobs=2, grid="2x1x1x1p2", schedules=names, job=20)),
+        *pipeline(jobs=2, grid="1x1x1x4p2", schedules=names, job=30),  # on other devices, with one number of stages
+    ]
+    page = site_of(runs, tmp_path)
+    rows = over_stages(page)
+    assert [(row["schedule"], row["stages"], row["grid"]) for row in sorted(rows, key=str)] == [
+        ("1f1b", "2", "1x2x1x1p2"),
+        ("gpipe", "2", "1x2x1x1p2"),
+        ("1f1b", "4", "1x1x1x1p4"),
+        ("gpipe", "4", "1x1x1x1p4"),
+    ]
+    for row in rows:
+        low, time_s, high = (float(row[f"in_stages_s{end}"]) for end in ("_low", "", "_high"))
+        assert 0 < low <= time_s <= high <= float(row["time_s"]) * 1.5
+    assert len(re.findall("<h3>Time over stages</h3>", page.read_text())) == 1
+
+
+def test_a_job_without_the_optimizer_is_a_setting_of_its_own(tmp_path: Path) -> None:
+    names = ("1f1b", "gpipe")
+    plain = pipeline(grid="1x1x1x1p4", schedules=names)
+    bare = [without_optimizer(run) for run in pipeline(grid="1x1x1x1p4", schedules=names, job=10)]
+    save([*plain, *bare], tmp_path)
+    found = compared(frames(load([tmp_path]).runs))
+    assert sorted(one.first["tuning"] for one in found) == ["", "no optimizer"]
+    settings = rows_of(site_of([*plain, *bare], tmp_path / "page"), "settings")
+    assert sorted(row["tuning"] for row in settings) == ["", "no optimizer"]
+
+
+def test_one_number_of_stages_is_no_line(page: Path) -> None:
+    assert not [*(page.parent / "data").glob("pipeline-*-stages.csv")]
+    some = pd.DataFrame({"stages": [2, 4], "grid": "a", "schedule": "1f1b", "in_stages_s": [1.0, 2.0], "time_s": 3.0})
+    assert len(fastest_grids(some, "1f1b")) == 2
+    assert fastest_grids(some.assign(in_stages_s=[1.0, float("nan")]), "1f1b").empty
+
+
+def thrice(times: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(3 * time_s for time_s in of_round) for of_round in times)
+
+
+def slower(run: Result) -> Result:
+    """The same job, in which all took three times as long."""
+    assert run.contest is not None
+    sides = []
+    for side in run.sides(ScheduleSide):
+        stages = tuple(
+            stage.model_copy(update={"idle_s": thrice(stage.idle_s), "work_s": thrice(stage.work_s)})
+            for stage in side.stages
+        )
+        times = {"rounds_s": thrice(side.rounds_s), "time_per_iteration_s": 3 * side.time_per_iteration_s}
+        sides.append(side.model_copy(update=times | {"stages": stages}))
+    return run.model_copy(update={"contest": run.contest.model_copy(update={"sides": tuple(sides)})})
+
+
+def without_optimizer(run: Result) -> Result:
+    return run.model_copy(update={"config": run.config | {"optimizer": "none"}})

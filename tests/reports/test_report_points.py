@@ -2,12 +2,14 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from reading import in_order
 from sample_results import save, train, validation
 
 from engine.published import select
+from engine.result.metrics import WINDOW
 from engine.result.schema import Result
 from reports.frames.frame import Frames, frames
 from reports.frames.points import fastest, points
@@ -180,3 +182,23 @@ def test_of_networks_of_images_rates_and_losses_are_in_images(tmp_path: Path) ->
     assert "The batch is in" in page
     assert "Tokens/s" not in page
     assert "mean loss" in page
+
+
+def test_a_long_curve_is_compared_by_means_with_data_parallelism_of_its_own_course() -> None:
+    common: dict[str, Any] = {"model": "gpt-test", "study": "validation", "sequences": 16}
+    steps = 3 * WINDOW
+    level, noisy = (2.0,) * steps, tuple(2.0 + 0.1 * (-1) ** step for step in range(steps))
+    runs = framed(
+        train(ranks=1, grid="1x1x1x1", losses=(9.0,) * steps, job=0, **common),
+        train(ranks=2, grid="1x1x1x2", losses=level, variant="long-text-data", job=1, **common),
+        train(ranks=2, grid="1x1x1x2", losses=(3.0,) * steps, variant="long-stages-data", job=2, **common),
+        train(ranks=2, grid="1x1x2x1", losses=noisy, variant="long-text", job=3, **common),
+        train(ranks=2, grid="1x2x1x1", losses=(3.3,) * steps, variant="long-stages", job=4, **common),
+        train(ranks=2, grid="2x1x1x1", losses=(9.0,) * steps, variant="4d", job=5, **common),
+    )
+    pairs, _ = compare(runs)
+    found = {row["run"]: (row["serial"], row["reference"]) for _, row in pairs.iterrows()}
+    assert found == {3: (1, "data-parallel"), 4: (2, "data-parallel"), 5: (0, "serial")}
+    largest = pairs.set_index("run")["largest"].to_dict()
+    assert largest == pytest.approx({3: 0.0, 4: 0.1, 5: 0.0}, abs=1e-9)
+    assert STUDY.build(runs, runs).headline.endswith("1 4D run")

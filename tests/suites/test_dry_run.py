@@ -147,12 +147,13 @@ def test_ranks_that_do_not_fill_a_node_are_bound_by_no_map_of_all_its_domains(tm
 
 
 def test_peak_and_validation_ask_for_whole_nodes_or_one_device(tmp_path: Path) -> None:
-    words = ["-c", "suites/validation.py", "-c", "suites/peak.py", "-x", "AgainstDDP"]
+    words = ["-c", "suites/validation.py", "-c", "suites/peak.py", "-x", "Against"]
     done = succeed(tmp_path, *words, "--system", "frontier")
-    assert set(done.scripts) == {1, 16}
+    assert set(done.scripts) == {1, 12, 16}
     assert {option(script, "--model") for script in done.trainings} == {"gpt2-125m", "unet-50m"}
     assert option(done.scripts[16], "--nodes") == "2"
     assert option(done.scripts[16], "--grid") == "2x2x2x2"
+    assert option(done.scripts[12], "--grid") == "1x1x1x6p2"
     assert option(done.scripts[1], "--gpus-per-node") == "1"
     assert all(tells_a_hang_in_time(script) for script in done.trainings)
     every = [file.read_text() for file in tmp_path.glob("stage/**/rfm_job.sh")]
@@ -165,7 +166,40 @@ def test_peak_and_validation_ask_for_whole_nodes_or_one_device(tmp_path: Path) -
     data = [*done.jobs("data prepare"), *done.jobs("data prepare-images")]
     assert len(data) == 2
     assert {script for script in every if "#SBATCH --time=" not in script} == set(data), "they take no node"
-    assert all(ranks(script) in (1, 16) for script in every)
+    assert all(ranks(script) in (1, 12, 16) for script in every)
+
+
+def test_losses_are_set_beside_the_papers_own_data_parallelism(tmp_path: Path) -> None:
+    done = succeed(tmp_path, "-c", "suites/validation.py", "-n", "Against", "--system", "frontier")
+    words = ("--peer", "--layout", "--model", "--batch-size", "--precision")
+    assert sorted(tuple(option(script, word) for word in words) for script in done.jobs("bench peers")) == [
+        ("ddp", "1x1x1x16", "unet-50m", "128", "fp32"),
+        ("megatron-core", "data=16", "gpt2-125m", "16", "fp32"),
+    ]
+
+
+LONG = ["-c", "suites/long_validation.py", "--system", "frontier"]
+
+
+def test_long_curves_ask_for_the_users_data_and_have_the_papers_lengths(tmp_path: Path) -> None:
+    without = reframe(tmp_path / "without", *LONG)
+    assert without.code == 1
+    assert re.search(r"-S data=DIR.*par4d data prepare", without.out)
+    assert not without.scripts
+    done = succeed(tmp_path / "with", *LONG, "-S", "data=/home/me/data", PAR4D_ACCOUNT="abc123")
+    words = ("--model", "--grid", "--iterations", "--lr-decay-steps", "--precision", "--weight-decay")
+    assert sorted(tuple(option(script, word) for word in words) for script in done.trainings) == [
+        ("gpt2-125m", "1x1x1x12", "20000", "20000", "fp16", "0.01"),
+        ("gpt2-125m", "1x1x1x16", "14000", "14000", "bf16", "0.1"),
+        ("gpt2-125m", "1x1x1x6p2", "20000", "20000", "fp16", "0.01"),
+        ("gpt2-125m", "2x2x2x2", "14000", "14000", "bf16", "0.1"),
+        ("unet-50m", "1x1x1x16", "12000", "12000", "bf16", "0.1"),
+        ("unet-50m", "2x2x2x2", "12000", "12000", "bf16", "0.1"),
+    ]
+    assert all(option(script, "--data") == "/home/me/data" for script in done.trainings)
+    assert all(tells_a_hang_in_time(script) for script in done.trainings)
+    listed = reframe(tmp_path / "listed", *LONG, "-S", "data=/home/me/data", "-l")
+    assert "24.0 node-hours" in listed.out
 
 
 def test_images_are_made_of_all_that_a_training_keeps(tmp_path: Path) -> None:

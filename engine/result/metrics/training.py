@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import mean
 
 from engine.result.metrics.definition import figure
@@ -104,6 +105,17 @@ def curve_difference(losses: Sequence[float], references: Sequence[float]) -> tu
     """
     both = zip(losses, references, strict=True)
     return max((relative_difference(loss, reference), step) for step, (loss, reference) in enumerate(both))
+
+
+WINDOW = 100
+"""Steps over which the losses of long curves are averaged."""
+
+
+def window_means(losses: Sequence[float]) -> list[float]:
+    """Return the means of successive windows of about WINDOW steps, or of all steps where they are fewer."""
+    windows = max(1, len(losses) // WINDOW)
+    borders = [at * len(losses) // windows for at in range(windows + 1)]
+    return [mean(losses[start:stop]) for start, stop in pairwise(borders)]
 
 
 @figure("Share of a step", "part_s / step_s")
