@@ -11,27 +11,14 @@ axonn-ipdps22 VI-D); a series that names no number has none. Efficiency relates 
 
 import reframe as rfm
 
-from engine.result import metrics
-from suites.base.figures import Figures
-from suites.base.training import PointTraining, points_of
-
-DAY_S = 86400
+from suites.base.budget import ToSolution
+from suites.base.training import points_of
 
 
 @rfm.simple_test
-class StrongScaling(PointTraining):
+class StrongScaling(ToSolution):
     """One point of a series. It is the same training on more devices, so the ideal time falls as they grow."""
 
     descr = "strong scaling of training"
     study = "strong_scaling"
     point = points_of("strong_scaling")
-
-    def figures(self) -> Figures:
-        """Add the time to solution, which a series without a budget of tokens hasn't."""
-        budget, rate = self.point.series.token_budget, float(self.record["summary"]["tokens_per_s"])
-        days = None if budget is None else metrics.time_to_solution(budget, rate) / DAY_S
-        return super().figures() | {"time_to_solution": (days, "days")}
-
-    def labels(self) -> dict[str, str]:
-        budget = self.point.series.token_budget
-        return super().labels() | ({} if budget is None else {"token_budget": f"{budget:g}"})

@@ -9,9 +9,10 @@
     reframe -c suites/weak_scaling.py --system frontier -S model=vit-32x4096 -n 512     which may see images
     reframe -c suites/weak_scaling.py --system frontier -n OfImages  the U-Nets
 
-Each result says how much of an iteration is compute and how much exposed communication (axonn-sc24 Fig. 7). Efficiency
-relates points to each other: the report has it. Where a paper hides less communication than the engine can, the job
-trains once more behind, with all of it hidden, and its figures tell the gain.
+Each result says how much of an iteration is compute and how much exposed communication (axonn-sc24 Fig. 7), and of a
+series with a number of tokens how many days these take (axonn-ipdps22 Fig. 9). Efficiency relates points to each other:
+the report has it. Where a paper hides less communication than the engine can, the job trains once more behind, with all
+of it hidden, and its figures tell the gain.
 """
 
 import json
@@ -24,12 +25,13 @@ from reframe.core.exceptions import PerformanceError, SanityError
 
 from engine.models.catalogue import lookup
 from engine.result import metrics
+from suites.base.budget import ToSolution
 from suites.base.engine_test import RESULT
 from suites.base.figures import Figures, target, unreached
 from suites.base.prepared import Corpus
 from suites.base.running import Worth
 from suites.base.series import Point
-from suites.base.training import SYNTHETIC, SYSTEM, PointTraining, points_of
+from suites.base.training import SYNTHETIC, SYSTEM, points_of
 
 SECOND = "second"
 """Folder of the second training's result."""
@@ -41,7 +43,7 @@ def of_images(point: Point) -> bool:
     return lookup(point.model).task.data.kind == "images"
 
 
-class OnePoint(PointTraining):
+class OnePoint(ToSolution):
     """One point of a series. The work per device is constant, so the ideal time per iteration is, too."""
 
     descr = "weak scaling of training"

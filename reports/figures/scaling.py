@@ -1,5 +1,6 @@
 """The figures of a scaling series, weak or strong: ours beside the published ones, on a log2 scale of devices."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -111,6 +112,29 @@ def efficiency(series: MeasuredSeries, title: str) -> Figure:
         scale,
         text.percent,
         said + published_in(series, "efficiency", "relative to its own smallest"),
+    )
+
+
+def solution(series: MeasuredSeries, caption: str, *, guides: int | None = None) -> Figure:
+    """Draw time to solution (axonn-sc24 Fig. 9, axonn-ipdps22 Fig. 9 and 11). guides: the power of an ideal line."""
+    unit, length = ("days", text.DAY) if series.line["solution_s"].min() > 2 * text.DAY else ("hours", 3600.0)
+    key = f"solution_{unit}"
+    ours = series.points.assign(**{key: series.points["solution_s"] / length})
+    theirs = series.published
+    theirs = theirs.assign(**{key: theirs["solution_s"] / length if "solution_s" in theirs else math.nan})
+    series = replace(series, points=ours, published=theirs)
+    scale = Scale(f"{unit} to train on {text.tokens(ours['token_budget'].iloc[0])}", "log10")
+    if guides is None:
+        scale = replace(scale, spacing="linear", from_zero=True)
+    return scaling(
+        series,
+        "solution",
+        "Time to solution",
+        [(key, "blue", "measured")],
+        scale,
+        lambda value: text.duration(value * length),
+        f"Extrapolated from the time per batch. {caption}{published_in(series, key)}",
+        guides=() if guides is None else ideal(series.line, key, guides),
     )
 
 

@@ -98,6 +98,19 @@ def with_gains(table: pd.DataFrame) -> pd.DataFrame:
     return merged.drop(columns=["none_low", "none_high", "none_jobs"])
 
 
+def with_solution(table: pd.DataFrame) -> pd.DataFrame:
+    """Add solution_s, the seconds that the token budget takes at this point's rate (axonn-ipdps22 VI-D), or NaN.
+
+    And per_million_s, the seconds a million tokens take: what falls in proportion where the batch grows with the
+    devices.
+    """
+    rate = table["tokens_per_s"]
+    return table.assign(
+        solution_s=by_row(metrics.time_to_solution, table["token_budget"], rate),
+        per_million_s=by_row(metrics.time_to_solution, 1e6, rate),
+    )
+
+
 def fastest(table: pd.DataFrame) -> pd.DataFrame:
     """Return the fastest measured point at each device count, by model flop/s; what a line is drawn through."""
     measured = table.dropna(subset="model_flops_per_s").sort_values("model_flops_per_s", ascending=False)

@@ -73,6 +73,7 @@ def points_table(
         "hfu mfu of_empirical empirical_from efficiency",
         *_rates(rows),
         *kind.extra,
+        "solution_s" if not kind.extra and rows["solution_s"].notna().any() else "",
         "gain_none" if rows["gain_none"].notna().any() else "",
         "commits" if (rows["commits"] > 1).any() else "",
         missing={"network": ""},

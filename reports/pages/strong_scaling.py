@@ -13,7 +13,7 @@ from reports.derived import by_row
 from reports.figures import budget, predicted_scaling, scaling
 from reports.figures.scaling import MeasuredSeries
 from reports.frames.frame import SERIES, Frames, series_title
-from reports.frames.points import fastest, points, with_gains
+from reports.frames.points import fastest, points, with_gains, with_solution
 from reports.page import Block, Column, Facts, Figure, Figures, Page, PageSection, Table, nothing_measured
 from reports.pages.series import ScalingKind, of_efficiency, of_peak, of_size, published_gains, sections
 from reports.pages.study import Study, trainings_of
@@ -38,19 +38,6 @@ def build(mine: Frames, everything: Frames) -> Page:
 
 
 STUDY = Study("strong_scaling", 2, trainings_of("strong_scaling"), build)
-
-
-def with_solution(table: pd.DataFrame) -> pd.DataFrame:
-    """Add solution_s, the seconds that the token budget takes at this point's rate (axonn-ipdps22 VI-D), or NaN.
-
-    And per_million_s, the seconds a million tokens take: what falls in proportion where the batch grows with the
-    devices.
-    """
-    rate = table["tokens_per_s"]
-    return table.assign(
-        solution_s=by_row(metrics.time_to_solution, table["token_budget"], rate),
-        per_million_s=by_row(metrics.time_to_solution, 1e6, rate),
-    )
 
 
 def _headline(table: pd.DataFrame) -> str:
@@ -83,7 +70,7 @@ def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block
     stated = replace(series, published=solutions, source="section VII-C")
     figures = [_time(series), scaling.efficiency(stated, "Parallel efficiency")]
     if rows["solution_s"].notna().any():
-        figures.append(_solution(stated))
+        figures.append(scaling.solution(stated, "Dotted: ideal.", guides=-1))
     figures += [scaling.flops(series), budget.breakdown(series, as_share=True), budget.memory(series)]
     return (_facts(series), Figures(tuple(figures))), _against(stated)
 
@@ -125,25 +112,6 @@ def _time(series: MeasuredSeries) -> Figure:
         Scale(f"seconds per {what}", "log10"),
         text.seconds,
         "Dotted: ideal, from the smallest point." + scaling.published_in(series, key, "implied by the printed flop/s"),
-        guides=scaling.ideal(series.line, key, -1),
-    )
-
-
-def _solution(series: MeasuredSeries) -> Figure:
-    """Draw time to solution (axonn-sc24 Fig. 9, axonn-ipdps22 Fig. 11)."""
-    unit, length = ("days", text.DAY) if series.line["solution_s"].min() > 2 * text.DAY else ("hours", 3600.0)
-    key = f"solution_{unit}"
-    ours, theirs = (table.assign(**{key: table["solution_s"] / length}) for table in (series.points, series.published))
-    series = replace(series, points=ours, published=theirs)
-    scale = Scale(f"{unit} to train on {text.tokens(ours['token_budget'].iloc[0])}", "log10")
-    return scaling.scaling(
-        series,
-        "solution",
-        "Time to solution",
-        [(key, "blue", "measured")],
-        scale,
-        lambda value: text.duration(value * length),
-        "Extrapolated from the time per batch. Dotted: ideal." + scaling.published_in(series, key),
         guides=scaling.ideal(series.line, key, -1),
     )
 

@@ -1,6 +1,9 @@
-"""Weak scaling: the same work per device on more and more of them (axonn-sc24 Table III, Fig. 6, Fig. 7, Fig. 8)."""
+"""Weak scaling: the same work per device on more and more of them (axonn-sc24 Table III, Fig. 6, Fig. 7, Fig. 8), and
+how long a whole training takes (axonn-ipdps22 Fig. 9).
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -12,8 +15,8 @@ from reports.derived import by_row
 from reports.figures import budget, predicted_scaling, scaling
 from reports.figures.scaling import MeasuredSeries
 from reports.frames.frame import SERIES, Frames, series_title
-from reports.frames.points import points, with_gains
-from reports.page import Block, Column, Facts, Figures, Page, PageSection, Table, flops_column, nothing_measured
+from reports.frames.points import points, with_gains, with_solution
+from reports.page import Block, Column, Facts, Figure, Figures, Page, PageSection, Table, flops_column, nothing_measured
 from reports.pages.series import ScalingKind, of_efficiency, of_peak, of_size, published_gains, sections
 from reports.pages.study import Study, trainings_of
 from reports.read import published
@@ -23,7 +26,7 @@ NOT_OURS = "Published figures, not measured here."
 
 
 def build(mine: Frames, everything: Frames) -> Page:
-    table = with_gains(points(mine.runs))
+    table = with_solution(with_gains(points(mine.runs)))
     made = sections(KIND, table, mine)
     predicted = predicted_scaling.weak(mine, everything.predictions)
     shown = (*(made or (nothing_measured(*STUDIES["weak_scaling"].run),)), *predicted, _published())
@@ -50,6 +53,7 @@ def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block
     figures = (
         scaling.time(series),
         scaling.flops(series),
+        *_days(series),
         scaling.peak(series),
         scaling.efficiency(series, "Weak-scaling efficiency"),
         scaling.loss(series, frames),
@@ -62,6 +66,15 @@ def _draw(name: str, rows: pd.DataFrame, frames: Frames) -> tuple[Sequence[Block
 
 
 KIND = ScalingKind(tuple(SERIES), series_title, _draw)
+
+
+def _days(series: MeasuredSeries) -> list[Figure]:
+    """Draw the time that the series' number of tokens takes (axonn-ipdps22 Fig. 9); nothing for one without."""
+    timed = series.points.dropna(subset="solution_s")
+    if timed.empty:
+        return []
+    level = "Level is ideal where parameters grow with the devices, and tokens and batch don't."
+    return [scaling.solution(replace(series, points=timed), level)]
 
 
 def _figure_7(series: MeasuredSeries) -> str:
@@ -110,22 +123,60 @@ def _against_ranges(series: MeasuredSeries) -> list[Block]:
     theirs = published.weak_scaling_ranges()
     here = theirs["system"].str.lower() == series.points["system"].iloc[0].lower()
     theirs = _as_words(theirs[here]).drop(columns="system")
-    ours = series.line[["ranks", "model", "time_s", "hfu", "batch_tokens"]]
+    ours = series.line[["ranks", "model", "time_s", "hfu", "batch_tokens", "token_budget", "solution_s"]]
     both = theirs.assign(model=theirs["model"].str.lower()).merge(
         ours.assign(model=ours["model"].str.lower()), on=["model", "ranks"], suffixes=("_published", "")
     )
     if both.empty:
         return []
-    both["times"] = both["times"].where(both["batch_tokens"] == both["batch_tokens_published"], "")
+    same_batch = both["batch_tokens"] == both["batch_tokens_published"]
+    both["times"] = both["times"].where(same_batch, "")
+    timed = same_batch & both["solution_s"].notna()
+    both = _with_days(both, timed)
     columns = columns_of(
         "ranks model framework time_s",
         _range("Published time (implied)", "times", "of another batch"),
+        *(_days_columns() if timed.any() else ()),
         "hfu",
         _range("Published HFU", "shares"),
         "source",
         published_in="Published in",
     )
-    return [Table("Against published ranges", columns, both, f"{series.name}-ranges", NOTES["ranges"])]
+    note = f"{NOTES['ranges']} {_said_to_be_saved(series)}" if timed.any() else NOTES["ranges"]
+    return [Table("Against published ranges", columns, both, f"{series.name}-ranges", note)]
+
+
+def _with_days(both: pd.DataFrame, timed: "pd.Series[bool]") -> pd.DataFrame:
+    """Add the days of the same tokens by the published times, and those that ours saves, where both are known."""
+    found = {}
+    for end in ("low", "high"):
+        theirs = both["token_budget"] / both["batch_tokens_published"] * both[f"time_s_{end}"] / text.DAY
+        found[f"days_{end}"] = theirs.where(timed)
+        found[f"saved_{end}"] = found[f"days_{end}"] - both["solution_s"] / text.DAY
+    both = both.assign(**found, days_ours=both["solution_s"] / text.DAY)
+    spans = {name: zip(both[f"{name}_low"], both[f"{name}_high"], strict=True) for name in ("days", "saved")}
+    return both.assign(
+        **{
+            name: [f"{low:.3g} to {high:.3g} days" if low == low else "" for low, high in pairs]
+            for name, pairs in spans.items()
+        }
+    )
+
+
+def _days_columns() -> tuple[Column, ...]:
+    theirs, ours = _range("Published, implied", "days", "of another batch"), _range("Ours saves", "saved", "not known")
+    days = Column("Days to solution", "days_ours", lambda value: f"{value:.1f}", figure="time_to_solution")
+    return (days, theirs, ours)
+
+
+def _said_to_be_saved(series: MeasuredSeries) -> str:
+    """Say what papers print of days saved on the series' system."""
+    system = series.points["system"].iloc[0].lower()
+    return " ".join(
+        f"Printed: {row['text']} saved by {row['framework']} over {row['over']} for {row['model']} ({row['source']})."
+        for _, row in published.days_saved().iterrows()
+        if row["system"].lower() == system
+    )
 
 
 def _as_words(ranges: pd.DataFrame) -> pd.DataFrame:

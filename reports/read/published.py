@@ -81,6 +81,12 @@ def gains(study: str = "") -> pd.DataFrame:
 
 
 @cache
+def days_saved() -> pd.DataFrame:
+    """Make a row of each number of days that a whole training takes less, as printed."""
+    return _frame(published.select(metric="days_saved"))
+
+
+@cache
 def kernels() -> pd.DataFrame:
     """Make a row of each figure of tuned products, its value as printed, with its unit."""
     table = _frame(published.select(study="kernel_tuning"))

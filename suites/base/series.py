@@ -56,7 +56,7 @@ class Series(Record):
     """grids that take turns in one job, as bench grids reads them; without any, those that a plan finds the fastest"""
     schedules: Annotated[tuple[ScheduleName, ...], Field(min_length=1)] = (AUTO,)
     """with each of which a grid with stages runs"""
-    optimizer: OptimConfig = OptimConfig()
+    optim: OptimConfig = OptimConfig()
     """as the paper has it, where it says so"""
     overlap: str = ""
     """overlap of a training, as the engine writes it; all unless given"""

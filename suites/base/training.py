@@ -96,7 +96,7 @@ class TrainingTest(EngineTest):
     """whether blocks are computed again in the backward, as in published runs"""
     training = EACH_BLOCK
     """the engine's options of training"""
-    optimizer = OptimConfig()
+    optim = OptimConfig()
     """the engine's options of the optimizer"""
     for _name, _kind in OVERRIDES.items():
         vars()[_name] = variable(_kind, type(None), value=None)
@@ -112,7 +112,7 @@ class TrainingTest(EngineTest):
     @property
     def optimizer_words(self) -> list[str]:
         """Options of the optimizer that aren't as by default."""
-        return option_words(replace(self.optimizer, **self._given(OptimConfig)))
+        return option_words(replace(self.optim, **self._given(OptimConfig)))
 
     def _given(self, options: type) -> dict[str, Any]:
         """Return those of the options that -S gives, or a subclass."""
@@ -265,6 +265,6 @@ class PointTraining(OfSeries, TrainingTest):
         self.schedule = point.schedule if self.schedule == AUTO else self.schedule
         self.iterations = self.iterations or series.iterations
         self.warmup = series.warmup if self.warmup is None else self.warmup
-        self.optimizer, self.overlap = series.optimizer, self.overlap or series.overlap
+        self.optim, self.overlap = series.optim, self.overlap or series.overlap
         self.tune_matmul = series.tune_matmul if self.tune_matmul is None else self.tune_matmul
         self.ranks_per_node = self.ranks_per_node or series.ranks_per_node

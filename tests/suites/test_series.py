@@ -186,7 +186,7 @@ def test_the_work_of_u_nets_doubles_with_their_ranks_as_nearly_as_channels_allow
         ("sequences: 8, overlap: often", r"weak_scaling\.0.*often"),
         ("sequences: 8, also_overlap: often", r"weak_scaling\.0.*often"),
         ("sequences: 8, iterations: 3, warmup: 3", r"weak_scaling\.0.*of 3 iterations none"),
-        ("sequences: 8, optimizer: {beta3: 0.5}", r"weak_scaling\.0\.optimizer.*beta3"),
+        ("sequences: 8, optim: {beta3: 0.5}", r"weak_scaling\.0\.optim.*beta3"),
         ("sequences: {2: 8}", r"weak_scaling\.0.*sequences are given for \[2\] devices, but not for 4"),
         ("sequences: 8, micro_batch: {4: 8}", r"0.*micro-batches are given for \[4\] devices, but not for 2"),
         ("sequences: 8, micro_batch: {2: 0, 4: 8}", r"weak_scaling\.0\.micro_batch"),

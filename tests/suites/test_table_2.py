@@ -130,6 +130,7 @@ def test_each_is_run_as_the_paper_says(tmp_path: Path) -> None:
                 study == "pipeline",
             )
             assert "--checkpoint-activations" not in script
+            assert ("--label token_budget=3e+11 " in script) is (study != "pipeline")
             assert study == "pipeline" or option(script, "--schedule") == "message-driven"
 
 
