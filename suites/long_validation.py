@@ -59,6 +59,7 @@ if not ON_GPUS:
 class LongCurve(OfItsData, OneCurve):
     """Long training on the user's data, of a recipe but for what -S gives."""
 
+    time_limit: str | None
     recipe: Recipe
     curve: str
     """name, by which a report sets both beside each other"""

@@ -168,6 +168,7 @@ class AgainstPeer(OfItsData, PeerComparison, EngineTest):
     model = variable(str, value="", loggable=True)
     num_tasks = Grid.parse(GRID).size
     oversubscribe = True
+    time_limit: str | None
     peer: str
     layout: str
     recipe: Recipe
