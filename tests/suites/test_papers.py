@@ -316,6 +316,13 @@ def test_stages_and_copies_of_the_table_are_all_devices() -> None:
     assert all(point.devices == point.stages * (point.data or 0) for point in of_stages if point.stages)
 
 
+def test_what_is_implied_has_a_value_and_what_is_not_run_as_printed_a_reason() -> None:
+    assert all(getattr(point, field) is not None for point in printed() for field in point.implied)
+    here = [point for point in printed() if point.here is not None]
+    assert [(point.devices, point.model) for point in here] == [(128, "gpt-80b"), (1024, "gpt-640b")]
+    assert all(point.here.reason for point in here if point.here)
+
+
 def test_places_and_reasons_are_filled_in() -> None:
     places = {place for point in printed() for place in point.place}
     assert all(re.fullmatch(r"Table [IVX]+|Fig\. \d+|section [IVX]+(-[A-D])?", place) for place in places), places
