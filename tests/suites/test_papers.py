@@ -60,7 +60,7 @@ class Printed(Record):
     overlap_at_least: tuple[Flag, ...] = ()
     iterations: int | None = None
     counted: int | None = None
-    optimizer: dict[str, float] = {}
+    optim: dict[str, float] = {}
     micro_batch: int | None = None
     grid: str | None = None
     every_grid: Literal[True] | None = None
@@ -145,9 +145,9 @@ def overlap(of: Series) -> list[str]:
     return sorted(flags(Overlap.parse(given) if isinstance(given, str) else given))
 
 
-def optimizer(of: Series) -> dict[str, Any]:
+def optim(of: Series) -> dict[str, Any]:
     """Return the optimizer's settings, with the engine's defaults for what the series leaves open."""
-    given = option(of, "optimizer") or {}
+    given = option(of, "optim") or {}
     given = (
         given if isinstance(given, dict) else {one.name: getattr(given, one.name, None) for one in fields(OptimConfig)}
     )
@@ -211,9 +211,9 @@ def compared(point: Printed, ours: Point) -> Iterator[tuple[str, Any, Any]]:
     if point.overlap is not None:
         yield "overlap", sorted(point.overlap), on
     yield "overlap", sorted(point.overlap_at_least), [flag for flag in on if flag in point.overlap_at_least]
-    settings = optimizer(ours.series)
-    for name, value in point.optimizer.items():
-        yield f"optimizer.{name}", value, settings[name]
+    settings = optim(ours.series)
+    for name, value in point.optim.items():
+        yield f"optim.{name}", value, settings[name]
 
 
 @cache
@@ -390,7 +390,7 @@ PIPELINES = "axonn-ipdps22 pipeline axonn-ipdps22 Fig. 5"
         (PAR4D, set_to(warmup=2), "warmup is 2", 10),
         (PAR4D, set_to(overlap="oar,ors,oag"), "overlap is", 10),
         (OLDEST, set_to(iterations=10), "iterations is 10", 4),
-        (OLDEST, set_to(optimizer={"learning_rate": 0.001, "weight_decay": 0.01}), "optimizer.beta2 is 0.95", 4),
+        (OLDEST, set_to(optim={"learning_rate": 0.001, "weight_decay": 0.01}), "optim.beta2 is 0.95", 4),
         (OLDEST, set_to(micro_batch=2), "micro_batch is 2", 3),
         (OLDEST, set_to(grids=["1x1x1x8p6"]), "stages is 6", 3),
         (OLDEST, set_to(checkpoint_every=4), "recomputed is True", 4),
