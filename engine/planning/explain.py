@@ -37,6 +37,7 @@ PARTS = {
     "logits": "logits",
     "gradients": "gradients on their way",
 }
+NOT_STEPPED = "No optimizer steps the weights: times are those of gradients, and no rank has moments or fp32 weights."
 OFFLOADED = (
     "Matrices and their moments lie on the host, in fp32; the way from there and back, 24 bytes of each element a "
     "batch, takes time that is not in the table, as no file has the bandwidth between host and device."
@@ -99,6 +100,8 @@ def head(plan: GridPlan) -> str:
         lines.append(f"Days and device-hours are those of {plan.token_budget:.3g} tokens, restarts not counted.")
     if plan.training.offload:
         lines.append(OFFLOADED)
+    if plan.training.optimizer == "none":
+        lines.append(NOT_STEPPED)
     best = f"{fit}; best first by {order}."
     if plan.ordered_by == "simulated":
         best = (

@@ -69,7 +69,7 @@ def make_plan(
     if forecast and machine:
         candidates = forecast(workload, ranking, machine, shown)
     samples = model.task.data.samples
-    if token_budget is None and samples == "sequences":
+    if token_budget is None and samples == "sequences" and training.optimizer != "none":
         token_budget = float(TOKENS_A_PARAMETER * model.parameters)
     return GridPlan(
         system=system.name,

@@ -121,6 +121,18 @@ def test_check_counts_without_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert {**none, "state": adamw["state"]} == pytest.approx(adamw, rel=1e-3)
 
 
+def test_a_plan_without_it_has_no_days_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--system", "vcluster", "--model", "gpt-test", "--gpus", "1", "--batch-size", "8", "--pipe", "1", "--json"]
+    plans = []
+    for name in ("adamw", "none"):
+        assert main(["plan", *words, "--optimizer", name]) == 0
+        plans.append(json.loads(capsys.readouterr().out))
+    assert [plan["training"].get("optimizer") for plan in plans] == ["adamw", "none"]
+    assert ["token_budget" in plan for plan in plans] == [True, False]
+    adamw, none = (plan["rows"][0]["memory"]["parts"]["state"] for plan in plans)
+    assert none < adamw
+
+
 def test_what_makes_no_sense_without_it_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--model", "gpt-test", "--batch-size", "8", "--data", "synthetic", "--optimizer", "none"]
     out = tmp_path / "result.json"
