@@ -70,7 +70,8 @@ class LongCurve(OfItsData, OneCurve):
     @run_after("init")
     def take_the_recipe(self) -> None:
         recipe = self.recipe
-        self.model, self.sequences, self.precision = self.model or recipe.model, recipe.sequences, recipe.precision
+        self.model, self.sequences = self.model or recipe.model, recipe.sequences
+        self.precision = self.precision or recipe.precision
         self.iterations = self.iterations or recipe.iterations
         self.learning_rate = recipe.learning_rate if self.learning_rate is None else self.learning_rate
         self.micro_batch = None if self.data_alone else recipe.micro_batch

@@ -100,6 +100,8 @@ class TrainingTest(EngineTest):
     """the engine's options of the optimizer"""
     for _name, _kind in OVERRIDES.items():
         vars()[_name] = variable(_kind, type(None), value=None)
+    learning_rate: Any
+    precision: Any
     sequences: int
     micro_batch: int | None = None
 
