@@ -9,8 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from engine.errors import RunError, UsageError
-from reports.frames.frame import frames
-from reports.frames.predictions import newest_first
+from reports.frames.frame import of_loaded
 from reports.html import Renderer, data_blocks, to_csv
 from reports.nights import page as nights_page
 from reports.page import Notices, Page
@@ -18,7 +17,6 @@ from reports.pages import methods
 from reports.pages.index import card, index
 from reports.pages.study import all_studies
 from reports.read.load import Loaded, load
-from reports.read.peaks import with_peaks
 
 
 def build(folders: Sequence[Path], out: Path) -> tuple[Path, Loaded]:
@@ -40,8 +38,7 @@ def check_out(out: Path) -> None:
 
 def pages(loaded: Loaded) -> dict[str, str]:
     """Return every file of the report: its path in the site to its text, the first page last."""
-    everything = frames(loaded.runs, loaded.contests, newest_first(loaded.plans, loaded.validations), loaded.checks)
-    everything = everything.of(with_peaks(everything.runs))
+    everything = of_loaded(loaded)
     runs = everything.runs
     studies = all_studies()
     nightly = nights_page.pages([one for one in loaded.histories if one.nightly])

@@ -112,18 +112,27 @@ def judge_order(name: OrderName, places: Mapping[str, float], measured_s: Mappin
     first = [measured_s[run] for run, place in places.items() if place == best]
     return GridOrder(
         name=name,
-        efficient=sum(_share_among_first(places[run], list(places.values())) for run in fastest[:TOP]),
+        efficient=count_efficient(places, fastest),
         place_of_fastest=places[fastest[0]],
         spearman=metrics.spearman([(place, places[run]) for place, run in enumerate(fastest, 1)]),
         lost=metrics.lost_by_order(mean(first), measured_s[fastest[0]]),
     )
 
 
-def _share_among_first(place: float, places: Sequence[float]) -> float:
-    """Give the share of a run of that place that is among the first TOP: part of it where several share the place."""
+def count_efficient(places: Mapping[str, float], fastest: Sequence[str], top: int = TOP) -> float:
+    """Count the first runs of an order that are among the fastest measured, of those that share a place a share.
+
+    fastest: all runs, which begin with the fastest. top: how many of either are meant.
+    """
+    every = list(places.values())
+    return sum(_share_among_first(places[run], every, top) for run in fastest[:top])
+
+
+def _share_among_first(place: float, places: Sequence[float], top: int) -> float:
+    """Give the share of a run of that place that is among the first: part of it where several share the place."""
     sharing = sum(other == place for other in places)
     before = place - (sharing + 1) / 2
-    return min(max((TOP - before) / sharing, 0.0), 1.0)
+    return min(max((top - before) / sharing, 0.0), 1.0)
 
 
 class Proof(NamedTuple):

@@ -16,10 +16,11 @@ from engine.result.schema import Result
 from reports.frames import contests, origin
 from reports.frames.devices import gemm_modes, rings, samples, transfers
 from reports.frames.jobs import as_others, fields, long, with_moments
-from reports.frames.predictions import Predictions
+from reports.frames.predictions import Predictions, newest_first
 from reports.frames.sides import STEP_COLUMNS, Sides, sides, step_values
 from reports.frames.tunings import Tunings, tunings
-from reports.read.load import Checked, Contests, Run
+from reports.read.load import Checked, Contests, Loaded, Run
+from reports.read.peaks import with_peaks
 from reports.text import clean, count, number, positive, title
 
 # What tells one series from another: the same machine, number format, list of points and variant of the study.
@@ -116,6 +117,13 @@ def frames(
         predictions,
         _checks(checked),
     )
+
+
+def of_loaded(loaded: Loaded) -> Frames:
+    """Make the frames of everything that was read, whose runs have their peaks."""
+    predicted = newest_first(loaded.plans, loaded.validations)
+    everything = frames(loaded.runs, loaded.contests, predicted, loaded.checks)
+    return everything.of(with_peaks(everything.runs))
 
 
 def _stream(results: Sequence[Result]) -> pd.DataFrame:

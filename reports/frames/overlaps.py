@@ -31,7 +31,7 @@ def short(overlap: str) -> str:
 
 MOST_AXES = 8
 _AXES = tuple(Axis)
-_KEY = [*SETTING, "tuning", "nodes"]
+KEY = [*SETTING, "tuning", "nodes"]
 MEDIANS = (
     *("time_s", "compute_s", "collectives_s", "blocking_s", "exposed_s", "hidden_s", "share_hidden"),
     *("bound_s", "step_by_bound", "processors_s", "prefetch_bytes", "cache_bytes", "cached_blocks"),
@@ -87,7 +87,7 @@ def settings(frames: Frames) -> list[Setting]:
     # A job that failed may know its own node only, so it counts with those of its setting that ended well.
     nodes = runs.assign(nodes=runs["nodes"].where(runs["status"] == "ok")).groupby(SETTING, dropna=False)["nodes"]
     runs = runs.assign(nodes=runs["nodes"].where(runs["status"] == "ok", nodes.transform("first")))
-    return [_setting(mine.sort_values("end"), frames.sides) for _, mine in runs.groupby(_KEY, dropna=False)]
+    return [_setting(mine.sort_values("end"), frames.sides) for _, mine in runs.groupby(KEY, dropna=False)]
 
 
 def most_exposed(row: "pd.Series[Any]", axes: Sequence[str]) -> tuple[str, float] | None:

@@ -11,10 +11,11 @@ from sample_results import save, train, validation
 from engine.published import select
 from engine.result.metrics import WINDOW
 from engine.result.schema import Result
+from reports.frames.curves import compare
 from reports.frames.frame import Frames, frames
 from reports.frames.points import fastest, points
 from reports.page import Facts
-from reports.pages.validation import STUDY, compare
+from reports.pages.validation import STUDY
 from reports.read import published
 from reports.read.load import Run
 from reports.read.peaks import with_peaks
