@@ -1,0 +1,133 @@
+"""Verdicts on published claims: what was measured here beside what the papers say (engine/published/claims).
+
+A claim is judged on the paper's machine if it ran there, and else on each other machine where it ran, where only who
+is ahead counts. What several places of a paper ask of another machine is asked of it once, and what the paper answers
+in two ways, depending on the size, not at all.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from engine.published.claims import Claim, Figure, Target
+from engine.result.judges.reproduction import Judgement, Measured, Overall, Verdict, judge, overall
+from reports.frames.frame import Frames
+from reports.frames.reproduction.samples import Asked, Evidence, Sample
+from reports.frames.reproduction.sources import figure_of, sources_of
+
+VERDICTS: tuple[Verdict, ...] = ("reproduces", "better", "differs", "can't tell", "not run here", "machine retired")
+TOLD = frozenset({"reproduces", "better", "differs", "can't tell"})
+"""Verdicts on something that was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Verdict on one target on one machine."""
+
+    target: Target
+    judgement: Judgement
+    sample: Sample | None = None
+    machine: str = ""
+    """Name of the file in systems/ of the machine that measured it; "" where none did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Verdicts on a claim."""
+
+    claim: Claim
+    findings: tuple[Finding, ...]
+    """By machine, in the order of its targets; without a machine where nothing was measured."""
+    why: str = ""
+    """Reason for which nothing of it was judged."""
+
+    @property
+    def overall(self) -> Overall:
+        return overall([one.judgement for one in self.findings])
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedFigure:
+    """Verdicts on all claims of a figure."""
+
+    figure: Figure
+    parts: tuple[Judged, ...]
+
+    @property
+    def overall(self) -> Overall:
+        return overall([one.judgement for part in self.parts for one in part.findings])
+
+    @property
+    def by_sign(self) -> bool:
+        """Whether who is ahead is all that its verdicts are of."""
+        told = [one for part in self.parts for one in part.findings if one.judgement.verdict in TOLD]
+        return bool(told) and all(one.judgement.by_sign for one in told)
+
+
+def judge_figures(frames: Frames, figures: Iterable[Figure], machine: str = "") -> list[JudgedFigure]:
+    """Judge the claims of each figure. frames: of everything, whose runs have their peaks.
+
+    machine: judge by what that one measured alone, and leave out claims of others that it says nothing of.
+    """
+    evidence = Evidence(frames, machine)
+    judged = [JudgedFigure(one, tuple(judge_claim(evidence, claim) for claim in one.claims)) for one in figures]
+    return [one for one in (_of_machine(figure, machine) for figure in judged) if one.parts] if machine else judged
+
+
+def _of_machine(judged: JudgedFigure, machine: str) -> JudgedFigure:
+    mine = [part for part in judged.parts if machine in (part.claim.machine, *(one.machine for one in part.findings))]
+    return JudgedFigure(judged.figure, tuple(mine))
+
+
+def judge_claim(evidence: Evidence, claim: Claim) -> Judged:
+    """Judge a claim by what is there; without anything say why."""
+    at_home = _on(evidence, claim, claim.machine) if claim.machine in evidence.machines else []
+    if any(one.sample for one in at_home):
+        return Judged(claim, tuple(at_home))
+    elsewhere = [one for name in evidence.machines if name != claim.machine for one in _on(evidence, claim, name)]
+    told = [one for one in elsewhere if one.judgement.verdict in TOLD]
+    if told:
+        return Judged(claim, tuple(told))
+    nothing = tuple(Finding(target, judge(claim, target, None)) for target in claim.targets)
+    return Judged(claim, nothing, _why(claim))
+
+
+def count(judged: Sequence[JudgedFigure]) -> Counter[Verdict]:
+    """Count the figures of each verdict."""
+    return Counter(one.overall.verdict for one in judged)
+
+
+def _on(evidence: Evidence, claim: Claim, machine: str) -> list[Finding]:
+    """Judge each target on a machine; on another than the paper's only those that it answers."""
+    home = machine == claim.machine
+    found = []
+    for target in claim.targets if home else _questions(claim):
+        asked = Asked(evidence, claim, target, machine)
+        sample = next((one for source in sources_of(claim, target) if (one := source(asked))), None)
+        measured = Measured(sample.interval, sample.jobs, machine) if sample else None
+        if sample or home:
+            found.append(Finding(target, judge(claim, target, measured), sample, machine if sample else ""))
+    return found
+
+
+def _questions(claim: Claim) -> list[Target]:
+    """List the targets that another machine can answer, each question once, whatever sizes the paper asks it of."""
+    orders = {target.comparison[:2] for target in claim.targets if target.comparison}
+    asked = dict[tuple[str, ...], Target]()
+    for target in claim.targets:
+        if target.comparison is None:
+            number = target.readings[0]
+            asked.setdefault((number.metric, number.gained, number.over, number.what), target)
+        elif (target.comparison.behind, target.comparison.ahead) not in orders:
+            asked.setdefault(target.comparison[:2], target)
+    return list(asked.values())
+
+
+def _why(claim: Claim) -> str:
+    """Say why nothing of a claim was judged: its own reason, that nothing reads it yet, or that nothing ran."""
+    if claim.status or not claim.targets:
+        return claim.status
+    unread = dict.fromkeys(figure_of(claim, target) for target in claim.targets if not sources_of(claim, target))
+    if unread:
+        return f"no measurement of {' and '.join(unread)} is read yet"
+    return "the machine is gone, and no other has measured it" if claim.retired else ""

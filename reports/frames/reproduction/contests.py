@@ -1,0 +1,87 @@
+"""Contests with other trainers that claims are judged by, of each trainer on the layout on which it stood best."""
+
+from statistics import median
+
+from engine.result.judges import peers
+from reports.frames.contests import SERIES
+from reports.frames.reproduction.samples import (
+    OURS,
+    Asked,
+    Row,
+    Sample,
+    grouped,
+    hull,
+    inverse_of,
+    lead_of,
+    of_ends,
+    over_jobs,
+    records,
+    same_sort,
+    saved_of,
+)
+from reports.text import number as finite
+from reports.text import plural
+
+PEERS = {"Megatron-LM": "megatron-core", "DeepSpeed-3D": "deepspeed-3d", "ZeRO-3": "deepspeed-zero3"}
+"""The papers' names of other trainers, and those of the engine's peers."""
+
+
+def _against(asked: Asked, peer: str) -> list[Row]:
+    """Return the contests with a peer that answer, one of each point; on another machine one alone."""
+    table = asked.evidence.contests
+    every = records(table[(table["system"] == asked.machine) & (table["peer"] == PEERS.get(peer))])
+    mine = [row for row in every if (_is_meant(asked, row) if asked.home else same_sort(asked.network, row["model"]))]
+    points = grouped(mine, lambda row: tuple(str(row[key]) for key in (*SERIES, "ranks")))
+    best = [max(rows, key=lambda row: row["ratio"]) for rows in points]
+    best.sort(key=lambda row: (row["jobs"] < peers.FEWEST_JOBS, -row["ranks"], -row["jobs"]))
+    return best if asked.home else best[:1]
+
+
+def _is_meant(asked: Asked, row: Row) -> bool:
+    tokens = None if asked.target.comparison else asked.number.batch_tokens
+    same = tokens is None or finite(row["sequences"]) * finite(row["sequence"]) == tokens
+    return same and asked.place.has(row["model"], row["ranks"])
+
+
+def _versus(row: Row) -> Sample | None:
+    """Return the paired ratio of the engine's time by the peer's."""
+    of = f"{row['model']}, {plural(int(row['ranks']), 'device')}, {row['peer']} on {row['layout'] or row['grid']}"
+    return of_ends(row["ratio"], row["low"], row["high"], int(row["jobs"]), of)
+
+
+def _ratios(asked: Asked) -> list[Sample]:
+    return [ratio for row in _against(asked, asked.number.over) if (ratio := _versus(row)) is not None]
+
+
+def saved(asked: Asked) -> Sample | None:
+    found = [saved_of(ratio) for ratio in _ratios(asked)]
+    return hull(found, found[0].of if len(found) == 1 else f"{len(found)} points")
+
+
+def speed_up(asked: Asked) -> Sample | None:
+    """Return the greatest speed-up, as the paper prints "up to"."""
+    return max(map(inverse_of, _ratios(asked)), key=lambda one: one.value, default=None)
+
+
+def faster(asked: Asked) -> Sample | None:
+    comparison = asked.target.comparison
+    if comparison is None or (comparison.ahead in OURS) == (comparison.behind in OURS):
+        return None
+    ours = comparison.ahead in OURS
+    ratio = next(map(_versus, _against(asked, comparison.behind if ours else comparison.ahead)), None)
+    return lead_of(inverse_of(ratio) if ours else ratio) if ratio else None
+
+
+def hfu(asked: Asked) -> Sample | None:
+    """Return a peer's share of the peak, which falls as its median step grows from job to job."""
+    if not asked.home:
+        return None
+    row = next(iter(_against(asked, asked.number.framework)), None)
+    if row is None:
+        return None
+    table = asked.evidence.frames.contests
+    for key in ("system", "peer", "layout", "model", "ranks", "grid"):
+        table = table[table[key] == row[key]]
+    steps = [median(peers.steps(job.peer)) for jobs in table["contests"] for job in jobs]
+    shares = [row["peer_hfu"] * row["peer_s"] / step_s for step_s in steps if step_s > 0]
+    return over_jobs(shares, f"{row['peer']} on {row['layout'] or row['grid']}")

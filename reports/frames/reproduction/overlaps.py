@@ -1,0 +1,170 @@
+"""Overlaps, schedules and stages that claims are judged by, most of which took turns in one job."""
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import chain
+from statistics import fmean, median
+
+from engine.grid import Grid
+from engine.overlap.flags import HIDDEN_ON
+from engine.result.schema.contest import ScheduleSide
+from reports.frames.overlaps import KEY, NONE, flags
+from reports.frames.reproduction.samples import (
+    Asked,
+    Row,
+    Sample,
+    divided,
+    grouped,
+    in_order,
+    lead_of,
+    of_pairs,
+    over_jobs,
+    saved_of,
+    setting,
+)
+from reports.frames.sides import Pool, Rounds
+from reports.text import plural
+
+EXPOSED = {"exposed_s": lambda row: row["collectives_s"], "communication_hidden": lambda row: 1 - row["share_hidden"]}
+"""What is less where more communication is hidden, by the figure of the claim."""
+LEADING = ("message-driven", "1f1b")
+"""Schedules whose step stands for a pipeline's, the paper's own first."""
+
+
+def _pool(asked: Asked, *overlaps: str) -> tuple[Pool, list[str], str] | None:
+    """Return the first setting that ran these overlaps, their names there, and the setting in words.
+
+    A flag that hides nothing on a grid is left out there, so that overlaps which differ in it alone are one.
+    """
+    for rows in asked.settings("ablation", "overlap_ablation"):
+        pool = Pool.of(asked.evidence.frame(rows), asked.evidence.frames.sides, "overlap")
+        useful = _useful(rows[0]["grid"])
+        wanted = [tuple(flag for flag in flags(overlap) or () if flag in useful) for overlap in overlaps]
+        by_flags = {flags(name): name for name in reversed(list(pool.by_name))}
+        if len(set(wanted)) == len(wanted) and set(wanted) <= set(by_flags):
+            return pool, [by_flags[words] for words in wanted], setting(rows[0])
+    return None
+
+
+def _useful(grid: str) -> set[str]:
+    """Return the flags that hide something on a grid."""
+    sizes = Grid.parse(grid)
+    return {flag for flag, axes in HIDDEN_ON.items() if any(sizes[axis] > 1 for axis in axes)}
+
+
+def saved(asked: Asked) -> Sample | None:
+    found = _pool(asked, asked.number.gained, asked.number.over or NONE)
+    if found is None:
+        return None
+    pool, (gained, over), of = found
+    ratio = of_pairs(_pairs(pool.rounds[gained], pool.rounds[over]), of)
+    return saved_of(ratio) if ratio else None
+
+
+def _pairs(rounds: Rounds, against: Rounds) -> list[list[tuple[float, float]]]:
+    """Return the rounds of each job with those of the base; a round that one of them lacks doesn't count."""
+    return [
+        [pair for pair in zip(times_s, against[run], strict=False) if not any(map(math.isnan, pair))]
+        for run, times_s in rounds.items()
+        if run in against
+    ]
+
+
+def less_exposed(asked: Asked) -> Sample | None:
+    """Return by how much more communication one overlap leaves exposed than the next, by job."""
+    comparison = asked.target.comparison
+    found = _pool(asked, comparison.ahead, comparison.behind) if comparison else None
+    if found is None:
+        return None
+    pool, names, of = found
+    left = EXPOSED[asked.claim.by]
+    ahead, behind = ({row["run"]: left(row) for row in pool.by_name[name].to_dict("records")} for name in names)
+    return _lead([(ahead[run], behind[run]) for run in ahead if run in behind], of)
+
+
+def _lead(pairs: Sequence[tuple[float, float]], of: str) -> Sample | None:
+    """Return the lead of the smaller of two figures, ahead and behind, one pair a job."""
+    ratio = over_jobs([behind / ahead for ahead, behind in pairs if ahead > 0], of)
+    return lead_of(ratio) if ratio else None
+
+
+def fewer_stages(asked: Asked) -> Sample | None:
+    """Return by how much longer the pipeline's part of a step is with more stages of as many devices.
+
+    Data parallelism takes the other devices. On another machine the pairs of neighbouring numbers of stages that it
+    has stand for the paper's, the fewest first.
+    """
+    for by_stages in _by_stages(asked):
+        sizes = sorted(by_stages)
+        fewer, more = _stages(asked) if asked.home else _neighbours(asked, sizes)
+        if fewer in by_stages and more in by_stages:
+            ratio = divided(by_stages[more], by_stages[fewer], f"{by_stages[fewer].of}, {more} stages over {fewer}")
+            return lead_of(ratio)
+    return None
+
+
+def idle(asked: Asked) -> Sample | None:
+    """Return the part of a step that stages wait under a schedule: by that one without stages is ahead."""
+    comparison = asked.target.comparison
+    if comparison is None or comparison.ahead != "no stages":
+        return None
+    table = asked.evidence.frames.sides.table
+    for jobs in asked.settings("pipeline", "pipeline", (*KEY, "disturbed")):
+        mine = table[table["run"].isin([job["run"] for job in jobs]) & (table["name"] == comparison.behind.lower())]
+        found = over_jobs(mine["idle"], setting(jobs[0]))
+        if found is not None and not jobs[0]["disturbed"]:
+            return found
+    return None
+
+
+def _stages(asked: Asked) -> tuple[int, int]:
+    comparison = asked.target.comparison
+    words = (comparison.ahead, comparison.behind) if comparison else ("0", "0")
+    fewer, more = (int(found.group()) if (found := re.match(r"\d+", word)) else 0 for word in words)
+    return fewer, more
+
+
+def _neighbours(asked: Asked, sizes: Sequence[int]) -> tuple[int, int]:
+    every = sorted(one.comparison.ahead for one in asked.claim.targets if one.comparison)
+    by_fewest = sorted(every, key=lambda word: int(re.sub(r"\D", "", word) or 0))
+    place = by_fewest.index(asked.target.comparison.ahead) if asked.target.comparison else 0
+    return (sizes[place], sizes[place + 1]) if place + 1 < len(sizes) else (0, 0)
+
+
+def _by_stages(asked: Asked) -> list[dict[int, Sample]]:
+    """Return the pipeline's seconds by number of stages, of each set of points that differ in stages and data alone."""
+    rows = [row for row in asked.rows("pipeline", "pipeline") if not row["disturbed"] and _is_stages_and_data(row)]
+    alike = ("series", "model", "ranks", "batch_size", "dtype", "partition", "checkpointing")
+    found = []
+    for points in in_order(grouped(rows, lambda row: tuple(str(row[key]) for key in alike))):
+        by_grid = grouped(points, lambda row: row["grid"])
+        samples = {Grid.parse(jobs[0]["grid"]).stages: _pipeline_s(asked, jobs) for jobs in by_grid}
+        found.append({stages: sample for stages, sample in samples.items() if sample is not None})
+    return found
+
+
+def _is_stages_and_data(row: Row) -> bool:
+    grid = Grid.parse(row["grid"])
+    return grid.stages * grid.data == grid.size
+
+
+def _pipeline_s(asked: Asked, jobs: Sequence[Row]) -> Sample | None:
+    """Return what stages wait and work in a step, the mean of all stages, of older results the whole step."""
+    sides = asked.evidence.frames.sides
+    for schedule in LEADING:
+        mine = sides.table[sides.table["run"].isin([job["run"] for job in jobs]) & (sides.table["name"] == schedule)]
+        records = [(sides.records[at], time_s) for at, time_s in zip(mine.index, mine["time_s"], strict=True)]
+        values = [_part(side, time_s) for side, time_s in records if isinstance(side, ScheduleSide)]
+        if values:
+            return over_jobs(values, f"{jobs[0]['model']}, {plural(int(jobs[0]['ranks']), 'device')}, {schedule}")
+    return None
+
+
+def _part(side: ScheduleSide, time_s: float) -> float:
+    stages = [
+        median(idle + work for idle, work in zip(chain(*stage.idle_s), chain(*stage.work_s), strict=False))
+        for stage in side.stages
+        if any(stage.idle_s) and any(stage.work_s)
+    ]
+    return fmean(stages) if stages else time_s

@@ -1,0 +1,288 @@
+"""Verdicts on the papers' claims from results: the whole road from files, at either side of a tolerance."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_ablation import ablation, in_turns
+from sample_contests import contests, save_contests
+from sample_devices import latency
+from sample_pipelines import pipeline
+from sample_predictions import measured, save_predictions
+from sample_predictions import validation as validated
+from sample_results import gemm, save, series, strong, train, validation
+from sample_tuning import tuning
+
+from engine.published.claims import Claim, figures
+from engine.result.schema import Result
+from engine.result.schema.peers import PeersResult
+from reports.frames.frame import Frames, of_loaded
+from reports.frames.reproduction import Evidence, Finding, Judged, judge_claim, judge_figures
+from reports.frames.reproduction.sources import figure_of, sources_of
+from reports.read.load import load
+
+EVERY = [(figure, claim) for figure in figures() for claim in figure.claims]
+SMALLEST_S = 17.9127
+"""Published seconds of GPT-5B on 512 GCDs (axonn-sc24 Table III)."""
+ONE = {"series": "axonn-sc24", "sequences": 8192}
+
+
+def claim(paper: str, where: str, name: str = "") -> Claim:
+    (found,) = (claim for figure, claim in EVERY if (claim.paper, claim.where, claim.name) == (paper, where, name))
+    return found
+
+
+def evidence(
+    folder: Path, results: Iterable[Result] = (), held: Sequence[PeersResult] = (), predictions: Sequence[Any] = ()
+) -> Frames:
+    """The frames of files with these."""
+    save(list(results), folder)
+    save_contests(held, folder)
+    save_predictions(predictions, folder)
+    return of_loaded(load([folder]))
+
+
+def judged(of: Claim, frames: Frames) -> Judged:
+    return judge_claim(Evidence(frames), of)
+
+
+def told(of: Claim, frames: Frames) -> list[Finding]:
+    return [one for one in judged(of, frames).findings if one.sample]
+
+
+def verdicts(of: Claim, frames: Frames) -> list[tuple[str, str, bool]]:
+    return [(one.machine, one.judgement.verdict, one.judgement.by_sign) for one in told(of, frames)]
+
+
+def two_jobs(time_s: float, first: int = 0, **known: Any) -> list[Result]:
+    """Jobs that differ by 0.02 %, whose interval reaches 0.13 % to either side."""
+    return [train(time_s=time_s * off, job=first + job, **(ONE | known)) for job, off in enumerate((0.9999, 1.0001))]
+
+
+TIMES = claim("axonn-sc24", "Fig. 6", "times on Frontier")
+FASTEST = claim("par4d", "Fig. 11", "fastest on Perlmutter")
+ON_FRONTIER = claim("par4d", "Fig. 11", "fastest on Frontier")
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [(1.098, "reproduces"), (1.1, "can't tell"), (1.102, "differs"), (0.902, "reproduces"), (0.898, "better")],
+)
+def test_two_jobs_just_inside_and_outside_of_a_tolerance(by: float, expected: str, tmp_path: Path) -> None:
+    (found,) = told(TIMES, evidence(tmp_path, two_jobs(SMALLEST_S * by)))
+    assert (found.judgement.verdict, found.machine) == (expected, "frontier")
+    assert found.sample is not None
+    assert found.sample.jobs == 2
+    assert found.sample.value == pytest.approx(SMALLEST_S * by)
+    assert found.sample.interval.high / found.sample.interval.low == pytest.approx(1.0025, abs=1e-4)
+
+
+def test_one_job_tells_nothing(tmp_path: Path) -> None:
+    frames = evidence(tmp_path, [train(time_s=SMALLEST_S, **ONE)])  # type: ignore[arg-type]
+    assert verdicts(TIMES, frames) == [("frontier", "can't tell", False)]
+    assert judged(TIMES, frames).overall[:2] == ("can't tell", 0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"variant": "overlap all"},
+        {"series": "night"},
+        {"sequences": 4096},
+        {"model": "gpt-10b"},
+        {"system": "perlmutter"},
+        {"study": "by hand"},
+        {"failure": "a rank was lost"},
+    ],
+)
+def test_only_the_papers_own_point_counts(other: dict[str, Any], tmp_path: Path) -> None:
+    """Planted: a variant, another series, batch, network, machine or study, and jobs that failed."""
+    wrong = [train(**(ONE | {"time_s": SMALLEST_S, "job": job} | other)) for job in range(2)]
+    assert told(TIMES, evidence(tmp_path, wrong)) == []
+
+
+def test_of_several_layouts_the_fastest_counts(tmp_path: Path) -> None:
+    slow = two_jobs(2 * SMALLEST_S, first=5, grid="4x4x4x8")
+    (found,) = told(TIMES, evidence(tmp_path, [*slow, *two_jobs(SMALLEST_S)]))
+    assert found.judgement.verdict == "reproduces"
+    assert found.sample is not None
+    assert "8x1x8x8" in found.sample.of
+
+
+def test_numbers_say_nothing_on_another_machine(tmp_path: Path) -> None:
+    frames = evidence(tmp_path, two_jobs(SMALLEST_S, system="alps"))
+    of_figure = [one for one in judge_figures(frames, figures("axonn-sc24")) if one.figure.where == "Fig. 6"]
+    assert [one.overall.verdict for one in of_figure] == ["not run here"]
+
+
+def test_a_ratio_of_two_points_takes_the_ends_that_make_it_widest(tmp_path: Path) -> None:
+    """Efficiency on 8192 over 512 GCDs, of intervals of 0.13 % each: 0.25 % to either side."""
+    small, large = two_jobs(18.0), two_jobs(20.0, ranks=8192, model="gpt-80b")
+    efficiency = claim("axonn-sc24", "Fig. 6", "efficiency on Frontier")
+    (found,) = told(efficiency, evidence(tmp_path, [*small, *large]))
+    assert found.sample is not None
+    rates = [run.summary.hardware_flops_per_s / run.ranks for run in (large[0], small[0]) if run.summary]
+    assert found.sample.value == pytest.approx(rates[0] / rates[1], rel=1e-4)
+    assert found.sample.interval.high / found.sample.value == pytest.approx(1.0025, abs=2e-4)
+
+
+def test_a_share_of_several_sizes_needs_all_of_them(tmp_path: Path) -> None:
+    share = claim("axonn-sc24", "Fig. 8", "share on Frontier")
+    runs = [
+        run.model_copy(update={"labels": run.labels | {"series": "axonn-sc24"}}) for run in series("frontier", jobs=2)
+    ]
+    assert [one.jobs for found in told(share, evidence(tmp_path / "all", runs)) if (one := found.sample)] == [2]
+    assert told(share, evidence(tmp_path / "some", runs[2:])) == []
+
+
+def test_a_time_to_solution_is_of_the_papers_tokens(tmp_path: Path) -> None:
+    last = claim("axonn-sc24", "Fig. 9", "GPT-80B on 8192")
+    (found,) = told(last, evidence(tmp_path, strong(points=7)))
+    assert found.sample is not None
+    assert found.sample.value == pytest.approx(26.5 * 86400, rel=0.01)
+
+
+ALL_FOUR = claim("par4d", "Fig. 3", "all four")
+
+
+@pytest.mark.parametrize(("jobs", "expected"), [(1, "can't tell"), (2, "reproduces")])
+def test_another_machine_answers_by_sign_with_its_own_series(jobs: int, expected: str, tmp_path: Path) -> None:
+    """The most ranks answer, of as many jobs as tell."""
+    small = ablation(jobs=3, grid="2x1x1x1", job=20)
+    frames = evidence(tmp_path, [*ablation(jobs=jobs), *(small if jobs == 2 else [])])
+    assert verdicts(ALL_FOUR, frames) == [("vcluster", expected, jobs == 2)]
+    (found,) = told(ALL_FOUR, frames)
+    assert found.sample is not None
+    assert "8 devices" in found.sample.of
+
+
+def test_an_overlap_that_makes_it_slower_differs_on_another_machine(tmp_path: Path) -> None:
+    names = ("none", "oar,ors,oag,cache=2")
+    slower = [in_turns(names, [[[1.0]] * 6, [[1.1 + 0.001 * job]] * 6], job=job) for job in range(2)]
+    assert verdicts(ALL_FOUR, evidence(tmp_path, slower)) == [("vcluster", "differs", True)]
+
+
+def test_a_flag_that_hides_nothing_on_a_grid_is_left_out_there(tmp_path: Path) -> None:
+    """With ranks along z alone oar hides nothing: what oag adds to oar and ors is what it adds to ors."""
+    names = ("none", "ors", "ors,oag", "ors,oag,cache=2")
+    along_z = [
+        in_turns(names, [[[took + 0.0001 * job]] * 6 for took in (1.0, 0.9, 0.7, 0.6)], job=job, grid="1x1x2x1")
+        for job in range(2)
+    ]
+    frames = evidence(tmp_path, along_z)
+    gathers = told(claim("par4d", "Fig. 3", "all-gathers hidden"), frames)
+    assert [one.value for found in gathers if (one := found.sample)] == [pytest.approx(1 - 0.7 / 0.9, abs=1e-3)]
+    assert told(claim("par4d", "Fig. 3", "all-reduces hidden"), frames) == []
+
+
+def test_the_papers_machine_goes_before_others(tmp_path: Path) -> None:
+    own = ablation(
+        jobs=2, system="perlmutter", model="gpt-20b", grid="2x2x4x1", series="par4d", dtype="bf16", partition="gpu"
+    )
+    assert verdicts(ALL_FOUR, evidence(tmp_path, [*own, *ablation(jobs=2, job=9)])) == [
+        ("perlmutter", "reproduces", False)
+    ]
+
+
+def test_what_is_hidden_is_compared_along_the_ladder(tmp_path: Path) -> None:
+    hidden = claim("par4d", "Fig. 3", "more is hidden")
+    frames = evidence(tmp_path, ablation(jobs=2))
+    assert verdicts(hidden, frames) == 3 * [("vcluster", "reproduces", True)]
+    steps = claim("axonn-sc24", "Fig. 5", "each step")
+    assert len(told(steps, frames)) == 3, "asked once, not of each of five networks"
+
+
+def peers_of(ratio: float, peer: str, job: int = 0, **known: Any) -> PeersResult:
+    found = contests((peer,), ratios={peer: ratio}, job=job, **known)
+    return found.model_copy(update={"labels": found.labels | {"study": "baselines"}})
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(0.8, "reproduces"), (1.2, "differs")])
+def test_other_trainers_are_compared_by_their_contests(ratio: float, expected: str, tmp_path: Path) -> None:
+    frames = evidence(tmp_path, held=[peers_of(ratio, "megatron-core")])
+    assert verdicts(FASTEST, frames) == [("local", expected, True)]
+    saved = claim("par4d", "Fig. 11", "over Megatron-LM on Perlmutter")
+    assert verdicts(saved, frames) == [("local", expected, True)]
+
+
+def test_what_a_paper_answers_in_two_ways_is_not_asked_of_another_machine(tmp_path: Path) -> None:
+    """On Frontier ZeRO-3 is faster up to GPT-20B, and slower beyond."""
+    frames = evidence(tmp_path, held=[peers_of(0.8, "deepspeed-zero3"), peers_of(0.8, "deepspeed-3d", job=1)])
+    compared = [one.target.comparison for one in told(ON_FRONTIER, frames)]
+    assert [one and one.behind for one in compared] == ["DeepSpeed-3D"]
+
+
+@pytest.mark.parametrize(("jobs", "expected"), [((0.9, 0.9001), "reproduces"), ((0.9, 0.5), "can't tell")])
+def test_fewer_stages_are_compared_on_as_many_devices(jobs: tuple[float, float], expected: str, tmp_path: Path) -> None:
+    """Stages and data alone: a tensor-parallel grid of as many devices doesn't count."""
+
+    def job(grid: str, number: int, length: float) -> Result:
+        (run,) = pipeline(grid=grid, job=number, schedules=("1f1b",))
+        assert run.contest
+        (side,) = run.contest.sides
+        config = run.config | {"batch": {"sequences": 16, "micro": 1}}
+        stages = [stage.model_copy(update={"idle_s": (), "work_s": ()}) for stage in side.stages]  # type: ignore[union-attr]
+        side = side.model_copy(update={"stages": tuple(stages), "time_per_iteration_s": length})
+        return run.model_copy(update={"config": config, "contest": run.contest.model_copy(update={"sides": (side,)})})
+
+    runs = [job("1x1x1x1p8", number, 1.0) for number in range(2)]
+    runs += [job("1x1x1x2p4", 5 + number, length) for number, length in enumerate(jobs)]
+    runs += [job("2x1x1x1p4", 9 + number, 0.1) for number in range(2)]
+    order = claim("axonn-ipdps22", "Fig. 5", "order")
+    assert verdicts(order, evidence(tmp_path, runs)) == [("vcluster", expected, True)]
+
+
+@pytest.mark.parametrize(("drift", "expected"), [(1e-6, "reproduces"), (3.0, "differs")])
+def test_losses_are_judged_on_every_machine(drift: float, expected: str, tmp_path: Path) -> None:
+    serial, parallel = validation(drift)
+    again = parallel.model_copy(update={"config": parallel.config | {"out": "again"}})
+    same_losses = claim("par4d", "Fig. 8", "GPT")
+    assert verdicts(same_losses, evidence(tmp_path, [serial, parallel, again])) == [("local", expected, False)]
+
+
+def test_a_peak_is_of_one_device(tmp_path: Path) -> None:
+    jobs = [gemm(job=job) for job in range(2)]
+    joint = [gemm(job=job, ranks=4, best=200e12) for job in (5, 6)]
+    peak = claim("axonn-sc24", "section VI-C", "MI250X")
+    assert verdicts(peak, evidence(tmp_path, [*jobs, *joint, latency()])) == [("frontier", "reproduces", False)]
+
+
+def test_products_are_judged_as_pytorch_and_the_tuner_compute_them(tmp_path: Path) -> None:
+    frames = evidence(tmp_path, [tuning(job=job) for job in range(2)])
+    slow, tuned = (claim("axonn-sc24", "section V-C", name) for name in ("slow product", "that product tuned"))
+    assert verdicts(slow, frames) == [("frontier", "reproduces", False)]
+    (found,) = told(tuned, frames)
+    assert found.sample is not None
+    assert found.sample.value == pytest.approx(105 / 11.5, rel=0.05), "less the time of its copies"
+
+
+def test_a_performance_model_is_judged_by_the_measured_grids(tmp_path: Path) -> None:
+    """On another machine only which of two models has the fastest grid first; one set of times tells nothing."""
+    place = claim("par4d", "Fig. 7", "place of the fastest grid")
+    job = measured()
+    repeats = [
+        train(
+            ranks=8, grid=row.grid, time_s=row.measured_s, job=100 * repeat + number, model="gpt-vcluster-small",
+            system="vcluster", study="model_validation", partition="cpu", dtype="fp32", sequences=8,
+        )
+        for repeat in range(2)
+        for number, row in enumerate(job.grids)
+    ]  # fmt: skip
+    frames = evidence(tmp_path / "two", repeats, predictions=[validated(jobs=(job,))])
+    assert [one[0] for one in verdicts(place, frames)] == ["vcluster"]
+    assert [one.jobs for found in told(place, frames) if (one := found.sample)] == [2]
+    alone = evidence(tmp_path / "one", predictions=[validated(jobs=(job,))])
+    assert [found.judgement.verdict for found in told(place, alone)] in ([], ["can't tell"])
+
+
+def test_what_no_function_reads_yet_is_known() -> None:
+    """A claim that a suite redoes has a function, or stands here."""
+    unread = {
+        (claim.paper, claim.where, figure_of(claim, target))
+        for _, claim in EVERY
+        if claim.redo and not claim.status
+        for target in claim.targets
+        if not sources_of(claim, target)
+    }
+    assert {place[:2] for place in unread} == {("par4d", "Fig. 4")}
