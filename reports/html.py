@@ -64,7 +64,14 @@ def _kind(block: Block) -> str:
 
 def _td(cell: Cell, column: Column) -> Markup:
     wraps = not column.numeric and len(cell.text) > LONG
-    styles = {"n": column.numeric, "w": wraps, "none": cell.missing, "q": cell.quiet, "bad": cell.bad}
+    styles = {
+        "n": column.numeric,
+        "w": wraps,
+        "none": cell.missing,
+        "q": cell.quiet,
+        "bad": cell.bad,
+        "good": cell.good,
+    }
     names = " ".join(name for name, on in styles.items() if on)
     classes = f' class="{names}"' if names else ""
     sort = "" if cell.sort is None or not column.numeric else f' data-s="{escape(cell.sort)}"'

@@ -46,6 +46,8 @@ class Column:
     """Value that makes a cell grey if it lies in the interval, or if there is none."""
     bad: frozenset[Any] = frozenset()
     """Values that are written as a warning."""
+    good: frozenset[Any] = frozenset()
+    """Values that are written as what one hoped for."""
 
     def __post_init__(self) -> None:
         if self.figure and self.figure not in derived.NAMES:
@@ -69,7 +71,7 @@ class Column:
             words += f" ({self.write(ends[0])} to {self.write(ends[1])})" if known else " (interval not known)"
         sort = value.timestamp() if isinstance(value, datetime) else value
         quiet = not math.isnan(self.level) and not (known and self._tells(*ends))
-        return Cell(words, sort, quiet=quiet, bad=value in self.bad)
+        return Cell(words, sort, quiet=quiet, bad=value in self.bad, good=value in self.good)
 
     def _tells(self, low: float, high: float) -> bool:
         return low > self.level or high < self.level
@@ -77,13 +79,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text of a cell and the value that it sorts by. A quiet one may be chance, a bad one is a warning."""
+    """Text of a cell and the value that it sorts by. A quiet one may be chance; bad is a warning, good its contrary."""
 
     text: str
     sort: object
     missing: bool = False
     quiet: bool = False
     bad: bool = False
+    good: bool = False
     mark: str = ""
     """Fault of the whole row, shown where one points at its first cell."""
 

@@ -1,4 +1,4 @@
-"""The program `par4d`: the engine's commands, with `report`, `calibrate`, `reference` and `verdict` beside them.
+"""The program `par4d`: the engine's commands, and beside them those that read results or start suites.
 
 It has its home here because the engine knows nothing of reports and suites, while they read what the engine writes.
 """
@@ -13,6 +13,7 @@ from engine.cli.common import Json, facts, write
 from engine.cli.main import commands, run
 from engine.output import log_to_stderr
 from reports.nights.commands import reference, verdict
+from reports.reproduce import reproduce
 from systems.store import as_data
 
 
@@ -58,5 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     app.command(calibrate)
     app.command(reference())
     app.command(verdict)
+    app.command(reproduce)
     app.command(report, help_flags=())  # --help is for the report's own command line
     return run(app, argv)

@@ -19,7 +19,7 @@ from reports.text import clean, significant, slug, slugs
 
 PAGES = (
     *("index", "weak_scaling", "strong_scaling", "overlap", "validation", "samples", "peak", "peers", "kernels"),
-    *("energy", "planning", "model_validation"),
+    *("energy", "planning", "model_validation", "reproduction"),
     "methods",
 )
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -273,7 +273,7 @@ def test_a_file_is_no_place_for_a_report(tmp_path: Path) -> None:
 
 def test_every_study_has_its_own_name_and_place() -> None:
     studies = all_studies()
-    assert [study.name for study in studies[:3]] == ["weak_scaling", "strong_scaling", "overlap"]
+    assert [study.name for study in studies[:3]] == ["reproduction", "weak_scaling", "strong_scaling"]
     assert {*PAGES} - {"index", "methods"} < {study.name for study in studies}
     assert len({study.order for study in studies}) == len(studies)
 

@@ -1,0 +1,252 @@
+"""Tables of verdicts on published claims: values in the paper's unit, and what to run for those that wait."""
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import pandas as pd
+from tabulate import tabulate
+
+from engine.published import UNITS
+from engine.published.claims import Claim, Figure, Target, costs
+from engine.result.judges.reproduction import Judgement
+from reports import text
+from reports.columns import columns_of
+from reports.frames.reproduction import VERDICTS, Finding, Judged, JudgedFigure, count
+from reports.page import Column, Table
+from reports.words import NOTES
+
+GOOD, BAD = ("reproduces", "better"), ("differs",)
+BY_SIGN = "{}, who is ahead"
+"""Verdict on another machine than the paper's."""
+NOT_RUN = "not run"
+"""Reason of a claim that a suite redoes, and that no result is of."""
+COLUMNS = (
+    *("where", "part", "said", "measured", "jobs", "machine", "off", "verdict", "why", "of"),
+    *("value", "low", "high", "unit", "kind", "system", "digest"),
+)
+
+
+class Command(NamedTuple):
+    """Command that redoes claims, and what it takes at most."""
+
+    words: str
+    node_hours: float | None
+    places: tuple[str, ...]
+    """Figures that it redoes a part of."""
+
+
+def verdict_words(judgement: Judgement) -> str:
+    """Write a verdict, and whether only who is ahead was judged."""
+    told = judgement.verdict in GOOD + BAD
+    return BY_SIGN.format(judgement.verdict) if judgement.by_sign and told else judgement.verdict
+
+
+def published_text(target: Target, reading: int = 0) -> str:
+    """Write what a paper says, by one of its readings; the others behind it."""
+    if target.comparison is not None:
+        ahead, behind, at = target.comparison
+        return f"{ahead} ahead of {behind}{f', {at}' if at else ''}"
+    said = [f"{one.bound} {one.text}".strip() for one in target.readings]
+    first = said.pop(reading)
+    return f"{first} (or {', '.join(said)})" if said else first
+
+
+def point_text(target: Target) -> str:
+    """Write what a number is of, where a claim has several: model and devices, over what, or its own words."""
+    if target.comparison is not None:
+        return ""
+    number = target.readings[0]
+    on = f"on {number.devices}" if number.devices is not None else ""
+    gained = f"{number.gained} over {number.over}" if number.gained else f"over {number.over}" if number.over else ""
+    return ", ".join(part for part in (" ".join(filter(None, (number.model, on))), gained, number.what) if part)
+
+
+def writer(claim: Claim, target: Target) -> tuple[Callable[[float], str], str]:
+    """Return what writes a measured value as the paper does, and the unit that follows it."""
+    if target.comparison is not None:
+        return text.signed, ""
+    if claim.kind == "share" and claim.out_of:
+        whole = claim.out_of
+        return lambda value: text.significant(value * whole, 3), f"of {whole}"
+    if claim.kind == "share":
+        return text.gain, ""
+    if claim.kind == "ratio":
+        return lambda value: f"{text.significant(value)}x", ""
+    unit = target.readings[0].unit
+    return lambda value: text.significant(value / UNITS[unit]), unit
+
+
+def measured_text(claim: Claim, finding: Finding) -> str:
+    """Write what was measured with its interval; "" where nothing was."""
+    if finding.sample is None:
+        return ""
+    write, unit = writer(claim, finding.target)
+    low, high = finding.sample.interval
+    known = math.isfinite(low) and math.isfinite(high)
+    interval = f"{write(low)} to {write(high)}" if known else "interval not known"
+    return f"{write(finding.sample.value)} ({interval}) {unit}".rstrip()
+
+
+def off_text(claim: Claim, judgement: Judgement) -> str:
+    """Write how far off a measurement is: per cent of numbers and ratios, points of shares, the lead of orders."""
+    if not judgement.off:
+        return ""
+    if claim.kind == "share" and not judgement.by_sign:
+        return f"{100 * judgement.off:+.1f} points".replace("-", "\u2212")
+    return text.signed(judgement.off)
+
+
+def _row(part: Judged, finding: Finding) -> dict[str, object]:
+    claim, sample, judgement = part.claim, finding.sample, finding.judgement
+    assert sample is not None
+    several = len(claim.targets) > 1
+    of = point_text(finding.target) if several and not judgement.by_sign else ""
+    return {
+        "part": ": ".join(filter(None, (claim.name, of))),
+        "said": published_text(finding.target, judgement.reading),
+        "measured": measured_text(claim, finding),
+        "jobs": sample.jobs,
+        "machine": text.clean(finding.machine, 60),
+        "off": off_text(claim, judgement),
+        "verdict": verdict_words(judgement),
+        "why": judgement.why,
+        "of": text.clean(sample.of, 200),
+        "value": sample.value,
+        "low": sample.interval.low,
+        "high": sample.interval.high,
+        "unit": writer(claim, finding.target)[1],
+        "kind": claim.kind,
+        "system": claim.system,
+        "digest": judgement.digest,
+    }
+
+
+def hours_of(words: Sequence[str]) -> float | None:
+    """Return the node-hours that a command takes at most; None where nobody has computed it."""
+    tests = costs().get(" ".join(words))
+    return None if tests is None else sum(tests.values())
+
+
+def commands_of(parts: Iterable[tuple[str, Claim]]) -> list[Command]:
+    """List what redoes claims, which stand beside the names of their figures, the cheapest first.
+
+    Machines that are gone run nothing.
+    """
+    found: dict[str, tuple[float | None, dict[str, None]]] = {}
+    for place, claim in parts:
+        for words in () if claim.retired else claim.commands:
+            found.setdefault(shlex.join(words), (hours_of(words), {}))[1][place] = None
+    listed = [Command(words, hours, tuple(places)) for words, (hours, places) in found.items()]
+    return sorted(listed, key=lambda one: (one.node_hours is None, one.node_hours, one.words))
+
+
+def waiting_of(judged: Iterable[JudgedFigure]) -> list[tuple[str, Claim]]:
+    """List the claims of which a run on the paper's machine would tell more, with the place of each."""
+    return [
+        (f"{one.figure.paper} {one.figure.where}", part.claim)
+        for one in judged
+        for part in one.parts
+        if not part.claim.status and any(_is_open(finding.judgement) for finding in part.findings)
+    ]
+
+
+def _is_open(judgement: Judgement) -> bool:
+    return judgement.by_sign or judgement.verdict not in GOOD + BAD
+
+
+def figure_table(name: str, judged: Sequence[JudgedFigure]) -> Table:
+    """Make the table of a paper's figures, each with its verdict and what the rest of it waits for."""
+    rows = [(one.figure.where, one.figure.says, *_standing(one), waits(one), _node_hours(one.figure)) for one in judged]
+    keys = ["where", "says", "verdict", "how_far", "waits", "node_hours"]
+    data = pd.DataFrame(rows, columns=keys)
+    data["node_hours"] = pd.to_numeric(data["node_hours"])
+    columns = columns_of("where", _verdict_column(), "how_far says waits node_hours")
+    return Table("Figures", columns, data, f"{name}-figures", NOTES["figures_of_papers"])
+
+
+def _node_hours(figure: Figure) -> float | None:
+    """Return what a figure's commands take on machines that are there."""
+    return None if all(claim.retired for claim in figure.claims) else figure.node_hours
+
+
+def _standing(judged: JudgedFigure) -> tuple[str, str]:
+    verdict, told, targets = judged.overall
+    words = BY_SIGN.format(verdict) if judged.by_sign and verdict in GOOD + BAD else verdict
+    return words, f"{told} of {targets}" if targets else ""
+
+
+def waits(judged: JudgedFigure) -> str:
+    """Write why what a figure claims isn't judged yet, each reason once."""
+    found = dict.fromkeys(part.why or NOT_RUN for part in judged.parts if not any(x.sample for x in part.findings))
+    return "; ".join(found)
+
+
+def measured_table(name: str, judged: Sequence[JudgedFigure]) -> Table | None:
+    """Make the table of what was measured beside what the paper says; None where nothing was."""
+    rows = [_row(part, one) | {"where": figure.figure.where} for figure, part, one in _measured(judged)]
+    if not rows:
+        return None
+    data = pd.DataFrame(rows, columns=COLUMNS)
+    columns = columns_of("where part", _verdict_column(), "said measured off jobs machine why of")
+    return Table("Measured beside published", columns, data, f"{name}-measured", NOTES["beside_published"])
+
+
+def _measured(judged: Iterable[JudgedFigure]) -> list[tuple[JudgedFigure, Judged, Finding]]:
+    return [(one, part, finding) for one in judged for part in one.parts for finding in part.findings if finding.sample]
+
+
+def _verdict_column() -> Column:
+    (column,) = columns_of("verdict", verdict="Verdict")
+    good, bad = (frozenset([*words, *map(BY_SIGN.format, words)]) for words in (GOOD, BAD))
+    return replace(column, good=good, bad=bad)
+
+
+def command_table(judged: Sequence[JudgedFigure]) -> Table:
+    """Make the table of what to run for the claims that wait."""
+    rows = [(one.words, one.node_hours, ", ".join(one.places)) for one in commands_of(waiting_of(judged))]
+    data = pd.DataFrame(rows, columns=["command", "node_hours", "places"])
+    data["node_hours"] = pd.to_numeric(data["node_hours"])
+    return Table("What to run", columns_of("command node_hours places"), data, "commands", NOTES["redo"])
+
+
+def as_text(judged: Sequence[JudgedFigure]) -> str:
+    """Write the verdicts for a terminal: counts, what was measured beside what is published, the rest, what to run."""
+    found = count(judged)
+    head = f"{text.plural(len(judged), 'figure')}: " + ", ".join(
+        f"{found[one]} {one}" for one in VERDICTS if found[one]
+    )
+    parts = [f"{head}.", *(_block(one) for one in judged if _measured([one])), _rest(judged), _to_run(judged)]
+    return "\n\n".join(filter(None, parts))
+
+
+def _block(judged: JudgedFigure) -> str:
+    words, far = _standing(judged)
+    waiting = waits(judged)
+    rows = [
+        [row["part"], row["said"], row["measured"], str(row["jobs"]), row["machine"], row["verdict"], row["off"]]
+        for row in (_row(part, finding) for _, part, finding in _measured([judged]))
+    ]
+    heads = ["Claim", "Published", "Measured", "Jobs", "Machine", "Verdict", "Off by"]
+    title = f"{judged.figure.paper} {judged.figure.where}: {words}, {far} told. {judged.figure.says}"
+    table = tabulate(rows, heads, "plain", disable_numparse=True)
+    return f"{title}\n{table}" + (f"\nThe rest: {waiting}." if waiting else "")
+
+
+def _rest(judged: Sequence[JudgedFigure]) -> str:
+    rows = [
+        [f"{one.figure.paper} {one.figure.where}", one.overall.verdict, waits(one)]
+        for one in judged
+        if not _measured([one])
+    ]
+    return tabulate(rows, ["Figure", "Verdict", "Waits for"], "plain", disable_numparse=True) if rows else ""
+
+
+def _to_run(judged: Sequence[JudgedFigure]) -> str:
+    rows = [
+        [one.words, "not known" if one.node_hours is None else f"{one.node_hours:g}", ", ".join(one.places)]
+        for one in commands_of(waiting_of(judged))
+    ]
+    return tabulate(rows, ["To run", "Node-hours at most", "For"], "plain", disable_numparse=True) if rows else ""

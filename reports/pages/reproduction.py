@@ -1,0 +1,54 @@
+"""Does it reproduce? Each figure of the papers with its verdict, what was measured beside it, and what to run."""
+
+from itertools import groupby
+
+from engine.published.claims import figures
+from reports import text
+from reports.figures.reproduction import command_table, figure_table, measured_table
+from reports.frames.frame import Frames
+from reports.frames.reproduction import VERDICTS, JudgedFigure, count, judge_figures
+from reports.page import Block, Facts, KeyFact, Page, PageSection, nothing_measured
+from reports.pages.study import Study
+from reports.words import STUDIES
+
+REMARKS = {
+    "reproduces": "all of it, within its tolerance",
+    "better": "beyond the tolerance, on the better side",
+    "differs": "one number or comparison at least",
+    "can't tell": "too few jobs, or not all of it measured",
+    "not run here": "the page says what to run",
+    "machine retired": "and nothing of it could be told on another",
+}
+
+
+def build(mine: Frames, everything: Frames) -> Page:
+    judged = judge_figures(everything, figures())
+    papers = [(paper, list(some)) for paper, some in groupby(judged, lambda one: one.figure.paper)]
+    sections = [PageSection("All figures", [_facts(judged)]), *(_section(*one) for one in papers)]
+    sections.append(PageSection("What to run", [command_table(judged)]))
+    told = sum(one.overall.judged > 0 for one in judged)
+    if not any(finding.sample for one in judged for part in one.parts for finding in part.findings):
+        sections.insert(0, nothing_measured(*STUDIES["reproduction"].run))
+    remark = f"{told} of {text.plural(len(judged), 'figure')} told something"
+    return Page(sections, headline(judged), empty=not told, remark=remark if told else "")
+
+
+STUDY = Study("reproduction", 0, lambda runs: runs["kind"] == "", build, shared=True)
+
+
+def headline(judged: list[JudgedFigure]) -> str:
+    """Say how many figures have each verdict, those that were measured first."""
+    found = count(judged)
+    return ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
+
+
+def _facts(judged: list[JudgedFigure]) -> Facts:
+    found = count(judged)
+    facts: list[KeyFact] = [(f"{found[verdict]}", verdict, REMARKS[verdict]) for verdict in VERDICTS]
+    return Facts(facts)
+
+
+def _section(paper: str, judged: list[JudgedFigure]) -> PageSection:
+    measured = measured_table(paper, judged)
+    blocks: list[Block] = [figure_table(paper, judged), *([measured] if measured else [])]
+    return PageSection(paper, blocks, f"paper-{paper}")

@@ -1,0 +1,165 @@
+"""`par4d reproduce`: verdicts on the papers' claims, from results that are there."""
+
+import json as to_json
+import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from engine import files
+from engine.cli.common import Json, write
+from engine.errors import UsageError
+from engine.options import check_file
+from engine.published.claims import Claim, Figure, figures
+
+if TYPE_CHECKING:
+    from reports.frames.reproduction import Finding, Judged, JudgedFigure
+
+SCHEMA, VERSION = "par4d.reproduction", 1
+RESULTS = Path("results")
+
+
+def reproduce(
+    *,
+    paper: Annotated[str | None, Parameter(metavar="PAPER", help="figures of one paper, such as axonn-sc24")] = None,
+    figure: Annotated[
+        str | None, Parameter(metavar="FIGURE", help='one figure, table or section, such as "Fig. 5"')
+    ] = None,
+    system: Annotated[str | None, Parameter(metavar="NAME", help="claims of one machine, and what it measured")] = None,
+    results: Annotated[
+        tuple[Path, ...],
+        Parameter(
+            metavar="DIR",
+            consume_multiple=True,
+            help="folders to search, with all below them: results, run reports, databases with nights "
+            "(default: results, if it is there)",
+        ),
+    ] = (),
+    only_list: Annotated[
+        bool, Parameter(name="--list", negative=(), help="say what redoes each figure and what it costs; reads nothing")
+    ] = False,
+    json: Json = False,
+    out: Annotated[Path | None, Parameter(metavar="FILE", help="write the document for programs there, too")] = None,
+) -> int:
+    """Judge each claim of the papers by what was measured here: does it reproduce? Runs nothing.
+
+    On the paper's machine the interval over jobs has to lie within a tolerance that was fixed beforehand: 10 % of a
+    rate or a time, 5 points of a share, 5 % of a ratio. On another machine only who is ahead counts. Two jobs or more
+    tell: run suites with --repeat 3. A figure reproduces if all of its claims do, or are better, and differs if one
+    does. That is a result, so the exit code is 0.
+
+      par4d reproduce --list --paper par4d --figure "Fig. 3"
+      reframe -c suites/overlap_ablation.py --system local --repeat 3 -r
+      par4d reproduce --paper par4d
+      par4d reproduce --results results/ /scratch/nights --json --out all.json
+    """
+    if out is not None:
+        check_file("--out", out)
+    chosen = _chosen(paper or "", figure or "", system or "")
+    if only_list:
+        listed = [one for one in (_of_system(each, system) for each in chosen) if one is not None]
+        words, document = _listed(listed), _document([_of_figure(one) for one in listed])
+    else:
+        words, document = _judged(chosen, system or "", results)
+    if out is not None:
+        files.write_text(out, to_json.dumps(document, indent=1) + "\n")
+    write(words, document, as_json=json)
+    return 0
+
+
+def _chosen(paper: str, figure: str, system: str) -> list[Figure]:
+    """Return the figures that are asked for. Raises UsageError for a name that nothing has."""
+    of_paper = figures(paper)
+    places = list(dict.fromkeys(one.where for one in of_paper))
+    wanted = figure.casefold().replace("figure", "fig.")
+    found = [one for one in of_paper if wanted in ("", one.where.casefold())]
+    if not found:
+        raise UsageError(f"--figure: {figure!r} is none of {paper or 'the papers'}: there are {', '.join(places)}.")
+    if system:
+        import systems
+
+        known = sorted({*systems.names(), *(claim.machine for one in figures() for claim in one.claims)} - {"any"})
+        if system not in known:
+            raise UsageError(f"--system: {system!r} is no system: there are {', '.join(known)}.")
+    return found
+
+
+def _of_system(figure: Figure, system: str | None) -> Figure | None:
+    """Return a figure with the claims of one machine, or of all; None where it has none."""
+    claims = tuple(claim for claim in figure.claims if system in (None, claim.machine))
+    return figure.model_copy(update={"claims": claims}) if claims else None
+
+
+def _judged(chosen: Sequence[Figure], system: str, results: Sequence[Path]) -> tuple[str, dict[str, Any]]:
+    from reports.figures.reproduction import as_text
+    from reports.frames.frame import of_loaded
+    from reports.frames.reproduction import judge_figures
+    from reports.read.load import load
+
+    folders = list(results) or ([RESULTS] if RESULTS.is_dir() else [])
+    loaded = load(folders)
+    judged = judge_figures(of_loaded(loaded), chosen, system)
+    where = ", ".join(loaded.folders) or "no folder"
+    read = f"{len(loaded.statuses):,} results read from {where}, {len(loaded.skipped):,} skipped"
+    document = _document([_of_figure(one.figure, one) for one in judged])
+    return f"{as_text(judged)}\n{read}.", document
+
+
+def _listed(chosen: Sequence[Figure]) -> str:
+    """Write a line for each command of a figure, and for a figure without one why."""
+    from tabulate import tabulate
+
+    rows = [row for figure in chosen for row in _commands(figure)]
+    return tabulate(rows, ["Figure", "Redone by", "Node-hours at most"], "plain", disable_numparse=True)
+
+
+def _commands(figure: Figure) -> list[tuple[str, str, str]]:
+    from reports.figures.reproduction import hours_of
+
+    place = f"{figure.paper} {figure.where}"
+    rows = [(shlex.join(words), hours_of(words)) for words in figure.commands]
+    found = [(place, words, "not known" if hours is None else f"{hours:g}") for words, hours in rows]
+    reasons = dict.fromkeys(claim.status for claim in figure.claims if not claim.redo)
+    return found or [(place, f"nothing here yet: {', '.join(reasons)}", "")]
+
+
+def _document(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"schema": SCHEMA, "version": VERSION, "figures": list(found)}
+
+
+def _of_figure(figure: Figure, judged: "JudgedFigure | None" = None) -> dict[str, Any]:
+    """Return a figure as JSON has it, with its verdicts where it was judged."""
+    known = {"paper": figure.paper, "where": figure.where, "says": figure.says, "node_hours": figure.node_hours}
+    if judged is None:
+        return known | {"claims": [_of_claim(claim) for claim in figure.claims]}
+    return known | judged.overall._asdict() | {"claims": [_of_judged(part) for part in judged.parts]}
+
+
+def _of_claim(claim: Claim) -> dict[str, Any]:
+    return {
+        **{"name": claim.name, "kind": claim.kind, "system": claim.system, "status": claim.status},
+        **{"tolerance": claim.tolerance, "digest": claim.digest, "node_hours": claim.node_hours},
+        "commands": [list(words) for words in claim.commands],
+    }
+
+
+def _of_judged(part: "Judged") -> dict[str, Any]:
+    findings = [_of_finding(part.claim, one) for one in part.findings]
+    return _of_claim(part.claim) | part.overall._asdict() | {"why": part.why, "findings": findings}
+
+
+def _of_finding(claim: Claim, finding: "Finding") -> dict[str, Any]:
+    """Return a verdict, what it is on in the units of Measured, and the published value in its own."""
+    from reports.figures.reproduction import point_text, published_text
+
+    judgement, sample = finding.judgement, finding.sample
+    judged = {key: value for key, value in judgement._asdict().items() if key not in ("digest", "tolerance")}
+    measured = None
+    if sample is not None:
+        ends = {name: end if math.isfinite(end) else None for name, end in sample.interval._asdict().items()}
+        measured = {"value": sample.value, **ends, "jobs": sample.jobs, "of": sample.of, "machine": finding.machine}
+    published = published_text(finding.target, judgement.reading)
+    return {"published": published, "of": point_text(finding.target), "measured": measured} | judged
