@@ -157,9 +157,16 @@ def _of_finding(claim: Claim, finding: "Finding") -> dict[str, Any]:
 
     judgement, sample = finding.judgement, finding.sample
     judged = {key: value for key, value in judgement._asdict().items() if key not in ("digest", "tolerance")}
-    measured = None
+    measured: dict[str, Any] | None = None
     if sample is not None:
-        ends = {name: end if math.isfinite(end) else None for name, end in sample.interval._asdict().items()}
-        measured = {"value": sample.value, **ends, "jobs": sample.jobs, "of": sample.of, "machine": finding.machine}
+        figures_of = {"value": sample.value, **sample.interval._asdict()}
+        measured = {name: _finite(value) for name, value in figures_of.items()}
+        measured |= {"jobs": sample.jobs, "of": sample.of, "machine": finding.machine}
     published = published_text(finding.target, judgement.reading)
-    return {"published": published, "of": point_text(finding.target), "measured": measured} | judged
+    said = {"published": published, "of": point_text(finding.target), "measured": measured}
+    return said | judged | {"off": _finite(judgement.off)}
+
+
+def _finite(value: float) -> float | None:
+    """Return a number as JSON can hold it."""
+    return value if math.isfinite(value) else None

@@ -23,10 +23,7 @@ BY_SIGN = "{}, who is ahead"
 """Verdict on another machine than the paper's."""
 NOT_RUN = "not run"
 """Reason of a claim that a suite redoes, and that no result is of."""
-COLUMNS = (
-    *("where", "part", "said", "measured", "jobs", "machine", "off", "verdict", "why", "of"),
-    *("value", "low", "high", "unit", "kind", "system", "digest"),
-)
+COLUMNS = ("where", "part", "said", "measured", "jobs", "machine", "off", "verdict", "why", "of")
 
 
 class Command(NamedTuple):
@@ -114,13 +111,6 @@ def _row(part: Judged, finding: Finding) -> dict[str, object]:
         "verdict": verdict_words(judgement),
         "why": judgement.why,
         "of": text.clean(sample.of, 200),
-        "value": sample.value,
-        "low": sample.interval.low,
-        "high": sample.interval.high,
-        "unit": writer(claim, finding.target)[1],
-        "kind": claim.kind,
-        "system": claim.system,
-        "digest": judgement.digest,
     }
 
 

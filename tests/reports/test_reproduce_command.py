@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from reading import built, in_order, table, words
 from sample_ablation import ablation
-from sample_results import gemm, save, train
+from sample_results import gemm, save, train, validation
 
 from engine.published.claims import figures
 from reports.figures.reproduction import commands_of, waiting_of
@@ -49,6 +49,21 @@ def test_a_difference_is_a_result_and_no_error(tmp_path: Path, capsys: pytest.Ca
         **{"value": pytest.approx(SLOW_S), "low": pytest.approx(SLOW_S, rel=2e-3)},
         **{"high": pytest.approx(SLOW_S, rel=2e-3), "jobs": 2, "of": "", "machine": "frontier"},
     }
+
+
+def test_a_loss_without_bound_differs_in_words_that_json_can_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Planted: the parallel training lost its loss."""
+    serial, parallel = validation()
+    lost = [one.model_copy(update={"loss": 0.0}) for one in serial.iterations]
+    runs = [parallel, parallel.model_copy(update={"config": parallel.config | {"out": "again"}})]
+    save([serial.model_copy(update={"iterations": tuple(lost)}), *runs], tmp_path)
+    assert main(["reproduce", "--paper", "par4d", "--json", "--results", str(tmp_path)]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
+    (of,) = (one for one in found["figures"] if one["where"] == "Fig. 8")
+    (one,) = (one for one in of["claims"][0]["findings"] if one["measured"])
+    assert (one["verdict"], one["measured"]["value"], one["off"]) == ("differs", None, None)
 
 
 def test_the_table_shows_published_beside_measured_and_what_to_run(

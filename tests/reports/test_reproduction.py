@@ -16,7 +16,7 @@ from sample_tuning import tuning
 
 from engine.published.claims import Claim, figures
 from engine.result.schema import Result
-from engine.result.schema.peers import PeersResult
+from engine.result.schema.peers import Peaks, PeersResult, Work
 from reports.frames.frame import Frames, of_loaded
 from reports.frames.reproduction import Evidence, Finding, Judged, judge_claim, judge_figures
 from reports.frames.reproduction.sources import figure_of, sources_of
@@ -204,6 +204,39 @@ def test_other_trainers_are_compared_by_their_contests(ratio: float, expected: s
     assert verdicts(FASTEST, frames) == [("local", expected, True)]
     saved = claim("par4d", "Fig. 11", "over Megatron-LM on Perlmutter")
     assert verdicts(saved, frames) == [("local", expected, True)]
+
+
+def at_64(peer: str, ratio: float, hfu: float) -> PeersResult:
+    """A contest of GPT-5B on 64 GPUs of Perlmutter, whose peer has that share of the peak at 0.4 s a step."""
+    found = peers_of(ratio, peer, system="perlmutter", device="cuda", dtype="bf16", model="gpt-5b")
+    work = Work(tokens=2048 * 2048, model_flops=10**15, hardware_flops=int(hfu * 64 * 312e12 * 0.4))
+    case = found.case | {"model": {"name": "gpt-5b", "sequence": 2048}, "sequences": 2048}
+    contest = found.comparisons[0].model_copy(update={"ranks": 64, "grid": "1x1x64x1"})
+    asked = found.contests[0].model_copy(update={"ranks": 64, "grid": "1x1x64x1"})
+    changes = {"work": work, "case": case, "comparisons": (contest,), "contests": (asked,)}
+    return found.model_copy(update=changes | {"peaks": Peaks(advertised=312e12)})
+
+
+@pytest.mark.parametrize(
+    ("ratio", "hfu", "expected"),
+    [
+        (0.65, 0.37, ("reproduces", "reproduces")),
+        (0.9, 0.6, ("differs", "better")),
+        (0.65, 0.3, ("reproduces", "differs")),
+    ],
+)
+def test_a_contest_of_the_papers_size_is_judged_by_its_numbers(
+    ratio: float, hfu: float, expected: tuple[str, str], tmp_path: Path
+) -> None:
+    """Published: 25 to 45 % of the time saved, and 37 % of the peak for Megatron-LM."""
+    frames = evidence(tmp_path, held=[at_64("megatron-core", ratio, hfu)])
+    saved = claim("par4d", "Fig. 11", "over Megatron-LM on Perlmutter")
+    theirs = claim("par4d", "Table III", "shares of Megatron-LM")
+    for of, verdict in zip((saved, theirs), expected, strict=True):
+        assert verdicts(of, frames) == [("perlmutter", verdict, False)]
+    (first,) = told(FASTEST, frames)
+    assert first.target.comparison is not None
+    assert (first.target.comparison.at, first.judgement.verdict) == ("GPT-5B on 64", "reproduces")
 
 
 def test_what_a_paper_answers_in_two_ways_is_not_asked_of_another_machine(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from reports.frames.reproduction.samples import (
     lead_of,
     of_ends,
     over_jobs,
-    records,
     same_sort,
     saved_of,
 )
@@ -28,9 +27,10 @@ PEERS = {"Megatron-LM": "megatron-core", "DeepSpeed-3D": "deepspeed-3d", "ZeRO-3
 
 def _against(asked: Asked, peer: str) -> list[Row]:
     """Return the contests with a peer that answer, one of each point; on another machine one alone."""
-    table = asked.evidence.contests
-    every = records(table[(table["system"] == asked.machine) & (table["peer"] == PEERS.get(peer))])
-    mine = [row for row in every if (_is_meant(asked, row) if asked.home else same_sort(asked.network, row["model"]))]
+    theirs = [
+        row for row in asked.evidence.contests if (row["system"], row["peer"]) == (asked.machine, PEERS.get(peer))
+    ]
+    mine = [row for row in theirs if (_is_meant(asked, row) if asked.home else same_sort(asked.network, row["model"]))]
     points = grouped(mine, lambda row: tuple(str(row[key]) for key in (*SERIES, "ranks")))
     best = [max(rows, key=lambda row: row["ratio"]) for rows in points]
     best.sort(key=lambda row: (row["jobs"] < peers.FEWEST_JOBS, -row["ranks"], -row["jobs"]))

@@ -167,7 +167,7 @@ class Evidence:
     def machines(self) -> list[str]:
         """Names of the systems that measured something, but for unnamed ones."""
         runs = self.frames.runs
-        known = {*runs.loc[runs["status"] == "ok", "system"], *self.contests["system"]}
+        known = {*runs.loc[runs["status"] == "ok", "system"], *(row["system"] for row in self.contests)}
         return sorted(name for name in known - {""} if self._machine in ("", name))
 
     def rows(self, machine: str, kind: str) -> list[Row]:
@@ -179,13 +179,13 @@ class Evidence:
         return self._ok.loc[[row["run"] for row in rows]].sort_values("end", kind="stable")
 
     @cached_property
-    def contests(self) -> pd.DataFrame:
+    def contests(self) -> list[Row]:
         """Contests with other libraries that ended well, over the same network."""
         of_study = self.frames.contests[self.frames.contests["study"] == "baselines"]
         if of_study.empty:
-            return of_study.assign(jobs=0)
+            return []
         found = over_one_network(contest_points(of_study))
-        return found[found["jobs"] > 0]
+        return records(found[found["jobs"] > 0])
 
     @cached_property
     def curves(self) -> list[Row]:
