@@ -3,12 +3,13 @@
 import math
 import re
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from statistics import fmean, median
 
 from engine.grid import Grid
 from engine.overlap.flags import HIDDEN_ON
 from engine.result.schema.contest import ScheduleSide
+from reports.frames.optimisations import GAINED, KIND, SIDE
 from reports.frames.overlaps import KEY, NONE, flags
 from reports.frames.reproduction.samples import (
     Asked,
@@ -60,6 +61,18 @@ def saved(asked: Asked) -> Sample | None:
     pool, (gained, over), of = found
     ratio = of_pairs(_pairs(pool.rounds[gained], pool.rounds[over]), of)
     return saved_of(ratio) if ratio else None
+
+
+def optimised(asked: Asked) -> Sample | None:
+    """Return what a step of the optimisations saves over the one before it."""
+    step = next((side for side, gained in GAINED.items() if gained == asked.number.gained), None)
+    for rows in asked.settings(KIND, "optimisations"):
+        pool = Pool.of(asked.evidence.frame(rows), asked.evidence.frames.sides, SIDE)
+        before = {name: former for former, name in pairwise(pool.by_name)}
+        if step in before:
+            ratio = of_pairs(_pairs(pool.rounds[step], pool.rounds[before[step]]), setting(rows[0]))
+            return saved_of(ratio) if ratio else None
+    return None
 
 
 def _pairs(rounds: Rounds, against: Rounds) -> list[list[tuple[float, float]]]:

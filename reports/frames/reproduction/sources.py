@@ -24,6 +24,7 @@ SOURCES: Mapping[tuple[str, str], Source] = {
     ("weak_scaling", "ratio"): scaling.growth,
     ("strong_scaling", "solution_s"): scaling.solution,
     ("overlap_ablation", "time_saved"): overlaps.saved,
+    ("optimisations", "time_saved"): overlaps.optimised,
     ("overlap_ablation", "communication_hidden"): overlaps.less_exposed,
     ("overlap_ablation", "exposed_s"): overlaps.less_exposed,
     ("pipeline", "pipeline_s"): overlaps.fewer_stages,
