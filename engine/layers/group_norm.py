@@ -25,6 +25,7 @@ from engine.layers.compiled import Compiled
 from engine.layers.norm import cast
 from engine.overlap.schedule import WeightSchedule
 from engine.placement import Placement
+from engine.precision import at_least_fp32
 
 
 def channel_counts(placement: Placement, grid: Grid, groups: int) -> list[Counter[int]]:
@@ -276,9 +277,9 @@ class GroupNorm(nn.Module):
 
     def forward(self, x_BCHW: Tensor, scale_BC: Tensor | None = None, shift_BC: Tensor | None = None) -> Tensor:
         """Compute the norm, or norm * (1 + scale) + shift where both are given."""
-        weight: Tensor = self.weight
-        bias: Tensor = self.bias
-        if not self.sharing.needed:
+        if self.sharing.needed:
+            weight, bias = at_least_fp32(self.weight), at_least_fp32(self.bias)
+        else:
             weight, bias = cast(self.weight, self.schedule), cast(self.bias, self.schedule)
         if scale_BC is not None and shift_BC is not None:
             weight, bias = weight + weight * scale_BC, bias + bias * scale_BC + shift_BC

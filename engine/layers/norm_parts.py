@@ -69,6 +69,7 @@ def _norm_shares(
     """Compute what this rank's features add to the gradients of all, [2, M], and those of weight and bias."""
     wide_MH = at_least_fp32(g_MH)
     both_MH = (x_MH - mean_M1).mul_(rstd_M1).mul_(wide_MH)
+    weight_H = weight_H.to(wide_MH.dtype)  # which may be stored in fewer digits
     return torch.stack([both_MH @ weight_H, wide_MH @ weight_H]), both_MH.sum(0), wide_MH.sum(0)
 
 
@@ -144,7 +145,7 @@ def _head_norm_in_one_pass(
 def _rms_shares(g_MH: Tensor, x_MH: Tensor, rstd_M1: Tensor, weight_H: Tensor) -> tuple[Tensor, Tensor]:
     """Compute what this rank's features add to the gradients of all, [M], and that of the weight."""
     both_MH = (x_MH * rstd_M1).mul_(g_MH)
-    return both_MH @ weight_H, both_MH.sum(0)
+    return both_MH @ weight_H.to(both_MH.dtype), both_MH.sum(0)
 
 
 def _rms_gradient(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from test_parity import SMALL
+from test_parity import BERT, LLAMA, SMALL, VIT, as_on_a_gpu
 from test_schedule_turns import asked, compared
 from torch import Tensor
 from training import grid_id
@@ -19,6 +19,7 @@ from engine.comm.funnel import Comm
 from engine.footprint.memory import Footprint
 from engine.grid import Grid
 from engine.measure.recorder import Recorder
+from engine.models.architecture import Architecture
 from engine.models.choice import ModelChoice
 from engine.overlap.flags import ALL
 from engine.parallel.serial_state import full_state_dict
@@ -28,6 +29,7 @@ from engine.tracing.step import trace
 from engine.training.trainer import Trainer
 from engine.training_record import OptimConfig, PrecisionName, Training, TrainingOptions
 
+__all__ = ["as_on_a_gpu"]
 CASE = Training(SMALL, Batch(8, 2), overlap=ALL)
 GRIDS = [Grid(2, 1, 2, 1), Grid(data=2, pipe=2)]
 
@@ -65,6 +67,31 @@ def test_the_first_step_is_that_of_adamw_and_no_weight_changes(
     # what an optimizer would have changed
     assert not all(torch.equal(weight, adamw.after[name]) for name, weight in adamw.before.items())
     assert none.losses[1] != adamw.losses[1]
+
+
+FAMILIES = {"gpt": SMALL, "llama": LLAMA, "bert": BERT, "vit": VIT, "unet": ModelChoice(model="unet-tiny").resolve()}
+
+
+def same_first_step(model: Architecture, grid: Grid) -> None:
+    training = replace(CASE, model=model, precision="bf16")
+    adamw, none = train(training, grid), train(replace(training, optimizer="none"), grid)
+    assert none.losses[0] == adamw.losses[0]
+    assert none.norm == pytest.approx(adamw.norm, rel=1e-2)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("grid", [Grid(), Grid(2, 2, 1, 1)], ids=grid_id)
+@pytest.mark.parametrize("model", FAMILIES.values(), ids=FAMILIES.keys())
+def test_every_family_takes_weights_in_half_precision(model: Architecture, grid: Grid) -> None:
+    same_first_step(model, grid)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("grid", [Grid(), Grid(2, 2, 1, 1)], ids=grid_id)
+@pytest.mark.parametrize("model", FAMILIES.values(), ids=FAMILIES.keys())
+def test_and_so_does_what_gpus_compile(model: Architecture, grid: Grid) -> None:
+    same_first_step(model, grid)
 
 
 def test_the_parts_of_memory_differ_by_what_the_optimizer_has() -> None:
