@@ -25,6 +25,8 @@ ORDERS = {"model that knows of nodes": BY_NODES, "model that doesn't": NODES_UNK
 """The papers' names of performance models."""
 Times = Mapping[str, float]
 """Seconds of a batch by grid, the fastest first."""
+PIPELINE = "Pipeline"
+"""Word in the names of those tests of validation that have stages."""
 
 
 def efficient(top: int) -> Source:
@@ -88,6 +90,8 @@ def losses(asked: Asked) -> Sample | None:
     """
     mine = [row for row in asked.evidence.curves if row["system"] == asked.machine]
     mine = [row for row in mine if same_sort(asked.network, row["model"]) and row["largest"] == row["largest"]]
+    staged = any(PIPELINE in redo.only for redo in asked.claim.redo)
+    mine = [row for row in mine if (Grid.parse(row["grid"]).stages > 1) == staged]
     for jobs in in_order(grouped(mine, lambda row: tuple(str(row[key]) for key in (*KEY, "grid")))):
         ratios = [1 + row["largest"] for row in jobs]
         return Sample(max(ratios), Interval(min(ratios), max(ratios)), len(jobs), f"{setting(jobs[0])}, over serial")
