@@ -135,7 +135,8 @@ def _of_figure(figure: Figure, judged: "JudgedFigure | None" = None) -> dict[str
     known = {"paper": figure.paper, "where": figure.where, "says": figure.says, "node_hours": figure.node_hours}
     if judged is None:
         return known | {"claims": [_of_claim(claim) for claim in figure.claims]}
-    return known | judged.overall._asdict() | {"claims": [_of_judged(part) for part in judged.parts]}
+    known |= judged.overall._asdict() | {"by_sign": judged.by_sign}
+    return known | {"claims": [_of_judged(part) for part in judged.parts]}
 
 
 def _of_claim(claim: Claim) -> dict[str, Any]:
@@ -159,8 +160,8 @@ def _of_finding(claim: Claim, finding: "Finding") -> dict[str, Any]:
     judged = {key: value for key, value in judgement._asdict().items() if key not in ("digest", "tolerance")}
     measured: dict[str, Any] | None = None
     if sample is not None:
-        figures_of = {"value": sample.value, **sample.interval._asdict()}
-        measured = {name: _finite(value) for name, value in figures_of.items()}
+        ends = {"value": sample.value, **sample.interval._asdict()}
+        measured = {name: _finite(value) for name, value in ends.items()}
         measured |= {"jobs": sample.jobs, "of": sample.of, "machine": finding.machine}
     published = published_text(finding.target, judgement.reading)
     said = {"published": published, "of": point_text(finding.target), "measured": measured}

@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,12 +15,12 @@ from engine.published.claims import Claim, Figure, Target, costs
 from engine.result.judges.reproduction import Judgement
 from reports import text
 from reports.columns import columns_of
-from reports.frames.reproduction import VERDICTS, Finding, Judged, JudgedFigure, count
+from reports.frames.reproduction import VERDICTS, Finding, Judged, JudgedFigure
 from reports.page import Column, Table
 from reports.words import NOTES
 
 GOOD, BAD = ("reproduces", "better"), ("differs",)
-BY_SIGN = "{}, who is ahead"
+BY_SIGN = "{} (who is ahead)"
 """Verdict on another machine than the paper's."""
 NOT_RUN = "not run"
 """Reason of a claim that a suite redoes, and that no result is of."""
@@ -168,6 +169,13 @@ def _standing(judged: JudgedFigure) -> tuple[str, str]:
     return words, f"{told} of {targets}" if targets else ""
 
 
+def counts(judged: Iterable[JudgedFigure]) -> dict[str, int]:
+    """Count the figures of each verdict that there is, verdicts by who is ahead apart, the best first."""
+    found = Counter(_standing(one)[0] for one in judged)
+    order = [words for verdict in VERDICTS for words in (verdict, BY_SIGN.format(verdict))]
+    return {words: found[words] for words in order if found[words]}
+
+
 def waits(judged: JudgedFigure) -> str:
     """Write why what a figure claims isn't judged yet, each reason once."""
     found = dict.fromkeys(part.why or NOT_RUN for part in judged.parts if not any(x.sample for x in part.findings))
@@ -204,11 +212,9 @@ def command_table(judged: Sequence[JudgedFigure]) -> Table:
 
 def as_text(judged: Sequence[JudgedFigure]) -> str:
     """Write the verdicts for a terminal: counts, what was measured beside what is published, the rest, what to run."""
-    found = count(judged)
-    head = f"{text.plural(len(judged), 'figure')}: " + ", ".join(
-        f"{found[one]} {one}" for one in VERDICTS if found[one]
-    )
-    parts = [f"{head}.", *(_block(one) for one in judged if _measured([one])), _rest(judged), _to_run(judged)]
+    said = ", ".join(f"{number} {words}" for words, number in counts(judged).items()) or "nothing asked for"
+    head = f"{text.plural(len(judged), 'figure')}: {said}."
+    parts = [head, *(_block(one) for one in judged if _measured([one])), _rest(judged), _to_run(judged)]
     return "\n\n".join(filter(None, parts))
 
 

@@ -4,21 +4,24 @@ from itertools import groupby
 
 from engine.published.claims import figures
 from reports import text
-from reports.figures.reproduction import command_table, figure_table, measured_table
+from reports.figures.reproduction import command_table, counts, figure_table, measured_table
 from reports.frames.frame import Frames
-from reports.frames.reproduction import VERDICTS, JudgedFigure, count, judge_figures
+from reports.frames.reproduction import VERDICTS, JudgedFigure, judge_figures
 from reports.page import Block, Facts, KeyFact, Page, PageSection, nothing_measured
 from reports.pages.study import Study
 from reports.words import STUDIES
 
 REMARKS = {
-    "reproduces": "all of it, within its tolerance",
+    "reproduces": "all of it, within tolerances",
     "better": "beyond the tolerance, on the better side",
     "differs": "one number or comparison at least",
     "can't tell": "too few jobs, or not all of it measured",
     "not run here": "the page says what to run",
     "machine retired": "and nothing of it could be told on another",
 }
+
+
+ELSEWHERE = "in part or all on another machine, by sign"
 
 
 def build(mine: Frames, everything: Frames) -> Page:
@@ -38,13 +41,13 @@ STUDY = Study("reproduction", 0, lambda runs: runs["kind"] == "", build, shared=
 
 def headline(judged: list[JudgedFigure]) -> str:
     """Say how many figures have each verdict, those that were measured first."""
-    found = count(judged)
-    return ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
+    return ", ".join(f"{number} {words}" for words, number in counts(judged).items())
 
 
 def _facts(judged: list[JudgedFigure]) -> Facts:
-    found = count(judged)
-    facts: list[KeyFact] = [(f"{found[verdict]}", verdict, REMARKS[verdict]) for verdict in VERDICTS]
+    found = dict.fromkeys(VERDICTS, 0) | counts(judged)
+    order = sorted(found, key=lambda words: [words.startswith(verdict) for verdict in VERDICTS], reverse=True)
+    facts: list[KeyFact] = [(f"{found[words]}", words, REMARKS.get(words, ELSEWHERE)) for words in order]
     return Facts(facts)
 
 

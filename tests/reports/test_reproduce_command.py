@@ -144,12 +144,12 @@ def test_the_page_has_each_figure_with_its_verdict_in_words(tmp_path: Path) -> N
     site = built(tmp_path)
     rows = {row["where"]: row["verdict"] for row in table(site, "reproduction-axonn-sc24-figures")}
     assert rows["Fig. 6"] == "differs"
-    assert rows["Fig. 5"] == "reproduces, who is ahead"
+    assert rows["Fig. 5"] == "reproduces (who is ahead)"
     assert rows["Fig. 10"] == "not run here"
     assert set(rows) == {one.where for one in figures("axonn-sc24")}
     page = (site / "reproduction.html").read_text()
     assert '<td class="bad">differs</td>' in page
-    assert '<td class="good">reproduces, who is ahead</td>' in page
+    assert '<td class="good">reproduces (who is ahead)</td>' in page
     first = words((site / "index.html").read_text())
     assert in_order(first, "Does it reproduce?", "Weak scaling")
 

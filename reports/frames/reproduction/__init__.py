@@ -5,8 +5,7 @@ is ahead counts. What several places of a paper ask of another machine is asked 
 in two ways, depending on the size, not at all.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.published.claims import Claim, Figure, Target
@@ -59,9 +58,10 @@ class JudgedFigure:
 
     @property
     def by_sign(self) -> bool:
-        """Whether who is ahead is all that its verdicts are of."""
-        told = [one for part in self.parts for one in part.findings if one.judgement.verdict in TOLD]
-        return bool(told) and all(one.judgement.by_sign for one in told)
+        """Whether its verdict rests on who is ahead elsewhere: any of it if it reproduces, all that differs if not."""
+        told = [one.judgement for part in self.parts for one in part.findings if one.judgement.verdict in TOLD]
+        differing = [one.by_sign for one in told if one.verdict == "differs"]
+        return all(differing) if differing else any(one.by_sign for one in told)
 
 
 def judge_figures(frames: Frames, figures: Iterable[Figure], machine: str = "") -> list[JudgedFigure]:
@@ -90,11 +90,6 @@ def judge_claim(evidence: Evidence, claim: Claim) -> Judged:
         return Judged(claim, tuple(told))
     nothing = tuple(Finding(target, judge(claim, target, None)) for target in claim.targets)
     return Judged(claim, nothing, _why(claim))
-
-
-def count(judged: Sequence[JudgedFigure]) -> Counter[Verdict]:
-    """Count the figures of each verdict."""
-    return Counter(one.overall.verdict for one in judged)
 
 
 def _on(evidence: Evidence, claim: Claim, machine: str) -> list[Finding]:
