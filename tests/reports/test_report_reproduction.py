@@ -25,7 +25,7 @@ from reports.read.load import load
 EVERY = [(figure, claim) for figure in figures() for claim in figure.claims]
 SMALLEST_S = 17.9127
 """Published seconds of GPT-5B on 512 GCDs (axonn-sc24 Table III)."""
-ONE = {"series": "axonn-sc24", "sequences": 8192}
+ONE = {"series": "axonn-sc24", "sequences": 8192, "overlap": "oar,ors,oag"}
 
 
 def claim(paper: str, where: str, name: str = "") -> Claim:
@@ -90,6 +90,8 @@ def test_one_job_tells_nothing(tmp_path: Path) -> None:
         {"variant": "overlap all"},
         {"series": "night"},
         {"sequences": 4096},
+        {"overlap": "none"},
+        {"dtype": "fp32"},
         {"model": "gpt-10b"},
         {"system": "perlmutter"},
         {"study": "by hand"},
@@ -97,7 +99,7 @@ def test_one_job_tells_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_only_the_papers_own_point_counts(other: dict[str, Any], tmp_path: Path) -> None:
-    """Planted: a variant, another series, batch, network, machine or study, and jobs that failed."""
+    """Planted: a variant, another series, batch, overlap, format, network, machine or study, and jobs that failed."""
     wrong = [train(**(ONE | {"time_s": SMALLEST_S, "job": job} | other)) for job in range(2)]
     assert told(TIMES, evidence(tmp_path, wrong)) == []
 
@@ -130,7 +132,10 @@ def test_a_ratio_of_two_points_takes_the_ends_that_make_it_widest(tmp_path: Path
 def test_a_share_of_several_sizes_needs_all_of_them(tmp_path: Path) -> None:
     share = claim("axonn-sc24", "Fig. 8", "share on Frontier")
     runs = [
-        run.model_copy(update={"labels": run.labels | {"series": "axonn-sc24"}}) for run in series("frontier", jobs=2)
+        run.model_copy(
+            update={"labels": run.labels | {"series": "axonn-sc24"}, "config": run.config | {"overlap": "oar,ors,oag"}}
+        )
+        for run in series("frontier", jobs=2)
     ]
     assert [one.jobs for found in told(share, evidence(tmp_path / "all", runs)) if (one := found.sample)] == [2]
     assert told(share, evidence(tmp_path / "some", runs[2:])) == []
@@ -138,7 +143,7 @@ def test_a_share_of_several_sizes_needs_all_of_them(tmp_path: Path) -> None:
 
 def test_a_time_to_solution_is_of_the_papers_tokens(tmp_path: Path) -> None:
     last = claim("axonn-sc24", "Fig. 9", "GPT-80B on 8192")
-    (found,) = told(last, evidence(tmp_path, strong(points=7)))
+    (found,) = told(last, evidence(tmp_path, strong(points=7, overlap="oar,ors,oag")))
     assert found.sample is not None
     assert found.sample.value == pytest.approx(26.5 * 86400, rel=0.01)
 

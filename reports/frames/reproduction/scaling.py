@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from functools import cache
 from statistics import median
+from typing import NamedTuple
 
 from engine.published import Number, select
 from engine.result import metrics
 from engine.result.gate import Interval
+from reports.frames.overlaps import flags
 from reports.frames.reproduction.samples import (
     LAYOUT,
     OURS,
@@ -32,21 +34,36 @@ def _jobs(asked: Asked, study: str, devices: int | None, model: str) -> list[Row
         return []
     rows = [row for row in asked.rows("train", study) if plain(model) in ("", plain(row["model"]))]
     devices = max((row["ranks"] for row in rows), default=0) if devices is None else devices
-    tokens = _batch_tokens(asked.claim.paper, asked.claim.system, devices)
-    rows = [row for row in rows if row["ranks"] == devices and (tokens is None or _tokens(row) == tokens)]
+    printed = _printed(asked.claim.paper, asked.claim.system, devices)
+    rows = [row for row in rows if row["ranks"] == devices and printed.agrees(row)]
     layouts = grouped(rows, lambda row: tuple(str(row[key]) for key in LAYOUT))
     return min(layouts, key=lambda jobs: median(job["time_s"] for job in jobs), default=[])
 
 
-def _tokens(row: Row) -> float:
-    return finite(row["batch_size"] or None) * float(row["sequence"])
+class Printed(NamedTuple):
+    """Options of a point that the paper prints with any of its figures; none where it prints none."""
+
+    batch_tokens: int | None
+    dtype: str | None
+    overlap: str | None
+
+    def agrees(self, row: Row) -> bool:
+        """Return whether a job had these options."""
+        tokens = finite(row["batch_size"] or None) * float(row["sequence"])
+        return (
+            self.batch_tokens in (None, tokens)
+            and self.dtype in (None, row["dtype"])
+            and (self.overlap is None or flags(self.overlap) == flags(row["overlap"]))
+        )
 
 
 @cache
-def _batch_tokens(paper: str, system: str, devices: int) -> int | None:
-    """Return the tokens of the batch that the paper prints for as many devices, of whatever figure."""
-    found = {one.batch_tokens for one in select(paper=paper, devices=devices) if one.system in ("", system)}
-    return next(iter(found - {None}), None) if len(found - {None}) == 1 else None
+def _printed(paper: str, system: str, devices: int) -> Printed:
+    """Return what the paper prints of its own points on as many devices of a system."""
+    of_point = [one for one in select(paper=paper, devices=devices) if one.framework in OURS]
+    of_point = [one for one in of_point if one.system in ("", system)]
+    found = ({getattr(one, name) for one in of_point} - {None, ""} for name in Printed._fields)
+    return Printed(*(next(iter(values)) if len(values) == 1 else None for values in found))
 
 
 def _at(asked: Asked, study: str, figure: str, devices: int | None, model: str) -> Sample | None:
