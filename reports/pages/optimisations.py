@@ -25,7 +25,7 @@ def build(mine: Frames, everything: Frames) -> Page:
     return Page(sections, _headline(found), empty=mine.runs.empty)
 
 
-STUDY = Study(KIND, 3.5, lambda runs: runs["kind"] == KIND, build)
+STUDY = Study(KIND, 3.25, lambda runs: runs["kind"] == KIND, build)
 
 
 def _title(setting: Setting) -> str:

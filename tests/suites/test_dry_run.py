@@ -187,15 +187,17 @@ def test_long_curves_ask_for_the_users_data_and_have_the_papers_lengths(tmp_path
     assert re.search(r"-S data=DIR.*par4d data prepare", without.out)
     assert not without.scripts
     done = succeed(tmp_path / "with", *LONG, "-S", "data=/home/me/data", PAR4D_ACCOUNT="abc123")
-    words = ("--model", "--grid", "--iterations", "--lr-decay-steps", "--precision", "--weight-decay")
+    words = ("--model", "--grid", "--iterations", "--lr-decay-steps", "--precision", "--learning-rate")
     assert sorted(tuple(option(script, word) for word in words) for script in done.trainings) == [
-        ("gpt2-125m", "1x1x1x12", "20000", "20000", "fp16", "0.01"),
-        ("gpt2-125m", "1x1x1x16", "14000", "14000", "bf16", "0.1"),
-        ("gpt2-125m", "1x1x1x6p2", "20000", "20000", "fp16", "0.01"),
-        ("gpt2-125m", "2x2x2x2", "14000", "14000", "bf16", "0.1"),
-        ("unet-50m", "1x1x1x16", "12000", "12000", "bf16", "0.1"),
-        ("unet-50m", "2x2x2x2", "12000", "12000", "bf16", "0.1"),
+        ("gpt2-125m", "1x1x1x12", "20000", "20000", "fp16", "0.001"),
+        ("gpt2-125m", "1x1x1x16", "14000", "14000", "bf16", "0.0003"),
+        ("gpt2-125m", "1x1x1x6p2", "20000", "20000", "fp16", "0.001"),
+        ("gpt2-125m", "2x2x2x2", "14000", "14000", "bf16", "0.0003"),
+        ("unet-50m", "1x1x1x16", "12000", "12000", "bf16", "0.0001"),
+        ("unet-50m", "2x2x2x2", "12000", "12000", "bf16", "0.0001"),
     ]
+    oldest = {option(script, "--beta2") for script in done.trainings if option(script, "--precision") == "fp16"}
+    assert oldest == {"0.999"}
     assert all(option(script, "--data") == "/home/me/data" for script in done.trainings)
     assert all(tells_a_hang_in_time(script) for script in done.trainings)
     listed = reframe(tmp_path / "listed", *LONG, "-S", "data=/home/me/data", "-l")

@@ -132,6 +132,22 @@ def efficiency(asked: Asked) -> Sample | None:
     return divided(ends[0], ends[1], f"{ends[0].of}, over {ends[1].of}") if ends[0] and ends[1] else None
 
 
+def speed_up(asked: Asked) -> Sample | None:
+    """Return how many times as fast the same training is on the most devices of the number's range as on the fewest."""
+    few, many = span_of(asked.number) or (0, 0)
+    ends = [_at(asked, "strong_scaling", "hardware_flops_per_s", each, asked.number.model) for each in (many, few)]
+    return divided(ends[0], ends[1], f"{ends[0].of}, over {ends[1].of}") if ends[0] and ends[1] else None
+
+
+def strong_efficiency(asked: Asked) -> Sample | None:
+    """Return that speed-up over as many times as many devices."""
+    found, (few, many) = speed_up(asked), span_of(asked.number) or (1, 1)
+    if found is None:
+        return None
+    more = many / few
+    return found._replace(value=found.value / more, interval=Interval(*(end / more for end in found.interval)))
+
+
 def _per_device(asked: Asked, devices: int, model: str) -> Sample | None:
     jobs = _jobs(asked, "weak_scaling", devices, model)
     rates = [metrics.per_device(job["hardware_flops_per_s"], devices) for job in jobs]

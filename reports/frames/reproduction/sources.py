@@ -23,6 +23,8 @@ SOURCES: Mapping[tuple[str, str], Source] = {
     ("weak_scaling", "efficiency"): scaling.efficiency,
     ("weak_scaling", "ratio"): scaling.growth,
     ("strong_scaling", "solution_s"): scaling.solution,
+    ("strong_scaling", "speed_up"): scaling.speed_up,
+    ("strong_scaling", "efficiency"): scaling.strong_efficiency,
     ("overlap_ablation", "time_saved"): overlaps.saved,
     ("optimisations", "time_saved"): overlaps.optimised,
     ("overlap_ablation", "communication_hidden"): overlaps.less_exposed,
