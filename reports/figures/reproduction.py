@@ -104,7 +104,7 @@ def _row(part: Judged, finding: Finding) -> dict[str, object]:
     of = point_text(finding.target) if several and not judgement.by_sign else ""
     return {
         "part": ": ".join(filter(None, (claim.name, of))),
-        "said": published_text(finding.target, judgement.reading),
+        "said": published_text(_asked_of(finding), judgement.reading),
         "measured": measured_text(claim, finding),
         "jobs": sample.jobs,
         "machine": text.clean(finding.machine, 60),
@@ -119,6 +119,14 @@ def hours_of(words: Sequence[str]) -> float | None:
     """Return the node-hours that a command takes at most; None where nobody has computed it."""
     tests = costs().get(" ".join(words))
     return None if tests is None else sum(tests.values())
+
+
+def _asked_of(finding: Finding) -> Target:
+    """Return a target as it was asked: of another machine without the paper's size."""
+    comparison = finding.target.comparison
+    if comparison is None or not finding.judgement.by_sign:
+        return finding.target
+    return Target(comparison=comparison._replace(at=""))
 
 
 def commands_of(parts: Iterable[tuple[str, Claim]]) -> list[Command]:
@@ -155,7 +163,7 @@ def figure_table(name: str, judged: Sequence[JudgedFigure]) -> Table:
     data = pd.DataFrame(rows, columns=keys)
     data["node_hours"] = pd.to_numeric(data["node_hours"])
     columns = columns_of("where", _verdict_column(), "how_far says waits node_hours")
-    return Table("Figures", columns, data, f"{name}-figures", NOTES["figures_of_papers"])
+    return Table("Figures", columns, data, f"{name}-figures")
 
 
 def _node_hours(figure: Figure) -> float | None:
@@ -188,8 +196,8 @@ def measured_table(name: str, judged: Sequence[JudgedFigure]) -> Table | None:
     if not rows:
         return None
     data = pd.DataFrame(rows, columns=COLUMNS)
-    columns = columns_of("where part", _verdict_column(), "said measured off jobs machine why of")
-    return Table("Measured beside published", columns, data, f"{name}-measured", NOTES["beside_published"])
+    columns = columns_of("where part", _verdict_column(), "machine said measured off jobs why of")
+    return Table("Measured beside published", columns, data, f"{name}-measured")
 
 
 def _measured(judged: Iterable[JudgedFigure]) -> list[tuple[JudgedFigure, Judged, Finding]]:

@@ -7,9 +7,9 @@ from reports import text
 from reports.figures.reproduction import command_table, counts, figure_table, measured_table
 from reports.frames.frame import Frames
 from reports.frames.reproduction import VERDICTS, JudgedFigure, judge_figures
-from reports.page import Block, Facts, KeyFact, Page, PageSection, nothing_measured
+from reports.page import Block, Facts, KeyFact, Page, PageSection, Paragraph, nothing_measured
 from reports.pages.study import Study
-from reports.words import STUDIES
+from reports.words import NOTES, STUDIES
 
 REMARKS = {
     "reproduces": "all of it, within tolerances",
@@ -27,7 +27,8 @@ ELSEWHERE = "in part or all on another machine, by sign"
 def build(mine: Frames, everything: Frames) -> Page:
     judged = judge_figures(everything, figures())
     papers = [(paper, list(some)) for paper, some in groupby(judged, lambda one: one.figure.paper)]
-    sections = [PageSection("All figures", [_facts(judged)]), *(_section(*one) for one in papers)]
+    how = [Paragraph(NOTES[name]) for name in ("figures_of_papers", "beside_published")]
+    sections = [PageSection("All figures", [_facts(judged), *how]), *(_section(*one) for one in papers)]
     sections.append(PageSection("What to run", [command_table(judged)]))
     told = sum(one.overall.judged > 0 for one in judged)
     if not any(finding.sample for one in judged for part in one.parts for finding in part.findings):
