@@ -92,7 +92,7 @@ def test_the_count_with_recomputation_is_narayanans_formula(name: str) -> None:
 
 @pytest.mark.parametrize("time", select(**TABLE_III, metric="time_s"), ids=lambda time: f"{time.system}-{time.model}")
 def test_table_iii_follows_from_the_time_per_batch(time: Number) -> None:
-    row = {"system": time.system, "model": time.model, "devices": time.devices}
+    row = {"system": time.system, "model": time.model, "devices": time.devices, "origin": "printed"}
     ((flops_per_s,), (hfu,)) = (select(**TABLE_III, metric=name, **row) for name in ("hardware_flops_per_s", "hfu"))
     flops = hardware_flops(lookup(time.model), BATCH, recompute=True)
     assert flops / time.value == pytest.approx(flops_per_s.si, rel=2e-5)

@@ -42,6 +42,7 @@ SAMPLES: dict[str, Any] = {
 }  # fmt: skip
 # What is counted or read from a clock as it stands: everything else that is a number is a derived figure.
 NAMES = """
+    node_hours
 among num_bytes gloo memory nccl mpi ranks nodes jobs runs rounds calls bytes size median_time_s compared
 commits tokens apart ring groups message_bytes layers forwards changed own_s chosen_s best_s compute_s
 collectives_s blocking_s exposed_s hidden_s axis_s loss serial_loss ours_s peer_s tolerance load array_bytes

@@ -159,7 +159,7 @@ def _by_stages(asked: Asked) -> list[dict[int, Sample]]:
 
 def _is_stages_and_data(row: Row) -> bool:
     grid = Grid.parse(row["grid"])
-    return grid.stages * grid.data == grid.size
+    return grid.stages * grid.model_replicas == grid.size
 
 
 def _pipeline_s(asked: Asked, jobs: Sequence[Row]) -> Sample | None:
