@@ -25,21 +25,22 @@ from engine.peers.registry import COMPARISONS, environment_lack
 from engine.pipeline.registry import ScheduleChoice
 from suites.base.contests import PeerComparison, case_of, matches, our_micro_batch, room
 from suites.base.engine_test import command
+from suites.base.planned import OnPlannersGrid
 from suites.base.running import Worth
 from suites.base.series import AUTO, Point
-from suites.base.training import SYSTEM, PlannedGrid, PointTraining, planned_grid
+from suites.base.training import SYSTEM, PlannedGrid, PointTraining
 
 
 @rfm.simple_test
-class Baseline(PeerComparison, PointTraining):
-    """One contest. rounds: as many as the series says, by default. grid_is: says who chose our grid."""
+class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
+    """One contest. rounds: as many as the series says, by default. grid_is: of our side."""
 
     descr = "step time against a peer, each laid out its own way"
     study = "baselines"
     worth = Worth.PEERS
     match = parameter(list(matches(SYSTEM)), fmt=lambda match: str(match), loggable=True)
     rounds = variable(int, value=0)
-    grid_is = variable(str, value="")
+    fixed_by_series = "fixed by the series after measuring several"
     planned: PlannedGrid | None = None
     breakdown = False
     checkpoint_activations = SYSTEM.device.kind == "cuda"
@@ -52,41 +53,17 @@ class Baseline(PeerComparison, PointTraining):
     def own_options(self) -> list[str]:
         return []
 
-    def plan_options(self, data: str) -> list[str]:
-        """Take a machine without a scheduler as one node with all ranks, by which the engine chooses a grid."""
-        here = self.partition.is_local and not self.ranks_of_a_node
-        return super().plan_options(data) + command("", devices_per_node=self.num_tasks if here else None)
-
     @run_after("init")
     def take_no_allocation_for_what_does_not_fit(self) -> None:
         """Ask for no allocation, but for a network of -S, which may fit all the same: its job says whether it does."""
         self.local = not self.match.fits and self.model == self.point.model
-
-    @run_after("init")
-    def say_whose_grid_it_is(self) -> None:
-        fixed = "fixed by the series after measuring several" if self.grid == self.point.grid else "given by hand"
-        self.grid_is = "chosen by the engine" if self.grid == AUTO else fixed
 
     @run_before("setup")
     def take_the_planners_grid(self) -> None:
         """Take the planner's grid on a calibrated machine, and else the engine's own choice, as in other suites."""
         measured = systems.measured(self.system.name)
         if self.grid == AUTO and measured and measured.performance:
-            words = command(
-                "",
-                system=self.system.name,
-                model=self.model,
-                gpus=self.num_tasks,
-                batch_size=self.sequences,
-                precision=self.precision,
-                checkpoint_activations=self.checkpoint_activations,
-                keep_activations=not self.checkpoint_activations,
-            )
-            if found := planned_grid(tuple(words)):
-                self.grid, self.grid_is, self.planned = found.grid, "found by par4d plan", found
-
-    def labels(self) -> dict[str, str]:
-        return super().labels() | {"grid_is": self.grid_is}
+            self.planned = self.plan_grid()
 
     @run_after("setup")
     def take_the_largest_micro_batch_that_fits(self) -> None:

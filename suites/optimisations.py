@@ -25,52 +25,27 @@ from engine.training_record import Training
 from suites.base.engine_test import command
 from suites.base.figures import Figures, speed_up_figures
 from suites.base.in_rounds import InTurns
+from suites.base.planned import OnPlannersGrid
 from suites.base.series import AUTO
-from suites.base.training import SYNTHETIC, Refused, checked_grid, planned_grid, points_of
+from suites.base.training import SYNTHETIC, Refused, checked_grid, points_of
 
 
 @rfm.simple_test
-class Optimisations(InTurns):
+class Optimisations(OnPlannersGrid, InTurns):
     """All sides of one point. baseline: its grid, if not the usual one. overlap: that of the last side, if not the
-    papers'. grid_is: says who chose the grid of the others.
+    papers'.
     """
 
     descr = "gain of each optimisation over those before it"
     study = "optimisations"
     point = points_of("optimisations")
     baseline = variable(str, value=AUTO, loggable=True)
-    grid_is = variable(str, value="")
-
-    def plan_options(self, data: str) -> list[str]:
-        """Take a machine without a scheduler as one node with all ranks."""
-        here = self.partition.is_local and not self.ranks_of_a_node
-        return super().plan_options(data) + command("", devices_per_node=self.num_tasks if here else None)
-
-    @run_after("init")
-    def say_whose_grid_it_is(self) -> None:
-        fixed = "fixed by the series" if self.grid == self.point.grid else "given by hand"
-        self.grid_is = "chosen by the engine" if self.grid == AUTO else fixed
 
     @run_before("setup")
     def take_the_planners_grid(self) -> None:
         """Take the planner's grid where it has the machine's facts, and else the engine's own choice."""
-        if self.grid != AUTO:
-            return
-        words = command(
-            "",
-            system=self.system.name,
-            model=self.model,
-            gpus=self.num_tasks,
-            batch_size=self.sequences,
-            micro_batch=self.micro_batch,
-            precision=self.precision,
-            checkpoint_activations=self.checkpoint_activations,
-            keep_activations=not self.checkpoint_activations,
-            overlap="none",
-            pipe=1,
-        )
-        if found := planned_grid(tuple(words)):
-            self.grid, self.grid_is = found.grid, "found by par4d plan"
+        if self.grid == AUTO:
+            self.plan_grid(micro_batch=self.micro_batch, overlap="none", pipe=1)
 
     @run_after("setup")
     def settle_baseline(self) -> None:
@@ -87,9 +62,6 @@ class Optimisations(InTurns):
         models, self.grid = self.grid, self.baseline
         checked_grid((*self.plan_options(SYNTHETIC), "--ranks", str(self.num_tasks)))
         self.grid = models
-
-    def labels(self) -> dict[str, str]:
-        return super().labels() | {"grid_is": self.grid_is}
 
     def options(self) -> list[str]:
         words = ["bench", "optimisations", *self.plan_options(self.corpus()), *command("", baseline=self.baseline)]
