@@ -45,7 +45,7 @@ class CheckedOptimisations(CheckedContest):
 
     kind: ClassVar[RunKind] = "optimisations"
     runs: tuple[CheckedRun, ...] = ()
-    """Of SIDES, each with its settings."""
+    """Sides of the contest, in the order of SIDES, each with its settings."""
     apart: bool = False
     """Whether each model is built for its turn."""
 

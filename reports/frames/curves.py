@@ -10,7 +10,7 @@ from reports.frames.frame import Frames
 KEY = ["system", "partition", "dtype", "model", "batch_size", "course"]
 """Columns in which a parallel job and its serial one agree."""
 SERIAL, DATA_PARALLEL = "serial", "data-parallel"
-"""What curves are compared with: one rank, or of long ones data parallelism alone."""
+"""References of curves: one rank, or of long ones data parallelism alone."""
 LONG, ALONE = "long-", "-data"
 """Variants of long curves are long-text, and long-text-data of what they are compared with (suites/long_validation.py).
 """

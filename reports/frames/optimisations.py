@@ -14,14 +14,14 @@ from reports.frames.sides import ENDS, POOLED, RATIOS, Pool, Sides
 from reports.read import published
 
 KIND = "optimisations"
-"""Of a result, whose sides are of the kind SIDE."""
+"""Kind of a result, whose sides are of the kind SIDE."""
 SIDE = "optimisation"
 MEDIANS = ("time_s", "compute_s", "collectives_s")
 OVER = tuple(f"over_{name}" for name in RATIOS)
 VERDICTS: dict[Outcome, str] = {"pass": "faster", "fail": "slower", "undecided": "undecided"}
 """Words for a person of a step's ratio to the one before it."""
 GAINED = {"grid": "layout by the performance model", "tuning": "matrix multiplication tuning", "overlap": "oar,ors,oag"}
-"""What the published gains call the optimisation that a side adds."""
+"""Names in the published gains of the optimisation that a side adds."""
 _SETTING = ("grid", "micro_batch", "tuned", "overlap")
 _COLUMNS = ["side", "former", *_SETTING, *MEDIANS, *POOLED, *OVER]
 

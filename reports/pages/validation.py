@@ -24,7 +24,7 @@ from reports.plots.lines import Line, lines
 
 MOST_GRIDS = 4
 MOST_STEPS = 2000
-"""Of longer curves means of steps are drawn, so many at most."""
+"""Most steps of a curve that are drawn; of longer ones means of steps are."""
 OF_MEANS = f"compared by means of {metrics.WINDOW}"
 NOTHING_HELD = Paragraph("Not compared: no contest ended well.")
 _COLOURS = ("blue", "red", "green", "purple")

@@ -24,7 +24,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 SECONDS = {"baseline": 40.0, "grid": 30.0, "tuning": 29.1, "overlap": 23.28}
 EXPOSED = {"baseline": 15.0, "grid": 8.0, "tuning": 7.9, "overlap": 2.0}
 SLOW = [1.0, 1.02, 0.98, 1.05, 1.0, 0.97]
-"""What each round of all sides is slower by."""
+"""Factors by which each round of all sides is slower."""
 SECTION = "gpt-80b-on-8-192-devices-frontier-gpu-bf"
 
 

@@ -202,7 +202,7 @@ class Figure(Record):
     paper: str
     where: str = Field(pattern=PLACE)
     says: str = Field(min_length=1)
-    """What it claims, in plain English."""
+    """Claim in plain English."""
     claims: tuple[Claim, ...] = Field(min_length=1)
 
     @property

@@ -52,9 +52,9 @@ class Judgement(NamedTuple):
     reading: int = 0
     """Which of the paper's readings it is by, the first as printed at the place."""
     digest: str = ""
-    """Of the claim as it was when it was judged."""
+    """Digest of the claim as it was when it was judged."""
     tolerance: float = 0.0
-    """Of the claim's kind when it was judged."""
+    """Tolerance of the claim's kind when it was judged."""
 
 
 class Overall(NamedTuple):

@@ -28,7 +28,7 @@ from reports.frames.sides import Pool, Rounds
 from reports.text import plural
 
 EXPOSED = {"exposed_s": lambda row: row["collectives_s"], "communication_hidden": lambda row: 1 - row["share_hidden"]}
-"""What is less where more communication is hidden, by the figure of the claim."""
+"""Figures that are less where more communication is hidden, by the figure of the claim."""
 LEADING = ("message-driven", "1f1b")
 """Schedules whose step stands for a pipeline's, the paper's own first."""
 
