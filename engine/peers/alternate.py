@@ -25,7 +25,7 @@ from engine.peers.ours import Ours, connect
 from engine.peers.peer import Peer, StepMetrics
 from engine.peers.registry import ROOT
 from engine.peers.timed_side import LocalSide, on_batches
-from engine.peers.watchdog import At, Fail, Turn, end, limited, nobody, timed, warm_up
+from engine.peers.watchdog import At, Fail, Turn, end, limited, nobody, profiled, timed, warm_up
 from engine.result.schema.peers import NOTHING, SIDES, PeerContest, SideName
 from engine.training.equality import TOLERANCES, check_equal
 from engine.training.run import tuned
@@ -77,7 +77,7 @@ def measure(
     at: At = nobody,
 ) -> PeerContest:
     """Warm the sides up, check that they train alike, and time them in turns; before, tune ours where the comparison
-    asks for it. Collective.
+    asks for it, and after part steps of each by a profile where the case does. Collective.
 
     names: of the sides; of one that is left out nothing is measured. launch: this rank's. at: called with each turn.
     Raises RunError if losses or gradient norms of the warm-up steps differ, Unavailable for a peer that can't be run
@@ -122,6 +122,11 @@ def measure(
             comm.barrier()  # until which a rank is at the turn that others are still at
             at(timed(name, comparison, case, index))
             sides[name].take(case.steps)
+        for name in names if case.breakdown else ():
+            comm.barrier()
+            at(profiled(name, comparison, case))
+            log.info("%s: profile of %s", comparison.name, name, extra=RENEWED)
+            sides[name].part(case.steps)
         at(end(case))
         measured = {name: sides[name].measured() if name in sides else NOTHING for name in SIDES}
     compiled = compiles(comm.device) if "ours" in names else None

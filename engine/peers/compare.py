@@ -26,10 +26,21 @@ from engine.peers.memory import Room, SideBytes, choose_apart, room_here, side_b
 from engine.peers.ranks import Job, run_ranks, take_part
 from engine.peers.registry import COMPARISONS, OWN_COMPARISON, another_commit, environment_lack
 from engine.peers.result_writer import ResultWriter, asked_fields
-from engine.result.judges.peers import FEWEST_JOBS, MET, WON, difference, paired, round_ratios, standing, steps, verdict
+from engine.result.judges.peers import (
+    FEWEST_JOBS,
+    MET,
+    WON,
+    difference,
+    paired,
+    parts,
+    round_ratios,
+    standing,
+    steps,
+    verdict,
+)
 from engine.result.metrics import ratio_of_medians
 from engine.result.schema import Memory
-from engine.result.schema.peers import SIDES, Asked, ContestResult, Equality, PeersResult
+from engine.result.schema.peers import PARTS, SIDES, Asked, ContestResult, Equality, PeersResult
 from engine.training.equality import TOLERANCES, Tolerance
 
 DeviceKind = Literal["cpu", "cuda"]
@@ -249,11 +260,9 @@ def summarise(
 
 
 def table(report: PeersResult) -> str:
-    """Write a line for each contest, with what it decides: won, lost or undecided, and whether a target is met."""
-
-    def name(comparison: Asked) -> str:
-        return f"{comparison.peer} {comparison.layout}" if comparison.layout else comparison.peer
-
+    """Write a line for each contest, with what it decides: won, lost or undecided, and whether a target is met; then
+    one for each side whose step was parted.
+    """
     rows = [["peer", "grid", "ours s", "peer s", "paired (interval)", "outcome", "target", "of medians"]]
     rows[0] += ["jobs", "rounds", "cpu", ""]
     for c in report.comparisons:
@@ -261,7 +270,7 @@ def table(report: PeersResult) -> str:
         interval, jobs = c.paired.interval, len(c.jobs)
         rows.append(
             [
-                name(c),
+                _name(c),
                 c.grid,
                 f"{c.ours_median_s:.4f}",
                 f"{c.peer_median_s:.4f}",
@@ -275,11 +284,30 @@ def table(report: PeersResult) -> str:
                 "one after the other" if c.apart else "",
             ]
         )
-    lines = [columns(rows, left=len(rows[0]))]
-    lines += [f"{name(c)} on {c.grid} is skipped: {c.missing}" for c in report.contests if c.missing]
+    lines = [columns(rows, left=len(rows[0])), *_parts(report)]
+    lines += [f"{_name(c)} on {c.grid} is skipped: {c.missing}" for c in report.contests if c.missing]
     if min((len(c.jobs) for c in report.comparisons), default=FEWEST_JOBS) < FEWEST_JOBS:
         lines.append(ONE_JOB)
     return "\n".join(lines) + "\n"
+
+
+def _name(comparison: Asked) -> str:
+    return f"{comparison.peer} {comparison.layout}" if comparison.layout else comparison.peer
+
+
+def _parts(report: PeersResult) -> list[str]:
+    """Write where a step of each side goes, the medians over jobs, and why one has no parts that were asked for."""
+    rows, lacks = [], []
+    for c in report.comparisons:
+        for side in SIDES:
+            found = parts(c.jobs, side)
+            if found is not None:
+                seconds = [getattr(found, f"{part}_s") for part in PARTS]
+                rows.append([_name(c), side, *(f"{part_s:.4f}" for part_s in seconds)])
+            reasons = dict.fromkeys(getattr(job, side).unparted for job in c.jobs)
+            lacks += [f"{_name(c)}: no parts of a step of {side}, as {reason}." for reason in reasons if reason]
+    heads = ["peer", "side", *(f"{part} s" for part in PARTS)]
+    return [*(["", columns([heads, *rows], left=2)] if rows else []), *lacks]
 
 
 def _span(ratios: Sequence[float]) -> str:

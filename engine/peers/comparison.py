@@ -226,6 +226,8 @@ class Sampling(Timeouts):
     """what matrix products reach on one device"""
     measure_peak: bool = False
     """measure that first, on all ranks at once"""
+    breakdown: bool = False
+    """profile a round more of each side, and part its step into compute, hidden and exposed communication"""
 
 
 SHARED = ("precision", "checkpoint_activations", "checkpoint_every", "offload", "reduce_dtype")

@@ -25,7 +25,8 @@ from engine.peers.comparison import Case, Comparison, Unavailable
 from engine.peers.peer import StepMetrics
 from engine.peers.pickled import dumps
 from engine.peers.registry import ROOT, choose_environ, python_of
-from engine.peers.watchdog import Turn, end, timed, warm_up
+from engine.peers.timed_side import PART
+from engine.peers.watchdog import Turn, end, profiled, timed, warm_up
 from engine.processes import ends, kill_group
 from engine.result.schema.peers import PeerSide
 
@@ -87,6 +88,11 @@ class ExternalSide:
         self._begin(timed("peer", self._comparison, self._case, self._rounds))
         self._rounds += 1
         self._send(steps)
+        self._answer()
+
+    def part(self, steps: int) -> None:
+        self._begin(profiled("peer", self._comparison, self._case))
+        self._send((PART, steps))
         self._answer()
 
     def measured(self) -> PeerSide:

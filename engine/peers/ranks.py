@@ -107,7 +107,9 @@ def take_part(
             for some, rounds in parts_in_a_launch(case.rounds) if both else [(names, case.rounds)]:
                 if parts:
                     give_memory_back(device)  # the other side's
-                parts.append(measure(comm, comparison, replace(one, rounds=rounds), some, launch, at))
+                parted = one.breakdown and len(parts) < len(SIDES)  # each side once, though ours comes back
+                settings = replace(one, rounds=rounds, breakdown=parted)
+                parts.append(measure(comm, comparison, settings, some, launch, at))
             contest = put_together(comparison, case, parts) if both else parts[0]
         except Unavailable as lacking:
             return lacking

@@ -3,18 +3,24 @@
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from engine.data.sampler import batch, to_device
 from engine.measure.clock import HostClock
 from engine.measure.memory import Allocated
 from engine.peers.comparison import Case
 from engine.peers.peer import StepMetrics, Tensors
+from engine.profiling.steps import part_steps
+from engine.profiling.trace import TraceError
 from engine.result.schema.peers import PeerSide
+from engine.result.schema.profile import StepParts
 
 Answer = TypeVar("Answer")
+PART: Final = "part"
+"""Order to a side in a process of its own to part so many steps, where a number alone is of steps to take."""
 
 
 def on_batches(
@@ -37,7 +43,7 @@ class LocalSide:
     """Side that is built and warmed up. A step has ended when the device has done all of it."""
 
     def __init__(self, build: Callable[[], Callable[[], StepMetrics]], device: torch.device, warmup: int) -> None:
-        self._clock = HostClock(device)
+        self._clock, self._device = HostClock(device), device
         watched = max(warmup - 1, 1)
         with Allocated(device) as self._memory:
             self._step = build()
@@ -49,6 +55,8 @@ class LocalSide:
         self.values = [*self.values, *(self._step() for _ in range(warmup - watched))]
         self._rounds_s: list[tuple[float, ...]] = []
         self._cpu_s: list[tuple[float, ...]] = []
+        self._parts: StepParts | None = None
+        self._unparted = ""
 
     def take(self, steps: int) -> None:
         """Take and time steps. Returns when the device has done all of them."""
@@ -60,6 +68,14 @@ class LocalSide:
         self._rounds_s.append(tuple(self._clock.seconds(start, end) for start, end in pairwise(wall)))
         self._cpu_s.append(tuple(end - start for start, end in pairwise(cpu)))
 
+    def part(self, steps: int) -> None:
+        """Take further steps under the profiler, and on the first rank part them. Collective."""
+        first = not dist.is_initialized() or dist.get_rank() == 0
+        try:
+            self._parts = part_steps(self._step, self._clock.stamp_end, steps, self._device, read=first)
+        except TraceError as error:
+            self._unparted = str(error)
+
     def measured(self) -> PeerSide:
         """Return all that was measured."""
         return PeerSide(
@@ -68,4 +84,6 @@ class LocalSide:
             rounds_s=tuple(self._rounds_s),
             cpu_s=tuple(self._cpu_s),
             peak_bytes=self._memory.peak_bytes,
+            parts=self._parts,
+            unparted=self._unparted,
         )

@@ -52,6 +52,11 @@ def timed(side: SideName, comparison: Comparison, case: Case, index: int) -> Tur
     return Turn(at, case.timeout_s, "--timeout", side == "peer")
 
 
+def profiled(side: SideName, comparison: Comparison, case: Case) -> Turn:
+    """Limit the profiled steps of a side."""
+    return Turn(f"{_whose(side, comparison)} profile", case.timeout_s, "--timeout", side == "peer")
+
+
 def end(case: Case) -> Turn:
     """Limit what is collected after the last round."""
     return Turn("its end", case.timeout_s, "--timeout")

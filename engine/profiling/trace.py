@@ -108,21 +108,22 @@ class ProfiledStep:
 
 def read(path: Path) -> tuple[ProfiledStep, ...]:
     """Read the profiled steps of the trace, in their order; there is at least one. Raises TraceError."""
-    document = _document(path)
-    if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
-        raise TraceError(f"{path} is not a Chrome trace: {HOW}.")
+    document = _trace(path)
     if KEY not in document:
         raise TraceError(f"{path} is a trace, but no profile of a Par4D run: {HOW}.")
     try:
         about = checked(Profiled, "profile", document[KEY], str(path))
-        events = _events(document["traceEvents"])
     except ResultError as error:
         raise TraceError(str(error)) from None
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise TraceError(f"{path} is damaged: its events are not those of a Chrome trace. Take it once more.") from None
+    events = _intact(path, document["traceEvents"])
     if not about.steps:
         raise TraceError(f"{path} tells of no iteration: {HOW}.")
     return tuple(_step(path, about, recorded, events) for recorded in about.steps)
+
+
+def read_events(path: Path) -> tuple[Event, ...]:
+    """Read the events of any Chrome trace, as they begin. Raises TraceError."""
+    return _intact(path, _trace(path)["traceEvents"])
 
 
 def _step(path: Path, about: Profiled, recorded: RecordedStep, events: tuple[Event, ...]) -> ProfiledStep:
@@ -135,18 +136,30 @@ def _step(path: Path, about: Profiled, recorded: RecordedStep, events: tuple[Eve
     return ProfiledStep(about, recorded, region, events[first:last])
 
 
-def _document(path: Path) -> object:
+def _trace(path: Path) -> dict[str, Any]:
+    """Read a document that has a list of events. Raises TraceError."""
     try:
         content = path.read_bytes()
-        return json_of(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+        document = json_of(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
     except (gzip.BadGzipFile, EOFError, zlib.error, ValueError):
         raise TraceError(f"{path} is cut short or is not a trace: {HOW}.") from None
     except OSError as error:
         raise TraceError(f"{path} can't be read: {error.strerror}.") from None
+    if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
+        raise TraceError(f"{path} is not a Chrome trace: {HOW}.")
+    return document
+
+
+def _intact(path: Path, raw: list[dict[str, Any]]) -> tuple[Event, ...]:
+    """List the events that last, as they begin. Raises TraceError."""
+    try:
+        return _events(raw)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise TraceError(f"{path} is damaged: its events are not those of a Chrome trace. Take it once more.") from None
 
 
 def _events(raw: list[dict[str, Any]]) -> tuple[Event, ...]:
-    """List the events that last, as they begin. Times are from the first: a float holds no year in ns."""
+    """List the events that last. Times are from the first: a float holds no year in ns."""
     lasting = sorted((event for event in raw if event["ph"] == "X" and "cat" in event), key=lambda e: float(e["ts"]))
     origin = float(lasting[0]["ts"]) if lasting else 0.0
 

@@ -91,9 +91,12 @@ def _answer_orders(comparison: Comparison, case: Case, launch: Launch, orders: "
         turns = LocalSide(lambda: external_step(comparison, case, device), device, case.warmup)
         turns.values = average_over_ranks(turns.values)
     yield turns.values
-    while (steps := orders.get()) is not None:
+    while (order := orders.get()) is not None:
         dist.barrier()
-        turns.take(steps)
+        if isinstance(order, tuple):  # PART, and of how many steps
+            turns.part(order[1])
+        else:
+            turns.take(order)
         yield None
     library = comparison.library
     versions = {name: version(name) for name in ("torch", library)} if library else {}

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from engine.result import gate, metrics
 from engine.result.gate import Interval
 from engine.result.schema.contest import Ratio
-from engine.result.schema.peers import Peaks, PeerContest, PeerSide, Work, pairs
+from engine.result.schema.peers import Peaks, PeerContest, PeerSide, SideName, Work, pairs
+from engine.result.schema.profile import StepParts
 
 WON: dict[gate.Outcome, str] = {"pass": "won", "fail": "lost", "undecided": "undecided"}
 """Words for a person of verdict()."""
@@ -77,6 +78,14 @@ def peak_bytes(jobs: Sequence[PeerContest]) -> tuple[int | None, int | None]:
     sides = ([job.ours.peak_bytes for job in jobs], [job.peer.peak_bytes for job in jobs])
     ours, peer = (max((peak for peak in side if peak is not None), default=None) for side in sides)
     return ours, peer
+
+
+def parts(jobs: Sequence[PeerContest], side: SideName) -> StepParts | None:
+    """Return the parts of a side's step in the job whose exposed communication is the median; None where none was
+    parted. Of an even number of jobs it is the lower of both in the middle, as parts of one step add up.
+    """
+    known = [found for job in jobs if (found := getattr(job, side).parts) is not None]
+    return sorted(known, key=lambda found: found.exposed_s)[(len(known) - 1) // 2] if known else None
 
 
 def difference(job: PeerContest) -> tuple[float, float]:

@@ -18,6 +18,7 @@ from engine.result import metrics
 from engine.result.schema import Diagnosis, Memory, Provenance, ResultError, checked
 from engine.result.schema.contest import ContestSide, Ratio
 from engine.result.schema.machine import Transport
+from engine.result.schema.profile import StepParts
 from engine.result.schema.step import GridText
 from engine.result.schema.tuning import Tuning
 from engine.schema import Document, Record
@@ -27,6 +28,10 @@ VERSION: Literal[6] = 6
 
 SideName = Literal["ours", "peer"]
 SIDES: tuple[SideName, ...] = ("ours", "peer")
+
+
+PARTS = ("step", "compute", "work", "rest", "hidden", "exposed")
+"""Figures of StepParts, each in seconds under its name with _s."""
 
 
 class PeerSide(ContestSide):
@@ -50,6 +55,10 @@ class PeerSide(ContestSide):
     """Versions of its packages, where those aren't the engine's."""
     without: dict[str, str] = {}
     """Modules that it lacked on this device, each with the settings that need it and were as on processors."""
+    parts: StepParts | None = None
+    """Parts of a further step, behind the rounds, where that was asked for (--breakdown)."""
+    unparted: str = ""
+    """Why it has none though they were asked for, one sentence."""
     carried: dict[str, int] = {}
     """Calls of the timed steps by transport, in version 4."""
 

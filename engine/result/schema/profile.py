@@ -1,8 +1,8 @@
 """Schema of profiles: in result.json, in a profile's trace, and of its breakdown."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from engine.result.gate import Outcome
 from engine.result.schema.step import AxisTime, GridText, LaneTime
@@ -11,6 +11,8 @@ from engine.schema import Document, Record
 PROFILE_SCHEMA: Literal["par4d.profile"] = "par4d.profile"
 KEY = "par4d"
 """Key of the Profiled in the object of a trace file."""
+ROUNDING = 1e-6
+"""Part of a step by which its parts may be off."""
 
 
 class ProfileTrace(Record):
@@ -51,6 +53,35 @@ class Profiled(Document):
     lanes_in_memory: tuple[str, ...] | None = None
     """Lanes whose collectives go through memory that ranks share, in older files."""
     steps: tuple[RecordedStep, ...]
+
+
+class StepParts(Record):
+    """Parts of a profiled step of any trainer on one rank (engine/profiling/parts.py), the mean of some steps.
+
+    As in TraceBreakdown, compute_s + exposed_s is the step, and compute_s is work_s + rest_s.
+    """
+
+    steps: int = Field(gt=0)
+    step_s: float = Field(ge=0)
+    compute_s: float = Field(ge=0)
+    work_s: float = Field(ge=0)
+    """Kernels and copies, or operators on CPUs."""
+    rest_s: float
+    """Neither work nor communication: idle, on CPUs with what is outside operators."""
+    hidden_s: float = Field(ge=0)
+    """Communication beside work."""
+    exposed_s: float = Field(ge=0)
+    """Communication without work beside it, in which waiting for slower ranks is included."""
+
+    @model_validator(mode="after")
+    def _add_up(self) -> Self:
+        within = ROUNDING * self.step_s
+        whole, compute = self.compute_s + self.exposed_s, self.work_s + self.rest_s
+        if abs(whole - self.step_s) > within or abs(compute - self.compute_s) > within or self.rest_s < -within:
+            raise ValueError("the parts don't add up to the step")
+        if self.hidden_s > self.work_s + within:
+            raise ValueError("more communication is hidden than there is work")
+        return self
 
 
 class OperationTime(Record):
