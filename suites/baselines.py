@@ -4,6 +4,7 @@
     reframe -c suites/baselines.py --system vcluster -n 'wide' -r          one shape of network
     reframe -c suites/baselines.py --system local -n megatron -r           one peer
     reframe -c suites/baselines.py --system frontier -n node               what takes one node
+    reframe -c suites/baselines.py --system local -S breakdown=yes -r      with each side's step in its parts
 
 Peers with libraries of their own take environments of their own: ci/peers all makes them; one that isn't there is
 skipped and says so. A contest that does not fit takes no allocation: its test runs beside ReFrame, where the engine
@@ -33,7 +34,9 @@ from suites.base.training import SYSTEM, PlannedGrid, PointTraining
 
 @rfm.simple_test
 class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
-    """One contest. rounds: as many as the series says, by default. grid_is: of our side."""
+    """One contest. rounds: as many as the series says, by default; breakdown: or where it says so. grid_is: of our
+    side.
+    """
 
     descr = "step time against a peer, each laid out its own way"
     study = "baselines"
@@ -90,6 +93,7 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
             peer_micro_batch=self.match.micro_batch if self.model == self.point.model else None,
             rounds=self.rounds or series.rounds,
             steps_per_round=self.steps_per_round,
+            breakdown=self.breakdown or series.breakdown,
         )
         words = ["bench", "peers", *sides, *self.contest_options, *command("", micro_batch=self.micro_batch)]
         words += ScheduleChoice.parse(schedule).words if schedule else []

@@ -84,6 +84,8 @@ class Series(Record):
     """those that a study of baselines takes, by default all"""
     peer_micro_batches: tuple[Count, ...] = ()
     """with each of which pipelines of peers are measured, by default the largest of little idle time"""
+    breakdown: bool = False
+    """whether a contest of baselines parts a step of each side as well, by a profile behind its rounds"""
     tags: tuple[str, ...] = ()
     systems: dict[str, dict[Count, str | tuple[str, ...]]]
     """devices -> model, or models, for each system"""

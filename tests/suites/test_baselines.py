@@ -123,6 +123,21 @@ def test_a_grid_that_the_series_fixes_is_not_said_to_be_chosen(tmp_path: Path) -
     assert "'grid_is=fixed by the series" in script
 
 
+@pytest.mark.parametrize(
+    ("of_series", "given", "expected"), [("no", [], False), ("yes", [], True), ("no", ["yes"], True)]
+)
+def test_a_step_is_parted_where_the_series_or_the_user_says_so(
+    of_series: str, given: list[str], expected: bool, tmp_path: Path
+) -> None:
+    root = project(tmp_path)
+    series = root / "suites" / "series.yaml"
+    key = "    peer_micro_batches: [1, 2, 4] "
+    series.write_text(series.read_text().replace(key, f"    breakdown: {of_series}\n{key}"))
+    words = ["-c", "suites/baselines.py", "--system", "vcluster", "-n", "deep.*ddp", "--dry-run"]
+    words += [word for value in given for word in ("-S", f"breakdown={value}")]
+    assert (" --breakdown" in succeed(tmp_path, *words, root=root).script) is expected
+
+
 def test_what_does_not_fit_takes_no_allocation_and_is_kept_as_a_row(tmp_path: Path) -> None:
     """The test runs here, without a job of that system."""
     words = ["-c", "suites/baselines.py", "--system", "frontier", "-n", "weak-64-gpt-5b-ddp", "-r"]
@@ -301,6 +316,7 @@ def test_the_steps_of_both_sides_end_well_within_the_time_limit(name: str) -> No
         flops = hardware_flops(lookup(point.model), point.sequences, recompute=True)
         step_s = flops / (point.devices * OF_PEAK * device.peak_flops["bf16"].value)
         steps = WARM_UPS * Case(lookup(point.model), Batch(1)).warmup + 2 * STEPS_A_ROUND * point.series.rounds
+        steps += 2 * (STEPS_A_ROUND + 1) * point.series.breakdown
         limit = point.series.time_limit
         assert limit is not None
         assert steps * step_s <= OF_THE_LIMIT * systems.seconds(limit), f"{match}: {steps} of {step_s:.0f} s"

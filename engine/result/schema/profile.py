@@ -73,6 +73,11 @@ class StepParts(Record):
     exposed_s: float = Field(ge=0)
     """Communication without work beside it, in which waiting for slower ranks is included."""
 
+    @property
+    def alone_s(self) -> float:
+        """Work with no communication beside it."""
+        return max(0.0, self.work_s - self.hidden_s)
+
     @model_validator(mode="after")
     def _add_up(self) -> Self:
         within = ROUNDING * self.step_s
