@@ -11,7 +11,7 @@ import pandas as pd
 
 from engine.result import metrics
 from engine.result.judges import peers
-from engine.result.schema.peers import Asked, ContestResult, Peaks, PeerContest, PeersResult, Work
+from engine.result.schema.peers import PARTS, SIDES, Asked, ContestResult, Peaks, PeerContest, PeersResult, Work
 from reports.frames import origin
 from reports.frames.jobs import as_others, fields, with_moments
 from reports.frames.tunings import changed
@@ -182,6 +182,7 @@ _SPEEDS = tuple(
     for name in ("tokens_per_s", "images_per_s", "mfu", "hfu", "of_empirical")
 )
 _BYTES = ("ours_bytes", "peer_bytes", "memory_ratio")
+_PARTS = tuple(f"{side}_{part}_s" for side in SIDES for part in (*PARTS, "alone"))
 
 
 def points(table: pd.DataFrame) -> pd.DataFrame:
@@ -194,12 +195,14 @@ def points(table: pd.DataFrame) -> pd.DataFrame:
     nothing was tuned. jobs, rounds: of all together; failed: of how many commands it failed. NaN, and "not run", where
     no job ended well. What a side does in a second (in images where the network sees them, of_images), its shares of
     the peaks and its memory: as in engine.result.peers; memory_ratio: metrics.memory_ratio. grid_is: who chose the
-    engine's grid, as the suite says it.
+    engine's grid, as the suite says it. parted: jobs that parted a side's step, whose parts are those of judges.parts;
+    unparted: why others that were to part one have none.
     """
     rows = [_point(rows) for _, rows in table.groupby(CONTEST, dropna=False, sort=True)]
     columns = [
         *(*CONTEST, *_FIGURES, "peer_is", "does", "peer_versions", "grid_is", "reason", "losses", "norms", "tolerance"),
         *("compared", "memory_max", "failed", *_SPEEDS, *_BYTES, "peak_measured", "changed", "of_images"),
+        *("parted", "unparted", *_PARTS),
     ]
     return pd.DataFrame(rows, columns=columns)
 
@@ -226,7 +229,7 @@ def _point(rows: pd.DataFrame) -> dict[str, Any]:
     known["reason"] = "; ".join(sorted(set(rows["reason"]) - {""}))
     known["changed"] = max((sum(map(changed, job.tuning.shapes)) for job in jobs if job.tuning), default=math.nan)
     known |= _figures(jobs, known["target"])
-    return known | _speeds(rows, known) | _memory(jobs)
+    return known | _speeds(rows, known) | _memory(jobs) | _parts(jobs)
 
 
 def _speeds(rows: pd.DataFrame, point: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,6 +256,17 @@ def _speeds(rows: pd.DataFrame, point: Mapping[str, Any]) -> dict[str, Any]:
 def _memory(jobs: Sequence[PeerContest]) -> dict[str, float]:
     ours, peer = (math.nan if taken is None or taken <= 0 else float(taken) for taken in peers.peak_bytes(jobs))
     return {"ours_bytes": ours, "peer_bytes": peer, "memory_ratio": metrics.memory_ratio(ours, peer)}
+
+
+def _parts(jobs: Sequence[PeerContest]) -> dict[str, Any]:
+    found: dict[str, Any] = dict.fromkeys(_PARTS, math.nan)
+    for side in SIDES:
+        parts = peers.parts(jobs, side)
+        if parts is not None:
+            found |= {f"{side}_{part}_s": getattr(parts, f"{part}_s") for part in (*PARTS, "alone")}
+    parted = sum(any(getattr(job, side).parts for side in SIDES) for job in jobs)
+    reasons = {getattr(job, side).unparted for job in jobs for side in SIDES} - {""}
+    return found | {"parted": parted, "unparted": clean("; ".join(sorted(reasons)))}
 
 
 def _figures(jobs: Sequence[PeerContest], target: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from reports import text
 from reports.columns import NOT_PRINTED, columns_of
 from reports.derived import by_row
 from reports.figures.contests import details, equal
+from reports.figures.step_parts import step_parts
 from reports.frames.contests import SERIES, over_one_network, points
 from reports.frames.frame import Frames
 from reports.frames.jobs import grouped
@@ -111,6 +112,7 @@ def _section(name: str, title: str, rows: pd.DataFrame) -> PageSection:
     absent = (Paragraph(f"{NOTES['absent']} {', '.join(others)}."),) if others else ()
     blocks = (
         Figures((_bars(name, rows),), wide=True),
+        *step_parts(name, rows),
         _against(name, rows),
         *_par4ds(rows),
         *absent,

@@ -1,16 +1,18 @@
 """The page of baselines: who is faster in words, each peer on its best layout, and whether the work was equal."""
 
+import csv
 import re
 from pathlib import Path
 
+import pytest
 from reading import built, in_order, words
-from sample_contests import baseline, baselines
+from sample_contests import baseline, baselines, parted
 
 from engine.grid import Grid
 from engine.peers.layout import Layout
 from engine.peers.registry import COMPARISONS
 from engine.peers.result_writer import asked_fields
-from engine.result.schema.peers import Asked, ContestResult
+from engine.result.schema.peers import Asked, ContestResult, PeerContest
 from reports.frames.contests import ONE_AFTER_THE_OTHER, frame
 from reports.read.load import Contests
 
@@ -78,6 +80,31 @@ def test_it_is_said_who_chose_our_grid_and_how_a_peer_without_a_layout_of_its_ow
     assert "as 1x1x1x2" in equal
     assert "as our grid" in equal
     assert "grid does" not in html
+
+
+def test_where_a_step_of_either_side_goes_is_drawn_and_listed(tmp_path: Path) -> None:
+    site = built(tmp_path, contests=[baselines(parted(baseline(0.9, Layout(tensor=2)), peer=(5, 2, 1, 5)))])
+    html = (site / "baselines.html").read_text()
+    assert html.count("Parts of a step") == 1
+    (path,) = site.glob("**/*step-parts.csv")
+    listed = list(csv.DictReader(path.read_text().splitlines()))
+    figures = [[float(row[f"{part}_s"]) for part in ("step", "work", "rest", "hidden", "exposed")] for row in listed]
+    assert [row["trainer"] for row in listed] == ["the engine", "megatron-core"]
+    assert figures == [pytest.approx([1.001 * of for of in row]) for row in ((10, 6, 1, 2, 3), (12, 5, 2, 1, 5))]
+    (drawn,) = {*site.glob("**/*-parts.csv")} - {path}
+    for row in csv.DictReader(drawn.read_text().splitlines()):
+        parts = [float(row[f"{part}_s"]) for part in ("alone", "hidden", "rest", "exposed")]
+        assert sum(parts) == pytest.approx(float(row["step_s"])), "as the bars are stacked"
+
+
+def test_without_profiles_no_parts_are_shown_and_a_lack_is_said(tmp_path: Path) -> None:
+    contest = baseline(0.9, Layout(tensor=2))
+    assert "Parts of a step" not in page(tmp_path / "without", contest)
+    lacking = [
+        PeerContest.of(job.ours, job.peer.model_copy(update={"unparted": "<no kernels>"})) for job in contest.jobs
+    ]
+    html = page(tmp_path / "lacking", contest.model_copy(update={"jobs": tuple(lacking)}))
+    assert "megatron-core (&lt;no kernels&gt;)" in html
 
 
 def test_an_undecided_training_is_neither_won_nor_lost_in_the_headline(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sample_ablation import ablation, in_turns
-from sample_contests import contests, save_contests
+from sample_contests import contests, parted, save_contests
 from sample_devices import latency
 from sample_pipelines import pipeline
 from sample_predictions import measured, save_predictions
@@ -14,7 +14,7 @@ from sample_predictions import validation as validated
 from sample_results import gemm, save, series, strong, train, validation
 from sample_tuning import tuning
 
-from engine.published.claims import Claim, figures
+from engine.published.claims import Claim, Redo, figures
 from engine.result.schema import Result
 from engine.result.schema.peers import Peaks, PeersResult, Work
 from reports.frames.frame import Frames, of_loaded
@@ -242,6 +242,55 @@ def test_a_contest_of_the_papers_size_is_judged_by_its_numbers(
     (first,) = told(FASTEST, frames)
     assert first.target.comparison is not None
     assert (first.target.comparison.at, first.judgement.verdict) == ("GPT-5B on 64", "reproduces")
+
+
+def by_baselines(name: str) -> Claim:
+    """Return a claim of par4d Fig. 10 as if the study of baselines redid it."""
+    return claim("par4d", "Fig. 10", name).model_copy(update={"redo": (Redo(suite="baselines"),), "status": ""})
+
+
+FRONTIER = {"system": "frontier", "device": "cuda", "dtype": "bf16", "model": "gpt-80b"}
+
+
+def on_1024(peer: str, theirs: Sequence[float], **known: Any) -> PeersResult:
+    """Contests of GPT-80B on 1024 GCDs of Frontier, whose steps are parted."""
+    found = peers_of(0.7, peer, **(FRONTIER | known))
+    case = found.case | {"model": {"name": "gpt-80b", "sequence": 2048}, "sequences": 2048}
+    size = {"ranks": 1024, "grid": "1x1x1024x1"}
+    contest = parted(found.comparisons[0].model_copy(update=size), ours=(20, 1, 4, 6), peer=theirs)
+    asked = found.contests[0].model_copy(update=size)
+    return found.model_copy(update={"case": case, "comparisons": (contest,), "contests": (asked,)})
+
+
+PARTED = {
+    "own communication": ("reproduces",),
+    "communication of the others": ("reproduces", "better"),
+    "communication over theirs": ("reproduces", "differs"),
+    "as much compute": ("reproduces", "differs"),
+}
+"""Verdicts by planted steps beside DeepSpeed-3D as published and beside ZeRO-3 with half of the communication and
+twice the work."""
+
+
+@pytest.mark.parametrize("name", PARTED)
+def test_parts_of_a_step_are_judged_by_a_profile_of_either_side(name: str, tmp_path: Path) -> None:
+    """Published: 6, 15.2 and 74.9 s of exposed communication, and as much compute."""
+    steps = {"deepspeed-3d": (20, 1, 2, 15.2), "deepspeed-zero3": (40, 1, 2, 37.4)}
+    frames = evidence(tmp_path, held=[on_1024(peer, step, job=job) for job, (peer, step) in enumerate(steps.items())])
+    assert verdicts(by_baselines(name), frames) == [("frontier", verdict, False) for verdict in PARTED[name]]
+
+
+def test_ratios_of_parts_are_judged_by_sign_on_another_machine_and_seconds_are_not(tmp_path: Path) -> None:
+    known = {"system": "local", "model": "gpt-pair"}
+    frames = evidence(tmp_path, held=[on_1024("deepspeed-3d", (20, 1, 2, 5), **known)])
+    found = {name: verdicts(by_baselines(name), frames) for name in PARTED}
+    assert found["communication over theirs"] == [("local", "differs", True)], "5 s are less than our 6"
+    assert found["own communication"] == found["communication of the others"] == []
+
+
+def test_contests_without_parts_say_nothing_of_them(tmp_path: Path) -> None:
+    frames = evidence(tmp_path, held=[peers_of(0.8, "deepspeed-3d")])
+    assert told(by_baselines("as much compute"), frames) == []
 
 
 def test_what_a_paper_answers_in_two_ways_is_not_asked_of_another_machine(tmp_path: Path) -> None:

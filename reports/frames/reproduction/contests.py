@@ -3,12 +3,14 @@
 from statistics import median
 
 from engine.result.judges import peers
+from engine.result.schema.peers import PeerContest
 from reports.frames.contests import SERIES
 from reports.frames.reproduction.samples import (
     OURS,
     Asked,
     Row,
     Sample,
+    Source,
     grouped,
     hull,
     inverse_of,
@@ -23,6 +25,9 @@ from reports.text import plural
 
 PEERS = {"Megatron-LM": "megatron-core", "DeepSpeed-3D": "deepspeed-3d", "ZeRO-3": "deepspeed-zero3"}
 """The papers' names of other trainers, and those of the engine's peers."""
+OF_STEPS = "time of a batch"
+OF_PARTS = {"compute": "work_s", "communication that isn't hidden": "exposed_s", "": "exposed_s"}
+"""Parts of a step by what published ratios are said to be of; one that says nothing is of par4d's communication."""
 
 
 def _against(asked: Asked, peer: str) -> list[Row]:
@@ -45,12 +50,15 @@ def _is_meant(asked: Asked, row: Row) -> bool:
 
 def _versus(row: Row) -> Sample | None:
     """Return the paired ratio of the engine's time by the peer's."""
-    of = f"{row['model']}, {plural(int(row['ranks']), 'device')}, {row['peer']} on {row['layout'] or row['grid']}"
-    return of_ends(row["ratio"], row["low"], row["high"], int(row["jobs"]), of)
+    return of_ends(row["ratio"], row["low"], row["high"], int(row["jobs"]), _setting(row))
 
 
 def _ratios(asked: Asked) -> list[Sample]:
     return [ratio for row in _against(asked, asked.number.over) if (ratio := _versus(row)) is not None]
+
+
+def _setting(row: Row) -> str:
+    return f"{row['model']}, {plural(int(row['ranks']), 'device')}, {row['peer']} on {row['layout'] or row['grid']}"
 
 
 def saved(asked: Asked) -> Sample | None:
@@ -72,6 +80,49 @@ def faster(asked: Asked) -> Sample | None:
     return lead_of(inverse_of(ratio) if ours else ratio) if ratio else None
 
 
+def _jobs(asked: Asked, row: Row) -> list[PeerContest]:
+    """Return the jobs of a contest on the peer's layout."""
+    table = asked.evidence.frames.contests
+    for key in ("system", "peer", "layout", "model", "ranks", "grid"):
+        table = table[table[key] == row[key]]
+    return [job for jobs in table["contests"] for job in jobs]
+
+
+def part(figure: str) -> Source:
+    """Return the source of the seconds of a part of the step of the trainer that a number is of."""
+
+    def read(asked: Asked) -> Sample | None:
+        ours = asked.number.framework in OURS
+        for peer in PEERS if ours else (asked.number.framework,):
+            for row in _against(asked, peer) if asked.home else ():
+                parts = [job.ours.parts if ours else job.peer.parts for job in _jobs(asked, row)]
+                of = f"{row['model']}, {plural(int(row['ranks']), 'device')}, {'the engine' if ours else row['peer']}"
+                found = over_jobs([getattr(one, figure) for one in parts if one], of)
+                if found is not None:
+                    return found
+        return None
+
+    return read
+
+
+def part_ratio(asked: Asked) -> Sample | None:
+    """Return a peer's part of a step by the engine's, or the engine's step by a peer's, whichever a ratio is of."""
+    what, against = asked.number.what, _against(asked, asked.number.over)
+    if what == OF_STEPS:
+        return next(map(_versus, against), None)
+    if what not in OF_PARTS:
+        return None
+    for row in against:
+        pairs = [(job.peer.parts, job.ours.parts) for job in _jobs(asked, row)]
+        known = [
+            (getattr(one, OF_PARTS[what]), getattr(other, OF_PARTS[what])) for one, other in pairs if one and other
+        ]
+        found = over_jobs([one / other for one, other in known if other > 0], _setting(row))
+        if found is not None:
+            return found
+    return None
+
+
 def hfu(asked: Asked) -> Sample | None:
     """Return a peer's share of the peak, which falls as its median step grows from job to job."""
     if not asked.home:
@@ -79,9 +130,6 @@ def hfu(asked: Asked) -> Sample | None:
     row = next(iter(_against(asked, asked.number.framework)), None)
     if row is None:
         return None
-    table = asked.evidence.frames.contests
-    for key in ("system", "peer", "layout", "model", "ranks", "grid"):
-        table = table[table[key] == row[key]]
-    steps = [median(peers.steps(job.peer)) for jobs in table["contests"] for job in jobs]
+    steps = [median(peers.steps(job.peer)) for job in _jobs(asked, row)]
     shares = [row["peer_hfu"] * row["peer_s"] / step_s for step_s in steps if step_s > 0]
     return over_jobs(shares, f"{row['peer']} on {row['layout'] or row['grid']}")
