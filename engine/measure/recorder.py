@@ -27,7 +27,11 @@ class Tally:
     num_bytes: int = 0
     """Bytes of this rank's input buffers, or those it receives."""
     time_s: float = 0.0
-    """In flight; 0 if it isn't timed."""
+    """In flight; 0 if it isn't timed, like the next two."""
+    exposed_s: float = 0.0
+    """Waited for."""
+    hidden_s: float = 0.0
+    """In flight while the rank computed."""
 
 
 @dataclass(slots=True)
@@ -187,11 +191,12 @@ class Recorder:
     def _add(self, f: TimedCollective, hidden_s: float, waited_in: str) -> None:
         """Add one collective to the sums, and the wait for it to those of the phase in which it was."""
         exposed_s = f.resumed - f.waited
-        self.total.tallies[f.pending.kind, f.pending.axis].time_s += f.done - f.start
+        tally = self.total.tallies[f.pending.kind, f.pending.axis]
+        tally.time_s += f.done - f.start
         self.total.lanes[f.pending.lane] += f.done - f.start
-        axis = self.total.axes[f.pending.axis]
-        axis.exposed_s += exposed_s
-        axis.hidden_s += hidden_s
+        for sums in (tally, self.total.axes[f.pending.axis]):
+            sums.exposed_s += exposed_s
+            sums.hidden_s += hidden_s
         waiting = self.total.phases[waited_in]
         waiting.compute_s -= exposed_s
         if f.pending.blocking:

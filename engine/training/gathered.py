@@ -18,7 +18,7 @@ from engine.measure.clock_rate import clock_hz
 from engine.measure.gemm import JOINT_SIZES, joint
 from engine.measure.machine import core_limit, machine_name
 from engine.measure.memory import peak_bytes
-from engine.measure.recorder import AxisSeconds, PhaseSeconds, Recording
+from engine.measure.recorder import AxisSeconds, PhaseSeconds, Recording, Tally
 from engine.profiling.session import Profiling
 from engine.result import metrics, provenance
 from engine.result.schema import Iteration, Memory
@@ -95,10 +95,14 @@ def collectives(recording: Recording) -> tuple[Collective, ...]:
             axis=axis,
             calls=tally.calls / recording.steps,
             bytes=tally.num_bytes / recording.steps,
-            time_s=tally.time_s / recording.steps if recording.timed else None,
+            **(_timed(tally, recording.steps) if recording.timed else {}),
         )
         for (kind, axis), tally in sorted(recording.tallies.items())
     )
+
+
+def _timed(tally: Tally, steps: int) -> dict[str, float]:
+    return {name: getattr(tally, name) / steps for name in ("time_s", "exposed_s", "hidden_s")}
 
 
 def timeline(last: Iteration, recording: Recording) -> Timeline:

@@ -1,5 +1,7 @@
 """Picture and table of where a step of either side of a contest goes, by its profile (par4d Fig. 10)."""
 
+from typing import Any
+
 import pandas as pd
 
 from engine.result.schema.peers import PARTS, SIDES
@@ -36,7 +38,7 @@ def _drawn(name: str, rows: pd.DataFrame) -> list[Block]:
     return [Figures((_figure(name, data),), wide=True), _table(name, data)]
 
 
-def _side(row: "pd.Series[object]", side: str) -> dict[str, object]:
+def _side(row: "pd.Series[Any]", side: str) -> dict[str, object]:
     """Return the parts of a side, whose own names have no side."""
     ours = side == SIDES[0]
     about = {

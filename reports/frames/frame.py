@@ -95,7 +95,9 @@ def frames(
     runs = with_moments(runs, "start", "end")
     results = [run.result for run in loaded]
     iterations = long(results, lambda one: one.iterations, plain="index counted", numbers="time_s loss grad_norm")
-    collectives = long(results, lambda one: one.collectives, texts="kind axis", numbers="calls bytes time_s")
+    collectives = long(
+        results, lambda one: one.collectives, texts="kind axis", numbers="calls bytes time_s exposed_s hidden_s"
+    )
     launches = long(
         results, lambda one: one.launches, plain="name operators samples", positives="median_s low_s high_s"
     )

@@ -18,6 +18,7 @@ from reports.frames.points import runs_of
 from reports.page import (
     MOST_SECTIONS,
     NOT_MEASURED,
+    NOT_RECORDED,
     Block,
     Column,
     KeyFact,
@@ -159,7 +160,8 @@ def details(table: pd.DataFrame, frames: Frames) -> PageSection:
         newest[["newest", "system", "ranks", "model", "grid", "hides"]], left_on="run", right_on="newest"
     ).sort_values(["system", "ranks", "model", "grid", "axis", "kind"])
     which = "system ranks model grid hides"
-    columns = columns_of(which, "kind axis calls bytes flight_s", kind="Collective")
+    keys = "kind axis calls bytes flight_s exposed_s hidden_s"
+    columns = columns_of(which, keys, kind="Collective", exposed_s="Exposed", missing={"exposed_s": NOT_RECORDED})
     collectives = Table(
         "Collectives of one iteration",
         columns,

@@ -87,6 +87,9 @@ def test_what_is_recorded_is_each_variants_own(run: tuple[Result, list[str]]) ->
     for variant in result.sides(OverlapSide):
         assert variant.breakdown is not None
         assert [(host.host, host.ranks) for host in variant.breakdown.hosts] == [(socket.gethostname(), 2)]
+        assert all(one.hidden_s is not None for one in variant.collectives)
+        exposed = sum(one.exposed_s or 0.0 for one in variant.collectives)
+        assert exposed == pytest.approx(variant.breakdown.collectives_s)
         whole = variant.breakdown.compute_s + variant.breakdown.collectives_s
         assert whole == pytest.approx(variant.time_per_iteration_s)
 

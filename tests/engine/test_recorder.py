@@ -53,7 +53,9 @@ def test_waits_flights_and_compute_are_told_apart() -> None:
     assert (forward.hidden_s, backward.hidden_s) == (3.0, 1.0)
     assert (total.axes["z"].exposed_s, total.axes["z"].hidden_s) == (1.0, 4.0)
     assert (total.axes["y"].exposed_s, total.axes["y"].hidden_s) == (2.0, 0.0)
-    assert (total.tallies["all_gather", "z"].calls, total.tallies["all_gather", "z"].time_s) == (1, 7.0)
+    gathers, others = total.tallies["all_gather", "z"], total.tallies["all_gather", "y"]
+    assert (gathers.calls, gathers.time_s, gathers.exposed_s, gathers.hidden_s) == (1, 7.0, 1.0, 4.0)
+    assert (others.calls, others.time_s, others.exposed_s, others.hidden_s) == (1, 2.0, 2.0, 0.0)
     assert TraceEvent("compute", "wait", "all_gather z", 6.0, 7.0) in total.events
     assert TraceEvent("z gather", "collective", "all_gather", 0.0, 7.0, issued_s=0.0) in total.events
 

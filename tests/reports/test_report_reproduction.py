@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_ablation import ablation, in_turns
+from sample_ablation import ablation, in_turns, with_sides
 from sample_contests import contests, parted, save_contests
 from sample_devices import latency
 from sample_pipelines import pipeline
@@ -16,7 +16,9 @@ from sample_tuning import tuning
 
 from engine.published.claims import Claim, Redo, figures
 from engine.result.schema import Result
+from engine.result.schema.contest import OverlapSide
 from engine.result.schema.peers import Peaks, PeersResult, Work
+from engine.result.schema.step import Collective
 from reports.frames.frame import Frames, of_loaded
 from reports.frames.reproduction import Evidence, Finding, Judged, judge_claim, judge_figures
 from reports.frames.reproduction.sources import figure_of, sources_of
@@ -146,6 +148,58 @@ def test_a_time_to_solution_is_of_the_papers_tokens(tmp_path: Path) -> None:
     (found,) = told(last, evidence(tmp_path, strong(points=7, overlap="oar,ors,oag")))
     assert found.sample is not None
     assert found.sample.value == pytest.approx(26.5 * 86400, rel=0.01)
+
+
+BESIDE = claim("par4d", "Fig. 4")
+LADDER = ("none", "oar", "oar,ors", "oar,ors,oag")
+KINDS = ("reduce_scatter", "all_gather")
+STEP_BY_STEP = [(0.9, 0.9), (0.9, 0.9), (0.2, 0.9), (0.2, 0.1)]
+
+
+def by_kind(exposed: Sequence[tuple[float, float]], **known: Any) -> list[Result]:
+    """Two jobs whose overlaps leave these seconds of KINDS exposed, of 1 s each."""
+    jobs = []
+    for number in range(2):
+        job = in_turns(LADDER, [[[1.0]] * 6 for _ in LADDER], job=number, **known)
+        sides = [
+            side.model_copy(update={"collectives": tuple(_of_kind(*one) for one in zip(KINDS, of, strict=True))})
+            for side, of in zip(job.sides(OverlapSide), exposed, strict=True)
+        ]
+        jobs.append(with_sides(job, sides))
+    return jobs
+
+
+def _of_kind(kind: str, exposed_s: float) -> Collective:
+    return Collective(kind=kind, axis="z", calls=1, bytes=1, time_s=1, exposed_s=exposed_s, hidden_s=1 - exposed_s)
+
+
+@pytest.mark.parametrize(
+    ("exposed", "expected"),
+    [
+        (STEP_BY_STEP, ["reproduces", "reproduces"]),
+        ([(0.9, 0.9), (0.9, 0.9), (0.0, 0.9), (0.0, 0.0)], ["reproduces", "reproduces"]),
+        ([(0.9, 0.9), (0.2, 0.9), (0.9, 0.9), (0.2, 0.1)], ["differs", "reproduces"]),
+        ([(0.9, 0.9), (0.9, 0.1), (0.2, 0.1), (0.2, 0.9)], ["reproduces", "differs"]),
+    ],
+)
+def test_each_kind_of_collectives_is_judged_by_itself(
+    exposed: list[tuple[float, float]], expected: list[str], tmp_path: Path
+) -> None:
+    """Planted: all hidden, whose share has no ratio, reduce-scatters and then gathers that get less hidden."""
+    frames = evidence(tmp_path, by_kind(exposed))
+    assert verdicts(BESIDE, frames) == [("vcluster", verdict, True) for verdict in expected]
+
+
+def test_each_kind_of_collectives_is_judged_on_the_papers_machine(tmp_path: Path) -> None:
+    own = {"system": "perlmutter", "model": "gpt-20b", "grid": "2x2x4x1", "series": "par4d", "dtype": "bf16"}
+    assert verdicts(BESIDE, evidence(tmp_path, by_kind(STEP_BY_STEP, **own))) == 2 * [
+        ("perlmutter", "reproduces", False)
+    ]
+
+
+def test_without_waits_by_kind_nothing_is_said_of_one(tmp_path: Path) -> None:
+    """As in older results."""
+    assert told(BESIDE, evidence(tmp_path, ablation(jobs=2))) == []
 
 
 ALL_FOUR = claim("par4d", "Fig. 3", "all four")
@@ -372,4 +426,4 @@ def test_what_no_function_reads_yet_is_known() -> None:
         for target in claim.targets
         if not sources_of(claim, target)
     }
-    assert {place[:2] for place in unread} == {("par4d", "Fig. 4")}
+    assert unread == set()

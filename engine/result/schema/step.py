@@ -31,6 +31,10 @@ class Collective(Record):
     """Size of input buffers."""
     time_s: float | None = None
     """Sum of the time of each from its start to its end, also of those in flight together; None if not timed."""
+    exposed_s: float | None = None
+    """Time that the rank waits for them; None if not timed, and in older results, like hidden_s."""
+    hidden_s: float | None = None
+    """Sum of their time in flight while the rank computes."""
 
 
 class AxisTime(Record):

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from itertools import chain, pairwise
 from statistics import fmean, median
 
+import pandas as pd
+
 from engine.grid import Grid
 from engine.overlap.flags import HIDDEN_ON
-from engine.result.schema.contest import ScheduleSide
+from engine.result.metrics import share_hidden
+from engine.result.schema.contest import OverlapSide, ScheduleSide, TrainingSide
 from reports.frames.optimisations import GAINED, KIND, SIDE
 from reports.frames.overlaps import KEY, NONE, flags
 from reports.frames.reproduction.samples import (
+    COLLECTIVES,
     Asked,
     Row,
     Sample,
@@ -21,6 +25,7 @@ from reports.frames.reproduction.samples import (
     lead_of,
     of_pairs,
     over_jobs,
+    records,
     saved_of,
     setting,
 )
@@ -29,6 +34,8 @@ from reports.text import plural
 
 EXPOSED = {"exposed_s": lambda row: row["collectives_s"], "communication_hidden": lambda row: 1 - row["share_hidden"]}
 """Figures that are less where more communication is hidden, by the figure of the claim."""
+ALL_HIDDEN = 1e-4
+"""Share of a kind of collectives that is exposed below which all of it counts as hidden, as 0 has no ratio."""
 LEADING = ("message-driven", "1f1b")
 """Schedules whose step stands for a pipeline's, the paper's own first."""
 
@@ -91,9 +98,27 @@ def less_exposed(asked: Asked) -> Sample | None:
     if found is None:
         return None
     pool, names, of = found
-    left = EXPOSED[asked.claim.by]
-    ahead, behind = ({row["run"]: left(row) for row in pool.by_name[name].to_dict("records")} for name in names)
+    kind = COLLECTIVES.get(comparison.at) if comparison else None
+    sides = asked.evidence.frames.sides.records
+
+    def left(rows: pd.DataFrame) -> dict[int, float]:
+        if kind is None:
+            figures = [EXPOSED[asked.claim.by](row) for row in records(rows)]
+        else:
+            figures = [_exposed_of(kind, sides[at]) for at in rows.index]
+        return dict(zip(rows["run"], figures, strict=True))
+
+    ahead, behind = (left(pool.by_name[name]) for name in names)
     return _lead([(ahead[run], behind[run]) for run in ahead if run in behind], of)
+
+
+def _exposed_of(kind: str, side: TrainingSide) -> float:
+    """Return the share of a kind of collectives that is exposed; NaN where it wasn't recorded."""
+    mine = [one for one in side.collectives if one.kind == kind] if isinstance(side, OverlapSide) else []
+    if not mine or any(one.exposed_s is None or one.hidden_s is None for one in mine):
+        return math.nan
+    hidden = share_hidden(sum(one.hidden_s or 0.0 for one in mine), sum(one.exposed_s or 0.0 for one in mine))
+    return math.nan if hidden is None else max(1 - hidden, ALL_HIDDEN)
 
 
 def _lead(pairs: Sequence[tuple[float, float]], of: str) -> Sample | None:

@@ -32,6 +32,8 @@ LAYOUT = ("ranks", "grid", "micro_batch", "overlap", "tuning", "batch_size", "ch
 U_NET = "unet"
 OURS = frozenset({"AxoNN", "Par4D/AxoNN"})
 """The papers' names of what the engine is."""
+COLLECTIVES = {"all-gathers": "all_gather", "reduce-scatters": "reduce_scatter"}
+"""Kinds of collectives that a comparison is of, in the papers' words and the results'."""
 _PLAIN = re.compile(r"[^a-z0-9]")
 
 
@@ -71,6 +73,8 @@ def same_sort(model: str, other: object) -> bool:
 
 def place_of(target: Target) -> Place:
     """Read a target's model and devices: fields of a number, or such words of a comparison as GPT-5B on 64."""
+    if target.comparison is not None and target.comparison.at in COLLECTIVES:
+        return Place()
     if target.comparison is not None:
         model, _, devices = target.comparison.at.partition(" on ")
         return Place(model, (int(devices), int(devices)) if devices.isdigit() else None)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from engine.published.claims import Claim, Target
 from reports.frames.reproduction import contests, devices, models, overlaps, scaling
-from reports.frames.reproduction.samples import Source
+from reports.frames.reproduction.samples import COLLECTIVES, Source
 
 SOURCES: Mapping[tuple[str, str], Source] = {
     **{
@@ -53,14 +53,10 @@ SOURCES: Mapping[tuple[str, str], Source] = {
 }
 ORDERS: Mapping[tuple[str, str], Source] = {("weak_scaling", "hardware_flops_per_s"): scaling.lead_over_printed}
 """Sources of orders by a figure that numbers have too."""
-NOT_READ = frozenset({"reduce-scatters", "all-gathers"})
-"""Kinds of collectives that a comparison is of: waits are recorded by axis, not by kind."""
 
 
 def sources_of(claim: Claim, target: Target) -> list[Source]:
     """List what reads the measurement of a target; nothing does where the list is empty."""
-    if target.comparison is not None and target.comparison.at in NOT_READ:
-        return []
     metric = target.readings[0].metric if target.readings else claim.by
     keys = [(one.suite, metric) for one in claim.redo]
     table = SOURCES if target.readings else {**SOURCES, **ORDERS}
@@ -71,4 +67,4 @@ def figure_of(claim: Claim, target: Target) -> str:
     """Name the figure that a target is of, in words."""
     metric = (target.readings[0].metric if target.readings else claim.by).replace("_", " ")
     at = target.comparison.at if target.comparison else ""
-    return f"{metric} of {at}" if at in NOT_READ else metric
+    return f"{metric} of {at}" if at in COLLECTIVES else metric
