@@ -192,8 +192,8 @@ def _pipeline_s(asked: Asked, jobs: Sequence[Row]) -> Sample | None:
     sides = asked.evidence.frames.sides
     for schedule in LEADING:
         mine = sides.table[sides.table["run"].isin([job["run"] for job in jobs]) & (sides.table["name"] == schedule)]
-        records = [(sides.records[at], time_s) for at, time_s in zip(mine.index, mine["time_s"], strict=True)]
-        values = [_part(side, time_s) for side, time_s in records if isinstance(side, ScheduleSide)]
+        known = [(sides.records[at], time_s) for at, time_s in zip(mine.index, mine["time_s"], strict=True)]
+        values = [_part(side, time_s) for side, time_s in known if isinstance(side, ScheduleSide)]
         if values:
             return over_jobs(values, f"{jobs[0]['model']}, {plural(int(jobs[0]['ranks']), 'device')}, {schedule}")
     return None
