@@ -105,7 +105,7 @@ def check_devices(comparisons: Sequence[Comparison], device: DeviceKind, ranks: 
 
 def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int) -> None:
     """Raise UsageError for whatever can't be run, before anything is. ranks: of the launcher, 1 without one."""
-    for name in ("jobs", "rounds", "steps", "threads", "micro_batch", "peer_micro_batch", "devices_per_node"):
+    for name in ("jobs", "rounds", "steps", "warmup", "threads", "micro_batch", "peer_micro_batch", "devices_per_node"):
         number = case.batch.micro if name == "micro_batch" else getattr(case, name)
         if number is not None and number < 1:
             raise UsageError(f"{_option(name)} is at least 1, but {number} was given.")

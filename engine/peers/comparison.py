@@ -4,6 +4,7 @@ Each peer is described by a file in known/, which registry.py reads. It names th
 only ranks load: no torch here.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
@@ -53,6 +54,8 @@ class Habits:
     """When gathered weights of all blocks are there at once."""
     sums: bool = True
     """Whether gradients are then there, too, whole until the last micro-batch."""
+    gathers_at_most: float = math.inf
+    """Elements of weights that are gathered at once, of two blocks otherwise."""
     stream: bool = False
     """Whether tensor ranks split the residual stream by positions."""
     gathers: bool = False
@@ -212,6 +215,8 @@ class Sampling(Timeouts):
     """of each job"""
     steps: Annotated[int, Parameter(name="--steps-per-round")] = 2
     """of each side"""
+    warmup: int = 3
+    """untimed steps of a side, each time that it is built, whose losses are compared"""
     threads: int = 1
     """of each rank"""
     timeout_s: Annotated[Seconds, Parameter(name="--timeout")] = 600.0
@@ -277,8 +282,6 @@ class Case(Sampling, SideOptions, Training):
     _: KW_ONLY
     reduce_dtype: ReduceDtype | None = "compute"  # type: ignore[assignment]
     overlap: Overlap = ALL
-    warmup: int = 3
-    """untimed steps of each side, whose losses are compared"""
 
     def __post_init__(self) -> None:
         Sampling.__post_init__(self)

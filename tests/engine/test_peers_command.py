@@ -292,6 +292,7 @@ def test_a_device_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.Ca
     [
         (["--peer", "fdsp2"], "did you mean fsdp2"),
         (["--rounds", "0"], "--rounds is at least 1"),
+        (["--warmup", "0"], "--warmup is at least 1"),
         (["--peer", "ddp", "--batch-size", "3"], "use --batch-size 4"),
         (["--model", "gpt-test", "--hidden", "64"], "not both"),
         (["--dropout", "0.1"], "compare without --dropout"),
