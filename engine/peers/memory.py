@@ -146,7 +146,8 @@ def _training_bytes(habits: Habits, ranks: _Ranks, case: Case) -> float:
     over_weights, over_gradients, over_optimizer = (ranks.shards if divided >= place else 1 for place in (3, 2, 1))
     states = mine * (weight / over_weights + master / over_gradients + optimizer / over_optimizer)
     if shards_weights:
-        gathered = max(2 * _largest_block(model), model.outputs * model.hidden) / ranks.tensor
+        ahead = min(2 * _largest_block(model), habits.gathers_at_most)
+        gathered = max(ahead, model.outputs * model.hidden) / ranks.tensor
         keeps = {
             "always": True,
             "never": False,

@@ -110,12 +110,14 @@ def test_memory_decides_unless_it_is_told() -> None:
 
 
 def test_where_ranks_make_whole_networks_their_node_has_to_hold_them() -> None:
-    contest = COMPARISONS["megatron-core"].with_grid(Grid(x=2))
+    contest = COMPARISONS["axonn"].with_grid(Grid(x=2))
     choose_apart(contest, CASE, Room("cpu", None, 1e9))
     of_one = 2 * 4 * CASE.model.parameters / USABLE
     with pytest.raises(Unavailable, match="make whole networks first"):
         choose_apart(contest, CASE, Room("cpu", None, 1.5 * of_one))
     choose_apart(contest, replace(CASE, devices_per_node=1), Room("cpu", None, 1.5 * of_one))
+    parts = COMPARISONS["megatron-core"].with_grid(Grid(x=2))
+    choose_apart(parts, CASE, Room("cpu", None, 1))
 
 
 def parts(comm: Comm, device_memory: float) -> tuple[list[tuple[Sequence[SideName], int]], Job | Unavailable]:
