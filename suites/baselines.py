@@ -22,6 +22,7 @@ from reframe.core.builtins import parameter, run_after, run_before, variable
 
 import systems
 from engine.grid import Grid
+from engine.peers.comparison import Sampling
 from engine.peers.registry import COMPARISONS, environment_lack
 from engine.pipeline.registry import ScheduleChoice
 from suites.base.contests import PeerComparison, case_of, matches, our_micro_batch, room
@@ -34,8 +35,8 @@ from suites.base.training import SYSTEM, PlannedGrid, PointTraining
 
 @rfm.simple_test
 class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
-    """One contest. rounds: as many as the series says, by default; breakdown: or where it says so. grid_is: of our
-    side.
+    """One contest. rounds, steps_per_round: as many as the series says, by default; breakdown: or where it says so.
+    grid_is: of our side.
     """
 
     descr = "step time against a peer, each laid out its own way"
@@ -43,6 +44,11 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
     worth = Worth.PEERS
     match = parameter(list(matches(SYSTEM)), fmt=lambda match: str(match), loggable=True)
     rounds = variable(int, value=0)
+    steps_per_round = 0
+    figure = variable(str, value="", loggable=True)
+    """place of the paper that the point is of, or where its network is from"""
+    repeats = variable(int, value=1, loggable=True)
+    """jobs that a verdict on that place takes"""
     fixed_by_series = "fixed by the series after measuring several"
     planned: PlannedGrid | None = None
     breakdown = False
@@ -53,8 +59,17 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
         point: Point = self.match.point
         return point
 
+    def steps_of_warmup(self) -> int:
+        """Count the untimed steps of a side each time that it is built: the engine's own number unless given."""
+        series = self.point.series
+        return series.warmup if "warmup" in series.model_fields_set else Sampling().warmup
+
     def own_options(self) -> list[str]:
         return []
+
+    @run_after("init")
+    def say_what_it_is_of(self) -> None:
+        self.figure, self.repeats = self.point.series.source, self.point.series.repeats
 
     @run_after("init")
     def take_no_allocation_for_what_does_not_fit(self) -> None:
@@ -92,7 +107,8 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
             tune_matmul=self.tune_matmul,
             peer_micro_batch=self.match.micro_batch if self.model == self.point.model else None,
             rounds=self.rounds or series.rounds,
-            steps_per_round=self.steps_per_round,
+            steps_per_round=self.steps_per_round or series.steps_per_round,
+            warmup=self.warmup,
             breakdown=self.breakdown or series.breakdown,
         )
         words = ["bench", "peers", *sides, *self.contest_options, *command("", micro_batch=self.micro_batch)]

@@ -70,12 +70,13 @@ def layout_choices(comparison: Comparison, case: Case, ranks: int, per_node: int
 
 
 def choose_micro_batch(
-    comparison: Comparison, case: Case, layout: PeerLayout, per_node: int, room: Room
+    comparison: Comparison, case: Case, layout: PeerLayout, per_node: int, room: Room, given: int | None = None
 ) -> LayoutChoice:
-    """Take the largest micro-batches that fit, or the smallest that there are."""
+    """Take the micro-batches that are given, or the largest that fit, or the smallest that there are."""
     laid_out = comparison.with_layout(layout, Grid.replicated(layout.size))
     least: tuple[float, int] | None = None
-    for micro_batch in _micro_batches(layout, case.batch.sequences, idle=comparison.name not in HARDLY_IDLE):
+    sizes = _micro_batches(layout, case.batch.sequences, idle=comparison.name not in HARDLY_IDLE)
+    for micro_batch in sizes if given is None else [given]:
         needs = peer(laid_out, replace(case, peer_micro_batch=micro_batch), room.device)
         if least is None or needs < least[0]:
             least = needs, micro_batch

@@ -1,6 +1,6 @@
 """Contests of a series with peers, by `engine bench peers`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +13,8 @@ from engine.grid import Grid
 from engine.models.catalogue import lookup
 from engine.overlap.flags import ALL
 from engine.peers.comparison import Case, Comparison, PeerTraining
-from engine.peers.layout import PeerLayout
-from engine.peers.layout_choice import LayoutChoice, layout_choices
+from engine.peers.layout import Layout, PeerLayout
+from engine.peers.layout_choice import LayoutChoice, choose_micro_batch, layout_choices
 from engine.peers.memory import UNFIT, Room
 from engine.peers.registry import ALONE, COMPARISONS
 from engine.planning.rank import Workload
@@ -82,12 +82,24 @@ def matches(system: System) -> Iterator[Match]:
         per_node = system.node.devices.value if system.node.devices else point.devices
         for name in point.series.peers or sorted(set(COMPARISONS) - set(ALONE)):
             case = case_of(point, system)
-            for found in layout_choices(COMPARISONS[name], case, point.devices, per_node, room(system)):
+            for found in _layouts(point, COMPARISONS[name], case, per_node, room(system)):
                 contest = COMPARISONS[name].with_layout(found.layout, Grid.replicated(found.layout.size))
                 if contest.lacking(case.model, recompute=case.checkpoint_group(contest.grid)):
                     continue
                 for micro_batch in _micro_batches(point, COMPARISONS[name], found) or [found.micro_batch]:
                     yield Match(point, name, found.layout, micro_batch, found.lacking is None)
+
+
+def _layouts(point: Point, comparison: Comparison, case: Case, per_node: int, machine: Room) -> Sequence[LayoutChoice]:
+    """List the layouts of a peer: the series' own, or those that are worth a measurement. Raises UsageError where the
+    series names one that the peer hasn't, or that doesn't divide the network and the batch.
+    """
+    ranks = point.series.layouts.get(comparison.name, {}).get(point.devices)
+    if ranks is None:
+        return layout_choices(comparison, case, point.devices, per_node, machine)
+    layout = Layout(ranks.tensor, ranks.pipeline, ranks.data)
+    layout.for_batch(Batch(point.sequences, ranks.micro_batch)).check(case.model, point.sequences)
+    return [choose_micro_batch(comparison, case, layout, per_node, machine, ranks.micro_batch)]
 
 
 def _micro_batches(point: Point, comparison: Comparison, found: LayoutChoice) -> list[int]:

@@ -28,7 +28,8 @@ def show_allocations(cli: Any) -> None:
     def list_all(testcases: Sequence[Any], printer: Any, *arguments: Any) -> None:
         _of_their_partitions(testcases)
         list_checks(testcases, printer, *arguments)
-        for sentence in filter(None, (allocation([case.check for case in testcases]), left_out(testcases))):
+        checks = [case.check for case in testcases]
+        for sentence in filter(None, (allocation(checks), *repeated(checks), left_out(testcases))):
             printer.info(f"{sentence}\n")
 
     def describe_all(testcases: Sequence[Any], printer: Any) -> None:
@@ -61,6 +62,20 @@ def allocation(checks: Iterable[Any]) -> str | None:
         f"{tests} test{'s' * (tests != 1)}, at most {hours:.1f} node-hours: up to {nodes} node{'s' * (nodes != 1)}, "
         f"{minutes:.0f} minutes one after the other"
     )
+
+
+def repeated(checks: Iterable[Any]) -> list[str]:
+    """Say what the repeats take that a verdict asks for, in a sentence for each figure of a paper."""
+    jobs = [check for check in _ours(checks) if getattr(check, "repeats", 1) > 1 and not cannot_run(check)]
+    once = {str(job.match): job for job in jobs if job.nodes}.values()  # of tests that --repeat has made several of
+    figures: dict[tuple[str, int], list[Any]] = {}
+    for job in once:
+        figures.setdefault((job.figure, job.repeats), []).append(job)
+    return [
+        f"{figure}: {len(each)} point{'s' * (len(each) != 1)}, at most "
+        f"{repeats * sum(job.node_hours for job in each):,.1f} node-hours with --repeat {repeats}"
+        for (figure, repeats), each in figures.items()
+    ]
 
 
 def left_out(testcases: Sequence[Any]) -> str | None:

@@ -38,6 +38,16 @@ def _models(named: str | tuple[str, ...]) -> tuple[str, ...]:
     return (named,) if isinstance(named, str) else named
 
 
+class RanksOfPeer(Record):
+    """Layout of a peer's ranks that a series names."""
+
+    tensor: Count = 1
+    pipeline: Count = 1
+    data: Count = 1
+    micro_batch: Count | None = None
+    """sequences that a rank takes at once; the most that fit unless given"""
+
+
 class Series(Record):
     """Series as the file has it. Keys of TrainingOptions stand beside its own."""
 
@@ -67,6 +77,10 @@ class Series(Record):
     cache: Count | Literal["auto"] = AUTO
     """blocks whose gathered weights a study of overlap keeps"""
     rounds: Count = 10
+    steps_per_round: Count = 2
+    """of each side of a contest with peers"""
+    repeats: Count = 1
+    """jobs of each point that a verdict takes, by --repeat; lists say what all of them cost"""
     jobs: Count = 4
     """of a contest on one device; each side comes first in half of them"""
     sequence: Count | None = None
@@ -76,12 +90,15 @@ class Series(Record):
     iterations: Count = 10
     """steps of a training"""
     warmup: Annotated[int, Field(ge=0)] = 2
-    """first steps, which don't count"""
-    time_limit: TimeLimit | None = None
+    """first steps, which don't count; of a contest, each time that a side is built, and 3 unless given"""
+    time_limit: TimeLimit | dict[int, TimeLimit] | None = None
+    """of a job; given as sequences is"""
     token_budget: float | None = Field(default=None, gt=0)
     """tokens of the training whose time to solution is asked for"""
     peers: tuple[str, ...] = ()
     """those that a study of baselines takes, by default all"""
+    layouts: dict[str, dict[Count, RanksOfPeer]] = {}
+    """of peers, as peer -> devices -> ranks; others take the ones that their users would (engine/peers)"""
     peer_micro_batches: tuple[Count, ...] = ()
     """with each of which pipelines of peers are measured, by default the largest of little idle time"""
     breakdown: bool = False
@@ -111,9 +128,11 @@ class Series(Record):
     @model_validator(mode="after")
     def _what_is_given_by_size_or_model_covers_each(self) -> Self:
         sizes = {devices for models in self.systems.values() for devices in models}
-        for name, given in (("sequences", self.sequences), ("micro-batches", self.micro_batch)):
+        by_size = {"sequences": self.sequences, "micro-batches": self.micro_batch, "time limits": self.time_limit}
+        for name, given in by_size.items():
             if isinstance(given, dict) and (missing := sizes - set(given)):
                 raise ValueError(f"{name} are given for {sorted(given)} devices, but not for {min(missing)}")
+        self._check_layouts(sizes)
         if self.warmup >= self.iterations:
             raise ValueError(f"of {self.iterations} iterations none counts after a warm-up of {self.warmup}")
         for overlap in filter(None, (self.overlap, self.also_overlap)):
@@ -129,6 +148,17 @@ class Series(Record):
             raise ValueError(f"grids are given for {min(unknown, key=str)}, which the series doesn't run")
         return self
 
+    def _check_layouts(self, sizes: set[int]) -> None:
+        """Raise ValueError for a layout of a peer or a size that the series hasn't, or of another number of ranks."""
+        for peer, layouts in self.layouts.items():
+            if peer not in self.peers:
+                raise ValueError(f"layouts are given for {peer}, which isn't among the series' peers")
+            if unknown := set(layouts) - sizes:
+                raise ValueError(f"a layout is given for {min(unknown)} devices, which the series doesn't run")
+            for devices, ranks in layouts.items():
+                if (size := ranks.tensor * ranks.pipeline * ranks.data) != devices:
+                    raise ValueError(f"the layout of {peer} for {devices} devices has {size} ranks")
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -141,6 +171,11 @@ class Point:
     micro_batch: int | None
     grid: str
     schedule: ScheduleName = AUTO
+
+    @property
+    def time_limit(self) -> str | None:
+        """Time limit of its job; None for that of the partition."""
+        return _on(self.series.time_limit, self.devices)
 
     def __str__(self) -> str:
         given = (part for part in (self.grid, self.schedule) if part != AUTO)

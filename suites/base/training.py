@@ -244,7 +244,7 @@ class OfSeries(rfm.RegressionTestPlugin):
         other = self.model not in ("", point.model)  # then these are no points of the series as it is published
         self.series = f"{series.name} with {self.model}" if other else series.name
         self.model = self.model or point.model
-        self.time_limit = self.time_limit or series.time_limit
+        self.time_limit = self.time_limit or point.time_limit
         self.tags = {self.study, series.name, *series.tags}
 
     def labels(self) -> dict[str, str]:
@@ -257,6 +257,10 @@ class PointTraining(OfSeries, TrainingTest):
     iterations = 0  # as many as the series says
     warmup = None
 
+    def steps_of_warmup(self) -> int:
+        """Count the first steps, which don't count."""
+        return self.point.series.warmup
+
     @run_after("init")
     def take_training(self) -> None:
         point, series = self.point, self.point.series
@@ -266,7 +270,7 @@ class PointTraining(OfSeries, TrainingTest):
         self.grid = point.grid if self.grid == AUTO else self.grid
         self.schedule = point.schedule if self.schedule == AUTO else self.schedule
         self.iterations = self.iterations or series.iterations
-        self.warmup = series.warmup if self.warmup is None else self.warmup
+        self.warmup = self.steps_of_warmup() if self.warmup is None else self.warmup
         self.optim, self.overlap = series.optim, self.overlap or series.overlap
         self.tune_matmul = series.tune_matmul if self.tune_matmul is None else self.tune_matmul
         self.ranks_per_node = self.ranks_per_node or series.ranks_per_node

@@ -1,6 +1,8 @@
 """Commands that redo published claims select tests that are there, and cost what the data says."""
 
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from running import ROOT
@@ -10,6 +12,7 @@ from engine.errors import UsageError
 from engine.peers.registry import COMPARISONS
 from engine.published.claims import ANY, Claim, Redo, costs, figures
 from suites import costs as written
+from suites.base.listings import repeated
 from suites.base.series import points, read
 
 CLAIMS = [claim for figure in figures() for claim in figure.claims if claim.redo]
@@ -23,6 +26,17 @@ def test_costs_are_those_of_cases_that_can_run_and_of_fixtures_once() -> None:
     tests = [{"display_name": name, "cases": cases, "fixture_jobs": [fixture]} for name in ("a", "b")]
     assert written.node_hours(tests) == {"a": 2.0, "b": 2.0, "text": 0.25}
     assert written.node_hours([{"display_name": "a", "cases": cases[1:], "fixture_jobs": []}]) == {}
+
+
+def test_repeats_of_a_papers_figure_are_counted_once_each_and_without_what_takes_no_nodes() -> None:
+    def check(match: str, nodes: int, repeats: int = 3, why: str | None = None) -> Any:
+        hours = {"nodes": nodes, "node_hours": 0.5 * nodes, "cannot_run": lambda: why}
+        return SimpleNamespace(match=match, figure="par4d Fig. 9", repeats=repeats, **hours)
+
+    given = [check("a", 16), check("a", 16), check("b", 8), check("c", 0), check("d", 4, 1), check("e", 4, why="no")]
+    (told,) = repeated(given)
+    assert re.findall(r"[\d.]+", told) == ["4", ".", "9", "2", "36.0", "3"]
+    assert repeated(given[4:]) == []
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.paper}-{claim.place}")

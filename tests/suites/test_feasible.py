@@ -146,7 +146,7 @@ def test_no_queue_ends_a_job_before_its_time_limit(study: str, name: str) -> Non
     system = systems.load(name)
     for point in series.points(study, name):
         for partition in system.partitions:
-            limit = systems.seconds(point.series.time_limit or partition.time_limit)
+            limit = systems.seconds(point.time_limit or partition.time_limit)
             job = Job(
                 point.devices,
                 feasible.per_node(system, point.devices, point.series.ranks_per_node),
