@@ -17,6 +17,8 @@ processes that may happen to be faster or slower for one side, and decides nothi
 nights. Of two jobs the interval is very wide, as Student's t is 12.7.
 """
 
+import math
+
 import reframe as rfm
 from reframe.core.builtins import parameter, run_after, run_before, variable
 
@@ -42,6 +44,7 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
     descr = "step time against a peer, each laid out its own way"
     study = "baselines"
     worth = Worth.PEERS
+    longest_collective_s = longest_meeting_s = math.inf  # a side's round and its warm-up, of steps of ten minutes
     match = parameter(list(matches(SYSTEM)), fmt=lambda match: str(match), loggable=True)
     rounds = variable(int, value=0)
     steps_per_round = 0

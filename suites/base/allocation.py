@@ -31,6 +31,8 @@ class Allocation(rfm.RegressionTestPlugin):
     """whether jobs of the engine also run the frozen program (canary.py), behind it"""
     limit_by_hand = variable(typ.Bool, value=False)
     """whether -S gives the time limit, which is the user's own affair then"""
+    longest_collective_s: float = LONGEST_COLLECTIVE_S
+    longest_meeting_s: float = LONGEST_MEETING_S
     oversubscribe = variable(typ.Bool, value=False)
     """whether ranks may share a core of a machine that isn't a cluster"""
 
@@ -127,8 +129,8 @@ class Allocation(rfm.RegressionTestPlugin):
     def timeout_options(self) -> list[str]:
         """Time-outs for every command, so that one that hangs says why before its job's time is over."""
         limit_s = schedulers.STANDSTILL_S if self.partition.is_local else self.time_limit_s
-        collective_s = min(LONGEST_COLLECTIVE_S, int(limit_s * OF_LIMIT_TO_A_COLLECTIVE))
-        meeting_s = min(LONGEST_MEETING_S, int(limit_s * OF_LIMIT_TO_MEET))
+        collective_s = int(min(self.longest_collective_s, limit_s * OF_LIMIT_TO_A_COLLECTIVE))
+        meeting_s = int(min(self.longest_meeting_s, limit_s * OF_LIMIT_TO_MEET))
         return ["--timeout", str(collective_s), "--meeting-timeout", str(meeting_s)]
 
     @loggable  # type: ignore[prop-decorator]

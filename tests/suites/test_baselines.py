@@ -10,6 +10,7 @@ from running import figures, option, project, reframe, succeed
 
 import systems
 from engine.batch import Batch
+from engine.errors import UsageError
 from engine.footprint.fit import check_grid
 from engine.footprint.memory import USABLE
 from engine.grid import Grid
@@ -24,6 +25,8 @@ from engine.peers.registry import ALONE, COMPARISONS
 from engine.planning.rank import choose_grid
 from engine.simulator.bandwidth import Bandwidths
 from reports.read.load import load
+from suites.base import contests
+from suites.base.allocation import OF_LIMIT_TO_A_COLLECTIVE, OF_LIMIT_TO_MEET
 from suites.base.contests import Match, case_of, matches, our_micro_batch, room
 from suites.base.series import AUTO, Point, points
 
@@ -116,6 +119,16 @@ def test_rivals_that_make_their_own_shard_need_neither_a_node_nor_a_device_for_a
     assert bounded.lacking is None, "it gathers no two blocks at once, of 7 GB"
 
 
+def test_a_layout_of_a_series_that_does_not_divide_its_network_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the network as printed, whose vocabulary three tensor ranks don't divide."""
+    (point, *_) = points("baselines", "summit")
+    assert point.model == "gpt-12b-adjusted"
+    planted = replace(point, model="gpt-12b")
+    monkeypatch.setattr(contests, "points", lambda *_: [planted])
+    with pytest.raises(UsageError, match="51200"):
+        list(matches(systems.load("summit")))
+
+
 def test_on_a_calibrated_machine_our_grid_is_the_planners(tmp_path: Path) -> None:
     words = ["-c", "suites/baselines.py", "--system", "vcluster", "-n", "wide.*ddp", "--dry-run"]
     script = succeed(tmp_path, *words, "-S", "model=gpt-test").script
@@ -187,6 +200,30 @@ def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
     assert 1 <= int(option(script, "--peer-micro-batch")) <= 2048 // 8
     assert "--label study=baselines" in script
     assert "'grid_is=chosen by the engine'" in script
+
+
+@pytest.mark.parametrize(
+    ("system", "name", "wanted"),
+    [
+        (
+            "summit", "axonn-ipdps22-weak-96-.*megatron",
+            {"--layout": "tensor=3,pipeline=16,data=2", "--peer-micro-batch": "1", "--model": "gpt-24b-adjusted",
+             "--batch-size": "4096", "--precision": "fp32", "--warmup": "1", "--timeout": "1125"},
+        ),
+        (
+            "frontier", "par4d-strong-64-.*3d",
+            {"--layout": "tensor=8,pipeline=4,data=2", "--model": "gpt-80b-adjusted", "--batch-size": "2048",
+             "--precision": "bf16", "--warmup": "1", "--timeout": "1650", "--meeting-timeout": "3300"},
+        ),
+    ],
+)  # fmt: skip
+def test_a_rivals_job_has_its_papers_layout_and_waits_for_steps_of_minutes(
+    system: str, name: str, wanted: dict[str, str], tmp_path: Path
+) -> None:
+    words = ["-c", "suites/baselines.py", "--system", system, "-n", name, "--dry-run"]
+    script = succeed(tmp_path, *words, PAR4D_ACCOUNT="abc123").script
+    wanted = wanted | {"--rounds": "2", "--steps-per-round": "1"}
+    assert {key: option(script, key) for key in wanted} == wanted
 
 
 @pytest.mark.slow
@@ -348,7 +385,10 @@ def test_the_steps_of_both_sides_end_well_within_the_time_limit(name: str) -> No
         steps = BUILDS * warmup + 2 * series.steps_per_round * series.rounds
         steps += 2 * (series.steps_per_round + 1) * series.breakdown
         assert limit is not None
-        assert steps * step_s <= OF_THE_LIMIT * systems.seconds(limit), f"{match}: {steps} of {step_s:.0f} s"
+        limit_s = systems.seconds(limit)
+        assert steps * step_s <= OF_THE_LIMIT * limit_s, f"{match}: {steps} of {step_s:.0f} s"
+        assert series.steps_per_round * step_s <= OF_LIMIT_TO_A_COLLECTIVE * limit_s, match
+        assert warmup * step_s <= OF_THE_LIMIT * OF_LIMIT_TO_MEET * limit_s, match
 
 
 @pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])
