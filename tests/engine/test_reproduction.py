@@ -181,7 +181,7 @@ def test_a_paper_is_held_to_the_nearest_of_its_readings() -> None:
 def test_without_a_measurement_the_reason_is_told() -> None:
     assert judge(RATES, SMALLEST, None)[:3] == ("not run here", 0.0, "")
     assert judge(SUMMIT, SUMMIT.targets[0], None).verdict == "machine retired"
-    unbuilt = claim("par4d", "abstract", "over Megatron-LM")
+    unbuilt = claim("par4d", "abstract", "over Megatron-LM").model_copy(update={"status": "not built"})
     assert judge(unbuilt, unbuilt.targets[0], None)[:3] == ("not run here", 0.0, "not built")
 
 

@@ -1,7 +1,10 @@
 """Contests with other trainers that claims are judged by, of each trainer on the layout on which it stood best."""
 
+import re
+from functools import cache
 from statistics import median
 
+from engine.published import select
 from engine.result.judges import peers
 from engine.result.schema.peers import PeerContest
 from reports.frames.contests import SERIES
@@ -11,6 +14,7 @@ from reports.frames.reproduction.samples import (
     Row,
     Sample,
     Source,
+    divided,
     grouped,
     hull,
     inverse_of,
@@ -23,8 +27,16 @@ from reports.frames.reproduction.samples import (
 from reports.text import number as finite
 from reports.text import plural
 
-PEERS = {"Megatron-LM": "megatron-core", "DeepSpeed-3D": "deepspeed-3d", "ZeRO-3": "deepspeed-zero3"}
-"""The papers' names of other trainers, and those of the engine's peers."""
+PEERS = {
+    "Megatron-LM": "megatron-core",
+    "DeepSpeed-3D": "deepspeed-3d",
+    "DeepSpeed": "deepspeed-3d",
+    "the state of the art": "deepspeed-3d",
+    "ZeRO-3": "deepspeed-zero3",
+}
+"""The papers' names of other trainers, and those of the engine's peers: axonn-ipdps22's DeepSpeed has three dimensions,
+and is the next best of its others (VII-B).
+"""
 OF_STEPS = "time of a batch"
 OF_PARTS = {"compute": "work_s", "communication that isn't hidden": "exposed_s", "": "exposed_s"}
 """Parts of a step by what published ratios are said to be of; one that says nothing is of par4d's communication."""
@@ -43,9 +55,20 @@ def _against(asked: Asked, peer: str) -> list[Row]:
 
 
 def _is_meant(asked: Asked, row: Row) -> bool:
-    tokens = None if asked.target.comparison else asked.number.batch_tokens
-    same = tokens is None or finite(row["sequences"]) * finite(row["sequence"]) == tokens
-    return same and asked.place.has(row["model"], row["ranks"])
+    """Return whether a contest is of the paper's point; one that tells a number is of its batch and format, too."""
+    if not asked.place.has(row["model"], row["ranks"]):
+        return False
+    if asked.target.comparison is not None:
+        return True
+    tokens, formats = asked.number.batch_tokens, _formats(asked.claim.paper)
+    same_batch = tokens is None or finite(row["sequences"]) * finite(row["sequence"]) == tokens
+    return same_batch and (not formats or row["dtype"] in formats)
+
+
+@cache
+def _formats(paper: str) -> frozenset[str]:
+    """Return the number formats that a paper trains in; none where it prints none."""
+    return frozenset(number.dtype for number in select(paper=paper) if number.dtype)
 
 
 def _versus(row: Row) -> Sample | None:
@@ -69,6 +92,24 @@ def saved(asked: Asked) -> Sample | None:
 def speed_up(asked: Asked) -> Sample | None:
     """Return the greatest speed-up, as the paper prints "up to"."""
     return max(map(inverse_of, _ratios(asked)), key=lambda one: one.value, default=None)
+
+
+def efficiency(asked: Asked) -> Sample | None:
+    """Return by how much more the one ahead keeps of its rate from fewer devices to more, with the same training: the
+    ratio of both sides' times on the fewer over that on the more.
+    """
+    comparison = asked.target.comparison
+    if comparison is None or comparison.ahead not in OURS or not asked.home:
+        return None
+    few, many = map(int, re.findall(r"\d+", comparison.at))
+    on: dict[tuple[str, str], dict[int, Row]] = {}
+    for row in _against(asked, comparison.behind):
+        on.setdefault((row["model"], str(row["sequences"])), {}).setdefault(int(row["ranks"]), row)
+    for rows in on.values():
+        ends = [found for size in (few, many) if size in rows and (found := _versus(rows[size]))]
+        if len(ends) == 2:
+            return lead_of(divided(ends[0], ends[1], f"{ends[1].of}, over {plural(few, 'device')}"))
+    return None
 
 
 def faster(asked: Asked) -> Sample | None:

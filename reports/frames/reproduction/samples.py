@@ -35,6 +35,8 @@ OURS = frozenset({"AxoNN", "Par4D/AxoNN"})
 COLLECTIVES = {"all-gathers": "all_gather", "reduce-scatters": "reduce_scatter"}
 """Kinds of collectives that a comparison is of, in the papers' words and the results'."""
 _PLAIN = re.compile(r"[^a-z0-9]")
+_ADJUSTED = "adjusted"
+"""End of the name of a network whose shape follows from a rival's layout: it stands for the printed one."""
 
 
 class Sample(NamedTuple):
@@ -62,8 +64,8 @@ class Place(NamedTuple):
 
 
 def plain(model: str) -> str:
-    """Write a model's name as papers and catalogue both have it: GPT-5B, 5B and gpt-5b are 5b."""
-    return _PLAIN.sub("", model.lower()).removeprefix("gpt")
+    """Write a model's name as papers and catalogue both have it: GPT-5B, 5B, gpt-5b and gpt-5b-adjusted are 5b."""
+    return _PLAIN.sub("", model.lower()).removeprefix("gpt").removesuffix(_ADJUSTED)
 
 
 def same_sort(model: str, other: object) -> bool:

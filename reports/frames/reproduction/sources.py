@@ -34,6 +34,7 @@ SOURCES: Mapping[tuple[str, str], Source] = {
     ("baselines", "time_saved"): contests.saved,
     ("baselines", "speed_up"): contests.speed_up,
     ("baselines", "time_s"): contests.faster,
+    ("baselines", "efficiency"): contests.efficiency,
     ("baselines", "hfu"): contests.hfu,
     ("baselines", "exposed_s"): contests.part("exposed_s"),
     ("baselines", "compute_s"): contests.part("work_s"),

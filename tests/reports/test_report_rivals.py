@@ -1,0 +1,188 @@
+"""Verdicts on what the papers say of their rivals, from planted contests at the papers' sizes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from sample_contests import contests, save_contests
+
+from engine.published.claims import Claim, figures
+from engine.result.schema.peers import Peaks, PeersResult, Work
+from reports.frames.frame import of_loaded
+from reports.frames.reproduction import Evidence, Judged, judge_claim
+from reports.frames.reproduction.samples import plain
+from reports.read.load import load
+
+PEAK, STEP_S = 312e12, 0.4
+"""Of a GPU of Perlmutter; and a step of a planted peer."""
+
+
+class Planted(NamedTuple):
+    """Contest with a rival."""
+
+    peer: str
+    ratio: float
+    """Engine's time of a step over the peer's."""
+    model: str = "gpt-80b"
+    ranks: int = 1024
+    hfu: float = 0.4
+    system: str = "perlmutter"
+    dtype: str = "bf16"
+    sequences: int = 2048
+    series: str = "par4d-weak"
+
+    def result(self, job: int) -> PeersResult:
+        """Return the result of its jobs."""
+        found = contests(
+            (self.peer,), ratios={self.peer: self.ratio}, job=job, system=self.system, series=self.series,
+            device="cuda", dtype=self.dtype, model=self.model, spread=0.002,
+        )  # fmt: skip
+        work = Work(
+            tokens=self.sequences * 2048, model_flops=10**15, hardware_flops=int(self.hfu * self.ranks * PEAK * STEP_S)
+        )
+        size = {"ranks": self.ranks, "grid": f"1x1x{self.ranks}x1"}
+        changes = {
+            "labels": found.labels | {"study": "baselines"},
+            "case": found.case | {"model": {"name": self.model, "sequence": 2048}, "sequences": self.sequences},
+            "comparisons": tuple(one.model_copy(update=size) for one in found.comparisons),
+            "contests": tuple(one.model_copy(update=size) for one in found.contests),
+            "work": work,
+            "peaks": Peaks(advertised=PEAK),
+        }
+        return found.model_copy(update=changes)
+
+
+def claim(where: str, name: str, paper: str = "par4d") -> Claim:
+    (found,) = (one for figure in figures(paper) if figure.where == where for one in figure.claims if one.name == name)
+    return found
+
+
+def judged(of: Claim, planted: Sequence[Planted], folder: Path) -> Judged:
+    save_contests([one.result(job) for job, one in enumerate(planted)], folder)
+    return judge_claim(Evidence(of_loaded(load([folder]))), of)
+
+
+def verdicts(of: Claim, planted: Sequence[Planted], folder: Path) -> list[str]:
+    """Return the verdicts on what was measured on the paper's machine."""
+    found = judged(of, planted, folder)
+    return [one.judgement.verdict for one in found.findings if one.sample and one.machine == of.machine]
+
+
+MEGATRON = Planted("megatron-core", 0.75, "gpt-80b-adjusted", hfu=0.42)
+DEEPSPEED = Planted("deepspeed-3d", 0.68, "gpt-80b-adjusted", hfu=0.38)
+ZERO = Planted("deepspeed-zero3", 0.48, hfu=0.27)
+ZERO_512 = ZERO._replace(ratio=1.0, ranks=512, series="par4d-strong")
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "planted"),
+    [
+        ("abstract", "over Megatron-LM", MEGATRON),
+        ("Fig. 9", "over Megatron-LM on Perlmutter", MEGATRON),
+        ("Fig. 9", "over DeepSpeed-3D on Perlmutter", DEEPSPEED),
+        ("Fig. 9", "as fast as ZeRO-3 on 512 of Perlmutter", ZERO_512),
+        ("Fig. 9", "over DeepSpeed-3D on Frontier", DEEPSPEED._replace(ratio=0.74, system="frontier")),
+        ("Fig. 9", "over ZeRO-3 on Frontier", ZERO._replace(system="frontier")),
+        ("Fig. 11", "over ZeRO-3 on 1024 of Perlmutter", ZERO),
+        ("Table III", "shares of Megatron-LM", MEGATRON),
+        ("Table III", "shares of ZeRO-3", ZERO),
+        ("Table III", "shares of DeepSpeed-3D", DEEPSPEED),
+    ],
+)
+def test_a_contest_at_the_papers_size_reproduces_its_number(
+    where: str, name: str, planted: Planted, tmp_path: Path
+) -> None:
+    of = claim(where, name)
+    assert verdicts(of, [planted], tmp_path / "as printed") == ["reproduces"]
+    lacks = planted._replace(ratio=1.3, hfu=planted.hfu - 0.1)
+    assert verdicts(of, [lacks], tmp_path / "other") == ["differs"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"dtype": "fp32"},
+        {"ranks": 512},
+        {"model": "gpt-40b-adjusted"},
+        {"peer": "deepspeed-3d"},
+        {"system": "frontier"},
+    ],
+)
+def test_only_the_papers_own_point_counts(other: dict[str, object], tmp_path: Path) -> None:
+    """Planted: another format, size, network, rival and machine."""
+    of = claim("Fig. 9", "over Megatron-LM on Perlmutter")
+    assert verdicts(of, [MEGATRON._replace(**other)], tmp_path) == []
+
+
+def test_shares_are_of_the_papers_batch(tmp_path: Path) -> None:
+    shares = claim("Table III", "shares of Megatron-LM")
+    assert verdicts(shares, [MEGATRON._replace(sequences=4096)], tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("on_512", "on_1024", "expected"), [(1.0, 0.48, ["reproduces"]), (0.5, 0.9, ["differs"]), (None, 0.48, [])]
+)
+@pytest.mark.parametrize("system", ["perlmutter", "frontier"])
+def test_zero_3_stops_scaling_where_its_efficiency_falls_behind(
+    system: str, on_512: float | None, on_1024: float, expected: list[str], tmp_path: Path
+) -> None:
+    of = claim("Fig. 9", "ZeRO-3 stops scaling" + (" on Frontier" if system == "frontier" else ""))
+    planted = [ZERO._replace(system=system, ratio=on_1024)]
+    if on_512 is not None:
+        planted.append(ZERO_512._replace(system=system, ratio=on_512))
+    assert verdicts(of, planted, tmp_path) == expected
+
+
+def test_scaling_is_of_one_network(tmp_path: Path) -> None:
+    """Planted: weak scaling's smaller network on 512, on which ZeRO-3 does well."""
+    weak = ZERO_512._replace(model="gpt-40b", series="par4d-weak")
+    assert verdicts(claim("Fig. 9", "ZeRO-3 stops scaling"), [ZERO, weak], tmp_path / "other") == []
+    assert verdicts(claim("Fig. 9", "ZeRO-3 stops scaling"), [ZERO, weak, ZERO_512], tmp_path / "both") == [
+        "reproduces"
+    ]
+
+
+def test_every_rival_of_fig_11_is_compared_at_its_size(tmp_path: Path) -> None:
+    order = claim("Fig. 11", "fastest on Perlmutter")
+    found = judged(order, [MEGATRON, ZERO, DEEPSPEED._replace(ratio=1.2)], tmp_path)
+    told = {
+        (one.target.comparison.behind, one.target.comparison.at): one.judgement.verdict
+        for one in found.findings
+        if one.sample and one.target.comparison
+    }
+    assert told == {
+        ("Megatron-LM", "GPT-80B on 1024"): "reproduces",
+        ("ZeRO-3", "GPT-80B on 1024"): "reproduces",
+        ("DeepSpeed-3D", "GPT-80B on 1024"): "differs",
+    }
+
+
+def test_summits_contests_in_fp32_tell_who_is_ahead_and_no_number(tmp_path: Path) -> None:
+    of_summit = {"system": "summit", "series": "axonn-ipdps22-strong", "dtype": "fp32"}
+    planted = [
+        MEGATRON._replace(model="gpt-12b-adjusted", ranks=384, ratio=0.8, **of_summit),
+        DEEPSPEED._replace(model="gpt-12b-adjusted", ranks=384, ratio=0.9, **of_summit),
+    ]
+    share = claim("Fig. 11", "on 384", "axonn-ipdps22")
+    assert verdicts(share, planted, tmp_path / "fp32") == []
+    half = [one._replace(dtype="fp16") for one in planted]
+    assert verdicts(share, half[:1], tmp_path / "fp16") == ["reproduces"]
+    weak = [one._replace(series="axonn-ipdps22-weak", ranks=48) for one in planted]
+    order = claim("Fig. 9", "fastest", "axonn-ipdps22")
+    assert verdicts(order, weak, tmp_path / "order") == ["reproduces", "reproduces"]
+    last = [one._replace(ratio=1.2) for one in weak]
+    assert verdicts(order, last, tmp_path / "slower") == ["differs", "differs"]
+
+
+def test_rivals_of_a_machine_that_is_gone_are_judged_elsewhere_by_sign(tmp_path: Path) -> None:
+    speed = claim("Fig. 9", "speed of GPT-100B", "axonn-ipdps22")
+    found = judged(speed, [DEEPSPEED._replace(model="gpt-node", ranks=4, system="vcluster", dtype="fp32")], tmp_path)
+    assert [(one.machine, one.judgement.verdict, one.judgement.by_sign) for one in found.findings] == [
+        ("vcluster", "reproduces", True)
+    ]
+
+
+def test_an_adjusted_network_stands_for_the_printed_one() -> None:
+    assert plain("gpt-80b-adjusted") == plain("GPT-80B") == "80b"
+    assert plain("gpt-40b-adjusted") != plain("gpt-80b")
