@@ -26,7 +26,7 @@ from suites.base.series import EVERY, Point, Series
 
 PAPERS = Path(__file__).with_name("papers.yaml")
 COMPARED_WITH_RIVALS = "baselines"
-"""Study whose points are contests, which say what the rivals run; the table has the papers' own side alone."""
+"""Study whose points are contests, which test_papers_rivals.py compares."""
 Flag = Literal["oar", "ors", "oag", "cache", "data"]
 
 
