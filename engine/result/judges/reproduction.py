@@ -79,7 +79,7 @@ def judge(claim: Claim, target: Target, measured: Measured | None) -> Judgement:
             f"A measurement is an interval of one job or more, not {low:g} to {high:g} of {measured.jobs}."
         )
     elsewhere = measured.machine != claim.machine and claim.system != ANY and not claim.anywhere
-    if elsewhere and not _says_who_is_ahead(claim, target):
+    if elsewhere and not says_who_is_ahead(claim, target):
         return _stamped(claim, _missing(claim)._replace(why=f"on {measured.machine} it means nothing"))
     if measured.jobs < FEWEST_JOBS:
         return _stamped(claim, Judgement("can't tell", why=f"of {measured.jobs} job, {FEWEST_JOBS} or more tell"))
@@ -125,9 +125,10 @@ def overall(judgements: Sequence[Judgement]) -> Overall:
 
 def outdated(claim: Claim, kept: Judgement) -> str | None:
     """Say why a verdict that was kept holds no more; None if the claim and its tolerance are as they were."""
-    if kept.digest == claim.digest:
+    same_tolerance = math.isclose(kept.tolerance, claim.tolerance)
+    if kept.digest == claim.digest and same_tolerance:
         return None
-    if not math.isclose(kept.tolerance, claim.tolerance):
+    if not same_tolerance:
         return (
             f"{claim.paper} {claim.place} was judged with a tolerance of {kept.tolerance:g}, which is "
             f"{claim.tolerance:g} now: judge it again."
@@ -145,7 +146,7 @@ def _missing(claim: Claim) -> Judgement:
     return Judgement("not run here", why=claim.status)
 
 
-def _says_who_is_ahead(claim: Claim, target: Target) -> bool:
+def says_who_is_ahead(claim: Claim, target: Target) -> bool:
     """Return whether a target has a sign that another machine may have too: an order, a gain, a ratio other than 1."""
     if target.comparison is not None:
         return True
