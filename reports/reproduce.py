@@ -5,6 +5,7 @@ import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -13,6 +14,7 @@ from engine import files
 from engine.cli.common import Json, write
 from engine.errors import UsageError
 from engine.options import check_file
+from engine.output import complain
 from engine.published.claims import Claim, Figure, figures
 
 if TYPE_CHECKING:
@@ -43,31 +45,83 @@ def reproduce(
     ] = False,
     json: Json = False,
     out: Annotated[Path | None, Parameter(metavar="FILE", help="write the document for programs there, too")] = None,
+    bundle: Annotated[
+        Path | None, Parameter(metavar="FILE", help="pack results, claims, facts and verdicts, to be judged elsewhere")
+    ] = None,
+    compare: Annotated[
+        Path | None,
+        Parameter(
+            metavar="FILE",
+            help="judge a bundle's results anew, or those here, and compare with the verdicts of that bundle or of "
+            "what --out wrote: exit code 1 where one differs, or its claim or tolerance has changed since",
+        ),
+    ] = None,
+    run: Annotated[
+        bool, Parameter(help="run what redoes the figures on a system, the cheapest first, then judge")
+    ] = False,
+    node_hours: Annotated[
+        float | None, Parameter(metavar="N", help="with --run: that it may take at most, all jobs together")
+    ] = None,
+    repeat: Annotated[int | None, Parameter(metavar="N", help="with --run: jobs of each test (default: 3)")] = None,
+    timeout: Annotated[
+        float | None,
+        Parameter(metavar="SECONDS", help="with --run: for all, and their time in a queue (default: 86400)"),
+    ] = None,
+    dry_run: Annotated[bool, Parameter(help="with --run: say what would run, and what it takes")] = False,
 ) -> int:
-    """Judge each claim of the papers by what was measured here: does it reproduce? Runs nothing.
+    """Judge each claim of the papers by what was measured here: does it reproduce?
 
     On the paper's machine the interval over jobs has to lie within a tolerance that was fixed beforehand: 10 % of a
     rate or a time, 5 points of a share, 5 % of a ratio. On another machine only who is ahead counts. Two jobs or more
-    tell: run suites with --repeat 3. A figure reproduces if all of its claims do, or are better, and differs if one
-    does. That is a result, so the exit code is 0.
+    tell. A figure reproduces if all of its claims do, or are better, and differs if one does. That is a result, so the
+    exit code is 0; it is 1 where a run failed, or verdicts aren't as --compare has them, and 2 where nothing was done.
+
+    Elsewhere than on the paper's machine --run takes the same suites with that system's own, smaller series.
 
       par4d reproduce --list --paper par4d --figure "Fig. 3"
-      reframe -c suites/overlap_ablation.py --system local --repeat 3 -r
-      par4d reproduce --paper par4d
+      par4d reproduce --run --paper par4d --figure "Fig. 3" --system local --node-hours 1
       par4d reproduce --results results/ /scratch/nights --json --out all.json
+      par4d reproduce --bundle verdicts.zip
+      par4d reproduce --compare verdicts.zip
     """
-    if out is not None:
-        check_file("--out", out)
+    for option, file in (("--out", out), ("--bundle", bundle)):
+        if file is not None:
+            check_file(option, file)
     chosen = _chosen(paper or "", figure or "", system or "")
+    of_run = {"--node-hours": node_hours, "--repeat": repeat, "--timeout": timeout, "--dry-run": dry_run}
+    for taken, options, why in (
+        (only_list, {"--run": run, "--bundle": bundle, "--compare": compare}, "--list judges nothing"),
+        (run, {"--compare": compare}, "--run judges what it measures"),
+        (compare is not None, {"--bundle": bundle, "--system": system}, "--compare judges as its file does"),
+        (not run, of_run, "only --run takes it"),
+    ):
+        given = [name for name, value in options.items() if value not in (None, False)]
+        if taken and given:
+            raise UsageError(f"{given[0]} can't be given here, as {why}: leave it out.")
+    failures = list[str]()
+    if run:
+        from reports import reproduction_run as runs
+
+        planned = runs.plan_within(chosen, system, node_hours, repeat, dry_run=dry_run)
+        if dry_run:
+            write(runs.as_text(planned), runs.as_data(planned), as_json=json)
+            return 0
+        failures = runs.carry_out(planned, timeout)
+        results = (*results, runs.RESULTS)
+    agrees = True
     if only_list:
         listed = [one for one in (_of_system(each, system) for each in chosen) if one is not None]
         words, document = _listed(listed), _document([_of_figure(one) for one in listed])
+    elif compare is not None:
+        words, document, agrees = _compared(chosen, compare, results)
     else:
-        words, document = _judged(chosen, system or "", results)
+        words, document = _judged(chosen, system or "", results, bundle)
     if out is not None:
         files.write_text(out, to_json.dumps(document, indent=1) + "\n")
     write(words, document, as_json=json)
-    return 0
+    for sentence in failures:
+        complain(sentence)
+    return 0 if agrees and not failures else 1
 
 
 def _chosen(paper: str, figure: str, system: str) -> list[Figure]:
@@ -93,19 +147,46 @@ def _of_system(figure: Figure, system: str | None) -> Figure | None:
     return figure.model_copy(update={"claims": claims}) if claims else None
 
 
-def _judged(chosen: Sequence[Figure], system: str, results: Sequence[Path]) -> tuple[str, dict[str, Any]]:
+def _judged(
+    chosen: Sequence[Figure], system: str, results: Sequence[Path], bundle: Path | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Judge figures by results below folders, and pack them if asked; returns words and the document."""
     from reports.figures.reproduction import as_text
     from reports.frames.frame import of_loaded
     from reports.frames.reproduction import judge_figures
     from reports.read.load import load
+    from reports.reproduction_bundle import pack
+    from reports.reproduction_compare import origin
 
     folders = list(results) or ([RESULTS] if RESULTS.is_dir() else [])
     loaded = load(folders)
     judged = judge_figures(of_loaded(loaded), chosen, system)
     where = ", ".join(loaded.folders) or "no folder"
     read = f"{len(loaded.statuses):,} results read from {where}, {len(loaded.skipped):,} skipped"
-    document = _document([_of_figure(one.figure, one) for one in judged])
-    return f"{as_text(judged)}\n{read}.", document
+    document = _document([_of_figure(one.figure, one) for one in judged]) | {"system": system, "origin": origin()}
+    words = f"{as_text(judged)}\n{read}."
+    if bundle is not None:
+        words += f"\n{pack(bundle, document, loaded, judged, lambda folder: _judged(chosen, system, [folder])[1])}."
+    return words, document
+
+
+def _compared(chosen: Sequence[Figure], file: Path, results: Sequence[Path]) -> tuple[str, dict[str, Any], bool]:
+    """Judge a bundle's results, or those here, and compare; returns words, the document, and whether all is as kept."""
+    from reports import reproduction_bundle as bundles
+    from reports import reproduction_compare as comparison
+
+    with TemporaryDirectory() as folder:
+        packed = bundles.is_bundle(file)
+        kept = bundles.unpack(file, Path(folder), str(file)) if packed else comparison.read(file)
+        inside = [Path(folder, bundles.RESULTS)] if packed else []
+        words, document = _judged(kept.chosen(chosen), kept.system, results or inside)
+    compared = comparison.compare(kept, comparison.of_document(document), chosen)
+    facts = bundles.changed_facts(kept)
+    document |= {"compared": comparison.as_data(kept, compared, file) | {"facts": facts}}
+    words = f"{words.replace(folder, str(file))}\n\n{comparison.as_text(kept, compared, file)}"
+    if facts:
+        words += f"\nNot as in the bundle are here: {', '.join(facts)}."
+    return words, document, compared.agrees
 
 
 def _listed(chosen: Sequence[Figure]) -> str:

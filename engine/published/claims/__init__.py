@@ -49,10 +49,14 @@ class Redo(Record):
     """Other library of a contest."""
 
     @property
+    def pattern(self) -> str:
+        """Pattern of the names of its tests; "" for all of the suite."""
+        return ".*".join(filter(None, (self.only, self.peer)))
+
+    @property
     def words(self) -> tuple[str, ...]:
         """Words of the command after the system."""
-        pattern = ".*".join(filter(None, (self.only, self.peer)))
-        return ("-c", f"suites/{self.suite}.py", *(("-n", pattern) if pattern else ()))
+        return ("-c", f"suites/{self.suite}.py", *(("-n", self.pattern) if self.pattern else ()))
 
 
 class Ranking(Record):
