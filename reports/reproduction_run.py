@@ -157,6 +157,8 @@ def _of_claim(claim: Claim, system: str) -> list[Selection] | str:
 
 
 def _selection(claim: Claim, redo: Redo, system: str, home: bool) -> Selection:
+    if redo.suite == suites.MODEL and (why := suites.judged_by_model(system)):
+        raise UsageError(why)
     if home:
         return suites.at_home(redo, ("reframe", "--system", system, *redo.words))
     return suites.elsewhere(redo, system, images=_is_of_images(claim))
@@ -232,27 +234,31 @@ def carry_out(planned: Plan, timeout_s: float | None = None) -> list[str]:
     processes.end_by_signals()
     ends, failures, done = time.monotonic() + timeout_s, list[str](), 0
     try:
-        for words, hours in _commands(planned):
-            run, said = planned.runs[done], shlex.join(words)
+        for (words, hours), run in zip(_commands(planned), planned.runs, strict=True):
+            said, began = shlex.join(words), time.monotonic()
             _say(f"{done + 1} of {len(planned.runs)}, at most {hours:.4g} node-hours: {said}")
-            began = time.monotonic()
-            if (left_s := ends - began) <= 0:
-                failures.append(f"{said} was not begun, as --timeout {timeout_s:g} is over.")
-            else:
-                code = suites.run(run, planned.system, repeat=planned.repeat, folder=Path(), timeout_s=left_s)
-                minutes = (time.monotonic() - began) / 60
-                if code is None:
-                    failures.append(
-                        f"{said} was ended after {minutes:.1f} minutes, as --timeout {timeout_s:g} is over."
-                    )
-                elif code:
-                    failures.append(f"{said} failed with exit code {code}: ReFrame's own words say why.")
-                _say(f"{done + 1} of {len(planned.runs)} {'ended well' if code == 0 else 'failed'}, {minutes:.1f} min")
+            why = _failure(run, planned, ends)
+            minutes = (time.monotonic() - began) / 60
+            failures += [f"{said} {why}"] if why else []
             done += 1
+            _say(f"{done} of {len(planned.runs)} {'failed' if why else 'ended well'} after {minutes:.1f} minutes")
     except (SystemExit, KeyboardInterrupt):
         _say(f"stopped after {done} of {plural(len(planned.runs), 'command')}; par4d reproduce judges what ended.")
         raise
     return failures
+
+
+def _failure(run: Selection, planned: Plan, ends: float) -> str:
+    """Run a selection, and what its verdicts need besides; say why that failed, "" if it didn't."""
+    if (left_s := ends - time.monotonic()) <= 0:
+        return "was not begun, as --timeout is over."
+    code = suites.run(run, planned.system, repeat=planned.repeat, folder=Path(), timeout_s=left_s)
+    if code == 0 and run.suite == suites.MODEL:
+        left_s = max(ends - time.monotonic(), 1.0)
+        code = suites.validate(planned.system, folder=Path(), timeout_s=left_s)
+    if code is None:
+        return "didn't end within --timeout: what it had measured by then is judged."
+    return f"failed with exit code {code}: its own words above say why." if code else ""
 
 
 def _say(sentence: str) -> None:

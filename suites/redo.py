@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import systems
+from engine import processes
 from engine.errors import UsageError
 from engine.published.claims import Redo, costs
 from suites import costs as described
@@ -25,6 +26,8 @@ from suites.base.series import read
 ROOT = Path(__file__).parents[1]
 OF_IMAGES = "unet"
 """Word in the names of tests, or of their models, that train a U-Net."""
+MODEL = "model_validation"
+"""Suite whose results tell something beside the predictions of `par4d plan --validate`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,21 @@ def run(selection: Selection, system: str, *, repeat: int, folder: Path, timeout
     folder: where ReFrame runs, and keeps results below results/.
     """
     return run_reframe(selection.arguments(system, repeat), folder, timeout_s, sys.stderr)
+
+
+def judged_by_model(system: str) -> str:
+    """Say why results of that suite can't be set beside predictions; "" if they can."""
+    known = systems.measured(system)
+    calibrated = known is not None and known.performance is not None
+    return "" if calibrated else f"{system} isn't calibrated: run par4d calibrate --system {system} first"
+
+
+def validate(system: str, *, folder: Path, timeout_s: float) -> int | None:
+    """Set the results of MODEL below a folder beside predictions, as verdicts on the model's grids need; as run()."""
+    words = ["plan", "--validate", "--measured", "output", "--out", f"results/validation-{system}.json"]
+    start = [sys.executable, "-P", "-m", "engine", *words]
+    code, _ = processes.carry_out(start, sys.stderr.buffer, timeout_s=timeout_s, environment={}, folder=folder)
+    return code
 
 
 @cache

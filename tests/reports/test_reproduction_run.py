@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -10,7 +11,7 @@ import pytest
 
 from engine import processes
 from engine.errors import UsageError
-from engine.published.claims import costs, figures
+from engine.published.claims import Redo, costs, figures
 from reports.par4d import main
 from reports.reproduction_run import Plan, plan
 from suites import redo
@@ -90,21 +91,37 @@ def test_on_the_papers_machine_the_claims_own_command_runs_and_costs_what_the_fi
         3 * sum(costs()["reframe --system frontier -c suites/peak.py -n Peak"].values())
     )
     assert described == []
-    assert {one.why for one in planned.left_out} == {"a number of another machine", "not built"}
+    assert {"axonn-sc24 section VI-C, A100"} <= {one.place for one in planned.left_out}
 
 
 def test_elsewhere_the_systems_own_series_stand_for_the_papers(described: list[tuple[str, ...]]) -> None:
     (fig_3,) = (one for one in figures("par4d") if one.where == "Fig. 3")
     (fig_8,) = (one for one in figures("par4d") if one.where == "Fig. 8")
-    (fig_12,) = (one for one in figures("par4d") if one.where == "Fig. 12")
     assert names(plan([fig_3], "local", repeat=2)) == {"OverlapAblation %point=local-2"}
     assert names(plan([fig_8], "local", repeat=2)) == {"Validation", "UNetValidation"}
-    assert names(plan([fig_12], "local", repeat=2)) == {"Baseline %match=unet-2-unet-local-1-deepspeed-zero3-data=2"}
-    assert len(described) == 3, "each suite once"
-    fig_11 = plan([one for one in figures("par4d") if one.where == "Fig. 11"], "local", repeat=2)
-    peers = {"megatron-core", "deepspeed-3d", "deepspeed-zero3"}
-    assert {next(peer for peer in peers if peer in name) for name in names(fig_11)} == peers
-    assert not any("fsdp2" in name or "unet" in name for name in names(fig_11))
+    assert len(described) == 2, "each suite once"
+
+
+@pytest.mark.parametrize(
+    ("only", "peer", "images", "expected"),
+    [
+        ("weak-64-gpt-5b", "megatron-core", False, {"megatron-core"}),
+        ("weak-64-gpt-5b", "deepspeed-(3d|zero3)", False, {"gpt-pair-deepspeed-3d", "gpt-pair-deepspeed-zero3"}),
+        ("local-2", "deepspeed-zero3", False, {"gpt-pair-deepspeed-zero3"}),
+        (r"unet-\d+", "deepspeed-zero3", True, {"unet-local-1-deepspeed-zero3"}),
+        ("par4d-unet-64", "", True, {"unet-local-1"}),
+        ("par4d-64", "", False, {"megatron-core", "deepspeed-3d", "gpt-pair-deepspeed-zero3", "fsdp2"}),
+    ],
+)
+def test_what_stands_for_a_selection_is_of_the_same_peers_and_sort(
+    only: str, peer: str, images: bool, expected: set[str]
+) -> None:
+    found = redo.elsewhere(Redo(suite="baselines", only=only, peer=peer), "local", images=images)
+    assert len(found.tests) == len(expected)
+    assert all(any(words in name for name in found.tests) for words in expected)
+    (pattern,) = found.patterns
+    told = {name for name in UNITS["baselines"] if re.search(pattern, name.replace(" ", ""))}
+    assert told == set(found.tests), "ReFrame's -n finds the same"
 
 
 @pytest.mark.parametrize("node_hours", [0.2, 0.5, 0.7, 1.0, 2.6, 100.0])
@@ -158,13 +175,12 @@ def test_what_cannot_be_run_is_refused_and_nothing_is_started(
 
 
 @pytest.mark.parametrize(
-    ("figure", "system", "named"),
-    [("Fig. 9", "local", "not built"), ("Fig. 3", "frontier", "frontier"), ("Fig. 4", "local", "read yet")],
+    ("figure", "system", "named"), [("Fig. 7", "local", "comes with another study"), ("Fig. 6", "frontier", "frontier")]
 )
 def test_a_figure_without_a_verdict_and_another_machine_are_refused(
     started: list[list[str]], capsys: pytest.CaptureFixture[str], figure: str, system: str, named: str
 ) -> None:
-    asked = ("--paper", "par4d", "--figure", figure, "--system", system)
+    asked = ("--paper", "axonn-ipdps22" if system == "local" else "axonn-sc24", "--figure", figure, "--system", system)
     assert main(["reproduce", "--run", *asked, "--node-hours", "1e9"]) == 2
     assert named in capsys.readouterr().err
     assert started == []
@@ -186,7 +202,7 @@ def test_a_dry_run_says_what_would_run_and_starts_nothing(
     assert found["node_hours"] == pytest.approx(sum(one["node_hours"] for one in found["commands"]))
     assert all(one["command"][0] == "reframe" for one in found["commands"])
     assert {"par4d Fig. 3", "par4d Fig. 8"} <= set(found["figures"])
-    assert any(one["claim"].startswith("par4d Fig. 9") and one["why"] == "not built" for one in found["left_out"])
+    assert any(one["claim"] == "par4d Table III, own shares" and one["why"] for one in found["left_out"])
     assert started == []
 
 
@@ -245,6 +261,28 @@ def test_an_interrupted_run_says_how_far_it_came(
     assert ended.value.code == (130 if isinstance(end, KeyboardInterrupt) else 143)
     assert "1 of 2" in capsys.readouterr().err.splitlines()[-1]
     assert len(started) == 2
+
+
+def test_grids_of_the_model_need_a_calibration_and_are_set_beside_predictions(
+    started: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(UNITS, "model_validation", {"ModelValidation %point=local-2-gpt-local-2-2x1x1x1": 0.1})
+    asked = ("--paper", "par4d", "--figure", "Fig. 7", "--system", "local", "--node-hours", "1", "--repeat", "2")
+    assert main(["reproduce", "--run", *asked]) == 2
+    assert "par4d calibrate --system local" in capsys.readouterr().err
+    validated: list[str] = []
+
+    def validate(system: str, **_: object) -> int:
+        validated.append(system)
+        return 0
+
+    monkeypatch.setattr(redo, "judged_by_model", lambda system: "")
+    monkeypatch.setattr(redo, "validate", validate)
+    assert main(["reproduce", "--run", *asked]) == 0
+    assert (len(started), validated) == (1, ["local"])
+    _reframe(monkeypatch, started, lambda *_: 1)
+    assert main(["reproduce", "--run", *asked]) == 1
+    assert (len(started), validated) == (2, ["local"])
 
 
 def test_a_plan_needs_finite_hours_only_to_run() -> None:
