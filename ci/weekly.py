@@ -6,9 +6,10 @@
 
 Parts are the files of tests of which ci/test runs a few cases and the week all (does every library of ci/peers train
 what the engine trains, every grid, flag and schedule what the serial model does, is each wrong collective noticed, are
-published times predicted?), training on 16 ranks with all four axes, the commands of every README, and ci/test once
-more: with the instructions of an older processor, with the lowest and the newest versions of what Par4D needs, and with
-each other Python on PATH, in clones of the last commit. It takes the internet, no GPU and no job.
+published times predicted, does each command that redoes a published claim run, dry or sized down?), training on 16
+ranks with all four axes, the commands of every README, and ci/test once more: with the instructions of an older
+processor, with the lowest and the newest versions of what Par4D needs, and with each other Python on PATH, in clones of
+the last commit. It takes the internet, no GPU and no job.
 
 exit code: 0 fine, 1 something is not as it has to be, 2 couldn't test all of it, as where a library can't be installed.
 """
