@@ -29,6 +29,8 @@ from suites.redo import Selection
 
 AT_HOME_ONLY = frozenset({"weak_scaling", "strong_scaling"})
 """Suites whose claims are judged by the paper's own points alone (frames/reproduction/scaling.py)."""
+OF_GPUS = frozenset({"p2p"})
+"""Suites whose claims are about NCCL."""
 ANOTHER_MACHINES = "a number of another machine"
 REPEAT, TIMEOUT_S = 3, 86400.0
 RESULTS = Path("results")
@@ -147,6 +149,8 @@ def _of_claim(claim: Claim, system: str) -> list[Selection] | str:
     home = claim.system == ANY or claim.machine == system
     if why := _silent(claim, home):
         return why
+    if all(redo.suite in OF_GPUS for redo in claim.redo) and systems.load(system).device.kind != "cuda":
+        return "NCCL needs GPUs"
     found, reasons = list[Selection](), list[str]()
     for redo in claim.redo:
         try:

@@ -108,7 +108,7 @@ def run(selection: Selection, system: str, *, repeat: int, folder: Path, timeout
 
     folder: where ReFrame runs, and keeps results below results/.
     """
-    return run_reframe(selection.arguments(system, repeat), folder, timeout_s, sys.stderr)
+    return run_reframe(selection.arguments(system, repeat), folder, timeout_s, sys.stderr, own_group=True)
 
 
 def judged_by_model(system: str) -> str:

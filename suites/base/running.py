@@ -36,15 +36,21 @@ class Worth:
     TRAINING = 8
 
 
-def run_reframe(words: Sequence[str], folder: Path, timeout_s: float, out: IO[str]) -> int | None:
-    """Run ReFrame; returns its exit code, or None if it took longer. Its jobs end with it. out: gets its words."""
+def run_reframe(
+    words: Sequence[str], folder: Path, timeout_s: float, out: IO[str], *, own_group: bool = False
+) -> int | None:
+    """Run ReFrame; returns its exit code, or None if it took longer. Its jobs end with it. out: gets its words.
+
+    own_group: whether a terminal's signals reach it through this process alone, which has to hear them
+    (processes.end_by_signals), so that it is asked once to end.
+    """
 
     def wait(running: Process) -> int | None:
         with suppress(subprocess.TimeoutExpired):
             return running.wait(timeout_s)
         return None
 
-    return supervise([*LAUNCHER, *words], wait, _end, cwd=folder, stdout=out, stderr=out)
+    return supervise([*LAUNCHER, *words], wait, _end, cwd=folder, stdout=out, stderr=out, start_new_session=own_group)
 
 
 def _end(running: Process) -> None:

@@ -68,7 +68,8 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def _reframe(monkeypatch: pytest.MonkeyPatch, words: list[list[str]], end: Reframe) -> None:
-    def run(arguments: Sequence[str], folder: Path, timeout_s: float, out: IO[str]) -> int | None:
+    def run(arguments: Sequence[str], folder: Path, timeout_s: float, out: IO[str], *, own_group: bool) -> int | None:
+        assert own_group
         words.append(list(arguments))
         return end(arguments, folder, timeout_s, out)
 
