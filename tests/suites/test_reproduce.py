@@ -16,8 +16,6 @@ REDONE = sorted(
 SUITES = sorted({one.suite for one in REDONE})
 HERE = "local"
 """The system that any machine is."""
-DRY_ONLY = frozenset[str]()
-"""Suites that this machine can run none of."""
 
 
 def sized_down(suite: str) -> Selection:
@@ -38,9 +36,11 @@ def test_every_command_dry_runs_on_the_papers_machine(tmp_path: Path, words: lis
 
 
 @pytest.mark.weekly
-@pytest.mark.parametrize("suite", [suite for suite in SUITES if suite not in DRY_ONLY])
+@pytest.mark.parametrize("suite", SUITES)
 def test_every_selection_runs_sized_down_here(tmp_path: Path, suite: str) -> None:
     done = reframe(tmp_path, *sized_down(suite).arguments(HERE, 1))
+    if done.code and {case["result"] for case in done.cases()} == {"skip"}:
+        pytest.skip(f"no test of {suite} could run: {done.out}")  # the week calls that unknown
     assert done.code == 0, done.out + done.err
 
 
