@@ -1,14 +1,16 @@
 """Verdicts on published claims: what was measured here beside what the papers say (engine/published/claims).
 
 A claim is judged on the paper's machine if it ran there, and else on each other machine where it ran, where only who
-is ahead counts. What several places of a paper ask of another machine is asked of it once, and what the paper answers
+is ahead counts; engine/result/judges/machines.py has the rule of several machines. What several places of a paper ask of another machine is asked of it once, and what the paper answers
 in two ways, depending on the size, not at all.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.published.claims import Claim, Figure, Target
+from engine.result.judges.machines import Answer, over_machines
 from engine.result.judges.reproduction import Judgement, Measured, Overall, Verdict, judge, overall
 from reports.frames.frame import Frames
 from reports.frames.reproduction.samples import Asked, Evidence, Sample
@@ -41,8 +43,22 @@ class Judged:
     """Reason for which nothing of it was judged."""
 
     @property
+    def answers(self) -> dict[Target, Answer]:
+        """Verdict on each target by all machines that measured it."""
+        by_target = defaultdict[Target, list[Finding]](list)
+        for one in self.findings:
+            by_target[one.target].append(one)
+        return {target: _answer(self.claim, found) for target, found in by_target.items()}
+
+    @property
     def overall(self) -> Overall:
-        return overall([one.judgement for one in self.findings])
+        return overall([one.judgement for one in self.answers.values()])
+
+
+def _answer(claim: Claim, findings: Sequence[Finding]) -> Answer:
+    """Judge a target by its findings; without a measurement it is what they say."""
+    measured = {one.machine: one.judgement for one in findings if one.sample}
+    return over_machines(measured, claim.machine) if measured else Answer(findings[0].judgement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +70,17 @@ class JudgedFigure:
 
     @property
     def overall(self) -> Overall:
-        return overall([one.judgement for part in self.parts for one in part.findings])
+        return overall([one.judgement for one in self.answers])
+
+    @property
+    def answers(self) -> list[Answer]:
+        """Verdict on each target of its claims."""
+        return [one for part in self.parts for one in part.answers.values()]
 
     @property
     def by_sign(self) -> bool:
         """Whether its verdict rests on who is ahead elsewhere: any of it if it reproduces, all that differs if not."""
-        told = [one.judgement for part in self.parts for one in part.findings if one.judgement.verdict in TOLD]
+        told = [one.judgement for one in self.answers if one.judgement.verdict in TOLD]
         differing = [one.by_sign for one in told if one.verdict == "differs"]
         return all(differing) if differing else any(one.by_sign for one in told)
 
