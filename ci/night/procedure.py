@@ -4,7 +4,7 @@ import math
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -13,11 +13,17 @@ from engine.errors import RunError, UsageError
 from engine.files import write_text
 from night.session import NightlyTest, NightRun
 from reports import text
+from reports.nights.exports import as_json, night_as_openmetrics
 from reports.nights.judge import suspects
 from reports.nights.report import NightReport, as_junit, as_markdown, as_text, night_reports
 from reports.read.history import History, history
 from systems.references import name_of, references
 
+FORMS: Mapping[str, Callable[[NightReport], str]] = {
+    **{"txt": as_text, "md": as_markdown, "xml": as_junit, "json": as_json},
+    "metrics": night_as_openmetrics,
+}
+"""Endings of a night's summaries, and what writes each."""
 HOUR_S = 3600.0
 MARGIN = 1.25
 """The next job may take so many times as long as earlier ones did."""
@@ -157,9 +163,9 @@ def say(sentence: str) -> None:
 def keep(night: NightRun, reported: NightReport) -> None:
     """Write the night's summary in each form. Whatever prevents that is said, and changes no verdict."""
     try:
-        for ending, form in (("txt", as_text), ("md", as_markdown), ("xml", as_junit)):
+        for ending, form in FORMS.items():
             for name in (night.name, "latest"):
                 write_text(night.summaries / f"{name}.{ending}", form(reported))
-        say(f"The summary is {night.summaries / night.name}.txt, .md and .xml (JUnit).")
+        say(f"The summary is {night.summaries / night.name}.txt, .md, .xml (JUnit), .json and .metrics (OpenMetrics).")
     except Exception as error:  # an error here would say that the machine got worse
         say(f"The summary could not be written: {error}")

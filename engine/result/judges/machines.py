@@ -1,8 +1,8 @@
 """Verdict on one target of a claim by all machines that measured it. No torch.
 
-The paper's own machine decides wherever it measured anything of the claim, also where that tells nothing yet: what it
-takes is more jobs there, and who is ahead elsewhere says nothing of a number. Else every other machine has a vote on who
-is ahead. One that can't tell takes no other's verdict away: it is named beside it.
+The paper's own machine decides wherever it measured anything of the claim, also where that tells nothing yet: more jobs
+there would, and who is ahead elsewhere says nothing of a number. Else every other machine has a vote on who is ahead.
+One that can't tell takes no other's verdict away: it is named beside it.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ class Answer(NamedTuple):
 
     judgement: Judgement
     by: tuple[str, ...] = ()
-    """Machines that gave the verdict."""
+    """Machines that gave the verdict; none where it is open."""
     open: tuple[str, ...] = ()
-    """Other machines that measured it, and can't tell."""
+    """Machines that measured it, and can't tell."""
 
 
 def over_machines(judged: Mapping[str, Judgement], home: str) -> Answer:
@@ -37,11 +37,11 @@ def over_machines(judged: Mapping[str, Judgement], home: str) -> Answer:
     if not judged:
         raise ValueError("A verdict over machines takes one that measured something.")
     if home in judged:
-        return Answer(judged[home], (home,))
+        judged = {home: judged[home]}
     differing = {name: one for name, one in judged.items() if one.verdict == "differs"}
     good = {name: one for name, one in judged.items() if one.verdict in GOOD}
     waiting = {name: one for name, one in judged.items() if one.verdict == OPEN}
-    deciding = differing or good or waiting
-    worst = max(deciding.values(), key=lambda one: (one.verdict == "reproduces", abs(one.off)))
-    left = waiting if deciding is not waiting else {}
-    return Answer(worst, tuple(deciding), tuple(left))
+    deciding = differing or good
+    votes = (deciding or waiting).values()
+    foremost = max(votes, key=lambda one: (one.verdict == "reproduces", abs(one.off)))
+    return Answer(foremost, tuple(deciding), tuple(waiting))
