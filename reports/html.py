@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from reports import text
 from reports.page import FOLDED, Block, Cell, Column, Download, Figure, Figures, Notices, Page, Table
+from reports.pages.front import Front
 from reports.pages.index import Card
 
 LONG = 40
@@ -41,8 +42,10 @@ class Renderer:
         """Draw a study's page. files have the address of the CSV of each table and figure, by its name."""
         return self._environment.get_template("study.html").render(page=page, here=name, files=files)
 
-    def index(self, page: Page, notices: Notices, cards: Iterable[Card], files: Mapping[str, str]) -> str:
-        known = {"page": page, "here": "", "files": files, "cards": cards, "block": notices}
+    def index(
+        self, page: Page, verdicts: Front, notices: Notices, cards: Iterable[Card], files: Mapping[str, str]
+    ) -> str:
+        known = {"page": page, "here": "", "files": files, "cards": list(cards), "block": notices, "front": verdicts}
         return self._environment.get_template("index.html").render(known)
 
 

@@ -230,7 +230,43 @@ class Download:
     name: str
 
 
-Block = Table | Figures | Pictures | Paragraph | Commands | Facts | Definitions | Notices | Download
+@dataclass(frozen=True, slots=True)
+class VerdictRow:
+    """Figure of a paper with its verdict, which leads to what was measured of it."""
+
+    where: str
+    sign: str
+    colour: str
+    """Name of the colour that goes with the sign."""
+    verdict: str
+    """Verdict in words."""
+    text: str
+    """What the paper claims of one that was measured; of another what it waits for."""
+    remark: str = ""
+    """Machines that it rests on, and how much of it has a verdict."""
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PaperRows:
+    """Figures of a paper: those that were measured in full, all others in a line each."""
+
+    name: str
+    title: str
+    counts: str
+    measured: tuple[VerdictRow, ...] = ()
+    waiting: tuple[VerdictRow, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Papers by their figures, each figure with its verdict."""
+
+    papers: Sequence[PaperRows]
+
+
+Block = Table | Figures | Pictures | Paragraph | Commands | Facts | Definitions | Notices | Download | Verdicts
 
 
 @dataclass(frozen=True, slots=True)

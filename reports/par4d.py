@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from engine.cli.common import Json, facts, write
 from engine.cli.main import commands, run
 from engine.output import log_to_stderr
+from reports.accept import accept
 from reports.nights.commands import reference, verdict
 from reports.reproduce import reproduce
 from systems.store import as_data
@@ -60,5 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     app.command(reference())
     app.command(verdict)
     app.command(reproduce)
+    app.command(accept)
     app.command(report, help_flags=())  # --help is for the report's own command line
     return run(app, argv)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -68,13 +68,26 @@ def reproduce(
         Parameter(metavar="SECONDS", help="with --run: for all, and their time in a queue (default: 86400)"),
     ] = None,
     dry_run: Annotated[bool, Parameter(help="with --run: say what would run, and what it takes")] = False,
+    openmetrics: Annotated[
+        Path | None, Parameter(metavar="FILE", help="write verdicts and values as OpenMetrics there, for monitoring")
+    ] = None,
+    fail_on: Annotated[
+        tuple[Literal["differs", "undecided"], ...],
+        Parameter(
+            metavar="VERDICT",
+            consume_multiple=True,
+            help="exit code 1 if a figure differs or a threshold of systems/acceptance fails; or if one that was "
+            "measured can't be told",
+        ),
+    ] = (),
 ) -> int:
     """Judge each claim of the papers by what was measured here: does it reproduce?
 
     On the paper's machine the interval over jobs has to lie within a tolerance that was fixed beforehand: 10 % of a
     rate or a time, 5 points of a share, 5 % of a ratio. On another machine only who is ahead counts. Two jobs or more
     tell. A figure reproduces if all of its claims do, or are better, and differs if one does. That is a result, so the
-    exit code is 0; it is 1 where a run failed, or verdicts aren't as --compare has them, and 2 where nothing was done.
+    exit code is 0 without --fail-on; it is 1 where a run failed, or verdicts aren't as --compare has them, and 2 where
+    nothing was done.
 
     Elsewhere than on the paper's machine --run takes the same suites with that system's own, smaller series.
 
@@ -84,18 +97,25 @@ def reproduce(
       par4d reproduce --bundle verdicts.zip
       par4d reproduce --compare verdicts.zip
     """
-    for option, file in (("--out", out), ("--bundle", bundle)):
+    for option, file in (("--out", out), ("--bundle", bundle), ("--openmetrics", openmetrics)):
         if file is not None:
             check_file(option, file)
     chosen = _chosen(paper or "", figure or "", system or "")
+    judging = {
+        "--run": run,
+        "--bundle": bundle,
+        "--compare": compare,
+        "--openmetrics": openmetrics,
+        "--fail-on": fail_on,
+    }
     of_run = {"--node-hours": node_hours, "--repeat": repeat, "--timeout": timeout, "--dry-run": dry_run}
     for taken, options, why in (
-        (only_list, {"--run": run, "--bundle": bundle, "--compare": compare}, "--list judges nothing"),
+        (only_list, judging, "--list judges nothing"),
         (run, {"--compare": compare}, "--run judges what it measures"),
         (compare is not None, {"--bundle": bundle, "--system": system}, "--compare judges as its file does"),
         (not run, of_run, "only --run takes it"),
     ):
-        given = [name for name, value in options.items() if value is not None and value is not False]
+        given = [name for name, value in options.items() if value not in (None, False, ())]
         if taken and given:
             raise UsageError(f"{given[0]} can't be given here, as {why}: leave it out.")
     failures = list[str]()
@@ -118,10 +138,20 @@ def reproduce(
         words, document = _judged(chosen, system or "", results, bundle)
     if out is not None:
         files.write_text(out, to_json.dumps(document, indent=1) + "\n")
+    if openmetrics is not None:
+        from reports.openmetrics import of_document
+
+        files.write_text(openmetrics, of_document(document))
     write(words, document, as_json=json)
     for sentence in failures:
         complain(sentence)
-    return 0 if agrees and not failures else 1
+    if failures or not agrees:
+        return 1
+    if not fail_on:
+        return 0
+    from reports.reproduction_document import fails
+
+    return int(fails(document, fail_on))
 
 
 def _chosen(paper: str, figure: str, system: str) -> list[Figure]:
@@ -152,18 +182,23 @@ def _judged(
 ) -> tuple[str, dict[str, Any]]:
     """Judge figures by results below folders, and pack them if asked; returns words and the document."""
     from reports.figures.reproduction import as_text
+    from reports.frames.acceptance import check
     from reports.frames.frame import of_loaded
     from reports.frames.reproduction import judge_figures
     from reports.read.load import load
     from reports.reproduction_bundle import pack
     from reports.reproduction_compare import origin
+    from reports.reproduction_document import enriched
+    from systems import acceptance
 
     folders = list(results) or ([RESULTS] if RESULTS.is_dir() else [])
     loaded = load(folders)
-    judged = judge_figures(of_loaded(loaded), chosen, system)
+    frames = of_loaded(loaded)
+    judged, checked = judge_figures(frames, chosen, system), check(frames, acceptance.known(), system)
     where = ", ".join(loaded.folders) or "no folder"
     read = f"{len(loaded.statuses):,} results read from {where}, {len(loaded.skipped):,} skipped"
-    document = _document([_of_figure(one.figure, one) for one in judged]) | {"system": system, "origin": origin()}
+    document = enriched(_document([_of_figure(one.figure, one) for one in judged]), frames, judged, checked)
+    document |= {"system": system, "origin": origin()}
     words = f"{as_text(judged)}\n{read}."
     if bundle is not None:
         words += f"\n{pack(bundle, document, loaded, judged, lambda folder: _judged(chosen, system, [folder])[1])}."

@@ -10,10 +10,12 @@ import pandas as pd
 
 from engine.errors import RunError, UsageError
 from reports.frames.frame import of_loaded
+from reports.frames.reproduction import judge_everything
 from reports.html import Renderer, data_blocks, to_csv
 from reports.nights import page as nights_page
 from reports.page import Notices, Page
 from reports.pages import methods
+from reports.pages.front import front
 from reports.pages.index import card, index
 from reports.pages.study import all_studies
 from reports.read.load import Loaded, load
@@ -61,7 +63,9 @@ def pages(loaded: Loaded) -> dict[str, str]:
     first = index(loaded, runs[~shown], pd.concat([runs[of_jobs], everything.contests[of_jobs]]))
     cards.sort(key=lambda card: card.empty)  # what was measured comes first
     notices = Notices(tuple(one.notice for one in nightly))
-    files["index.html"] = renderer.index(first, notices, cards, _add_data(files, "index", first))
+    files["index.html"] = renderer.index(
+        first, front(judge_everything(everything)), notices, cards, _add_data(files, "index", first)
+    )
     return files
 
 

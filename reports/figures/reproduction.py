@@ -158,7 +158,7 @@ def _is_open(judgement: Judgement) -> bool:
 
 def figure_table(name: str, judged: Sequence[JudgedFigure]) -> Table:
     """Make the table of a paper's figures, each with its verdict and what the rest of it waits for."""
-    rows = [(one.figure.where, one.figure.says, *_standing(one), waits(one), _node_hours(one.figure)) for one in judged]
+    rows = [(one.figure.where, one.figure.says, *standing(one), waits(one), _node_hours(one.figure)) for one in judged]
     keys = ["where", "says", "verdict", "how_far", "waits", "node_hours"]
     data = pd.DataFrame(rows, columns=keys)
     data["node_hours"] = pd.to_numeric(data["node_hours"])
@@ -171,7 +171,8 @@ def _node_hours(figure: Figure) -> float | None:
     return None if all(claim.retired for claim in figure.claims) else figure.node_hours
 
 
-def _standing(judged: JudgedFigure) -> tuple[str, str]:
+def standing(judged: JudgedFigure) -> tuple[str, str]:
+    """Write a figure's verdict, and how many of its numbers and comparisons have one."""
     verdict, told, targets = judged.overall
     words = BY_SIGN.format(verdict) if judged.by_sign and verdict in GOOD + BAD else verdict
     return words, f"{told} of {targets}" if targets else ""
@@ -179,7 +180,7 @@ def _standing(judged: JudgedFigure) -> tuple[str, str]:
 
 def counts(judged: Iterable[JudgedFigure]) -> dict[str, int]:
     """Count the figures of each verdict that there is, verdicts by who is ahead apart, the best first."""
-    found = Counter(_standing(one)[0] for one in judged)
+    found = Counter(standing(one)[0] for one in judged)
     order = [words for verdict in VERDICTS for words in (verdict, BY_SIGN.format(verdict))]
     return {words: found[words] for words in order if found[words]}
 
@@ -188,6 +189,18 @@ def waits(judged: JudgedFigure) -> str:
     """Write why what a figure claims isn't judged yet, each reason once."""
     found = dict.fromkeys(part.why or NOT_RUN for part in judged.parts if not any(x.sample for x in part.findings))
     return "; ".join(found)
+
+
+def decided_by(judged: JudgedFigure) -> str:
+    """Name the machines that gave a figure's verdicts, and those that can't tell some of it."""
+    deciding = dict.fromkeys(name for one in judged.answers for name in one.by)
+    waiting = dict.fromkeys(name for one in judged.answers for name in one.open)
+    said = [f"by {' and '.join(map(_machine, deciding))}"] if deciding else []
+    return "; ".join([*said, *([f"open on {' and '.join(map(_machine, waiting))}"] if waiting else [])])
+
+
+def _machine(name: str) -> str:
+    return text.clean(name, 60)
 
 
 def measured_table(name: str, judged: Sequence[JudgedFigure]) -> Table | None:
@@ -227,7 +240,7 @@ def as_text(judged: Sequence[JudgedFigure]) -> str:
 
 
 def _block(judged: JudgedFigure) -> str:
-    words, far = _standing(judged)
+    words, far = standing(judged)
     waiting = waits(judged)
     rows = [
         [row["part"], row["said"], row["measured"], str(row["jobs"]), row["machine"], row["verdict"], row["off"]]

@@ -47,7 +47,7 @@ def series_title(row: "pd.Series[Any]") -> str:
     return title(row["system"], row["partition"], row["dtype"], series, row["variant"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Frames:
     """runs have one row a job; iterations, collectives, gemm, stream and launches one of each that the results carry.
 

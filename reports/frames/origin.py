@@ -1,16 +1,19 @@
 """Columns that tell a row's job: labels, software, machine and file, the same columns of a run as of a contest."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from engine.result.schema import Provenance, Transport
 from engine.result.schema.machine import Interconnect
 from reports.page import BINDING
-from reports.text import clean
+from reports.text import clean, positive
 
 COLUMNS = [
     *("system", "partition", "study", "devices", "versions", "hosts", "launcher", "commit", "dirty", "start", "end"),
-    *("source", "network", "transport", "remark", BINDING),
+    *("source", "network", "transport", "remark", BINDING, "clocks", "network_settings"),
 ]
+SETTINGS = re.compile(r"(NCCL|RCCL|GLOO|FI|UCX|MPICH)_\w+|CUDA_DEVICE_MAX_CONNECTIONS|HSA_ENABLE_SDMA")
+"""Variables that steer the libraries of the network."""
 
 
 def columns(
@@ -31,6 +34,8 @@ def columns(
         "transport": words(transport),
         "remark": remark,
         BINDING: clean(" ".join(fault.said for fault in origin.bindings.faults), 1600) if origin.bindings else "",
+        "clocks": clocks(origin.clocks_hz),
+        "network_settings": network_settings(origin.environment),
     }
 
 
@@ -39,6 +44,18 @@ def names(listed: Sequence[str]) -> str:
     unique = list(dict.fromkeys(listed))
     more = f" and {len(unique) - 4} more" if len(unique) > 5 else ""
     return clean(", ".join(unique[: 4 if more else 5]) + more)
+
+
+def clocks(rates_hz: Mapping[str, float]) -> str:
+    """Write the clocks of a job's hosts, the least and the greatest; "" where no host told its own."""
+    known = sorted(rate for rate in rates_hz.values() if positive(rate) == rate)
+    ends = dict.fromkeys(f"{rate / 1e9:.2f}" for rate in (known[0], known[-1])) if known else ()
+    return f"{' to '.join(ends)} GHz" if ends else ""
+
+
+def network_settings(environment: Mapping[str, str]) -> str:
+    """Write the variables that steer the network's libraries, with their values; "" for none."""
+    return clean(" ".join(f"{name}={environment[name]}" for name in sorted(environment) if SETTINGS.fullmatch(name)))
 
 
 def network(transport: Transport | None) -> str:

@@ -1,5 +1,6 @@
 """`par4d reference make` makes references, and `par4d verdict` judges nights by them."""
 
+import json as to_json
 import traceback
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,7 +10,10 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 import systems
+from engine import files
+from engine.cli.common import Json
 from engine.errors import EngineError, RunError, UsageError
+from engine.options import check_file
 from engine.output import complain, say
 from reports import text
 from reports.read.history import DATABASE
@@ -64,6 +68,9 @@ def verdict(
     system: System = None,
     last: Annotated[int, Parameter(metavar="N", help="number of nights")] = 1,
     database: Database = DATABASE,
+    json: Json = False,
+    out: Annotated[Path | None, Parameter(metavar="FILE", help="write the document for programs there, too")] = None,
+    openmetrics: Annotated[Path | None, Parameter(metavar="FILE", help="write verdicts as OpenMetrics there")] = None,
 ) -> int:
     """Did it get slower? Judges the figures of the last night against references and the nights before; runs nothing.
 
@@ -71,17 +78,27 @@ def verdict(
 
       par4d verdict --system perlmutter
       par4d verdict --system vcluster --last 30
+      par4d verdict --system vcluster --json --openmetrics night.txt
     """
+    from reports.nights.exports import as_data, as_openmetrics
     from reports.nights.report import UNKNOWN, as_text, night_reports
     from reports.read.history import history
 
     if last < 1:
         raise UsageError(f"--last is 1 or more nights, but {last} was given.")
+    for option, file in (("--out", out), ("--openmetrics", openmetrics)):
+        if file is not None:
+            check_file(option, file)
     name = systems.named(system).name
     try:
         past = history(database, name)
         nights = night_reports(past, references.references(name), last=last)
-        say("\n".join(map(as_text, nights)))
+        data = as_data(nights)
+        if out is not None:
+            files.write_text(out, to_json.dumps(data, indent=1) + "\n")
+        if openmetrics is not None:
+            files.write_text(openmetrics, as_openmetrics(nights))
+        say(to_json.dumps(data, indent=1) + "\n" if json else "\n".join(map(as_text, nights)))
     except EngineError:
         raise
     except Exception:  # an exit code of 1 would blame the machine

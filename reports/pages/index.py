@@ -1,4 +1,4 @@
-"""The first page: the studies, what was read, what had to be left out and why."""
+"""The first page: the verdicts, the studies, what was read, what had to be left out and why."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,10 @@ from reports.pages.study import Study, badly_bound
 from reports.read.load import Loaded
 
 LEAD = (
-    "How fast large networks train here with 4D parallelism, and how that compares with what was published. Every "
-    "figure can be traced to the result of a run."
+    "What the papers on 4D parallelism claim, figure by figure, and whether measurements here agree. Each figure leads "
+    "to its published and measured points on one plot, and each point to the result of a run."
 )
+TITLE = "Does it reproduce?"
 NOUNS = {"runs": "job", "contests": "contest", "checks": "check"}
 FIRST_STEPS = ("reframe -c suites/weak_scaling.py --system local", "python -m reports build --out site/")
 
@@ -67,7 +68,7 @@ def index(loaded: Loaded, others: pd.DataFrame, jobs: pd.DataFrame) -> Page:
         sections.append(_skipped(loaded))
     if len(others):
         sections.append(_others(others))
-    return Page(sections, title="Training performance", lead=LEAD, empty=not loaded.statuses)
+    return Page(sections, title=TITLE, lead=LEAD, empty=not loaded.statuses)
 
 
 def _systems(jobs: pd.DataFrame) -> PageSection:

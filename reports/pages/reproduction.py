@@ -1,15 +1,30 @@
 """Does it reproduce? Each figure of the papers with its verdict, what was measured beside it, and what to run."""
 
+from collections.abc import Sequence
 from itertools import groupby
 
-from engine.published.claims import figures
 from reports import text
-from reports.figures.reproduction import command_table, counts, figure_table, measured_table
+from reports.figures.acceptance import facts, threshold_table
+from reports.figures.conditions import condition_table
+from reports.figures.reproduction import (
+    command_table,
+    counts,
+    decided_by,
+    figure_table,
+    measured_table,
+    standing,
+    waits,
+)
+from reports.figures.verdicts import picture
+from reports.frames.acceptance import check
 from reports.frames.frame import Frames
-from reports.frames.reproduction import VERDICTS, JudgedFigure, judge_figures
-from reports.page import Block, Facts, KeyFact, Page, PageSection, Paragraph, nothing_measured
+from reports.frames.reproduction import VERDICTS, JudgedFigure, judge_everything
+from reports.frames.reproduction.conditions import compared
+from reports.page import Block, Facts, Figures, KeyFact, Page, PageSection, Paragraph, nothing_measured
+from reports.pages.front import anchor_of, is_measured
 from reports.pages.study import Study
 from reports.words import NOTES, STUDIES
+from systems import acceptance
 
 REMARKS = {
     "reproduces": "all of it, within tolerances",
@@ -25,13 +40,20 @@ ELSEWHERE = "in part or all on another machine, by sign"
 
 
 def build(mine: Frames, everything: Frames) -> Page:
-    judged = judge_figures(everything, figures())
+    judged = judge_everything(everything)
     papers = [(paper, list(some)) for paper, some in groupby(judged, lambda one: one.figure.paper)]
     how = [Paragraph(NOTES[name]) for name in ("figures_of_papers", "beside_published")]
-    sections = [PageSection("All figures", [_facts(judged), *how]), *(_section(*one) for one in papers)]
+    sections = [PageSection("All figures", [_facts(judged), *how])]
+    for paper, some in papers:
+        sections.append(PageSection(paper, [figure_table(paper, some)], f"paper-{paper}"))
+        sections += [_of_figure(one, everything) for one in some if is_measured(one)]
+    if checked := check(everything, acceptance.known()):
+        sections.insert(
+            1, PageSection("Thresholds of acceptance", [facts(checked), threshold_table(checked)], "acceptance")
+        )
     sections.append(PageSection("What to run", [command_table(judged)]))
     told = sum(one.overall.judged > 0 for one in judged)
-    if not any(finding.sample for one in judged for part in one.parts for finding in part.findings):
+    if not any(map(is_measured, judged)):
         sections.insert(0, nothing_measured(*STUDIES["reproduction"].run))
     remark = f"{told} of {text.plural(len(judged), 'figure')} told something"
     return Page(sections, headline(judged), empty=not told, remark=remark if told else "")
@@ -40,19 +62,27 @@ def build(mine: Frames, everything: Frames) -> Page:
 STUDY = Study("reproduction", 0, lambda runs: runs["kind"] == "", build, shared=True)
 
 
-def headline(judged: list[JudgedFigure]) -> str:
+def headline(judged: Sequence[JudgedFigure]) -> str:
     """Say how many figures have each verdict, those that were measured first."""
     return ", ".join(f"{number} {words}" for words, number in counts(judged).items())
 
 
-def _facts(judged: list[JudgedFigure]) -> Facts:
+def _facts(judged: Sequence[JudgedFigure]) -> Facts:
     found = dict.fromkeys(VERDICTS, 0) | counts(judged)
     order = sorted(found, key=lambda words: [words.startswith(verdict) for verdict in VERDICTS], reverse=True)
     facts: list[KeyFact] = [(f"{found[words]}", words, REMARKS.get(words, ELSEWHERE)) for words in order]
     return Facts(facts)
 
 
-def _section(paper: str, judged: list[JudgedFigure]) -> PageSection:
-    measured = measured_table(paper, judged)
-    blocks: list[Block] = [figure_table(paper, judged), *([measured] if measured else [])]
-    return PageSection(paper, blocks, f"paper-{paper}")
+def _of_figure(judged: JudgedFigure, everything: Frames) -> PageSection:
+    """Show a measured figure: the claim, its plot, the values in words, and what differs from the paper's run."""
+    figure, name = judged.figure, anchor_of(judged)
+    words, told = standing(judged)
+    rest = waits(judged)
+    said = f"{told} told {decided_by(judged)}." + (f" The rest: {rest}." if rest else "")
+    drawn, table = picture(judged, f"{name}-plot"), measured_table(name, [judged])
+    machines = dict.fromkeys(one.machine for part in judged.parts for one in part.findings if one.sample)
+    conditions = condition_table(compared(everything, figure, machines), f"{name}-conditions")
+    blocks: list[Block | None] = [Paragraph(figure.says), Paragraph(said), Figures([drawn]) if drawn else None]
+    shown = [block for block in (*blocks, table, conditions) if block is not None]
+    return PageSection(f"{figure.paper} {figure.where}: {words}", shown, name)

@@ -24,6 +24,7 @@ SIGNS: Mapping[str, dict[str, Any]] = {
     "□": {"marker": "s", **HOLLOW},
     "●": {"marker": "o"},
     "○": {"marker": "o", **HOLLOW},
+    "◆": {"marker": "D", "markersize": 6},
     "❙": {"marker": "|", "markeredgewidth": 2.4},
 }
 """Markers of a legend's entries, by the sign that their words begin with."""

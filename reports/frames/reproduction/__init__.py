@@ -1,15 +1,17 @@
 """Verdicts on published claims: what was measured here beside what the papers say (engine/published/claims).
 
 A claim is judged on the paper's machine if it ran there, and else on each other machine where it ran, where only who
-is ahead counts; engine/result/judges/machines.py has the rule of several machines. What several places of a paper ask of another machine is asked of it once, and what the paper answers
-in two ways, depending on the size, not at all.
+is ahead counts; engine/result/judges/machines.py has the rule of several machines. What several places of a paper ask
+of another machine is asked of it once, and what the paper answers in two ways, depending on the size, not at all.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from engine.published.claims import Claim, Figure, Target
+from engine.published.claims import figures as figures_of_papers
 from engine.result.judges.machines import Answer, over_machines
 from engine.result.judges.reproduction import Judgement, Measured, Overall, Verdict, judge, overall
 from reports.frames.frame import Frames
@@ -93,6 +95,12 @@ def judge_figures(frames: Frames, figures: Iterable[Figure], machine: str = "") 
     evidence = Evidence(frames, machine)
     judged = [JudgedFigure(one, tuple(judge_claim(evidence, claim) for claim in one.claims)) for one in figures]
     return [one for one in (_of_machine(figure, machine) for figure in judged) if one.parts] if machine else judged
+
+
+@lru_cache(maxsize=1)
+def judge_everything(frames: Frames) -> tuple[JudgedFigure, ...]:
+    """Judge every figure of the papers, once for all pages of a report."""
+    return tuple(judge_figures(frames, figures_of_papers()))
 
 
 def _of_machine(judged: JudgedFigure, machine: str) -> JudgedFigure:

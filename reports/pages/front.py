@@ -1,0 +1,92 @@
+"""The verdicts on the first page: five papers by their figures, each figure leading to its plot or to what it takes."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine import yaml_text
+from engine.published.claims import ANY
+from reports import text
+from reports.figures.reproduction import counts, decided_by, standing
+from reports.figures.verdicts import SIGNS
+from reports.frames.reproduction import VERDICTS, JudgedFigure
+from reports.page import PaperRows, VerdictRow, Verdicts
+
+PAGE = "reproduction.html"
+NOT_BUILT = "not built yet"
+"""Words for what no suite here runs."""
+OBSTACLES = {"not built": "", "comes with another study": "it comes with another study"}
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Verdicts of the first page: how many figures have each, and the figures of each paper."""
+
+    tally: tuple[VerdictRow, ...]
+    verdicts: Verdicts
+
+
+def front(judged: Sequence[JudgedFigure]) -> Front:
+    """List the papers with their figures; measured ones first."""
+    by_paper: dict[str, list[JudgedFigure]] = {}
+    for one in judged:
+        by_paper.setdefault(one.figure.paper, []).append(one)
+    papers = yaml_text.read(Path(__file__).parents[1] / "papers.yaml")
+    known = [_paper(paper, by_paper.pop(paper["name"], [])) for paper in papers]
+    known += [_paper({"name": name, "title": name}, some) for name, some in by_paper.items()]
+    return Front(_tally(judged), Verdicts(known))
+
+
+def _tally(judged: Sequence[JudgedFigure]) -> tuple[VerdictRow, ...]:
+    found = Counter(one.overall.verdict for one in judged)
+    return tuple(VerdictRow("", *SIGNS[verdict], verdict, f"{found[verdict]}") for verdict in VERDICTS)
+
+
+def anchor_of(judged: JudgedFigure) -> str:
+    """Return the place of a measured figure in the page of verdicts."""
+    return f"{judged.figure.paper}-{text.slug(judged.figure.where)}"
+
+
+def is_measured(judged: JudgedFigure) -> bool:
+    """Return whether anything of a figure was measured."""
+    return any(one.sample for part in judged.parts for one in part.findings)
+
+
+def _paper(paper: dict[str, str], judged: Sequence[JudgedFigure]) -> PaperRows:
+    name, title = paper["name"], paper["title"]
+    if other := paper.get("same_as"):
+        return PaperRows(
+            name, title, "", note=f"Same text, figures and numbers as {other}, under which they are judged."
+        )
+    said = ", ".join(f"{number} {words}" for words, number in counts(judged).items())
+    measured = tuple(_measured(one) for one in judged if is_measured(one))
+    return PaperRows(name, title, said, measured, tuple(_waiting(one) for one in judged if not is_measured(one)))
+
+
+def _measured(judged: JudgedFigure) -> VerdictRow:
+    words, told = standing(judged)
+    sign, colour = SIGNS[judged.overall.verdict]
+    remark = f"{told} told {decided_by(judged)}"
+    return VerdictRow(
+        judged.figure.where, sign, colour, words, judged.figure.says, remark, f"{PAGE}#{anchor_of(judged)}"
+    )
+
+
+def _waiting(judged: JudgedFigure) -> VerdictRow:
+    """Describe a figure of which nothing was measured: why, in a few words."""
+    verdict = judged.overall.verdict
+    sign, colour = SIGNS[verdict]
+    address = f"{PAGE}#paper-{judged.figure.paper}"
+    reasons = dict.fromkeys(part.claim.status for part in judged.parts)
+    machines = dict.fromkeys(part.claim.system for part in judged.parts if part.claim.system != ANY)
+    words, why = str(verdict), ""
+    if verdict == "machine retired":
+        why = " and ".join(machines)
+    elif reasons and set(reasons) <= set(OBSTACLES):
+        words, why = NOT_BUILT, ", ".join(filter(None, (OBSTACLES[reason] for reason in reasons)))
+    elif set(reasons) - {""} and "" not in reasons:
+        why = ", ".join(reasons)
+    elif judged.figure.node_hours is not None:
+        why = f"{text.significant(judged.figure.node_hours, 3)} node-hours on {' and '.join(machines) or 'any machine'}"
+    return VerdictRow(judged.figure.where, sign, colour, words, why, address=address)
