@@ -14,7 +14,7 @@ from reports.frames.reproduction import judge_everything
 from reports.html import Renderer, data_blocks, to_csv
 from reports.nights import page as nights_page
 from reports.page import Notices, Page
-from reports.pages import methods
+from reports.pages import methods, reproduction
 from reports.pages.front import front
 from reports.pages.index import card, index
 from reports.pages.study import all_studies
@@ -55,7 +55,8 @@ def pages(loaded: Loaded) -> dict[str, str]:
         if study.rows_of == "runs" and not study.shared:
             shown |= runs.index.isin(rows.index)
         files[f"{study.name}.html"] = renderer.study(study.name, page, _add_data(files, study.name, page))
-        cards.append(card(study, page, rows))
+        if study.name != reproduction.STUDY.name:  # of which the first page is the summary
+            cards.append(card(study, page, rows))
     for one in nightly:
         files[f"{one.name}.html"] = renderer.study(one.name, one.page, _add_data(files, one.name, one.page))
     files[f"{methods.NAME}.html"] = renderer.study(methods.NAME, methods.page(), {})

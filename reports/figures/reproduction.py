@@ -104,7 +104,7 @@ def _row(part: Judged, finding: Finding) -> dict[str, object]:
     of = point_text(finding.target) if several and not judgement.by_sign else ""
     return {
         "part": ": ".join(filter(None, (claim.name, of))),
-        "said": published_text(_asked_of(finding), judgement.reading),
+        "said": published_text(asked_of(finding), judgement.reading),
         "measured": measured_text(claim, finding),
         "jobs": sample.jobs,
         "machine": text.clean(finding.machine, 60),
@@ -121,7 +121,7 @@ def hours_of(words: Sequence[str]) -> float | None:
     return None if tests is None else sum(tests.values())
 
 
-def _asked_of(finding: Finding) -> Target:
+def asked_of(finding: Finding) -> Target:
     """Return a target as it was asked: of another machine without the paper's size."""
     comparison = finding.target.comparison
     if comparison is None or not finding.judgement.by_sign:
@@ -192,11 +192,12 @@ def waits(judged: JudgedFigure) -> str:
 
 
 def decided_by(judged: JudgedFigure) -> str:
-    """Name the machines that gave a figure's verdicts, and those that can't tell some of it."""
-    deciding = dict.fromkeys(name for one in judged.answers for name in one.by)
-    waiting = dict.fromkeys(name for one in judged.answers for name in one.open)
-    said = [f"by {' and '.join(map(_machine, deciding))}"] if deciding else []
-    return "; ".join([*said, *([f"open on {' and '.join(map(_machine, waiting))}"] if waiting else [])])
+    """Write how much of a figure has a verdict, the machines that gave one, and those that can't tell some of it."""
+    deciding = sorted({name for one in judged.answers for name in one.by})
+    waiting = sorted({name for one in judged.answers for name in one.open})
+    said = f"{standing(judged)[1]} told"
+    said += f" by {' and '.join(map(_machine, deciding))}" if deciding else ""
+    return said + (f"; open on {' and '.join(map(_machine, waiting))}" if waiting else "")
 
 
 def _machine(name: str) -> str:

@@ -10,7 +10,7 @@ from engine.published.claims import Claim, Target
 from engine.published.claims.tolerance import band, value_of
 from engine.result.judges.reproduction import NOBODY_AHEAD, Verdict
 from reports import text
-from reports.figures.reproduction import off_text, point_text, published_text
+from reports.figures.reproduction import asked_of, off_text, point_text, published_text
 from reports.frames.reproduction import Finding, Judged, JudgedFigure
 from reports.frames.reproduction.sources import figure_of
 from reports.page import Figure
@@ -65,12 +65,17 @@ def _by_target(part: Judged) -> dict[Target, list[Finding]]:
 
 
 def _caption(claim: Claim, target: Target) -> str:
-    words = figure_of(claim, target)
+    words = _without_unit(figure_of(claim, target))
     if target.comparison is not None:
         return f"lead by {words}, %"
     if claim.kind == "share":
         return f"{words}, {f'of {claim.out_of}' if claim.out_of else '%'}"
     return f"{words}, {'times' if claim.kind == 'ratio' else target.readings[0].unit or 'count'}"
+
+
+def _without_unit(figure: str) -> str:
+    """Write the name of a time without its unit: exposed time for exposed s."""
+    return f"{figure.removesuffix(' s').removesuffix('time')} time".strip() if figure.endswith(" s") else figure
 
 
 def _unit(claim: Claim, target: Target) -> float:
@@ -94,7 +99,7 @@ def _track(part: Judged, target: Target, findings: list[Finding]) -> Track:
     several = len(claim.targets) > 1
     label = claim.name or (point_text(target) if several else "") or figure_of(claim, target)
     if target.comparison is not None:
-        return Track(label, published_text(target), spots, low=0.0, high=math.inf)
+        return Track(label, published_text(asked_of(findings[0])), spots, low=0.0, high=math.inf)
     if claim.name and several and not findings[0].judgement.by_sign:
         label = f"{claim.name}: {point_text(target)}"
     reading = part.answers[target].judgement.reading

@@ -56,21 +56,17 @@ def is_measured(judged: JudgedFigure) -> bool:
 def _paper(paper: dict[str, str], judged: Sequence[JudgedFigure]) -> PaperRows:
     name, title = paper["name"], paper["title"]
     if other := paper.get("same_as"):
-        return PaperRows(
-            name, title, "", note=f"Same text, figures and numbers as {other}, under which they are judged."
-        )
+        return PaperRows(name, title, "", note=f"Same text, figures and numbers as {other}.")
     said = ", ".join(f"{number} {words}" for words, number in counts(judged).items())
     measured = tuple(_measured(one) for one in judged if is_measured(one))
     return PaperRows(name, title, said, measured, tuple(_waiting(one) for one in judged if not is_measured(one)))
 
 
 def _measured(judged: JudgedFigure) -> VerdictRow:
-    words, told = standing(judged)
+    words, _ = standing(judged)
     sign, colour = SIGNS[judged.overall.verdict]
-    remark = f"{told} told {decided_by(judged)}"
-    return VerdictRow(
-        judged.figure.where, sign, colour, words, judged.figure.says, remark, f"{PAGE}#{anchor_of(judged)}"
-    )
+    figure, address = judged.figure, f"{PAGE}#{anchor_of(judged)}"
+    return VerdictRow(figure.where, sign, colour, words, figure.says, decided_by(judged), address)
 
 
 def _waiting(judged: JudgedFigure) -> VerdictRow:
@@ -88,5 +84,9 @@ def _waiting(judged: JudgedFigure) -> VerdictRow:
     elif set(reasons) - {""} and "" not in reasons:
         why = ", ".join(reasons)
     elif judged.figure.node_hours is not None:
-        why = f"{text.significant(judged.figure.node_hours, 3)} node-hours on {' and '.join(machines) or 'any machine'}"
+        why = f"{_hours(judged.figure.node_hours)} node-hours on {' and '.join(machines) or 'any machine'}"
     return VerdictRow(judged.figure.where, sign, colour, words, why, address=address)
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"

@@ -77,9 +77,9 @@ def _facts(judged: Sequence[JudgedFigure]) -> Facts:
 def _of_figure(judged: JudgedFigure, everything: Frames) -> PageSection:
     """Show a measured figure: the claim, its plot, the values in words, and what differs from the paper's run."""
     figure, name = judged.figure, anchor_of(judged)
-    words, told = standing(judged)
+    words, _ = standing(judged)
     rest = waits(judged)
-    said = f"{told} told {decided_by(judged)}." + (f" The rest: {rest}." if rest else "")
+    said = f"{decided_by(judged)}." + (f" The rest: {rest}." if rest else "")
     drawn, table = picture(judged, f"{name}-plot"), measured_table(name, [judged])
     machines = dict.fromkeys(one.machine for part in judged.parts for one in part.findings if one.sample)
     conditions = condition_table(compared(everything, figure, machines), f"{name}-conditions")

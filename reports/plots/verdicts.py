@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 from reports.plots.canvas import LETTER, canvas, fitted, format_ticks, legend, rule, width_of, write
 from reports.plots.svg import COLOURS, styled
 
-WIDTH, LEFT, RIGHT = 480.0, 96.0, 132.0
+WIDTH, LEFT, RIGHT = 400.0, 84.0, 132.0
 TITLE, LINE, GAP, BELOW, TOP = 19.0, 18.0, 8.0, 46.0, 30.0
 """Heights: of the line that says what a target is, of a machine's line, of what is left free, of a scale's caption."""
 BEYOND = 0.6
@@ -126,7 +126,7 @@ def _draw(figure: Figure, axes: Axes, panel: Panel, top: float) -> None:
         axes.axvline(panel.level, color=COLOURS["ink"], linewidth=1.2)
     starts = itertools.accumulate((TITLE + LINE * len(track.spots) + GAP for track in panel.tracks), initial=0.0)
     for track, start in zip(panel.tracks, starts, strict=False):
-        letters = int((WIDTH - 12) / LETTER)
+        letters = int((WIDTH - 16) / LETTER)
         said = fitted(track.said, letters - 12)
         label = fitted(track.label, letters - 2 - int(width_of(said) / LETTER))
         write(figure, 4, top + start + TITLE / 2, label, "ink", "left", weight="bold")
@@ -135,7 +135,7 @@ def _draw(figure: Figure, axes: Axes, panel: Panel, top: float) -> None:
         for place, spot in enumerate(track.spots):
             middle = start + TITLE + LINE * (place + 0.5)
             _measured(axes, spot, middle)
-            write(figure, 4, top + middle, fitted(spot.machine, 12), "ink", "left")
+            write(figure, 4, top + middle, fitted(spot.machine, 11), "ink", "left")
             write(figure, WIDTH - RIGHT + 10, top + middle, fitted(spot.verdict, 18), spot.colour, "left", "bold")
 
 
