@@ -115,7 +115,7 @@ def reproduce(
         (compare is not None, {"--bundle": bundle, "--system": system}, "--compare judges as its file does"),
         (not run, of_run, "only --run takes it"),
     ):
-        given = [name for name, value in options.items() if value not in (None, False, ())]
+        given = [name for name, value in options.items() if value is not None and value is not False and value != ()]
         if taken and given:
             raise UsageError(f"{given[0]} can't be given here, as {why}: leave it out.")
     failures = list[str]()
