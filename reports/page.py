@@ -242,6 +242,8 @@ class VerdictRow:
     """Verdict in words."""
     text: str
     """What the paper claims of one that was measured; of another what it waits for."""
+    example: str = ""
+    """One of its published values with what was measured."""
     remark: str = ""
     """Machines that it rests on, and how much of it has a verdict."""
     address: str = ""

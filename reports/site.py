@@ -9,6 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from engine.errors import RunError, UsageError
+from reports.figures.acceptance import notice
+from reports.frames.acceptance import check
 from reports.frames.frame import of_loaded
 from reports.frames.reproduction import judge_everything
 from reports.html import Renderer, data_blocks, to_csv
@@ -19,6 +21,7 @@ from reports.pages.front import front
 from reports.pages.index import card, index
 from reports.pages.study import all_studies
 from reports.read.load import Loaded, load
+from systems import acceptance
 
 
 def build(folders: Sequence[Path], out: Path) -> tuple[Path, Loaded]:
@@ -63,7 +66,8 @@ def pages(loaded: Loaded) -> dict[str, str]:
     of_jobs = ["system", "study", "status", "end"]
     first = index(loaded, runs[~shown], pd.concat([runs[of_jobs], everything.contests[of_jobs]]))
     cards.sort(key=lambda card: card.empty)  # what was measured comes first
-    notices = Notices(tuple(one.notice for one in nightly))
+    accepted = notice(check(everything, acceptance.known()), f"{reproduction.STUDY.name}.html#acceptance")
+    notices = Notices((*([accepted] if accepted else []), *(one.notice for one in nightly)))
     files["index.html"] = renderer.index(
         first, front(judge_everything(everything)), notices, cards, _add_data(files, "index", first)
     )

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import pandas as pd
 from tabulate import tabulate
@@ -11,7 +12,7 @@ from engine.result.gate import Outcome
 from reports import text
 from reports.columns import columns_of
 from reports.frames.acceptance import Checked
-from reports.page import Column, Facts, Table
+from reports.page import Column, Facts, Notice, Table
 from reports.words import NOTES
 from systems.acceptance import FACTORS
 
@@ -60,6 +61,19 @@ def facts(checked: Sequence[Checked]) -> Facts:
         "undecided": "it takes more jobs, or a run",
     }
     return Facts([(f"{found[outcome]}", outcome, remark) for outcome, remark in words.items()])  # type: ignore[index]
+
+
+def notice(checked: Sequence[Checked], address: str) -> Notice | None:
+    """Say on the first page whether a site's thresholds are kept; None where it has none."""
+    found = Counter(one.outcome for one in checked)
+    if not found:
+        return None
+    kept: Literal["fine", "unknown"] = "unknown" if found["undecided"] else "fine"
+    words = ", ".join(f"{found[outcome]} {outcome}" for outcome in REMARKS if found[outcome])
+    systems = ", ".join(dict.fromkeys(text.clean(one.system, 60) for one in checked))
+    told = f"{text.plural(len(checked), 'threshold')} of {systems}: {words}."
+    links = ((address, "Each with what was measured"),)
+    return Notice("worse" if found["fail"] else kept, "Acceptance", told, links=links)
 
 
 def threshold_table(checked: Sequence[Checked]) -> Table:

@@ -200,6 +200,28 @@ def decided_by(judged: JudgedFigure) -> str:
     return said + (f"; open on {' and '.join(map(_machine, waiting))}" if waiting else "")
 
 
+def example_of(judged: JudgedFigure) -> str:
+    """Write what is published and measured of the first of a figure's targets that has its verdict, or else of any."""
+    measured = [(part, target) for part in judged.parts for target in part.answers if _deciding(part, target)]
+    verdict = judged.overall.verdict
+    alike = [one for one in measured if one[0].answers[one[1]].judgement.verdict == verdict]
+    if not measured:
+        return ""
+    part, target = (alike or measured)[0]
+    finding = _deciding(part, target)
+    assert finding is not None
+    row = _row(part, finding)
+    words = "{said} by {measured} on {machine}" if target.comparison else "published {said}, {measured} on {machine}"
+    return (f"{row['part']}: " if row["part"] else "") + words.format_map(row)
+
+
+def _deciding(part: Judged, target: Target) -> Finding | None:
+    """Return the finding of a target on the first machine that decided it, or that was open where none did."""
+    answer = part.answers[target]
+    machines = answer.by or answer.open
+    return next((one for one in part.findings if one.target == target and one.machine in machines[:1]), None)
+
+
 def _machine(name: str) -> str:
     return text.clean(name, 60)
 
@@ -241,14 +263,14 @@ def as_text(judged: Sequence[JudgedFigure]) -> str:
 
 
 def _block(judged: JudgedFigure) -> str:
-    words, far = standing(judged)
+    words, _ = standing(judged)
     waiting = waits(judged)
     rows = [
         [row["part"], row["said"], row["measured"], str(row["jobs"]), row["machine"], row["verdict"], row["off"]]
         for row in (_row(part, finding) for _, part, finding in _measured([judged]))
     ]
     heads = ["Claim", "Published", "Measured", "Jobs", "Machine", "Verdict", "Off by"]
-    title = f"{judged.figure.paper} {judged.figure.where}: {words}, {far} told. {judged.figure.says}"
+    title = f"{judged.figure.paper} {judged.figure.where}: {words}, {decided_by(judged)}. {judged.figure.says}"
     table = tabulate(rows, heads, "plain", disable_numparse=True)
     return f"{title}\n{table}" + (f"\nThe rest: {waiting}." if waiting else "")
 

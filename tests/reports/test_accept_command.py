@@ -121,6 +121,9 @@ def test_the_page_has_a_section_for_them(tmp_path: Path, own_thresholds: Path) -
     page = (site / "reproduction.html").read_text()
     assert 'id="acceptance"' in page
     assert "&lt;b&gt;" in page
+    first = (site / "index.html").read_text()
+    assert '<li class="fine">' in first
+    assert 'href="reproduction.html#acceptance"' in first
 
 
 def test_without_thresholds_there_is_no_section_and_the_command_says_where_they_go(
