@@ -289,6 +289,8 @@ def test_a_night_run_reports_what_got_worse_and_what_it_cant_write(tmp_path, cap
     assert procedure.judged(NightRun(night_name(30), "frontier", night.folder, night.ends)).code == FINE
     procedure.keep(night, last)
     assert "1 got worse" in (night.summaries / "latest.txt").read_text()
+    assert json.loads((night.summaries / "latest.json").read_text())["nights"][0]["night"] == night.name
+    assert (night.summaries / "latest.metrics").read_text().endswith("# EOF\n")
     other = NightRun(night.name, "frontier", night.folder / "other", night.ends)
     (night.folder / "other" / "results").mkdir(parents=True)
     (night.folder / "other" / "results" / "nights").write_text("a file where a folder has to be")
