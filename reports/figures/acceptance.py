@@ -55,12 +55,7 @@ def rows(checked: Sequence[Checked]) -> list[dict[str, object]]:
 def facts(checked: Sequence[Checked]) -> Facts:
     """Count the outcomes."""
     found = Counter(one.outcome for one in checked)
-    words = {
-        "pass": "all of the interval keeps it",
-        "fail": "none of it does",
-        "undecided": "it takes more jobs, or a run",
-    }
-    return Facts([(f"{found[outcome]}", outcome, remark) for outcome, remark in words.items()])  # type: ignore[index]
+    return Facts([(f"{found[outcome]}", outcome, remark) for outcome, remark in REMARKS.items()])
 
 
 def notice(checked: Sequence[Checked], address: str) -> Notice | None:

@@ -9,6 +9,7 @@ from engine.result import gate
 from engine.result.judges.acceptance import Accepted, accept
 from reports.frames.frame import Frames
 from reports.frames.reproduction.samples import LAYOUT, Row, Sample, grouped, over_jobs, records, setting
+from reports.text import plural
 from systems.acceptance import METRICS, Acceptance, Threshold
 
 
@@ -48,7 +49,7 @@ def _checked(rows: list[Row], system: str, threshold: Threshold) -> Checked:
     ]
     if layouts:
         best = (max if threshold.at_least is not None else min)(layouts, key=lambda jobs: median(_known(jobs, column)))
-        sample = over_jobs(_known(best, column), setting(best[0]))
+        sample = over_jobs(_known(best, column), _setting(best[0]))
     limits = {"at_least": threshold.limit if threshold.at_least is not None else None}
     limits["at_most"] = threshold.limit if threshold.at_most is not None else None
     accepted = accept(sample.interval if sample else None, sample.jobs if sample else 0, **limits)
@@ -61,6 +62,10 @@ def _checked(rows: list[Row], system: str, threshold: Threshold) -> Checked:
 
 def _known(jobs: list[Row], column: str) -> list[float]:
     return [float(row[column]) for row in jobs if row[column] > 0]
+
+
+def _setting(row: Row) -> str:
+    return setting(row) if row["model"] else f"{row['dtype']}, {plural(int(row['ranks']), 'device')}"
 
 
 def point_of(row: Row) -> str:
