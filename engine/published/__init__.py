@@ -1,6 +1,6 @@
-"""Published numbers: what papers print, with place, system, unit and tolerance; they stand nowhere else.
+"""Published numbers: what papers and trainers print, with place, system, unit and tolerance; they stand nowhere else.
 
-A file a paper, named as code and pages name it. A file lists blocks, a table, figure or section each: what all of its
+A file a paper or trainer, named as code and pages name it. A file lists blocks, a table, figure or section each: what all of its
 rows share, `metrics` with the unit of each metric (or with more fields, `{unit: s, origin: implied}`), and `rows`,
 which have fields of their own and a number of each metric, or a range as `[low, high]`. To add a number is to write a
 row; to add a paper, a file.
@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent
 DAY = 86400.0
 UNITS = {
     **{"": 1.0, "x": 1.0, "%": 0.01, "million": 1e6, "billion": 1e9},
-    **{"tokens": 1.0, "million tokens": 1e6, "billion tokens": 1e9, "images/s": 1.0},
+    **{"tokens": 1.0, "million tokens": 1e6, "billion tokens": 1e9, "tokens/s": 1.0, "images/s": 1.0},
     **{"Pflop/s": 1e15, "Tflop/s": 1e12, "bytes": 1.0, "GB": 1e9, "GB/s": 1e9},
     **{"s": 1.0, "days": DAY, "months": 365.25 / 12 * DAY, "years": 365.25 * DAY},
 }
@@ -68,6 +68,14 @@ class Number(Record):
     sequence: int | None = None
     tokens: float | None = None
     """Length of the whole training."""
+    micro_batch: int | None = None
+    """Sequences that a rank takes at once."""
+    recomputed: Literal["", "none", "selective", "all"] = ""
+    """Activations that the backward computes again; "" where nothing is told."""
+    compiled: bool = False
+    """Whether torch.compile made the kernels."""
+    lacking: str = ""
+    """Parts of the run that the engine doesn't have."""
     overlap: str = ""
     """Overlap that the run hides, as the engine writes it."""
     gained: str = ""
