@@ -25,6 +25,20 @@ Fact = Sourced[Annotated[float, Field(gt=0)]]
 Count = Sourced[Annotated[int, Field(gt=0)]]
 
 
+Share = Sourced[Annotated[float, Field(gt=0, le=1)]]
+
+
+class Reached(Record):
+    """Shares of a data sheet that trainings reach on such devices, for machines that nobody has calibrated."""
+
+    products: Share
+    """Share of the peak that products reach where they fill the device."""
+    attention: Share
+    """Share of the peak that fused attention reaches, both halves of the scores counted."""
+    memory: Share
+    """Share of the memory's rate that kernels reach which only read and write."""
+
+
 class Device(Record):
     """One device."""
 
@@ -40,6 +54,7 @@ class Device(Record):
     """Best that a GEMM benchmark has sustained; the source says at which size."""
     processors: Count | None = None
     """Streaming multiprocessors, or compute units, of a GPU."""
+    reached: dict[Dtype, Reached] = {}
 
 
 class Advertised(Record):
@@ -51,6 +66,7 @@ class Advertised(Record):
     memory_bytes_per_s: Fact
     peak_flops: dict[Dtype, Fact] = Field(min_length=1)
     processors: Count | None = None
+    reached: dict[Dtype, Reached] = {}
 
 
 class Devices(Record):
