@@ -30,7 +30,7 @@ class NumbersOrigin(Record):
 
     date, device: when and on what it was measured, if it was. calibrated: whether more than its links was measured.
     fitted_to: the measured times behind the four fitted numbers; none where these aren't used. other: the system's own
-    device, where another one was measured.
+    device, where another one was measured. by_kind: whether they are what devices of its kind reach elsewhere.
     """
 
     system: str
@@ -39,14 +39,16 @@ class NumbersOrigin(Record):
     calibrated: bool = False
     fitted_to: tuple[str, ...] = ()
     other: str | None = None
+    by_kind: bool = False
 
 
 def origin(system: "System", measured: "Measured | None", *, simulated: bool) -> NumbersOrigin:
     """Say where a plan's numbers of a system come from. simulated: whether the plan predicts times."""
     own = (measured and measured.performance) or system.performance
     fitted_to = own.fitted_to if own and simulated else ()
+    by_kind = bool(own is None and simulated and system.device.reached)
     if measured is None:
-        return NumbersOrigin(system=system.name, fitted_to=fitted_to)
+        return NumbersOrigin(system=system.name, fitted_to=fitted_to, by_kind=by_kind)
     return NumbersOrigin(
         system=system.name,
         date=measured.date,
@@ -54,6 +56,7 @@ def origin(system: "System", measured: "Measured | None", *, simulated: bool) ->
         calibrated=measured.performance is not None,
         fitted_to=fitted_to,
         other=_other(system, measured.source.device, measured.source.processor),
+        by_kind=by_kind,
     )
 
 
@@ -70,6 +73,11 @@ def describe(of: NumbersOrigin) -> str:
     if of.fitted_to:
         unused = f" The links measured on {of.date} count in it after {command}." if of.date else ""
         return f"The machine's numbers are fitted to published times of {' and '.join(of.fitted_to)}.{unused}"
+    if of.by_kind:
+        return (
+            f"Nobody has calibrated {of.system}: times go by what trainings of GPTs reached elsewhere on such devices "
+            f"(systems/devices); {command} measures it."
+        )
     return f"Nobody has calibrated {of.system}: {command} does, and times are closer then."
 
 

@@ -1,9 +1,9 @@
 """Published numbers: what papers and trainers print, with place, system, unit and tolerance; they stand nowhere else.
 
-A file a paper or trainer, named as code and pages name it. A file lists blocks, a table, figure or section each: what all of its
-rows share, `metrics` with the unit of each metric (or with more fields, `{unit: s, origin: implied}`), and `rows`,
-which have fields of their own and a number of each metric, or a range as `[low, high]`. To add a number is to write a
-row; to add a paper, a file.
+A file a paper or trainer, named as code and pages name it. A file lists blocks, a table, figure or section each: what
+all of its rows share, `metrics` with the unit of each metric (or with more fields, `{unit: s, origin: implied}`), and
+`rows`, which have fields of their own and a number of each metric, or a range as `[low, high]`. To add a number is to
+write a row; to add a paper, a file.
 
 Readers take numbers by select(): reports by `study`, the suite of that name; suites/base/figures.py what a run has to
 reach; engine/validation what the model is judged by; claims/ what a figure says by them. Without torch.

@@ -87,6 +87,10 @@ class MachineModel:
     step_within_s: float | None = None
     """Latency of a step within a node, where it was measured."""
     half_bytes: float = 0.0
+    attention: float = ATTENTION
+    """Share of the empirical peak that fused attention reaches."""
+    sweeps: float = 1.0
+    """Share of the memory's rate that kernels reach which only read and write."""
     kernel_s: float = KERNEL_S
     """Least time of a kernel."""
     launches_itself: bool = False
@@ -109,7 +113,7 @@ class MachineModel:
         """
         bytes_s = event.num_bytes / self.memory_bytes_per_s
         if isinstance(event, Sweep):
-            return self._with_launches(bytes_s, event.kernels)
+            return self._with_launches(bytes_s / self.sweeps, event.kernels)
         mode = self.modes.get(event.mode, 1.0) if isinstance(event, MatrixProduct | Convolution) else 1.0
         if self.processors is None:
             rate = self.fitted.products * self._reached(event.flops) * mode
@@ -117,7 +121,7 @@ class MachineModel:
         if isinstance(event, MatrixProduct | Convolution):
             work_s = self._in_waves_s(event, self.processors) / mode
         else:
-            work_s = event.flops / (ATTENTION * self.empirical_peak)
+            work_s = event.flops / (self.attention * self.empirical_peak)
         return self._with_launches(max(work_s, bytes_s), 1)  # a kernel loads while it multiplies
 
     def _in_waves_s(self, product: MatrixProduct | Convolution, processors: int) -> float:
@@ -201,8 +205,9 @@ class MachineModel:
     ) -> "MachineModel":
         """Make the model from a system's file and what was measured there. Raises UsageError that names missing facts.
 
-        A calibration comes before numbers of the file, which were fitted to published times. With neither they are the
-        usual ones (Fitted), and the interval is wide. ranks: of the job, where fewer share cores than were calibrated.
+        A calibration comes before numbers of the file, which were fitted to published times. With neither they are
+        what devices of the kind reach, where that is known, or the usual ones (Fitted), and the interval is wide.
+        ranks: of the job, where fewer share cores than were calibrated.
         """
         if measured is not None and measured.performance is None and system.performance is not None:
             measured = None  # the file's numbers were fitted with the file's links
@@ -227,7 +232,7 @@ class MachineModel:
         )  # a rank has so many times the core it had
         between = measured.inter if measured else None
         sizes = own.by_size.get(precision, {}) if own else {}
-        return cls(
+        found = cls(
             name=system.name,
             peak_flops=more * peak.value,
             empirical_peak=more * (empirical or peak).value,
@@ -249,9 +254,22 @@ class MachineModel:
             taken_within=_kinds_taken(measured.intra_processor) if measured else {},
             processors=device.processors.value if device.processors else None,
         )
+        reached = None if own else device.reached.get(precision)
+        return found.reaching({name: share.value for name, share in reached}) if reached else found
 
     def with_fitted(self, fitted: Fitted) -> "MachineModel":
         return replace(self, fitted=fitted)
+
+    def reaching(self, shares: Mapping[str, float]) -> "MachineModel":
+        """Return the machine with these shares of the data sheet, by the names of systems.device.Reached."""
+        others = {"attention": "attention", "memory": "sweeps"}
+        products = {"products": shares["products"]} if "products" in shares else {}
+        return replace(
+            self,
+            empirical_peak=self.peak_flops,
+            fitted=replace(self.fitted, **products),
+            **{others[name]: value for name, value in shares.items() if name in others},  # type: ignore[arg-type]
+        )
 
 
 def _kinds_taken(measured: Mapping[Name, OfProcessor]) -> dict[str, Taken]:

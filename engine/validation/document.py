@@ -15,6 +15,7 @@ from engine.result import metrics
 from engine.result.schema.step import GridText
 from engine.result.schema.tuning import ModeName
 from engine.schema import Document, Record
+from engine.validation.trainer_rows import TrainerRow
 from systems import Dtype
 
 SCHEMA: Literal["par4d.validation"] = "par4d.validation"
@@ -301,3 +302,4 @@ class Validation(Document):
     jobs: tuple[JobRows, ...] = ()
     effects: tuple[Effect, ...] = ()
     products: tuple[DeviceProducts, ...] = ()
+    trainers: tuple[TrainerRow, ...] = ()

@@ -9,6 +9,7 @@ import yaml
 
 import systems
 from engine.simulator.machine import MachineModel
+from engine.validation import trainers
 from engine.validation.calibrate import UNFITTED, Estimate, Observation, as_data, closest
 from engine.validation.document import JobRows, PublishedRow, Validation
 from engine.validation.effects import effects
@@ -68,6 +69,7 @@ def run(measured: Sequence[MeasuredRows], *, refit: bool = False) -> Run:
         jobs=tuple(job for jobs, _ in campaigns for job in jobs),
         effects=tuple(effects({fit.machine.name: fit.machine for fit in fits})),
         products=tuple(one for rows in measured for device in rows.products for one in predict_products(device)),
+        trainers=tuple(trainers.predict()),
     )
     return Run(found, fits, [known for _, known in campaigns])
 

@@ -22,6 +22,7 @@ from engine.validation.document import (
     count_close,
     judge_orders,
 )
+from engine.validation.trainer_rows import TrainerRow, judge, rules
 
 _Row = TypeVar("_Row")
 Column = tuple[str, Callable[[_Row], str]]
@@ -35,6 +36,7 @@ def as_text(found: Validation) -> str:
     if found.effects:
         parts.append(f"Effects, predicted and published\n{_effects(found.effects)}")
     parts += [_products(one) for one in found.products]
+    parts += [trainers_text(found.trainers)] if found.trainers else []
     return "\n".join(parts)
 
 
@@ -180,6 +182,34 @@ def _products(found: DeviceProducts) -> str:
         f"all jobs: {ours[0]} of {len(found.rows)} within {CLOSE:.0%}, at one rate {flat[0]}; of those that take more "
         f"than twice what a kernel does {ours[1]} of {len(found.long)}, at one rate {flat[1]}\n"
     )
+
+
+def trainers_text(rows: Sequence[TrainerRow]) -> str:
+    """Write the rows of trainers and the verdict on those that nothing was fitted to."""
+    columns: list[Column[TrainerRow]] = [
+        ("system", lambda row: row.system),
+        ("model", lambda row: row.model),
+        ("devices", lambda row: f"{row.devices:,}"),
+        ("sequence", lambda row: f"{row.sequence:,}"),
+        ("micro-batch", lambda row: f"{row.micro_batch:,}"),
+        ("recomputed", lambda row: row.recomputed),
+        ("published", lambda row: f"{row.measured_s:.3f} s"),
+        ("predicted", lambda row: f"{row.predicted_s:.3f} s"),
+        ("error", lambda row: _error(row.predicted_s, row.measured_s)),
+        ("interval", lambda row: f"{row.low_s:.2f} to {row.high_s:.2f} s"),
+        ("by data sheets", lambda row: _error(row.by_sheets_s, row.measured_s)),
+        ("", lambda row: "" if row.use == "judged" else row.use),
+        ("lacking", lambda row: row.lacking),
+    ]
+    limits = rules().limits
+    said = "".join(
+        f"{one.system}, {one.judged} judged rows: median absolute error {one.median:.1%} (interval "
+        f"{one.median_interval.low:.1%} to {one.median_interval.high:.1%}; limit {limits.median:.0%}: {one.close}), by "
+        f"data sheets alone {one.by_sheets:.1%}; {one.held} of {one.judged} within their intervals (share "
+        f"{one.held_interval.low:.0%} to {one.held_interval.high:.0%}; limit {limits.held:.0%}: {one.holds}).\n"
+        for one in judge(rows, limits)
+    )
+    return f"Trainers' tables of machines that nobody has calibrated, a step each\n{_table(columns, rows)}{said}"
 
 
 def _table(cells: Sequence[Column], rows: Sequence) -> str:

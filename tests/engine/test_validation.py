@@ -69,6 +69,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "published_series", lambda: [series])
+        patch.setattr(run.trainers, "rows", tuple)
         rows = [MeasuredRows(jobs=(job(pipelines=PIPELINES),))]
         patch.setattr("engine.validation.measured.campaigns", lambda *_: rows)
         assert main(["plan", "--validate", "--refit", "--out", str(out)]) == 0
