@@ -77,7 +77,7 @@ class TrainerRow(Record):
 
     source: str
     system: str
-    """Name of the file in systems/."""
+    """Name of its system, as the files of systems/ have it."""
     model: str
     devices: int
     sequence: int

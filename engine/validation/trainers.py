@@ -48,6 +48,8 @@ RECOMPUTED = {"none": (0,), "selective": (0, 1), "all": (1,)}
 """Blocks that are recomputed together, for each way; the mean of several times counts."""
 WIDEST = "H100"
 """System by whose errors the intervals of the others are."""
+CARDS = {"H100 96GB": ("h100", "NVIDIA H100 96GB HBM2e")}
+"""Systems that are another one's nodes with another card: torchtitan's have eight, and 400 Gb/s a GPU, as that has."""
 SHARED = {"A100": ("memory",)}
 """Numbers of a system that are the first system's; what else isn't fitted is as its file has it."""
 LEAST, MOST = 0.05, 1.0
@@ -91,16 +93,19 @@ def trace_row(number: Number, given: Rules) -> TracedRow:
 
 
 def system_of(number: Number) -> str:
-    """Return the name of the file in systems/ of a row's system."""
+    """Return the name of a row's system as the files of systems/ have it."""
     return number.system.lower().replace(" ", "-")
 
 
 def machine_of(number: Number, *, by_sheets: bool = False) -> MachineModel:
-    """Make the machine of a row by its file alone. by_sheets: without what its kind reaches."""
-    system = systems.load(system_of(number))
-    if by_sheets:
-        system = system.model_copy(update={"device": system.device.model_copy(update={"reached": {}})})
-    return MachineModel.of(system, PREDICTED, None)
+    """Make the machine of a row by its system's file alone. by_sheets: without what its kind reaches."""
+    name, card = CARDS.get(number.system, (system_of(number), None))
+    system = systems.load(name)
+    device = system.device if card is None else systems.device_called(card)
+    if device is None:
+        raise UsageError(f"systems/devices has no {card}, of which {number.paper} has rows: add it.")
+    changes = {"reached": {}} if by_sheets else {}
+    return MachineModel.of(system.model_copy(update={"device": device.model_copy(update=changes)}), PREDICTED, None)
 
 
 def fit(traced: Sequence[TracedRow], names: Sequence[str], machine: MachineModel) -> dict[str, float]:
