@@ -40,9 +40,10 @@ def table_3() -> list[Number]:
 
 
 def test_the_series_of_the_paper_is_table_3_with_nothing_left_out() -> None:
+    named = {name for one in series.read()["weak_scaling"] for name in one.systems} & set(systems.names())
     ours = {
         (name, point.devices, point.model)
-        for name in systems.names()
+        for name in named
         for point in series.points("weak_scaling", name)
         if point.series.name == "axonn-sc24"
     }
