@@ -69,7 +69,7 @@ def test_each_paper_has_its_figures_once_each() -> None:
     places = Counter((figure.paper, figure.where) for figure in figures())
     assert max(places.values()) == 1
     assert Counter(paper for paper, _ in places) == {
-        "axonn-ipdps22": 11, "axonn-sc24": 13, "colossal-ai": 13, "par4d": 10,
+        "axonn-ipdps22": 11, "axonn-sc24": 13, "colossal-ai": 13, "llm-foundry": 2, "par4d": 10, "torchtitan": 2,
     }  # fmt: skip
     assert max(Counter((claim.paper, claim.place) for claim in EVERY).values()) == 1
     assert figures("axonn-4d-arxiv") == figures("par4d")

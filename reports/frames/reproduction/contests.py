@@ -33,9 +33,10 @@ PEERS = {
     "DeepSpeed": "deepspeed-3d",
     "the state of the art": "deepspeed-3d",
     "ZeRO-3": "deepspeed-zero3",
+    "llm-foundry": "fsdp2-reshard",
 }
-"""The papers' names of other trainers, and those of the engine's peers: axonn-ipdps22's DeepSpeed has three dimensions,
-and is the next best of its others (VII-B).
+"""Names of other trainers in print, and those of the engine's peers: axonn-ipdps22's DeepSpeed has three dimensions, and
+is the next best of its others (VII-B); llm-foundry is torch's FSDP, FULL_SHARD.
 """
 OF_STEPS = "time of a batch"
 OF_PARTS = {"compute": "work_s", "communication that isn't hidden": "exposed_s", "": "exposed_s"}
@@ -124,7 +125,7 @@ def faster(asked: Asked) -> Sample | None:
 def _jobs(asked: Asked, row: Row) -> list[PeerContest]:
     """Return the jobs of a contest on the peer's layout."""
     table = asked.evidence.frames.contests
-    for key in ("system", "peer", "layout", "model", "ranks", "grid"):
+    for key in ("system", "peer", "layout", "model", "ranks", "grid", "sequences"):
         table = table[table[key] == row[key]]
     return [job for jobs in table["contests"] for job in jobs]
 
@@ -166,11 +167,30 @@ def part_ratio(asked: Asked) -> Sample | None:
 
 def hfu(asked: Asked) -> Sample | None:
     """Return a peer's share of the peak, which falls as its median step grows from job to job."""
-    if not asked.home:
-        return None
-    row = next(iter(_against(asked, asked.number.framework)), None)
+    row = _of_framework(asked)
     if row is None:
         return None
-    steps = [median(peers.steps(job.peer)) for job in _jobs(asked, row)]
-    shares = [row["peer_hfu"] * row["peer_s"] / step_s for step_s in steps if step_s > 0]
+    shares = [row["peer_hfu"] * row["peer_s"] / step_s for step_s in _steps(asked, row)]
     return over_jobs(shares, f"{row['peer']} on {row['layout'] or row['grid']}")
+
+
+def tokens_per_s(asked: Asked) -> Sample | None:
+    """Return a peer's tokens per second, of the median step of each job."""
+    row = _of_framework(asked)
+    if row is None:
+        return None
+    tokens = finite(row["sequences"]) * finite(row["sequence"])
+    return over_jobs(
+        [tokens / step_s for step_s in _steps(asked, row)], f"{row['peer']} on {row['layout'] or row['grid']}"
+    )
+
+
+def _of_framework(asked: Asked) -> Row | None:
+    """Return the contest with the trainer that a number is of, on the paper's machine alone."""
+    return next(iter(_against(asked, asked.number.framework)), None) if asked.home else None
+
+
+def _steps(asked: Asked, row: Row) -> list[float]:
+    """Return the median step of a contest's peer in each job."""
+    steps = [median(peers.steps(job.peer)) for job in _jobs(asked, row)]
+    return [step_s for step_s in steps if step_s > 0]

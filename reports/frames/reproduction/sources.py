@@ -39,6 +39,7 @@ SOURCES: Mapping[tuple[str, str], Source] = {
     ("baselines", "exposed_s"): contests.part("exposed_s"),
     ("baselines", "compute_s"): contests.part("work_s"),
     ("baselines", "ratio"): contests.part_ratio,
+    ("baselines", "tokens_per_s"): contests.tokens_per_s,
     ("model_validation", "efficient_of_10"): models.efficient(10),
     ("model_validation", "efficient_of_5"): models.efficient(5),
     ("model_validation", "place_of_fastest"): models.place_of_fastest,
