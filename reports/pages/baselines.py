@@ -10,6 +10,7 @@ from engine.result.judges.peers import FEWEST_JOBS
 from reports import text
 from reports.columns import NOT_PRINTED, columns_of
 from reports.derived import by_row
+from reports.figures import trainers
 from reports.figures.contests import details, equal
 from reports.figures.step_parts import step_parts
 from reports.frames.contests import SERIES, over_one_network, points
@@ -36,7 +37,9 @@ def build(mine: Frames, everything: Frames) -> Page:
     best = [rows for _, _, rows in parts]
     first = PageSection("Who is faster", [Paragraph(_standing(rows)) for rows in best])
     last = details(table, STUDIES["baselines"].how, contests)
-    return Page([first, *(_section(*one) for one in parts), _published(), last], _headline(best))
+    validated = everything.predictions.validation
+    published_rates = trainers.rates(contests, validated.result if validated else None)
+    return Page([first, *(_section(*one) for one in parts), _published(published_rates), last], _headline(best))
 
 
 STUDY = Study("baselines", 6, contests_where(lambda ran: ran["study"] == "baselines"), build, "contests")
@@ -171,10 +174,10 @@ def _against(name: str, rows: pd.DataFrame) -> Table:
     return Table("Against each peer", columns, rows, f"{name}-peers")
 
 
-def _published() -> PageSection:
+def _published(rates: Table) -> PageSection:
     gains = published.gains()
     over_others = published_gains(gains[gains["over"].isin(PAPERS)])
-    return PageSection("Published", (over_others, _published_utilisation(published.weak_scaling())))
+    return PageSection("Published", (over_others, _published_utilisation(published.weak_scaling()), rates))
 
 
 def _published_utilisation(rows: pd.DataFrame) -> Table:

@@ -8,7 +8,7 @@ import pandas as pd
 from engine.result import metrics
 from reports import text
 from reports.columns import columns_of, failures, provenance
-from reports.figures import model_grids, model_published
+from reports.figures import model_grids, model_published, trainers
 from reports.frames.frame import SERIES, Frames, series_title
 from reports.frames.jobs import grouped
 from reports.frames.points import points
@@ -68,6 +68,7 @@ def _validated(validated: Validated) -> list[PageSection]:
     ]
     rest = [
         PageSection("Published times", model_published.blocks(validated.result)),
+        PageSection("Trainers' tables", trainers.blocks(validated.result)),
         PageSection("Effects", model_published.effects(validated.result)),
         PageSection("Products alone", model_published.products(validated.result)),
     ]

@@ -1,0 +1,93 @@
+"""Trainers' own tables: predicted steps on the model's page, rates on that of baselines, and their verdicts."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from reading import built
+from sample_contests import contests, save_contests
+from sample_predictions import validation
+from test_report_planning import words
+
+from engine.published import select
+from engine.published.claims import figures
+from engine.result.schema.peers import PeersResult, Work
+from engine.validation.trainer_rows import TrainerRow
+from reports.figures.trainers import rates
+from reports.frames.contests import points
+from reports.frames.frame import of_loaded
+from reports.frames.reproduction import Evidence, judge_claim
+from reports.read.load import load
+
+STEP_S = 0.4
+TOKENS = 16 * 2048
+(PUBLISHED,) = select(paper="llm-foundry", metric="tokens_per_s", model="MPT-13B", devices=8, sequence=2048)
+((CLAIM, *_),) = (figure.claims for figure in figures("llm-foundry") if figure.where.startswith("section H100"))
+
+
+def row(off: float, **other: object) -> TrainerRow:
+    known = {
+        "source": "llm-foundry section H100-80GB-BF16", "system": "h100", "model": "mpt-13b", "devices": 8,
+        "sequence": 2048, "sequences": 16, "micro_batch": 2, "recomputed": "none", "measured_s": 0.855,
+        "predicted_s": 0.855 * (1 + off), "low_s": 0.75, "high_s": 0.95, "by_sheets_s": 0.5, "use": "judged",
+    }  # fmt: skip
+    return TrainerRow.model_validate(known | other)
+
+
+def contest(by: float, job: int = 0) -> PeersResult:
+    """Contest of MPT-13B on eight H100, whose peer reaches so many times the published rate."""
+    step_s = TOKENS / (by * PUBLISHED.si)
+    peer = "fsdp2-reshard"
+    found = contests((peer,), ratios={peer: 0.9}, job=job, system="h100", device="cuda", dtype="bf16", model="mpt-13b",
+                     step_s=step_s, spread=1e-5, jobs=1)  # fmt: skip
+    case = found.case | {"model": {"name": "mpt-13b", "sequence": 2048}, "sequences": 16}
+    on_eight = {"ranks": 8, "grid": "1x1x8x1"}
+    return found.model_copy(
+        update={
+            "labels": found.labels | {"study": "baselines"},
+            "case": case,
+            "work": Work(tokens=TOKENS, model_flops=10**15, hardware_flops=10**15),
+            "comparisons": (found.comparisons[0].model_copy(update=on_eight),),
+            "contests": (found.contests[0].model_copy(update=on_eight),),
+        }
+    )
+
+
+def test_the_page_says_how_far_off_the_judged_rows_are_and_names_a_planted_wrong_one(tmp_path: Path) -> None:
+    rows = (*(row(0.01 * place) for place in range(1, 8)), row(0.5, use="fitted"), row(0.9, low_s=1.0, high_s=2.0))
+    html = (built(tmp_path, [], predictions=[validation(trainers=rows)]) / "model_validation.html").read_text()
+    said = words(html)
+    assert "over 8 rows that nothing was fitted to the median absolute error is 4.5 %" in said
+    assert "At most 15.0 %: undecided. 7 of 8" in said
+    assert "+90.0 %" in html
+    for absent in (validation(), validation(trainers=(row(0.1, use="fitted"),))):
+        html = (
+            built(tmp_path / str(len(absent.trainers)), [], predictions=[absent]) / "model_validation.html"
+        ).read_text()
+        assert "nothing was fitted to the median" not in html
+
+
+def test_published_rates_stand_beside_what_was_measured_and_predicted(tmp_path: Path) -> None:
+    save_contests([contest(0.9), contest(0.9, job=1)], tmp_path)
+    frames = of_loaded(load([tmp_path]))
+    table = rates(points(frames.contests), validation(trainers=(row(0.0),))).data
+    assert len(table) == 52 + 8 + 6
+    mine = (table["model"] == "mpt-13b") & (table["ranks"] == 8) & (table["length"] == 2048)
+    (found,) = table[mine].to_dict("records")
+    assert found["published_rate"] == 38336
+    assert found["predicted_rate"] == pytest.approx(TOKENS / 0.855)
+    assert found["peer_rate"] == pytest.approx(0.9 * 38336, rel=0.02)
+    assert found["our_rate"] == pytest.approx(38336, rel=0.02)
+    assert table[~mine]["peer_rate"].isna().all()
+    assert rates(pd.DataFrame(), None).data["predicted_rate"].isna().all()
+    fp8 = table[table["lacking"].str.contains("fp8")]
+    assert (len(fp8), fp8["predicted_rate"].notna().sum()) == (2, 0)
+
+
+@pytest.mark.parametrize(("by", "expected"), [(0.92, "reproduces"), (0.86, "differs"), (1.2, "better")])
+def test_a_measured_rate_is_judged_by_the_published_one(by: float, expected: str, tmp_path: Path) -> None:
+    save_contests([contest(by, job) for job in range(3)], tmp_path)
+    judged = judge_claim(Evidence(of_loaded(load([tmp_path]))), CLAIM)
+    (found,) = (one for one in judged.findings if one.sample)
+    assert (found.judgement.verdict, found.machine) == (expected, "h100")
+    assert found.target.readings == (PUBLISHED,)
