@@ -142,7 +142,9 @@ def test_what_a_kind_reaches_counts_only_where_nobody_has_calibrated_and_in_its_
     assert machine.fitted == Fitted(products=reached.products.value), "the spread stays that of any such machine"
     assert (machine.attention, machine.sweeps) == (reached.attention.value, reached.memory.value)
     assert machine.empirical_peak == machine.peak_flops
-    for other in (MachineModel.of(system, "fp32", None), MachineModel.of(systems.load("perlmutter80"), "bf16", None)):
+    fitted = [MachineModel.of(systems.load(name), "bf16", None) for name in systems.names() if _is_fitted(name)]
+    assert {one.name for one in fitted} >= {"alps", "frontier", "perlmutter", "perlmutter80"}
+    for other in (MachineModel.of(system, "fp32", None), *fitted):
         assert (other.attention, other.sweeps) == (ATTENTION, 1.0)
     assert systems.load("perlmutter80").device.reached, "its card has what its own fitted numbers come before"
     known = origin(system, None, simulated=True)
@@ -150,6 +152,10 @@ def test_what_a_kind_reaches_counts_only_where_nobody_has_calibrated_and_in_its_
     assert "systems/devices" in describe(known)
     assert not origin(systems.load("perlmutter80"), None, simulated=True).by_kind
     assert not origin(system, None, simulated=False).by_kind
+
+
+def _is_fitted(name: str) -> bool:
+    return systems.load(name).performance is not None
 
 
 @pytest.mark.parametrize(("model", "sequence"), [("MPT-760M", 2048), ("MPT-7B", 2048), ("MPT-3B", 65536)])

@@ -35,8 +35,8 @@ PEERS = {
     "ZeRO-3": "deepspeed-zero3",
     "llm-foundry": "fsdp2-reshard",
 }
-"""Names of other trainers in print, and those of the engine's peers: axonn-ipdps22's DeepSpeed has three dimensions, and
-is the next best of its others (VII-B); llm-foundry is torch's FSDP, FULL_SHARD.
+"""Names of other trainers in print, and those of the engine's peers: axonn-ipdps22's DeepSpeed has three dimensions,
+and is the next best of its others (VII-B); llm-foundry is torch's FSDP, FULL_SHARD.
 """
 OF_STEPS = "time of a batch"
 OF_PARTS = {"compute": "work_s", "communication that isn't hidden": "exposed_s", "": "exposed_s"}
