@@ -20,7 +20,7 @@ from engine.schema import Record
 from engine.training_record import TrainingOptions
 
 FILE = Path(__file__).parent / "rows" / "trainers.yaml"
-PREDICTED = "bf16"
+PREDICTED: Literal["bf16"] = "bf16"
 """Number format of the rows that are predicted."""
 Use = Literal["fitted", "of a fitted network", "judged"]
 NumberName = Literal["products", "attention", "memory"]

@@ -104,8 +104,9 @@ def machine_of(number: Number, *, by_sheets: bool = False) -> MachineModel:
     device = system.device if card is None else systems.device_called(card)
     if device is None:
         raise UsageError(f"systems/devices has no {card}, of which {number.paper} has rows: add it.")
-    changes = {"reached": {}} if by_sheets else {}
-    return MachineModel.of(system.model_copy(update={"device": device.model_copy(update=changes)}), PREDICTED, None)
+    if by_sheets:
+        device = device.model_copy(update={"reached": {}})
+    return MachineModel.of(system.model_copy(update={"device": device}), PREDICTED, None)
 
 
 def fit(traced: Sequence[TracedRow], names: Sequence[str], machine: MachineModel) -> dict[str, float]:
