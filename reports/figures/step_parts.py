@@ -46,6 +46,7 @@ def _side(row: "pd.Series[Any]", side: str) -> dict[str, object]:
         "trainer": OURS if ours else row["peer"],
         "laid_out": row["grid"] if ours else row["layout"] or row["grid"],
         "jobs": row["parted"],
+        "timed_s": row[f"{side}_s"],
     }
     return about | {f"{part}_s": row[f"{side}_{part}_s"] for part in (*PARTS, "alone")}
 
@@ -77,6 +78,7 @@ def _table(name: str, data: pd.DataFrame) -> Table:
         Column("Side", "trainer", numeric=False),
         Column("Layout", "laid_out", numeric=False),
         *(Column(title, f"{part}_s", text.seconds) for part, title in LISTED.items()),
+        Column("Step, not profiled", "timed_s", text.seconds),
         "jobs",
         peer="Contest with",
     )

@@ -157,7 +157,7 @@ def add_up(parts: StepParts | None, steps: int) -> None:
     assert min(parts.work_s, parts.hidden_s + parts.exposed_s) > 0
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("name", [pytest.param("ddp", marks=pytest.mark.weekly), "fsdp2"])
 def test_both_sides_of_a_contest_are_parted_on_the_first_rank(name: str) -> None:
     first, second = run_processes(COMPARISONS[name].grid, measure, COMPARISONS[name], PARTING)
     for side in SIDES:
