@@ -128,6 +128,24 @@ def test_a_trace_without_kernels_or_without_steps_is_refused(events: list[Event]
         part(events, device)
 
 
+def test_a_chrome_trace_of_a_gpu_is_read(tmp_path: Path) -> None:
+    """As torch.profiler writes it, in microseconds of some clock."""
+    ran = [
+        *(("user_annotation", PARTED, 4, 0, 100), ("gpu_user_annotation", PARTED, 7, 5, 60)),
+        *(("cuda_runtime", "cudaLaunchKernel", 4, 1, 2), ("kernel", "ampere_sgemm_128x64_nn", 7, 10, 40)),
+        *(("kernel", NCCL, 9, 30, 50), ("gpu_memset", "Memset (Device)", 7, 90, 5)),
+    ]
+    events = [
+        {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": row, "ts": 5e15 + start, "dur": took, "args": {}}
+        for cat, name, row, start, took in ran
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [{"ph": "M", "name": "process_name", "pid": 0, "args": {}}, *events]}))
+    found = part_file(path, "cuda")
+    assert 1e6 * found.step_s == pytest.approx(100)
+    assert [1e6 * figure for figure in figures(found)] == pytest.approx([45, 25, 20, 30])
+
+
 @pytest.mark.parametrize("text", ["{", "{}", '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "ts": "x"}]}'])
 def test_a_damaged_file_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
