@@ -2,15 +2,15 @@
 
 The layers are its "local" ones, which need no Transformer Engine: attention is in parts, but on GPUs where that is
 installed. Vocabulary, heads and feed-forward are split over tensor ranks, the residual stream too with its sequence
-parallelism. Clipping is by the norm over all ranks.
+parallelism. Clipping is by the norm over all ranks. A rank makes its own shard only: its layers leave their memory as
+it is, which shares.py then fills with the engine's initial values.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
@@ -19,6 +19,7 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel import layers
 from megatron.core.tensor_parallel.random import CudaRNGStatesTracker, model_parallel_cuda_manual_seed
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
@@ -26,14 +27,15 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
 from engine.grid import Grid
-from engine.models.adapters.stored import Index, Names, stored
-from engine.models.architecture import Architecture
+from engine.models.adapters.stored import stored
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
+from engine.peers.external.megatron_names import names
 from engine.peers.layout import Layout
-from engine.peers.peer import StepMetrics, Tensors, grouped_rows, micro_batches, rename_weights, replace_all
+from engine.peers.peer import StepMetrics, Tensors, micro_batches, replace_all
 from engine.peers.registry import choose_settings
+from engine.peers.shares import Shares
 
 
 class MegatronCore:
@@ -44,9 +46,17 @@ class MegatronCore:
 
     def __init__(self, case: Case, layout: Layout, device: torch.device, *, sequence_parallel: bool = False) -> None:
         if case.precision != "fp32" and device.type == "cpu":
-            raise Unavailable("Megatron-core's optimizers of other formats than fp32 take tensors of GPUs only.")
+            raise Unavailable(
+                "Megatron-core's optimizers of other formats than fp32 take tensors of GPUs only, and nobody has seen "
+                "its bf16 masters on one: compare in fp32 here."
+            )
         if case.checkpoint_activations and device.type == "cpu":
             raise Unavailable("Megatron-core's recomputation keeps the state of a GPU's random numbers.")
+        if sequence_parallel and case.model.sequence % layout.tensor:
+            raise Unavailable(
+                f"Megatron-core's sequence parallelism splits positions over tensor={layout.tensor}, which doesn't "
+                f"divide a sequence of {case.model.sequence}: compare megatron-core."
+            )
         if device.type == "cpu":
             without_gpu()
         self._case, self._layout = case, layout
@@ -55,12 +65,13 @@ class MegatronCore:
             model_parallel_cuda_manual_seed(case.seed)  # else its initialisation finds no random state in fork()
         self.data_rank = parallel_state.get_data_parallel_rank()
         config = _config(case, layout, device, sequence_parallel=sequence_parallel)
-        model = _model(case, config, device)
-        _load(model, rename_weights(case, stored(case.model, names(case.model, layout.tensor))), layout)
+        model = _model(case, config, device).to(device)
+        places = stored(case.model, names(case.model, layout.tensor))
+        _fill(model, Shares(case.model, places, case.seed), layout)
         self._model = DistributedDataParallel(
             config,
             DistributedDataParallelConfig(**_of_data_ranks("DistributedDataParallelConfig", layout, device)),
-            Float16Module(config, model.to(device)) if config.bf16 else model.to(device),
+            Float16Module(config, model) if config.bf16 else model,
         )
         optim = case.optim
         self._optimizer = get_megatron_optimizer(
@@ -150,6 +161,9 @@ def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parall
         attention_dropout=0.0,
         hidden_dropout=0.0,
         use_cpu_initialization=device.type == "cpu",
+        init_method=_leave,
+        output_layer_init_method=_leave,
+        embedding_init_method=_leave,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=case.precision == "bf16",
@@ -202,50 +216,45 @@ class _Norm:
         return norm
 
 
-def names(shape: Architecture, tensor: int) -> Names:
-    """Name its layers, ordered so that contiguous shares are those of tensor ranks."""
-    keys = shape.kv_heads if isinstance(shape, LlamaConfig) else shape.heads
-    fused = grouped_rows(shape.heads, keys, shape.hidden // shape.heads, halved=isinstance(shape, LlamaConfig))
-    found: dict[str, str | Sequence[tuple[str, Index]]] = {
-        "tokens": "embedding.word_embeddings",
-        "positions": "embedding.position_embeddings",
-        "blocks": "decoder.layers",
-        "norm1": "input_layernorm",
-        "attention.qkv": [("self_attention.linear_qkv", fused)],
-        "attention.out": "self_attention.linear_proj",
-        "norm2": "pre_mlp_layernorm",
-        "feed_forward.fc1": "mlp.linear_fc1",
-        "feed_forward.fc2": "mlp.linear_fc2",
-        "feed_forward.down": "mlp.linear_fc2",
-        "norm": "decoder.final_layernorm",
-        "head": "output_layer",
-    }
-    if isinstance(shape, LlamaConfig):
-        shares = np.arange(2 * shape.ffn).reshape(tensor, 2, -1)
-        found["feed_forward.gate_up"] = [("mlp.linear_fc1", np.concatenate([shares[:, 0], shares[:, 1]], None))]
-    return found
-
-
-@torch.no_grad()
-def _load(model: GPTModel, whole: Mapping[str, Tensor], layout: Layout) -> None:
-    """Copy this rank's part of every parameter, whose attributes say how it is split."""
+def _fill(model: GPTModel, shares: Shares, layout: Layout) -> None:
+    """Give this rank's part of every parameter, whose attributes say how it is split, its initial values."""
     rank, stage = (parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_pipeline_model_parallel_rank())
     before = stage * model.config.num_layers // layout.pipeline
     for name, parameter in model.named_parameters():
         words = name.split(".")
         if words[:2] == ["decoder", "layers"]:
             words[2] = str(int(words[2]) + before)
-        value = whole[".".join(words)]
+        tensor = ".".join(words)
         if getattr(parameter, "tensor_model_parallel", False):
-            value = value.chunk(layout.tensor, parameter.partition_dim)[rank]
-        parameter.copy_(value)
+            shares.fill(parameter, tensor, parameter.partition_dim, rank, layout.tensor)
+        else:
+            shares.fill(parameter, tensor)
+
+
+def _leave(weight: Tensor) -> None:
+    """Leave memory as it is, which is then filled: the library's initial values are drawn for nothing."""
+
+
+def _note_split(
+    weight: nn.Parameter,
+    output_size: int,
+    input_size: int,
+    per_partition_size: int,
+    partition_dim: int,
+    init_method: Callable[[Tensor], None],
+    stride: int = 1,
+    **_: object,
+) -> None:
+    """Note how a weight is split, which its own does on processors beside drawing all of it on every rank."""
+    layers.set_tensor_model_parallel_attributes(weight, True, partition_dim, stride)
 
 
 def without_gpu() -> None:
     """Turn to the processor what it takes for granted of a GPU; nothing that it computes changes.
 
     current_device, device="cuda", Tensor.cuda, synchronize: where it makes its tensors, and waits. fork: random numbers
-    of dropout, which is off, are a GPU's. Clipping: it insists on tensors of GPUs; torch's own does the same.
+    of dropout, which is off, are a GPU's. Clipping: it insists on tensors of GPUs; torch's own does the same. Initial
+    weights: it would make each of them whole.
     """
 
     def here(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -268,4 +277,5 @@ def without_gpu() -> None:
         (torch.Tensor, "cuda", lambda self, *_, **__: self),
         (CudaRNGStatesTracker, "fork", lambda *_, **__: nullcontext()),
         (optimizer, "clip_grad_by_total_norm_fp32", clip),
+        (layers, "_initialize_affine_weight_cpu", _note_split),
     )
