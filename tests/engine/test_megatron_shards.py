@@ -9,15 +9,22 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from external_cases import CASE, GPT, LLAMA, hold
+from real_ranks import run_processes
 from waiting import LONG_S
 
+from engine.batch import Batch
+from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
+from engine.models.llama.config import LlamaConfig
 from engine.peers.layout import Layout
-from engine.peers.registry import ROOT, environment_lack, python_of
+from engine.peers.registry import COMPARISONS, ROOT, environment_lack, python_of
+from engine.result.schema.peers import PeerContest
 
 LIBRARY = "megatron-core"
 SMALL: dict[str, Any] = {"layers": 4, "hidden": 512, "heads": 8, "vocabulary": 8192, "sequence": 64}
@@ -93,3 +100,24 @@ def test_weights_have_the_bits_of_a_whole_network_that_is_renamed_and_cut(
     for ranks in ([last], [0]):
         ((outcome,),) = built(family, fields, layout, ranks, values=["Compared"], arguments=arguments)
         assert outcome["weights"] > 0, outcome
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize(
+    ("layout", "model"),
+    [
+        ("pipeline=2,micro_batches=2", replace(GPT, tied=True)),
+        ("tensor=2", replace(LLAMA, tied=True)),
+        ("tensor=3", replace(GPT, hidden=48, heads=6, vocabulary=96)),
+    ],
+    ids=["tied-pipeline", "tied-tensor", "three"],
+)
+def test_a_tied_network_and_thirds_train_as_the_engines(layout: str, model: GPTConfig | LlamaConfig) -> None:
+    if reason := environment_lack(LIBRARY):
+        pytest.skip(reason)
+    ranks = Layout.parse(layout)
+    contest = COMPARISONS[LIBRARY].with_layout(ranks, Grid(data=ranks.size))
+    for found in run_processes(contest.grid, hold, contest, replace(CASE, model=model, batch=Batch(12))):
+        assert isinstance(found, PeerContest), found
+        assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-5)
+        assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-5)
