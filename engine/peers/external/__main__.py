@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -28,9 +28,12 @@ with loading():
 
     from engine.comm.launch import take_device
     from engine.comm.meeting import init_process_group
+    from engine.measure.memory import keep_freed_memory, return_freed_memory
+    from engine.peers.host_memory import STATUS, peak_bytes
     from engine.peers.layout import Layout
     from engine.peers.peer import ExternalPeer, StepMetrics
     from engine.peers.registry import missing_modules
+    from engine.peers.shards import Sharded, count_bytes
     from engine.peers.timed_side import LocalSide, on_batches
     from engine.result.provenance import CHECKOUT, git_state
 
@@ -83,13 +86,21 @@ def _answer_orders(comparison: Comparison, case: Case, launch: Launch, orders: "
     place |= {"MASTER_ADDR": host, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
     init_process_group(launch, device, timeout, store)
+    memory: dict[str, tuple[int, ...]] = {}
     if comparison.checkout:
         from engine.peers.ours import build_side  # loads what a library's environment need not have
 
         turns = build_side(comparison.grid, case, device)
     else:
-        turns = LocalSide(lambda: external_step(comparison, case, device), device, case.warmup)
+        built: list[Built] = []
+
+        def build() -> Callable[[], StepMetrics]:
+            built.append(build_external(comparison, case, device))
+            return built[0].step
+
+        turns = LocalSide(build, device, case.warmup)
         turns.values = average_over_ranks(turns.values)
+        memory = {"built_bytes": list_ranks(built[0].grown_bytes), "shard_bytes": list_ranks(built[0].shard_bytes)}
     yield turns.values
     while (order := orders.get()) is not None:
         dist.barrier()
@@ -103,17 +114,49 @@ def _answer_orders(comparison: Comparison, case: Case, launch: Launch, orders: "
     lacks = missing_modules(library, device.type) if library else {}
     if comparison.checkout:
         versions["engine"] = str(git_state(CHECKOUT)[0])
-    yield turns.measured().model_copy(update={"versions": versions, "without": lacks}).model_dump()
+    yield turns.measured().model_copy(update={"versions": versions, "without": lacks} | memory).model_dump()
 
 
-def external_step(comparison: Comparison, case: Case, device: torch.device) -> Callable[[], StepMetrics]:
-    """Make the peer, once its ranks have met, and what takes its next step on this rank's rows."""
+@dataclass(frozen=True, slots=True)
+class Built:
+    """External peer of this rank, and the memory that it took to build."""
+
+    step: Callable[[], StepMetrics]
+    """Takes its next step on this rank's rows."""
+    grown_bytes: int | None
+    """Growth of the process's most host memory, from the imports on; None where Linux doesn't tell it."""
+    shard_bytes: int | None
+    """What the rank holds; None where the peer doesn't tell it."""
+
+
+def build_external(comparison: Comparison, case: Case, device: torch.device) -> Built:
+    """Make the peer, once its ranks have met. On processors what it frees meanwhile goes back to the system."""
     assert isinstance(comparison.layout, Layout)
     layout = comparison.layout.for_batch(case.peer_batch)
     sequences = case.batch.sequences
     case = replace(case, peer_micro_batch=sequences // layout.data // layout.micro_batches)
-    peer: ExternalPeer = comparison.implementation()(case, layout, device)
-    return on_batches(peer.step, case, layout.rows(peer.data_rank, sequences), device)
+    make = comparison.implementation()
+    return_freed_memory()
+    before = peak_bytes() if STATUS.exists() else None
+    peer: ExternalPeer = make(case, layout, device)
+    grown = None if before is None else peak_bytes() - before
+    if device.type == "cpu":
+        keep_freed_memory()
+    shard = count_bytes(peer.held()) if isinstance(peer, Sharded) else None
+    step = on_batches(peer.step, case, layout.rows(peer.data_rank, sequences), device)
+    return Built(step, grown, shard)
+
+
+def external_step(comparison: Comparison, case: Case, device: torch.device) -> Callable[[], StepMetrics]:
+    """Make the peer, once its ranks have met, and what takes its next step on this rank's rows."""
+    return build_external(comparison, case, device).step
+
+
+def list_ranks(value: int | None) -> tuple[int, ...]:
+    """List what each rank has found; empty where one has found nothing."""
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, value)
+    return () if None in everyone else tuple(everyone)
 
 
 def average_over_ranks(values: Sequence[StepMetrics]) -> list[StepMetrics]:

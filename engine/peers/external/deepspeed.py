@@ -1,23 +1,27 @@
 """DeepSpeed: the serial model under ZeRO, or cut into the stages of its pipeline, with its own optimizer loop.
 
 Activations are split by nothing but the batch, and the vocabulary by nothing but the tensor ranks of DeepSpeed-3D.
-Clipping is by the norm over all ranks.
+Clipping is by the norm over all ranks. Where a rank keeps a part of the network, by ZeRO-3, stages or tensor ranks, it
+makes that part alone: all are cut on the meta device, and their elements drawn afterwards.
 """
 
 import math
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import deepspeed
+import deepspeed.runtime.zero.muon.muon_optimizer  # with PyTorch's compiler: else its first optimizer does
 import torch
 from deepspeed.module_inject.layers import LinearAllreduce, LinearLayer, set_autotp_mode
 from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from deepspeed.runtime.zero.partition_parameters import PartitionedParamStatus
+from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from torch import Tensor, nn
 
 from engine.models.serial import SerialModel
 from engine.peers.comparison import Case
-from engine.peers.known.tensor_parallel import regroup_parts
 from engine.peers.layout import Layout
 from engine.peers.peer import (
     StepMetrics,
@@ -28,11 +32,14 @@ from engine.peers.peer import (
     mean_cross_entropy,
     mean_divisor,
     micro_batches,
+    replace_all,
     serial_loss,
     serial_model,
 )
 from engine.peers.registry import choose_settings
-from engine.placement import NORMAL
+from engine.peers.shards import initial_elements, initial_share, model_without_values, replace_parameters
+from engine.placement import NORMAL, Placement
+from engine.precision import Precision
 
 
 class ZeRO:
@@ -41,11 +48,18 @@ class ZeRO:
     def __init__(self, case: Case, layout: Layout, device: torch.device, *, stage: int) -> None:
         without_building()
         self.data_rank = torch.distributed.get_rank()
-        self._case, self._parts, self._model = case, layout.micro_batches, serial_model(case, device)
         config = _config(case, layout, device, stage)
+        self._case, self._parts = case, layout.micro_batches
+        self._model = partitioned_model(case, device, config) if stage == 3 else serial_model(case, device)
         self._engine, *_ = deepspeed.initialize(
-            model=self._model, model_parameters=decay_groups(case.optim, self._model.parameters()), config=config
+            model=self._model,
+            model_parameters=decay_groups(case.optim, self._model.parameters(), decays=_is_matrix),
+            config=config,
         )
+
+    def held(self) -> Iterator[Tensor]:
+        """Yield the tensors of this rank's shard: see shards.Sharded."""
+        return _held(self._model, self._engine.optimizer)
 
     def step(self, batch: Tensors) -> StepMetrics:
         divisor = mean_divisor(self._case, batch) / self._parts  # it divides gradients by their number
@@ -68,13 +82,23 @@ class Pipeline:
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         without_building()
+        without_copies()
         deepspeed.init_distributed()
-        model = serial_model(case, device)
-        topology = None
+        model = model_without_values(case, _dtype(case))
+        placements, topology = case.model.placements(), None
         if layout.tensor > 1:
-            split_layers(model, case, layout.tensor)
+            split_layers(model, placements, layout.tensor)
             topology = PipeModelDataParallelTopology(layout.pipeline, layout.tensor, layout.data)
-        stages = PipelineModule(
+        names = {parameter: name for name, parameter in model.named_parameters()}
+
+        def make(parameter: nn.Parameter) -> Tensor:
+            placement = placements[names[parameter]]
+            cut = parameter.shape != placement.shape
+            ranks, rank = (layout.tensor, torch.distributed.get_rank() % layout.tensor) if cut else (1, 0)
+            return initial_share(placement, ranks, rank, case.seed, device).to(parameter.dtype)
+
+        stages = _Stages(
+            make,
             layers=cut_model(model),
             num_stages=layout.pipeline,
             topology=topology,
@@ -89,6 +113,10 @@ class Pipeline:
         )
         self.data_rank = self._engine.grid.get_data_parallel_rank()
 
+    def held(self) -> Iterator[Tensor]:
+        """Yield the tensors of this rank's shard: see shards.Sharded."""
+        return _held(self._engine.module, self._engine.optimizer)
+
     def step(self, batch: Tensors) -> StepMetrics:
         loss = self._engine.train_batch((one["tokens"], one["targets"]) for one in micro_batches(batch, self._parts))
         return StepMetrics(loss.item(), float(self._engine.get_global_grad_norm() or math.nan))
@@ -102,10 +130,84 @@ def without_building() -> None:
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]  # not .torch itself
 
 
-def split_layers(model: SerialModel, case: Case, tensor: int) -> None:
-    """Replace every linear layer by one of DeepSpeed's with this rank's share; logits are gathered."""
-    placements = case.model.placements()
-    regroup_parts(model, placements, tensor)
+class _Stages(PipelineModule):
+    """Stages of layers on the meta device, of which a rank makes its own. make: returns a parameter's values."""
+
+    def __init__(self, make: Callable[[nn.Parameter], Tensor], **words: Any) -> None:
+        self._make = make
+        super().__init__(**words)
+
+    def _build(self) -> None:
+        for layer in self._layer_specs[self._local_start : self._local_stop]:
+            replace_parameters(layer, self._make)
+        super()._build()
+
+
+class _Partition(deepspeed.zero.Init):
+    """ZeRO-3's partition of a network on the meta device: a rank makes its own elements of each parameter.
+
+    zero.Init itself takes each parameter whole, from the first rank. values: returns some elements by their parameter.
+    """
+
+    def __init__(self, model: nn.Module, values: Callable[[nn.Parameter, range], Tensor], **words: Any) -> None:
+        self._values = values
+        super().__init__(model, **words)
+
+    def _convert_to_zero_parameters(self, param_list: Iterable[Any]) -> None:
+        for parameter in param_list:
+            self._convert_to_deepspeed_param(parameter)
+            own = -(-parameter.ds_numel // self.dp_world_size)
+            first = min(self.rank * own, parameter.ds_numel)
+            drawn = self._values(parameter, range(first, min(first + own, parameter.ds_numel)))
+            shard: Any = torch.zeros(own, dtype=parameter.dtype, device=self.local_device)  # what is over stays 0
+            shard[: len(drawn)].copy_(drawn)
+            shard.ds_numel, shard.status, shard.final_location = own, PartitionedParamStatus.AVAILABLE, None
+            parameter.ds_tensor, parameter.ds_numel_aligned = shard, own * self.dp_world_size
+            parameter.partition()  # which finds that this is done and lets go of the whole
+
+
+def partitioned_model(case: Case, device: torch.device, config: dict[str, Any]) -> SerialModel:
+    """Make the serial model of which each rank has the elements that ZeRO-3 keeps there."""
+    model, placements = model_without_values(case, _dtype(case)), case.model.placements()
+    replace_parameters(model, lambda old: old.new_empty(1, device=device).expand(old.shape))  # a shape without memory
+    names = {parameter: name for name, parameter in model.named_parameters()}
+
+    def values(parameter: nn.Parameter, elements: range) -> Tensor:
+        return initial_elements(placements[names[parameter]], elements, case.seed, device)
+
+    _Partition(model, values, config_dict_or_path=config, dtype=_dtype(case))
+    return model
+
+
+def without_copies() -> None:
+    """Spare ZeRO-1's start what it holds beyond the shard: all weights twice while they are flattened, of which each is
+    let go here once it is copied, and gradients that it drops again. Nothing that it computes changes.
+    """
+    flatten = DeepSpeedZeroOptimizer.flatten_dense_tensors_aligned
+
+    def flatten_weights(self: Any, tensors: list[Tensor], alignment: int, **words: Any) -> Tensor:
+        whole_weights = isinstance(tensors[0], nn.Parameter) and not words.get("use_cpu_data")
+        if not whole_weights or any(words.get("param_padding") or ()):
+            return flatten(self, tensors, alignment, **words)
+        count, done = sum(tensor.numel() for tensor in tensors), 0
+        flat = tensors[0].detach().new_empty(-(-count // alignment) * alignment)
+        for tensor in tensors:
+            flat[done : done + tensor.numel()].copy_(tensor.detach().view(-1))
+            done += tensor.numel()
+            tensor.data = flat.new_empty(0)
+        flat[done:].zero_()
+        return flat
+
+    replace_all(
+        (DeepSpeedZeroOptimizer, "flatten_dense_tensors_aligned", flatten_weights),
+        (DeepSpeedZeroOptimizer, "initialize_optimizer_states", lambda self: None),
+    )
+
+
+def split_layers(model: SerialModel, placements: Mapping[str, Placement], tensor: int) -> None:
+    """Replace every linear layer of a model on the meta device by one of DeepSpeed's with the shape of a rank's share;
+    logits are gathered.
+    """
     group, _ = torch.distributed.new_subgroups(tensor)
     set_autotp_mode(training=True)
     for name, layer in list(model.named_modules()):
@@ -113,6 +215,28 @@ def split_layers(model: SerialModel, case: Case, tensor: int) -> None:
             column = placements[f"{name}.weight"].split == NORMAL
             kind, words = (LinearLayer, {"gather_output": layer is model.head}) if column else (LinearAllreduce, {})
             model.set_submodule(name, kind(layer, group, name=name, **words))
+
+
+def _dtype(case: Case) -> torch.dtype:
+    """Return the format of the weights, beside which DeepSpeed has masters in fp32."""
+    precision = Precision.parse(case.precision)
+    return precision.compute if case.precision == "bf16" else precision.master
+
+
+def _is_matrix(parameter: nn.Parameter) -> bool:
+    """Say whether a parameter decays, of which ZeRO-3 leaves nothing but the shape."""
+    return len(getattr(parameter, "ds_shape", parameter.shape)) > 1
+
+
+def _held(model: nn.Module, optimizer: Any) -> Iterator[Tensor]:
+    """Yield weights, masters, the gradients' flat buffer of ZeRO-3 and the moments that are there."""
+    for parameter in model.parameters():
+        yield getattr(parameter, "ds_tensor", parameter)
+    for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
+        yield from getattr(optimizer, name, ())
+    yield from (buffer for buffer in [getattr(optimizer, "grad_partitions_flat_buffer", None)] if buffer is not None)
+    for states in optimizer.optimizer.state.values():
+        yield from (state for state in states.values() if isinstance(state, Tensor))
 
 
 def _config(case: Case, layout: Layout, device: torch.device, stage: int) -> dict[str, Any]:

@@ -51,6 +51,14 @@ class PeerSide(ContestSide):
     """The most that the device's allocator held for this side, from before it was built until it had taken its steps
     but the last of the warm-up; on processors of tensors only.
     """
+    built_bytes: tuple[int, ...] = ()
+    """Growth of each rank's most host memory (VmHWM) from its imports until it was built, of external peers on
+    Linux.
+    """
+    shard_bytes: tuple[int, ...] = ()
+    """Bytes that each rank held by then: weights, masters, buffers of gradients and moments, as far as they were there;
+    of external peers that tell it.
+    """
     versions: dict[str, str] = {}
     """Versions of its packages, where those aren't the engine's."""
     without: dict[str, str] = {}

@@ -1,0 +1,94 @@
+"""Of ZeRO-3 and of DeepSpeed's stages a rank makes its own shard: the same weights, and no room for the others."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from external_cases import GPT, LLAMA
+from torch import nn
+from waiting import LONG_S
+
+from engine.batch import Batch
+from engine.grid import Coords, Grid
+from engine.measure.memory import return_freed_memory
+from engine.models.gpt.config import GPTConfig
+from engine.parallel.initial import initial
+from engine.peers.comparison import Case
+from engine.peers.host_memory import peak_bytes
+from engine.peers.peer import serial_model
+from engine.peers.registry import ROOT, environment_lack, python_of
+from engine.peers.shards import (
+    count_bytes,
+    initial_elements,
+    initial_share,
+    model_without_values,
+    replace_parameters,
+)
+
+CPU = torch.device("cpu")
+TINY: dict[str, Any] = {"layers": 4, "hidden": 32, "heads": 4, "vocabulary": 66, "sequence": 16}
+SIZES: dict[str, dict[str, Any]] = {"gpt": TINY, "llama": {**TINY, "kv_heads": 2, "ffn": 48}}
+
+
+def ask(peer: str, layout: str, kind: str = "gpt", precision: str = "fp32", **more: Any) -> dict[str, Any]:
+    """Return what deepspeed_ranks.py takes for a peer."""
+    return {"peer": peer, "layout": layout, "kind": kind, "model": SIZES[kind], "precision": precision} | more
+
+
+def built(*asked: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """Build the ranks of each peer, or skip the test where its environment isn't there."""
+    if reason := environment_lack("deepspeed"):
+        pytest.skip(reason)
+    done = subprocess.run(
+        [python_of("deepspeed"), "-P", Path(__file__).with_name("deepspeed_ranks.py"), json.dumps(asked)],
+        capture_output=True,
+        text=True,
+        timeout=5 * LONG_S,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])  # after what DeepSpeed writes while it is imported
+
+
+def test_a_rank_has_the_engines_weights_to_the_last_bit() -> None:
+    """Three ranks leave some padding. What is expected DeepSpeed itself gathers, or cuts from the whole network."""
+    found = built(
+        ask("deepspeed-zero3", "data=3", model=TINY | {"tied": True}, compares=True),
+        ask("deepspeed-zero3", "data=2", "llama", "bf16", compares=True),
+        ask("deepspeed-pipeline", "pipeline=2", compares=True),
+        ask("deepspeed-3d", "tensor=2,pipeline=2", "llama", compares=True),
+        ask("deepspeed-3d", "tensor=2,data=2", compares=True),
+    )
+    assert [[rank.get("unequal", rank) for rank in ranks] for ranks in found] == [[[]] * size for size in (3, 2, 2, 4, 4)]
+
+
+LARGE = {"layers": 32, "hidden": 512, "heads": 8, "vocabulary": 1024, "sequence": 64}
+PARAMETERS = GPTConfig("large", **LARGE).parameters
+SPARE_BYTES = 100 << 20
+"""What a limit leaves for the stacks of threads, groups of ranks and Python's own objects."""
+BYTES = {"fp32": {"deepspeed-zero3": 12, "other": 8}, "bf16": {"deepspeed-zero3": 8}}
+
+
+@pytest.mark.parametrize(
+    ("peer", "layout", "precision", "bytes_of_a_parameter"),
+    [
+        pytest.param("deepspeed-zero3", "data=4", "bf16", 8),
+        pytest.param("deepspeed-pipeline", "pipeline=4", "fp32", 8, marks=pytest.mark.weekly),
+        pytest.param("deepspeed-3d", "tensor=2,pipeline=2", "fp32", 8, marks=pytest.mark.weekly),
+    ],
+)
+def test_a_shard_fits_under_a_limit_that_a_whole_network_breaks(
+    peer: str, layout: str, precision: str, bytes_of_a_parameter: int
+) -> None:
+    """Weights and masters in fp32; of ZeRO-3 in bf16 weights, masters and gradients."""
+    allowed = int(1.1 * bytes_of_a_parameter * PARAMETERS / 4) + SPARE_BYTES
+    assert allowed < 4 * PARAMETERS, "a whole network in fp32 would fit"
+    one = ask(peer, layout, precision=precision, model=LARGE, allowed_bytes=allowed)
+    parts, whole = built(one, one | {"whole": True})
+    assert [rank["shard_bytes"] for rank in parts] == pytest.approx([bytes_of_a_parameter * PARAMETERS / 4] * 4, rel=0.05)
+    assert any("alloc" in rank.get("error", "") for rank in whole), whole
