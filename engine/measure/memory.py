@@ -21,7 +21,7 @@ from engine.measure.machine import control_groups, read_or_nothing
 
 # Names of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
-MAPPED_BYTES, MOST_MAPPED = 1 << 20, 65536
+MAPPED_BYTES, MOST_MAPPED = 1 << 17, 65536  # its own defaults
 
 
 def peak_bytes(device: torch.device) -> tuple[Literal["resident", "allocated"], int]:
@@ -79,10 +79,10 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Let glibc give each tensor of a megabyte or more back to the system when it is freed, until keep_freed_memory.
+    """Let glibc give tensors back to the system when they are freed, until keep_freed_memory is called.
 
-    Else it maps only what is larger than the largest that was freed so far, and what is smaller leaves holes: a network
-    whose parts are made, copied and flattened is resident up to twice. Does nothing with another C library.
+    Otherwise only what is larger than the largest that was freed so far is mapped by itself, and all else leaves holes:
+    a network whose parts are made, copied and flattened is resident up to twice. Does nothing with another C library.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
