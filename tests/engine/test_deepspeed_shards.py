@@ -8,26 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from external_cases import GPT, LLAMA
-from torch import nn
 from waiting import LONG_S
 
-from engine.batch import Batch
-from engine.grid import Coords, Grid
-from engine.measure.memory import return_freed_memory
 from engine.models.gpt.config import GPTConfig
-from engine.parallel.initial import initial
-from engine.peers.comparison import Case
-from engine.peers.host_memory import peak_bytes
 from engine.peers.layout import Layout
-from engine.peers.peer import serial_model
 from engine.peers.registry import ROOT, environment_lack, python_of
-from engine.peers.shards import count_bytes, initial_elements, initial_share, model_without_values, replace_parameters
 
 STACK_BYTES = 1 << 19
 """Of each thread, which a limit counts whole."""
-CPU = torch.device("cpu")
 TINY: dict[str, Any] = {"layers": 4, "hidden": 32, "heads": 4, "vocabulary": 66, "sequence": 16}
 SIZES: dict[str, dict[str, Any]] = {"gpt": TINY, "llama": {**TINY, "kv_heads": 2, "ffn": 48}}
 
