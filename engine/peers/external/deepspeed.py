@@ -234,7 +234,8 @@ def _held(model: nn.Module, optimizer: Any) -> Iterator[Tensor]:
         yield getattr(parameter, "ds_tensor", parameter)
     for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
         yield from getattr(optimizer, name, ())
-    yield from (buffer for buffer in [getattr(optimizer, "grad_partitions_flat_buffer", None)] if buffer is not None)
+    if hasattr(optimizer, "grad_partitions_flat_buffer"):
+        yield optimizer.grad_partitions_flat_buffer
     for states in optimizer.optimizer.state.values():
         yield from (state for state in states.values() if isinstance(state, Tensor))
 
