@@ -70,9 +70,9 @@ OF_PLAN = """
 OF_BENCH_PEERS = """
     schedule pipeline-limit weight-limit chunks stages
     optimizer
-    peer grid layout against warmup overlap checkpoint-activations checkpoint-every batch-size micro-batch peer-micro-batch
+    peer grid layout against overlap checkpoint-activations checkpoint-every batch-size micro-batch peer-micro-batch
     autocast precision device device-memory node-memory devices-per-node tune-matmul
-    label out jobs rounds steps-per-round threads timeout meeting-timeout apart at-once peak-flops
+    label out jobs rounds warmup steps-per-round threads timeout meeting-timeout apart at-once peak-flops
     empirical-peak-flops measure-peak breakdown model architecture layers hidden heads kv-heads ffn vocab seq
     base image patch classes norm no-bias tied dropout
 """
