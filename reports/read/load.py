@@ -20,7 +20,7 @@ from engine.planning.document import GridPlan
 from engine.result.schema import SCHEMA, Result, ResultError, checked, gpu_check, parse, peers
 from engine.validation.document import SCHEMA as VALIDATION
 from engine.validation.document import Validation
-from reports.read import run_reports
+from reports.read import compressed, run_reports
 from reports.read.history import History, histories
 from reports.read.plausible import impossible, impossible_contest, impossible_plan, not_positive
 from reports.read.run_reports import StoredResult
@@ -30,6 +30,9 @@ MOST_RANKS = 2**31
 NEVER = datetime.min.replace(tzinfo=UTC)
 T = TypeVar("T")
 PREDICTIONS = (PLAN, VALIDATION)
+DATABASE = ".db"
+ENDINGS = (".json", compressed.ENDING, DATABASE)
+"""Endings of the files that may hold results."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def load(folders: Sequence[Path]) -> Loaded:
     databases: dict[Path, list[run_reports.Session]] = {}
     files = 0
     for path in _files(folders):
-        if path.suffix == ".json":
+        if path.suffix != DATABASE:
             found = _read_json(path, skipped)
             if found is None:
                 continue
@@ -161,14 +164,16 @@ def load(folders: Sequence[Path]) -> Loaded:
 
 
 def _files(folders: Iterable[Path]) -> Iterator[Path]:
-    """Give every *.json and *.db, each real file once, in a fixed order. Hidden ones are half-written or not ours."""
+    """Give every *.json, *.json.gz and *.db, each real file once, in a fixed order. Hidden ones are half-written or not
+    ours.
+    """
     met: set[Path] = set()
     for folder in folders:
         for root, below, names in os.walk(folder):
             below[:] = sorted(name for name in below if not name.startswith("."))
             for name in sorted(names):
                 path = Path(root, name)
-                if name.startswith(".") or path.suffix not in (".json", ".db"):
+                if name.startswith(".") or not name.endswith(ENDINGS):
                     continue
                 real = path.resolve()
                 if real not in met:
@@ -179,12 +184,12 @@ def _files(folders: Iterable[Path]) -> Iterator[Path]:
 def _read_json(path: Path, skipped: list[Skipped]) -> StoredResult | list[StoredResult] | None:
     """Return a result, the results of a run report, or None for a file that is neither."""
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(compressed.read_bytes(path))
+    except (*compressed.BROKEN, ValueError, RecursionError):
+        skipped.append(Skipped(str(path), f"{path} is cut short or is not JSON: run its test once more."))
+        return None
     except OSError as error:
         skipped.append(Skipped(str(path), f"{path} can't be read: {error.strerror}."))
-        return None
-    except (ValueError, RecursionError):
-        skipped.append(Skipped(str(path), f"{path} is cut short or is not JSON: run its test once more."))
         return None
     if isinstance(data, dict) and data.get("schema") in (*run_reports.SCHEMAS, *PREDICTIONS):
         return StoredResult(str(path), data)
@@ -245,7 +250,7 @@ READERS: dict[str, Callable[[dict[str, Any], str], Any]] = {
 
 def _written(source: str) -> datetime:
     try:
-        return datetime.fromtimestamp(Path(source).stat().st_mtime, UTC)
+        return compressed.written(Path(source))
     except OSError as error:
         raise ResultError(f"{source} can't be read: {error.strerror}.") from None
 
