@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 from reading import built, in_order, table, words
-from sample_results import train
+from sample_results import save, train
 
+from engine.published.claims import figures
 from engine.result.metrics import paired
 from engine.result.schema import Result
 from engine.result.schema.contest import Contest, OptimisationSide, Ratio
 from engine.result.schema.step import Breakdown
+from reports.frames.frame import of_loaded
+from reports.frames.reproduction import judge_figures
+from reports.read.load import load
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "baseline": {"grid": "8x1x4x256", "tuned": False, "overlap": "none"},
@@ -121,6 +125,17 @@ def test_a_step_that_is_slower_is_judged_so_and_what_may_be_chance_is_undecided(
     assert {row["verdict"] for row in few.values()} == {"", "undecided"}, "five rounds of one job have no interval"
     three = [in_turns(rounds(5), job=job) for job in range(3)]
     assert rows(built(tmp_path / "three", three))["tuning"]["verdict"] == "faster", "three jobs have one"
+
+
+@pytest.mark.parametrize(("grid_is", "told"), [("found by par4d plan", True), ("fixed by the series", False)])
+def test_a_fixed_grid_says_nothing_of_the_performance_model(grid_is: str, told: bool, tmp_path: Path) -> None:
+    jobs = [in_turns(rounds(), job=job, system="local") for job in range(2)]
+    save([job.model_copy(update={"labels": job.labels | {"grid_is": grid_is}}) for job in jobs], tmp_path)
+    (figure,) = [one for one in figures("axonn-sc24") if one.where == "Fig. 7"]
+    (judged,) = judge_figures(of_loaded(load([tmp_path])), [figure])
+    found = {part.claim.name for part in judged.parts if any(one.machine == "local" for one in part.findings)}
+    assert ("grid of the performance model" in found) == told
+    assert "tuned products" in found
 
 
 def test_jobs_on_other_grids_are_other_settings_and_without_any_the_page_says_what_to_run(tmp_path: Path) -> None:
