@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import reframe as rfm
-from reframe.core.builtins import fixture, parameter
+from reframe.core.builtins import fixture, parameter, variable
 
 from suites.base.engine_test import EngineTest
 from suites.base.prepared import OnImages
@@ -35,7 +35,7 @@ SAVED = "saved"
 
 
 class TrainedUNet(OnImages, TrainingTest):
-    """The training, whose learning rate has fallen to nothing at its end."""
+    """The training, whose learning rate has fallen to nothing at its end. save_every: steps between two checkpoints."""
 
     descr = "training of a network that makes images"
     study = "samples"
@@ -43,13 +43,14 @@ class TrainedUNet(OnImages, TrainingTest):
     grid = "1x1x1x1"
     model, sequences, micro_batch, learning_rate = RECIPE
     iterations = SHOWN[-1]
+    save_every = variable(int, value=EVERY)
     precision = "fp32"
     checkpoint_activations = False
     time_limit = "60m"
 
     def options(self) -> list[str]:
         decay = ["--lr-decay-steps", str(self.iterations)]
-        return [*super().options(), *decay, "--save", SAVED, "--save-every", str(EVERY)]
+        return [*super().options(), *decay, "--save", SAVED, "--save-every", str(self.save_every)]
 
 
 @rfm.simple_test
@@ -62,7 +63,7 @@ class UNetSamples(EngineTest):
     num_tasks = 1
     time_limit = "10m"
     out = "result.png"
-    step = parameter(SHOWN, loggable=True)
+    step = parameter(SHOWN, type=int, loggable=True)
     trained = fixture(TrainedUNet, scope="partition")
 
     def options(self) -> list[str]:
