@@ -1,0 +1,117 @@
+"""The example site, of committed results: pages that take no GPU are filled, claims judged, and no machine is named."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import LONG_S
+
+from engine.published.claims import figures
+from measured_example.command import MOST_BYTES
+from measured_example.entries import read
+from measured_example.scrub import DATA, FOLDER, NODE
+from reports.frames.frame import of_loaded
+from reports.frames.reproduction import JudgedFigure, judge_figures
+from reports.pages.study import all_studies
+from reports.read.load import load
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "reports" / "example"
+FILES = sorted(EXAMPLE.glob("*/*.json.gz"))
+NEEDS_A_GPU = {"gpu", "energy"}
+"""Pages of a GPU, and of counters that only GPUs and some hosts have."""
+FEWEST_CLAIMS = 12
+NODES = {NODE, "n0", "n1", "n2", "n3"}
+
+
+@cache
+def judged() -> list[JudgedFigure]:
+    return judge_figures(of_loaded(load([EXAMPLE])), figures())
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    """The site that ci/demo --example builds."""
+    done = subprocess.run(
+        ["bash", "ci/demo", "--example"], cwd=ROOT, capture_output=True, text=True, timeout=LONG_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    built = ROOT / "site" / "example"
+    assert done.stdout.rstrip().endswith(str(built / "index.html"))
+    return built
+
+
+def test_results_are_small_and_belong_to_an_entry_of_the_list() -> None:
+    assert {path.parent.name for path in FILES} <= {entry.name for entry in read()}
+    assert sum(path.stat().st_size for path in EXAMPLE.rglob("*")) <= MOST_BYTES
+
+
+def test_every_result_is_read_and_none_twice() -> None:
+    loaded = load([EXAMPLE])
+    assert (loaded.files, loaded.skipped, loaded.duplicates) == (len(FILES), (), 0)
+    assert set(loaded.statuses) == {"ok"}
+
+
+def test_every_page_that_takes_no_gpu_is_filled(site: Path) -> None:
+    empty = {one.name for one in all_studies() if "Nothing measured yet" in (site / f"{one.name}.html").read_text()}
+    assert empty - NEEDS_A_GPU == set()
+    assert empty & NEEDS_A_GPU == NEEDS_A_GPU
+    assert all((site / f"{one.name}.html").exists() for one in all_studies())
+
+
+def test_claims_have_verdicts_of_what_was_measured() -> None:
+    findings = [(part.claim.place, one) for figure in judged() for part in figure.parts for one in part.findings]
+    told = {place for place, one in findings if one.judgement.verdict in ("reproduces", "better", "differs")}
+    verdicts = Counter(one.judgement.verdict for _, one in findings)
+    assert len(told) >= FEWEST_CLAIMS
+    assert verdicts["can't tell"] >= 1
+    assert {one.machine for _, one in findings if one.machine} == {"local", "vcluster"}
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from strings(key)
+            yield from strings(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from strings(one)
+
+
+def under(value: Any, key: str) -> Iterator[Any]:
+    """Give all values of a key, wherever it is."""
+    if isinstance(value, dict):
+        if key in value:
+            yield value[key]
+        for one in value.values():
+            yield from under(one, key)
+    elif isinstance(value, list):
+        for one in value:
+            yield from under(one, key)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.name.partition('.')[0]}")
+def test_no_result_names_a_machine_or_a_folder_of_it(path: Path) -> None:
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    short = [text for text in strings(document) if len(text) <= DATA or " " in text]
+    assert [text for text in short if FOLDER.search(text)] == []
+    hosts = {host for listed in under(document, "hosts") for host in listed if isinstance(host, str)}
+    assert hosts | {*under(document, "host")} <= NODES
+
+
+def test_no_page_names_this_machine_or_its_folders(site: Path) -> None:
+    words = {str(ROOT), str(Path.home()), os.uname().nodename} - {"/root", "localhost"}
+    pattern = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, words))})(?![\w-])")
+    pages = [*site.glob("*.html"), *site.glob("data/*.csv")]
+    assert len(pages) > len(all_studies())
+    assert {page.name: found.group() for page in pages if (found := pattern.search(page.read_text()))} == {}
