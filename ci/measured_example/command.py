@@ -9,7 +9,8 @@ The list is ci/measured_example/entries.yaml: suites, sized down, on this machin
 which takes root, and is made and ended here unless it is up. An entry that ended well replaces its folder in
 reports/example; one that failed leaves the earlier one as it is, and runs again with the next call. Results lose what
 names a machine, its user or its folders (ci/measured_example/scrub.py). It takes two cores at rest, as its times are
-committed: run nothing besides. Pages that need a GPU stay empty, and say so.
+committed: run nothing besides, and begin with a commit, as results say whether the tree was modified. Some entries
+take ci/peers deepspeed megatron-core. Pages that need a GPU stay empty, and say so.
 
 exit code: 0 all is packed and built, 1 an entry failed, 2 couldn't measure or build all of it.
 """
@@ -18,6 +19,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from tabulate import tabulate
@@ -29,7 +31,7 @@ from measured_example import measure
 from measured_example.entries import CLUSTER, ENTRIES, LOCAL, ROOT, Entry, read
 from measured_example.pack import ENDING, pack
 
-PACKED = ROOT / "reports" / "example"
+PACKED = ROOT / measure.PACKED
 SITE = ROOT / "site" / "example"
 MOST_BYTES = 3_000_000
 FINE, FAILED, UNKNOWN = 0, 1, 2
@@ -80,7 +82,9 @@ def run(entries: Sequence[Entry], again: bool, until: float) -> int:
     """Measure and pack entries, one after the other; returns the exit code."""
     measure.WORK.mkdir(parents=True, exist_ok=True)
     here, code, troubles = measure.commit(), FINE, list[str]()
-    with measure.Cluster() as cluster:
+    with ExitStack() as at_the_end:
+        at_the_end.callback(pack_all, entries, here)  # not before, as packed files would make the tree a modified one
+        cluster = at_the_end.enter_context(measure.Cluster())
         for number, entry in enumerate(entries, 1):
             last = measure.done(entry)
             if last and last.commit == here and not again:
@@ -98,11 +102,17 @@ def run(entries: Sequence[Entry], again: bool, until: float) -> int:
                 code = FAILED
                 troubles.append(f"{entry.name}: {why}, see {measure.log_of(entry)}")
                 say("\n".join([troubles[-1], *measure.last_lines(entry, SHOWN_LINES)]))
-                continue
-            pack(measure.folder_of(entry), PACKED / entry.name)
     for trouble in troubles:
         say(trouble)
     return code
+
+
+def pack_all(entries: Sequence[Entry], commit: str) -> None:
+    """Pack each entry that ended well on this commit."""
+    for entry in entries:
+        last = measure.done(entry)
+        if last and last.commit == commit:
+            pack(measure.folder_of(entry), PACKED / entry.name)
 
 
 def remove_unlisted() -> None:

@@ -20,6 +20,9 @@ WORK = ROOT / "build" / "example"
 """Folder that git ignores, with one for each entry."""
 FACTOR, SPARE_MINUTES = 4.0, 3.0
 """Times its minutes, and minutes besides, after which an entry is ended."""
+PACKED = "reports/example"
+"""Folder of what is committed, below the project's."""
+GIT_S = 60
 CLUSTER_S = 600
 """Time-out of what makes the cluster, installs its packages or ends it."""
 DONE, LOG = "done", "log"
@@ -36,10 +39,12 @@ class Done:
     seconds: float
 
 
-def commit() -> str:
-    """Name the commit of the working tree, and whether it was changed since."""
-    known, modified = git_state(ROOT)
-    return f"{known or 'unknown'}{', modified' if modified else ''}"
+def commit(root: Path = ROOT) -> str:
+    """Name the commit of a working tree, and whether anything but packed results was changed since."""
+    known, _ = git_state(root)
+    words = ["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{PACKED}"]
+    changed = subprocess.run(words, capture_output=True, text=True, timeout=GIT_S).stdout.strip()
+    return f"{known or 'unknown'}{', modified' if changed else ''}"
 
 
 def done(entry: Entry) -> Done | None:

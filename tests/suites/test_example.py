@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -179,6 +180,40 @@ def test_what_is_done_on_this_commit_is_not_measured_again(carried: list[str], m
     monkeypatch.setattr(measure, "commit", lambda: "another")
     assert run(entry("a", repeat=2)) == command.FINE
     assert carried[3:] == ["a"] * 3
+
+
+def test_an_interrupted_run_packs_what_had_ended_well(
+    carried: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    of_a_kind = measure.measure
+
+    def interrupted(one: Entry, until: float) -> str:
+        if one.name == "z":
+            raise SystemExit(2)
+        return of_a_kind(one, until)
+
+    monkeypatch.setattr(measure, "measure", interrupted)
+    with pytest.raises(SystemExit):
+        run(entry("a"), entry("z"))
+    assert packed(tmp_path) == {"a"}
+
+
+def test_packed_results_alone_are_no_change_of_the_tree(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, timeout=60, capture_output=True)
+
+    result, code = tmp_path / measure.PACKED / "a" / "run.json.gz", tmp_path / "code.py"
+    result.parent.mkdir(parents=True)
+    for path in (result, code):
+        path.write_text("1")
+    git("init", "--quiet")
+    git("add", "--all")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "a")
+    clean = measure.commit(tmp_path)
+    result.write_text("2")
+    assert measure.commit(tmp_path) == clean
+    code.write_text("2")
+    assert measure.commit(tmp_path) == f"{clean}, modified"
 
 
 def test_what_cannot_run_here_is_told_by_the_exit_code(
