@@ -38,10 +38,11 @@ def enriched(
 ) -> dict[str, Any]:
     """Return the document of judged figures with their answers, tolerances and conditions, and thresholds beside."""
     figures = [
-        of | {"claims": [_of_claim(claim, part) for claim, part in zip(of["claims"], one.parts, strict=True)]}
+        of
+        | {"claims": [_of_claim(claim, part) for claim, part in zip(of["claims"], one.parts, strict=True)]}
         | {"conditions": _conditions(frames, one)}
         for of, one in zip(document["figures"], judged, strict=True)
-    ]  # fmt: skip
+    ]
     return document | {"figures": figures, "thresholds": [of_threshold(one) for one in checked]}
 
 

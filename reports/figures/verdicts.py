@@ -129,7 +129,8 @@ def _rows(part: Judged, target: Target, findings: list[Finding]) -> list[dict[st
     ends = (track.low, track.high) if target.comparison is None else (0.0, math.inf)
     known = dict(zip(CSV, (part.claim.name, point_text(target), track.said, low, high, *ends), strict=True))
     return [
-        known | {"scale": caption, "machine": text.clean(spot.machine, 60), "value": spot.value}
+        known
+        | {"scale": caption, "machine": text.clean(spot.machine, 60), "value": spot.value}
         | {"low": spot.low, "high": spot.high, "verdict": one.judgement.verdict, "by_side": spot.hollow}
         for spot, one in zip(track.spots, findings, strict=True)
-    ]  # fmt: skip
+    ]

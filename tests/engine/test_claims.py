@@ -69,8 +69,13 @@ def test_each_paper_has_its_figures_once_each() -> None:
     places = Counter((figure.paper, figure.where) for figure in figures())
     assert max(places.values()) == 1
     assert Counter(paper for paper, _ in places) == {
-        "axonn-ipdps22": 11, "axonn-sc24": 13, "colossal-ai": 13, "llm-foundry": 2, "par4d": 10, "torchtitan": 2,
-    }  # fmt: skip
+        "axonn-ipdps22": 11,
+        "axonn-sc24": 13,
+        "colossal-ai": 13,
+        "llm-foundry": 2,
+        "par4d": 10,
+        "torchtitan": 2,
+    }
     assert max(Counter((claim.paper, claim.place) for claim in EVERY).values()) == 1
     assert figures("axonn-4d-arxiv") == figures("par4d")
     with pytest.raises(UsageError, match="axon-sc24"):
@@ -168,8 +173,9 @@ def test_a_claim_is_what_its_file_says(tmp_path: Path) -> None:
     assert [target.readings[0].devices for target in claim.targets] == [512, 1024, 2048, 4096, 8192, 16384, 32768]
     assert claim.commands == (("reframe", "--system", "frontier", "-c", "suites/weak_scaling.py"),)
     assert read(tmp_path, name="b", redo=[{"suite": "baselines", "only": "a-64", "peer": "ddp"}]).commands[0][-2:] == (
-        "-n", "a-64.*ddp",
-    )  # fmt: skip
+        "-n",
+        "a-64.*ddp",
+    )
 
 
 ORDER = {

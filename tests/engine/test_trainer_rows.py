@@ -24,10 +24,21 @@ SHARES = {"products": 0.6, "attention": 0.3, "memory": 0.4}
 def row(off: float = 0.0, system: str = "h100", **other: object) -> TrainerRow:
     """Row that is predicted by so much too long, with an interval of 10 %."""
     known = {
-        "source": "made up", "system": system, "model": "mpt-7b", "devices": 8, "sequence": 2048, "sequences": 48,
-        "micro_batch": 6, "recomputed": "none", "measured_s": 1.0, "predicted_s": 1 + off, "low_s": (1 + off) / 1.1,
-        "high_s": (1 + off) * 1.1, "by_sheets_s": 0.7, "use": "judged",
-    }  # fmt: skip
+        "source": "made up",
+        "system": system,
+        "model": "mpt-7b",
+        "devices": 8,
+        "sequence": 2048,
+        "sequences": 48,
+        "micro_batch": 6,
+        "recomputed": "none",
+        "measured_s": 1.0,
+        "predicted_s": 1 + off,
+        "low_s": (1 + off) / 1.1,
+        "high_s": (1 + off) * 1.1,
+        "by_sheets_s": 0.7,
+        "use": "judged",
+    }
     return TrainerRow.model_validate(known | other)
 
 
@@ -44,14 +55,22 @@ def test_the_rules_are_the_committed_ones() -> None:
     given = rules()
     assert (given.limits.median, given.limits.held) == (0.15, 0.9)
     assert [(one.system, one.model, one.devices, one.sequence) for one in given.fitted] == [
-        ("H100", "MPT-1B", 8, 512), ("H100", "MPT-1B", 8, 65536), ("H100", "MPT-13B", 8, 1024),
-        ("H100", "MPT-13B", 8, 32768), ("H100", "MPT-13B", 64, 2048), ("A100", "MPT-1B", 8, 2048),
-    ]  # fmt: skip
+        ("H100", "MPT-1B", 8, 512),
+        ("H100", "MPT-1B", 8, 65536),
+        ("H100", "MPT-13B", 8, 1024),
+        ("H100", "MPT-13B", 8, 32768),
+        ("H100", "MPT-13B", 64, 2048),
+        ("A100", "MPT-1B", 8, 2048),
+    ]
     assert given.numbers == {"H100": ("products", "attention", "memory"), "A100": ("products",)}
     assert Counter((one.system, given.use(one)) for one in rows()) == {
-        ("H100", "judged"): 33, ("H100", "of a fitted network"): 14, ("H100", "fitted"): 5,
-        ("A100", "judged"): 7, ("A100", "fitted"): 1, ("H100 96GB", "judged"): 4,
-    }  # fmt: skip
+        ("H100", "judged"): 33,
+        ("H100", "of a fitted network"): 14,
+        ("H100", "fitted"): 5,
+        ("A100", "judged"): 7,
+        ("A100", "fitted"): 1,
+        ("H100 96GB", "judged"): 4,
+    }
     judged = {one.model for one in rows() if one.system == "H100" and given.use(one) == "judged"}
     assert judged == {"MPT-760M", "MPT-3B", "MPT-7B", "MPT-30B", "MPT-70B"}
 
@@ -175,6 +194,8 @@ def test_the_files_have_the_fitted_numbers_and_the_verdict_is_as_the_page_says()
         assert {name: getattr(reached, name).value for name in numbers} == pytest.approx(numbers, rel=0.005)
     found = judge(trainers.predict(traced), rules().limits)
     assert [(one.system, one.judged, one.held, one.close) for one in found] == [
-        ("h100", 33, 32, "pass"), ("a100", 7, 6, "pass"), ("h100-96gb", 4, 0, "undecided"),
-    ]  # fmt: skip
+        ("h100", 33, 32, "pass"),
+        ("a100", 7, 6, "pass"),
+        ("h100-96gb", 4, 0, "undecided"),
+    ]
     assert [one.median for one in found] == pytest.approx([0.035, 0.024, 0.321], abs=0.005)

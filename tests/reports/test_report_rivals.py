@@ -35,9 +35,16 @@ class Planted(NamedTuple):
     def result(self, job: int) -> PeersResult:
         """Return the result of its jobs."""
         found = contests(
-            (self.peer,), ratios={self.peer: self.ratio}, job=job, system=self.system, series=self.series,
-            device="cuda", dtype=self.dtype, model=self.model, spread=0.002,
-        )  # fmt: skip
+            (self.peer,),
+            ratios={self.peer: self.ratio},
+            job=job,
+            system=self.system,
+            series=self.series,
+            device="cuda",
+            dtype=self.dtype,
+            model=self.model,
+            spread=0.002,
+        )
         work = Work(
             tokens=self.sequences * 2048, model_flops=10**15, hardware_flops=int(self.hfu * self.ranks * PEAK * STEP_S)
         )

@@ -27,10 +27,21 @@ TOKENS = 16 * 2048
 
 def row(off: float, **other: object) -> TrainerRow:
     known = {
-        "source": "llm-foundry section H100-80GB-BF16", "system": "h100", "model": "mpt-13b", "devices": 8,
-        "sequence": 2048, "sequences": 16, "micro_batch": 2, "recomputed": "none", "measured_s": 0.855,
-        "predicted_s": 0.855 * (1 + off), "low_s": 0.75, "high_s": 0.95, "by_sheets_s": 0.5, "use": "judged",
-    }  # fmt: skip
+        "source": "llm-foundry section H100-80GB-BF16",
+        "system": "h100",
+        "model": "mpt-13b",
+        "devices": 8,
+        "sequence": 2048,
+        "sequences": 16,
+        "micro_batch": 2,
+        "recomputed": "none",
+        "measured_s": 0.855,
+        "predicted_s": 0.855 * (1 + off),
+        "low_s": 0.75,
+        "high_s": 0.95,
+        "by_sheets_s": 0.5,
+        "use": "judged",
+    }
     return TrainerRow.model_validate(known | other)
 
 
@@ -38,8 +49,18 @@ def contest(by: float, job: int = 0) -> PeersResult:
     """Contest of MPT-13B on eight H100, whose peer reaches so many times the published rate."""
     step_s = TOKENS / (by * PUBLISHED.si)
     peer = "fsdp2-reshard"
-    found = contests((peer,), ratios={peer: 0.9}, job=job, system="h100", device="cuda", dtype="bf16", model="mpt-13b",
-                     step_s=step_s, spread=1e-5, jobs=1)  # fmt: skip
+    found = contests(
+        (peer,),
+        ratios={peer: 0.9},
+        job=job,
+        system="h100",
+        device="cuda",
+        dtype="bf16",
+        model="mpt-13b",
+        step_s=step_s,
+        spread=1e-5,
+        jobs=1,
+    )
     case = found.case | {"model": {"name": "mpt-13b", "sequence": 2048}, "sequences": 16}
     on_eight = {"ranks": 8, "grid": "1x1x8x1"}
     return found.model_copy(
