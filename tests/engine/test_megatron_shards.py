@@ -121,3 +121,5 @@ def test_a_tied_network_and_thirds_train_as_the_engines(layout: str, model: GPTC
         assert isinstance(found, PeerContest), found
         assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-5)
         assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-5)
+        assert len(found.peer.shard_bytes) == ranks.size
+        assert sum(found.peer.shard_bytes) >= 2 * 4 * model.parameters, "weights and gradients"

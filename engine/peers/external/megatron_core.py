@@ -96,6 +96,13 @@ class MegatronCore:
         self._hidden_11SS = torch.ones(sequence, sequence, dtype=torch.bool, device=device).triu(1)[None, None]
         self._forward_backward = get_forward_backward_func()
 
+    def held(self) -> Iterator[Tensor]:
+        """Yield the tensors of this rank's shard, masters where there are any: see shards.Sharded."""
+        yield from self._model.parameters()
+        yield from (buffer.grad_data for buffer in self._model.buffers)
+        for group in self._optimizer.param_groups:
+            yield from group["params"]
+
     def step(self, batch: Tensors) -> StepMetrics:
         self._model.zero_grad_buffer()
         self._optimizer.zero_grad()
