@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from engine.grid import Coords, Grid
+from engine.grid import INNER, Grid
 from engine.models.serial import SerialModel
 from engine.parallel.initial import initial, initial_rows, without_values
 from engine.peers.comparison import Case
@@ -51,11 +51,11 @@ def initial_elements(placement: Placement, elements: range, seed: int, device: t
 
 
 def initial_share(placement: Placement, ranks: int, rank: int, seed: int, device: torch.device) -> Tensor:
-    """Draw a tensor rank's share of a parameter, as the engine's x axis cuts it: float32. Of the rows of a fused
-    projection it has its part of each part.
+    """Draw a tensor rank's share of a parameter, cut as the axis of inner features does: float32. Of the rows
+    of a fused projection it has its part of each part.
     """
-    grid = Grid(x=ranks)
-    whole = initial(placement, grid, Coords(x=rank), seed, device)
+    grid = Grid().sized({INNER: ranks})
+    whole = initial(placement, grid, grid.coords(rank), seed, device)
     return whole.view(placement.tile_shape(grid))
 
 

@@ -117,10 +117,10 @@ def rates(contests: pd.DataFrame, validation: Validation | None) -> Table:
         "paper system model ranks",
         Column("Tokens of a sequence", "length", text.count),
         Column("Format", "dtype", numeric=False),
-        Column("Published tokens/s", "published_rate", text.significant),
-        Column("Predicted", "predicted_rate", text.significant, missing="not predicted"),
-        Column("Measured, the peer", "peer_rate", text.significant, missing="not measured"),
-        Column("ours", "our_rate", text.significant, missing="not measured"),
+        Column("Published tokens/s", "tokens_per_s_published", text.significant),
+        Column("Predicted", "predicted_tokens_per_s", text.significant, missing="not predicted", figure="rate"),
+        Column("Measured, the peer", "peer_tokens_per_s", text.significant, missing="not measured", figure="rate"),
+        Column("ours", "ours_tokens_per_s", text.significant, missing="not measured", figure="rate"),
         Column("Not in the engine", "lacking", numeric=False, missing="nothing"),
     )
     return Table("Trainers' own tables", columns, pd.DataFrame(rows), "trainers-rates", RATES)
@@ -144,10 +144,10 @@ def _rate(one: Number, contests: pd.DataFrame, predicted: dict[tuple[object, ...
         "ranks": one.devices,
         "length": one.sequence,
         "dtype": one.dtype + (", compiled" if one.compiled else ""),
-        "published_rate": one.si,
-        "predicted_rate": one.batch_tokens / step.predicted_s if step else math.nan,
-        "peer_rate": peer,
-        "our_rate": ours,
+        "tokens_per_s_published": one.si,
+        "predicted_tokens_per_s": one.batch_tokens / step.predicted_s if step else math.nan,
+        "peer_tokens_per_s": peer,
+        "ours_tokens_per_s": ours,
         "lacking": one.lacking,
     }
 

@@ -49,7 +49,7 @@ collectives_s blocking_s exposed_s hidden_s axis_s loss serial_loss ours_s peer_
 cache_bytes repeats operators samples flight_s memory_max ours_bytes peer_bytes memory_min prefetch_bytes
 cached_blocks counters machines seconds sample_s start end place place_by_equations place_agnostic
 place_of_fastest efficient right micro_batch memory_bytes simulated_s held pending peak_bytes micro_batches m n
-k launch products within share predicted_s measured_s measured_exposed_s baseline_s equations_s agnostic_s
+k launch products length within share predicted_s measured_s measured_exposed_s baseline_s equations_s agnostic_s
 as_run_s
 """
 READ = set(NAMES.split())

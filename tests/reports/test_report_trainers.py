@@ -95,14 +95,14 @@ def test_published_rates_stand_beside_what_was_measured_and_predicted(tmp_path: 
     assert len(table) == 52 + 8 + 6
     mine = (table["model"] == "mpt-13b") & (table["ranks"] == 8) & (table["length"] == 2048)
     (found,) = table[mine].to_dict("records")
-    assert found["published_rate"] == 38336
-    assert found["predicted_rate"] == pytest.approx(TOKENS / 0.855)
-    assert found["peer_rate"] == pytest.approx(0.9 * 38336, rel=0.02)
-    assert found["our_rate"] == pytest.approx(38336, rel=0.02)
-    assert table[~mine]["peer_rate"].isna().all()
-    assert rates(pd.DataFrame(), None).data["predicted_rate"].isna().all()
+    assert found["tokens_per_s_published"] == 38336
+    assert found["predicted_tokens_per_s"] == pytest.approx(TOKENS / 0.855)
+    assert found["peer_tokens_per_s"] == pytest.approx(0.9 * 38336, rel=0.02)
+    assert found["ours_tokens_per_s"] == pytest.approx(38336, rel=0.02)
+    assert table[~mine]["peer_tokens_per_s"].isna().all()
+    assert rates(pd.DataFrame(), None).data["predicted_tokens_per_s"].isna().all()
     fp8 = table[table["lacking"].str.contains("fp8")]
-    assert (len(fp8), fp8["predicted_rate"].notna().sum()) == (2, 0)
+    assert (len(fp8), fp8["predicted_tokens_per_s"].notna().sum()) == (2, 0)
 
 
 @pytest.mark.parametrize(("by", "expected"), [(0.92, "reproduces"), (0.86, "differs"), (1.2, "better")])
