@@ -101,19 +101,14 @@ def reproduce(
         if file is not None:
             check_file(option, file)
     chosen = _chosen(paper or "", figure or "", system or "")
-    judging = {
-        "--run": run,
-        "--bundle": bundle,
-        "--compare": compare,
-        "--openmetrics": openmetrics,
-        "--fail-on": fail_on,
-    }
+    judging = {"--bundle": bundle, "--compare": compare, "--openmetrics": openmetrics, "--fail-on": fail_on}
     of_run = {"--node-hours": node_hours, "--repeat": repeat, "--timeout": timeout, "--dry-run": dry_run}
     for taken, options, why in (
-        (only_list, judging, "--list judges nothing"),
+        (only_list, {"--run": run} | judging, "--list judges nothing"),
         (run, {"--compare": compare}, "--run judges what it measures"),
         (compare is not None, {"--bundle": bundle, "--system": system}, "--compare judges as its file does"),
         (not run, of_run, "only --run takes it"),
+        (dry_run, {"--out": out} | judging, "--dry-run judges nothing"),
     ):
         given = [name for name, value in options.items() if value is not None and value is not False and value != ()]
         if taken and given:
@@ -216,6 +211,11 @@ def _compared(chosen: Sequence[Figure], file: Path, results: Sequence[Path]) -> 
         inside = [Path(folder, bundles.RESULTS)] if packed else []
         words, document = _judged(kept.chosen(chosen), kept.system, results or inside)
     compared = comparison.compare(kept, comparison.of_document(document), chosen)
+    if compared.empty:
+        raise UsageError(
+            f"Neither {file} nor what was judged now has a verdict on a measurement of these figures: name other "
+            "figures, or give another file."
+        )
     facts = bundles.changed_facts(kept)
     document |= {"compared": comparison.as_data(kept, compared, file) | {"facts": facts}}
     words = f"{words.replace(folder, str(file))}\n\n{comparison.as_text(kept, compared, file)}"

@@ -100,7 +100,8 @@ def unpack(file: Path | IO[bytes], folder: Path, name: str) -> Kept:
 
 def changed_facts(kept: Kept) -> list[str]:
     """List the facts of systems and papers in a bundle that aren't as they are here: verdicts by them may differ."""
-    listed = {name: one.sha256 for name, one in kept.files.items() if name.partition("/")[0] in FACTS}
+    named = {name: one.sha256 for name, one in kept.files.items() if NAME.fullmatch(name)}
+    listed = {name: digest for name, digest in named.items() if name.partition("/")[0] in FACTS}
     return sorted(name for name, digest in listed.items() if _digest(_place(name)) != digest)
 
 
@@ -124,8 +125,12 @@ def _members(archive: zipfile.ZipFile, name: str) -> dict[str, zipfile.ZipInfo]:
         raise UsageError(f"{name} has more than {MOST_FILES:,} files, which no bundle has.")
     for one in archive.infolist():
         said = clean(repr(one.filename))
-        if not NAME.fullmatch(one.filename) or one.filename in found:
-            raise UsageError(f"{name} has a file {said}, a name that no bundle has, or has once: nothing was unpacked.")
+        if not NAME.fullmatch(one.filename):
+            raise UsageError(f"{name} has a file {said}, a name that no bundle has: nothing was unpacked.")
+        if one.filename in found:
+            raise UsageError(f"{name} has {said} twice: nothing was unpacked.")
+        if one.filename.startswith(f"{RESULTS}/") and not one.filename.endswith(".json"):
+            raise UsageError(f"{name} has {said}, but results of a bundle are .json files: nothing was unpacked.")
         plain = (one.external_attr >> 16) & 0o170000 in (0, stat.S_IFREG)
         if not plain or one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise UsageError(f"{name} has {said}, which is no plain, deflated file: nothing was unpacked.")

@@ -127,6 +127,11 @@ class Compared(NamedTuple):
     """Claims that aren't what was judged, a sentence each."""
 
     @property
+    def empty(self) -> bool:
+        """Whether there was nothing to compare."""
+        return not (self.same or self.differing or self.outdated)
+
+    @property
     def agrees(self) -> bool:
         """Whether every verdict is as it was, and still holds."""
         return not self.differing and not self.outdated
@@ -191,7 +196,7 @@ def compare(kept: Kept, now: Kept, of: Sequence[Figure] | None = None) -> Compar
     for figure in kept.figures:
         for claim in () if (figure.paper, figure.where) in left_out else figure.claims:
             key = (figure.paper, figure.where, claim.name)
-            place = f"{figure.paper} {figure.where}" + (f", {claim.name}" if claim.name else "")
+            place = clean(f"{figure.paper} {figure.where}" + (f", {claim.name}" if claim.name else ""))
             if why := _outdated(known.get(key), claim, place):
                 changed.append(why)
             else:

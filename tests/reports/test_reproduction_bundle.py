@@ -196,6 +196,14 @@ def root(members: Files) -> tuple[Files, str]:
     return members | {"/etc/evil": b""}, "/etc/evil"
 
 
+def database(members: Files) -> tuple[Files, str]:
+    return members | {"results/more.db": b"SQLite"}, "results/more.db"
+
+
+def compressed(members: Files) -> tuple[Files, str]:
+    return members | {"results/more.json.gz": b"{}"}, "results/more.json.gz"
+
+
 def no_document(members: Files) -> tuple[Files, str]:
     return {name: text for name, text in members.items() if name != "bundle.json"}, "bundle.json"
 
@@ -208,7 +216,7 @@ def newer(members: Files) -> tuple[Files, str]:
     return edited(members, lambda document: document.update({"version": 2})), "version 2"
 
 
-@pytest.mark.parametrize("plant", [damage, lose, climb, hide, root, no_document, a_list, newer])
+@pytest.mark.parametrize("plant", [damage, lose, climb, hide, root, database, compressed, no_document, a_list, newer])
 def test_a_bundle_that_is_not_whole_is_refused_by_name(
     packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], plant: Callable[[Files], tuple[Files, str]]
 ) -> None:
@@ -265,6 +273,25 @@ def test_nothing_measured_is_nothing_to_pack(tmp_path: Path, capsys: pytest.Capt
     assert "--bundle" in capsys.readouterr().err
 
 
+def test_a_document_without_a_verdict_on_a_measurement_is_nothing_to_compare_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, folder = tmp_path / "kept.json", tmp_path / "none"
+    folder.mkdir()
+    asked = ("--paper", "par4d", "--results", str(folder))
+    assert main(["reproduce", *asked, "--out", str(kept)]) == 0
+    assert main(["reproduce", *asked, "--compare", str(kept)]) == 2
+    assert "kept.json" in capsys.readouterr().err
+
+
+def test_facts_outside_of_their_folders_are_not_read(packed: Path, tmp_path: Path) -> None:
+    """Planted: a document, in no archive, that names such files."""
+    kept = bundles.unpack(packed, tmp_path, "b")
+    (listed, *_) = kept.files.values()
+    outside = {"systems/../../../dev/zero": listed, "published//etc/passwd": listed}
+    assert bundles.changed_facts(kept.model_copy(update={"files": outside})) == []
+
+
 def test_packages_of_other_versions_are_named(packed: Path, tmp_path: Path) -> None:
     kept = bundles.unpack(packed, tmp_path, "b")
     older = kept.model_copy(update={"origin": Origin(commit="a" * 40, dirty=True, versions={"torch": "1.0"})})
@@ -281,6 +308,8 @@ def test_packages_of_other_versions_are_named(packed: Path, tmp_path: Path) -> N
         (("--compare", "x", "--bundle", "y"), "--bundle"),
         (("--compare", "x", "--system", "local"), "--system"),
         (("--list", "--bundle", "y"), "--bundle"),
+        (("--run", "--dry-run", "--out", "y"), "--out"),
+        (("--run", "--dry-run", "--fail-on", "differs"), "--fail-on"),
     ],
 )
 def test_options_that_go_together_with_nothing_are_named(
