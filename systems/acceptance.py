@@ -15,7 +15,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from engine.errors import nearest
 from engine.published import UNITS
 from engine.schema import Record
-from systems.files import read_as
+from systems.files import SystemFileError, read_as
 
 FOLDER = Path(os.environ.get("PAR4D_ACCEPTANCE") or Path(__file__).parent / "acceptance").resolve()
 """PAR4D_ACCEPTANCE names another folder, for users who may not write into the project."""
@@ -119,5 +119,16 @@ def acceptance(path: Path) -> Acceptance:
 
 
 def known(folder: Path = FOLDER) -> list[Acceptance]:
-    """Read the thresholds of all systems that have some. Raises SystemFileError for a file that can't be used."""
-    return [acceptance(path) for path in sorted(folder.glob("*.yaml")) if not path.name.startswith(".")]
+    """Read the thresholds of all systems that have some. Raises SystemFileError for a file that can't be used, or that
+    has another system's name, and for a folder that PAR4D_ACCEPTANCE names and that isn't there.
+    """
+    if folder == FOLDER and os.environ.get("PAR4D_ACCEPTANCE") and not folder.is_dir():
+        raise SystemFileError(f"PAR4D_ACCEPTANCE names {folder}, which is no folder: make it, or unset the variable.")
+    return [_of_its_name(path) for path in sorted(folder.glob("*.yaml")) if not path.name.startswith(".")]
+
+
+def _of_its_name(path: Path) -> Acceptance:
+    found = acceptance(path)
+    if found.system != path.stem:
+        raise SystemFileError(f"{path} has thresholds of {found.system}: rename it {found.system}.yaml, or correct it.")
+    return found

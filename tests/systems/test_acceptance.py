@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from systems import acceptance as thresholds
 from systems.acceptance import METRICS, acceptance, known
 from systems.files import SystemFileError
 
@@ -69,6 +70,20 @@ def test_another_file_is_refused(text: str, named: str, tmp_path: Path) -> None:
 def test_one_figure_has_one_limit_a_side(tmp_path: Path) -> None:
     with pytest.raises(SystemFileError, match="at most"):
         acceptance(written(tmp_path, ONE, ONE | {"at_most": 2.0}))
+
+
+def test_a_file_is_of_the_system_that_it_is_named_after(tmp_path: Path) -> None:
+    written(tmp_path, ONE, system="frontier")
+    with pytest.raises(SystemFileError, match="frontier"):
+        known(tmp_path)
+
+
+def test_a_folder_that_a_variable_names_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "none"
+    monkeypatch.setattr(thresholds, "FOLDER", folder)
+    monkeypatch.setenv("PAR4D_ACCEPTANCE", str(folder))
+    with pytest.raises(SystemFileError, match="PAR4D_ACCEPTANCE"):
+        known(folder)
 
 
 def test_each_metric_has_units_that_are_known() -> None:
