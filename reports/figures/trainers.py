@@ -28,6 +28,8 @@ RATES = (
     "A rate is of all devices together. The measured peer is torch's FSDP2, or torchtitan itself: the fastest that was "
     "measured of that batch, in turns with the engine."
 )
+PEERS = ("fsdp2", "torchtitan")
+"""Beginnings of the names of the peers that redo published rates."""
 COLOURS = {"judged": "blue", "of a fitted network": "muted", "fitted": "gold"}
 
 
@@ -153,11 +155,12 @@ def _rate(one: Number, contests: pd.DataFrame, predicted: dict[tuple[object, ...
 
 
 def _measured(contests: pd.DataFrame, system: str, model: str, one: Number) -> tuple[float, float]:
-    """Return the tokens per second of the fastest peer on that batch, and the engine's in turns with it."""
+    """Return the tokens per second of the fastest of PEERS on that batch, and the engine's in turns with it."""
     if contests.empty:
         return math.nan, math.nan
     same = (contests["system"] == system) & (contests["model"] == model) & (contests["ranks"] == one.devices)
-    rows = contests[same & (contests["dtype"] == one.dtype) & (contests["jobs"] > 0)]
+    trainers = contests["peer"].str.startswith(PEERS)
+    rows = contests[same & trainers & (contests["dtype"] == one.dtype) & (contests["jobs"] > 0)]
     sizes = pd.to_numeric(rows["sequences"], errors="coerce") * pd.to_numeric(rows["sequence"], errors="coerce")
     rows = rows[sizes == one.batch_tokens].dropna(subset=["peer_tokens_per_s"])
     if rows.empty:
