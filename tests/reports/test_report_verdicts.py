@@ -102,7 +102,8 @@ def test_conditions_stand_beside_the_verdict_with_what_is_compared(site: Path) -
 
 
 @pytest.mark.parametrize(
-    ("version", "standing"), [("2.2.1", "same"), ("2.2.1+rocm5.7", "same"), ("2.2.10", "differs"), ("", "not recorded")]
+    ("version", "standing"),
+    [("2.2.1", "same"), ("2.2.1+rocm5.7", "same"), ("2.2", "same"), ("2.2.10", "differs"), ("", "not recorded")],
 )
 def test_a_version_is_the_same_with_what_it_was_built_with(version: str, standing: str, tmp_path: Path) -> None:
     environment = {"versions": {"torch": version} if version else {}, "hosts": ("f1",), "launcher": "srun"}

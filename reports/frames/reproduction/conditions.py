@@ -113,5 +113,12 @@ def _standing(name: str, said: str, here: str) -> Standing:
 
 
 def _same(said: str, here: str) -> bool:
-    """Return whether a version is the printed one, of which later parts and what was built with it may be left out."""
-    return re.fullmatch(rf"{re.escape(said)}([.+-].*)?", here) is not None
+    """Return whether one of two versions begins as the other: later parts, and what it was built with, may be left out.
+
+    PyTorch tells of CUDA 12.5.1 that it is 12.5.
+    """
+    return _begins(said, here) or _begins(here, said)
+
+
+def _begins(part: str, whole: str) -> bool:
+    return re.fullmatch(rf"{re.escape(part)}([.+-].*)?", whole) is not None
