@@ -131,6 +131,6 @@ def _rows(part: Judged, target: Target, findings: list[Finding]) -> list[dict[st
     return [
         known
         | {"scale": caption, "machine": text.clean(spot.machine, 60), "value": spot.value}
-        | {"low": spot.low, "high": spot.high, "verdict": one.judgement.verdict, "by_side": spot.hollow}
+        | {"low": spot.low, "high": spot.high, "verdict": one.judgement.verdict, "by_sign": spot.hollow}
         for spot, one in zip(track.spots, findings, strict=True)
     ]

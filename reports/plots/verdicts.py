@@ -80,7 +80,7 @@ def verdicts(panels: Sequence[Panel]) -> Figure:
         _scale(axes, panel)
         _draw(figure, axes, panel, top)
         top += tall + BELOW
-    legend(figure, [("◆ published", "ink"), ("■ tolerance", "sky"), ("● measured", "muted"), ("○ by side", "muted")])
+    legend(figure, [("◆ published", "ink"), ("■ tolerance", "sky"), ("● measured", "muted"), ("○ by sign", "muted")])
     return figure
 
 

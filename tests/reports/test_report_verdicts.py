@@ -81,13 +81,13 @@ def test_the_plot_has_published_tolerated_and_measured_values_in_one_unit(site: 
     assert number["tolerated_high"] == pytest.approx(1.1 * SMALLEST_S)
     assert number["low"] < number["value"] < number["high"]
     assert number["value"] == pytest.approx(3 * SMALLEST_S)
-    assert (point["verdict"], point["by_side"]) == ("differs", "False")
+    assert (point["verdict"], point["by_sign"]) == ("differs", "False")
     assert {row["verdict"] for row in found if row["machine"] != "frontier"} == {"not run here"}
 
 
-def test_leads_and_shares_of_another_machine_are_by_side(site: Path) -> None:
+def test_leads_and_shares_of_another_machine_are_by_sign(site: Path) -> None:
     found = table(site, "reproduction-par4d-fig-3-plot")
-    assert {row["by_side"] for row in found} == {"True"}
+    assert {row["by_sign"] for row in found} == {"True"}
     leads = [row for row in found if row["scale"].startswith("lead")]
     assert {(row["tolerated_low"], row["tolerated_high"]) for row in leads} == {("0.0", "inf")}
     assert len({row["scale"] for row in found}) == 2
