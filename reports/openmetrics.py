@@ -14,10 +14,10 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from engine.result.gate import Outcome
 from reports import text
+from reports.frames.reproduction import VERDICTS
 from reports.nights.judge import Verdict, Word
 from reports.nights.report import NightReport
 
-VERDICTS = ("reproduces", "better", "differs", "can't tell", "not run here", "machine retired")
 OUTCOMES: tuple[Outcome, ...] = ("pass", "fail", "undecided")
 WORDS: tuple[Word, ...] = ("failed", "worse", "better", "same", "unknown")
 NIGHT_UNITS = {
