@@ -1,5 +1,5 @@
-"""Whatever names a machine, its user or its folders is taken out of results before they are committed, here and only
-here: host names, user names, folders, variables with folders, and the build of the kernel.
+"""Removal of what names a machine, its user or its folders from results before they are committed, here and only here:
+host names, user names, folders, variables with folders, and the build of the kernel.
 
 What tells how to read a number stays: the processor's kind, versions, numbers of threads, Slurm's variables, bindings,
 the time and the commit. Hosts n0 to n3 are the virtual cluster's own names.

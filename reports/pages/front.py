@@ -1,4 +1,4 @@
-"""The verdicts on the first page: five papers by their figures, each figure leading to its plot or to what it takes."""
+"""Verdicts of the first page: papers by their figures, each figure leading to its plot or to what it takes."""
 
 from collections import Counter
 from collections.abc import Sequence
