@@ -30,6 +30,8 @@ class Metric(NamedTuple):
     units: tuple[str, ...]
     column: str
     """Column of the report's frame of runs."""
+    may_be_zero: bool = False
+    """Whether 0 is a measurement, as of communication that is hidden whole."""
 
 
 _RATE, _SHARE = ("flop/s", "Tflop/s", "Pflop/s"), ("%",)
@@ -37,7 +39,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
     {
         "time_s": Metric(("s", "ms"), "time_s"),
         "compute_s": Metric(("s", "ms"), "compute_s"),
-        "exposed_s": Metric(("s", "ms"), "collectives_s"),
+        "exposed_s": Metric(("s", "ms"), "collectives_s", may_be_zero=True),
         "tokens_per_s": Metric(("tokens/s",), "tokens_per_s"),
         "images_per_s": Metric(("images/s",), "images_per_s"),
         "hardware_flops_per_s": Metric(_RATE, "hardware_flops_per_s"),

@@ -8,9 +8,9 @@ from engine.errors import nearest
 from engine.result import gate
 from engine.result.judges.acceptance import Accepted, accept
 from reports.frames.frame import Frames
-from reports.frames.reproduction.samples import LAYOUT, Row, Sample, grouped, over_jobs, records, setting
+from reports.frames.reproduction.samples import LAYOUT, Row, Sample, grouped, of_counts, over_jobs, records, setting
 from reports.text import plural
-from systems.acceptance import METRICS, Acceptance, Threshold
+from systems.acceptance import METRICS, Acceptance, Metric, Threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,15 @@ def check(frames: Frames, known: Iterable[Acceptance], system: str = "") -> list
 def _checked(rows: list[Row], system: str, threshold: Threshold) -> Checked:
     mine = [row for row in rows if row["system"] == system and row["study"] == threshold.suite]
     of_point = [row for row in mine if point_of(row) == threshold.point]
-    column = METRICS[threshold.metric].column
+    metric = METRICS[threshold.metric]
     sample = None
     layouts = [
-        jobs for jobs in grouped(of_point, lambda row: tuple(str(row[key]) for key in LAYOUT)) if _known(jobs, column)
+        jobs for jobs in grouped(of_point, lambda row: tuple(str(row[key]) for key in LAYOUT)) if _known(jobs, metric)
     ]
     if layouts:
-        best = (max if threshold.at_least is not None else min)(layouts, key=lambda jobs: median(_known(jobs, column)))
-        sample = over_jobs(_known(best, column), _setting(best[0]))
+        best = (max if threshold.at_least is not None else min)(layouts, key=lambda jobs: median(_known(jobs, metric)))
+        values = _known(best, metric)
+        sample = (over_jobs if min(values) > 0 else of_counts)(values, _setting(best[0]))
     limits = {"at_least": threshold.limit if threshold.at_least is not None else None}
     limits["at_most"] = threshold.limit if threshold.at_most is not None else None
     accepted = accept(sample.interval if sample else None, sample.jobs if sample else 0, **limits)
@@ -60,8 +61,9 @@ def _checked(rows: list[Row], system: str, threshold: Threshold) -> Checked:
     return Checked(system, threshold, accepted, sample)
 
 
-def _known(jobs: list[Row], column: str) -> list[float]:
-    return [float(row[column]) for row in jobs if row[column] > 0]
+def _known(jobs: list[Row], metric: Metric) -> list[float]:
+    values = [float(row[metric.column]) for row in jobs]
+    return [value for value in values if value > 0 or (metric.may_be_zero and value == 0)]
 
 
 def _setting(row: Row) -> str:

@@ -11,6 +11,7 @@ from sample_results import gemm, save, train
 
 from engine.result.gate import Interval
 from engine.result.judges.acceptance import accept
+from engine.result.schema import Breakdown
 from reports.par4d import main
 
 TIME_S = 18.0
@@ -89,6 +90,18 @@ def test_too_few_jobs_and_other_points_decide_nothing(jobs: int, fields: dict[st
     assert found["outcome"] == "undecided"
     if fields.get("point"):
         assert "axonn-sc24-512-gpt-5b?" in found["why"]
+
+
+def test_nothing_exposed_keeps_a_limit(tmp_path: Path) -> None:
+    """Planted: every collective is hidden in both jobs, and in one of two."""
+    given = file(tmp_path, threshold(metric="exposed_s", at_most=0.1))
+    jobs = [train(job=job, series="axonn-sc24", overlap="oar,ors,oag") for job in range(2)]
+    hidden = [one.model_copy(update={"breakdown": Breakdown(compute_s=TIME_S, collectives_s=0.0)}) for one in jobs]
+    for name, some, code in (("both", hidden, 0), ("one", [hidden[0], jobs[1]], 2)):
+        folder = tmp_path / name
+        folder.mkdir()
+        save(some, folder)
+        assert main(["accept", "--thresholds", str(given), "--results", str(folder)]) == code
 
 
 def test_a_product_is_named_by_its_number_format(tmp_path: Path, own_thresholds: Path) -> None:
