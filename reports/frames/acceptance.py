@@ -1,4 +1,7 @@
-"""A site's own thresholds beside what its machine measured: each on the layout of its point that stood best."""
+"""A site's own thresholds beside what its machine measured: each on the layout of its point that stood best.
+
+Layouts of as many jobs as an outcome takes come first.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,6 +10,7 @@ from statistics import median
 from engine.errors import nearest
 from engine.result import gate
 from engine.result.judges.acceptance import Accepted, accept
+from engine.result.judges.peers import FEWEST_JOBS
 from reports.frames.frame import Frames
 from reports.frames.reproduction.samples import LAYOUT, Row, Sample, grouped, of_counts, over_jobs, records, setting
 from reports.text import plural
@@ -48,7 +52,8 @@ def _checked(rows: list[Row], system: str, threshold: Threshold) -> Checked:
         jobs for jobs in grouped(of_point, lambda row: tuple(str(row[key]) for key in LAYOUT)) if _known(jobs, metric)
     ]
     if layouts:
-        best = (max if threshold.at_least is not None else min)(layouts, key=lambda jobs: median(_known(jobs, metric)))
+        telling = [jobs for jobs in layouts if len(_known(jobs, metric)) >= FEWEST_JOBS] or layouts
+        best = (max if threshold.at_least is not None else min)(telling, key=lambda jobs: median(_known(jobs, metric)))
         values = _known(best, metric)
         sample = (over_jobs if min(values) > 0 else of_counts)(values, _setting(best[0]))
     limits = {"at_least": threshold.limit if threshold.at_least is not None else None}

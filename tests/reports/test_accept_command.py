@@ -92,6 +92,13 @@ def test_too_few_jobs_and_other_points_decide_nothing(jobs: int, fields: dict[st
         assert "axonn-sc24-512-gpt-5b?" in found["why"]
 
 
+def test_one_job_of_a_better_layout_takes_no_outcome_away(tmp_path: Path) -> None:
+    given, folder = file(tmp_path, threshold(at_most=TIME_S * 1.002)), Path(results(tmp_path / "r"))
+    (folder / "more").mkdir()
+    save([train(time_s=TIME_S / 2, job=9, grid="4x2x8x8", series="axonn-sc24", overlap="oar,ors,oag")], folder / "more")
+    assert main(["accept", "--thresholds", str(given), "--results", str(folder)]) == 0
+
+
 def test_nothing_exposed_keeps_a_limit(tmp_path: Path) -> None:
     """Planted: every collective is hidden in both jobs, and in one of two."""
     given = file(tmp_path, threshold(metric="exposed_s", at_most=0.1))
