@@ -17,6 +17,7 @@ FailOn = Literal["differs", "undecided"]
 BASE_UNITS = {
     **{"s": "seconds", "days": "seconds", "months": "seconds", "years": "seconds"},
     **{"Pflop/s": "flops_per_second", "Tflop/s": "flops_per_second", "images/s": "images_per_second"},
+    "tokens/s": "tokens_per_second",
     **{"bytes": "bytes", "GB": "bytes", "GB/s": "bytes_per_second"},
     **{"tokens": "tokens", "million tokens": "tokens", "billion tokens": "tokens"},
 }

@@ -11,8 +11,10 @@ from sample_ablation import ablation
 from sample_nights import slowed, store
 from sample_results import save, train
 
+from engine.published import UNITS
 from reports import openmetrics
 from reports.par4d import main
+from reports.reproduction_document import BASE_UNITS
 
 SLOW_S = 3 * 17.9127
 
@@ -73,6 +75,11 @@ def test_a_measured_value_stands_between_its_ends_in_its_unit(
     (most,) = value(families["par4d_tolerated_high_seconds"], **known)
     assert most == pytest.approx(1.1 * 17.9127)
     assert states(families["par4d_measured_verdict"], **of) == {"differs"}
+
+
+def test_every_rate_has_a_unit_of_its_own() -> None:
+    rates = [unit for unit in UNITS if unit.endswith("/s")]
+    assert [unit for unit in rates if unit not in BASE_UNITS] == []
 
 
 def test_every_sample_is_one_alone(written: tuple[dict[str, Metric], dict[str, object]]) -> None:
