@@ -45,10 +45,9 @@ def row(off: float, **other: object) -> TrainerRow:
     return TrainerRow.model_validate(known | other)
 
 
-def contest(by: float, job: int = 0) -> PeersResult:
+def contest(by: float, job: int = 0, peer: str = "fsdp2-reshard") -> PeersResult:
     """Contest of MPT-13B on eight H100, whose peer reaches so many times the published rate."""
     step_s = TOKENS / (by * PUBLISHED.si)
-    peer = "fsdp2-reshard"
     found = contests(
         (peer,),
         ratios={peer: 0.9},
@@ -89,7 +88,8 @@ def test_the_page_says_how_far_off_the_judged_rows_are_and_names_a_planted_wrong
 
 
 def test_published_rates_stand_beside_what_was_measured_and_predicted(tmp_path: Path) -> None:
-    save_contests([contest(0.9), contest(0.9, job=1)], tmp_path)
+    """Planted: a peer that none of these trainers is, and that is faster."""
+    save_contests([contest(0.9), contest(0.9, job=1), contest(1.5, peer="ddp")], tmp_path)
     frames = of_loaded(load([tmp_path]))
     table = rates(points(frames.contests), validation(trainers=(row(0.0),))).data
     assert len(table) == 52 + 8 + 6
