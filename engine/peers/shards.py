@@ -21,7 +21,7 @@ from engine.placement import Placement
 class Sharded(Protocol):
     """External peer that tells what its rank holds."""
 
-    def held(self) -> Iterable[Tensor]:
+    def list_shard(self) -> Iterable[Tensor]:
         """Yield weights, masters, buffers of gradients and moments, as far as they are there."""
 
 

@@ -27,7 +27,7 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case
 from engine.peers.external import deepspeed as adapter
-from engine.peers.host_memory import STATUS, peak_bytes
+from engine.peers.host_memory import STATUS, peak_resident_bytes
 from engine.peers.known.tensor_parallel import regroup_parts
 from engine.peers.layout import Layout
 from engine.peers.peer import cut_model, serial_model
@@ -86,9 +86,9 @@ def build(asked: dict[str, Any]) -> dict[str, Any]:
         limit = data_bytes() + allowed
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     return_freed_memory()
-    before = peak_bytes()
+    before = peak_resident_bytes()
     peer = COMPARISONS[asked["peer"]].implementation()(case, layout.for_batch(case.peer_batch), CPU)
-    found = {"grown_bytes": peak_bytes() - before, "shard_bytes": count_bytes(peer.held())}
+    found = {"grown_bytes": peak_resident_bytes() - before, "shard_bytes": count_bytes(peer.list_shard())}
     return found | ({"unequal": unequal(peer, case, layout)} if asked.get("compares") else {})
 
 

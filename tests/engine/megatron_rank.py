@@ -25,7 +25,7 @@ from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case
 from engine.peers.external import megatron_core
-from engine.peers.host_memory import STATUS, peak_bytes
+from engine.peers.host_memory import STATUS, peak_resident_bytes
 from engine.peers.layout import Layout
 from engine.peers.peer import rename_weights
 from engine.peers.shares import Shares
@@ -80,7 +80,7 @@ def build(order: dict[str, Any], values: str, layout: Layout) -> dict[str, Any]:
     """Build the peer once; return what it took and what it keeps, or why it could not."""
     megatron_core.Shares = VALUES[values]  # type: ignore[misc, assignment]
     case = Case(FAMILIES[order["family"]]("built", **order["fields"]), Batch(layout.data))
-    before = peak_bytes()
+    before = peak_resident_bytes()
     try:
         if order.get("limit"):
             limit_private(order["limit"])
@@ -89,7 +89,7 @@ def build(order: dict[str, Any], values: str, layout: Layout) -> dict[str, Any]:
         return {"error": str(error)}
     built = peer._model
     return {
-        "grew": peak_bytes() - before,
+        "grew": peak_resident_bytes() - before,
         "weights": sum(parameter.nbytes for parameter in built.parameters()),
         "gradients": sum(buffer.grad_data.nbytes for buffer in built.buffers),
     }

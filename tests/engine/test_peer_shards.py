@@ -65,12 +65,12 @@ def test_the_most_memory_grows_by_what_is_touched_and_never_falls() -> None:
     """In a process of its own, as this one may have had more before."""
     script = (
         "import mmap\n"
-        "from engine.peers.host_memory import peak_bytes\n"
-        "before = peak_bytes()\n"
+        "from engine.peers.host_memory import peak_resident_bytes\n"
+        "before = peak_resident_bytes()\n"
         "with mmap.mmap(-1, 100 << 20) as memory:\n"
-        "    untouched = peak_bytes() - before\n"
+        "    untouched = peak_resident_bytes() - before\n"
         "    memory.write(bytes(50 << 20))\n"
-        "print(untouched >> 20, peak_bytes() - before >> 20)\n"
+        "print(untouched >> 20, peak_resident_bytes() - before >> 20)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG_S, check=True)
     untouched, touched = map(int, done.stdout.split())

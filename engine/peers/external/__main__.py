@@ -29,7 +29,7 @@ with loading():
     from engine.comm.launch import take_device
     from engine.comm.meeting import init_process_group
     from engine.measure.memory import keep_freed_memory, return_freed_memory
-    from engine.peers.host_memory import STATUS, peak_bytes
+    from engine.peers.host_memory import peak_resident_bytes
     from engine.peers.layout import Layout
     from engine.peers.peer import ExternalPeer, StepMetrics
     from engine.peers.registry import missing_modules
@@ -124,7 +124,7 @@ class Built:
     step: Callable[[], StepMetrics]
     """Takes its next step on this rank's rows."""
     grown_bytes: int | None
-    """Growth of the process's most host memory, from the imports on; None where Linux doesn't tell it."""
+    """Growth of the process's most host memory, from the imports on; None where the system doesn't tell it."""
     shard_bytes: int | None
     """What the rank holds; None where the peer doesn't tell it."""
 
@@ -136,13 +136,15 @@ def build_external(comparison: Comparison, case: Case, device: torch.device) -> 
     sequences = case.batch.sequences
     case = replace(case, peer_micro_batch=sequences // layout.data // layout.micro_batches)
     make = comparison.implementation()
-    return_freed_memory()
-    before = peak_bytes() if STATUS.exists() else None
+    if device.type == "cpu":
+        return_freed_memory()
+    before = peak_resident_bytes()
     peer: ExternalPeer = make(case, layout, device)
-    grown = None if before is None else peak_bytes() - before
+    after = peak_resident_bytes()
+    grown = None if before is None or after is None else after - before
     if device.type == "cpu":
         keep_freed_memory()
-    shard = count_bytes(peer.held()) if isinstance(peer, Sharded) else None
+    shard = count_bytes(peer.list_shard()) if isinstance(peer, Sharded) else None
     step = on_batches(peer.step, case, layout.rows(peer.data_rank, sequences), device)
     return Built(step, grown, shard)
 

@@ -57,9 +57,9 @@ class ZeRO:
             config=config,
         )
 
-    def held(self) -> Iterator[Tensor]:
+    def list_shard(self) -> Iterator[Tensor]:
         """Yield the tensors of this rank's shard: see shards.Sharded."""
-        return _held(self._model, self._engine.optimizer)
+        return _list_shard(self._model, self._engine.optimizer)
 
     def step(self, batch: Tensors) -> StepMetrics:
         divisor = mean_divisor(self._case, batch) / self._parts  # it divides gradients by their number
@@ -113,9 +113,9 @@ class Pipeline:
         )
         self.data_rank = self._engine.grid.get_data_parallel_rank()
 
-    def held(self) -> Iterator[Tensor]:
+    def list_shard(self) -> Iterator[Tensor]:
         """Yield the tensors of this rank's shard: see shards.Sharded."""
-        return _held(self._engine.module, self._engine.optimizer)
+        return _list_shard(self._engine.module, self._engine.optimizer)
 
     def step(self, batch: Tensors) -> StepMetrics:
         loss = self._engine.train_batch((one["tokens"], one["targets"]) for one in micro_batches(batch, self._parts))
@@ -228,7 +228,7 @@ def _is_matrix(parameter: nn.Parameter) -> bool:
     return len(getattr(parameter, "ds_shape", parameter.shape)) > 1
 
 
-def _held(model: nn.Module, optimizer: Any) -> Iterator[Tensor]:
+def _list_shard(model: nn.Module, optimizer: Any) -> Iterator[Tensor]:
     """Yield weights, masters, the gradients' flat buffer of ZeRO-3 and the moments that are there."""
     for parameter in model.parameters():
         yield getattr(parameter, "ds_tensor", parameter)

@@ -96,7 +96,7 @@ class MegatronCore:
         self._hidden_11SS = torch.ones(sequence, sequence, dtype=torch.bool, device=device).triu(1)[None, None]
         self._forward_backward = get_forward_backward_func()
 
-    def held(self) -> Iterator[Tensor]:
+    def list_shard(self) -> Iterator[Tensor]:
         """Yield the tensors of this rank's shard, masters where there are any: see shards.Sharded."""
         yield from self._model.parameters()
         yield from (buffer.grad_data for buffer in self._model.buffers)
