@@ -6,8 +6,7 @@ other kernels and copies. On processors communication is gloo's events on any th
 work is PyTorch's operators but for calls of collectives. What no operator does, such as Python between two of them, or
 an optimizer in a library's own C++, is neither; with a collective in flight it counts as exposed, as a wait in Python
 looks the same. On processors exposed communication is thus what it is at most: 0.1 s of a step of 3 s more than by
-our own record, on two cores that others used as well. A receive is in flight from when it is posted. No GPU has run
-this yet.
+our own record, on two busy cores. A receive is in flight from when it is posted. No GPU has run this yet.
 """
 
 import re

@@ -16,21 +16,26 @@ NOT_WRITTEN = "torch.profiler could not write the trace"
 
 
 def part_steps(
-    take: Callable[[], object], settle: Callable[[], object], steps: int, device: torch.device, *, read: bool = True
+    take: Callable[[], object],
+    synchronise: Callable[[], object],
+    steps: int,
+    device: torch.device,
+    *,
+    read: bool = True,
 ) -> StepParts | None:
     """Take steps of this rank under the profiler, and part them; None unless they are to be read. Raises TraceError.
 
     One more goes before them, into which falls what the profiler does at first, and what ranks then wait for each
-    other. settle: waits until the device has done all of a step.
+    other. synchronise: waits until the device has done all of a step.
     """
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
     with profile(activities=activities) as profiler:
         take()
-        settle()
+        synchronise()
         for _ in range(steps):
             with record_function(PARTED):
                 take()
-                settle()
+                synchronise()
     if not read:
         return None
     with TemporaryDirectory() as folder:

@@ -58,13 +58,13 @@ class Rules(Record):
     training: TrainingOptions
     overlap: str
 
-    def of(self, system: str) -> list[FittedRow]:
+    def list_fitted(self, system: str) -> list[FittedRow]:
         """List the rows of a system that are fitted to."""
         return [row for row in self.fitted if row.system == system]
 
-    def use(self, number: Number) -> Use:
+    def choose_use(self, number: Number) -> Use:
         """Say what a row is for. Other rows of a fitted network judge only where no other network is known."""
-        mine = self.of(number.system)
+        mine = self.list_fitted(number.system)
         if any(is_of(row, number) for row in mine):
             return "fitted"
         networks = {one.model for one in rows() if one.system == number.system}
@@ -191,6 +191,6 @@ def errors_by_network(found: Mapping[Number, float], system: str) -> dict[str, l
     for number, predicted_s in found.items():
         if number.system == system:
             mine = errors.setdefault(number.model, [])
-            if rules().use(number) == "judged":
+            if rules().choose_use(number) == "judged":
                 mine.append(log(predicted_s / measured_s(number)))
     return errors

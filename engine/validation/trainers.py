@@ -128,7 +128,7 @@ def refit(traced: Sequence[TracedRow], given: Rules) -> dict[str, dict[str, floa
     """Fit the numbers of each system anew, the first system's first, as others share numbers of it."""
     found: dict[str, dict[str, float]] = {}
     for system, names in given.numbers.items():
-        mine = [row for row in traced if any(is_of(one, row.number) for one in given.of(system))]
+        mine = [row for row in traced if any(is_of(one, row.number) for one in given.list_fitted(system))]
         if not mine:
             raise UsageError(f"Nothing is fitted to of {system}: name a row of it in rows/trainers.yaml.")
         first = next(iter(found.values()), {})
@@ -183,7 +183,7 @@ def _row(row: TracedRow, predicted_s: float, width: float) -> TrainerRow:
         low_s=predicted_s / (1 + width),
         high_s=predicted_s * (1 + width),
         by_sheets_s=row.on(machine_of(number, by_sheets=True)),
-        use=rules().use(number),
+        use=rules().choose_use(number),
     )
 
 

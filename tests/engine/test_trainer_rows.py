@@ -63,7 +63,7 @@ def test_the_rules_are_the_committed_ones() -> None:
         ("A100", "MPT-1B", 8, 2048),
     ]
     assert given.numbers == {"H100": ("products", "attention", "memory"), "A100": ("products",)}
-    assert Counter((one.system, given.use(one)) for one in rows()) == {
+    assert Counter((one.system, given.choose_use(one)) for one in rows()) == {
         ("H100", "judged"): 33,
         ("H100", "of a fitted network"): 14,
         ("H100", "fitted"): 5,
@@ -71,7 +71,7 @@ def test_the_rules_are_the_committed_ones() -> None:
         ("A100", "fitted"): 1,
         ("H100 96GB", "judged"): 4,
     }
-    judged = {one.model for one in rows() if one.system == "H100" and given.use(one) == "judged"}
+    judged = {one.model for one in rows() if one.system == "H100" and given.choose_use(one) == "judged"}
     assert judged == {"MPT-760M", "MPT-3B", "MPT-7B", "MPT-30B", "MPT-70B"}
 
 
@@ -180,7 +180,7 @@ def _is_fitted(name: str) -> bool:
 @pytest.mark.parametrize(("model", "sequence"), [("MPT-760M", 2048), ("MPT-7B", 2048), ("MPT-3B", 65536)])
 def test_rows_of_networks_that_nothing_was_fitted_to_are_predicted_within_the_limit(model: str, sequence: int) -> None:
     number = published(model, 8, sequence)
-    assert rules().use(number) == "judged"
+    assert rules().choose_use(number) == "judged"
     traced = trace_row(number, rules())
     assert traced.on(machine_of(number)) == pytest.approx(measured_s(number), rel=rules().limits.median)
     assert traced.on(machine_of(number, by_sheets=True)) < 0.75 * measured_s(number)
