@@ -28,7 +28,7 @@ from engine.peers.external import megatron_core
 from engine.peers.host_memory import STATUS, peak_resident_bytes
 from engine.peers.layout import Layout
 from engine.peers.peer import rename_weights
-from engine.peers.shares import Shares
+from engine.peers.shards import Shares
 
 FAMILIES = {"gpt": GPTConfig, "llama": LlamaConfig}
 

@@ -12,10 +12,10 @@ from engine.models.adapters.stored import Names, stored
 from engine.models.gpt.config import GPTConfig
 from engine.models.llama.config import LlamaConfig
 from engine.parallel.initial import fill
-from engine.peers import shares as module
+from engine.peers import shards as module
 from engine.peers.external import megatron_names, torchtitan
 from engine.peers.peer import rename_weights
-from engine.peers.shares import Shares
+from engine.peers.shards import Shares
 
 TIED = replace(GPT, tied=True)
 UNLIKE = LlamaConfig("unlike", layers=3, hidden=48, heads=6, kv_heads=3, ffn=72, vocabulary=96, sequence=8)

@@ -3,7 +3,7 @@
 The layers are its "local" ones, which need no Transformer Engine: attention is in parts, but on GPUs where that is
 installed. Vocabulary, heads and feed-forward are split over tensor ranks, the residual stream too with its sequence
 parallelism. Clipping is by the norm over all ranks. A rank makes its own shard only: its layers leave their memory as
-it is, which shares.py then fills with the engine's initial values.
+it is, which shards.py then fills with the engine's initial values.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ from engine.peers.external.megatron_names import names
 from engine.peers.layout import Layout
 from engine.peers.peer import StepMetrics, Tensors, micro_batches, replace_all
 from engine.peers.registry import choose_settings
-from engine.peers.shares import Shares
+from engine.peers.shards import Shares
 
 
 class MegatronCore:
