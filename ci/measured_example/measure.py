@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Self
 
 from engine import processes
+from engine.errors import UsageError
 from engine.files import write_text
+from engine.output import complain
 from engine.result.provenance import git_state
 from measured_example.entries import CLUSTER, ROOT, Entry
 
@@ -23,6 +25,7 @@ FACTOR, SPARE_MINUTES = 4.0, 3.0
 PACKED = "reports/example"
 """Folder of what is committed, below the project's."""
 GIT_S = 60
+BUILD_S = 600.0
 CLUSTER_S = 600
 """Time-out of what makes the cluster, installs its packages or ends it."""
 DONE, LOG = "done", "log"
@@ -43,8 +46,10 @@ def commit(root: Path = ROOT) -> str:
     """Name the commit of a working tree, and whether anything but packed results was changed since."""
     known, _ = git_state(root)
     words = ["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{PACKED}"]
-    changed = subprocess.run(words, capture_output=True, text=True, timeout=GIT_S).stdout.strip()
-    return f"{known or 'unknown'}{', modified' if changed else ''}"
+    found = subprocess.run(words, capture_output=True, text=True, timeout=GIT_S)
+    if not known or found.returncode:
+        raise UsageError(f"{root} is no working tree of git, so no result can name its commit: clone the project.")
+    return f"{known}{', modified' if found.stdout.strip() else ''}"
 
 
 def done(entry: Entry) -> Done | None:
@@ -131,4 +136,9 @@ def build(results: Path, out: Path) -> int:
     """Build the site from packed results, which it names by their place in the project; returns the exit code."""
     words = [str(ROOT / ".venv/bin/python"), "-m", "reports", "build"]
     where = results.relative_to(ROOT) if results.is_relative_to(ROOT) else results
-    return subprocess.run([*words, "--results", str(where), "--out", str(out)], cwd=ROOT, timeout=600).returncode
+    words += ["--results", str(where), "--out", str(out)]
+    try:
+        return subprocess.run(words, cwd=ROOT, timeout=BUILD_S).returncode
+    except subprocess.TimeoutExpired:
+        complain(f"The site took more than {BUILD_S:.0f} s to build: run ci/example again on a machine at rest.")
+        return 1
