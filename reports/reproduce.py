@@ -76,8 +76,8 @@ def reproduce(
         Parameter(
             metavar="VERDICT",
             consume_multiple=True,
-            help="exit code 1 if a figure differs or a threshold of systems/acceptance fails; or if one that was "
-            "measured can't be told",
+            help="exit code 1 if a figure differs or a threshold of systems/acceptance fails; or if a measured "
+            "figure, or any threshold, can't be told",
         ),
     ] = (),
 ) -> int:

@@ -34,7 +34,7 @@ class Checked:
 def check(frames: Frames, known: Iterable[Acceptance], system: str = "") -> list[Checked]:
     """Judge thresholds by what was measured. system: those of one alone; frames: of everything, with peaks."""
     runs = frames.runs
-    rows = records(runs[(runs["status"] == "ok") & (runs["variant"] == "")])
+    rows = records(runs[runs["variant"] == ""])
     return [
         _checked(rows, one.system, threshold)
         for one in known
@@ -45,7 +45,8 @@ def check(frames: Frames, known: Iterable[Acceptance], system: str = "") -> list
 
 def _checked(rows: list[Row], system: str, threshold: Threshold) -> Checked:
     mine = [row for row in rows if row["system"] == system and row["study"] == threshold.suite]
-    of_point = [row for row in mine if point_of(row) == threshold.point]
+    every = [row for row in mine if point_of(row) == threshold.point]
+    of_point = [row for row in every if row["status"] == "ok"]
     metric = METRICS[threshold.metric]
     sample = None
     layouts = [
@@ -59,6 +60,8 @@ def _checked(rows: list[Row], system: str, threshold: Threshold) -> Checked:
     limits = {"at_least": threshold.limit if threshold.at_least is not None else None}
     limits["at_most"] = threshold.limit if threshold.at_most is not None else None
     accepted = accept(sample.interval if sample else None, sample.jobs if sample else 0, **limits)
+    if accepted.outcome == "pass" and (failed := len(every) - len(of_point)):
+        accepted = accepted._replace(outcome="undecided", why=f"{plural(failed, 'job')} of it failed")
     if sample is None and mine:
         points = sorted({point_of(row) for row in mine})
         missing = f"no {threshold.metric} of {threshold.point}" if of_point else nearest(threshold.point, points)

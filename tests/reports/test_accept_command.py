@@ -159,3 +159,14 @@ def test_without_thresholds_there_is_no_section_and_the_command_says_where_they_
 def test_a_threshold_has_one_limit() -> None:
     with pytest.raises(ValueError, match="one limit"):
         accept(Interval(1.0, 2.0), 2)
+
+
+def test_a_job_that_failed_leaves_a_kept_threshold_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Planted: a third job of the point, without a time, beside two that keep the limit."""
+    given = file(tmp_path, threshold(at_most=TIME_S * 1.002))
+    folder = results(tmp_path / "r")
+    save([train(job=9, failure="it hung", series="axonn-sc24", overlap="oar,ors,oag")], tmp_path / "r" / "more")
+    assert main(["accept", "--thresholds", str(given), "--results", folder, "--json"]) == 2
+    (found,) = json.loads(capsys.readouterr().out)["thresholds"]
+    assert (found["outcome"], found["measured"]["jobs"]) == ("undecided", 2)
+    assert "1 job" in found["why"]
