@@ -54,7 +54,8 @@ def _of_claim(claim: Mapping[str, Any], part: Judged) -> dict[str, Any]:
         judgement = answer.judgement
         said = published_text(target, judgement.reading)
         of: dict[str, Any] = {"of": point_text(target), "published": said}
-        ends = tolerated(part.claim, target, judgement.reading)
+        by_size = target.comparison is not None or not judgement.by_sign  # else only the side counts
+        ends = tolerated(part.claim, target, judgement.reading) if by_size else (math.nan, math.nan)
         of |= {"unit": unit_of(part.claim, target), "tolerated": [_finite(end) for end in ends]}
         of |= {"verdict": judgement.verdict, "by_sign": judgement.by_sign}
         answers.append(of | {"by": list(answer.by), "open": list(answer.open)})
