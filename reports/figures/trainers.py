@@ -25,11 +25,11 @@ NOTE = (
     "nothing and everything counts."
 )
 RATES = (
-    "A rate is of all devices together. The measured peer is torch's FSDP2, or torchtitan itself: the fastest that was "
-    "measured of that batch, in turns with the engine."
+    "A rate is of all devices together. The measured peer is torch's FSDP2, or torchtitan where the row is compiled: "
+    "the fastest that was measured of that batch, in turns with the engine."
 )
-PEERS = ("fsdp2", "torchtitan")
-"""Beginnings of the names of the peers that redo published rates."""
+PEERS = {False: "fsdp2", True: "torchtitan"}
+"""Beginnings of the names of the peers that redo published rates, by whether they compile on GPUs."""
 COLOURS = {"judged": "blue", "of a fitted network": "muted", "fitted": "gold"}
 
 
@@ -159,7 +159,7 @@ def _measured(contests: pd.DataFrame, system: str, model: str, one: Number) -> t
     if contests.empty:
         return math.nan, math.nan
     same = (contests["system"] == system) & (contests["model"] == model) & (contests["ranks"] == one.devices)
-    trainers = contests["peer"].str.startswith(PEERS)
+    trainers = contests["peer"].str.startswith(PEERS[one.compiled])
     rows = contests[same & trainers & (contests["dtype"] == one.dtype) & (contests["jobs"] > 0)]
     sizes = pd.to_numeric(rows["sequences"], errors="coerce") * pd.to_numeric(rows["sequence"], errors="coerce")
     rows = rows[sizes == one.batch_tokens].dropna(subset=["peer_tokens_per_s"])
