@@ -121,8 +121,7 @@ def test_rivals_that_make_their_own_shard_need_neither_a_node_nor_a_device_for_a
 
 def test_a_layout_of_a_series_that_does_not_divide_its_network_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the network as printed, whose vocabulary three tensor ranks don't divide."""
-    (point, *_) = points("baselines", "summit")
-    assert point.model == "gpt-12b-adjusted"
+    point = next(one for one in points("baselines", "summit") if one.model == "gpt-12b-adjusted")
     planted = replace(point, model="gpt-12b")
     monkeypatch.setattr(contests, "points", lambda *_: [planted])
     with pytest.raises(UsageError, match="51200"):
