@@ -38,6 +38,11 @@ OF_THE_NUMBER = frozenset({"where", "origin", "value", "highest", "bound", "unit
 """Fields that say nothing of what the number is of."""
 
 
+def machine_name(system: str) -> str:
+    """Return the name that the file of a system in systems/ has, or would have."""
+    return system.lower().replace(" ", "-")
+
+
 class Number(Record):
     """Number of a paper."""
 

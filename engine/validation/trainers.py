@@ -24,7 +24,7 @@ from engine.models.architecture import Architecture
 from engine.models.catalogue import lookup
 from engine.output import log_to_stderr, say
 from engine.overlap.flags import Overlap
-from engine.published import Number
+from engine.published import Number, machine_name
 from engine.simulator.machine import MachineModel
 from engine.tracing.predict import Traced, trace_network
 from engine.training_record import Training
@@ -92,14 +92,9 @@ def trace_row(number: Number, given: Rules) -> TracedRow:
     return TracedRow(number, tuple(found))
 
 
-def system_of(number: Number) -> str:
-    """Return the name of a row's system as the files of systems/ have it."""
-    return number.system.lower().replace(" ", "-")
-
-
 def machine_of(number: Number, *, by_sheets: bool = False) -> MachineModel:
     """Make the machine of a row by its system's file alone. by_sheets: without what its kind reaches."""
-    name, card = CARDS.get(number.system, (system_of(number), None))
+    name, card = CARDS.get(number.system, (machine_name(number.system), None))
     system = systems.load(name)
     device = system.device if card is None else systems.device_called(card)
     if device is None:
@@ -169,7 +164,7 @@ def _row(row: TracedRow, predicted_s: float, width: float) -> TrainerRow:
     assert number.batch_tokens
     return TrainerRow(
         source=number.source,
-        system=system_of(number),
+        system=machine_name(number.system),
         model=number.model.lower(),
         devices=int(number.devices or 0),
         sequence=number.sequence,

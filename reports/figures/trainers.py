@@ -135,7 +135,7 @@ def _key(row: TrainerRow) -> tuple[object, ...]:
 def _rate(one: Number, contests: pd.DataFrame, predicted: dict[tuple[object, ...], TrainerRow]) -> dict[str, Any]:
     assert one.sequence
     assert one.batch_tokens
-    system, model = one.system.lower().replace(" ", "-"), one.model.lower()
+    system, model = published.machine_name(one.system), one.model.lower()
     key = (system, model, one.devices, one.sequence, one.batch_tokens // one.sequence, one.dtype, one.compiled)
     step = predicted.get(key)
     peer, ours = _measured(contests, system, model, one)

@@ -1,4 +1,4 @@
-"""Of ZeRO-3 and of DeepSpeed's stages a rank makes its own shard: the same weights, and no room for the others."""
+"""A rank of ZeRO-3, or of DeepSpeed's stages, makes its own shard: the same weights, and no room for the others."""
 
 import json
 import os

@@ -45,7 +45,7 @@ def test_elements_and_shares_have_the_values_of_the_whole(shape: Architecture) -
 
 
 def test_a_model_without_values_takes_them_parameter_by_parameter() -> None:
-    """What a library has attached to a parameter stays, and a tied one stays one."""
+    """Attributes that a library has given a parameter stay, and a tied one stays one."""
     shape = type(GPT)("tied", layers=1, hidden=16, heads=2, vocabulary=32, sequence=8, tied=True)
     case = Case(shape, Batch(2), checkpoint_every=1)
     model: Any = model_without_values(case, torch.bfloat16)

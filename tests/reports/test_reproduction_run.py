@@ -60,7 +60,7 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What ReFrame is started with, which ends well at once."""
+    """List the words that ReFrame is started with, which ends well at once."""
     words: list[list[str]] = []
     _reframe(monkeypatch, words, lambda *_: 0)
     monkeypatch.chdir(tmp_path)

@@ -19,7 +19,7 @@ HERE = "local"
 
 
 def sized_down(suite: str) -> Selection:
-    """What stands on this machine for every selection of a suite, each test once."""
+    """Select what redoes all claims of a suite on this machine, each test once."""
     return redo.together(_here(one) for one in REDONE if one.suite == suite)[0]
 
 

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from engine import yaml_text
 from engine.errors import UsageError
-from engine.published import PLACE, Number, select
+from engine.published import PLACE, Number, machine_name, select
 from engine.published.claims.tolerance import TOLERANCES, Kind
 from engine.schema import Record, first_problem
 
@@ -148,7 +148,7 @@ class Claim(Record):
     @property
     def machine(self) -> str:
         """Name that the file of the machine in systems/ has, or would have."""
-        return self.system.lower().replace(" ", "-")
+        return machine_name(self.system)
 
     @property
     def retired(self) -> bool:
