@@ -12,7 +12,7 @@ from sample_pipelines import pipeline
 from sample_predictions import measured, save_predictions
 from sample_predictions import validation as validated
 from sample_results import gemm, save, series, strong, train, validation
-from sample_tuning import tuning
+from sample_tuning import MI250X, tuning
 
 from engine.published.claims import Claim, Redo, figures
 from engine.result.schema import Result
@@ -396,6 +396,14 @@ def test_products_are_judged_as_pytorch_and_the_tuner_compute_them(tmp_path: Pat
     (found,) = told(tuned, frames)
     assert found.sample is not None
     assert found.sample.value == pytest.approx(105 / 11.5, rel=0.05), "less the time of its copies"
+
+
+@pytest.mark.parametrize(("nn", "expected"), [(105e12, "reproduces"), (10e12, "differs")], ids=["faster", "slower"])
+def test_a_mode_is_judged_by_the_products_that_another_computes(nn: float, expected: str, tmp_path: Path) -> None:
+    rates = MI250X | {"NN": nn, "NT": 60e12}
+    jobs = [tuning(model="gpt-local-1", grid="1x1x1x1", system="local", rates=rates, job=job) for job in range(3)]
+    found = told(claim("axonn-sc24", "section V-C", "modes"), evidence(tmp_path, jobs))
+    assert [one.judgement.verdict for one in found] == [expected, expected]
 
 
 def test_a_performance_model_is_judged_by_the_measured_grids(tmp_path: Path) -> None:

@@ -87,6 +87,28 @@ def compute_gain(asked: Asked) -> Sample | None:
     return _products(asked, gain)
 
 
+def mode_order(asked: Asked) -> Sample | None:
+    """Return by how much one mode is ahead of another, over the products that PyTorch computes in the other.
+
+    Each mode has the storage of the weight that suits it best, and the copies that it takes.
+    """
+    comparison = asked.target.comparison
+    if comparison is None:
+        return None
+
+    def slower(row: Row, shapes: pd.DataFrame, ways: pd.DataFrame) -> float:
+        own = _own(ways)
+        products = own.loc[own["mode"] == comparison.behind, ["shape", "role"]]
+        times = ways.groupby(["shape", "role", "mode"], as_index=False)["median_s"].min()
+        times = times.merge(products).join(shapes[["layers", "forwards"]], on="shape")
+        times["median_s"] *= times["layers"] * times["forwards"].where(times["role"] == "forward", 1)
+        step = times.groupby("mode")["median_s"].sum()
+        return metrics.speed_up(*(step.get(mode, math.nan) for mode in (comparison.behind, comparison.ahead)))
+
+    ratio = _products(asked, slower)
+    return lead_of(ratio) if ratio else None
+
+
 def _messages(asked: Asked, operation: str, nodes: int, names: tuple[str, str]) -> Sample | None:
     """Return the time of the second back end by the first one's, the geometric mean over sizes, by job."""
     table = asked.evidence.frames.transfers

@@ -49,6 +49,7 @@ SOURCES: Mapping[tuple[str, str], Source] = {
     ("kernel_tuning", "of_advertised"): devices.product_share,
     ("kernel_tuning", "speed_up"): devices.product_speed_up,
     ("kernel_tuning", "ratio"): devices.compute_gain,
+    ("kernel_tuning", "product_s"): devices.mode_order,
     ("p2p", "message_s"): devices.message_order,
     ("p2p", "ratio"): devices.message_ratio,
     ("p2p", "all_reduce_s"): devices.all_reduce_order,
