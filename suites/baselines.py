@@ -48,10 +48,6 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
     match = parameter(list(matches(SYSTEM)), fmt=lambda match: str(match), loggable=True)
     rounds = variable(int, value=0)
     steps_per_round = 0
-    figure = variable(str, value="", loggable=True)
-    """place of the paper that the point is of, or where its network is from"""
-    repeats = variable(int, value=1, loggable=True)
-    """jobs that a verdict on that place takes"""
     fixed_by_series = "fixed by the series after measuring several"
     planned: PlannedGrid | None = None
     breakdown = False
@@ -69,10 +65,6 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
 
     def own_options(self) -> list[str]:
         return []
-
-    @run_after("init")
-    def say_what_it_is_of(self) -> None:
-        self.figure, self.repeats = self.point.series.source, self.point.series.repeats
 
     @run_after("init")
     def take_no_allocation_for_what_does_not_fit(self) -> None:

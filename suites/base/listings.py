@@ -6,6 +6,7 @@ that says how tests run, and have a job for each fixture, of which no command se
 """
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,8 +15,14 @@ from typing import IO, Any
 from reframe.core.exceptions import ReframeError
 from reframe.core.runtime import runtime
 
+from engine import published
 from engine.errors import UsageError
+from suites.base.series import Point, Series
 
+PAPERS = tuple(path.stem for path in published.FOLDER.glob("*.yaml"))
+"""Names of those that published something, with which the source of a series begins."""
+REPEAT = re.compile(r" %\$repeat_no=\d+")
+"""Words that --repeat adds to a test's name."""
 SHOWN_OF_A_CASE = ("nodes", "time_limit_s", "node_hours")
 
 
@@ -29,7 +36,7 @@ def show_allocations(cli: Any) -> None:
         _of_their_partitions(testcases)
         list_checks(testcases, printer, *arguments)
         checks = [case.check for case in testcases]
-        for sentence in filter(None, (allocation(checks), *repeated(checks), left_out(testcases))):
+        for sentence in filter(None, (allocation(checks), *by_figure(checks), left_out(testcases))):
             printer.info(f"{sentence}\n")
 
     def describe_all(testcases: Sequence[Any], printer: Any) -> None:
@@ -64,18 +71,26 @@ def allocation(checks: Iterable[Any]) -> str | None:
     )
 
 
-def repeated(checks: Iterable[Any]) -> list[str]:
-    """Say what the repeats take that a verdict asks for, in a sentence for each figure of a paper."""
-    jobs = [check for check in _ours(checks) if getattr(check, "repeats", 1) > 1 and not cannot_run(check)]
-    once = {str(job.match): job for job in jobs if job.nodes}.values()  # of tests that --repeat has made several of
+def by_figure(checks: Iterable[Any]) -> list[str]:
+    """Say what the jobs of each series of a paper take together that a verdict asks for, in a sentence each."""
+    jobs = [check for check in _ours(checks) if _series(check) and check.nodes and not cannot_run(check)]
+    once = {REPEAT.sub("", check.display_name): check for check in jobs}.values()
     figures: dict[tuple[str, int], list[Any]] = {}
     for job in once:
-        figures.setdefault((job.figure, job.repeats), []).append(job)
+        series = _series(job)
+        figures.setdefault((series.source.partition(";")[0], series.repeats), []).append(job)
     return [
-        f"{figure}: {len(each)} point{'s' * (len(each) != 1)}, at most "
+        f"{figure}: {len(each)} test{'s' * (len(each) != 1)}, at most "
         f"{repeats * sum(job.node_hours for job in each):,.1f} node-hours with --repeat {repeats}"
         for (figure, repeats), each in figures.items()
     ]
+
+
+def _series(check: Any) -> Series | None:
+    """Return the series of a paper that a test is of; None of any other test."""
+    point = getattr(check, "point", None)
+    series = point.series if isinstance(point, Point) else None
+    return series if series and series.source.startswith(PAPERS) else None
 
 
 def left_out(testcases: Sequence[Any]) -> str | None:

@@ -79,7 +79,7 @@ class Series(Record):
     rounds: Count = 10
     steps_per_round: Count = 2
     """of each side of a contest with peers"""
-    repeats: Count = 1
+    repeats: Count = 3
     """jobs of each point that a verdict takes, by --repeat; lists say what all of them cost"""
     jobs: Count = 4
     """of a contest on one device; each side comes first in half of them"""

@@ -119,6 +119,10 @@ def test_listing_lists_and_runs_nothing(tmp_path: Path) -> None:
     assert "night-unet-32-unet-250m" in run.out
     assert "Found 2 check(s)" in run.out
     assert re.search(r"2 tests,.*\b0\.5 node-hours:.*\b4 nodes,.*\b7\b", run.out)
+    figures = re.findall(
+        r"^par4d (Table \w+).*: 1 test, .* ([\d.]+) node-hours with --repeat 3$", run.out, re.MULTILINE
+    )
+    assert figures == [("Table III", "0.8"), ("Table II", "0.6")]
     assert not (tmp_path / "stage").exists()
 
 
