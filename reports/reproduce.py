@@ -126,6 +126,11 @@ def reproduce(
     agrees = True
     if only_list:
         listed = [one for one in (_of_system(each, system) for each in chosen) if one is not None]
+        if not listed:
+            raise UsageError(
+                f"--list: no claim of these figures is of {system}; par4d reproduce --run --dry-run --system {system} "
+                "says what it can redo of them."
+            )
         words, document = _listed(listed), _document([_of_figure(one) for one in listed])
     elif compare is not None:
         words, document, agrees = _compared(chosen, compare, results)

@@ -4,7 +4,7 @@
                      versions of all packages, and the SHA-256 of every other file
     results/         the results that verdicts rest on, and those of the same studies on the same machines
     systems/         every system's file and device, and what was measured of the machines
-    published/       the papers' numbers and claims
+    published/       the papers' numbers, claims and conditions of their runs
 
 An archive is read by the names in bundle.json alone: what isn't as it says is refused by name.
 """
@@ -204,10 +204,10 @@ def _results(loaded: Loaded, judged: Sequence[JudgedFigure]) -> dict[str, tuple[
 
 
 def _facts(machines: Iterable[str], papers: Iterable[str]) -> dict[str, bytes]:
-    """Return the files of all systems and devices, what was measured of machines, and papers' numbers and claims."""
+    """Return the files of all systems and devices, what was measured of machines, and what papers say."""
     folders = {"systems": systems.FOLDER, "systems/devices": systems.FOLDER / "devices"}
     names = [f"{name}/{path.name}" for name, folder in folders.items() for path in systems.files(folder)]
     names += [f"systems/measured/{machine}.yaml" for machine in machines]
-    names += [f"published/{folder}{paper}.yaml" for paper in papers for folder in ("", "claims/")]
+    names += [f"published/{folder}{paper}.yaml" for paper in papers for folder in ("", "claims/", "conditions/")]
     known = [name for name in names if NAME.fullmatch(name) and _place(name).exists()]
     return {name: _place(name).read_bytes() for name in known}

@@ -11,7 +11,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from engine.published import UNITS
-from engine.published.claims import Claim, Figure, Target, costs
+from engine.published.claims import Claim, Target, costs
 from engine.result.judges.reproduction import Judgement
 from reports import text
 from reports.columns import columns_of
@@ -158,17 +158,12 @@ def _is_open(judgement: Judgement) -> bool:
 
 def figure_table(name: str, judged: Sequence[JudgedFigure]) -> Table:
     """Make the table of a paper's figures, each with its verdict and what the rest of it waits for."""
-    rows = [(one.figure.where, one.figure.says, *standing(one), waits(one), _node_hours(one.figure)) for one in judged]
+    rows = [(one.figure.where, one.figure.says, *standing(one), waits(one), one.figure.node_hours) for one in judged]
     keys = ["where", "says", "verdict", "how_far", "waits", "node_hours"]
     data = pd.DataFrame(rows, columns=keys)
     data["node_hours"] = pd.to_numeric(data["node_hours"])
     columns = columns_of("where", _verdict_column(), "how_far says waits node_hours")
     return Table("Figures", columns, data, f"{name}-figures")
-
-
-def _node_hours(figure: Figure) -> float | None:
-    """Return what a figure's commands take on machines that are there."""
-    return None if all(claim.retired for claim in figure.claims) else figure.node_hours
 
 
 def standing(judged: JudgedFigure) -> tuple[str, str]:

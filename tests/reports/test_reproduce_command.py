@@ -114,6 +114,7 @@ def test_a_papers_other_name_has_its_figures(capsys: pytest.CaptureFixture[str])
         (("--paper", "axonn-sc25"), "axonn-sc24"),
         (("--figure", "Fig. 99", "--paper", "par4d"), "Fig. 12"),
         (("--system", "frontear"), "frontier"),
+        (("--list", "--system", "local"), "--dry-run"),
         (("--results", "/nowhere"), "/nowhere"),
         (("--out", f"{__file__}/x.json"), "--out"),
         (("--listed",), "--help"),

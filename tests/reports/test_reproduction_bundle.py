@@ -76,6 +76,7 @@ def test_a_bundle_is_judged_to_the_same_verdicts_without_its_results(
     document = json.loads(members["bundle.json"])
     assert next(iter(members)) == "bundle.json"
     assert {"systems/frontier.yaml", "published/axonn-sc24.yaml", "published/claims/par4d.yaml"} <= set(members)
+    assert "published/conditions/axonn-sc24.yaml" in members
     assert {"par4d", "torch", "pandas", "python"} <= set(document["origin"]["versions"])
     assert len([name for name in members if name.startswith("results/")]) == 7
     found = compared(capsys, 0, "--compare", str(packed))
