@@ -32,9 +32,12 @@ CSV = ("claim", "of", "published", "published_low", "published_high", "tolerated
 
 
 def picture(judged: JudgedFigure, name: str) -> Figure | None:
-    """Draw a figure of a paper with what was measured of it; None where nothing was."""
-    parts = [part for part in judged.parts if any(one.sample for one in part.findings)]
-    tracks = [(part, target, found) for part in parts for target, found in _by_target(part).items()]
+    """Draw a figure of a paper with what was measured of it, or where nothing was, its published numbers alone; None of
+    a figure that has neither.
+    """
+    measured = [part for part in judged.parts if any(one.sample for one in part.findings)]
+    every = [(part, *one) for part in measured or judged.parts for one in _by_target(part).items()]
+    tracks = [one for one in every if measured or one[1].readings]
     if not tracks:
         return None
     panels = defaultdict[str, list[tuple[Judged, Target, list[Finding]]]](list)
@@ -49,7 +52,8 @@ def picture(judged: JudgedFigure, name: str) -> Figure | None:
     rows = [row for one in tracks for row in _rows(*one)]
     told = "; ".join(f"{row['claim']} {row['of']} on {row['machine']}: {row['verdict']}" for row in rows[:MOST_TRACKS])
     description = f"Published and measured values of {judged.figure.paper} {where}. {told}."
-    return Figure(f"{where}, published and measured", caption, verdicts(drawn), pd.DataFrame(rows), name, description)
+    title = f"{where}, published and measured" if measured else f"{where}, published"
+    return Figure(title, caption, verdicts(drawn), pd.DataFrame(rows), name, description)
 
 
 def sign(verdict: Verdict) -> str:

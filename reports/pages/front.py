@@ -29,13 +29,21 @@ class Front:
 
 def front(judged: Sequence[JudgedFigure]) -> Front:
     """List the papers with their figures; measured ones first."""
-    by_paper: dict[str, list[JudgedFigure]] = {}
+    known = {paper["name"]: paper for paper in _papers()}
+    rows = [_paper(known.get(name, {"name": name, "title": name}), some) for name, some in by_paper(judged).items()]
+    return Front(_tally(judged), Verdicts(rows))
+
+
+def by_paper(judged: Sequence[JudgedFigure]) -> dict[str, list[JudgedFigure]]:
+    """Sort figures by paper, in the order of papers.yaml; trainers of which it says nothing come last."""
+    found: dict[str, list[JudgedFigure]] = {paper["name"]: [] for paper in _papers()}
     for one in judged:
-        by_paper.setdefault(one.figure.paper, []).append(one)
-    papers = yaml_text.read(Path(__file__).parents[1] / "papers.yaml")
-    known = [_paper(paper, by_paper.pop(paper["name"], [])) for paper in papers]
-    known += [_paper({"name": name, "title": name}, some) for name, some in by_paper.items()]
-    return Front(_tally(judged), Verdicts(known))
+        found.setdefault(one.figure.paper, []).append(one)
+    return found
+
+
+def _papers() -> list[dict[str, str]]:
+    return list(yaml_text.read(Path(__file__).parents[1] / "papers.yaml"))
 
 
 def _tally(judged: Sequence[JudgedFigure]) -> tuple[VerdictRow, ...]:
@@ -44,13 +52,18 @@ def _tally(judged: Sequence[JudgedFigure]) -> tuple[VerdictRow, ...]:
 
 
 def anchor_of(judged: JudgedFigure) -> str:
-    """Return the place of a measured figure in the page of verdicts."""
+    """Return the place of a figure in the page of verdicts."""
     return f"{judged.figure.paper}-{text.slug(judged.figure.where)}"
 
 
 def is_measured(judged: JudgedFigure) -> bool:
     """Return whether anything of a figure was measured."""
     return any(one.sample for part in judged.parts for one in part.findings)
+
+
+def has_numbers(judged: JudgedFigure) -> bool:
+    """Return whether a figure has a plot: of what was measured, or of published numbers alone."""
+    return is_measured(judged) or any(target.readings for part in judged.parts for target in part.answers)
 
 
 def _paper(paper: dict[str, str], judged: Sequence[JudgedFigure]) -> PaperRows:
@@ -73,7 +86,7 @@ def _waiting(judged: JudgedFigure) -> VerdictRow:
     """Describe a figure of which nothing was measured: why, in a few words."""
     verdict = judged.overall.verdict
     sign, colour = SIGNS[verdict]
-    address = f"{PAGE}#paper-{judged.figure.paper}"
+    address = f"{PAGE}#{anchor_of(judged) if has_numbers(judged) else f'paper-{judged.figure.paper}'}"
     reasons = dict.fromkeys(part.claim.status for part in judged.parts)
     machines = dict.fromkeys(part.claim.system for part in judged.parts if part.claim.system != ANY)
     words, why = str(verdict), ""

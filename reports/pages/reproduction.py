@@ -1,7 +1,6 @@
 """Does it reproduce? Each figure of the papers with its verdict, what was measured beside it, and what to run."""
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from reports import text
 from reports.figures.acceptance import facts, threshold_table
@@ -21,7 +20,7 @@ from reports.frames.frame import Frames
 from reports.frames.reproduction import VERDICTS, JudgedFigure, judge_everything
 from reports.frames.reproduction.conditions import compared
 from reports.page import Block, Facts, Figures, KeyFact, Page, PageSection, Paragraph, nothing_measured
-from reports.pages.front import anchor_of, is_measured
+from reports.pages.front import anchor_of, by_paper, has_numbers, is_measured
 from reports.pages.study import Study
 from reports.words import NOTES, STUDIES
 from systems import acceptance
@@ -41,12 +40,12 @@ ELSEWHERE = "in part or all on another machine, by sign"
 
 def build(mine: Frames, everything: Frames) -> Page:
     judged = judge_everything(everything)
-    papers = [(paper, list(some)) for paper, some in groupby(judged, lambda one: one.figure.paper)]
+    papers = [(paper, some) for paper, some in by_paper(judged).items() if some]
     how = [Paragraph(NOTES[name]) for name in ("figures_of_papers", "beside_published")]
     sections = [PageSection("All figures", [_facts(judged), *how])]
     for paper, some in papers:
         sections.append(PageSection(paper, [figure_table(paper, some)], f"paper-{paper}"))
-        sections += [_of_figure(one, everything) for one in some if is_measured(one)]
+        sections += [_of_figure(one, everything) for one in some if has_numbers(one)]
     if checked := check(everything, acceptance.known()):
         sections.insert(
             1, PageSection("Thresholds of acceptance", [facts(checked), threshold_table(checked)], "acceptance")
@@ -75,11 +74,13 @@ def _facts(judged: Sequence[JudgedFigure]) -> Facts:
 
 
 def _of_figure(judged: JudgedFigure, everything: Frames) -> PageSection:
-    """Show a measured figure: the claim, its plot, the values in words, and what differs from the paper's run."""
+    """Show a figure: the claim, its plot, measured values in words, and what differs from the paper's run."""
     figure, name = judged.figure, anchor_of(judged)
     words, _ = standing(judged)
     rest = waits(judged)
-    said = f"{decided_by(judged)}." + (f" The rest: {rest}." if rest else "")
+    said = f"{rest[:1].upper()}{rest[1:]}."
+    if is_measured(judged):
+        said = f"{decided_by(judged)}." + (f" The rest: {rest}." if rest else "")
     drawn, table = picture(judged, f"{name}-plot"), measured_table(name, [judged])
     machines = dict.fromkeys(one.machine for part in judged.parts for one in part.findings if one.sample)
     conditions = condition_table(compared(everything, figure, machines), f"{name}-conditions")

@@ -73,12 +73,11 @@ def allocation(checks: Iterable[Any]) -> str | None:
 
 def by_figure(checks: Iterable[Any]) -> list[str]:
     """Say what the jobs of each series of a paper take together that a verdict asks for, in a sentence each."""
-    jobs = [check for check in _ours(checks) if _series(check) and check.nodes and not cannot_run(check)]
-    once = {REPEAT.sub("", check.display_name): check for check in jobs}.values()
+    once = {REPEAT.sub("", check.display_name): check for check in _ours(checks) if check.nodes}
     figures: dict[tuple[str, int], list[Any]] = {}
-    for job in once:
-        series = _series(job)
-        figures.setdefault((series.source.partition(";")[0], series.repeats), []).append(job)
+    for job in once.values():
+        if (series := _series(job)) and not cannot_run(job):
+            figures.setdefault((series.source.partition(";")[0], series.repeats), []).append(job)
     return [
         f"{figure}: {len(each)} test{'s' * (len(each) != 1)}, at most "
         f"{repeats * sum(job.node_hours for job in each):,.1f} node-hours with --repeat {repeats}"
