@@ -1,6 +1,6 @@
 """Does it reproduce? Each figure of the papers with its verdict, what was measured beside it, and what to run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from reports import text
 from reports.figures.acceptance import facts, threshold_table
@@ -21,7 +21,7 @@ from reports.frames.reproduction import VERDICTS, JudgedFigure, judge_everything
 from reports.frames.reproduction.conditions import compared
 from reports.page import Block, Facts, Figures, KeyFact, Page, PageSection, Paragraph, nothing_measured
 from reports.pages.front import anchor_of, by_paper, has_numbers, is_measured
-from reports.pages.study import Study
+from reports.pages.study import WHY, Study, badly_bound
 from reports.words import NOTES, STUDIES
 from systems import acceptance
 
@@ -84,6 +84,18 @@ def _of_figure(judged: JudgedFigure, everything: Frames) -> PageSection:
     drawn, table = picture(judged, f"{name}-plot"), measured_table(name, [judged])
     machines = dict.fromkeys(one.machine for part in judged.parts for one in part.findings if one.sample)
     conditions = condition_table(compared(everything, figure, machines), f"{name}-conditions")
-    blocks: list[Block | None] = [Paragraph(figure.says), Paragraph(said), Figures([drawn]) if drawn else None]
+    bound = _badly_bound(judged, everything, machines)
+    blocks: list[Block | None] = [Paragraph(figure.says), Paragraph(said), Figures([drawn]) if drawn else None, bound]
     shown = [block for block in (*blocks, table, conditions) if block is not None]
     return PageSection(f"{figure.paper} {figure.where}: {words}", shown, name)
+
+
+def _badly_bound(judged: JudgedFigure, everything: Frames, machines: Iterable[str]) -> Paragraph | None:
+    """Say how many jobs of a figure's studies were badly bound; None where none was."""
+    studies = {redo.suite for part in judged.parts for redo in part.claim.redo}
+    mine = [
+        table[table["study"].isin(studies) & table["system"].isin(list(machines)) & (table["status"] == "ok")]
+        for table in (everything.runs, everything.contests)
+    ]
+    bad, jobs = sum(len(badly_bound(table)) for table in mine), sum(map(len, mine))
+    return Paragraph(f"{bad:,} of {text.plural(jobs, 'job')} behind it are badly bound. {WHY}") if bad else None

@@ -77,7 +77,8 @@ def all_studies() -> tuple[Study, ...]:
     return tuple(sorted(found, key=lambda study: study.order))
 
 
-WHY = "Their figures say what these bindings reach, not what the machine does. ▲ marks them in tables."
+WHY = "Their figures say what these bindings reach, not what the machine does."
+IN_TABLES = "▲ marks them in tables."
 MOST_TOLD = 6
 NAMED = ("kind", "peer", "model", "ranks", "grid", "system")
 """Columns that tell jobs from others in a sentence, as far as a frame has them."""
@@ -93,7 +94,11 @@ def binding_notices(rows: pd.DataFrame) -> tuple[Notice, ...]:
     told = [_told(dict(zip([*keys, BINDING], values, strict=True)), len(some)) for values, some in groups[:MOST_TOLD]]
     more = [f"{len(groups) - MOST_TOLD} more are in the table of where every job comes from."]
     details = (*told, *(more if len(groups) > MOST_TOLD else ()))
-    return (Notice("worse", "Badly bound:", f"{len(bad):,} of {text.plural(len(rows), 'job')} here. {WHY}", details),)
+    return (
+        Notice(
+            "worse", "Badly bound:", f"{len(bad):,} of {text.plural(len(rows), 'job')} here. {WHY} {IN_TABLES}", details
+        ),
+    )
 
 
 def badly_bound(rows: pd.DataFrame) -> pd.DataFrame:

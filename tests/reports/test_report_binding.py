@@ -64,6 +64,17 @@ def test_a_badly_bound_job_is_told_at_the_top_and_marked_in_tables(results: Path
     assert "1 badly bound" in files["index.html"]
 
 
+def test_a_verdict_says_how_many_jobs_behind_it_are_badly_bound(tmp_path: Path) -> None:
+    bindings = (BAD, GOOD, GOOD)
+    jobs = [
+        train(job=job, series="axonn-sc24", overlap="oar,ors,oag", environment={"bindings": one})
+        for job, one in enumerate(bindings)
+    ]
+    save(jobs, tmp_path)
+    page = pages(load([tmp_path]))["reproduction.html"]
+    assert page.index('id="axonn-sc24-fig-6"') < page.index("1 of 3 jobs")
+
+
 def test_the_csv_has_the_mark(results: Path) -> None:
     files = pages(load([results]))
     (points,) = (text for name, text in files.items() if name.startswith("data/weak_scaling-") and "points" in name)
