@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 aten = torch.ops.aten
-FREE = {aten.detach.default, aten.empty.memory_format, aten.new_empty.default, aten.empty_like.default}
+FREE = {
+    aten.detach.default, aten._unsafe_view.default, aten.empty.memory_format, aten.new_empty.default,
+    aten.empty_like.default,
+}  # fmt: skip
 IN_PLACE = {
     aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.mul_.Scalar, aten.div_.Tensor, aten.copy_.default,
     aten.zero_.default, aten.exp_.default, aten.rsqrt_.default, aten.square_.default, aten.addcmul_.default,

@@ -16,7 +16,7 @@ from engine.grid import Grid
 from engine.simulator.events import Trace
 from engine.simulator.machine import MachineModel
 from engine.simulator.simulate import Simulated, in_turns, simulate
-from engine.tracing.step import trace
+from engine.tracing.step import Compiled, trace
 from engine.training_record import Training
 
 STEP = 2
@@ -65,21 +65,30 @@ class Traced:
         return replace(_none_negative(found), peak_bytes=round(self.peak_bytes), timeline=more.timeline)
 
 
-def trace_network(training: Training, grid: Grid, *, device_memory: float | None = None, exact: bool = False) -> Traced:
-    """Trace rank 0 of a grid. device_memory: bytes, by which cache=auto is sized as in a real run."""
+def trace_network(
+    training: Training,
+    grid: Grid,
+    *,
+    device_memory: float | None = None,
+    exact: bool = False,
+    compiled: Compiled = "nothing",
+) -> Traced:
+    """Trace rank 0 of a grid. device_memory: bytes, by which cache=auto is sized as in a real run. compiled: as trace()
+    has it.
+    """
     layers = training.model.layers
     if exact or not training.model.network().alike:
-        return _trace_whole(training, grid, device_memory)
+        return _trace_whole(training, grid, device_memory, compiled)
     training = training.recomputing(training.checkpoint_group(grid))  # "auto" would follow the layers
     group = training.checkpoint_group(grid) or 1
     few, step = _count_few(training), -(-STEP // group) * group
     few += (layers - few) % group
     if layers <= few + step:
-        return _trace_whole(training, grid, device_memory)
-    first, second = (trace(_with_layers(training, count, 0), grid) for count in (few, few + step))
+        return _trace_whole(training, grid, device_memory, compiled)
+    first, second = (trace(_with_layers(training, count, 0), grid, compiled=compiled) for count in (few, few + step))
     below = second.peak_bytes - _count(training, grid, few + step, 0)
     cached = blocks_cached(training, grid, below + _count(training, grid, layers, 0), device_memory)
-    third = trace(_with_layers(training, few + step, step), grid) if cached else None
+    third = trace(_with_layers(training, few + step, step), grid, compiled=compiled) if cached else None
     return Traced(layers, cached, below + _count(training, grid, layers, cached), few=first, more=second, cached=third)
 
 
@@ -88,8 +97,8 @@ def _count(training: Training, grid: Grid, layers: int, cached: int) -> float:
     return Footprint(_with_layers(training, layers, cached), "meta").on(grid).total
 
 
-def _trace_whole(training: Training, grid: Grid, device_memory: float | None) -> Traced:
-    whole = trace(training, grid, device_memory=device_memory)
+def _trace_whole(training: Training, grid: Grid, device_memory: float | None, compiled: Compiled) -> Traced:
+    whole = trace(training, grid, device_memory=device_memory, compiled=compiled)
     return Traced(training.model.layers, whole.cached_blocks, whole.peak_bytes, whole=whole)
 
 

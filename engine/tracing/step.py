@@ -4,9 +4,11 @@ Nothing is computed and nothing is sent, but the layers, the schedule and the fu
 overlap changes the trace because the engine issues and waits at other times.
 """
 
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from itertools import pairwise
+from typing import Any, Literal
 
 import torch
 
@@ -17,13 +19,18 @@ from engine.errors import UsageError
 from engine.footprint.memory import cached_blocks
 from engine.grid import CUTTING_STAGES, Grid
 from engine.layers.compiled import traced
+from engine.layers.loss import of_split_rows, of_whole_rows, to_gradient
 from engine.overlap.flags import AUTO
 from engine.overlap.tasks import OneByOne
 from engine.simulator.events import Mark, Segment, Trace
 from engine.tracing.watch import Log, Operators, TracingRecorder, fused_attention
+from engine.training.optim import adamw
 from engine.training.trainer import Trainer
 from engine.training_record import Training
 
+Compiled = Literal["nothing", "blocks", "all"]
+"""Functions that are one kernel each, of those that GPUs compile; "blocks" leaves out the loss and the optimizer."""
+AROUND_BLOCKS = frozenset(one.plain for one in (of_whole_rows, of_split_rows, to_gradient, adamw))
 MOST_PASSES = 3
 """So many are traced at most: the first micro-batch, one that stands for those between, and the last."""
 
@@ -34,22 +41,20 @@ def trace(
     rank: int = 0,
     *,
     device_memory: float | None = None,
-    compiled: bool = False,
+    compiled: Compiled = "nothing",
     one_by_one: bool = False,
 ) -> Trace:
     """Trace one rank's step as it is once the schedule has learnt its order. Raises UsageError for no such rank.
 
-    device_memory: bytes, by which cache=auto is sized as in a real run; without it, it keeps nothing. compiled: whether
-    each function that GPUs compile is one kernel, instead of the operators that processors run. one_by_one:
-    whether each micro-batch goes through the rank's stage before the next, whatever the schedule; else all of them are
-    traced.
+    device_memory: bytes, by which cache=auto is sized as in a real run; without it, it keeps nothing. compiled: which
+    functions that GPUs compile are one kernel each, instead of the operators that processors run. one_by_one: whether
+    each micro-batch goes through the rank's stage before the next, whatever the schedule; else all of them are traced.
     """
     if not 0 <= rank < grid.size:
         raise UsageError(f"Grid {grid} has ranks 0 to {grid.size - 1}, but --rank {rank} was given.")
     log = Log()
     operators = Operators(log)
-    way = traced(operators.one_kernel) if compiled else nullcontext()
-    with fake_group(grid, rank), operators, fused_attention(log), way:
+    with fake_group(grid, rank), operators, fused_attention(log), _fusing(operators, compiled):
         comm = Comm(grid, recorder=TracingRecorder(log), device="meta")
         assert comm.recorder is not None
         data = training.model.task.data.synthetic()
@@ -88,6 +93,16 @@ def trace(
         cached_blocks=trainer.model.cached_blocks,
         segments=segments,
     )
+
+
+def _fusing(operators: Operators, compiled: Compiled) -> AbstractContextManager[None]:
+    """Have functions that GPUs compile run as one kernel each meanwhile."""
+
+    def run(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
+        whole = compiled == "all" or function not in AROUND_BLOCKS
+        return operators.one_kernel(function, *args, **given) if whole else function(*args, **given)
+
+    return nullcontext() if compiled == "nothing" else traced(run)
 
 
 def _segments(trainer: Trainer, log: Log, more: int) -> list[Segment]:

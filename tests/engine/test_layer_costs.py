@@ -50,7 +50,7 @@ def costs(family: str, grid: str, layers: int, vocabulary: int) -> dict[str, tup
     model, on = replace(MODELS[family], layers=layers, vocabulary=vocabulary), Grid.parse(grid)
     phase = ""
     plan = dry_plan(model, on, Batch(SEQUENCES * on.batch_split), checkpoint=False)
-    for event in trace(*plan, compiled=True):
+    for event in trace(*plan, compiled="all"):
         num_bytes, operators = found[phase]
         match event:
             case Mark(phase):
