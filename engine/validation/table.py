@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from engine.grid import Grid
@@ -22,6 +23,7 @@ from engine.validation.document import (
     count_close,
     judge_orders,
 )
+from engine.validation.parts import NAMES, Parts
 from engine.validation.trainer_rows import TrainerRow, judge, rules
 
 _Row = TypeVar("_Row")
@@ -193,6 +195,7 @@ def trainers_text(rows: Sequence[TrainerRow]) -> str:
         ("sequence", lambda row: f"{row.sequence:,}"),
         ("micro-batch", lambda row: f"{row.micro_batch:,}"),
         ("recomputed", lambda row: row.recomputed),
+        ("compiled", lambda row: "yes" if row.compiled else ""),
         ("published", lambda row: f"{row.measured_s:.3f} s"),
         ("predicted", lambda row: f"{row.predicted_s:.3f} s"),
         ("error", lambda row: _error(row.predicted_s, row.measured_s)),
@@ -210,6 +213,25 @@ def trainers_text(rows: Sequence[TrainerRow]) -> str:
         for one in judge(rows, limits)
     )
     return f"Trainers' tables of machines that nobody has calibrated, a step each\n{_table(columns, rows)}{said}"
+
+
+def parts_text(rows: Sequence[tuple[TrainerRow, Parts]]) -> str:
+    """Write where the predicted time of trainers' rows goes."""
+    columns: list[Column[tuple[TrainerRow, Parts]]] = [
+        ("system", lambda one: one[0].system),
+        ("model", lambda one: one[0].model),
+        ("devices", lambda one: f"{one[0].devices:,}"),
+        ("sequence", lambda one: f"{one[0].sequence:,}"),
+        ("compiled", lambda one: "yes" if one[0].compiled else ""),
+        ("published", lambda one: f"{one[0].measured_s:.3f} s"),
+        ("predicted", lambda one: f"{one[0].predicted_s:.3f} s"),
+    ]
+    columns += [(name, partial(_part, name)) for name in NAMES]
+    return f"Parts of the predicted steps\n{_table(columns, rows)}"
+
+
+def _part(name: str, one: tuple[TrainerRow, Parts]) -> str:
+    return f"{getattr(one[1], name):.3f} s"
 
 
 def _table(cells: Sequence[Column], rows: Sequence) -> str:

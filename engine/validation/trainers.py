@@ -3,9 +3,11 @@ that anew to the few rows that are for it (rows/trainers.yaml).
 
     python -m engine.validation.trainers            the rows and the verdict, in a minute
     python -m engine.validation.trainers --refit    the same with the numbers fitted anew, which it prints
+    python -m engine.validation.trainers --parts    also where the time of each row goes
 
 FSDP is the grid 1x1xNx1. Selective checkpointing lies between recomputing nothing and everything: its time is the mean
-of both.
+of both. What a trainer's program does to memory beside the engine's step is added (rows/programs.yaml), and kernels of
+compiled rows are fused.
 """
 
 import logging
@@ -25,12 +27,15 @@ from engine.models.catalogue import lookup
 from engine.output import log_to_stderr, say
 from engine.overlap.flags import Overlap
 from engine.published import Number, machine_name
+from engine.simulator.events import Sweep
 from engine.simulator.machine import MachineModel
 from engine.tracing.predict import Traced, trace_network
 from engine.training_record import Training
 from engine.validation.calibrate import UNFITTED
 from engine.validation.held_out import spread, spreads
-from engine.validation.table import trainers_text
+from engine.validation.parts import Parts, part_of
+from engine.validation.programs import RankStep, program_of
+from engine.validation.table import parts_text, trainers_text
 from engine.validation.trainer_rows import (
     PREDICTED,
     Rules,
@@ -65,10 +70,17 @@ class TracedRow:
 
     number: Number
     traces: tuple[Traced, ...]
+    beside: Sweep
+    """Passes of the row's own program over memory."""
 
     def on(self, machine: MachineModel) -> float:
         """Return the seconds of its step on a machine."""
-        return sum(trace.on(machine).time_s for trace in self.traces) / len(self.traces)
+        times_s = [trace.on(machine).time_s for trace in self.traces]
+        return sum(times_s) / len(times_s) + machine.compute_s(self.beside)
+
+    def parts(self, machine: MachineModel) -> Parts:
+        """Part the step's time on a machine."""
+        return part_of(self.traces, self.beside, machine)
 
     def error(self, machine: MachineModel) -> float:
         """Return ln(predicted / measured)."""
@@ -84,12 +96,21 @@ def trace_row(number: Number, given: Rules) -> TracedRow:
     network = replace(network, sequence=number.sequence)  # type: ignore[type-var]
     batch = Batch(number.batch_tokens // number.sequence, number.micro_batch)
     grid = Grid.parse(f"1x1x{number.devices}x1")
+    program, ways = program_of(number), RECOMPUTED[number.recomputed]
     found = []
-    for together in RECOMPUTED[number.recomputed]:
+    for together in ways:
         options = given.training.recomputing(together)
         training = Training.of(options, network, batch, overlap=Overlap.parse(given.overlap))
-        found.append(trace_network(training, grid))
-    return TracedRow(number, tuple(found))
+        found.append(trace_network(training, grid, compiled=program.compiled if number.compiled else "nothing"))
+    step = RankStep(
+        parameters=network.parameters,
+        ranks=grid.size,
+        micro_batches=batch.per_rank(grid) // batch.at_once(grid),
+        features=batch.per_rank(grid) * number.sequence * network.hidden * network.layers,
+        recomputed=sum(ways) / len(ways),
+        compiled=number.compiled,
+    )
+    return TracedRow(number, tuple(found), program.beside(step))
 
 
 def machine_of(number: Number, *, by_sheets: bool = False) -> MachineModel:
@@ -145,10 +166,7 @@ def predict(
         return []
     times_s: dict[Number, float] = {}
     for row in traced:
-        machine = machine_of(row.number)
-        if fitted:
-            machine = machine.reaching(fitted.get(row.number.system, next(iter(fitted.values()))))
-        times_s[row.number] = row.on(machine)
+        times_s[row.number] = row.on(_machine(row.number, fitted))
     own = errors_by_network(times_s, WIDEST)
     of_network = spreads(own, UNFITTED.spread)
     elsewhere = spread([error for errors in own.values() for error in errors])
@@ -156,6 +174,12 @@ def predict(
         _row(row, times_s[row.number], of_network[row.number.model] if row.number.system == WIDEST else elsewhere)
         for row in traced
     ]
+
+
+def _machine(number: Number, fitted: Mapping[str, Mapping[str, float]] | None) -> MachineModel:
+    """Make the machine of a row, with numbers of its system, or else the first system's, in place of the file's."""
+    machine = machine_of(number)
+    return machine.reaching(fitted.get(number.system, next(iter(fitted.values())))) if fitted else machine
 
 
 def _row(row: TracedRow, predicted_s: float, width: float) -> TrainerRow:
@@ -184,12 +208,16 @@ def _row(row: TracedRow, predicted_s: float, width: float) -> TrainerRow:
 
 def main(words: Sequence[str]) -> int:
     """Print the rows and the verdict; 2 for words that are none of its options."""
-    if set(words) - {"--refit"}:
-        raise UsageError(f"{' '.join(words)!r} is no option: --refit is the only one.")
+    if set(words) - {"--refit", "--parts"}:
+        raise UsageError(f"{' '.join(words)!r} is no option: --refit and --parts are the only ones.")
     log_to_stderr(0)
     traced = [trace_row(number, rules()) for number in rows()]
-    fitted = refit(traced, rules()) if words else None
-    say(trainers_text(predict(traced, fitted)))
+    fitted = refit(traced, rules()) if "--refit" in words else None
+    found = predict(traced, fitted)
+    say(trainers_text(found))
+    if "--parts" in words:
+        parts = [row.parts(_machine(row.number, fitted)) for row in traced]
+        say(parts_text(list(zip(found, parts, strict=True))))
     for system, numbers in (fitted or {}).items():
         say(f"systems/devices, {system}: {', '.join(f'{name} {value:g}' for name, value in numbers.items())}\n")
     return 0

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,7 @@ def test_a_fit_finds_the_planted_numbers_and_a_planted_wrong_row_moves_them() ->
 
 def _timed(traced: TracedRow, time_s: float) -> TracedRow:
     tokens = traced.number.batch_tokens or 0
-    return TracedRow(traced.number.model_copy(update={"value": tokens / time_s}), traced.traces)
+    return replace(traced, number=traced.number.model_copy(update={"value": tokens / time_s}))
 
 
 def test_a_planted_wrong_row_lies_outside_of_its_interval() -> None:
