@@ -195,8 +195,8 @@ def test_the_files_have_the_fitted_numbers_and_the_verdict_is_as_the_page_says()
         assert {name: getattr(reached, name).value for name in numbers} == pytest.approx(numbers, rel=0.005)
     found = judge(trainers.predict(traced), rules().limits)
     assert [(one.system, one.judged, one.held, one.close) for one in found] == [
-        ("h100", 33, 32, "pass"),
+        ("h100", 33, 31, "pass"),
         ("a100", 7, 6, "pass"),
-        ("h100-96gb", 4, 0, "undecided"),
+        ("h100-96gb", 4, 2, "undecided"),
     ]
-    assert [one.median for one in found] == pytest.approx([0.035, 0.024, 0.321], abs=0.005)
+    assert [one.median for one in found] == pytest.approx([0.021, 0.027, 0.094], abs=0.005)
