@@ -22,7 +22,8 @@ NOTE = (
     "Published by the trainers themselves, of machines that nobody here has calibrated, and predicted by what their "
     "kind of card reaches (systems/devices), which was fitted to the rows named beforehand (engine/validation/rows/"
     "trainers.yaml). Other rows of those networks judge nothing. Of selective checkpointing the mean of recomputing "
-    "nothing and everything counts."
+    "nothing and everything counts. Kernels of compiled rows are fused, and what a trainer's program does to memory "
+    "beside is counted (programs.yaml there)."
 )
 RATES = (
     "A rate is of all devices together. The measured peer is torch's FSDP2, or torchtitan where the row is compiled: "
@@ -68,6 +69,7 @@ def _predicted(row: TrainerRow) -> dict[str, Any]:
         "length": row.sequence,
         "micro_batch": row.micro_batch,
         "recomputed": row.recomputed,
+        "compiled": "yes" if row.compiled else "",
         "time_s_published": text.number(row.measured_s),
         "predicted_s": text.number(row.predicted_s),
         "low_s": text.number(row.low_s),
@@ -99,6 +101,7 @@ def _table(data: pd.DataFrame) -> Table:
         Column("Tokens of a sequence", "length", text.count),
         "micro_batch",
         Column("Recomputed", "recomputed", numeric=False),
+        Column("Compiled", "compiled", numeric=False, missing="no"),
         "time_s_published predicted_s error",
         Column("Error by data sheets", "sheets", text.signed, figure="prediction_error"),
         Column("For", "use", numeric=False),
