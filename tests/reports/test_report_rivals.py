@@ -7,11 +7,12 @@ from typing import NamedTuple
 import pytest
 from sample_contests import contests, save_contests
 
+from engine.models.catalogue import published
 from engine.published.claims import Claim, figures
 from engine.result.schema.peers import Peaks, PeersResult, Work
 from reports.frames.frame import of_loaded
 from reports.frames.reproduction import Evidence, Judged, judge_claim
-from reports.frames.reproduction.samples import plain
+from reports.frames.reproduction.samples import COLLECTIVES, Place, place_of, plain
 from reports.read.load import load
 
 PEAK, STEP_S = 312e12, 0.4
@@ -193,3 +194,31 @@ def test_rivals_of_a_machine_that_is_gone_are_judged_elsewhere_by_sign(tmp_path:
 def test_an_adjusted_network_stands_for_the_printed_one() -> None:
     assert plain("gpt-80b-adjusted") == plain("GPT-80B") == "80b"
     assert plain("gpt-40b-adjusted") != plain("gpt-80b")
+
+
+@pytest.mark.parametrize(("model", "expected"), [("gpt-24b-adjusted", []), ("gpt-12b-adjusted", ["differs"])])
+def test_fastest_in_strong_scaling_is_of_the_papers_network_on_as_many_devices(
+    model: str, expected: list[str], tmp_path: Path
+) -> None:
+    """Planted: another network on 96 GPUs, and the paper's that loses there."""
+    of_summit = {"system": "summit", "series": "axonn-ipdps22-strong", "dtype": "fp32"}
+    lost = MEGATRON._replace(model=model, ranks=96, ratio=1.2, **of_summit)
+    assert verdicts(claim("Fig. 11", "fastest", "axonn-ipdps22"), [lost], tmp_path) == expected
+
+
+SIZES = {"1 to 50 MB"}
+"""Places of comparisons that are sizes of messages."""
+
+
+def test_every_place_of_a_comparison_is_read_as_a_model_or_devices() -> None:
+    """Places of claims that nothing here judges yet may be anything else."""
+    every = [(claim.status, one) for figure in figures() for claim in figure.claims for one in claim.targets]
+    places = {one.comparison.at: (place_of(one), status) for status, one in every if one.comparison}
+    known = {plain(name) for name in published()}
+    for at in places.keys() - {"", *COLLECTIVES, *SIZES}:
+        place, status = places[at]
+        assert status or (plain(place.model) in known if place.model else place.devices), at
+    assert places["4 GPUs"][0] == Place(devices=(4, 4))
+    assert places["12 GPUs of two nodes"][0] == Place(devices=(12, 12))
+    assert places["512 to 1024 GCDs"][0] == Place(devices=(512, 1024))
+    assert places["U-Net 4B on 1024"][0] == Place("U-Net 4B", (1024, 1024))

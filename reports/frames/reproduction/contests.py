@@ -57,7 +57,7 @@ def _against(asked: Asked, peer: str) -> list[Row]:
 
 def _is_meant(asked: Asked, row: Row) -> bool:
     """Return whether a contest is of the paper's point; one that tells a number is of its batch and format, too."""
-    if not asked.place.has(row["model"], row["ranks"]):
+    if not (asked.place.has(row["model"], row["ranks"]) and same_sort(asked.network, row["model"])):
         return False
     if asked.target.comparison is not None:
         return True

@@ -35,6 +35,8 @@ OURS = frozenset({"AxoNN", "Par4D/AxoNN"})
 COLLECTIVES = {"all-gathers": "all_gather", "reduce-scatters": "reduce_scatter"}
 """Kinds of collectives that a comparison is of, in the papers' words and the results'."""
 _PLAIN = re.compile(r"[^a-z0-9]")
+_DEVICES = re.compile(r"(\d+)(?: to (\d+))? (?:GPU|GCD)s?\b")
+"""Place of a comparison that names devices alone, or a range of them."""
 _ADJUSTED = "adjusted"
 """End of the name of a network whose shape follows from a rival's layout: it stands for the printed one."""
 
@@ -74,9 +76,11 @@ def same_sort(model: str, other: object) -> bool:
 
 
 def place_of(target: Target) -> Place:
-    """Read a target's model and devices: fields of a number, or such words of a comparison as GPT-5B on 64."""
+    """Read a target's model and devices: fields of a number, or such words of a comparison as GPT-5B on 64, 48 GPUs."""
     if target.comparison is not None and target.comparison.at in COLLECTIVES:
         return Place()
+    if target.comparison is not None and (alone := _DEVICES.match(target.comparison.at)):
+        return Place(devices=(int(alone[1]), int(alone[2] or alone[1])))
     if target.comparison is not None:
         model, _, devices = target.comparison.at.partition(" on ")
         return Place(model, (int(devices), int(devices)) if devices.isdigit() else None)
