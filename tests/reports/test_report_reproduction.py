@@ -120,6 +120,12 @@ def test_numbers_say_nothing_on_another_machine(tmp_path: Path) -> None:
     assert [one.overall.verdict for one in of_figure] == ["not run here"]
 
 
+def test_of_several_layouts_those_with_enough_jobs_go_first(tmp_path: Path) -> None:
+    """Planted: one lucky job on another layout, which hid the one that two jobs measured."""
+    lucky = two_jobs(0.8 * SMALLEST_S, first=5, grid="4x4x4x8")[:1]
+    assert verdicts(TIMES, evidence(tmp_path, [*lucky, *two_jobs(SMALLEST_S)])) == [("frontier", "reproduces", False)]
+
+
 def test_a_ratio_of_two_points_takes_the_ends_that_make_it_widest(tmp_path: Path) -> None:
     """Efficiency on 8192 over 512 GCDs, of intervals of 0.13 % each: 0.25 % to either side."""
     small, large = two_jobs(18.0), two_jobs(20.0, ranks=8192, model="gpt-80b")
@@ -276,23 +282,12 @@ def at_64(peer: str, ratio: float, hfu: float) -> PeersResult:
     return found.model_copy(update=changes | {"peaks": Peaks(advertised=312e12)})
 
 
-@pytest.mark.parametrize(
-    ("ratio", "hfu", "expected"),
-    [
-        (0.65, 0.37, ("reproduces", "reproduces")),
-        (0.9, 0.6, ("differs", "better")),
-        (0.65, 0.3, ("reproduces", "differs")),
-    ],
-)
-def test_a_contest_of_the_papers_size_is_judged_by_its_numbers(
-    ratio: float, hfu: float, expected: tuple[str, str], tmp_path: Path
-) -> None:
-    """Published: 25 to 45 % of the time saved, and 37 % of the peak for Megatron-LM."""
-    frames = evidence(tmp_path, held=[at_64("megatron-core", ratio, hfu)])
-    saved = claim("par4d", "Fig. 11", "over Megatron-LM on Perlmutter")
+@pytest.mark.parametrize(("hfu", "expected"), [(0.37, "reproduces"), (0.6, "better"), (0.3, "differs")])
+def test_a_contest_of_the_papers_size_is_judged_by_its_numbers(hfu: float, expected: str, tmp_path: Path) -> None:
+    """Published: 37 % of the peak for Megatron-LM."""
+    frames = evidence(tmp_path, held=[at_64("megatron-core", 0.65, hfu)])
     theirs = claim("par4d", "Table III", "shares of Megatron-LM")
-    for of, verdict in zip((saved, theirs), expected, strict=True):
-        assert verdicts(of, frames) == [("perlmutter", verdict, False)]
+    assert verdicts(theirs, frames) == [("perlmutter", expected, False)]
     (first,) = told(FASTEST, frames)
     assert first.target.comparison is not None
     assert (first.target.comparison.at, first.judgement.verdict) == ("GPT-5B on 64", "reproduces")

@@ -1,6 +1,6 @@
 """Points of weak and strong scaling that claims are judged by: of the paper's series, on their fastest layouts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from statistics import median
 from typing import NamedTuple
@@ -8,6 +8,7 @@ from typing import NamedTuple
 from engine.published import Number, select
 from engine.result import metrics
 from engine.result.gate import Interval
+from engine.result.judges.peers import FEWEST_JOBS
 from reports.frames.overlaps import flags
 from reports.frames.reproduction.samples import (
     LAYOUT,
@@ -29,7 +30,9 @@ from reports.text import number as finite
 
 
 def _jobs(asked: Asked, study: str, devices: int | None, model: str) -> list[Row]:
-    """Return the jobs of a point on its fastest layout, by their median; without a number of devices of the most."""
+    """Return the jobs of a point on its fastest layout, by their median, but first of those with as many jobs as a
+    verdict takes; without a number of devices of the most.
+    """
     if not asked.home:
         return []
     rows = [row for row in asked.rows("train", study) if plain(model) in ("", plain(row["model"]))]
@@ -37,7 +40,12 @@ def _jobs(asked: Asked, study: str, devices: int | None, model: str) -> list[Row
     printed = _printed(asked.claim.paper, asked.claim.system, devices)
     rows = [row for row in rows if row["ranks"] == devices and printed.agrees(row)]
     layouts = grouped(rows, lambda row: tuple(str(row[key]) for key in LAYOUT))
-    return min(layouts, key=lambda jobs: median(job["time_s"] for job in jobs), default=[])
+    return min(layouts, key=_standing, default=[])
+
+
+def _standing(jobs: Sequence[Row]) -> tuple[bool, float]:
+    """Return what a layout is chosen by, the least of all."""
+    return len(jobs) < FEWEST_JOBS, median(job["time_s"] for job in jobs)
 
 
 class Printed(NamedTuple):
