@@ -178,6 +178,22 @@ def test_a_paper_is_held_to_the_nearest_of_its_readings() -> None:
     assert verdict(EFFICIENCY, target, 0.4, 0.5).verdict == "differs"
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "expected"), [(0.99, 1.01, "can't tell"), (1.2, 1.3, "differs"), (1.04, 1.06, "can't tell")]
+)
+def test_what_is_at_fault_reproduces_nothing(low: float, high: float, expected: Verdict) -> None:
+    measured = Measured(Interval(low, high), 3, "local", fault="off by more than rounding")
+    found = judge(LOSS, LOSS.targets[0], measured)
+    assert found.verdict == expected
+    assert (found.why == "off by more than rounding") == (low == 0.99)
+
+
+@pytest.mark.parametrize(("low", "high"), [(40 * PETA, 41 * PETA), (1 * PETA, 2 * PETA)])
+def test_what_lacks_measurements_tells_nothing(low: float, high: float) -> None:
+    measured = Measured(Interval(low, high), 3, RATES.machine, lack="1 of 5 points")
+    assert judge(RATES, SMALLEST, measured)[:3] == ("can't tell", 0.0, "1 of 5 points")
+
+
 def test_without_a_measurement_the_reason_is_told() -> None:
     assert judge(RATES, SMALLEST, None)[:3] == ("not run here", 0.0, "")
     assert judge(SUMMIT, SUMMIT.targets[0], None).verdict == "machine retired"

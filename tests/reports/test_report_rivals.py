@@ -12,6 +12,7 @@ from engine.published.claims import Claim, figures
 from engine.result.schema.peers import Peaks, PeersResult, Work
 from reports.frames.frame import of_loaded
 from reports.frames.reproduction import Evidence, Judged, judge_claim
+from reports.frames.reproduction.contests import points_of
 from reports.frames.reproduction.samples import COLLECTIVES, Place, place_of, plain
 from reports.read.load import load
 
@@ -32,6 +33,9 @@ class Planted(NamedTuple):
     dtype: str = "bf16"
     sequences: int = 2048
     series: str = "par4d-weak"
+    jobs: int = 3
+    grid: str = ""
+    """Grid of the engine; "" for all ranks along z."""
 
     def result(self, job: int) -> PeersResult:
         """Return the result of its jobs."""
@@ -45,11 +49,12 @@ class Planted(NamedTuple):
             dtype=self.dtype,
             model=self.model,
             spread=0.002,
+            jobs=self.jobs,
         )
         work = Work(
             tokens=self.sequences * 2048, model_flops=10**15, hardware_flops=int(self.hfu * self.ranks * PEAK * STEP_S)
         )
-        size = {"ranks": self.ranks, "grid": f"1x1x{self.ranks}x1"}
+        size = {"ranks": self.ranks, "grid": self.grid or f"1x1x{self.ranks}x1"}
         changes = {
             "labels": found.labels | {"study": "baselines"},
             "case": found.case | {"model": {"name": self.model, "sequence": 2048}, "sequences": self.sequences},
@@ -194,6 +199,88 @@ def test_rivals_of_a_machine_that_is_gone_are_judged_elsewhere_by_sign(tmp_path:
 def test_an_adjusted_network_stands_for_the_printed_one() -> None:
     assert plain("gpt-80b-adjusted") == plain("GPT-80B") == "80b"
     assert plain("gpt-40b-adjusted") != plain("gpt-80b")
+
+
+OVER_MEGATRON = claim("Fig. 11", "over Megatron-LM on Perlmutter")
+"""25 to 45 % of the time saved from GPT-5B on 64 to GPT-80B on 1024."""
+OF_SIZES = [
+    Planted("megatron-core", ratio, model, ranks)
+    for model, ranks, ratio in [
+        ("gpt-5b", 64, 0.7),
+        ("gpt-10b", 128, 0.68),
+        ("gpt-20b", 256, 0.65),
+        ("gpt-40b-adjusted", 512, 0.62),
+        ("gpt-80b-adjusted", 1024, 0.6),
+    ]
+]
+
+
+def why(of: Claim, planted: Sequence[Planted], folder: Path) -> list[tuple[str, str]]:
+    """Return verdicts and reasons on what was measured."""
+    found = judged(of, planted, folder)
+    return [(one.judgement.verdict, one.judgement.why) for one in found.findings if one.sample]
+
+
+def test_a_range_of_sizes_takes_all_of_its_points(tmp_path: Path) -> None:
+    """Planted: one point alone, which lies in the range; one point with a single job; another network of strong
+    scaling on 512, which is none of the points; and no point at all.
+    """
+    assert why(OVER_MEGATRON, OF_SIZES, tmp_path / "all") == [("reproduces", "")]
+    ((verdict, reason),) = why(OVER_MEGATRON, OF_SIZES[:1], tmp_path / "one")
+    assert verdict == "can't tell"
+    assert reason.startswith("1 of 5 points")
+    single = [*OF_SIZES[:4], OF_SIZES[4]._replace(jobs=1)]
+    ((verdict, reason),) = why(OVER_MEGATRON, single, tmp_path / "single")
+    assert verdict == "can't tell"
+    assert reason.startswith("4 of 5 points")
+    strong = MEGATRON._replace(ranks=512, ratio=0.3, series="par4d-strong")
+    assert why(OVER_MEGATRON, [*OF_SIZES, strong], tmp_path / "strong") == [("reproduces", "")]
+    assert why(OVER_MEGATRON, [strong], tmp_path / "none") == []
+
+
+def test_one_size_outside_of_the_range_differs_or_leaves_it_open(tmp_path: Path) -> None:
+    lost = [one._replace(ratio=0.95) for one in OF_SIZES]
+    assert why(OVER_MEGATRON, lost, tmp_path / "all") == [("differs", "")]
+    ((verdict, reason),) = why(OVER_MEGATRON, [*OF_SIZES[:4], lost[4]], tmp_path / "last")
+    assert (verdict, "points" in reason) == ("can't tell", False)
+
+
+@pytest.mark.parametrize("system", ["perlmutter", "frontier"])
+def test_up_to_five_times_is_of_both_sizes(system: str, tmp_path: Path) -> None:
+    """Planted: the smaller one alone, whose three times would make the claim differ."""
+    of = claim("Fig. 12", f"over ZeRO-3 on {system.title()}")
+    small = ZERO._replace(model="unet-2b", ranks=512, ratio=1 / 3, hfu=0.1, system=system, series="unet")
+    large = small._replace(model="unet-4b", ranks=1024, ratio=1 / 5)
+    ((verdict, reason),) = why(of, [small], tmp_path / "one")
+    assert verdict == "can't tell"
+    assert reason.startswith("1 of 2 points")
+    assert why(of, [small, large], tmp_path / "both") == [("reproduces", "")]
+
+
+def test_every_range_of_sizes_has_its_points() -> None:
+    ranges = {
+        (of.where, of.name): points_of(of, number)
+        for figure in figures()
+        for of in figure.claims
+        if any(redo.suite == "baselines" for redo in of.redo)
+        for number in of.numbers
+        if isinstance(number.devices, str)
+    }
+    assert len(ranges) >= 7
+    assert {name: len(points) for name, points in ranges.items() if len(points) < 2} == {}
+    assert [one.model for one in ranges["Fig. 11", "over ZeRO-3 on Perlmutter"]] == ["GPT-10B", "GPT-20B", "GPT-40B"]
+
+
+def test_elsewhere_one_contest_answers_for_a_range(tmp_path: Path) -> None:
+    found = judged(OVER_MEGATRON, [MEGATRON._replace(model="gpt-pair", ranks=2, system="local")], tmp_path)
+    assert [(one.machine, one.judgement.verdict) for one in found.findings] == [("local", "reproduces")]
+
+
+def test_of_several_layouts_of_a_peer_those_with_enough_jobs_go_first(tmp_path: Path) -> None:
+    """Planted: one job in which the peer had luck on another layout hid the one that three jobs measured."""
+    of = claim("Fig. 9", "over Megatron-LM on Perlmutter")
+    lucky = MEGATRON._replace(ratio=0.95, jobs=1, grid="2x1x512x1")
+    assert why(of, [MEGATRON, lucky], tmp_path) == [("reproduces", "")]
 
 
 @pytest.mark.parametrize(("model", "expected"), [("gpt-24b-adjusted", []), ("gpt-12b-adjusted", ["differs"])])

@@ -8,9 +8,8 @@ One that can't tell takes no other's verdict away: it is named beside it.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from engine.result.judges.reproduction import Judgement, Verdict
+from engine.result.judges.reproduction import GOOD, Judgement, Verdict
 
-GOOD: tuple[Verdict, ...] = ("reproduces", "better")
 OPEN: Verdict = "can't tell"
 
 

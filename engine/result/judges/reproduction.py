@@ -20,6 +20,7 @@ from engine.result.judges.peers import FEWEST_JOBS
 Verdict = Literal["reproduces", "better", "differs", "can't tell", "not run here", "machine retired"]
 BEST_FIRST: tuple[Verdict, ...] = ("reproduces", "better", "can't tell", "differs")
 """Verdicts on a measurement by several readings: a paper that contradicts itself is held to the nearest of them."""
+GOOD: tuple[Verdict, ...] = ("reproduces", "better")
 NO_WORSE = "it reproduces or is better: more jobs tell which"
 NOBODY_AHEAD = {"share": 0.0, "ratio": 1.0}
 """Value of a gain, or of a ratio, at which neither side is ahead."""
@@ -36,6 +37,10 @@ class Measured(NamedTuple):
     jobs: int
     machine: str
     """Name of the file in systems/."""
+    lack: str = ""
+    """Measurements without which it can't tell, such as further points of a range; "" where it has all."""
+    fault: str = ""
+    """Reason why it reproduces nothing, though its interval may lie within the tolerance."""
 
 
 class Judgement(NamedTuple):
@@ -81,6 +86,8 @@ def judge(claim: Claim, target: Target, measured: Measured | None) -> Judgement:
     elsewhere = measured.machine != claim.machine and claim.system != ANY and not claim.anywhere
     if elsewhere and not says_who_is_ahead(claim, target):
         return _stamped(claim, _missing(claim)._replace(why=f"on {measured.machine} it means nothing"))
+    if measured.lack:
+        return _stamped(claim, Judgement("can't tell", why=measured.lack))
     if measured.jobs < FEWEST_JOBS:
         return _stamped(claim, Judgement("can't tell", why=f"of {measured.jobs} job, {FEWEST_JOBS} or more tell"))
     if target.comparison is not None:
@@ -93,7 +100,10 @@ def judge(claim: Claim, target: Target, measured: Measured | None) -> Judgement:
         _by_band(claim, number, measured.interval)._replace(reading=place)
         for place, number in enumerate(target.readings)
     ]
-    return _stamped(claim, min(found, key=lambda judgement: (BEST_FIRST.index(judgement.verdict), judgement.reading)))
+    nearest = min(found, key=lambda judgement: (BEST_FIRST.index(judgement.verdict), judgement.reading))
+    if measured.fault and nearest.verdict in GOOD:
+        nearest = Judgement("can't tell", why=measured.fault, reading=nearest.reading)
+    return _stamped(claim, nearest)
 
 
 def by_reading(claim: Claim, target: Target, measured: Measured) -> tuple[Judgement, ...]:

@@ -128,7 +128,7 @@ def _on(evidence: Evidence, claim: Claim, machine: str) -> list[Finding]:
     for target in claim.targets if home else _questions(claim):
         asked = Asked(evidence, claim, target, machine)
         sample = next((one for source in sources_of(claim, target) if (one := source(asked))), None)
-        measured = Measured(sample.interval, sample.jobs, machine) if sample else None
+        measured = Measured(sample.interval, sample.jobs, machine, sample.lack, sample.fault) if sample else None
         if sample or home:
             found.append(Finding(target, judge(claim, target, measured), sample, machine if sample else ""))
     return found

@@ -1,16 +1,19 @@
 """Contests with other trainers that claims are judged by, of each trainer on the layout on which it stood best."""
 
 import re
+from collections.abc import Callable, Sequence
 from functools import cache
 from statistics import median
 
-from engine.published import select
+from engine.published import Number, select
+from engine.published.claims import Claim, Target, figures
 from engine.result.judges import peers
 from engine.result.schema.peers import PeerContest
 from reports.frames.contests import SERIES
 from reports.frames.reproduction.samples import (
     OURS,
     Asked,
+    Place,
     Row,
     Sample,
     Source,
@@ -21,6 +24,7 @@ from reports.frames.reproduction.samples import (
     lead_of,
     of_ends,
     over_jobs,
+    place_of,
     same_sort,
     saved_of,
 )
@@ -38,21 +42,36 @@ PEERS = {
 """Names of other trainers in print, and those of the engine's peers: axonn-ipdps22's DeepSpeed has three dimensions,
 and is the next best of its others (VII-B); llm-foundry is torch's FSDP, FULL_SHARD.
 """
+Join = Callable[[Sequence[Sample], str], Sample | None]
+"""Sample of several points, and their setting in words; None of none."""
 OF_STEPS = "time of a batch"
 OF_PARTS = {"compute": "work_s", "communication that isn't hidden": "exposed_s", "": "exposed_s"}
 """Parts of a step by what published ratios are said to be of; one that says nothing is of par4d's communication."""
 
 
 def _against(asked: Asked, peer: str) -> list[Row]:
-    """Return the contests with a peer that answer, one of each point; on another machine one alone."""
+    """Return the contests with a peer that answer, one of each point; on another machine one alone.
+
+    Of a point's layouts that counts on which the peer stood best, but first those with as many jobs as a verdict takes.
+    """
     theirs = [
         row for row in asked.evidence.contests if (row["system"], row["peer"]) == (asked.machine, PEERS.get(peer))
     ]
     mine = [row for row in theirs if (_is_meant(asked, row) if asked.home else same_sort(asked.network, row["model"]))]
     points = grouped(mine, lambda row: tuple(str(row[key]) for key in (*SERIES, "ranks")))
-    best = [max(rows, key=lambda row: row["ratio"]) for rows in points]
-    best.sort(key=lambda row: (row["jobs"] < peers.FEWEST_JOBS, -row["ranks"], -row["jobs"]))
+    best = [max(rows, key=_standing) for rows in points]
+    best.sort(key=lambda row: (not _tells(row), -row["ranks"], -row["jobs"]))
     return best if asked.home else best[:1]
+
+
+def _tells(row: Row) -> bool:
+    """Return whether a contest has as many jobs as a verdict takes."""
+    return bool(row["jobs"] >= peers.FEWEST_JOBS)
+
+
+def _standing(row: Row) -> tuple[bool, float]:
+    """Return what one of several contests of a point is chosen by, the most of all."""
+    return _tells(row), row["ratio"]
 
 
 def _is_meant(asked: Asked, row: Row) -> bool:
@@ -77,8 +96,34 @@ def _versus(row: Row) -> Sample | None:
     return of_ends(row["ratio"], row["low"], row["high"], int(row["jobs"]), _setting(row))
 
 
-def _ratios(asked: Asked) -> list[Sample]:
-    return [ratio for row in _against(asked, asked.number.over) if (ratio := _versus(row)) is not None]
+@cache
+def points_of(claim: Claim, number: Number) -> tuple[Place, ...]:
+    """Return the points that a number is of: of a range those in it at which its figure compares trainers."""
+    whole = place_of(Target(readings=(number,)))
+    figure = (one for one in figures(claim.paper) if one.where == claim.where)
+    mine = (each for one in figure for each in one.claims if each.system == claim.system)
+    compared = dict.fromkeys(place_of(target) for each in mine for target in each.targets if target.comparison)
+    within = [one for one in compared if one.model and one.devices and whole.has(one.model, one.devices[0])]
+    return tuple(within) if isinstance(number.devices, str) and within else (whole,)
+
+
+def _over_points(asked: Asked, figure: Callable[[Sample], Sample], join: Join) -> Sample | None:
+    """Join a figure of the paired ratios with the number's peer at all of its points; on another machine of the one
+    contest that answers. Where a point hasn't enough jobs the sample says so.
+    """
+    rows, number = _against(asked, asked.number.over), asked.number
+    places = points_of(asked.claim, number) if asked.home else (Place(),)
+    chosen = [max(mine, key=_standing) for one in places if (mine := [row for row in rows if one.has(*_size(row))])]
+    found = [figure(ratio) for row in chosen if (ratio := _versus(row)) is not None]
+    joined = join(found, found[0].of if len(found) == 1 else f"{len(found)} points")
+    told = sum(map(_tells, chosen))
+    if joined is None or told == len(places) or len(places) == 1:
+        return joined
+    return joined._replace(lack=f"{told} of {plural(len(places), 'point')} with {peers.FEWEST_JOBS} jobs or more")
+
+
+def _size(row: Row) -> tuple[str, float]:
+    return row["model"], row["ranks"]
 
 
 def _setting(row: Row) -> str:
@@ -86,13 +131,16 @@ def _setting(row: Row) -> str:
 
 
 def saved(asked: Asked) -> Sample | None:
-    found = [saved_of(ratio) for ratio in _ratios(asked)]
-    return hull(found, found[0].of if len(found) == 1 else f"{len(found)} points")
+    return _over_points(asked, saved_of, hull)
 
 
 def speed_up(asked: Asked) -> Sample | None:
     """Return the greatest speed-up, as the paper prints "up to"."""
-    return max(map(inverse_of, _ratios(asked)), key=lambda one: one.value, default=None)
+    return _over_points(asked, inverse_of, _greatest)
+
+
+def _greatest(samples: Sequence[Sample], _of: str) -> Sample | None:
+    return max(samples, key=lambda one: one.value, default=None)
 
 
 def efficiency(asked: Asked) -> Sample | None:

@@ -49,6 +49,10 @@ class Sample(NamedTuple):
     jobs: int
     of: str
     """Setting in words."""
+    lack: str = ""
+    """Measurements without which it can't tell, whatever its interval is; "" where it has all."""
+    fault: str = ""
+    """Reason why it doesn't reproduce anything, though its interval may lie within the tolerance."""
 
 
 class Place(NamedTuple):
