@@ -207,7 +207,8 @@ def example_of(judged: JudgedFigure) -> str:
     assert finding is not None
     row = _row(part, finding)
     words = "{said} by {measured} on {machine}" if target.comparison else "published {said}, {measured} on {machine}"
-    return (f"{row['part']}: " if row["part"] else "") + words.format_map(row)
+    of = f" ({row['of']})" if part.claim.anywhere else ""
+    return (f"{row['part']}: " if row["part"] else "") + words.format_map(row) + of
 
 
 def _deciding(part: Judged, target: Target) -> Finding | None:
@@ -267,7 +268,17 @@ def _block(judged: JudgedFigure) -> str:
     heads = ["Claim", "Published", "Measured", "Jobs", "Machine", "Verdict", "Off by"]
     title = f"{judged.figure.paper} {judged.figure.where}: {words}, {decided_by(judged)}. {judged.figure.says}"
     table = tabulate(rows, heads, "plain", disable_numparse=True)
-    return f"{title}\n{table}" + (f"\nThe rest: {waiting}." if waiting else "")
+    lines = [title, table, *_settings(judged), *([f"The rest: {waiting}."] if waiting else [])]
+    return "\n".join(lines)
+
+
+def _settings(judged: JudgedFigure) -> list[str]:
+    """Write what was measured of claims that no machine or network is asked of, and why that can't be told."""
+    rows = [_row(part, one) for _, part, one in _measured([judged]) if part.claim.anywhere]
+    return [
+        f"{': '.join(filter(None, (str(row['part']), str(row['of']))))}{row['why'] and '. ' + str(row['why'])}."
+        for row in rows
+    ]
 
 
 def _rest(judged: Sequence[JudgedFigure]) -> str:

@@ -8,8 +8,9 @@ from reframe.core.exceptions import SanityError
 
 from engine.grid import Grid
 from engine.result import metrics
+from engine.result.judges.curves import apart, astray
 from engine.training_record import PrecisionName
-from suites.base.figures import Figures, apart, astray
+from suites.base.figures import Figures
 from suites.base.training import TrainingTest
 
 

@@ -10,7 +10,7 @@ from sample_ablation import ablation
 from sample_results import gemm, save, train, validation
 
 from engine.published.claims import figures
-from reports.figures.reproduction import commands_of, waiting_of
+from reports.figures.reproduction import commands_of, example_of, waiting_of
 from reports.frames.frame import of_loaded
 from reports.frames.reproduction import judge_figures
 from reports.par4d import main
@@ -67,6 +67,18 @@ def test_a_loss_without_bound_differs_in_words_that_json_can_hold(
     (of,) = (one for one in found["figures"] if one["where"] == "Fig. 8")
     (one,) = (one for one in of["claims"][0]["findings"] if one["measured"])
     assert (one["verdict"], one["measured"]["value"], one["off"]) == ("differs", None, None)
+
+
+def test_a_claim_that_any_network_answers_says_which_and_for_how_many_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(validation(), tmp_path)
+    assert main(["reproduce", "--paper", "par4d", "--figure", "fig. 8", "--results", str(tmp_path)]) == 0
+    assert in_order(capsys.readouterr().out, "GPT: gpt-test", "2x2x2x2", "60 steps", within=80)
+    (judged,) = judge_figures(
+        of_loaded(reading.load([tmp_path])), [one for one in figures("par4d") if one.where == "Fig. 8"]
+    )
+    assert in_order(example_of(judged), "GPT", "gpt-test", "60 steps", within=120)
 
 
 def test_the_table_shows_published_beside_measured_and_what_to_run(

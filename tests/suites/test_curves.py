@@ -10,8 +10,8 @@ from training import Case, train_parallel, train_serial
 from virtual_ranks import run_ranks
 
 from engine.grid import Grid
+from engine.result.judges.curves import COURSE, TOLERANCES, apart, astray
 from engine.result.metrics import WINDOW, curve_difference, window_means
-from suites.base.figures import COURSE, TOLERANCES, apart, astray
 
 STEPS = 30
 

@@ -1,23 +1,10 @@
-"""Performance models and loss curves that claims are judged by."""
+"""Performance models that claims are judged by."""
 
 from collections.abc import Mapping
 
 from engine.grid import Grid
-from engine.result.gate import Interval
 from engine.validation.document import JobRows, count_efficient
-from reports.frames.curves import KEY
-from reports.frames.reproduction.samples import (
-    Asked,
-    Sample,
-    Source,
-    grouped,
-    in_order,
-    lead_of,
-    of_counts,
-    over_jobs,
-    same_sort,
-    setting,
-)
+from reports.frames.reproduction.samples import Asked, Sample, Source, grouped, lead_of, of_counts, over_jobs, same_sort
 
 BY_NODES, NODES_UNKNOWN = "place_by_equations", "place_agnostic"
 """Places in a validation of a grid by Eq. 1 to 7 with a bandwidth for each axis, and by one bandwidth for all."""
@@ -25,8 +12,6 @@ ORDERS = {"model that knows of nodes": BY_NODES, "model that doesn't": NODES_UNK
 """The papers' names of performance models."""
 Times = Mapping[str, float]
 """Seconds of a batch by grid, the fastest first."""
-PIPELINE = "Pipeline"
-"""Word in the names of those tests of validation that have stages."""
 
 
 def efficient(top: int) -> Source:
@@ -81,18 +66,3 @@ def _times(asked: Asked, job: JobRows) -> list[Times]:
 
 def _measured(job: JobRows) -> dict[str, float]:
     return {row.name: row.measured_s for row in job.grids}
-
-
-def losses(asked: Asked) -> Sample | None:
-    """Return the ratio of a parallel training's loss by that of the same training run serially, where it is largest.
-
-    Each job has its largest relative difference of all steps. The interval spans all jobs, as each has to be right.
-    """
-    mine = [row for row in asked.evidence.curves if row["system"] == asked.machine]
-    mine = [row for row in mine if same_sort(asked.network, row["model"]) and row["largest"] == row["largest"]]
-    staged = any(PIPELINE in redo.only for redo in asked.claim.redo)
-    mine = [row for row in mine if (Grid.parse(row["grid"]).stages > 1) == staged]
-    for jobs in in_order(grouped(mine, lambda row: tuple(str(row[key]) for key in (*KEY, "grid")))):
-        ratios = [1 + row["largest"] for row in jobs]
-        return Sample(max(ratios), Interval(min(ratios), max(ratios)), len(jobs), f"{setting(jobs[0])}, over serial")
-    return None

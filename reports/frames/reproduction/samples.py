@@ -17,7 +17,7 @@ from engine.result import gate
 from engine.result.gate import CONFIDENCE, NOTHING_KNOWN, Interval
 from engine.result.judges.peers import FEWEST_JOBS
 from engine.result.metrics import paired
-from reports.frames.contests import over_one_network
+from reports.frames.contests import UNEQUAL, over_one_network
 from reports.frames.contests import points as contest_points
 from reports.frames.curves import compare
 from reports.frames.frame import Frames
@@ -181,7 +181,8 @@ class Evidence:
     def machines(self) -> list[str]:
         """Names of the systems that measured something, but for unnamed ones."""
         runs = self.frames.runs
-        known = {*runs.loc[runs["status"] == "ok", "system"], *(row["system"] for row in self.contests)}
+        contests = [*self.contests, *self.equalities]
+        known = {*runs.loc[runs["status"] == "ok", "system"], *(row["system"] for row in contests)}
         return sorted(name for name in known - {""} if self._machine in ("", name))
 
     def rows(self, machine: str, kind: str) -> list[Row]:
@@ -200,6 +201,13 @@ class Evidence:
             return []
         found = over_one_network(contest_points(of_study))
         return records(found[found["jobs"] > 0])
+
+    @cached_property
+    def equalities(self) -> list[Row]:
+        """Commands' contests of the study of validation that ended well, whose sides' first losses are compared."""
+        table = self.frames.contests
+        mine = (table["study"] == "validation") & (table["status"] == "ok") & (table["network"] != UNEQUAL)
+        return records(table[mine])
 
     @cached_property
     def curves(self) -> list[Row]:

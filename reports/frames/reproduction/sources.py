@@ -7,7 +7,7 @@ nothing was measured. A new claim is data; a new kind of measurement is one func
 from collections.abc import Mapping
 
 from engine.published.claims import Claim, Target
-from reports.frames.reproduction import contests, devices, models, overlaps, scaling
+from reports.frames.reproduction import contests, curves, devices, models, overlaps, scaling
 from reports.frames.reproduction.samples import COLLECTIVES, Source
 
 SOURCES: Mapping[tuple[str, str], Source] = {
@@ -43,7 +43,7 @@ SOURCES: Mapping[tuple[str, str], Source] = {
     ("model_validation", "efficient_of_10"): models.efficient(10),
     ("model_validation", "efficient_of_5"): models.efficient(5),
     ("model_validation", "place_of_fastest"): models.place_of_fastest,
-    ("validation", "ratio"): models.losses,
+    ("validation", "ratio"): curves.losses,
     ("peak", "empirical"): devices.empirical,
     ("peak", "share_of_advertised"): devices.share_of_advertised,
     ("kernel_tuning", "of_advertised"): devices.product_share,
