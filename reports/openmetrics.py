@@ -25,6 +25,10 @@ NIGHT_UNITS = {
     **{"tokens/s": "tokens_per_second", "images/s": "images_per_second", "token/J": "tokens_per_joule"},
     "image/J": "images_per_joule",
 }
+TARGETS = {
+    "judged": "Numbers and comparisons of a figure that have a verdict.",
+    "left_out": "Numbers and comparisons of a figure that nothing here can judge.",
+}
 ENDS = {"": "value", "_low": "low", "_high": "high"}
 Labels = Mapping[str, str]
 
@@ -66,6 +70,8 @@ def of_document(document: Mapping[str, Any]) -> str:
     for figure in document["figures"]:
         of_figure = {"paper": figure["paper"], "figure": figure["where"]}
         found.state("par4d_figure_verdict", "Verdict on a figure of a paper.", of_figure, VERDICTS, figure["verdict"])
+        for key, said in TARGETS.items():
+            found.gauge(f"par4d_figure_targets_{key}", said, of_figure, figure[key])
         for claim in figure["claims"]:
             labels = of_figure | {"claim": claim["name"]}
             found.state("par4d_claim_verdict", "Verdict on a claim.", labels, VERDICTS, claim["verdict"])

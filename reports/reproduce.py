@@ -85,9 +85,9 @@ def reproduce(
 
     On the paper's machine the interval over jobs has to lie within a tolerance that was fixed beforehand: 10 % of a
     rate or a time, 5 points of a share, 5 % of a ratio. On another machine only who is ahead counts. Two jobs or more
-    tell. A figure reproduces if all of its claims do, or are better, and differs if one does. That is a result, so the
-    exit code is 0 without --fail-on; it is 1 where a run failed, or verdicts aren't as --compare has them, and 2 where
-    nothing was done.
+    tell. A figure reproduces if all of its claims do, or are better, and differs if one does; what nothing here can
+    judge is left out of that, and told beside it. That is a result, so the exit code is 0 without --fail-on; it is 1
+    where a run failed, or verdicts aren't as --compare has them, and 2 where nothing was done.
 
     Elsewhere than on the paper's machine --run takes the same suites with that system's own, smaller series.
 

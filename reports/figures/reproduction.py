@@ -3,7 +3,7 @@
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -168,9 +168,15 @@ def figure_table(name: str, judged: Sequence[JudgedFigure]) -> Table:
 
 def standing(judged: JudgedFigure) -> tuple[str, str]:
     """Write a figure's verdict, and how many of its numbers and comparisons have one."""
-    verdict, told, targets = judged.overall
-    words = BY_SIGN.format(verdict) if judged.by_sign and verdict in GOOD + BAD else verdict
-    return words, f"{told} of {targets}" if targets else ""
+    of = judged.overall
+    words = BY_SIGN.format(of.verdict) if judged.by_sign and of.verdict in GOOD + BAD else of.verdict
+    return words, f"{of.judged} of {of.targets}" if of.targets else ""
+
+
+def heading(judged: JudgedFigure) -> str:
+    """Write a figure's verdict, with how much it is of where it leaves out what nothing here can judge."""
+    words, how_far = standing(judged)
+    return f"{words}, {how_far}" if judged.overall.left_out else words
 
 
 def counts(judged: Iterable[JudgedFigure]) -> dict[str, int]:
@@ -180,19 +186,24 @@ def counts(judged: Iterable[JudgedFigure]) -> dict[str, int]:
     return {words: found[words] for words in order if found[words]}
 
 
-def waits(judged: JudgedFigure) -> str:
-    """Write why what a figure claims isn't judged yet, each reason once."""
+def waits(judged: JudgedFigure, but: Container[str] = ()) -> str:
+    """Write why what a figure claims isn't judged yet, each reason once, without those that are said already."""
     found = dict.fromkeys(part.why or NOT_RUN for part in judged.parts if not any(x.sample for x in part.findings))
-    return "; ".join(found)
+    return "; ".join(why for why in found if why not in but)
 
 
 def decided_by(judged: JudgedFigure) -> str:
-    """Write how much of a figure has a verdict, the machines that gave one, and those that can't tell some of it."""
+    """Write how much of a figure has a verdict, the machines that gave one, those that can't tell some of it, and why
+    nothing here could judge what the verdict leaves out.
+    """
     deciding = sorted({name for one in judged.answers for name in one.by})
     waiting = sorted({name for one in judged.answers for name in one.open})
     said = f"{standing(judged)[1]} told"
     said += f" by {' and '.join(map(_machine, deciding))}" if deciding else ""
-    return said + (f"; open on {' and '.join(map(_machine, waiting))}" if waiting else "")
+    said += f"; open on {' and '.join(map(_machine, waiting))}" if waiting else ""
+    of = judged.overall
+    rest = "the rest" if of.judged + of.left_out == of.targets else f"{of.left_out} of {of.targets}"
+    return said + (f"; {rest}: {' and '.join(of.obstacles)}" if of.left_out else "")
 
 
 def example_of(judged: JudgedFigure) -> str:
@@ -260,7 +271,7 @@ def as_text(judged: Sequence[JudgedFigure]) -> str:
 
 def _block(judged: JudgedFigure) -> str:
     words, _ = standing(judged)
-    waiting = waits(judged)
+    waiting = waits(judged, judged.overall.obstacles)
     rows = [
         [row["part"], row["said"], row["measured"], str(row["jobs"]), row["machine"], row["verdict"], row["off"]]
         for row in (_row(part, finding) for _, part, finding in _measured([judged]))
@@ -268,7 +279,7 @@ def _block(judged: JudgedFigure) -> str:
     heads = ["Claim", "Published", "Measured", "Jobs", "Machine", "Verdict", "Off by"]
     title = f"{judged.figure.paper} {judged.figure.where}: {words}, {decided_by(judged)}. {judged.figure.says}"
     table = tabulate(rows, heads, "plain", disable_numparse=True)
-    lines = [title, table, *_settings(judged), *([f"The rest: {waiting}."] if waiting else [])]
+    lines = [title, table, *_settings(judged), *([f"Not judged: {waiting}."] if waiting else [])]
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from engine import yaml_text
 from engine.published.claims import ANY
 from reports import text
-from reports.figures.reproduction import counts, decided_by, example_of, standing
+from reports.figures.reproduction import counts, decided_by, example_of, heading
 from reports.figures.verdicts import SIGNS
 from reports.frames.reproduction import VERDICTS, JudgedFigure
 from reports.page import PaperRows, VerdictRow, Verdicts
@@ -76,7 +76,7 @@ def _paper(paper: dict[str, str], judged: Sequence[JudgedFigure]) -> PaperRows:
 
 
 def _measured(judged: JudgedFigure) -> VerdictRow:
-    words, _ = standing(judged)
+    words = heading(judged)
     sign, colour = SIGNS[judged.overall.verdict]
     figure, address = judged.figure, f"{PAGE}#{anchor_of(judged)}"
     return VerdictRow(figure.where, sign, colour, words, figure.says, example_of(judged), decided_by(judged), address)

@@ -5,15 +5,7 @@ from collections.abc import Iterable, Sequence
 from reports import text
 from reports.figures.acceptance import facts, threshold_table
 from reports.figures.conditions import condition_table
-from reports.figures.reproduction import (
-    command_table,
-    counts,
-    decided_by,
-    figure_table,
-    measured_table,
-    standing,
-    waits,
-)
+from reports.figures.reproduction import command_table, counts, decided_by, figure_table, heading, measured_table, waits
 from reports.figures.verdicts import picture
 from reports.frames.acceptance import check
 from reports.frames.frame import Frames
@@ -26,10 +18,10 @@ from reports.words import NOTES, STUDIES
 from systems import acceptance
 
 REMARKS = {
-    "reproduces": "all of it, within tolerances",
+    "reproduces": "all that can be judged, within tolerances",
     "better": "beyond the tolerance, on the better side",
     "differs": "one number or comparison at least",
-    "can't tell": "too few jobs, or not all of it measured",
+    "can't tell": "too few jobs, or not all measured that can be",
     "not run here": "the page says what to run",
     "machine retired": "and nothing of it could be told on another",
 }
@@ -76,18 +68,17 @@ def _facts(judged: Sequence[JudgedFigure]) -> Facts:
 def _of_figure(judged: JudgedFigure, everything: Frames) -> PageSection:
     """Show a figure: the claim, its plot, measured values in words, and what differs from the paper's run."""
     figure, name = judged.figure, anchor_of(judged)
-    words, _ = standing(judged)
-    rest = waits(judged)
+    rest = waits(judged, judged.overall.obstacles if is_measured(judged) else ())
     said = f"{rest[:1].upper()}{rest[1:]}."
     if is_measured(judged):
-        said = f"{decided_by(judged)}." + (f" The rest: {rest}." if rest else "")
+        said = f"{decided_by(judged)}." + (f" Not judged: {rest}." if rest else "")
     drawn, table = picture(judged, f"{name}-plot"), measured_table(name, [judged])
     machines = dict.fromkeys(one.machine for part in judged.parts for one in part.findings if one.sample)
     conditions = condition_table(compared(everything, figure, machines), f"{name}-conditions")
     bound = _badly_bound(judged, everything, machines)
     blocks: list[Block | None] = [Paragraph(figure.says), Paragraph(said), Figures([drawn]) if drawn else None, bound]
     shown = [block for block in (*blocks, table, conditions) if block is not None]
-    return PageSection(f"{figure.paper} {figure.where}: {words}", shown, name)
+    return PageSection(f"{figure.paper} {figure.where}: {heading(judged)}", shown, name)
 
 
 def _badly_bound(judged: JudgedFigure, everything: Frames, machines: Iterable[str]) -> Paragraph | None:

@@ -215,7 +215,40 @@ def test_without_a_measurement_the_reason_is_told() -> None:
     ],
 )
 def test_a_figure_reproduces_if_every_target_does(verdicts: list[Verdict], expected: Verdict, judged: int) -> None:
-    assert overall([Judgement(one) for one in verdicts]) == (expected, judged, len(verdicts))
+    assert overall([Judgement(one) for one in verdicts]) == (expected, judged, len(verdicts), 0, ())
+
+
+BEYOND = Judgement("not run here", why="beyond the queue", obstacle="beyond the queue")
+GONE = Judgement("machine retired", obstacle="machine retired")
+OPEN = Judgement("not run here")
+
+
+@pytest.mark.parametrize(
+    ("judgements", "expected"),
+    [
+        ([Judgement("reproduces"), BEYOND, BEYOND], ("reproduces", 1, 3, 2, ("beyond the queue",))),
+        ([Judgement("better"), GONE], ("better", 1, 2, 1, ("machine retired",))),
+        ([Judgement("differs"), BEYOND, GONE], ("differs", 1, 3, 2, ("beyond the queue", "machine retired"))),
+        ([Judgement("reproduces"), BEYOND, OPEN], ("can't tell", 1, 3, 1, ("beyond the queue",))),
+        ([Judgement("reproduces"), BEYOND, Judgement("can't tell")], ("can't tell", 1, 3, 1, ("beyond the queue",))),
+        ([BEYOND, GONE], ("not run here", 0, 2, 0, ())),
+        ([GONE, GONE], ("machine retired", 0, 2, 0, ())),
+        ([BEYOND, Judgement("can't tell")], ("can't tell", 0, 2, 0, ())),
+    ],
+)
+def test_what_nothing_here_can_judge_leaves_no_figure_open(judgements: list[Judgement], expected: object) -> None:
+    """What could be measured and wasn't does, and a figure of which nothing is told stays as it is."""
+    assert overall(judgements) == expected
+
+
+def test_whoever_is_ahead_on_a_machine_that_is_gone_could_be_judged_elsewhere() -> None:
+    order = claim("axonn-ipdps22", "Fig. 5", "order")
+    found = judge(order, order.targets[0], None)
+    assert (found.verdict, found.obstacle) == ("machine retired", "")
+    assert judge(SUMMIT, SUMMIT.targets[0], None).obstacle == "machine retired"
+    unbuilt = RATES.model_copy(update={"status": "not built"})
+    assert judge(unbuilt, SMALLEST, None).obstacle == "not built"
+    assert judge(RATES, SMALLEST, None).obstacle == ""
 
 
 def test_a_tolerance_changed_after_a_verdict_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

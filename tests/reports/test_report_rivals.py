@@ -11,7 +11,7 @@ from engine.models.catalogue import published
 from engine.published.claims import Claim, figures
 from engine.result.schema.peers import Peaks, PeersResult, Work
 from reports.frames.frame import of_loaded
-from reports.frames.reproduction import Evidence, Judged, judge_claim
+from reports.frames.reproduction import Evidence, Judged, judge_claim, judge_figures
 from reports.frames.reproduction.contests import points_of
 from reports.frames.reproduction.samples import COLLECTIVES, Place, place_of, plain
 from reports.read.load import load
@@ -194,6 +194,21 @@ def test_rivals_of_a_machine_that_is_gone_are_judged_elsewhere_by_sign(tmp_path:
     assert [(one.machine, one.judgement.verdict, one.judgement.by_sign) for one in found.findings] == [
         ("vcluster", "reproduces", True)
     ]
+
+
+def test_numbers_of_a_machine_that_is_gone_leave_no_figure_open(tmp_path: Path) -> None:
+    """Who is ahead there is told by another machine; that it could be, where nothing of it ran, leaves it open."""
+    small = {"model": "gpt-node", "ranks": 4, "system": "vcluster", "dtype": "fp32"}
+    planted = [MEGATRON._replace(**small), DEEPSPEED._replace(**small)]
+    save_contests([one.result(job) for job, one in enumerate(planted)], tmp_path)
+    (figure,) = (one for one in figures("axonn-ipdps22") if one.where == "Fig. 9")
+    (whole,) = judge_figures(of_loaded(load([tmp_path])), [figure])
+    assert whole.overall.verdict == "reproduces"
+    assert set(whole.overall.obstacles) == {"machine retired", "not built"}
+    assert whole.overall.judged + whole.overall.left_out == whole.overall.targets
+    stages = next(one for one in figures("axonn-ipdps22") if one.where == "Fig. 5").claims[:1]
+    (half,) = judge_figures(of_loaded(load([tmp_path])), [figure.model_copy(update={"claims": figure.claims + stages})])
+    assert half.overall.verdict == "can't tell"
 
 
 def test_an_adjusted_network_stands_for_the_printed_one() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from reading import built, in_order, table, words
 from sample_ablation import ablation, in_turns
-from sample_results import save, train
+from sample_results import gemm, save, train
 
 from engine.published.claims import figures
 from engine.published.conditions import FACTS
+from reports.figures.reproduction import as_text, decided_by, heading
 from reports.figures.verdicts import MOST_TRACKS, SIGNS, picture
 from reports.frames.frame import of_loaded
 from reports.frames.reproduction import judge_figures
@@ -131,7 +132,29 @@ def test_machines_are_judged_together_and_open_ones_named(tmp_path: Path) -> Non
         "local": "can't tell",
         "vcluster": "reproduces",
     }
-    assert (part.overall[:], answer.by, answer.open) == (("reproduces", 1, 1), ("vcluster",), ("local",))
+    assert (part.overall[:3], answer.by, answer.open) == (("reproduces", 1, 1), ("vcluster",), ("local",))
+
+
+def test_what_nothing_here_can_judge_leaves_no_figure_open_and_is_told(tmp_path: Path) -> None:
+    """Planted: a claim that isn't built and one beyond the queue beside two that reproduce; and one that wasn't run."""
+    save([gemm(job=job) for job in range(2)], tmp_path)
+    frames = of_loaded(load([tmp_path]))
+    peaks, scaling = (
+        next(one for one in figures("axonn-sc24") if one.where == where) for where in ("section VI-C", "Fig. 9")
+    )
+    names = {"MI250X", "share of an MI250X", "flops of the formula", "GPT-640B on 512"}
+    mine = tuple(one for figure in (peaks, scaling) for one in figure.claims if one.name in names)
+    (judged,) = judge_figures(frames, [peaks.model_copy(update={"claims": mine})])
+    assert judged.overall == ("reproduces", 2, 4, 2, ("not built", "beyond the queue"))
+    assert heading(judged) == "reproduces, 2 of 4"
+    told = "2 of 4 told by frontier; the rest: not built and beyond the queue"
+    assert decided_by(judged) == told
+    assert f"section VI-C: reproduces, {told}." in as_text([judged])
+    (row,) = (row for paper in front([judged]).verdicts.papers for row in paper.measured)
+    assert (row.verdict, row.remark) == ("reproduces, 2 of 4", told)
+    (whole,) = judge_figures(frames, [peaks])
+    assert whole.overall == ("can't tell", 2, 7, 1, ("not built",))
+    assert "1 of 7: not built" in decided_by(whole)
 
 
 def test_without_results_the_first_page_has_all_figures_in_short_lines(tmp_path: Path) -> None:

@@ -54,6 +54,16 @@ def test_a_difference_is_a_result_and_no_error(tmp_path: Path, capsys: pytest.Ca
     }
 
 
+def test_the_document_says_what_a_verdict_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save([gemm(job=job) for job in range(2)], tmp_path)
+    found = document(capsys, "--figure", "section VI-C", "--results", str(tmp_path))
+    (of,) = (one for one in found["figures"] if one["paper"] == "axonn-sc24")
+    assert (of["verdict"], of["judged"], of["targets"], of["left_out"]) == ("can't tell", 2, 7, 1)
+    assert of["obstacles"] == ["not built"]
+    told = {one["name"]: [each["obstacle"] for each in one["findings"]] for one in of["claims"]}
+    assert (told["flops of the formula"], told["A100"]) == (["not built"], [""])
+
+
 def test_a_loss_without_bound_differs_in_words_that_json_can_hold(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

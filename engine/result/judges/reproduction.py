@@ -21,6 +21,9 @@ Verdict = Literal["reproduces", "better", "differs", "can't tell", "not run here
 BEST_FIRST: tuple[Verdict, ...] = ("reproduces", "better", "can't tell", "differs")
 """Verdicts on a measurement by several readings: a paper that contradicts itself is held to the nearest of them."""
 GOOD: tuple[Verdict, ...] = ("reproduces", "better")
+GONE = "machine retired"
+"""Obstacle of numbers of a machine that exists no more."""
+TELLING: tuple[Verdict, ...] = (*GOOD, "differs")
 NO_WORSE = "it reproduces or is better: more jobs tell which"
 NOBODY_AHEAD = {"share": 0.0, "ratio": 1.0}
 """Value of a gain, or of a ratio, at which neither side is ahead."""
@@ -60,6 +63,8 @@ class Judgement(NamedTuple):
     """Digest of the claim as it was when it was judged."""
     tolerance: float = 0.0
     """Tolerance of the claim's kind when it was judged."""
+    obstacle: str = ""
+    """Reason why no run of what is here could judge it; "" where one could, or did."""
 
 
 class Overall(NamedTuple):
@@ -69,6 +74,10 @@ class Overall(NamedTuple):
     judged: int
     """Targets with a measurement that tells."""
     targets: int
+    left_out: int = 0
+    """Targets of which the verdict isn't, as nothing here could judge them; none where nothing was judged."""
+    obstacles: tuple[str, ...] = ()
+    """Reasons for that, each once."""
 
 
 def judge(claim: Claim, target: Target, measured: Measured | None) -> Judgement:
@@ -77,7 +86,7 @@ def judge(claim: Claim, target: Target, measured: Measured | None) -> Judgement:
     Raises ValueError for an interval that isn't one, or of no job.
     """
     if measured is None:
-        return _stamped(claim, _missing(claim))
+        return _stamped(claim, _missing(claim, target))
     low, high = measured.interval
     if low > high or measured.jobs < 1:
         raise ValueError(
@@ -85,7 +94,7 @@ def judge(claim: Claim, target: Target, measured: Measured | None) -> Judgement:
         )
     elsewhere = measured.machine != claim.machine and claim.system != ANY and not claim.anywhere
     if elsewhere and not says_who_is_ahead(claim, target):
-        return _stamped(claim, _missing(claim)._replace(why=f"on {measured.machine} it means nothing"))
+        return _stamped(claim, _missing(claim, target)._replace(why=f"on {measured.machine} it means nothing"))
     if measured.lack:
         return _stamped(claim, Judgement("can't tell", why=measured.lack))
     if measured.jobs < FEWEST_JOBS:
@@ -117,20 +126,22 @@ def by_reading(claim: Claim, target: Target, measured: Measured) -> tuple[Judgem
 def overall(judgements: Sequence[Judgement]) -> Overall:
     """Judge all targets together: they differ if one does, and reproduce if every one does, or is better.
 
-    What can't be told of one, or wasn't run while others were, leaves the whole open. Nothing measured at all is not
-    run here, or the machine is retired.
+    What can't be told of one, or wasn't run while others were, leaves the whole open. What nothing here can judge
+    doesn't, and is left out once another target tells: the verdict is of those that were judged. Nothing measured at
+    all is not run here, or the machine is retired.
     """
     verdicts = [judgement.verdict for judgement in judgements]
-    told = sum(verdict in ("reproduces", "better", "differs") for verdict in verdicts)
+    told = sum(verdict in TELLING for verdict in verdicts)
+    obstacles = [one.obstacle for one in judgements if one.obstacle] if told else []
+    within = {one.verdict for one in judgements if not (told and one.obstacle)}
     together: Verdict = "can't tell"
-    if "differs" in verdicts:
+    if "differs" in within:
         together = "differs"
-    elif verdicts and told == len(verdicts):
-        together = "better" if set(verdicts) == {"better"} else "reproduces"
-    elif not told and "can't tell" not in verdicts:
-        retired = bool(verdicts) and set(verdicts) == {"machine retired"}
-        together = "machine retired" if retired else "not run here"
-    return Overall(together, told, len(verdicts))
+    elif within and within <= set(GOOD):
+        together = "better" if within == {"better"} else "reproduces"
+    elif not told and "can't tell" not in within:
+        together = "machine retired" if within == {"machine retired"} else "not run here"
+    return Overall(together, told, len(verdicts), len(obstacles), tuple(dict.fromkeys(obstacles)))
 
 
 def outdated(claim: Claim, kept: Judgement) -> str | None:
@@ -150,10 +161,13 @@ def _stamped(claim: Claim, judgement: Judgement) -> Judgement:
     return judgement._replace(digest=claim.digest, tolerance=claim.tolerance)
 
 
-def _missing(claim: Claim) -> Judgement:
-    if claim.retired and not claim.anywhere:
-        return Judgement("machine retired", why=claim.status)
-    return Judgement("not run here", why=claim.status)
+def _missing(claim: Claim, target: Target) -> Judgement:
+    """Say why a target isn't judged, and whether nothing here could: a machine that is gone leaves only who is ahead,
+    which another machine can tell.
+    """
+    gone = claim.retired and not claim.anywhere
+    obstacle = claim.status or (GONE if gone and not says_who_is_ahead(claim, target) else "")
+    return Judgement("machine retired" if gone else "not run here", why=claim.status, obstacle=obstacle)
 
 
 def says_who_is_ahead(claim: Claim, target: Target) -> bool:
