@@ -284,12 +284,14 @@ def _block(judged: JudgedFigure) -> str:
 
 
 def _settings(judged: JudgedFigure) -> list[str]:
-    """Write what was measured of claims that no machine or network is asked of, and why that can't be told."""
-    rows = [_row(part, one) for _, part, one in _measured([judged]) if part.claim.anywhere]
-    return [
-        f"{': '.join(filter(None, (str(row['part']), str(row['of']))))}{row['why'] and '. ' + str(row['why'])}."
-        for row in rows
-    ]
+    """Write what was measured of claims that any machine and network answers, and why it can't be told."""
+    said = []
+    for _, part, finding in _measured([judged]):
+        if part.claim.anywhere:
+            row = _row(part, finding)
+            why = f" ({row['why']})" if row["why"] else ""
+            said.append(": ".join(filter(None, (str(row["part"]), f"{row['of']}{why}."))))
+    return said
 
 
 def _rest(judged: Sequence[JudgedFigure]) -> str:
