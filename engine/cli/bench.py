@@ -1,5 +1,5 @@
-"""`bench gemm`, `memory`, `latency`, `matmul`, `collectives` and `p2p` measure what devices do, and the links between
-them.
+"""`bench gemm`, `memory`, `latency`, `flops`, `matmul`, `collectives` and `p2p` measure what devices do, and the links
+between them.
 """
 
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ from engine.options import GRID, Bytes, DeviceName, Labels, Out, Seconds, word
 from engine.output import columns
 from engine.timeouts import Timeouts
 from engine.training.config import MODEL
-from engine.training_record import TrainingOptions
+from engine.training_record import PrecisionName, TrainingOptions
 
 if TYPE_CHECKING:
     from engine.bench.frame import Benchmark
@@ -81,6 +81,26 @@ def latency(
         from engine.bench.latency import Latency
 
     return measure(Latency(samples), common, out)
+
+
+def flops(
+    *,
+    model: Annotated[ModelChoice, Parameter(name="*", group=MODEL)] = ModelChoice(),
+    micro_batch: Annotated[int, Parameter(help="sequences of a rank")] = 1,
+    precision: Annotated[PrecisionName, Parameter(help="of the training")] = "fp32",
+    common: Common = Common(),
+    out: Out = Path("results/flops.json"),
+) -> int:
+    """Count the flops of a training step as torch dispatches its products, and by the formula that utilisation takes.
+
+    Of two steps: one that recomputes nothing, and one that recomputes each block. No counter of a device is read.
+
+      python -m engine bench flops --model gpt-5b --layers 2 --precision bf16
+    """
+    with loading():
+        from engine.bench.flops import Flops
+
+    return measure(Flops(model.resolve(), micro_batch, precision), common, out)
 
 
 def matmul(

@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "bench gemm --dtype fp32 --sizes 16": "gemm.json",
     "bench memory --array-size 4096 --repeats 3": "memory.json",
     "bench latency --samples 20": "latency.json",
+    f"bench flops {SHAPE}": "flops.json",
     f"bench matmul {SHAPE}": "matmul.json",
     f"bench dry {SHAPE} --grid 1x1x1x1 --batch-size 1": "",
     f"check {SHAPE} --batch-size 1 --data synthetic --ranks 1": "",

@@ -20,7 +20,7 @@ from reports.read.load import load
 from reports.read.peaks import with_peaks
 
 SAMPLES: dict[str, Any] = {
-    "first_s": 2.5, "fastest_s": 2.0,
+    "first_s": 2.5, "fastest_s": 2.0, "formula": 99, "counted": 98,
     "times_s": [1.0, 2.0, 6.0], "rounds": [(2.0, 4.0), (3.0, 4.0), (9.0, 10.0)], "work": 12.0, "time_s": 1.6,
     "base_s": 2.5, "flops_per_s": 7e12, "devices": 8, "peak_flops_per_s": 3e12, "size": 512, "multiplications": 3,
     "nn_flops_per_s": 8e12,
@@ -50,7 +50,7 @@ cache_bytes repeats operators samples flight_s memory_max ours_bytes peer_bytes 
 cached_blocks counters machines seconds sample_s start end place place_by_equations place_agnostic
 place_of_fastest efficient right micro_batch memory_bytes simulated_s held pending peak_bytes micro_batches m n
 k launch products length within share predicted_s measured_s measured_exposed_s baseline_s equations_s agnostic_s
-as_run_s
+as_run_s formula counted
 """
 READ = set(NAMES.split())
 

@@ -25,6 +25,16 @@ def mode_rate(flops_per_s: float, nn_flops_per_s: float) -> float:
     return flops_per_s / nn_flops_per_s
 
 
+@figure("Formula over counted flops", "formula / counted")
+def formula_over_counted(formula: int, counted: int) -> float:
+    """Flops of a training step by the formula that shares of a peak take, over those that torch's counter of operators
+    finds.
+
+    Products are counted by their shapes, attention's too, as they are dispatched; no counter of a device is read.
+    """
+    return formula / counted
+
+
 @figure("Memory bandwidth", "arrays * array_bytes * calls / time_s")
 def memory_bandwidth(arrays: int, array_bytes: float, calls: float, time_s: float) -> float:
     """Bytes per second of one device in a kernel of STREAM, which counts each array once that the kernel reads or

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from engine.errors import UsageError
 from engine.files import json_of, write_text
-from engine.result.schema.bench import GemmPoint, ImageSheet, LaunchTime, Links, StreamBandwidth, Transfer
+from engine.result.schema.bench import CountedStep, GemmPoint, ImageSheet, LaunchTime, Links, StreamBandwidth, Transfer
 from engine.result.schema.contest import Contest, TrainingSide, migrated
 from engine.result.schema.machine import Bindings, Transport
 from engine.result.schema.profile import Profile
@@ -148,12 +148,13 @@ class Result(Document):
         "matmul",
         "memory",
         "latency",
+        "flops",
         "collectives",
         "p2p",
         "sample",
     ]
     """train has iterations and summary; ablation, pipeline, grids and optimisations a contest; gemm gemm, matmul
-    tuning, memory stream, latency launches, collectives links, p2p transfers, sample images.
+    tuning, memory stream, latency launches, flops counted_flops, collectives links, p2p transfers, sample images.
     """
     status: Literal["ok", "failed"]
     reason: str | None = None
@@ -188,6 +189,7 @@ class Result(Document):
     best_flops_per_s: float | None = None
     stream: StreamBandwidth | None = None
     launches: tuple[LaunchTime, ...] = ()
+    counted_flops: tuple[CountedStep, ...] = ()
     links: Links | None = None
     transfers: tuple[Transfer, ...] = ()
     images: ImageSheet | None = None

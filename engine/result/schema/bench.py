@@ -65,6 +65,20 @@ class LaunchTime(Record):
     high_s: float
 
 
+Recomputed = Literal["nothing", "blocks"]
+
+
+class CountedStep(Record):
+    """Flops of a rank in a training step."""
+
+    recomputed: Recomputed
+    """What ran forward twice, as activations were checkpointed."""
+    counted: int = Field(gt=0)
+    """Those of the products that torch dispatched."""
+    formula: int = Field(gt=0)
+    """Those by which utilisation is told (models/flops.py)."""
+
+
 class Sampled(Record):
     """Seconds of a call: the median, the least and the most of samples."""
 
