@@ -149,8 +149,16 @@ def test_no_verdict_waits_for_what_the_data_can_tell() -> None:
     """A retired machine, machines without a file, and what another study brings."""
     assert all(claim.obstacles for claim in EVERY if claim.system == "Summit" or claim.system.startswith("System "))
     assert {claim.status for claim in EVERY} == {
-        "", "comes with another study", "not printed in the paper", "beyond the queue", "not built",
+        "", "comes with another study", "quoted from others", "not printed in the paper", "beyond the queue",
+        "not built",
     }  # fmt: skip
+
+
+def test_what_a_paper_quotes_from_others_says_whose_it_is() -> None:
+    quoted = {(claim.paper, claim.place): claim.note for claim in EVERY if claim.status == "quoted from others"}
+    rows = ("FORGE", "Dash et al.", "MegaScale", "TPUs of Google")
+    assert set(quoted) == {("axonn-sc24", f"Table I, {row}") for row in rows}
+    assert all(quoted.values())
 
 
 def test_every_command_has_a_cost() -> None:

@@ -32,9 +32,12 @@ RETIRED = frozenset({"Summit"})
 ANY = "any"
 """Machine of a claim that is about none in particular."""
 
-Status = Literal["", "comes with another study", "not printed in the paper", "beyond the queue", "not built"]
-"""Reason why nothing here can be judged yet: another study of this project will bring what it takes, the paper has a
-picture without numbers, no queue of the machine has room, or nothing here runs it.
+Status = Literal[
+    "", "comes with another study", "quoted from others", "not printed in the paper", "beyond the queue", "not built"
+]
+"""Reason why nothing here can be judged: another study of this project will bring what it takes, the number is other
+people's, of software and settings that the paper doesn't give, the paper has a picture without numbers, no queue of the
+machine has room, or nothing here runs it.
 """
 
 
