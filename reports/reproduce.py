@@ -263,6 +263,7 @@ def _of_figure(figure: Figure, judged: "JudgedFigure | None" = None) -> dict[str
 def _of_claim(claim: Claim) -> dict[str, Any]:
     return {
         **{"name": claim.name, "kind": claim.kind, "system": claim.system, "status": claim.status},
+        "note": claim.note,
         **{"tolerance": claim.tolerance, "digest": claim.digest, "node_hours": claim.node_hours},
         "commands": [list(words) for words in claim.commands],
     }

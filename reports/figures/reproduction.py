@@ -158,11 +158,14 @@ def _is_open(judgement: Judgement) -> bool:
 
 def figure_table(name: str, judged: Sequence[JudgedFigure]) -> Table:
     """Make the table of a paper's figures, each with its verdict and what the rest of it waits for."""
-    rows = [(one.figure.where, one.figure.says, *standing(one), waits(one), one.figure.node_hours) for one in judged]
-    keys = ["where", "says", "verdict", "how_far", "waits", "node_hours"]
+    rows = [
+        (one.figure.where, one.figure.says, *standing(one), waits(one), remarks(one), one.figure.node_hours)
+        for one in judged
+    ]
+    keys = ["where", "says", "verdict", "how_far", "waits", "note", "node_hours"]
     data = pd.DataFrame(rows, columns=keys)
     data["node_hours"] = pd.to_numeric(data["node_hours"])
-    columns = columns_of("where", _verdict_column(), "how_far says waits node_hours")
+    columns = columns_of("where", _verdict_column(), "how_far says waits note node_hours")
     return Table("Figures", columns, data, f"{name}-figures")
 
 
@@ -190,6 +193,15 @@ def waits(judged: JudgedFigure, but: Container[str] = ()) -> str:
     """Write why what a figure claims isn't judged yet, each reason once, without those that are said already."""
     found = dict.fromkeys(part.why or NOT_RUN for part in judged.parts if not any(x.sample for x in part.findings))
     return "; ".join(why for why in found if why not in but)
+
+
+def remarks(judged: JudgedFigure) -> str:
+    """Write the notes of a figure's claims, each once after the names of the claims that have it."""
+    found: dict[str, list[str]] = {}
+    for part in judged.parts:
+        if part.claim.note:
+            found.setdefault(part.claim.note, []).append(part.claim.name)
+    return "; ".join(": ".join(filter(None, (", ".join(names), note))) for note, names in found.items())
 
 
 def decided_by(judged: JudgedFigure) -> str:
@@ -279,8 +291,9 @@ def _block(judged: JudgedFigure) -> str:
     heads = ["Claim", "Published", "Measured", "Jobs", "Machine", "Verdict", "Off by"]
     title = f"{judged.figure.paper} {judged.figure.where}: {words}, {decided_by(judged)}. {judged.figure.says}"
     table = tabulate(rows, heads, "plain", disable_numparse=True)
-    lines = [title, table, *_settings(judged), *([f"Not judged: {waiting}."] if waiting else [])]
-    return "\n".join(lines)
+    more = {"Not judged": waiting, "Remarks": remarks(judged)}
+    said = [*_settings(judged), *(f"{head}: {words}." for head, words in more.items() if words)]
+    return "\n".join([title, table, *said])
 
 
 def _settings(judged: JudgedFigure) -> list[str]:
@@ -295,12 +308,13 @@ def _settings(judged: JudgedFigure) -> list[str]:
 
 
 def _rest(judged: Sequence[JudgedFigure]) -> str:
-    rows = [
-        [f"{one.figure.paper} {one.figure.where}", one.overall.verdict, waits(one)]
-        for one in judged
-        if not _measured([one])
-    ]
-    return tabulate(rows, ["Figure", "Verdict", "Waits for"], "plain", disable_numparse=True) if rows else ""
+    waiting = {f"{one.figure.paper} {one.figure.where}": one for one in judged if not _measured([one])}
+    if not waiting:
+        return ""
+    rows = [[place, one.overall.verdict, waits(one)] for place, one in waiting.items()]
+    table = tabulate(rows, ["Figure", "Verdict", "Waits for"], "plain", disable_numparse=True)
+    notes = [f"{place}: {words}." for place, one in waiting.items() if (words := remarks(one))]
+    return "\n".join([table, *(["", "Remarks", *notes] if notes else [])])
 
 
 def _to_run(judged: Sequence[JudgedFigure]) -> str:

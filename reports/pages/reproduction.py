@@ -5,7 +5,16 @@ from collections.abc import Iterable, Sequence
 from reports import text
 from reports.figures.acceptance import facts, threshold_table
 from reports.figures.conditions import condition_table
-from reports.figures.reproduction import command_table, counts, decided_by, figure_table, heading, measured_table, waits
+from reports.figures.reproduction import (
+    command_table,
+    counts,
+    decided_by,
+    figure_table,
+    heading,
+    measured_table,
+    remarks,
+    waits,
+)
 from reports.figures.verdicts import picture
 from reports.frames.acceptance import check
 from reports.frames.frame import Frames
@@ -72,6 +81,7 @@ def _of_figure(judged: JudgedFigure, everything: Frames) -> PageSection:
     said = f"{rest[:1].upper()}{rest[1:]}."
     if is_measured(judged):
         said = f"{decided_by(judged)}." + (f" Not judged: {rest}." if rest else "")
+    said += f" Remarks: {words}." if (words := remarks(judged)) else ""
     drawn, table = picture(judged, f"{name}-plot"), measured_table(name, [judged])
     machines = dict.fromkeys(one.machine for part in judged.parts for one in part.findings if one.sample)
     conditions = condition_table(compared(everything, figure, machines), f"{name}-conditions")

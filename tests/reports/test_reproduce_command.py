@@ -9,10 +9,10 @@ from reading import built, in_order, table, words
 from sample_ablation import ablation
 from sample_results import gemm, save, train, validation
 
-from engine.published.claims import figures
+from engine.published.claims import Figure, figures
 from reports.figures.reproduction import commands_of, example_of, waiting_of
 from reports.frames.frame import of_loaded
-from reports.frames.reproduction import judge_figures
+from reports.frames.reproduction import judge_everything, judge_figures
 from reports.par4d import main
 from reports.read import load as reading
 
@@ -178,6 +178,37 @@ def test_the_page_has_each_figure_with_its_verdict_in_words(tmp_path: Path) -> N
     assert '<td class="good">reproduces (who is ahead)</td>' in page
     first = words((site / "index.html").read_text())
     assert in_order(first, "Does it reproduce?", "Weak scaling")
+
+
+def _noted(figure: Figure, note: str) -> Figure:
+    """The same figure, whose first claims have this note."""
+    first, second, *others = figure.claims
+    claims = tuple(one.model_copy(update={"note": note}) for one in (first, second))
+    return figure.model_copy(update={"claims": (*claims, *others)})
+
+
+def test_a_claims_remark_is_told_once_wherever_its_figure_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: a note with a tag, of two claims of a figure that is measured, and of two of one that isn't."""
+    note, measured, waiting = "only <b>half</b> of it", "Fig. 6", "Table I"
+    noted = tuple(_noted(one, note) if one.where in (measured, waiting) else one for one in figures("axonn-sc24"))
+    monkeypatch.setattr("reports.reproduce.figures", lambda paper="": noted)
+    monkeypatch.setattr("reports.frames.reproduction.figures_of_papers", lambda: noted)
+    found = document(capsys, "--results", str(results(tmp_path / "r")))
+    notes = {(of["where"], part["name"]): part["note"] for of in found["figures"] for part in of["claims"]}
+    names = [(one.where, part.name) for one in noted for part in one.claims if part.note == note]
+    assert [notes[name] for name in names] == 4 * [note]
+    assert main(["reproduce", "--results", str(tmp_path / "r")]) == 0
+    assert capsys.readouterr().out.count(note) == 2
+    judge_everything.cache_clear()
+    site = built(tmp_path)
+    judge_everything.cache_clear()
+    page = (site / "reproduction.html").read_text()
+    assert note not in page
+    assert words(page).count(note) == 3, "in the table of all, and beside what was measured"
+    rows = {row["where"]: row["note"] for row in table(site, "reproduction-axonn-sc24-figures")}
+    assert [note in rows[where] for where in (measured, waiting, "Fig. 10")] == [True, True, False]
 
 
 def test_without_results_the_page_lists_what_to_run(tmp_path: Path) -> None:
