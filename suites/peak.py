@@ -1,4 +1,5 @@
-"""Rates that a device reaches in matrix products of growing size (axonn-sc24 VI-C), memory and launches.
+"""Rates that a device reaches in matrix products of growing size (axonn-sc24 VI-C), memory and launches, and the flops
+of a training step beside the formula that utilisation takes.
 
     reframe -c suites/peak.py --system perlmutter
     reframe -c suites/peak.py --system alps -n Peak -P dtype=tf32
@@ -10,6 +11,9 @@ as a point of the system's weak scaling has.
 import reframe as rfm
 from reframe.core.builtins import parameter, run_after, variable
 
+from engine.result.metrics import formula_over_counted
+from engine.result.schema import Result, parse
+from suites.base.counted_flops import check_formula
 from suites.base.engine_test import EngineTest, command
 from suites.base.figures import Figures
 from suites.base.running import NIGHTLY, Worth
@@ -20,6 +24,8 @@ SIZES = {"cuda": "1024..65536", "cpu": "256..4096"}
 TIME_BUDGET_S = {"cuda": 90, "cpu": 12}
 SHORT = {"cuda": "3m", "cpu": "2m"}
 """The time limit of what takes seconds: most of it is for a cold file system, or for others on the processors."""
+OF_ONE_DEVICE = {"cuda": ("gpt-5b", 2, "bf16"), "cpu": ("gpt-test", 0, "fp32")}
+"""Network whose step is counted, as many of its layers as fit a device (0: all), and its number format."""
 RANKS = sorted({point.devices for point in points("weak_scaling", SYSTEM.name)}) if SYSTEM.device.kind == "cpu" else [1]
 CALIBRATED = points(CALIBRATION, SYSTEM.name)[0]
 DTYPES = [
@@ -113,3 +119,41 @@ class LaunchLatency(DeviceTest):
 
     def figures(self) -> Figures:
         return {launched["name"]: (launched["median_s"], "s") for launched in self.record["launches"]}
+
+
+@rfm.simple_test
+class CountedFlops(EngineTest):
+    """`engine bench flops`: the flops of a step as torch counts its products and by the formula, which have to be the
+    same to the last one. layers: 0 takes all of the model's.
+    """
+
+    descr = "flops of a training step, counted and by the formula"
+    study = "peak"
+    tags = {"peak"}
+    num_tasks = 1
+    model = variable(str, value="", loggable=True)
+    layers = variable(int, value=0)
+    precision = variable(str, value="", loggable=True)
+    time_limit = SHORT[SYSTEM.device.kind]
+
+    @run_after("init")
+    def take_a_network_of_this_device(self) -> None:
+        model, layers, precision = OF_ONE_DEVICE[self.device]
+        self.layers = self.layers if self.model else layers
+        self.model, self.precision = self.model or model, self.precision or precision
+
+    def options(self) -> list[str]:
+        words = command("bench flops", model=self.model, layers=self.layers or None)
+        return words + command("", precision=self.precision, device=self.device)
+
+    @property
+    def result(self) -> Result:
+        return parse(self.record, "the result")
+
+    def judge(self) -> None:
+        check_formula(self.result.counted_flops)
+
+    def figures(self) -> Figures:
+        steps = self.result.counted_flops
+        ratios = {one.recomputed: formula_over_counted(one.formula, one.counted) for one in steps}
+        return {f"formula_over_counted_{name}": (ratio, "1") for name, ratio in ratios.items()}

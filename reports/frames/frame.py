@@ -12,7 +12,9 @@ import pandas as pd
 
 from engine.grid import Grid
 from engine.overlap.flags import Pace, bucket_bytes
+from engine.result import metrics
 from engine.result.schema import Result
+from reports.derived import by_row
 from reports.frames import contests, origin
 from reports.frames.devices import gemm_modes, rings, samples, transfers
 from reports.frames.jobs import as_others, fields, long, with_moments
@@ -49,7 +51,8 @@ def series_title(row: "pd.Series[Any]") -> str:
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """runs have one row a job; iterations, collectives, gemm, stream and launches one of each that the results carry.
+    """runs have one row a job; iterations, collectives, gemm, stream, launches and counted_flops one of each that the
+    results carry.
 
     modes, rings, transfers and samples are as devices.py makes them, and energy has a row for each component of results
     that looked for counters. sides are those of contests, and tunings are of the tuner's tables.
@@ -63,6 +66,7 @@ class Frames:
     modes: pd.DataFrame
     stream: pd.DataFrame
     launches: pd.DataFrame
+    counted_flops: pd.DataFrame
     rings: pd.DataFrame
     transfers: pd.DataFrame
     samples: pd.DataFrame
@@ -77,7 +81,7 @@ class Frames:
         """Return the same frames with these runs only."""
         parts = (
             *("iterations", "collectives", "gemm", "modes", "stream", "launches", "rings", "transfers"),
-            *("samples", "energy"),
+            *("samples", "energy", "counted_flops"),
         )
         kept = {name: (part := getattr(self, name))[part["run"].isin(runs.index)] for name in parts}
         parted = {name: getattr(self, name).of(runs) for name in ("sides", "tunings")}
@@ -109,6 +113,7 @@ def frames(
         gemm_modes(results),
         _stream(results),
         launches.rename(columns={"median_s": "launch_s"}),
+        _counted_flops(results),
         rings(results),
         transfers(results),
         samples(results),
@@ -137,6 +142,12 @@ def _stream(results: Sequence[Result]) -> pd.DataFrame:
     )
     arrays = long(results, lambda one: filter(None, [one.stream]), numbers="array_bytes cache_bytes repeats")
     return rates.rename(columns={"name": "kernel"}).merge(arrays, on="run")
+
+
+def _counted_flops(results: Sequence[Result]) -> pd.DataFrame:
+    steps = long(results, lambda one: one.counted_flops, plain="recomputed counted formula")
+    ratio = by_row(metrics.formula_over_counted, steps["formula"], steps["counted"])
+    return steps.assign(formula_over_counted=ratio)
 
 
 def _energy(results: Sequence[Result]) -> pd.DataFrame:

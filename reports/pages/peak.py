@@ -1,5 +1,5 @@
-"""Peak: what a device reaches in matrix products (axonn-sc24 VI-C), memory and launches, alone or all at once, and what
-it sends to others.
+"""Peak: what a device reaches in matrix products (axonn-sc24 VI-C), memory and launches, alone or all at once, what it
+sends to others, and the flops of a step.
 """
 
 from typing import Any
@@ -8,7 +8,7 @@ import pandas as pd
 
 from reports import text
 from reports.columns import columns_of, failures, provenance
-from reports.figures import gemm, links, memory
+from reports.figures import counted_flops, gemm, links, memory
 from reports.frames.frame import SERIES, Frames, series_title
 from reports.frames.jobs import grouped
 from reports.page import (
@@ -27,7 +27,7 @@ from reports.pages.study import Study
 from reports.read import peaks, published
 from reports.words import STUDIES
 
-KINDS = ("gemm", "memory", "latency", "collectives", "p2p")
+KINDS = ("gemm", "memory", "latency", "flops", "collectives", "p2p")
 TOGETHER = [*(key for key in SERIES if key != "dtype"), "ranks", "threads"]
 
 
@@ -66,6 +66,8 @@ def _headline(mine: Frames) -> str:
         return "memory and launches only, no matrix products"
     if len(mine.rings) or len(mine.transfers):
         return "bandwidth between ranks only, no matrix products"
+    if len(mine.counted_flops):
+        return "flops of a step only, no matrix products"
     return "nothing measured"
 
 
@@ -95,6 +97,9 @@ def _section(name: str, title: str, rows: pd.DataFrame, mine: Frames) -> PageSec
         facts.append(links.quickest_message(sizes))
         figures += links.transfer_times(name, sizes)
         tables.append(links.transfer_table(name, sizes))
+    if len(steps := counted_flops.by_step(mine, rows)):
+        facts.append(counted_flops.farthest(steps))
+        tables.append(counted_flops.step_table(name, steps))
     drawn = [Figures(shown)] if (shown := [one for one in figures if one]) else []
     blocks: list[Block] = [Paragraph("Not measured: no job of this system ended well.")]
     if drawn or tables:

@@ -1,10 +1,14 @@
-"""Results of `bench memory`, `bench latency`, `bench collectives` and `bench p2p`, without a device."""
+"""Results of `bench memory`, `latency`, `flops`, `collectives` and `p2p`, without a device."""
 
 from sample_results import provenance
 
+from engine.batch import Batch
+from engine.grid import Grid
+from engine.models.catalogue import lookup
 from engine.result.schema import Result
 from engine.result.schema.bench import (
     CollectiveTime,
+    CountedStep,
     FittedLink,
     LaunchTime,
     Links,
@@ -13,6 +17,8 @@ from engine.result.schema.bench import (
     StreamKernel,
     Transfer,
 )
+from engine.training.failure import recorded
+from engine.training_record import Training
 
 ARRAYS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
 
@@ -74,6 +80,27 @@ def latency(
         ranks=ranks,
         dtype="fp32",
         launches=tuple(found),
+        provenance=provenance(job),
+    )
+
+
+def counted(*, system: str = "local", off: float = 1.0, job: int = 0, model: str = "gpt-test") -> Result:
+    """Two steps, of which the formula says so many times as much as was counted."""
+    steps = {"nothing": 26_738_688, "blocks": 33_554_432}
+    shape = recorded(Training(lookup(model), Batch(1)), Grid())
+    return Result(
+        kind="flops",
+        status="ok",
+        labels={"study": "peak", "system": system, "partition": "cpu"},
+        config=_config("cpu", 1) | {"batch": {"micro": 1}},
+        ranks=1,
+        dtype="fp32",
+        grid="1x1x1x1",
+        model=shape,
+        counted_flops=tuple(
+            CountedStep(recomputed=name, counted=flops, formula=round(off * flops))  # type: ignore[arg-type]
+            for name, flops in steps.items()
+        ),
         provenance=provenance(job),
     )
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reading import built, in_order, words
-from sample_devices import latency, links, memory, transfers
+from reading import built, in_order, table, words
+from sample_devices import counted, latency, links, memory, transfers
 from sample_results import gemm
 from test_report_points import framed
 
@@ -109,6 +109,16 @@ def test_what_measures_no_matrix_products_is_no_peak_of_a_training(tmp_path: Pat
     assert html.count("gpu, one rank alone</h2>") == 1
     index = words((tmp_path / "site" / "index.html").read_text())
     assert "Memory and launches only" in index
+
+
+def test_counted_flops_are_a_table_in_which_a_formula_that_is_off_stands_out(tmp_path: Path) -> None:
+    html = page([counted(), counted(job=1), counted(job=2, off=1.01)], tmp_path)
+    rows = table(tmp_path / "site" / "peak.html", "peak-local-cpu-one-rank-alone-1-thread-flops")
+    found = [(row["recomputed"], row["formula_over_counted"], row["jobs"]) for row in rows]
+    assert found[:2] == [("nothing", "1.0", "2"), ("blocks", "1.0", "2")]
+    assert [(step, jobs) for step, _, jobs in found[2:]] == [("nothing", "1"), ("blocks", "1")]
+    assert [float(ratio) for _, ratio, _ in found[2:]] == pytest.approx([1.01, 1.01], rel=1e-6)
+    assert in_order(words(html), "1.010x", "gpt-test", "6 counts")
 
 
 def test_rings_are_a_table_by_shape_of_medians_over_the_jobs_that_ended_well() -> None:

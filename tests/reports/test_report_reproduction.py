@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sample_ablation import ablation, in_turns, with_sides
 from sample_contests import contests, parted, save_contests
-from sample_devices import latency
+from sample_devices import counted, latency
 from sample_pipelines import pipeline
 from sample_predictions import measured, save_predictions
 from sample_predictions import validation as validated
@@ -374,6 +374,20 @@ def test_a_peak_is_of_one_device(tmp_path: Path) -> None:
     joint = [gemm(job=job, ranks=4, best=200e12) for job in (5, 6)]
     peak = claim("axonn-sc24", "section VI-C", "MI250X")
     assert verdicts(peak, evidence(tmp_path, [*jobs, *joint, latency()])) == [("frontier", "reproduces", False)]
+
+
+@pytest.mark.parametrize(
+    ("offs", "expected"),
+    [((1.0, 1.0), "reproduces"), ((1.06, 1.06), "differs"), ((0.94, 0.94), "differs"), ((1.0,), "can't tell")],
+)
+def test_flops_of_the_formula_are_judged_on_every_machine(offs: Sequence[float], expected: str, tmp_path: Path) -> None:
+    jobs = [counted(off=off, job=job) for job, off in enumerate(offs)]
+    of_formula = claim("axonn-sc24", "section VI-C", "flops of the formula")
+    unet = [counted(off=2.0, job=5 + job, model="unet-test") for job in range(3)]
+    (found,) = told(of_formula, evidence(tmp_path, [*jobs, *unet]))
+    assert (found.machine, found.judgement.verdict, found.judgement.by_sign) == ("local", expected, False)
+    assert found.sample is not None
+    assert (found.sample.value, found.sample.jobs) == pytest.approx((offs[0], len(offs)))
 
 
 def test_products_are_judged_as_pytorch_and_the_tuner_compute_them(tmp_path: Path) -> None:

@@ -5,13 +5,15 @@ from typing import get_args
 
 import pytest
 import yaml
+from reframe.core.exceptions import SanityError
 from running import Run, figures, option, project, reframe, succeed, tells_a_hang_in_time
 
 from engine.comm.collective import Kind
 from engine.result.schema import Result, parse
-from engine.result.schema.bench import CollectiveTime, FittedLink, Rings
+from engine.result.schema.bench import CollectiveTime, CountedStep, FittedLink, Rings
 from engine.simulator.collectives import Taken, moved_bytes
 from engine.simulator.link import RingTime
+from suites.base.counted_flops import check_formula
 from suites.base.kept import links_of, superseded
 from systems import Between, Measured, Performance, Source
 from systems.store import Name
@@ -20,7 +22,7 @@ from systems.store import Name
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One rank alone, with the shortest time budget that measures anything."""
-    ends = ["-n", "(MemoryBandwidth|LaunchLatency)%ranks=1$|Peak%ranks=1%dtype=fp64$|Transfers"]
+    ends = ["-n", "(MemoryBandwidth|LaunchLatency)%ranks=1$|Peak%ranks=1%dtype=fp64$|Transfers|CountedFlops"]
     short = ["-S", "time_budget_s=1", "-S", "array_bytes=8000000", "-S", "Transfers.sizes=1KiB"]
     files = ["-c", "suites/peak.py", "-c", "suites/p2p.py"]
     return reframe(tmp_path_factory.mktemp("peak"), *files, "--system", "local", *ends, *short, "-r")
@@ -34,10 +36,18 @@ def records(swept: Run) -> dict[str, tuple[Result, dict[str, float]]]:
 
 def test_all_end_well(swept: Run) -> None:
     assert swept.code == 0, swept.out
-    assert sorted(records(swept)) == ["gemm", "latency", "memory", "p2p"]
+    assert sorted(records(swept)) == ["flops", "gemm", "latency", "memory", "p2p"]
     for result, _ in records(swept).values():
         assert result.status == "ok"
         assert result.labels == {"study": "peak", "system": "local", "partition": "cpu"}
+
+
+def test_a_formula_that_is_off_by_1_percent_fails() -> None:
+    good = CountedStep(recomputed="nothing", counted=1000, formula=1000)
+    check_formula([good])
+    for off in (990, 1001, 1010):
+        with pytest.raises(SanityError, match=f"1,000 flops, but {off:,}"):
+            check_formula([good, CountedStep(recomputed="blocks", counted=1000, formula=off)])
 
 
 def test_the_figures_are_those_of_the_results(swept: Run) -> None:
@@ -50,6 +60,8 @@ def test_the_figures_are_those_of_the_results(swept: Run) -> None:
     gemm, best = found["gemm"]
     assert gemm.dtype == "fp64"
     assert best == pytest.approx({"best_flops_per_s": gemm.best_flops_per_s})
+    _, ratios = found["flops"]
+    assert ratios == {"formula_over_counted_nothing": 1.0, "formula_over_counted_blocks": 1.0}
     transfers, times = found["p2p"]
     assert times == pytest.approx(
         {f"{one.operation}_{one.backend}_1_nodes_1024": one.average_s for one in transfers.transfers}

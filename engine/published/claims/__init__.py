@@ -260,12 +260,14 @@ def costs(path: Path = COSTS) -> Mapping[str, Mapping[str, float]]:
 
 
 def _cost(commands: Sequence[tuple[str, ...]]) -> float | None:
-    """Add the node-hours of commands, each test of a machine once; None of none, or where one is unknown."""
-    known = costs()
-    if not commands or any(" ".join(words) not in known for words in commands):
+    """Add the node-hours of commands, each test of a machine once, but for those that run on any machine, whose cost
+    is that of the reader's; None of none, or where one is unknown.
+    """
+    known, of_machines = costs(), [words for words in commands if "--system" in words]
+    if not of_machines or any(" ".join(words) not in known for words in of_machines):
         return None
     tests: dict[tuple[str, str], float] = {}
-    for words in commands:
+    for words in of_machines:
         machine = words[words.index("--system") + 1]
         tests |= {(machine, name): hours for name, hours in known[" ".join(words)].items()}
     return sum(tests.values())

@@ -34,6 +34,17 @@ def share_of_advertised(asked: Asked) -> Sample | None:
     return _peak(asked, of_advertised=True)
 
 
+def counted_flops(asked: Asked) -> Sample | None:
+    """Return the formula's flops of a step that recomputes its blocks, over those that were counted."""
+    counted = asked.evidence.frames.counted_flops
+    ratios = counted[counted["recomputed"] == "blocks"].set_index("run")["formula_over_counted"]
+    for rows in asked.settings("flops", "peak", ("model", "dtype", "ranks")):
+        values = [ratios[row["run"]] for row in rows if row["run"] in ratios.index]
+        if found := over_jobs(values, f"{rows[0]['model']}, each block recomputed, by torch's counter of operators"):
+            return found
+    return None
+
+
 def _products(asked: Asked, figure: Callable[[Row, pd.DataFrame, pd.DataFrame], float]) -> Sample | None:
     """Return a figure of each job's products: of the job, its shapes and their ways."""
     tunings = asked.evidence.frames.tunings

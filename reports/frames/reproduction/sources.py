@@ -46,6 +46,7 @@ SOURCES: Mapping[tuple[str, str], Source] = {
     ("validation", "ratio"): curves.losses,
     ("peak", "empirical"): devices.empirical,
     ("peak", "share_of_advertised"): devices.share_of_advertised,
+    ("peak", "ratio"): devices.counted_flops,
     ("kernel_tuning", "of_advertised"): devices.product_share,
     ("kernel_tuning", "speed_up"): devices.product_speed_up,
     ("kernel_tuning", "ratio"): devices.compute_gain,
