@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 from real_ranks import run_processes
+from torch.utils.flop_counter import FlopCounterMode
 
 from engine.bench import flops as counting
 from engine.bench.flops import Flops
@@ -64,6 +66,16 @@ def test_products_that_are_added_up_in_place_count(tmp_path: Path, monkeypatch: 
 
 def step_of_two(comm: Comm) -> CountedStep:
     return Flops(lookup(NAME), 1, "fp32").step(World(comm), "blocks")
+
+
+def test_sums_in_a_wider_format_than_their_factors_count() -> None:
+    """As a GPU adds up weight gradients."""
+    a, b = (torch.empty(*size, dtype=torch.bfloat16, device="meta") for size in ((4, 8), (8, 16)))
+    out = torch.empty(4, 16, device="meta")
+    with FlopCounterMode(display=False, custom_mapping=counting.SUMS) as counter:
+        torch.addmm(out, a, b, out_dtype=torch.float32, out=out)
+        torch.mm(a, b, out_dtype=torch.float32, out=out)
+    assert counter.get_total_flops() == 2 * 2 * 4 * 8 * 16
 
 
 @pytest.mark.weekly
