@@ -81,12 +81,12 @@ def _of_figure(judged: JudgedFigure, everything: Frames) -> PageSection:
     said = f"{rest[:1].upper()}{rest[1:]}."
     if is_measured(judged):
         said = f"{decided_by(judged)}." + (f" Not judged: {rest}." if rest else "")
-    said += f" Remarks: {words}." if (words := remarks(judged)) else ""
     drawn, table = picture(judged, f"{name}-plot"), measured_table(name, [judged])
     machines = dict.fromkeys(one.machine for part in judged.parts for one in part.findings if one.sample)
     conditions = condition_table(compared(everything, figure, machines), f"{name}-conditions")
-    bound = _badly_bound(judged, everything, machines)
-    blocks: list[Block | None] = [Paragraph(figure.says), Paragraph(said), Figures([drawn]) if drawn else None, bound]
+    notes, bound = remarks(judged), _badly_bound(judged, everything, machines)
+    blocks: list[Block | None] = [Paragraph(figure.says), Paragraph(said)]
+    blocks += [Paragraph(f"Remarks: {notes}.") if notes else None, Figures([drawn]) if drawn else None, bound]
     shown = [block for block in (*blocks, table, conditions) if block is not None]
     return PageSection(f"{figure.paper} {figure.where}: {heading(judged)}", shown, name)
 
