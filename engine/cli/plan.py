@@ -28,6 +28,7 @@ from engine.training_record import OverlapOption, PrecisionName, Training, Train
 if TYPE_CHECKING:
     from engine.planning.document import GridPlan
     from engine.simulator.bandwidth import Bandwidths
+    from systems import Device
 
 
 SCALES = {"": 1, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
@@ -67,7 +68,7 @@ class PlanConfig(TrainingOptions, OverlapOption):
     micro_batch: Annotated[int | None, Parameter(metavar="SEQS")] = None
     """sequences a rank takes at once (default: the most that fit in memory)"""
     precision: PrecisionName | None = None  # type: ignore[assignment]
-    """bf16 and fp16 keep fp32 masters; fp16 scales its loss (default: bf16, but fp32 on a CPU)"""
+    """bf16 and fp16 keep fp32 masters; fp16 scales its loss (default: bf16, or fp16 without it; fp32 on a CPU)"""
     checkpoint_activations: Annotated[bool, Parameter(negative="--keep-activations", show_default=True)] = True
     """recompute each block in the backward, or don't"""
     device_memory: Bytes | None = None
@@ -155,7 +156,7 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
     check_cache(config.overlap, model)
     system = systems.named(config.system)
     system.check_size(devices)
-    config = replace(config, precision=config.precision or ("fp32" if system.device.kind == "cpu" else "bf16"))
+    config = replace(config, precision=config.precision or _usual_precision(system.device))
     config.check(model)
     space = _search_space(config, model)
     training = Training.of(config, model, Batch(space.check(devices), config.micro_batch))
@@ -170,6 +171,14 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
         token_budget=config.token_budget,
         placement_aware=not config.agnostic,
     )
+
+
+def _usual_precision(device: "Device") -> PrecisionName:
+    """Return what a training on such a device computes in unless told: on a GPU the first half that it has."""
+    if device.kind == "cpu":
+        return "fp32"
+    known = {*device.peak_flops, *device.empirical_peak_flops}
+    return "fp16" if "bf16" not in known and "fp16" in known else "bf16"
 
 
 def _search_space(config: PlanConfig, shape: Architecture) -> SearchSpace:

@@ -79,6 +79,14 @@ def test_with_the_offload_more_grids_fit_and_a_person_is_told_what_the_times_lac
     assert [explain.OFFLOADED in text for text in texts] == [False, True]
 
 
+@pytest.mark.parametrize(("system", "precision"), [("summit", "fp16"), ("frontier", "bf16"), ("vcluster", "fp32")])
+def test_the_usual_precision_is_one_that_the_device_has(
+    capsys: pytest.CaptureFixture[str], system: str, precision: str
+) -> None:
+    assert main(["plan", "--system", system, *SMALL.split(), "--equations", "--device-memory", "1e12", "--json"]) == 0
+    assert GridPlan.model_validate_json(capsys.readouterr().out).training.precision == precision
+
+
 def test_every_grid_of_32768_devices_that_is_told_can_be_trained_on(largest: GridPlan) -> None:
     assert (largest.schema_, largest.version, largest.sequences, largest.tokens) == ("par4d.plan", 2, 8192, 1 << 24)
     assert largest.valid > largest.fit == len(largest.rows) > 500
