@@ -44,6 +44,7 @@ def test_every_command_dry_runs_on_the_papers_machine(tmp_path: Path, words: lis
 def test_every_selection_runs_sized_down_here(tmp_path: Path, suite: str) -> None:
     selection = sized_down(suite)
     done = reframe(tmp_path, *selection.arguments(HERE, 1), *SHORTER.get(suite, ()))
+    assert list(done.folder.glob("results/reframe/run-report-*.json")), done.out + done.err
     cases = done.cases()
     assert done.code == 0 or {case["result"] for case in cases} == {"skip"}, done.out + done.err
     assert selection.tests.keys() <= {case[key] for case in cases for key in ("name", "unique_name")}
