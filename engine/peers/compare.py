@@ -192,7 +192,7 @@ def _prepare(comparison: Comparison, case: Case, room: Room | None) -> Case | Un
     if reason := environment_lack(comparison.library):
         return Unavailable(reason)
     recompute = case.checkpoint_group(comparison.grid)
-    if reason := comparison.lacking(case.model, recompute=recompute, own=case.own):
+    if reason := comparison.lacking(case.model, recompute=recompute, own=case.own, widens=case.widens):
         return Unavailable(reason)
     try:
         return case if room is None else choose_apart(comparison, case, room)

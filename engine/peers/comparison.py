@@ -22,8 +22,9 @@ from engine.models.architecture import Architecture
 from engine.options import NO_OPTION, Bytes, DeviceName, Seconds
 from engine.overlap.flags import ALL, Overlap
 from engine.peers.layout import SPLITS, Layout, PeerLayout, Split, usual
+from engine.reduce_dtype import reduce_dtype
 from engine.timeouts import Timeouts
-from engine.training_record import ReduceDtype, Training, TrainingOptions
+from engine.training_record import BYTES, ReduceDtype, Training, TrainingOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,8 @@ class Comparison:
     """Whether it computes activations again."""
     together: bool = False
     """Whether it recomputes several blocks at once, as --checkpoint-every N does."""
+    sums_in_fp32: bool = False
+    """Whether it can sum gradients in fp32 beside a computation in bf16."""
     chunks: int = 1
     """Pipeline stages of each rank."""
     fills_stages: bool = False
@@ -142,9 +145,11 @@ class Comparison:
         """Say whether the peer has such networks."""
         return self.families is None or model.family in self.families
 
-    def lacking(self, model: Architecture, *, recompute: int, own: Sequence[str] = ()) -> str | None:
+    def lacking(
+        self, model: Architecture, *, recompute: int, own: Sequence[str] = (), widens: bool = False
+    ) -> str | None:
         """Say in a sentence why the peer has nothing like that training; None where it has. recompute: blocks
-        together. own: words of options that only the engine has.
+        together. own: words of options that only the engine has. widens: whether sums are wider than the computation.
         """
         if own and not self.checkout:
             return f"{self.name} has nothing like {' '.join(own)}: compare without, or --against another commit."
@@ -152,6 +157,8 @@ class Comparison:
             return f"{self.name} has no {model.family}: compare a {' or a '.join(self.families)}."
         if recompute and not self.recomputes:
             return f"{self.name} computes no activations again: compare without --checkpoint-activations."
+        if widens and not self.sums_in_fp32:
+            return f"{self.name} sums gradients in the computation's format alone: compare without --reduce-dtype fp32."
         if recompute > 1 and not self.together:
             return f"{self.name} computes each block again by itself: compare with --checkpoint-every 1."
         if isinstance(self.layout, Layout) and model.layers % (stages := self.layout.pipeline * self.chunks):
@@ -242,12 +249,13 @@ SHARED = ("precision", "checkpoint_activations", "checkpoint_every", "offload", 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class PeerTraining(TrainingOptions):
-    """Options of what both sides train: gradients are summed in the precision, and nothing is offloaded."""
+    """Options of what both sides train, with nothing offloaded."""
 
     precision: Literal["fp32", "fp64", "bf16"] = "fp32"
     """bf16 keeps fp32 masters; no fp16, as sides would skip steps each by its own loss scale"""
     offload: Annotated[bool, NO_OPTION] = False
-    reduce_dtype: Annotated[ReduceDtype | None, NO_OPTION] = "compute"  # type: ignore[assignment]
+    reduce_dtype: Literal["compute", "fp32"] = "compute"  # type: ignore[assignment]
+    """gradients while summed, of both sides: the precision, or fp32 with peers that can"""
 
 
 def both_sides(options: TrainingOptions) -> TrainingOptions:
@@ -273,6 +281,8 @@ class SideOptions:
     """of a node's processors, on which some peers make whole networks first (default: endless)"""
     devices_per_node: int | None = None
     """for --node-memory (default: all of a contest)"""
+    despite_estimate: bool = False
+    """hold contests that don't fit by the estimate of memory, too: micro-batches that ran elsewhere, say"""
 
 
 @dataclass(frozen=True)
@@ -301,7 +311,17 @@ class Case(Sampling, SideOptions, Training):
     @property
     def sums(self) -> dict[str, str]:
         """Format in which gradients are summed, by the name of its option."""
-        return {"reduce_dtype": self.precision}
+        return {"reduce_dtype": reduce_dtype(self.precision, 1, self.reduce_dtype)}
+
+    @property
+    def widens(self) -> bool:
+        """Whether gradients are summed in a wider format than the computation's."""
+        return self.sums["reduce_dtype"] != self.precision
+
+    @property
+    def bytes_of_sums(self) -> int:
+        """Bytes of an element of gradients while they are summed."""
+        return BYTES[self.sums["reduce_dtype"]]
 
     @property
     def collective_timeout(self) -> timedelta:

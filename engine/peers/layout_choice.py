@@ -37,9 +37,11 @@ class LayoutChoice:
     """Why it doesn't fit, in a sentence; None where it does."""
 
 
-def layout_choices(comparison: Comparison, case: Case, ranks: int, per_node: int, room: Room) -> list[LayoutChoice]:
+def layout_choices(
+    comparison: Comparison, case: Case, ranks: int, per_node: int, room: Room, given: int | None = None
+) -> list[LayoutChoice]:
     """List every layout of the comparison's peer of few ranks; of more the first that fits, or that which needs least.
-    None where nothing divides the network and the batch.
+    None where nothing divides the network and the batch. given: micro-batches of all of them.
     """
     layouts: Sequence[PeerLayout]
     usual: Sequence[PeerLayout]  # the likeliest first
@@ -60,10 +62,10 @@ def layout_choices(comparison: Comparison, case: Case, ranks: int, per_node: int
         ordered = sorted(grids, key=lambda grid: (grid.shards < per_node, grid.shards))
         layouts, usual = grids, ordered
     if ranks <= FEW:
-        return [choose_micro_batch(comparison, case, one, per_node, room) for one in layouts]
+        return [choose_micro_batch(comparison, case, one, per_node, room, given) for one in layouts]
     found = []
     for one in usual:
-        found.append(choose_micro_batch(comparison, case, one, per_node, room))
+        found.append(choose_micro_batch(comparison, case, one, per_node, room, given))
         if found[-1].lacking is None:
             return found[-1:]
     return sorted(found, key=lambda one: one.needs)[:1]

@@ -156,7 +156,7 @@ def _training_bytes(habits: Habits, ranks: _Ranks, case: Case) -> float:
         }[habits.keeps]
         sums = keeps and habits.sums and ranks.parts > 1
         # Weights, and gradients on their way or until the last micro-batch.
-        states += ((mine if keeps else gathered) + (mine if sums else gathered)) * case.compute
+        states += (mine if keeps else gathered) * case.compute + (mine if sums else gathered) * case.bytes_of_sums
     # By how much gradients, bf16 until the backward ends, are then wider in the master's format.
     pure = case.precision == "bf16" and habits.autocast and not case.autocast
     widened = mine * (BYTES["fp32"] - BYTES["bf16"]) / over_gradients if pure else 0.0
@@ -208,12 +208,13 @@ def host_bytes(comparison: Comparison, case: Case, ranks_of_a_node: int) -> floa
 def choose_apart(comparison: Comparison, case: Case, room: Room) -> Case:
     """Return the case with apart decided: what is asked for, else both sides at once where a device has room for both.
 
-    Raises Unavailable where a side doesn't fit by itself.
+    Raises Unavailable where a side doesn't fit by itself, unless the case asks for it despite that.
     """
     ours, peer = side_bytes(comparison, case, room.device)
     ranks_of_a_node = min(case.devices_per_node or comparison.grid.size, comparison.grid.size)
     on_node = host_bytes(comparison, case, ranks_of_a_node)
-    if reason := room.lack("the engine", ours) or room.lack(comparison.name, peer, on_node):
+    reason = room.lack("the engine", ours) or room.lack(comparison.name, peer, on_node)
+    if reason and not case.despite_estimate:
         raise Unavailable(reason)
     return case if case.apart is not None else replace(case, apart=not room.fits(ours + peer))
 

@@ -95,6 +95,7 @@ OWN_COMPARISON = Comparison(
     target=None,
     tunes=True,
     together=True,
+    sums_in_fp32=True,
 )
 """Shows what a tuned engine gains over itself. It is run only where it is named."""
 

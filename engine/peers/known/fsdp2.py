@@ -3,8 +3,8 @@
 Of several micro-batches it sums gradients over ranks after the last one, and keeps them whole until then, as it keeps
 gathered weights; where it gathers twice to save memory, gradients are sharded after each.
 
-bf16 is by its own policy: bf16 weights are gathered, gradients are reduced in bf16, masters stay fp32, as in the
-engine.
+bf16 is by its own policy: bf16 weights are gathered, gradients are reduced in bf16 or as --reduce-dtype says, masters
+stay fp32, as in the engine.
 """
 
 import warnings
@@ -34,9 +34,8 @@ def policy(case: Case) -> MixedPrecisionPolicy:
     precision = Precision.parse(case.precision)
     if precision.compute == precision.master:
         return MixedPrecisionPolicy()
-    return MixedPrecisionPolicy(
-        param_dtype=precision.compute, reduce_dtype=precision.compute, cast_forward_inputs=False
-    )
+    sums = Precision.parse(case.sums["reduce_dtype"]).compute
+    return MixedPrecisionPolicy(param_dtype=precision.compute, reduce_dtype=sums, cast_forward_inputs=False)
 
 
 def fill(model: SerialModel, case: Case) -> None:
