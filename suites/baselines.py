@@ -10,11 +10,11 @@ Peers with libraries of their own take environments of their own: ci/peers all m
 skipped and says so. A contest that does not fit takes no allocation: its test runs beside ReFrame, where the engine
 writes what it needs, for the report. Our side takes the grid that par4d plan finds the fastest, where the machine was
 calibrated, or that the engine chooses, unless its series fixes one; the result is labelled with which. Each side takes
-the largest micro-batches with which it fits a device alone; where a device can't hold both, the engine measures one
-after the other. A peer is measured on every layout of few devices that fits, and on the one that its users would take
-of many (engine/peers/layout_choice.py); the report takes the fastest of a peer, and of all. A run is one job, a set of
-processes that may happen to be faster or slower for one side, and decides nothing: --repeat 3 to 6 do, also of several
-nights. Of two jobs the interval is very wide, as Student's t is 12.7.
+the largest micro-batches with which it fits a device alone, or those of a published row; where a device can't hold
+both, the engine measures one after the other. A peer is measured on every layout of few devices that fits, and on the
+one that its users would take of many (engine/peers/layout_choice.py); the report takes the fastest of a peer, and of
+all. A run is one job, a set of processes that may happen to be faster or slower for one side, and decides nothing:
+--repeat 3 to 6 do, also of several nights. Of two jobs the interval is very wide, as Student's t is 12.7.
 """
 
 import math
@@ -66,6 +66,17 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
     def own_options(self) -> list[str]:
         return []
 
+    @property
+    def takes_the_published_batch(self) -> bool:
+        """Whether both sides take the micro-batches of a published row, unless -S names another network."""
+        return self.point.series.published_micro_batch and self.model == self.point.model
+
+    def plan_options(self, data: str) -> list[str]:
+        return super().plan_options(data) + command("", seq=self.point.series.sequence)
+
+    def plan_grid(self, **own: object) -> PlannedGrid | None:
+        return super().plan_grid(seq=self.point.series.sequence, **own)
+
     @run_after("init")
     def take_no_allocation_for_what_does_not_fit(self) -> None:
         """Ask for no allocation, but for a network of -S, which may fit all the same: its job says whether it does."""
@@ -84,7 +95,7 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
         if self.model == self.point.model:
             case = case_of(self.point, self.system)
             self.micro_batch = our_micro_batch(case, Grid.parse(self.grid), room(self.system))
-        if self.planned is not None and self.planned.schedule:
+        if self.planned is not None and self.planned.schedule and not self.takes_the_published_batch:
             self.micro_batch = self.planned.micro_batch
 
     @run_before("setup")
@@ -106,7 +117,14 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
             warmup=self.warmup,
             breakdown=self.breakdown or series.breakdown,
         )
-        words = ["bench", "peers", *sides, *self.contest_options, *command("", micro_batch=self.micro_batch)]
+        trained = command(
+            "",
+            seq=series.sequence,
+            reduce_dtype=self.asked.reduce_dtype,
+            micro_batch=self.micro_batch,
+            despite_estimate=self.takes_the_published_batch,
+        )
+        words = ["bench", "peers", *sides, *self.contest_options, *trained]
         words += ScheduleChoice.parse(schedule).words if schedule else []
         return [*words, *rounds, *self.peak_options(self.precision)]
 

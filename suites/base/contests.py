@@ -84,10 +84,12 @@ def matches(system: System) -> Iterator[Match]:
             case = case_of(point, system)
             for found in _layouts(point, COMPARISONS[name], case, per_node, room(system)):
                 contest = COMPARISONS[name].with_layout(found.layout, Grid.replicated(found.layout.size))
-                if contest.lacking(case.model, recompute=case.checkpoint_group(contest.grid)):
+                recompute = case.checkpoint_group(contest.grid)
+                if contest.lacking(case.model, recompute=recompute, widens=case.widens):
                     continue
                 for micro_batch in _micro_batches(point, COMPARISONS[name], found) or [found.micro_batch]:
-                    yield Match(point, name, found.layout, micro_batch, found.lacking is None)
+                    fits = found.lacking is None or point.series.published_micro_batch
+                    yield Match(point, name, found.layout, micro_batch, fits)
 
 
 def _layouts(point: Point, comparison: Comparison, case: Case, per_node: int, machine: Room) -> Sequence[LayoutChoice]:
@@ -96,7 +98,8 @@ def _layouts(point: Point, comparison: Comparison, case: Case, per_node: int, ma
     """
     ranks = point.series.layouts.get(comparison.name, {}).get(point.devices)
     if ranks is None:
-        return layout_choices(comparison, case, point.devices, per_node, machine)
+        given = point.micro_batch if point.series.published_micro_batch else None
+        return layout_choices(comparison, case, point.devices, per_node, machine, given)
     layout = Layout(ranks.tensor, ranks.pipeline, ranks.data)
     layout.for_batch(Batch(point.sequences, ranks.micro_batch)).check(case.model, point.sequences)
     return [choose_micro_batch(comparison, case, layout, per_node, machine, ranks.micro_batch)]
@@ -116,9 +119,16 @@ def case_of(point: Point, system: System) -> Case:
     """Make what both sides train; GPUs compute activations again, as published runs do."""
     series = point.series
     recomputes = system.device.kind == "cuda" and series.training.recomputed_together != 0
-    training = PeerTraining(precision=series.precision, checkpoint_activations=recomputes)  # type: ignore[arg-type]
-    batch = Batch(point.sequences, point.micro_batch)
-    return Case.of(training, lookup(point.model), batch, overlap=ALL, device=system.device.kind, rounds=series.rounds)
+    training = PeerTraining(
+        precision=series.precision,  # type: ignore[arg-type]
+        checkpoint_activations=recomputes,
+        reduce_dtype="fp32" if series.training.reduce_dtype == "fp32" else "compute",
+    )
+    batch, network = Batch(point.sequences, point.micro_batch), lookup(point.model)
+    if series.sequence is not None:
+        network = replace(network, sequence=series.sequence)  # type: ignore[type-var]
+    given = {"device": system.device.kind, "rounds": series.rounds, "despite_estimate": series.published_micro_batch}
+    return Case.of(training, network, batch, overlap=ALL, **given)
 
 
 def room(system: System) -> Room:
@@ -128,7 +138,11 @@ def room(system: System) -> Room:
 
 
 def our_micro_batch(case: Case, grid: Grid, room: Room) -> int | None:
-    """Say how many sequences a rank of ours takes at once on a grid: the most that fits, or 1; None for its share."""
+    """Say how many sequences a rank of ours takes at once on a grid: the most that fits, or 1; None for its share. Of a
+    published row it is the row's.
+    """
+    if case.despite_estimate:
+        return case.batch.micro
     whole = Batch(case.batch.sequences)
     micro = Workload(replace(case, batch=whole), room.device_memory, room.device).choose_micro(grid)
     return None if micro == whole.per_rank(grid) else micro

@@ -53,10 +53,14 @@ class Series(Record):
 
     name: str = Field(min_length=1)
     source: str = Field(min_length=1)
-    sequences: Count | dict[int, Count]
-    """of a global batch, at every size or as devices -> sequences"""
-    micro_batch: Count | dict[int, Count] | None = None
+    sequences: Count | dict[int | str, Count]
+    """of a global batch, at every size or as devices, or model -> sequences"""
+    micro_batch: Count | dict[int | str, Count] | None = None
     """sequences that a rank takes at once; given as sequences is"""
+    published_micro_batch: bool = False
+    """whether each side of a contest takes that number, which has run on such devices: no estimate of memory changes it
+    or refuses the contest
+    """
     training: TrainingOptions
     """blocks are recomputed, one by one, unless the series says how"""
     grids: Grids | dict[str | Count, Grids] | Literal["every"] = (AUTO,)
@@ -91,7 +95,7 @@ class Series(Record):
     """steps of a training"""
     warmup: Annotated[int, Field(ge=0)] = 2
     """first steps, which don't count; of a contest, each time that a side is built, and 3 unless given"""
-    time_limit: TimeLimit | dict[int, TimeLimit] | None = None
+    time_limit: TimeLimit | dict[int | str, TimeLimit] | None = None
     """of a job; given as sequences is"""
     token_budget: float | None = Field(default=None, gt=0)
     """tokens of the training whose time to solution is asked for"""
@@ -128,10 +132,7 @@ class Series(Record):
     @model_validator(mode="after")
     def _what_is_given_by_size_or_model_covers_each(self) -> Self:
         sizes = {devices for models in self.systems.values() for devices in models}
-        by_size = {"sequences": self.sequences, "micro-batches": self.micro_batch, "time limits": self.time_limit}
-        for name, given in by_size.items():
-            if isinstance(given, dict) and (missing := sizes - set(given)):
-                raise ValueError(f"{name} are given for {sorted(given)} devices, but not for {min(missing)}")
+        self._check_given()
         self._check_layouts(sizes)
         if self.warmup >= self.iterations:
             raise ValueError(f"of {self.iterations} iterations none counts after a warm-up of {self.warmup}")
@@ -147,6 +148,20 @@ class Series(Record):
         if isinstance(self.grids, dict) and (unknown := set(self.grids) - known - sizes):
             raise ValueError(f"grids are given for {min(unknown, key=str)}, which the series doesn't run")
         return self
+
+    def _check_given(self) -> None:
+        """Raise ValueError for a point without its batch, micro-batch or limit, or a model that the series hasn't."""
+        sizes = [size for of in self.systems.values() for size in of.items()]
+        runs = [(devices, model) for devices, named in sizes for model in _models(named)]
+        by_size = {"sequences": self.sequences, "micro-batches": self.micro_batch, "time limits": self.time_limit}
+        for name, given in by_size.items():
+            if not isinstance(given, dict):
+                continue
+            if missing := [devices for devices, model in runs if model not in given and devices not in given]:
+                known = sorted(given, key=str)
+                raise ValueError(f"{name} are given for {known} devices, but not for {min(missing)}")
+            if unknown := {key for key in given if isinstance(key, str)} - {model for _, model in runs}:
+                raise ValueError(f"{name} are given for {min(unknown)}, which the series doesn't run")
 
     def _check_layouts(self, sizes: set[int]) -> None:
         """Raise ValueError for a layout of a peer or a size that the series hasn't, or of another number of ranks."""
@@ -175,7 +190,7 @@ class Point:
     @property
     def time_limit(self) -> str | None:
         """Time limit of its job; None for that of the partition."""
-        return _on(self.series.time_limit, self.devices)
+        return _on(self.series.time_limit, self.devices, self.model)
 
     def __str__(self) -> str:
         given = (part for part in (self.grid, self.schedule) if part != AUTO)
@@ -200,8 +215,8 @@ def _points(every: list[Series], system: str) -> Iterator[Point]:
     own = any(system in series.systems for series in every)
     for series in every:
         for devices, named in sorted(series.systems.get(system if own else ANY_OTHER, {}).items()):
-            sequences, micro_batch = _on(series.sequences, devices), _on(series.micro_batch, devices)
             for model in _models(named):
+                sequences, micro_batch = _on(series.sequences, devices, model), _on(series.micro_batch, devices, model)
                 point = Point(series, devices, model, sequences, micro_batch, AUTO)
                 for grid, micro in _grids(point, system):
                     schedules = series.schedules if grid != AUTO and Grid.parse(grid).stages > 1 else (AUTO,)
@@ -232,6 +247,8 @@ def _grids(point: Point, system: str) -> Iterator[tuple[str, int | None]]:
 Given = TypeVar("Given")
 
 
-def _on(given: Given | Mapping[int, Given], devices: int) -> Given:
-    """Return the value for so many devices."""
-    return given[devices] if isinstance(given, Mapping) else given
+def _on(given: Given | Mapping[int | str, Given], devices: int, model: str) -> Given:
+    """Return the value for a model, or for so many devices."""
+    if isinstance(given, Mapping):
+        return given[model] if model in given else given[devices]
+    return given

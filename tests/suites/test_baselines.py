@@ -291,7 +291,7 @@ def test_our_side_of_every_baseline_divides_the_network_and_fits(name: str) -> N
         micro = our_micro_batch(case, grid, room(system))
         case = replace(case, batch=Batch(point.sequences, micro))
         needs = memory.ours(case, grid, system.device.kind)
-        assert room(system).fits(needs), f"{point} on {grid} needs {needs / 1e9:.1f} GB"
+        assert case.despite_estimate or room(system).fits(needs), f"{point} on {grid} needs {needs / 1e9:.1f} GB"
         assert grid.size == point.devices
         check_grid(case.model, grid, case.batch)
 
@@ -310,7 +310,7 @@ def test_every_peer_of_a_baseline_divides_the_network_and_fits(name: str) -> Non
         else:
             check_grid(case.model, unsharded(layout), case.peer_batch)
         needs = memory.peer(contest, case, system.device.kind)
-        assert room(system).fits(needs), f"{match} needs {needs / 1e9:.1f} GB"
+        assert case.despite_estimate or room(system).fits(needs), f"{match} needs {needs / 1e9:.1f} GB"
 
 
 @pytest.mark.parametrize("name", systems.names())
@@ -326,6 +326,7 @@ def test_the_command_holds_every_baseline_that_fits_and_says_why_it_holds_no_oth
             devices_per_node=system.node.devices.value if system.node.devices else None,
         )
         contest = COMPARISONS[match.peer].with_layout(match.layout, grid)
+        assert case.despite_estimate == point.series.published_micro_batch
         if match.fits:
             assert choose_apart(contest, case, room(system)).apart in (True, False)
         else:
