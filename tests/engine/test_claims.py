@@ -150,7 +150,7 @@ def test_no_verdict_waits_for_what_the_data_can_tell() -> None:
     assert all(claim.obstacles for claim in EVERY if claim.system == "Summit" or claim.system.startswith("System "))
     assert {claim.status for claim in EVERY} == {
         "", "comes with another study", "quoted from others", "not printed in the paper", "beyond the queue",
-        "not built",
+        "not built", "the engine can't express selective checkpointing", "the engine can't express fp8",
     }  # fmt: skip
     assert not any(claim.status == "not built" for claim in EVERY if claim.paper in ("par4d", "axonn-sc24"))
 

@@ -33,11 +33,12 @@ ANY = "any"
 """Machine of a claim that is about none in particular."""
 
 Status = Literal[
-    "", "comes with another study", "quoted from others", "not printed in the paper", "beyond the queue", "not built"
-]
+    "", "comes with another study", "quoted from others", "not printed in the paper", "beyond the queue", "not built",
+    "the engine can't express selective checkpointing", "the engine can't express fp8",
+]  # fmt: skip
 """Reason why nothing here can be judged: another study of this project will bring what it takes, the number is other
 people's, of software and settings that the paper doesn't give, the paper has a picture without numbers, no queue of the
-machine has room, or nothing here runs it.
+machine has room, nothing here runs it, or not as it ran.
 """
 
 
