@@ -69,6 +69,8 @@ class Number(Record):
     """Devices of the job, or their range in words."""
     device: str = ""
     dtype: str = ""
+    sums: str = ""
+    """Number format in which gradients are summed over ranks."""
     batch_tokens: int | None = None
     sequence: int | None = None
     tokens: float | None = None
