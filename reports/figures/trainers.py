@@ -13,6 +13,7 @@ from engine.validation.document import Validation
 from engine.validation.trainer_rows import Limits, TrainerRow, TrainerVerdict, judge, rules
 from reports import text
 from reports.columns import columns_of
+from reports.frames.published_rows import ran_as
 from reports.page import Block, Column, Figure, Figures, Paragraph, Table
 from reports.plots import lines as chart
 from reports.plots.canvas import Scale
@@ -27,7 +28,8 @@ NOTE = (
 )
 RATES = (
     "A rate is of all devices together. The measured peer is torch's FSDP2, or torchtitan where the row is compiled: "
-    "the fastest that was measured of that batch, in turns with the engine."
+    "the fastest that was measured of that batch and its micro-batches, in turns with the engine. Where a row computes "
+    "again selectively both computed everything again."
 )
 PEERS = {False: "fsdp2", True: "torchtitan"}
 """Beginnings of the names of the peers that redo published rates, by whether they compile on GPUs."""
@@ -158,14 +160,14 @@ def _rate(one: Number, contests: pd.DataFrame, predicted: dict[tuple[object, ...
 
 
 def _measured(contests: pd.DataFrame, system: str, model: str, one: Number) -> tuple[float, float]:
-    """Return the tokens per second of the fastest of PEERS on that batch, and the engine's in turns with it."""
+    """Return the tokens per second of the fastest of PEERS that ran as the row did, and the engine's in turns."""
     if contests.empty:
         return math.nan, math.nan
     same = (contests["system"] == system) & (contests["model"] == model) & (contests["ranks"] == one.devices)
     trainers = contests["peer"].str.startswith(PEERS[one.compiled])
-    rows = contests[same & trainers & (contests["dtype"] == one.dtype) & (contests["jobs"] > 0)]
-    sizes = pd.to_numeric(rows["sequences"], errors="coerce") * pd.to_numeric(rows["sequence"], errors="coerce")
-    rows = rows[sizes == one.batch_tokens].dropna(subset=["peer_tokens_per_s"])
+    rows = contests[same & trainers & (contests["jobs"] > 0)]
+    ran = [ran_as(row, one) for row in rows.to_dict("records")]
+    rows = rows[pd.Series(ran, index=rows.index, dtype=bool)].dropna(subset=["peer_tokens_per_s"])
     if rows.empty:
         return math.nan, math.nan
     best = rows.sort_values("peer_tokens_per_s", kind="stable").iloc[-1]

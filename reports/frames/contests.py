@@ -24,7 +24,7 @@ from reports.text import clean, number
 SERIES = ["system", "partition", "series", "model", "dtype", "device", "devices", "torch"]
 CONTEST = [
     *(*SERIES, "peer", "layout", "grid", "ranks", "sequences", "sequence", "checkpointing", "threads", "overlap"),
-    *("apart", "bf16", "target", "network"),
+    *("apart", "bf16", "target", "network", "micro_batch", "peer_micro_batch", "sums"),
 ]
 RECORDED_WHEN_RUN = ("network", "apart")
 """Only a contest that was run records these."""
@@ -70,6 +70,9 @@ def _rows(found: Contests) -> list[dict[str, Any]]:
         "threads": _text(case.get("threads")),
         "overlap": _overlap(case.get("overlap")),
         "bf16": _bf16(result.dtype, case),
+        "micro_batch": _text(case.get("micro_batch")),
+        "peer_micro_batch": _text(case.get("peer_micro_batch") or case.get("micro_batch")),
+        "sums": clean(str(case.get("reduce_dtype") or result.dtype)),
         "warmup": _text(case.get("warmup")),
         "steps_per_round": _text(case.get("steps")),
         "work": result.work,

@@ -3,13 +3,16 @@
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from math import inf
 from statistics import median
 
 from engine.published import Number, select
 from engine.published.claims import Claim, Target, figures
+from engine.result.gate import Interval
 from engine.result.judges import peers
 from engine.result.schema.peers import PeerContest
 from reports.frames.contests import SERIES
+from reports.frames.published_rows import ran_as
 from reports.frames.reproduction.samples import (
     OURS,
     Asked,
@@ -38,10 +41,20 @@ PEERS = {
     "the state of the art": "deepspeed-3d",
     "ZeRO-3": "deepspeed-zero3",
     "llm-foundry": "fsdp2-reshard",
+    "torchtitan": "fsdp2-reshard",
 }
 """Names of other trainers in print, and those of the engine's peers: axonn-ipdps22's DeepSpeed has three dimensions,
-and is the next best of its others (VII-B); llm-foundry is torch's FSDP, FULL_SHARD.
+and is the next best of its others (VII-B); llm-foundry is torch's FSDP, FULL_SHARD, torchtitan FSDP2.
 """
+COMPILED = {"torchtitan": "torchtitan"}
+"""Peers that redo a trainer's rows with torch.compile."""
+COMPILER = "triton"
+"""Module without which a peer compiles nothing."""
+OF_A_CONTEST = (
+    *("system", "peer", "layout", "model", "ranks", "grid", "sequences", "sequence", "checkpointing", "dtype"),
+    *("micro_batch", "peer_micro_batch", "sums"),
+)
+"""Columns that tell the contest of a point."""
 Join = Callable[[Sequence[Sample], str], Sample | None]
 """Sample of several points, and their setting in words; None of none."""
 OF_STEPS = "time of a batch"
@@ -54,9 +67,8 @@ def _against(asked: Asked, peer: str) -> list[Row]:
 
     Of a point's layouts that counts on which the peer stood best, but first those with as many jobs as a verdict takes.
     """
-    theirs = [
-        row for row in asked.evidence.contests if (row["system"], row["peer"]) == (asked.machine, PEERS.get(peer))
-    ]
+    name = _peer_of(asked, peer)
+    theirs = [row for row in asked.evidence.contests if (row["system"], row["peer"]) == (asked.machine, name)]
     mine = [row for row in theirs if (_is_meant(asked, row) if asked.home else same_sort(asked.network, row["model"]))]
     points = grouped(mine, lambda row: tuple(str(row[key]) for key in (*SERIES, "ranks")))
     best = [max(rows, key=_standing) for rows in points]
@@ -74,15 +86,20 @@ def _standing(row: Row) -> tuple[bool, float]:
     return _tells(row), row["ratio"]
 
 
+def _peer_of(asked: Asked, trainer: str) -> str | None:
+    """Return the name of the peer that stands for a trainer; None of what no peer is like."""
+    compiled = asked.target.comparison is None and asked.number.compiled
+    return (COMPILED if compiled else PEERS).get(trainer)
+
+
 def _is_meant(asked: Asked, row: Row) -> bool:
-    """Return whether a contest is of the paper's point; one that tells a number is of its batch and format, too."""
+    """Return whether a contest is of the paper's point; one that tells a number ran as its row did, too."""
     if not (asked.place.has(row["model"], row["ranks"]) and same_sort(asked.network, row["model"])):
         return False
     if asked.target.comparison is not None:
         return True
-    tokens, formats = asked.number.batch_tokens, _formats(asked.claim.paper)
-    same_batch = tokens is None or finite(row["sequences"]) * finite(row["sequence"]) == tokens
-    return same_batch and (not formats or row["dtype"] in formats)
+    formats = _formats(asked.claim.paper)
+    return ran_as(row, asked.number) and (not formats or row["dtype"] in formats)
 
 
 @cache
@@ -171,11 +188,13 @@ def faster(asked: Asked) -> Sample | None:
 
 
 def _jobs(asked: Asked, row: Row) -> list[PeerContest]:
-    """Return the jobs of a contest on the peer's layout."""
+    """Return the jobs of a contest on the peer's layout; of a compiled number those whose peer could compile."""
     table = asked.evidence.frames.contests
-    for key in ("system", "peer", "layout", "model", "ranks", "grid", "sequences"):
+    for key in OF_A_CONTEST:
         table = table[table[key] == row[key]]
-    return [job for jobs in table["contests"] for job in jobs]
+    every = [job for jobs in table["contests"] for job in jobs]
+    compiled = asked.target.comparison is None and asked.number.compiled
+    return [job for job in every if not (compiled and COMPILER in job.peer.without)]
 
 
 def part(figure: str) -> Source:
@@ -223,14 +242,24 @@ def hfu(asked: Asked) -> Sample | None:
 
 
 def tokens_per_s(asked: Asked) -> Sample | None:
-    """Return a peer's tokens per second, of the median step of each job."""
+    """Return a peer's tokens per second, of the median step of each job. Of a row that computes again selectively they
+    are a lower end, as every contest computes everything again, or nothing.
+    """
     row = _of_framework(asked)
     if row is None:
         return None
     tokens = finite(row["sequences"]) * finite(row["sequence"])
-    return over_jobs(
-        [tokens / step_s for step_s in _steps(asked, row)], f"{row['peer']} on {row['layout'] or row['grid']}"
-    )
+    of = f"{row['peer']} on {row['layout'] or row['grid']}"
+    found = over_jobs([tokens / step_s for step_s in _steps(asked, row)], of)
+    return _at_least(found) if found and _is_selective(asked.number) else found
+
+
+def _is_selective(number: Number) -> bool:
+    return number.recomputed == "selective"
+
+
+def _at_least(found: Sample) -> Sample:
+    return found._replace(interval=Interval(found.interval.low, inf), of=f"{found.of}, at least: all is computed again")
 
 
 def _of_framework(asked: Asked) -> Row | None:
