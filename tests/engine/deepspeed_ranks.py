@@ -80,16 +80,31 @@ def build(asked: dict[str, Any]) -> dict[str, Any]:
     case = Case(shape, Batch(2 * layout.data * layout.pipeline), precision=asked["precision"])
     if asked.get("whole"):
         make_whole(case)
-    if allowed := asked.get("allowed_bytes"):
+    if asked.get("copies"):
+        adapter.without_copies = lambda: None
+    allowed = asked.get("allowed_bytes")
+    if allowed or asked.get("trains"):
         settings = adapter.choose_settings
         adapter.choose_settings = lambda *words: {**settings(*words), **SMALL_BUCKETS}
+    if allowed:
         limit = data_bytes() + allowed
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     return_freed_memory()
     before = peak_resident_bytes()
     peer = COMPARISONS[asked["peer"]].implementation()(case, layout.for_batch(case.peer_batch), CPU)
     found = {"grown_bytes": peak_resident_bytes() - before, "shard_bytes": count_bytes(peer.list_shard())}
+    found["steps"] = [train(peer, case, layout, seed) for seed in range(asked.get("trains", 0))]
+    found["trained_bytes"] = peak_resident_bytes() - before
     return found | ({"unequal": unequal(peer, case, layout)} if asked.get("compares") else {})
+
+
+def train(peer: Any, case: Case, layout: Layout, seed: int) -> list[float]:
+    """Take a step, and return its loss and the norm of its gradients."""
+    sequences = case.batch.sequences // layout.data
+    drawn = torch.Generator().manual_seed(layout.data * seed + peer.data_rank)
+    size = (sequences, case.model.sequence + 1)
+    tokens = torch.randint(case.model.vocabulary, size, generator=drawn)
+    return list(peer.step({"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}))
 
 
 def make_whole(case: Case) -> None:

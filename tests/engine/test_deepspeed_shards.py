@@ -85,20 +85,46 @@ def test_a_shard_fits_under_a_limit_that_a_whole_network_breaks(peer: str, layou
 
 @pytest.mark.weekly
 @pytest.mark.parametrize(
-    ("peer", "layout", "bytes_each"),
+    ("peer", "layout", "precision", "bytes_each"),
     [
-        ("deepspeed-zero3", "data=2", 12),
-        ("deepspeed-pipeline", "pipeline=2,data=2", 6),
-        ("deepspeed-3d", "tensor=2,pipeline=2", 8),
+        ("deepspeed-zero3", "data=2", "fp32", 12),
+        ("deepspeed-zero3", "data=2", "bf16", 8),
+        ("deepspeed-pipeline", "pipeline=2,data=2", "fp32", 6),
+        ("deepspeed-pipeline", "pipeline=2,data=2", "bf16", 4),
+        ("deepspeed-3d", "tensor=2,pipeline=2", "fp32", 8),
+        ("deepspeed-3d", "tensor=2,pipeline=2", "bf16", 6),
     ],
 )
-def test_building_takes_no_more_than_the_shard_and_a_tenth(peer: str, layout: str, bytes_each: int) -> None:
-    """On shards of a gigabyte. With two data ranks ZeRO-1 has half the masters."""
+def test_building_takes_no_more_than_the_shard_and_a_tenth(
+    peer: str, layout: str, precision: str, bytes_each: int
+) -> None:
+    """On shards of a gigabyte. With two data ranks ZeRO-1 has half the masters; ZeRO-3 sums gradients in the format of
+    its weights.
+    """
     parsed = Layout.parse(layout)
     cut = parsed.size if peer == "deepspeed-zero3" else parsed.tensor * parsed.pipeline
     model = LARGE | {"hidden": 1024, "layers": round(1.05e9 * cut / bytes_each / (12 * 1024**2))}
     shard = bytes_each * GPTConfig("huge", **model).parameters / cut
-    (ranks,) = built(ask(peer, layout, model=model))
+    (ranks,) = built(ask(peer, layout, precision=precision, model=model))
     assert [rank.get("shard_bytes", rank) for rank in ranks] == pytest.approx([shard] * parsed.size, rel=0.05)
     assert min(rank["shard_bytes"] for rank in ranks) > 1e9
     assert all(rank["grown_bytes"] <= 1.1 * rank["shard_bytes"] for rank in ranks), ranks
+
+
+# Bytes of each of a rank's parameters. ZeRO-3 would hold 10 for 8, ZeRO-1 a clone of the half that it updates.
+@pytest.mark.parametrize(
+    ("peer", "layout", "spared"),
+    [
+        ("deepspeed-zero3", "data=2", 2),
+        pytest.param("deepspeed-pipeline", "pipeline=2,data=2", 1, marks=pytest.mark.weekly),
+    ],
+)
+def test_copies_that_a_bf16_start_is_spared_change_no_step(peer: str, layout: str, spared: float) -> None:
+    model = LARGE | {"layers": 8}
+    with_copies, without = built(
+        *(ask(peer, layout, precision="bf16", model=model, trains=2, copies=copies) for copies in (True, False))
+    )
+    assert [rank["steps"] for rank in without] == [rank["steps"] for rank in with_copies]
+    parameters = GPTConfig("middle", **model).parameters / 2
+    for more, less in zip(with_copies, without, strict=True):
+        assert more["grown_bytes"] - less["grown_bytes"] > 0.75 * spared * parameters

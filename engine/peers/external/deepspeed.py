@@ -6,7 +6,6 @@ makes that part alone: all are cut on the meta device, and their elements drawn 
 """
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,11 +16,11 @@ from deepspeed.module_inject.layers import LinearAllreduce, LinearLayer, set_aut
 from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from deepspeed.runtime.zero.partition_parameters import PartitionedParamStatus
-from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from torch import Tensor, nn
 
 from engine.models.serial import SerialModel
 from engine.peers.comparison import Case
+from engine.peers.external.deepspeed_start import without_building, without_copies
 from engine.peers.layout import Layout
 from engine.peers.peer import (
     StepMetrics,
@@ -32,7 +31,6 @@ from engine.peers.peer import (
     mean_cross_entropy,
     mean_divisor,
     micro_batches,
-    replace_all,
     serial_loss,
     serial_model,
 )
@@ -47,6 +45,7 @@ class ZeRO:
 
     def __init__(self, case: Case, layout: Layout, device: torch.device, *, stage: int) -> None:
         without_building()
+        without_copies()
         self.data_rank = torch.distributed.get_rank()
         config = _config(case, layout, device, stage)
         self._case, self._parts = case, layout.micro_batches
@@ -122,14 +121,6 @@ class Pipeline:
         return StepMetrics(loss.item(), float(self._engine.get_global_grad_norm() or math.nan))
 
 
-def without_building() -> None:
-    """Keep it from compiling a sum by shared memory when it starts on processors, for inference only, in a folder that
-    all its environments share: it takes minutes beside other work, and a rank that is ended in it leaves a lock for
-    which the next ones wait without end.
-    """
-    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]  # not .torch itself
-
-
 class _Stages(PipelineModule):
     """Stages of layers on the meta device, of which a rank makes its own. make: returns a parameter's values."""
 
@@ -177,31 +168,6 @@ def partitioned_model(case: Case, device: torch.device, config: dict[str, Any]) 
 
     _Partition(model, values, config_dict_or_path=config, dtype=_dtype(case))
     return model
-
-
-def without_copies() -> None:
-    """Spare ZeRO-1's start what it holds beyond the shard: all weights twice while they are flattened, of which each is
-    let go here once it is copied, and gradients that it drops again. Nothing that it computes changes.
-    """
-    flatten = DeepSpeedZeroOptimizer.flatten_dense_tensors_aligned
-
-    def flatten_weights(self: Any, tensors: list[Tensor], alignment: int, **words: Any) -> Tensor:
-        whole_weights = isinstance(tensors[0], nn.Parameter) and not words.get("use_cpu_data")
-        if not whole_weights or any(words.get("param_padding") or ()):
-            return flatten(self, tensors, alignment, **words)
-        count, done = sum(tensor.numel() for tensor in tensors), 0
-        flat = tensors[0].detach().new_empty(-(-count // alignment) * alignment)
-        for tensor in tensors:
-            flat[done : done + tensor.numel()].copy_(tensor.detach().view(-1))
-            done += tensor.numel()
-            tensor.data = flat.new_empty(0)
-        flat[done:].zero_()
-        return flat
-
-    replace_all(
-        (DeepSpeedZeroOptimizer, "flatten_dense_tensors_aligned", flatten_weights),
-        (DeepSpeedZeroOptimizer, "initialize_optimizer_states", lambda self: None),
-    )
 
 
 def split_layers(model: SerialModel, placements: Mapping[str, Placement], tensor: int) -> None:
