@@ -4,7 +4,6 @@ Each peer is described by a file in known/, which registry.py reads. It names th
 only ranks load: no torch here.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
@@ -55,8 +54,10 @@ class Habits:
     """When gathered weights of all blocks are there at once."""
     sums: bool = True
     """Whether gradients are then there, too, whole until the last micro-batch."""
-    gathers_at_most: float = math.inf
-    """Elements of weights that are gathered at once, of two blocks otherwise."""
+    live_at_most: float = 0.0
+    """Elements of gathered weights that it lets be there at once, if not one parameter and the next are more; 0 where
+    these are of two blocks.
+    """
     stream: bool = False
     """Whether tensor ranks split the residual stream by positions."""
     gathers: bool = False
@@ -71,6 +72,24 @@ class Habits:
     """Whether bf16 is autocast's where the case asks for that, with weights, residual stream and gradients in fp32 and
     a cast of each weight kept; else weights are bf16 beside fp32 masters.
     """
+    fetches_at_most: float = 0.0
+    """Elements of these that are gathered ahead into one tensor, from which each parameter is then copied."""
+    masters: Literal["in bf16", "always"] = "in bf16"
+    """When the optimizer has a copy of its share of the weights in fp32: not even in fp32 are weights their own."""
+    gradients: Literal["masters", "weights"] = "masters"
+    """Whose format gradients are summed in, where weights are bf16 without autocast."""
+    flattens_at_most: float = 0.0
+    """Elements of a rank's gradients that the optimizer copies at once, and then has in fp32 as well; 0 where it takes
+    them as they are.
+    """
+    bucket: int = 0
+    """Elements of a buffer in which gradients are reduced, whatever a network's size; 0 where they are where they are
+    summed, and on their way those of what is gathered.
+    """
+    buckets: int = 1
+    """Number of such buffers at once, with those that are made to send one."""
+    reduces: Literal["in the backward", "after it"] = "in the backward"
+    """When these are there."""
     copies: bool = True
     """Whether a rank copies its own share of the weights in bf16, too, or only what it gathers."""
     flights: Literal["all", "stage"] = "stage"

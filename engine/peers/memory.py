@@ -7,8 +7,9 @@ activation of a rank's rows, and the states of a parameter. What differs from pe
 (Habits). Sources: ZeRO (Rajbhandari et al. 2020, 3 and 5) for what data ranks divide in its stages; Korthikanti et al.
 2022, 4, for activations by tensor ranks with and without sequence parallelism; Narayanan et al. 2021, 2.2, for
 micro-batches in flight of a pipeline; for the others their own code, as external/ calls it. Against what PyTorch's
-allocator handed out on a processor it was within 25 % for those that tests/engine/test_known_peers.py asks; external
-ones have never been measured. No GPU has confirmed any of it.
+allocator handed out on a processor it was within 25 % for those that tests/engine/test_known_peers.py asks. Of
+DeepSpeed, what more layers add to a process's resident memory on a processor is within 25 % (test_deepspeed_shards.py),
+without its buckets; other external ones have never been measured. No GPU has confirmed any of it.
 """
 
 from concurrent.futures import ProcessPoolExecutor
@@ -136,7 +137,8 @@ def _training_bytes(habits: Habits, ranks: _Ranks, case: Case) -> float:
     model, master = case.model, case.master
     mine = model.parameters / (ranks.tensor * ranks.pipeline)
     shards_weights = habits.data == "weights" and ranks.shards > 1
-    weight, optimizer = master, MOMENTS * master
+    gradient = case.compute if habits.gradients == "weights" else master
+    weight, optimizer = master, (MOMENTS + (habits.masters == "always")) * master
     if case.precision == "bf16" and habits.autocast and case.autocast:
         weight += BYTES["bf16"]  # autocast's copy
     elif case.precision == "bf16":
@@ -144,23 +146,40 @@ def _training_bytes(habits: Habits, ranks: _Ranks, case: Case) -> float:
         weight, optimizer = BYTES["bf16"] * copied, (1 + MOMENTS) * master
     divided = DIVIDED.index(habits.data)
     over_weights, over_gradients, over_optimizer = (ranks.shards if divided >= place else 1 for place in (3, 2, 1))
-    states = mine * (weight / over_weights + master / over_gradients + optimizer / over_optimizer)
-    if shards_weights:
-        ahead = min(2 * _largest_block(model), habits.gathers_at_most)
-        gathered = max(ahead, model.outputs * model.hidden) / ranks.tensor
-        keeps = {
-            "always": True,
-            "never": False,
-            "in a pipeline": ranks.pipeline > 1,
-            "unless recomputing": not case.checkpoint_activations,
-        }[habits.keeps]
-        sums = keeps and habits.sums and ranks.parts > 1
-        # Weights, and gradients on their way or until the last micro-batch.
-        states += (mine if keeps else gathered) * case.compute + (mine if sums else gathered) * case.bytes_of_sums
+    states = mine * (weight / over_weights + gradient / over_gradients + optimizer / over_optimizer)
+    gathered = _gathered_bytes(habits, ranks, case, mine) if shards_weights else 0.0
     # By how much gradients, bf16 until the backward ends, are then wider in the master's format.
     pure = case.precision == "bf16" and habits.autocast and not case.autocast
     widened = mine * (BYTES["fp32"] - BYTES["bf16"]) / over_gradients if pure else 0.0
-    return states - widened + max(_activation_bytes(habits, ranks, case), widened)
+    flattened = min(mine / over_optimizer, habits.flattens_at_most)
+    # Beside the buckets, a copy of gradients that are summed whole before they are reduced.
+    reduced = habits.buckets * habits.bucket * case.compute + (0 if shards_weights else flattened * gradient)
+    backward = gathered + _activation_bytes(habits, ranks, case)
+    if habits.reduces == "in the backward":
+        backward += reduced
+    # The copy, and in the master's format another; weights that are released by their number are gone by then.
+    step = widened + flattened * (gradient + (master if gradient != master else 0))
+    step += 0.0 if habits.live_at_most else gathered
+    return states - widened + max(backward, reduced, step)
+
+
+def _gathered_bytes(habits: Habits, ranks: _Ranks, case: Case, mine: float) -> float:
+    """Count weights of which a rank has a shard, and that are gathered, with gradients that are not yet divided."""
+    model = case.model
+    if habits.live_at_most:
+        adjacent = 2 * max(prod(placed.shape) for placed in model.placements().values()) / ranks.tensor
+        live, fetched = max(habits.live_at_most, adjacent), habits.fetches_at_most
+        return sum(min(mine, elements) for elements in (live, fetched, adjacent)) * case.compute
+    gathered = max(2 * _largest_block(model), model.outputs * model.hidden) / ranks.tensor
+    keeps = {
+        "always": True,
+        "never": False,
+        "in a pipeline": ranks.pipeline > 1,
+        "unless recomputing": not case.checkpoint_activations,
+    }[habits.keeps]
+    sums = keeps and habits.sums and ranks.parts > 1
+    # Weights, and gradients on their way or until the last micro-batch.
+    return (mine if keeps else gathered) * case.compute + (mine if sums else gathered) * case.bytes_of_sums
 
 
 def _largest_block(model: Architecture) -> float:

@@ -4,15 +4,20 @@ import json
 import os
 import resource
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from waiting import LONG_S
 
+from engine.batch import Batch
+from engine.grid import Grid
 from engine.models.gpt.config import GPTConfig
+from engine.peers import memory
+from engine.peers.comparison import Case
 from engine.peers.layout import Layout
-from engine.peers.registry import ROOT, environment_lack, python_of
+from engine.peers.registry import COMPARISONS, ROOT, environment_lack, python_of
 
 STACK_BYTES = 1 << 19
 """Of each thread, which a limit counts whole."""
@@ -128,3 +133,31 @@ def test_copies_that_a_bf16_start_is_spared_change_no_step(peer: str, layout: st
     parameters = GPTConfig("middle", **model).parameters / 2
     for more, less in zip(with_copies, without, strict=True):
         assert more["grown_bytes"] - less["grown_bytes"] > 0.75 * spared * parameters
+
+
+def said_bytes(peer: str, layout: Layout, shape: GPTConfig, precision: str) -> float:
+    """Return what the memory rule says of a rank, but for buckets, of which a processor touches what it fills."""
+    contest = COMPARISONS[peer].with_layout(layout, Grid(data=layout.size))
+    assert contest.memory is not None
+    case = Case(shape, Batch(2 * layout.data * layout.pipeline), precision=precision)
+    return memory.peer(replace(contest, memory=replace(contest.memory, bucket=0)), case, "cpu")
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize(
+    ("peer", "layout"),
+    [
+        ("deepspeed-zero2", "data=2"),
+        ("deepspeed-zero3", "data=2"),
+        ("deepspeed-pipeline", "pipeline=2,data=2,micro_batches=2"),
+    ],
+)
+def test_more_layers_take_about_what_the_memory_rule_says(peer: str, layout: str, precision: str) -> None:
+    """Of two networks the difference, which is free of what Python and the libraries take."""
+    parsed = Layout.parse(layout)
+    models = [LARGE | {"layers": layers} for layers in (4, 16)]
+    found = built(*(ask(peer, layout, precision=precision, model=model, trains=3) for model in models))
+    few, many = (max(rank["trained_bytes"] for rank in ranks) for ranks in found)
+    said_of_few, said_of_many = (said_bytes(peer, parsed, GPTConfig("asked", **model), precision) for model in models)
+    assert said_of_many - said_of_few == pytest.approx(many - few, rel=0.25)
