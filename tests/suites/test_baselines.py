@@ -211,7 +211,7 @@ def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
         ),
         (
             "frontier", "par4d-strong-64-.*3d",
-            {"--layout": "tensor=8,pipeline=4,data=2", "--model": "gpt-80b-adjusted", "--batch-size": "2048",
+            {"--layout": "tensor=8,pipeline=2,data=4", "--model": "gpt-80b", "--batch-size": "2048",
              "--precision": "bf16", "--warmup": "1", "--timeout": "1650", "--meeting-timeout": "3300"},
         ),
     ],
