@@ -1,13 +1,14 @@
 """Contests with other trainers that claims are judged by, of each trainer on the layout on which it stood best."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import inf
 from statistics import median
 
 from engine.published import Number, select
 from engine.published.claims import Claim, Target, figures
+from engine.result import metrics
 from engine.result.gate import Interval
 from engine.result.judges import peers
 from engine.result.schema.peers import PeerContest
@@ -25,11 +26,15 @@ from reports.frames.reproduction.samples import (
     hull,
     inverse_of,
     lead_of,
+    of_counts,
     of_ends,
     over_jobs,
     place_of,
+    plain,
     same_sort,
     saved_of,
+    sizes_of,
+    span_of,
 )
 from reports.text import number as finite
 from reports.text import plural
@@ -57,6 +62,8 @@ OF_A_CONTEST = (
 """Columns that tell the contest of a point."""
 Join = Callable[[Sequence[Sample], str], Sample | None]
 """Sample of several points, and their setting in words; None of none."""
+TIMES_SAVED = frozenset({"days_saved", "months_saved"})
+"""Metrics of the time that a whole training takes less than a peer's."""
 OF_STEPS = "time of a batch"
 OF_PARTS = {"compute": "work_s", "communication that isn't hidden": "exposed_s", "": "exposed_s"}
 """Parts of a step by what published ratios are said to be of; one that says nothing is of par4d's communication."""
@@ -93,13 +100,36 @@ def _peer_of(asked: Asked, trainer: str) -> str | None:
 
 
 def _is_meant(asked: Asked, row: Row) -> bool:
-    """Return whether a contest is of the paper's point; one that tells a number ran as its row did, too."""
+    """Return whether a contest is of the paper's point; one that tells a number ran as its row did, too. Of a range of
+    models each is meant on its own number of devices.
+    """
     if not (asked.place.has(row["model"], row["ranks"]) and same_sort(asked.network, row["model"])):
         return False
     if asked.target.comparison is not None:
         return True
-    formats = _formats(asked.claim.paper)
-    return ran_as(row, asked.number) and (not formats or row["dtype"] in formats)
+    number, formats = asked.number, _formats(asked.claim.paper)
+    own = _sizes(asked).get(int(row["ranks"]), row["model"]) if "to" in number.model.split() else row["model"]
+    if same_sort(own, row["model"]) and plain(own) != plain(row["model"]):
+        return False
+    if number.metric in TIMES_SAVED:
+        number = number.model_copy(update={"batch_tokens": _batch_of_weak_scaling(asked)})
+    return ran_as(row, number) and (not formats or row["dtype"] in formats)
+
+
+def _tokens(row: Row) -> float:
+    """Count the tokens of a contest's step."""
+    return finite(row["sequences"]) * finite(row["sequence"])
+
+
+def _sizes(asked: Asked) -> Mapping[int, str]:
+    return sizes_of(asked.claim.paper, asked.claim.system)
+
+
+def _batch_of_weak_scaling(asked: Asked) -> int | None:
+    """Return the tokens of a step of the paper's weak scaling, in which it tells the time of a whole training."""
+    every = select(paper=asked.claim.paper, system=asked.claim.system, study="weak_scaling")
+    batches = {one.batch_tokens for one in every} - {None}
+    return next(iter(batches)) if len(batches) == 1 else None
 
 
 @cache
@@ -149,6 +179,34 @@ def _setting(row: Row) -> str:
 
 def saved(asked: Asked) -> Sample | None:
     return _over_points(asked, saved_of, hull)
+
+
+def training_time_saved(asked: Asked) -> Sample | None:
+    """Return the time that the paper's whole training takes less than the peer's at the rates of both sides; of a range
+    of devices that of all of the paper's points in it.
+    """
+    number, (few, many) = asked.number, span_of(asked.number) or (0, 0)
+    budgets = [one.si for one in select(paper=asked.claim.paper, metric="tokens_billion")]
+    tokens = number.tokens or next(iter(budgets), None)
+    rows = _against(asked, number.over) if asked.home and tokens else []
+    missing = {size for size in _sizes(asked) if few <= size <= many} - {int(row["ranks"]) for row in rows}
+    if tokens is None or missing:
+        return None
+    found = [_less_time(asked, row, tokens) for row in rows]
+    known = [one for one in found if one is not None]
+    return hull(known, known[0].of if len(known) == 1 else f"{len(known)} points") if len(known) == len(found) else None
+
+
+def _less_time(asked: Asked, row: Row, tokens: float) -> Sample | None:
+    """Return the time that so many tokens take less than the peer's, by the median steps of each job."""
+    step_tokens = _tokens(row)
+
+    def whole_s(steps: Sequence[float]) -> float:
+        return metrics.time_to_solution(tokens, metrics.rate(step_tokens, median(steps)))
+
+    timed = [(peers.steps(job.ours), peers.steps(job.peer)) for job in _jobs(asked, row)]
+    timed = [(ours, peer) for ours, peer in timed if ours and peer and min(*ours, *peer) > 0]
+    return of_counts([whole_s(peer) - whole_s(ours) for ours, peer in timed], _setting(row))
 
 
 def speed_up(asked: Asked) -> Sample | None:
@@ -248,9 +306,8 @@ def tokens_per_s(asked: Asked) -> Sample | None:
     row = _of_framework(asked)
     if row is None:
         return None
-    tokens = finite(row["sequences"]) * finite(row["sequence"])
     of = f"{row['peer']} on {row['layout'] or row['grid']}"
-    found = over_jobs([tokens / step_s for step_s in _steps(asked, row)], of)
+    found = over_jobs([_tokens(row) / step_s for step_s in _steps(asked, row)], of)
     return _at_least(found) if found and _is_selective(asked.number) else found
 
 

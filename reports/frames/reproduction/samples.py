@@ -5,13 +5,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from engine.published import Number
+from engine.published import Number, select
 from engine.published.claims import Claim, Target
 from engine.result import gate
 from engine.result.gate import CONFIDENCE, NOTHING_KNOWN, Interval
@@ -98,6 +98,13 @@ def span_of(number: Number) -> tuple[int, int] | None:
         return None
     found = [int(part) for part in re.findall(r"\d+", str(number.devices))]
     return (min(found), max(found)) if found else None
+
+
+@cache
+def sizes_of(paper: str, system: str) -> Mapping[int, str]:
+    """Return the devices of the paper's own weak scaling on a system, each with its model."""
+    own = [one for one in select(paper=paper, system=system, study="weak_scaling") if one.batch_tokens]
+    return {one.devices: one.model for one in own if one.framework in OURS and isinstance(one.devices, int)}
 
 
 def over_jobs(values: Iterable[float], of: str) -> Sample | None:

@@ -1,6 +1,6 @@
 """Points of weak and strong scaling that claims are judged by: of the paper's series, on their fastest layouts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from statistics import median
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from reports.frames.reproduction.samples import (
     over_jobs,
     plain,
     setting,
+    sizes_of,
     span_of,
 )
 from reports.text import number as finite
@@ -79,13 +80,6 @@ def _at(asked: Asked, study: str, figure: str, devices: int | None, model: str) 
     return over_jobs([job[figure] for job in jobs], setting(jobs[0])) if jobs else None
 
 
-@cache
-def _sizes(paper: str, system: str) -> Mapping[int, str]:
-    """Return the devices of the paper's own weak scaling on a system, each with its model."""
-    own = [one for one in select(paper=paper, system=system, study="weak_scaling") if one.batch_tokens]
-    return {one.devices: one.model for one in own if one.framework in OURS and isinstance(one.devices, int)}
-
-
 def point(study: str, figure: str) -> Source:
     """Return the source of a figure of a point; of a range of devices that of all of the paper's points in it."""
 
@@ -102,7 +96,7 @@ def point(study: str, figure: str) -> Source:
 
 def _between(asked: Asked, number: Number) -> list[tuple[int, str]]:
     low, high = span_of(number) or (0, 0)
-    every = _sizes(asked.claim.paper, asked.claim.system)
+    every = sizes_of(asked.claim.paper, asked.claim.system)
     return sorted((devices, model) for devices, model in every.items() if low <= devices <= high)
 
 
@@ -132,7 +126,7 @@ def growth(asked: Asked) -> Sample | None:
 
 def efficiency(asked: Asked) -> Sample | None:
     """Return a device's rate over that in the smallest job of the paper's series."""
-    sizes = _sizes(asked.claim.paper, asked.claim.system)
+    sizes = sizes_of(asked.claim.paper, asked.claim.system)
     devices = asked.number.devices
     if not sizes or not isinstance(devices, int):
         return None

@@ -33,6 +33,8 @@ SOURCES: Mapping[tuple[str, str], Source] = {
     ("pipeline", "idle"): overlaps.idle,
     ("baselines", "time_saved"): contests.saved,
     ("baselines", "speed_up"): contests.speed_up,
+    ("baselines", "days_saved"): contests.training_time_saved,
+    ("baselines", "months_saved"): contests.training_time_saved,
     ("baselines", "time_s"): contests.faster,
     ("baselines", "efficiency"): contests.efficiency,
     ("baselines", "hfu"): contests.hfu,
