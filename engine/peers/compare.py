@@ -42,6 +42,7 @@ from engine.result.metrics import ratio_of_medians
 from engine.result.schema import Memory
 from engine.result.schema.peers import PARTS, SIDES, Asked, ContestResult, Equality, PeersResult
 from engine.training.equality import TOLERANCES, Tolerance
+from engine.training_record import LEAST_LOSS_SCALE, MOST_LOSS_SCALE
 
 DeviceKind = Literal["cpu", "cuda"]
 ONE_JOB = "One job decides nothing, as processes differ: take three to six, by --jobs or by starting this again."
@@ -114,6 +115,10 @@ def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int)
         number = getattr(case, name)
         if number is not None and not 0 < number < math.inf:
             raise UsageError(f"{_option(name)} is a positive number of {unit}, but {number:g} was given.")
+    if not LEAST_LOSS_SCALE <= case.loss_scale <= MOST_LOSS_SCALE:
+        raise UsageError(
+            f"--loss-scale is from {LEAST_LOSS_SCALE:g} to {MOST_LOSS_SCALE:g}, but {case.loss_scale:g} was given."
+        )
     for comparison in comparisons:
         comparison.check(case.model)
         if isinstance(comparison.layout, Grid):
@@ -192,7 +197,10 @@ def _prepare(comparison: Comparison, case: Case, room: Room | None) -> Case | Un
     if reason := environment_lack(comparison.library):
         return Unavailable(reason)
     recompute = case.checkpoint_group(comparison.grid)
-    if reason := comparison.lacking(case.model, recompute=recompute, own=case.own, widens=case.widens):
+    reason = comparison.lacking(
+        case.model, recompute=recompute, own=case.own, widens=case.widens, precision=case.precision
+    )
+    if reason:
         return Unavailable(reason)
     try:
         return case if room is None else choose_apart(comparison, case, room)

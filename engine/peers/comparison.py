@@ -23,7 +23,7 @@ from engine.overlap.flags import ALL, Overlap
 from engine.peers.layout import SPLITS, Layout, PeerLayout, Split, usual
 from engine.reduce_dtype import reduce_dtype
 from engine.timeouts import Timeouts
-from engine.training_record import BYTES, ReduceDtype, Training, TrainingOptions
+from engine.training_record import BYTES, PrecisionName, ReduceDtype, Training, TrainingOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,8 @@ class Comparison:
     """Families of networks that it has; None where it is made of our serial model, whatever that is."""
     recomputes: bool = True
     """Whether it computes activations again."""
+    scales_loss: bool = False
+    """Whether it trains in fp16, whose loss is scaled."""
     together: bool = False
     """Whether it recomputes several blocks at once, as --checkpoint-every N does."""
     sums_in_fp32: bool = False
@@ -165,11 +167,19 @@ class Comparison:
         return self.families is None or model.family in self.families
 
     def lacking(
-        self, model: Architecture, *, recompute: int, own: Sequence[str] = (), widens: bool = False
+        self,
+        model: Architecture,
+        *,
+        recompute: int,
+        own: Sequence[str] = (),
+        widens: bool = False,
+        precision: PrecisionName = "fp32",
     ) -> str | None:
         """Say in a sentence why the peer has nothing like that training; None where it has. recompute: blocks
         together. own: words of options that only the engine has. widens: whether sums are wider than the computation.
         """
+        if precision == "fp16" and not (self.scales_loss or self.checkout):
+            return f"{self.name} is compared in no fp16, as nothing scales its loss here: take another --precision."
         if own and not self.checkout:
             return f"{self.name} has nothing like {' '.join(own)}: compare without, or --against another commit."
         if self.families is not None and not self.supports(model):
@@ -270,8 +280,8 @@ SHARED = ("precision", "checkpoint_activations", "checkpoint_every", "offload", 
 class PeerTraining(TrainingOptions):
     """Options of what both sides train, with nothing offloaded."""
 
-    precision: Literal["fp32", "fp64", "bf16"] = "fp32"
-    """bf16 keeps fp32 masters; no fp16, as sides would skip steps each by its own loss scale"""
+    precision: PrecisionName = "fp32"
+    """bf16 and fp16 keep fp32 masters; in fp16, for some peers, both sides have the same fixed --loss-scale"""
     offload: Annotated[bool, NO_OPTION] = False
     reduce_dtype: Literal["compute", "fp32"] = "compute"  # type: ignore[assignment]
     """gradients while summed, of both sides: the precision, or fp32 with peers that can"""
@@ -289,6 +299,8 @@ class SideOptions:
 
     tune_matmul: bool = False
     """of ours, as in train; what a job before has timed is kept"""
+    loss_scale: Annotated[float, Parameter(metavar="SCALE")] = 2.0**16
+    """of fp16, on both sides in every step; a side that skips a step ends the contest (default: GradScaler's first)"""
     peer_micro_batch: Annotated[int | None, Parameter(metavar="SEQS")] = None
     """the peer's, where it isn't ours (of a pipeline by default 4 parts a stage)"""
     autocast: bool = False

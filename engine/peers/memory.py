@@ -29,7 +29,7 @@ from engine.optimizer_state import ADAMW
 from engine.peers.comparison import Case, Comparison, Habits, Unavailable
 from engine.peers.layout import Layout
 from engine.peers.registry import choose_settings, has_module
-from engine.training_record import BYTES
+from engine.training_record import BYTES, HALF
 
 UNFIT = "does not fit"
 """The sentence of each comparison that is skipped for want of memory has these words."""
@@ -139,18 +139,19 @@ def _training_bytes(habits: Habits, ranks: _Ranks, case: Case) -> float:
     shards_weights = habits.data == "weights" and ranks.shards > 1
     gradient = case.compute if habits.gradients == "weights" else master
     weight, optimizer = master, (MOMENTS + (habits.masters == "always")) * master
-    if case.precision == "bf16" and habits.autocast and case.autocast:
-        weight += BYTES["bf16"]  # autocast's copy
-    elif case.precision == "bf16":
+    half = case.precision in HALF
+    if half and habits.autocast and case.autocast:
+        weight += case.compute  # autocast's copy
+    elif half:
         copied = habits.copies or (habits.data == "weights" and not shards_weights)  # else all of it is gathered
-        weight, optimizer = BYTES["bf16"] * copied, (1 + MOMENTS) * master
+        weight, optimizer = case.compute * copied, (1 + MOMENTS) * master
     divided = DIVIDED.index(habits.data)
     over_weights, over_gradients, over_optimizer = (ranks.shards if divided >= place else 1 for place in (3, 2, 1))
     states = mine * (weight / over_weights + gradient / over_gradients + optimizer / over_optimizer)
     gathered = _gathered_bytes(habits, ranks, case, mine) if shards_weights else 0.0
-    # By how much gradients, bf16 until the backward ends, are then wider in the master's format.
-    pure = case.precision == "bf16" and habits.autocast and not case.autocast
-    widened = mine * (BYTES["fp32"] - BYTES["bf16"]) / over_gradients if pure else 0.0
+    # By how much gradients, of two bytes until the backward ends, are then wider in the master's format.
+    pure = half and habits.autocast and not case.autocast
+    widened = mine * (master - case.compute) / over_gradients if pure else 0.0
     flattened = min(mine / over_optimizer, habits.flattens_at_most)
     # Beside the buckets, a copy of gradients that are summed whole before they are reduced.
     reduced = habits.buckets * habits.bucket * case.compute + (0 if shards_weights else flattened * gradient)

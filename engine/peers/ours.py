@@ -1,5 +1,6 @@
 """The engine as a side of a comparison: what `engine train` runs, of the code that this process has."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -11,10 +12,10 @@ from engine.layers.matmul import Kernels
 from engine.measure.recorder import Recorder
 from engine.overlap.flags import Overlap
 from engine.peers.comparison import Case
-from engine.peers.peer import StepMetrics, Tensors
+from engine.peers.peer import StepMetrics, Tensors, check_taken
 from engine.peers.timed_side import LocalSide
 from engine.training.run import tuned
-from engine.training.trainer import Trainer
+from engine.training.trainer import LossScale, Trainer
 
 
 def connect(grid: Grid, case: Case, device: torch.device, recorder: Recorder | None = None) -> Comm:
@@ -27,7 +28,10 @@ def trainer(
 ) -> Trainer:
     """Make what runs it. kernels: of layers, by name. overlaps: between which it will switch."""
     data, recorder = case.model.task.data.synthetic(), comm.recorder or Recorder()
-    return Trainer(case, data, comm, recorder, kernels, overlaps=overlaps)
+    made = Trainer(case, data, comm, recorder, kernels, overlaps=overlaps)
+    if made.loss_scale is not None:
+        made.loss_scale = LossScale(case.loss_scale, interval=sys.maxsize)  # it never grows
+    return made
 
 
 class Ours:
@@ -37,11 +41,12 @@ class Ours:
     """
 
     def __init__(self, case: Case, comm: Comm, kernels: Mapping[str, Kernels] = MappingProxyType({})) -> None:
-        self._trainer = trainer(case, comm, kernels)
+        self._case, self._trainer = case, trainer(case, comm, kernels)
 
     def step(self, _: Tensors | None = None) -> StepMetrics:
         """Take a step. The trainer draws the same rows of the same batches by itself."""
         done = self._trainer.step()
+        check_taken(self._case, taken=not done.skipped)
         return StepMetrics(done.loss, done.gradient_norm)
 
 

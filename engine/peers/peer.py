@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.comm.funnel import Comm
+from engine.errors import RunError
 from engine.grid import Grid
 from engine.models.adapters.library import library_state
 from engine.models.adapters.stored import Index, Stored, halves
@@ -31,6 +32,13 @@ class StepMetrics(NamedTuple):
     """Mean over the global batch, in nats."""
     gradient_norm: float
     """Before clipping."""
+
+
+def check_taken(case: Case, *, taken: bool) -> None:
+    """Raise RunError if a step was skipped, as a gradient had overflowed: it would be timed, but not trained."""
+    if not taken:
+        other = f"a --loss-scale below {case.loss_scale:g}" if case.precision == "fp16" else "--precision fp32"
+        raise RunError(f"A gradient overflowed {case.precision}, so that a side skipped a step: take {other}.")
 
 
 class Peer(Protocol):

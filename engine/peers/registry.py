@@ -96,6 +96,7 @@ OWN_COMPARISON = Comparison(
     tunes=True,
     together=True,
     sums_in_fp32=True,
+    scales_loss=True,
 )
 """Shows what a tuned engine gains over itself. It is run only where it is named."""
 

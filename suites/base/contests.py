@@ -84,8 +84,8 @@ def matches(system: System) -> Iterator[Match]:
             case = case_of(point, system)
             for found in _layouts(point, COMPARISONS[name], case, per_node, room(system)):
                 contest = COMPARISONS[name].with_layout(found.layout, Grid.replicated(found.layout.size))
-                recompute = case.checkpoint_group(contest.grid)
-                if contest.lacking(case.model, recompute=recompute, widens=case.widens):
+                together = case.checkpoint_group(contest.grid)
+                if contest.lacking(case.model, recompute=together, widens=case.widens, precision=case.precision):
                     continue
                 for micro_batch in _micro_batches(point, COMPARISONS[name], found) or [found.micro_batch]:
                     fits = found.lacking is None or point.series.published_micro_batch

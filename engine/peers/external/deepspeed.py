@@ -20,12 +20,13 @@ from torch import Tensor, nn
 
 from engine.models.serial import SerialModel
 from engine.peers.comparison import Case
-from engine.peers.external.deepspeed_start import without_building, without_copies
+from engine.peers.external.deepspeed_start import with_half, without_building, without_copies
 from engine.peers.layout import Layout
 from engine.peers.peer import (
     StepMetrics,
     Tensors,
     accumulate,
+    check_taken,
     cut_model,
     decay_groups,
     mean_cross_entropy,
@@ -38,6 +39,7 @@ from engine.peers.registry import choose_settings
 from engine.peers.shards import initial_elements, initial_share, model_without_values, replace_parameters
 from engine.placement import NORMAL, Placement
 from engine.precision import Precision
+from engine.training_record import HALF
 
 
 class ZeRO:
@@ -45,6 +47,7 @@ class ZeRO:
 
     def __init__(self, case: Case, layout: Layout, device: torch.device, *, stage: int) -> None:
         without_building()
+        with_half(device)
         without_copies()
         self.data_rank = torch.distributed.get_rank()
         config = _config(case, layout, device, stage)
@@ -70,6 +73,7 @@ class ZeRO:
             return loss
 
         loss = accumulate(micro_batches(batch, self._parts), train) / self._parts
+        check_taken(self._case, taken=not self._engine.skipped_steps)
         return StepMetrics(loss.item(), float(self._engine.get_global_grad_norm()))
 
 
@@ -81,6 +85,7 @@ class Pipeline:
 
     def __init__(self, case: Case, layout: Layout, device: torch.device) -> None:
         without_building()
+        with_half(device)
         without_copies()
         deepspeed.init_distributed()
         model = model_without_values(case, _dtype(case))
@@ -104,7 +109,7 @@ class Pipeline:
             loss_fn=mean_cross_entropy,
             partition_method="parameters",
         )
-        self._parts = layout.micro_batches
+        self._case, self._parts = case, layout.micro_batches
         self._engine, *_ = deepspeed.initialize(
             model=stages,
             model_parameters=decay_groups(case.optim, stages.parameters()),
@@ -118,6 +123,7 @@ class Pipeline:
 
     def step(self, batch: Tensors) -> StepMetrics:
         loss = self._engine.train_batch((one["tokens"], one["targets"]) for one in micro_batches(batch, self._parts))
+        check_taken(self._case, taken=not self._engine.skipped_steps)
         return StepMetrics(loss.item(), float(self._engine.get_global_grad_norm() or math.nan))
 
 
@@ -186,7 +192,7 @@ def split_layers(model: SerialModel, placements: Mapping[str, Placement], tensor
 def _dtype(case: Case) -> torch.dtype:
     """Return the format of the weights, beside which DeepSpeed has masters in fp32."""
     precision = Precision.parse(case.precision)
-    return precision.compute if case.precision == "bf16" else precision.master
+    return precision.compute if case.precision in HALF else precision.master
 
 
 def _is_matrix(parameter: nn.Parameter) -> bool:
@@ -215,6 +221,7 @@ def _config(case: Case, layout: Layout, device: torch.device, stage: int) -> dic
         "zero_optimization": {"stage": stage} | choose_settings("deepspeed", "zero_optimization", device.type),
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": case.precision == "bf16"},
+        "fp16": {"enabled": case.precision == "fp16", "loss_scale": case.loss_scale},
         "optimizer": {
             "type": "AdamW",
             "params": {

@@ -5,10 +5,11 @@ ZeRO-3 the same memory, but its optimizer would then take other steps than by it
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+import deepspeed
 import torch
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
@@ -26,17 +27,25 @@ def without_building() -> None:
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]  # not .torch itself
 
 
+def with_half(device: torch.device) -> None:
+    """Let it train in fp16 on processors, too, where it takes that only if oneDNN has kernels for it; what computes is
+    PyTorch, which has its own.
+    """
+    if device.type == "cpu":
+        deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
+
+
 def without_copies() -> None:
     """Spare the optimizers' start what it holds beyond the shard.
 
     Weights: ZeRO-1 has all twice while it flattens them; here each is let go once it is copied. Masters: of bf16
-    weights ZeRO-1 takes a clone that it converts, and ZeRO-3 converts and clones that; converting copies already.
+    and fp16 weights ZeRO-1 takes a clone that it converts, and ZeRO-3 converts and clones that; converting copies already.
     Gradients: both make them in fp32 and drop them again.
     """
     one, three = DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3
     replace_all(
         (one, "flatten_dense_tensors_aligned", _flattening(one.flatten_dense_tensors_aligned)),
-        (one, "__init__", _converting(one.__init__, torch.bfloat16)),
+        (one, "__init__", _converting(one.__init__, torch.bfloat16, torch.float16)),
         (one, "initialize_optimizer_states", lambda self: None),
         (three, "_create_fp32_partitions", _masters(three._create_fp32_partitions)),
         (three, "initialize_optimizer_states", lambda self: None),
@@ -63,12 +72,12 @@ def _flattening(flatten: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return flatten_weights
 
 
-def _converting(build: Callable[..., None], dtype: torch.dtype) -> Callable[..., None]:
-    """Return a method in which tensors of a format aren't cloned."""
+def _converting(build: Callable[..., None], *dtypes: torch.dtype) -> Callable[..., None]:
+    """Return a method in which tensors of these formats aren't cloned."""
 
     @wraps(build)
     def build_without(*words: Any, **options: Any) -> None:
-        with _WithoutClones(dtype):
+        with _WithoutClones(dtypes):
             build(*words, **options)
 
     return build_without
@@ -86,13 +95,13 @@ def _masters(create: Callable[..., None]) -> Callable[..., None]:
 
 
 class _WithoutClones(TorchFunctionMode):
-    """Calls in which a clone of a tensor of this format is that tensor."""
+    """Calls in which a clone of a tensor of these formats is that tensor."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtypes: Sequence[torch.dtype]) -> None:
         super().__init__()
-        self._dtype = dtype
+        self._dtypes = dtypes
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.clone and args[0].dtype == self._dtype:
+        if func is Tensor.clone and args[0].dtype in self._dtypes:
             return args[0]
         return func(*args, **(kwargs or {}))

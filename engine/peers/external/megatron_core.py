@@ -33,9 +33,11 @@ from engine.models.llama.config import LlamaConfig
 from engine.peers.comparison import Case, Unavailable
 from engine.peers.external.megatron_names import names
 from engine.peers.layout import Layout
-from engine.peers.peer import StepMetrics, Tensors, micro_batches, replace_all
+from engine.peers.peer import StepMetrics, Tensors, check_taken, micro_batches, replace_all
 from engine.peers.registry import choose_settings
 from engine.peers.shards import Shares
+from engine.precision import Precision
+from engine.training_record import HALF
 
 
 class MegatronCore:
@@ -48,7 +50,7 @@ class MegatronCore:
         if case.precision != "fp32" and device.type == "cpu":
             raise Unavailable(
                 "Megatron-core's optimizers of other formats than fp32 take tensors of GPUs only, and nobody has seen "
-                "its bf16 masters on one: compare in fp32 here."
+                "its masters of bf16 and fp16 on one: compare in fp32 here."
             )
         if case.checkpoint_activations and device.type == "cpu":
             raise Unavailable("Megatron-core's recomputation keeps the state of a GPU's random numbers.")
@@ -71,7 +73,7 @@ class MegatronCore:
         self._model = DistributedDataParallel(
             config,
             DistributedDataParallelConfig(**_of_data_ranks("DistributedDataParallelConfig", layout, device)),
-            Float16Module(config, model) if config.bf16 else model,
+            Float16Module(config, model) if case.precision in HALF else model,
         )
         optim = case.optim
         self._optimizer = get_megatron_optimizer(
@@ -84,10 +86,14 @@ class MegatronCore:
                 adam_eps=optim.eps,
                 clip_grad=optim.clip,
                 bf16=case.precision == "bf16",
+                fp16=case.precision == "fp16",
+                loss_scale=case.loss_scale if case.precision == "fp16" else None,
                 **_of_data_ranks("OptimizerConfig", layout, device),
             ),
             [self._model],
         )
+        if case.precision == "fp16":
+            config.grad_scale_func = self._optimizer.scale_loss
         for group in self._optimizer.param_groups:
             group["weight_decay"] = optim.weight_decay * group["wd_mult"]  # as its scheduler does in every step
             group["fused"] = True  # of torch's AdamW, which it takes without Apex and Transformer Engine
@@ -116,7 +122,8 @@ class MegatronCore:
             micro_batch_size=len(parts[0]["tokens"]),
             forward_only=False,
         )
-        _, norm, _ = self._optimizer.step()
+        taken, norm, _ = self._optimizer.step()
+        check_taken(self._case, taken=taken)
         loss = float(torch.stack([one["loss"] for one in losses]).mean()) if losses else float("nan")
         return StepMetrics(loss, float(norm))
 
@@ -155,7 +162,7 @@ def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parall
         raise Unavailable(f"Megatron-core's adapter knows no network like {shape.name}.")
     fusions = choose_settings("megatron-core", "TransformerConfig", device.type)
     fusions["bias_activation_fusion"] &= isinstance(shape, LlamaConfig)  # its fused GeLU is tanh's approximation
-    dtype = torch.bfloat16 if case.precision == "bf16" else torch.float32
+    dtype = Precision.parse(case.precision).compute
     together = case.checkpoint_group(Grid())
     recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": together}
     return TransformerConfig(
@@ -174,6 +181,7 @@ def _config(case: Case, layout: Layout, device: torch.device, *, sequence_parall
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=case.precision == "bf16",
+        fp16=case.precision == "fp16",
         persist_layer_norm=False,
         finalize_model_grads_func=finalize_model_grads,
         **(recompute if together else {}),
