@@ -47,11 +47,6 @@ class MegatronCore:
     """
 
     def __init__(self, case: Case, layout: Layout, device: torch.device, *, sequence_parallel: bool = False) -> None:
-        if case.precision != "fp32" and device.type == "cpu":
-            raise Unavailable(
-                "Megatron-core's optimizers of other formats than fp32 take tensors of GPUs only, and nobody has seen "
-                "its masters of bf16 and fp16 on one: compare in fp32 here."
-            )
         if case.checkpoint_activations and device.type == "cpu":
             raise Unavailable("Megatron-core's recomputation keeps the state of a GPU's random numbers.")
         if sequence_parallel and case.model.sequence % layout.tensor:
@@ -281,6 +276,12 @@ def without_gpu() -> None:
 
         return made
 
+    kind = torch.Tensor.type
+
+    def as_on_gpu(tensor: Tensor, *args: Any, **options: Any) -> Any:
+        name = kind(tensor, *args, **options)
+        return name.replace("torch.", "torch.cuda.") if isinstance(name, str) else name
+
     def clip(parameters: list[Tensor], max_norm: float, total_norm: float, **_: object) -> None:
         torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, torch.tensor(total_norm))
 
@@ -290,6 +291,7 @@ def without_gpu() -> None:
         (torch.cuda, "current_device", lambda: torch.device("cpu")),
         (torch.cuda, "synchronize", lambda *_: None),
         (torch.Tensor, "cuda", lambda self, *_, **__: self),
+        (torch.Tensor, "type", as_on_gpu),
         (CudaRNGStatesTracker, "fork", lambda *_, **__: nullcontext()),
         (optimizer, "clip_grad_by_total_norm_fp32", clip),
         (layers, "_initialize_affine_weight_cpu", _note_split),
