@@ -207,7 +207,7 @@ def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
         (
             "summit", "axonn-ipdps22-weak-96-.*megatron",
             {"--layout": "tensor=3,pipeline=16,data=2", "--peer-micro-batch": "1", "--model": "gpt-24b-adjusted",
-             "--batch-size": "4096", "--precision": "fp32", "--warmup": "1", "--timeout": "1125"},
+             "--batch-size": "16384", "--precision": "fp16", "--warmup": "1", "--timeout": "1125"},
         ),
         (
             "frontier", "par4d-strong-64-.*3d",
@@ -373,13 +373,13 @@ def test_rivals_of_the_papers_cost_what_they_may_with_all_repeats(name: str, fig
     assert sum(3 * node_hours(match, systems.load(name)) for match in repeated) <= OF_RIVALS
 
 
-@pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter"])
+@pytest.mark.parametrize("name", ["alps", "frontier", "perlmutter", "summit"])
 def test_the_steps_of_both_sides_end_well_within_the_time_limit(name: str) -> None:
     device = systems.load(name).device
     for match in held(name):
         point = match.point
         flops = hardware_flops(lookup(point.model), point.sequences, recompute=True)
-        step_s = flops / (point.devices * OF_PEAK * device.peak_flops["bf16"].value)
+        step_s = flops / (point.devices * OF_PEAK * device.peak_flops[point.series.precision].value)
         series, limit = point.series, point.time_limit
         warmup = series.warmup if "warmup" in series.model_fields_set else Sampling().warmup
         steps = BUILDS * warmup + 2 * series.steps_per_round * series.rounds
