@@ -212,5 +212,5 @@ class GPTAgainstMegatron(AgainstPeer):
 
     descr = "losses of 4D training against Megatron-core's data parallelism"
     reads = "text"
-    peer, recipe = "megatron-core", RECIPE._replace(precision="fp32")  # in which alone it steps on processors
+    peer, recipe = "megatron-core", RECIPE._replace(precision="fp32")
     layout = str(Layout(data=Grid.parse(GRID).size))

@@ -300,7 +300,7 @@ class SideOptions:
     tune_matmul: bool = False
     """of ours, as in train; what a job before has timed is kept"""
     loss_scale: Annotated[float, Parameter(metavar="SCALE")] = 2.0**16
-    """of fp16, on both sides in every step; a side that skips a step ends the contest (default: GradScaler's first)"""
+    """of fp16, on both sides in every step; a side that skips a step ends the contest"""
     peer_micro_batch: Annotated[int | None, Parameter(metavar="SEQS")] = None
     """the peer's, where it isn't ours (of a pipeline by default 4 parts a stage)"""
     autocast: bool = False

@@ -120,7 +120,7 @@ def case_of(point: Point, system: System) -> Case:
     series = point.series
     recomputes = system.device.kind == "cuda" and series.training.recomputed_together != 0
     training = PeerTraining(
-        precision=series.precision,  # type: ignore[arg-type]
+        precision=series.precision,
         checkpoint_activations=recomputes,
         reduce_dtype="fp32" if series.training.reduce_dtype == "fp32" else "compute",
     )
