@@ -263,8 +263,8 @@ def without_gpu() -> None:
     """Turn to the processor what it takes for granted of a GPU; nothing that it computes changes.
 
     current_device, device="cuda", Tensor.cuda, synchronize: where it makes its tensors, and waits. fork: random numbers
-    of dropout, which is off, are a GPU's. Clipping: it insists on tensors of GPUs; torch's own does the same. Initial
-    weights: it would make each of them whole.
+    of dropout, which is off, are a GPU's. Tensor.type: it makes masters of what has the name of a GPU's type. Clipping:
+    it insists on tensors of GPUs; torch's own does the same. Initial weights: it would make each of them whole.
     """
 
     def here(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
