@@ -13,6 +13,7 @@ PyTorch's kernels take images as they are: of a U-Net that leaves most of the fl
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import reframe as rfm
 from reframe.core.builtins import run_after, variable
@@ -28,7 +29,7 @@ from engine.result.judges import choices
 from engine.result.schema.tuning import TunedShape
 from suites.base.engine_test import command
 from suites.base.figures import Figures, speed_up_figures
-from suites.base.training import SYSTEM, PointTraining, points_of
+from suites.base.training import SYNTHETIC, SYSTEM, PointTraining, Refused, points_of
 
 
 def verdict(shapes: Sequence[TunedShape]) -> tuple[Outcome, str]:
@@ -43,6 +44,12 @@ def verdict(shapes: Sequence[TunedShape]) -> tuple[Outcome, str]:
         if contest.outcome == outcome != "pass"
     ]
     return outcome, "; ".join(reasons)
+
+
+def plane_of(grid: str) -> Grid:
+    """Return one x and y plane of a grid: other planes compute the same products on other sequences."""
+    whole = Grid.parse(grid)
+    return Grid().sized({axis: whole[axis] for axis in SPLITTING_FEATURES})
 
 
 class OfOneRank(PointTraining):
@@ -156,11 +163,14 @@ class TunedStep(OfOneRank):
     def started_ranks(self) -> int | None:
         return None if self.plane is None else self.plane.size
 
+    def fit_partition(self) -> None:
+        """Find the plane before setup does, as its ranks are those that the job takes; setup tells what is refused."""
+        with suppress(Refused):
+            self.plane = plane_of(self.find_grid(SYNTHETIC))
+
     @run_after("setup")
     def take_a_plane(self) -> None:
-        """Take the devices of one x and y plane: others compute the same products on other sequences."""
-        whole = Grid.parse(self.grid)
-        self.plane = Grid().sized({axis: whole[axis] for axis in SPLITTING_FEATURES})
+        self.plane = plane_of(self.grid)
         self.num_tasks = self.plane.size
         tuned = self.getdep(self.products)
         if not self.always and tuned.record and not tuned.changes:

@@ -186,9 +186,11 @@ class TrainingTest(EngineTest):
     @run_after("setup")
     def settle_grid(self) -> None:
         """Ask the engine for the grid, and whether it can work at all, before any job is submitted. Raises Refused."""
-        data = SYNTHETIC if self.is_dry_run() else self.corpus()  # a dry run prepares no corpus
-        words = (*self.plan_options(data), *self.own_options(), "--ranks", str(self.num_tasks))
-        self.grid = checked_grid(words)
+        self.grid = self.find_grid(SYNTHETIC if self.is_dry_run() else self.corpus())  # a dry run prepares no corpus
+
+    def find_grid(self, data: str) -> str:
+        """Return the grid that the engine gives the training. Raises Refused."""
+        return checked_grid((*self.plan_options(data), *self.own_options(), "--ranks", str(self.num_tasks)))
 
     def figures(self) -> Figures:
         """Return the figures of a training: the faster half of the steps shows best how nights differ.

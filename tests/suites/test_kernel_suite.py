@@ -71,6 +71,16 @@ def test_another_network_is_no_point_of_the_published_series(tmp_path: Path) -> 
         assert "--label 'series=par4d with llama-3.2-1b'" in script(done, command)
 
 
+def test_a_list_costs_what_the_scripts_of_a_dry_run_ask_for(tmp_path: Path) -> None:
+    """A step of the largest network takes the plane of a node, of the 4096 nodes that the point has."""
+    words = ["-c", "suites/kernel_tuning.py", "--system", "frontier", "-n", "axonn-sc24-32768-gpt-320b"]
+    told = [
+        re.findall(r"([\d,]+\.\d) node-hours", succeed(tmp_path / kind[0], *words, *kind, PAR4D_ACCOUNT="abc123").out)
+        for kind in (("-l",), ("--dry-run",))
+    ]
+    assert told == [["1.0"], ["1.0"]]
+
+
 SLOWEST_WAY = """
 from engine.tuning import timing
 from engine.tuning import tune
