@@ -118,11 +118,10 @@ def plan_within(
 
 def _within(wanted: Sequence[_Wanted], node_hours: float) -> tuple[list[_Wanted], list[_Wanted]]:
     """Choose selections until the node-hours of one job of each test are spent; returns those beyond them, too."""
-    chosen, rest, tests = list[_Wanted](), list(wanted), dict[tuple[str, str], float]()
+    chosen, rest, tests = list[_Wanted](), list(wanted), dict[tuple[object, ...], float]()
 
-    def added(one: _Wanted) -> dict[tuple[str, str], float]:
-        mine = {(one.selection.suite, name): hours for name, hours in one.selection.tests.items()}
-        return {name: hours for name, hours in mine.items() if name not in tests}
+    def added(one: _Wanted) -> dict[tuple[object, ...], float]:
+        return {job: hours for job, hours in one.selection.jobs.items() if job not in tests}
 
     while rest:
         least = min(rest, key=lambda one: sum(added(one).values()))

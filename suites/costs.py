@@ -3,6 +3,7 @@
     python -m suites.costs          writes engine/published/claims/node_hours.json again: after a change of
                                     suites/series.yaml, of a time limit, or of the claims
     python -m suites.costs --check  says what isn't as in that file
+    python -m suites.costs kernel_tuning    describes the commands of these suites alone, and keeps the others' costs
 
 Nothing is run: a test's cost is its nodes by its time limit, of a test that its partition can run.
 """
@@ -71,10 +72,14 @@ def node_hours(tests: Iterable[dict[str, Any]]) -> dict[str, float]:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the costs, or compare them with the file; returns 1 where they differ."""
-    if set(arguments) - {"--check"}:
-        raise UsageError(f"{' '.join(arguments)!r} is no option: --check is the only one.")
-    every = commands(claim for figure in figures() for claim in figure.claims)
-    found = {" ".join(words): node_hours(describe(words)) for words in every}
+    suites = [word for word in arguments if word != "--check"]
+    every = {" ".join(words): words for words in commands(claim for figure in figures() for claim in figure.claims)}
+    known = {_suite_of(words) for words in every.values()}
+    if unknown := set(suites) - known:
+        raise UsageError(f"{min(unknown)!r} is neither --check nor a suite of a claim: {', '.join(sorted(known))}.")
+    kept = {said: tests for said, tests in costs().items() if said in every} if suites else {}
+    asked = {said: words for said, words in every.items() if not suites or _suite_of(words) in suites}
+    found = kept | {said: node_hours(describe(words)) for said, words in asked.items()}
     if "--check" not in arguments:
         files.write_text(COSTS, json.dumps(found, indent=1, sort_keys=True) + "\n")
         return 0
@@ -82,6 +87,10 @@ def main(arguments: Sequence[str]) -> int:
     for line in differing:
         complain(line)
     return 1 if differing else 0
+
+
+def _suite_of(words: Sequence[str]) -> str:
+    return Path(words[words.index("-c") + 1]).stem
 
 
 def differences(found: Mapping[str, Mapping[str, float]]) -> list[str]:

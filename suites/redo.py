@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import systems
 from engine import processes
 from engine.errors import UsageError
-from engine.published.claims import Redo, costs
+from engine.published.claims import Redo, costs, settings_words
 from suites import costs as described
 from suites.base.feasible import check_here
 from suites.base.running import run_reframe
@@ -40,6 +40,13 @@ class Selection:
     """Patterns of their names, as ReFrame's -n takes them; all tests where there is none."""
     tests: Mapping[str, float]
     """Node-hours at most of a job of each, and of the fixtures that they need first, by name."""
+    settings: tuple[str, ...] = ()
+    """Variables of the tests, as ReFrame's -S takes them: with other ones a test is another."""
+
+    @property
+    def jobs(self) -> dict[tuple[object, ...], float]:
+        """Node-hours of its tests by what tells them from those of other selections."""
+        return {(self.suite, self.settings, name): hours for name, hours in self.tests.items()}
 
     @property
     def node_hours(self) -> float:
@@ -57,7 +64,8 @@ class Selection:
     def _options(self, system: str, repeat: int, suites: Path) -> list[str]:
         named = [word for pattern in self.patterns for word in ("-n", pattern)]
         again = ["--repeat", str(repeat)] if repeat > 1 else []
-        return ["--system", system, "-c", str(suites / f"{self.suite}.py"), *named, *again, "-r"]
+        given = settings_words(self.settings)
+        return ["--system", system, "-c", str(suites / f"{self.suite}.py"), *named, *given, *again, "-r"]
 
 
 def at_home(redo: Redo, words: Sequence[str]) -> Selection:
@@ -68,7 +76,7 @@ def at_home(redo: Redo, words: Sequence[str]) -> Selection:
     tests = costs().get(" ".join(words)) or described.node_hours(described.describe(words))
     if not tests:
         raise UsageError(f"{shlex.join(words)} has no test that can run")
-    return Selection(redo.suite, (redo.pattern,) if redo.pattern else (), tests)
+    return Selection(redo.suite, (redo.pattern,) if redo.pattern else (), tests, redo.settings)
 
 
 def elsewhere(redo: Redo, system: str, *, images: bool) -> Selection:
@@ -76,26 +84,29 @@ def elsewhere(redo: Redo, system: str, *, images: bool) -> Selection:
 
     images: whether the claim is about U-Nets.
     """
-    every, said = _described(redo.suite, system)
+    every, said = _described(redo.suite, system, redo.settings)
     for pattern in dict.fromkeys((redo.pattern, _of_own_series(redo, images=images))):
         if tests := described.node_hours(test for test in every if re.search(pattern, _plain(test))):
-            return Selection(redo.suite, (pattern,) if pattern else (), tests)
+            return Selection(redo.suite, (pattern,) if pattern else (), tests, redo.settings)
     skipped = [case["skipped"] for test in every for case in test["cases"] if case["skipped"]]
     why = next(iter(filter(None, (said, *skipped))), "")
     raise UsageError(f"{system} has no test of suites/{redo.suite}.py for it{why and f': {why}'}")
 
 
 def together(selections: Iterable[Selection]) -> list[Selection]:
-    """Join selections of the same suite, so that a test which several of them have runs once. The cheapest go first.
+    """Join selections of the same suite and settings, so that a test which several of them have runs once. The cheapest
+    go first.
 
     Those that add no test to larger ones are left out.
     """
-    found: dict[str, Selection] = {}
+    found: dict[tuple[str, tuple[str, ...]], Selection] = {}
     for one in sorted(selections, key=lambda one: (-len(one.tests), one.patterns)):
-        known = found.setdefault(one.suite, one)
+        key = (one.suite, one.settings)
+        known = found.setdefault(key, one)
         if not set(one.tests) <= set(known.tests):
-            found[one.suite] = Selection(one.suite, known.patterns + one.patterns, {**known.tests, **one.tests})
-    return sorted(found.values(), key=lambda one: (one.node_hours, one.suite))
+            tests = {**known.tests, **one.tests}
+            found[key] = replace(known, patterns=known.patterns + one.patterns, tests=tests)
+    return sorted(found.values(), key=lambda one: (one.node_hours, one.suite, one.settings))
 
 
 def check(name: str) -> None:
@@ -127,10 +138,11 @@ def validate(system: str, *, folder: Path, timeout_s: float) -> int | None:
 
 
 @cache
-def _described(suite: str, system: str) -> tuple[tuple[dict[str, Any], ...], str]:
+def _described(suite: str, system: str, settings: tuple[str, ...]) -> tuple[tuple[dict[str, Any], ...], str]:
     """Return all tests of a suite that a system has points for; without any, why there is none."""
+    words = ("reframe", "--system", system, "-c", f"suites/{suite}.py", *settings_words(settings))
     try:
-        return tuple(described.describe(("reframe", "--system", system, "-c", f"suites/{suite}.py"))), ""
+        return tuple(described.describe(words)), ""
     except UsageError as error:
         return (), str(error)
 

@@ -150,6 +150,29 @@ def test_a_test_of_several_claims_runs_once() -> None:
     assert [one.suite for one in together([large, cheap])] == ["t", "s"]
 
 
+def test_settings_make_another_test_of_the_same_name_and_stand_in_its_command() -> None:
+    """The compute of a batch, tuned and not tuned (axonn-sc24 V-C), within a budget too."""
+    (v_c,) = (one for one in figures("axonn-sc24") if one.where == "section V-C")
+    planned = plan([v_c], "frontier", repeat=2)
+    runs = [run for run in planned.runs if run.suite == "weak_scaling"]
+    untuned = ("tune_matmul=no", "also_overlap=off")
+    assert sorted(run.settings for run in runs) == [(), untuned]
+    assert runs[0].tests == runs[1].tests
+    for run in runs:
+        words = run.words("frontier", 2)
+        assert [words[place + 1] for place, word in enumerate(words) if word == "-S"] == list(run.settings)
+    hours = runs[0].node_hours
+    assert planned.node_hours == pytest.approx(2 * sum(run.node_hours for run in planned.runs))
+    within = plan([v_c], "frontier", repeat=2, node_hours=3 * hours)
+    assert [run.suite for run in within.runs].count("weak_scaling") == 1
+
+
+def test_elsewhere_settings_are_described_and_given_too(described: list[tuple[str, ...]]) -> None:
+    found = redo.elsewhere(Redo(suite="overlap_ablation", settings=("precision=fp64",)), "local", images=False)
+    assert found.arguments("local", 1)[-3:] == ["-S", "precision=fp64", "-r"]
+    assert [words[-2:] for words in described] == [("-S", "precision=fp64")]
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

@@ -1,6 +1,9 @@
 """Commands that redo published claims select tests that are there, and cost what the data says."""
 
+import json
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,6 +90,36 @@ def test_a_selection_without_tests_is_an_error() -> None:
         written.describe(("reframe", "--system", "summit", "-c", "suites/p2p.py", "-n", "no-such-series"))
     with pytest.raises(UsageError, match="--chekc"):
         written.main(["--chekc"])
+
+
+def test_costs_of_some_suites_alone_are_written_anew_and_the_others_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Sequence[str]] = []
+
+    def describe(words: Sequence[str]) -> list[dict[str, Any]]:
+        asked.append(words)
+        case = {"node_hours": 7.0, "skipped": ""}
+        return [{"display_name": "another", "cases": [case], "fixture_jobs": []}]
+
+    monkeypatch.setattr(written, "describe", describe)
+    monkeypatch.setattr(written, "COSTS", tmp_path / "costs.json")
+    assert written.main(["kernel_tuning"]) == 0
+    assert {Path(words[words.index("-c") + 1]).stem for words in asked} == {"kernel_tuning"}
+    anew = {" ".join(words): {"another": 7.0} for words in asked}
+    assert json.loads((tmp_path / "costs.json").read_text()) == dict(costs()) | anew
+    with pytest.raises(UsageError, match="kernel_tunnig"):
+        written.main(["kernel_tunnig"])
+
+
+def test_the_same_test_with_other_settings_costs_another_job() -> None:
+    """Planted: a job without tuned products stands beside the tuned one, of the same name."""
+    (compute,) = (one for one in CLAIMS if (one.where, one.name) == ("section V-C", "compute of a batch"))
+    words = {" ".join(one): list(one) for one in compute.commands}
+    assert len(words) == 2
+    assert sum("tune_matmul=no" in one for one in words.values()) == 1
+    assert compute.node_hours == pytest.approx(sum(sum(costs()[one].values()) for one in words))
+    assert len({tuple(costs()[one]) for one in words}) == 1
 
 
 @pytest.mark.weekly

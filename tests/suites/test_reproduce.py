@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ROOT, reframe
+from running import ROOT, reframe, succeed
 
 from engine.errors import UsageError
 from engine.published.claims import Redo, costs, figures
@@ -15,16 +15,17 @@ from suites.redo import Selection
 REDONE = sorted(
     {one for figure in figures() for claim in figure.claims for one in claim.redo}, key=lambda one: one.words
 )
-SUITES = sorted({one.suite for one in REDONE})
+SUITES = sorted({(one.suite, one.settings) for one in REDONE})
 HERE = "local"
 """The system that any machine is."""
 SHORTER = {"baselines": ("-S", "rounds=2", "-S", "steps_per_round=1", "-S", "warmup=1")}
 """Settings of suites whose tests take more than ten minutes at rest, where less tells as well whether they run."""
 
 
-def sized_down(suite: str) -> Selection:
+def sized_down(suite: str, settings: tuple[str, ...] = ()) -> Selection:
     """Select what redoes all claims of a suite on this machine, each test once."""
-    return redo.together(_here(one) for one in REDONE if one.suite == suite)[0]
+    (found,) = redo.together(_here(one) for one in REDONE if (one.suite, one.settings) == (suite, settings))
+    return found
 
 
 def _here(one: Redo) -> Selection:
@@ -40,9 +41,9 @@ def test_every_command_dry_runs_on_the_papers_machine(tmp_path: Path, words: lis
 
 
 @pytest.mark.weekly
-@pytest.mark.parametrize("suite", SUITES)
-def test_every_selection_runs_sized_down_here(tmp_path: Path, suite: str) -> None:
-    selection = sized_down(suite)
+@pytest.mark.parametrize(("suite", "settings"), SUITES)
+def test_every_selection_runs_sized_down_here(tmp_path: Path, suite: str, settings: tuple[str, ...]) -> None:
+    selection = sized_down(suite, settings)
     done = reframe(tmp_path, *selection.arguments(HERE, 1), *SHORTER.get(suite, ()))
     assert list(done.folder.glob("results/reframe/run-report-*.json")), done.out + done.err
     cases = done.cases()
@@ -64,6 +65,18 @@ def test_a_skipped_test_counts_only_where_it_could_have_run_by_the_systems_file(
     assert untried(selection, [{"name": name, "result": result} for name, result in results.items()]) == [
         "Baseline %match=b"
     ]
+
+
+def test_settings_of_a_selection_reach_the_launch_line(tmp_path: Path) -> None:
+    """ReFrame passes over variables that no test has."""
+    (found,) = (one for one in REDONE if one.settings)
+    assert "tune_matmul=no" in found.settings
+    done = succeed(tmp_path, "--system", "frontier", *found.words, PAR4D_ACCOUNT="abc123")
+    (script,) = done.trainings
+    assert "--tune-matmul" not in script
+    assert script.count(" -m engine train ") == 1, "also_overlap=off"
+    tuned = succeed(tmp_path / "tuned", "--system", "frontier", *found.words[:4], PAR4D_ACCOUNT="abc123")
+    assert "--tune-matmul" in tuned.script
 
 
 def test_every_selection_has_tests_on_this_machine() -> None:

@@ -9,11 +9,11 @@ paper contradicts itself, `otherwise` has the other reading. How far a measureme
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain, product
+from itertools import chain, pairwise, product
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -51,6 +51,8 @@ class Redo(Record):
     """Pattern of the names of its points, as ReFrame's -n takes it; all of them without one."""
     peer: str = ""
     """Other library of a contest."""
+    settings: tuple[Annotated[str, Field(pattern=r"^[a-z_]+=[\w,.-]+$")], ...] = ()
+    """Variables of its tests that aren't as the series has them, as ReFrame's -S takes them."""
 
     @property
     def pattern(self) -> str:
@@ -60,7 +62,13 @@ class Redo(Record):
     @property
     def words(self) -> tuple[str, ...]:
         """Words of the command after the system."""
-        return ("-c", f"suites/{self.suite}.py", *(("-n", self.pattern) if self.pattern else ()))
+        named = ("-n", self.pattern) if self.pattern else ()
+        return ("-c", f"suites/{self.suite}.py", *named, *settings_words(self.settings))
+
+
+def settings_words(settings: Iterable[str]) -> tuple[str, ...]:
+    """Return the words of a command that give its tests these settings."""
+    return tuple(chain.from_iterable(("-S", one) for one in settings))
 
 
 class Ranking(Record):
@@ -261,16 +269,17 @@ def costs(path: Path = COSTS) -> Mapping[str, Mapping[str, float]]:
 
 
 def _cost(commands: Sequence[tuple[str, ...]]) -> float | None:
-    """Add the node-hours of commands, each test of a machine once, but for those that run on any machine, whose cost
-    is that of the reader's; None of none, or where one is unknown.
+    """Add the node-hours of commands, each test of a machine with its settings once, but for those that run on any
+    machine, whose cost is that of the reader's; None of none, or where one is unknown.
     """
     known, of_machines = costs(), [words for words in commands if "--system" in words]
     if not of_machines or any(" ".join(words) not in known for words in of_machines):
         return None
-    tests: dict[tuple[str, str], float] = {}
+    tests: dict[tuple[object, ...], float] = {}
     for words in of_machines:
         machine = words[words.index("--system") + 1]
-        tests |= {(machine, name): hours for name, hours in known[" ".join(words)].items()}
+        settings = tuple(value for word, value in pairwise(words) if word == "-S")
+        tests |= {(machine, settings, name): hours for name, hours in known[" ".join(words)].items()}
     return sum(tests.values())
 
 
