@@ -215,7 +215,9 @@ def decided_by(judged: JudgedFigure) -> str:
     said += f"; open on {' and '.join(map(_machine, waiting))}" if waiting else ""
     of = judged.overall
     rest = "the rest" if of.judged + of.left_out == of.targets else f"{of.left_out} of {of.targets}"
-    return said + (f"; {rest}: {' and '.join(of.obstacles)}" if of.left_out else "")
+    said += f"; {rest}: {' and '.join(of.obstacles)}" if of.left_out else ""
+    others = dict.fromkeys(part.why for part in judged.parts if part.why and any(one.sample for one in part.findings))
+    return "; ".join([said, *others])
 
 
 def example_of(judged: JudgedFigure) -> str:

@@ -1,5 +1,6 @@
 """Verdicts on the papers' claims from results: the whole road from files, at either side of a tolerance."""
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from reports.read.load import load
 EVERY = [(figure, claim) for figure in figures() for claim in figure.claims]
 SMALLEST_S = 17.9127
 """Published seconds of GPT-5B on 512 GCDs (axonn-sc24 Table III)."""
-ONE = {"series": "axonn-sc24", "sequences": 8192, "overlap": "oar,ors,oag"}
+TUNED = {"tune_matmul": True}
+ONE = {"series": "axonn-sc24", "sequences": 8192, "overlap": "oar,ors,oag", "tuning": TUNED}
 
 
 def claim(paper: str, where: str, name: str = "") -> Claim:
@@ -93,7 +95,8 @@ def test_one_job_tells_nothing(tmp_path: Path) -> None:
         {"series": "night"},
         {"sequences": 4096},
         {"overlap": "none"},
-        {"dtype": "fp32"},
+        {"dtype": "fp16"},
+        {"tuning": {}},
         {"model": "gpt-10b"},
         {"system": "perlmutter"},
         {"study": "by hand"},
@@ -104,6 +107,46 @@ def test_only_the_papers_own_point_counts(other: dict[str, Any], tmp_path: Path)
     """Planted: a variant, another series, batch, overlap, format, network, machine or study, and jobs that failed."""
     wrong = [train(**(ONE | {"time_s": SMALLEST_S, "job": job} | other)) for job in range(2)]
     assert told(TIMES, evidence(tmp_path, wrong)) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [({"tuning": {}}, "not tuned"), ({"overlap": "none"}, "overlap none"), ({"dtype": "fp16"}, "fp16")],
+)
+def test_jobs_of_other_options_are_left_out_and_told(other: dict[str, Any], told: str, tmp_path: Path) -> None:
+    """Beside the paper's own jobs, which alone are judged, and where there are no others."""
+    wrong = two_jobs(1.4 * SMALLEST_S, first=5, **other)
+    both = judged(TIMES, evidence(tmp_path / "both", [*two_jobs(SMALLEST_S), *wrong]))
+    assert [(one.judgement.verdict, one.sample.jobs) for one in both.findings if one.sample] == [("reproduces", 2)]
+    alone = judged(TIMES, evidence(tmp_path / "alone", wrong))
+    assert alone.overall.verdict == "not run here"
+    for one in (both, alone):
+        assert re.findall(r"\d+", one.why)[:1] == ["2"]
+        assert one.why.endswith(told)
+    assert judged(TIMES, evidence(tmp_path / "own", two_jobs(SMALLEST_S))).why == ""
+
+
+def test_another_size_of_the_paper_has_its_options_too(tmp_path: Path) -> None:
+    """No number of 128 GCDs prints an overlap; the paper's other runs have one."""
+    first = claim("axonn-sc24", "Fig. 9", "GPT-80B on 128")
+    runs = strong(points=1, overlap="oar,ors,oag", tuning=TUNED)
+    assert len(told(first, evidence(tmp_path / "own", runs))) == 1
+    for other in ({"overlap": "none", "tuning": TUNED}, {"overlap": "oar,ors,oag"}):
+        assert told(first, evidence(tmp_path / str(len(other)), strong(points=1, **other))) == []
+
+
+def test_compute_is_judged_tuned_and_not_tuned_by_jobs_of_either(tmp_path: Path) -> None:
+    """Planted: both ran, and the tuned ones are faster. Made-up steps compute for 0.4 of their time there."""
+    largest: dict[str, Any] = {"ranks": 32768, "model": "gpt-320b"}
+    slow = two_jobs(30.1 / 0.4, first=5, **largest, tuning={})
+    frames = evidence(tmp_path, [*two_jobs(13.19 / 0.4, **largest), *slow])
+    of = judged(claim("axonn-sc24", "section V-C", "compute of a batch"), frames)
+    assert of.why == ""
+    found = {one.target.readings[0].what: one for one in of.findings}
+    assert {what: one.judgement.verdict for what, one in found.items()} == {
+        "compute, not tuned": "reproduces",
+        "compute, tuned": "reproduces",
+    }
 
 
 def test_of_several_layouts_the_fastest_counts(tmp_path: Path) -> None:
@@ -141,7 +184,10 @@ def test_a_share_of_several_sizes_needs_all_of_them(tmp_path: Path) -> None:
     share = claim("axonn-sc24", "Fig. 8", "share on Frontier")
     runs = [
         run.model_copy(
-            update={"labels": run.labels | {"series": "axonn-sc24"}, "config": run.config | {"overlap": "oar,ors,oag"}}
+            update={
+                "labels": run.labels | {"series": "axonn-sc24"},
+                "config": run.config | TUNED | {"overlap": "oar,ors,oag"},
+            }
         )
         for run in series("frontier", jobs=2)
     ]
@@ -151,7 +197,7 @@ def test_a_share_of_several_sizes_needs_all_of_them(tmp_path: Path) -> None:
 
 def test_a_time_to_solution_is_of_the_papers_tokens(tmp_path: Path) -> None:
     last = claim("axonn-sc24", "Fig. 9", "GPT-80B on 8192")
-    (found,) = told(last, evidence(tmp_path, strong(points=7, overlap="oar,ors,oag")))
+    (found,) = told(last, evidence(tmp_path, strong(points=7, overlap="oar,ors,oag", tuning=TUNED)))
     assert found.sample is not None
     assert found.sample.value == pytest.approx(26.5 * 86400, rel=0.01)
 

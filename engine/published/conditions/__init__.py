@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -21,12 +22,20 @@ FACTS = MappingProxyType(
     {
         **{"device": "Device", "torch": "PyTorch", "cuda": "CUDA", "rocm": "ROCm", "nccl": "NCCL", "rccl": "RCCL"},
         **{"mpi": "MPI", "plugin": "Network plug-in", "network": "Network", "driver": "Driver", "clocks": "Clocks"},
-        **{"settings": "Network settings", "code": "Code", "counted": "Counted"},
+        **{"settings": "Network settings", "code": "Code", "counted": "Counted", "precision": "Number format"},
+        **{"overlap": "Overlap", "products": "Matrix products", "micro_batch": "Micro-batch"},
     }
 )
 """Names of the facts, in the order in which pages show them."""
-EVERY_RUN = frozenset({"device", "torch", "network", "driver", "clocks", "settings", "code", "counted"})
+EVERY_RUN = frozenset(
+    {"device", "torch", "network", "driver", "clocks", "settings", "code", "counted"}
+    | {"precision", "overlap", "products", "micro_batch"}
+)
 """Facts that every run has, so that pages say of a paper that it doesn't print them."""
+
+
+TUNED = "tuned"
+"""Matrix products that take the fastest of their modes."""
 
 
 class Conditions(Record):
@@ -55,6 +64,14 @@ class Conditions(Record):
     """Sequential code that was parallelised."""
     counted: str = ""
     """Iterations that count."""
+    precision: str = ""
+    """Number format of the computation, as the engine writes it."""
+    overlap: str = ""
+    """Overlap that trainings hide, as the engine writes it."""
+    products: Literal["", "tuned"] = ""
+    """Whether each layer's matrix products take the fastest of their modes."""
+    micro_batch: str = ""
+    """Sequences that a rank takes at once."""
 
     @property
     def facts(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from engine.published.claims import figures as figures_of_papers
 from engine.result.judges.machines import Answer, over_machines
 from engine.result.judges.reproduction import Judgement, Measured, Overall, Verdict, judge, overall
 from reports.frames.frame import Frames
+from reports.frames.reproduction.options import left_out
 from reports.frames.reproduction.samples import Asked, Evidence, Sample
 from reports.frames.reproduction.sources import figure_of, sources_of
 
@@ -42,7 +43,7 @@ class Judged:
     findings: tuple[Finding, ...]
     """By machine, in the order of its targets; without a machine where nothing was measured."""
     why: str = ""
-    """Reason for which nothing of it was judged."""
+    """Reason for which nothing of it was judged, or not all that was measured."""
 
     @property
     def answers(self) -> dict[Target, Answer]:
@@ -111,14 +112,15 @@ def _of_machine(judged: JudgedFigure, machine: str) -> JudgedFigure:
 def judge_claim(evidence: Evidence, claim: Claim) -> Judged:
     """Judge a claim by what is there; without anything say why."""
     at_home = _on(evidence, claim, claim.machine) if claim.machine in evidence.machines else []
+    others = left_out(evidence, claim) if claim.machine in evidence.machines else ""
     if any(one.sample for one in at_home):
-        return Judged(claim, tuple(at_home))
+        return Judged(claim, tuple(at_home), others)
     elsewhere = [one for name in evidence.machines if name != claim.machine for one in _on(evidence, claim, name)]
     told = [one for one in elsewhere if one.judgement.verdict in TOLD]
     if told:
-        return Judged(claim, tuple(told))
+        return Judged(claim, tuple(told), others)
     nothing = tuple(Finding(target, judge(claim, target, None)) for target in claim.targets)
-    return Judged(claim, nothing, _why(claim))
+    return Judged(claim, nothing, others or _why(claim))
 
 
 def _on(evidence: Evidence, claim: Claim, machine: str) -> list[Finding]:

@@ -11,13 +11,19 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from engine.published.claims import Figure
-from engine.published.conditions import Conditions, conditions_of
+from engine.published.conditions import TUNED, Conditions, conditions_of
 from reports.frames.frame import Frames
+from reports.frames.overlaps import flags
+from reports.frames.reproduction.options import NOT_TUNED, is_tuned
+from reports.frames.reproduction.samples import records
+from reports.text import number as finite
 from reports.text import plural
 
 Standing = Literal["same", "differs", "not printed", "not recorded", "said"]
 """Outcome of a comparison of one fact; "said" is of words that no program compares."""
 VERSIONS = frozenset({"torch", "cuda", "rocm", "nccl", "rccl", "driver"})
+OPTIONS = frozenset({"precision", "overlap", "products"})
+"""Facts that runs have as the paper does, or otherwise: of all of them, if they differ among themselves."""
 RECORDED = ["devices", "versions", "transport", "clocks", "network_settings", "commit"]
 _NCCL = re.compile(r"NCCL (\d[\w.]*)")
 
@@ -59,7 +65,10 @@ def compared(frames: Frames, figure: Figure, machines: Iterable[str]) -> list[Co
 def facts_here(frames: Frames, machine: str, studies: Iterable[str]) -> dict[str, str]:
     """Return what the good runs and contests of a machine's studies were measured with, by the names of the facts."""
     rows = pd.concat([_mine(table, machine, set(studies))[RECORDED] for table in (frames.runs, frames.contests)])
-    counted = _mine(frames.runs, machine, set(studies))["counted_iterations"]
+    runs = _mine(frames.runs, machine, set(studies))
+    counted = runs["counted_iterations"]
+    # a second training beside the papers' own, with more overlap, has a variant
+    trainings = records(runs[(runs["kind"] == "train") & (runs["variant"] == "")])
     versions = [_versions(text) for text in rows["versions"]]
     libraries = [match[1] for text in rows["transport"] if (match := _NCCL.search(text))]
     amd = any("hip" in known for known in versions)
@@ -76,6 +85,10 @@ def facts_here(frames: Frames, machine: str, studies: Iterable[str]) -> dict[str
         "settings": _once(rows["network_settings"]),
         "code": _once("the engine at " + rows["commit"].str[:8]),
         "counted": _once(plural(int(count), "iteration") for count in sorted(counted[counted > 0])),
+        "precision": _once(runs["dtype"]),
+        "overlap": " or ".join(dict.fromkeys(row["overlap"] for row in trainings if row["overlap"])),
+        "products": _once(TUNED if is_tuned(row) else NOT_TUNED for row in trainings),
+        "micro_batch": _once(f"{each:g}" for row in trainings if (each := finite(row["micro_batch"])) > 0),
     }
 
 
@@ -109,6 +122,10 @@ def _standing(name: str, said: str, here: str) -> Standing:
         return "not recorded"
     if name in VERSIONS:
         return "same" if all(_same(said, one) for one in here.split(", ")) else "differs"
+    if name == "overlap":
+        return "same" if all(flags(said) == flags(one) for one in here.split(" or ")) else "differs"
+    if name in OPTIONS:
+        return "same" if said == here else "differs"
     return "said"
 
 

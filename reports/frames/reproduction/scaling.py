@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from functools import cache
 from statistics import median
-from typing import NamedTuple
 
 from engine.published import Number, select
 from engine.result import metrics
 from engine.result.gate import Interval
 from engine.result.judges.peers import FEWEST_JOBS
-from reports.frames.overlaps import flags
+from reports.frames.reproduction.options import of_paper
 from reports.frames.reproduction.samples import (
     LAYOUT,
     OURS,
@@ -27,7 +26,6 @@ from reports.frames.reproduction.samples import (
     sizes_of,
     span_of,
 )
-from reports.text import number as finite
 
 
 def _jobs(asked: Asked, study: str, devices: int | None, model: str) -> list[Row]:
@@ -38,8 +36,7 @@ def _jobs(asked: Asked, study: str, devices: int | None, model: str) -> list[Row
         return []
     rows = [row for row in asked.rows("train", study) if plain(model) in ("", plain(row["model"]))]
     devices = max((row["ranks"] for row in rows), default=0) if devices is None else devices
-    printed = _printed(asked.claim.paper, asked.claim.system, devices)
-    rows = [row for row in rows if row["ranks"] == devices and printed.agrees(row)]
+    rows = of_paper(asked, [row for row in rows if row["ranks"] == devices])
     layouts = grouped(rows, lambda row: tuple(str(row[key]) for key in LAYOUT))
     return min(layouts, key=_standing, default=[])
 
@@ -47,32 +44,6 @@ def _jobs(asked: Asked, study: str, devices: int | None, model: str) -> list[Row
 def _standing(jobs: Sequence[Row]) -> tuple[bool, float]:
     """Return what a layout is chosen by, the least of all."""
     return len(jobs) < FEWEST_JOBS, median(job["time_s"] for job in jobs)
-
-
-class Printed(NamedTuple):
-    """Options of a point that the paper prints with any of its figures; none where it prints none."""
-
-    batch_tokens: int | None
-    dtype: str | None
-    overlap: str | None
-
-    def agrees(self, row: Row) -> bool:
-        """Return whether a job had these options."""
-        tokens = finite(row["batch_size"] or None) * float(row["sequence"])
-        return (
-            self.batch_tokens in (None, tokens)
-            and self.dtype in (None, row["dtype"])
-            and (self.overlap is None or flags(self.overlap) == flags(row["overlap"]))
-        )
-
-
-@cache
-def _printed(paper: str, system: str, devices: int) -> Printed:
-    """Return what the paper prints of its own points on as many devices of a system."""
-    of_point = [one for one in select(paper=paper, devices=devices) if one.framework in OURS]
-    of_point = [one for one in of_point if one.system in ("", system)]
-    found = ({getattr(one, name) for one in of_point} - {None, ""} for name in Printed._fields)
-    return Printed(*(next(iter(values)) if len(values) == 1 else None for values in found))
 
 
 def _at(asked: Asked, study: str, figure: str, devices: int | None, model: str) -> Sample | None:
@@ -87,14 +58,14 @@ def point(study: str, figure: str) -> Source:
         number = asked.number
         if not isinstance(number.devices, str):
             return _at(asked, study, figure, number.devices, number.model)
-        found = [_at(asked, study, figure, devices, model) for devices, model in _between(asked, number)]
+        found = [_at(asked, study, figure, devices, model) for devices, model in points_between(asked, number)]
         known = [one for one in found if one is not None]
         return hull(known, f"{len(known)} points") if len(known) == len(found) else None
 
     return read
 
 
-def _between(asked: Asked, number: Number) -> list[tuple[int, str]]:
+def points_between(asked: Asked, number: Number) -> list[tuple[int, str]]:
     low, high = span_of(number) or (0, 0)
     every = sizes_of(asked.claim.paper, asked.claim.system)
     return sorted((devices, model) for devices, model in every.items() if low <= devices <= high)
@@ -118,7 +89,7 @@ def lead_over_printed(asked: Asked) -> Sample | None:
 
 def growth(asked: Asked) -> Sample | None:
     """Return the largest job's sustained flop/s over the smallest's of a range."""
-    ends = [_at(asked, "weak_scaling", "hardware_flops_per_s", *one) for one in _between(asked, asked.number)]
+    ends = [_at(asked, "weak_scaling", "hardware_flops_per_s", *one) for one in points_between(asked, asked.number)]
     if len(ends) < 2 or ends[0] is None or ends[-1] is None:
         return None
     return divided(ends[-1], ends[0], f"{ends[-1].of}, over {ends[0].of}")
@@ -158,9 +129,7 @@ def _per_device(asked: Asked, devices: int, model: str) -> Sample | None:
 
 def compute(asked: Asked) -> Sample | None:
     """Return the compute of a batch, with tuned products or without, whichever the number is of."""
-    tuned = "not tuned" not in asked.number.what
     jobs = _jobs(asked, "weak_scaling", None, asked.number.model)
-    jobs = [job for job in jobs if ("tune_matmul" in job["tuning"]) == tuned]
     return over_jobs([job["compute_s"] for job in jobs], setting(jobs[0])) if jobs else None
 
 
