@@ -138,6 +138,41 @@ def test_a_fixed_grid_says_nothing_of_the_performance_model(grid_is: str, told: 
     assert "tuned products" in found
 
 
+POINTS = {512: "gpt-5b", 1024: "gpt-10b", 2048: "gpt-20b", 4096: "gpt-40b", 8192: "gpt-80b"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "smallest", "expected"),
+    [
+        (tuple(POINTS), 1.0, "reproduces"),
+        (tuple(POINTS), 1.3, "can't tell"),
+        ((8192,), 1.0, "not run here"),
+        ((512, 1024, 2048, 4096), 1.0, "not run here"),
+    ],
+)
+def test_a_range_of_sizes_takes_each_of_them(
+    sizes: tuple[int, ...], smallest: float, expected: str, tmp_path: Path
+) -> None:
+    """Published: 13 to 45 % on 512 to 8192 GCDs. Planted: one size alone, one that is missing, and 2.5 % on 512."""
+    jobs = [
+        in_turns(
+            rounds(**dict.fromkeys(("grid", "tuning", "overlap"), smallest if ranks == 512 else 1.0)),
+            job=10 * place + number,
+            ranks=ranks,
+            model=POINTS[ranks],
+            grid=f"8x1x4x{ranks // 32}",
+            series="axonn-sc24",
+        )
+        for place, ranks in enumerate(sizes)
+        for number in range(2)
+    ]
+    save(jobs, tmp_path)
+    (figure,) = [one for one in figures("axonn-sc24") if one.where == "Fig. 7"]
+    (judged,) = judge_figures(of_loaded(load([tmp_path])), [figure])
+    (part,) = (one for one in judged.parts if one.claim.name == "grid of the performance model")
+    assert part.overall.verdict == expected
+
+
 def test_jobs_on_other_grids_are_other_settings_and_without_any_the_page_says_what_to_run(tmp_path: Path) -> None:
     other = in_turns(rounds(), job=1)
     assert other.contest is not None

@@ -19,7 +19,7 @@ from engine.published.claims import Claim, Redo, figures
 from engine.result.schema import Result
 from engine.result.schema.contest import OverlapSide
 from engine.result.schema.peers import Peaks, PeersResult, Work
-from engine.result.schema.step import Collective
+from engine.result.schema.step import Breakdown, Collective
 from reports.frames.frame import Frames, of_loaded
 from reports.frames.reproduction import Evidence, Finding, Judged, judge_claim, judge_figures
 from reports.frames.reproduction.sources import figure_of, sources_of
@@ -252,6 +252,69 @@ def test_each_kind_of_collectives_is_judged_on_the_papers_machine(tmp_path: Path
 def test_without_waits_by_kind_nothing_is_said_of_one(tmp_path: Path) -> None:
     """As in older results."""
     assert told(BESIDE, evidence(tmp_path, ablation(jobs=2))) == []
+
+
+def exposing(by_job: Sequence[Sequence[float]]) -> list[Result]:
+    """Jobs whose overlaps leave these seconds of a step of 1 s exposed."""
+    jobs = []
+    for number, exposed in enumerate(by_job):
+        job = in_turns(LADDER, [[[1.0]] * 6 for _ in LADDER], job=number)
+        sides = [
+            side.model_copy(update={"breakdown": Breakdown(compute_s=1 - wait_s, collectives_s=wait_s)})
+            for side, wait_s in zip(job.sides(OverlapSide), exposed, strict=True)
+        ]
+        jobs.append(with_sides(job, sides))
+    return jobs
+
+
+@pytest.mark.parametrize(
+    ("none", "expected"),
+    [
+        ((0.3, 0.31, 0.29, 0.3), "reproduces"),
+        ((0.0, 0.0, 0.12, 0.13), "can't tell"),
+        ((0.0, 0.0, 0.001, 0.0), "differs"),
+    ],
+)
+def test_a_job_that_exposes_nothing_of_the_follower_counts(
+    none: tuple[float, ...], expected: str, tmp_path: Path
+) -> None:
+    """Planted: nothing is exposed without overlap in some jobs, where 0.1 s by oar contradicts the order."""
+    frames = evidence(tmp_path, exposing([(wait_s, 0.1, 0.05, 0.02) for wait_s in none]))
+    first, *others = told(claim("axonn-sc24", "Fig. 5", "each step"), frames)
+    assert first.sample is not None
+    assert (first.judgement.verdict, first.sample.jobs) == (expected, 4)
+    assert [one.judgement.verdict for one in others] == ["reproduces", "reproduces"]
+
+
+IDLE = claim("colossal-ai", "section 2.2", "schedules that are there")
+
+
+@pytest.mark.parametrize(
+    ("idle", "expected"),
+    [
+        ((0.26, 0.27, 0.28), "reproduces"),
+        ((0.0, 0.0, 0.0), "differs"),
+        ((0.05, 0.06, 0.04), "differs"),
+        ((0.0, 0.5, 0.1), "can't tell"),
+        ((0.3,), "can't tell"),
+    ],
+)
+def test_stages_that_wait_for_less_than_a_bubble_contradict_it(
+    idle: tuple[float, ...], expected: str, tmp_path: Path
+) -> None:
+    """Four stages and eight micro-batches have a bubble of 3/8 of the work; half of it is 16 % of a step."""
+    jobs = []
+    for share, job in zip(idle, pipeline(jobs=len(idle), schedules=("1f1b", "gpipe")), strict=True):
+        assert job.contest
+        sides = tuple(side.model_copy(update={"idle_share": share}) for side in job.contest.sides)
+        jobs.append(job.model_copy(update={"contest": job.contest.model_copy(update={"sides": sides})}))
+    found = told(IDLE, evidence(tmp_path, jobs))
+    assert [one.judgement.verdict for one in found] == [expected, expected]
+
+
+def test_stages_as_a_schedule_plays_them_wait_for_their_bubble(tmp_path: Path) -> None:
+    frames = evidence(tmp_path, pipeline(jobs=3, schedules=("1f1b", "gpipe")))
+    assert {one.judgement.verdict for one in told(IDLE, frames)} == {"reproduces"}
 
 
 ALL_FOUR = claim("par4d", "Fig. 3", "all four")

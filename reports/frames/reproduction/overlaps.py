@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
 from statistics import fmean, median
 
@@ -10,36 +10,51 @@ import pandas as pd
 
 from engine.grid import Grid
 from engine.overlap.flags import HIDDEN_ON
-from engine.result.metrics import share_hidden
+from engine.result.judges.bubble import ZERO
+from engine.result.metrics import formula_bubble, share_hidden
 from engine.result.schema.contest import OverlapSide, ScheduleSide, TrainingSide
-from reports.frames.optimisations import GAINED, KIND, SIDE
+from reports.frames.optimisations import GAINED, SIDE
 from reports.frames.overlaps import KEY, NONE, flags
+from reports.frames.reproduction.options import KINDS, of_paper
 from reports.frames.reproduction.samples import (
     COLLECTIVES,
     Asked,
+    Place,
     Row,
     Sample,
     divided,
     grouped,
+    hull,
     in_order,
     lead_of,
+    of_counts,
     of_pairs,
     over_jobs,
     records,
     saved_of,
     setting,
 )
+from reports.frames.reproduction.scaling import points_between
 from reports.frames.sides import Pool, Rounds
+from reports.text import number as finite
 from reports.text import plural
 
-EXPOSED = {"exposed_s": lambda row: row["collectives_s"], "communication_hidden": lambda row: 1 - row["share_hidden"]}
-"""Figures that are less where more communication is hidden, by the figure of the claim."""
 ALL_HIDDEN = 1e-4
-"""Share of a kind of collectives that is exposed below which all of it counts as hidden, as 0 has no ratio."""
+"""Exposed share of a step, or of communication, below which all of it counts as hidden, as 0 has no ratio."""
+EXPOSED: Mapping[str, Callable[[Row], float]] = {
+    "exposed_s": lambda row: at_least(ALL_HIDDEN * row["time_s"], row["collectives_s"]),
+    "communication_hidden": lambda row: at_least(ALL_HIDDEN, 1 - row["share_hidden"]),
+}
+"""Figures that are less where more communication is hidden, by the figure of the claim."""
 BY_PLAN = "found by par4d plan"
 """Label of a grid that the performance model took; earlier results have none."""
 LEADING = ("message-driven", "1f1b")
 """Schedules whose step stands for a pipeline's, the paper's own first."""
+
+
+def at_least(floor: float, value: float) -> float:
+    """Return a figure or its floor, whichever is more; NaN of one that wasn't recorded."""
+    return value if math.isnan(value) else max(value, floor)
 
 
 def _pool(asked: Asked, *overlaps: str) -> tuple[Pool, list[str], str] | None:
@@ -47,7 +62,7 @@ def _pool(asked: Asked, *overlaps: str) -> tuple[Pool, list[str], str] | None:
 
     A flag that hides nothing on a grid is left out there, so that overlaps which differ in it alone are one.
     """
-    for rows in asked.settings("ablation", "overlap_ablation"):
+    for rows in _settings(asked, "overlap_ablation"):
         pool = Pool.of(asked.evidence.frame(rows), asked.evidence.frames.sides, "overlap")
         useful = _useful(rows[0]["grid"])
         wanted = [tuple(flag for flag in flags(overlap) or () if flag in useful) for overlap in overlaps]
@@ -75,17 +90,38 @@ def saved(asked: Asked) -> Sample | None:
 def optimised(asked: Asked) -> Sample | None:
     """Return what a step of the optimisations saves over the one before it.
 
-    A grid that the series fixes says nothing of the one that the performance model would take.
+    On the paper's machine a range is of all of the paper's points in it, each of which is needed. A grid that the
+    series fixes says nothing of the one that the performance model would take.
     """
     step = next((side for side, gained in GAINED.items() if gained == asked.number.gained), None)
-    settings = asked.settings(KIND, "optimisations")
-    for rows in settings if step != "grid" else [rows for rows in settings if rows[0]["grid_is"] in ("", BY_PLAN)]:
+    settings = _settings(asked, "optimisations")
+    if step == "grid":
+        settings = [rows for rows in settings if rows[0]["grid_is"] in ("", BY_PLAN)]
+    if not (asked.home and isinstance(asked.number.devices, str)):
+        return _step_saves(asked, step, settings)
+    points = points_between(asked, asked.number)
+    places = [Place(model, (devices, devices)) for devices, model in points]
+    by_point = [[rows for rows in settings if place.has(rows[0]["model"], rows[0]["ranks"])] for place in places]
+    found = [_step_saves(asked, step, mine) for mine in by_point]
+    known = [one for one in found if one is not None]
+    return hull(known, plural(len(known), "point")) if len(known) == len(found) else None
+
+
+def _step_saves(asked: Asked, step: str | None, settings: Sequence[list[Row]]) -> Sample | None:
+    """Return what the first setting that has a step and the one before it says."""
+    for rows in settings:
         pool = Pool.of(asked.evidence.frame(rows), asked.evidence.frames.sides, SIDE)
         before = {name: former for former, name in pairwise(pool.by_name)}
         if step in before:
             ratio = of_pairs(_pairs(pool.rounds[step], pool.rounds[before[step]]), setting(rows[0]))
             return saved_of(ratio) if ratio else None
     return None
+
+
+def _settings(asked: Asked, study: str) -> list[list[Row]]:
+    """List the jobs of each setting of a study that may answer, without those of other options than the paper's."""
+    found = [of_paper(asked, rows) for rows in asked.settings(KINDS[study], study)]
+    return [rows for rows in found if rows]
 
 
 def _pairs(rounds: Rounds, against: Rounds) -> list[list[tuple[float, float]]]:
@@ -124,7 +160,7 @@ def _exposed_of(kind: str, side: TrainingSide) -> float:
     if not mine or any(one.exposed_s is None or one.hidden_s is None for one in mine):
         return math.nan
     hidden = share_hidden(sum(one.hidden_s or 0.0 for one in mine), sum(one.exposed_s or 0.0 for one in mine))
-    return math.nan if hidden is None else max(1 - hidden, ALL_HIDDEN)
+    return math.nan if hidden is None else at_least(ALL_HIDDEN, 1 - hidden)
 
 
 def _lead(pairs: Sequence[tuple[float, float]], of: str) -> Sample | None:
@@ -149,17 +185,31 @@ def fewer_stages(asked: Asked) -> Sample | None:
 
 
 def idle(asked: Asked) -> Sample | None:
-    """Return the part of a step that stages wait under a schedule: by that one without stages is ahead."""
+    """Return the part of a step that stages wait under a schedule beyond what a zero bubble may leave.
+
+    Without stages nothing waits: that is ahead where a schedule's stages wait for longer than those of a schedule that
+    counts as one without a bubble (engine/result/judges/bubble.py).
+    """
     comparison = asked.target.comparison
     if comparison is None or comparison.ahead != "no stages":
         return None
     table = asked.evidence.frames.sides.table
     for jobs in asked.settings("pipeline", "pipeline", (*KEY, "disturbed")):
         mine = table[table["run"].isin([job["run"] for job in jobs]) & (table["name"] == comparison.behind.lower())]
-        found = over_jobs(mine["idle"], setting(jobs[0]))
-        if found is not None and not jobs[0]["disturbed"]:
-            return found
+        idle, allowed = mine["idle"].dropna(), _zero_bubble(jobs[0])
+        if len(idle) and not math.isnan(allowed) and not jobs[0]["disturbed"]:
+            return of_counts([float(share) - allowed for share in idle], setting(jobs[0]))
     return None
+
+
+def _zero_bubble(job: Row) -> float:
+    """Return the largest part of a step that stages wait in a zero bubble; NaN of unknown micro-batches."""
+    grid = Grid.parse(job["grid"])
+    micro_batches = finite(job["batch_size"]) / grid.batch_split / finite(job["micro_batch"])
+    if not micro_batches >= 1:
+        return math.nan
+    waits_by_work = ZERO * formula_bubble(grid.stages, micro_batches)
+    return float(waits_by_work / (1 + waits_by_work))
 
 
 def _stages(asked: Asked) -> tuple[int, int]:
