@@ -94,10 +94,15 @@ class TrainingOptions:
         return replace(self, **_recomputing(together))
 
     def changed(self, given: Mapping[str, Any]) -> Self:
-        """Return the same options but for the given ones; checkpoint_every may be a word. Raises UsageError."""
-        others = {name: value for name, value in given.items() if name != "checkpoint_every"}
-        changed = replace(self, **others)
-        return changed.recomputing(read_every(str(given["checkpoint_every"]))) if len(others) < len(given) else changed
+        """Return the same options but for the given ones. Raises UsageError.
+
+        checkpoint_every may be a word, and 0, which recomputes nothing.
+        """
+        changed = replace(self, **{name: value for name, value in given.items() if name != "checkpoint_every"})
+        if "checkpoint_every" not in given:
+            return changed
+        every = str(given["checkpoint_every"])
+        return changed.recomputing(0 if every == "0" else read_every(every))
 
     def asked(self) -> "TrainingOptions":
         """Return these options alone, in the fewest words."""

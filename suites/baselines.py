@@ -92,6 +92,8 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
     @run_after("setup")
     def take_the_largest_micro_batch_that_fits(self) -> None:
         """Our side is on the grid that is settled now."""
+        if self.micro_batch_by_hand:
+            return
         if self.model == self.point.model:
             case = case_of(self.point, self.system)
             self.micro_batch = our_micro_batch(case, Grid.parse(self.grid), room(self.system))

@@ -76,7 +76,8 @@ class LongCurve(OfItsData, OneCurve):
         self.iterations = self.iterations or recipe.iterations
         rise = min(LR_WARMUP, self.iterations // 10)
         self.optim = replace(recipe.optim, warmup_steps=rise, decay_steps=self.iterations)
-        self.micro_batch = None if self.data_alone else recipe.micro_batch
+        if self.micro_batch is None and not self.data_alone:
+            self.micro_batch = recipe.micro_batch
         self.time_limit = self.time_limit or recipe.limit
         if self.grid == AUTO:
             grid = Grid.parse(recipe.grid)

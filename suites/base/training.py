@@ -25,6 +25,8 @@ from suites.base.figures import Figures, counted_times_s, percent
 from suites.base.series import AUTO, EACH_BLOCK, Point, points
 
 SYNTHETIC = "synthetic"
+NOTHING_RECOMPUTED = "0"
+"""Value of -S checkpoint_every that keeps all activations, as series have it."""
 
 
 class Refused(ReframeError):
@@ -102,8 +104,10 @@ class TrainingTest(EngineTest):
         vars()[_name] = variable(_kind, type(None), value=None)
     learning_rate: Any
     precision: Any
+    checkpoint_every: str | None
+    micro_batch = variable(int, type(None), value=None)
+    """sequences that a rank takes at once: as the series has it, or as many as the engine says, unless set"""
     sequences: int
-    micro_batch: int | None = None
 
     @property
     def asked(self) -> TrainingOptions:
@@ -258,6 +262,8 @@ class PointTraining(OfSeries, TrainingTest):
 
     iterations = 0  # as many as the series says
     warmup = None
+    micro_batch_by_hand = False
+    """whether -S gives the micro-batch"""
 
     def steps_of_warmup(self) -> int:
         """Count the first steps, which don't count."""
@@ -266,9 +272,13 @@ class PointTraining(OfSeries, TrainingTest):
     @run_after("init")
     def take_training(self) -> None:
         point, series = self.point, self.point.series
-        self.sequences, self.micro_batch = point.sequences, point.micro_batch
+        self.sequences, self.micro_batch_by_hand = point.sequences, self.micro_batch is not None
+        self.micro_batch = self.micro_batch if self.micro_batch_by_hand else point.micro_batch
         self.training = series.training
-        self.checkpoint_activations = self.checkpoint_activations and series.training.recomputed_together != 0
+        if self.checkpoint_every is None:
+            self.checkpoint_activations = self.checkpoint_activations and series.training.recomputed_together != 0
+        else:
+            self.checkpoint_activations = self.checkpoint_every != NOTHING_RECOMPUTED
         self.grid = point.grid if self.grid == AUTO else self.grid
         self.schedule = point.schedule if self.schedule == AUTO else self.schedule
         self.iterations = self.iterations or series.iterations

@@ -289,5 +289,25 @@ def test_everything_of_a_paper_s_run_is_in_the_script_and_each_option_can_be_set
     assert "--tune-matmul" not in line
 
 
+@pytest.mark.parametrize(
+    ("suite", "point"),
+    [
+        ("weak_scaling", "axonn-sc24-512-"),
+        ("overlap_ablation", "axonn-sc24-8192-gpt-5b"),
+        ("baselines", "weak-64-.*hsdp"),
+    ],
+)
+def test_a_micro_batch_and_no_recomputation_can_be_set(suite: str, point: str, tmp_path: Path) -> None:
+    words = ("-c", f"suites/{suite}.py", "--system", "frontier", "-n", point)
+    given = ("-S", "micro_batch=1", "-S", "checkpoint_every=0", "-S", "model=gpt-local-4")
+    lines = _engine_lines(_one_of(succeed(tmp_path, *words, *given, PAR4D_ACCOUNT="abc123")))
+    assert {option(line, "--micro-batch") for line in lines} == {"1"}
+    assert not any("--checkpoint" in line for line in lines)
+
+
+def _one_of(done: Run) -> str:
+    return min(file.read_text() for file in done.folder.glob("stage/**/rfm_job.sh"))
+
+
 def _engine_lines(script: str) -> list[str]:
     return [line for line in script.splitlines() if " -m engine " in line]
