@@ -1,10 +1,9 @@
 """Points of weak and strong scaling that claims are judged by: of the paper's series, on their fastest layouts."""
 
 from collections.abc import Sequence
-from functools import cache
 from statistics import median
 
-from engine.published import Number, select
+from engine.published import Number
 from engine.result import metrics
 from engine.result.gate import Interval
 from engine.result.judges.peers import FEWEST_JOBS
