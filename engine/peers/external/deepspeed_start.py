@@ -38,8 +38,8 @@ def with_half(device: torch.device) -> None:
 def without_copies() -> None:
     """Spare the optimizers' start what it holds beyond the shard.
 
-    Weights: ZeRO-1 has all twice while it flattens them; here each is let go once it is copied. Masters: of bf16
-    and fp16 weights ZeRO-1 takes a clone that it converts, and ZeRO-3 converts and clones that; converting copies already.
+    Weights: ZeRO-1 has all twice while it flattens them; here each is let go once it is copied. Masters: of bf16 and
+    fp16 weights ZeRO-1 takes a clone that it converts, and ZeRO-3 converts and clones that; converting copies already.
     Gradients: both make them in fp32 and drop them again.
     """
     one, three = DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3
