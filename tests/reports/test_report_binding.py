@@ -67,7 +67,13 @@ def test_a_badly_bound_job_is_told_at_the_top_and_marked_in_tables(results: Path
 def test_a_verdict_says_how_many_jobs_behind_it_are_badly_bound(tmp_path: Path) -> None:
     bindings = (BAD, GOOD, GOOD)
     jobs = [
-        train(job=job, series="axonn-sc24", overlap="oar,ors,oag", environment={"bindings": one})
+        train(
+            job=job,
+            series="axonn-sc24",
+            overlap="oar,ors,oag",
+            tuning={"tune_matmul": True},
+            environment={"bindings": one},
+        )
         for job, one in enumerate(bindings)
     ]
     save(jobs, tmp_path)

@@ -167,6 +167,8 @@ def test_what_nothing_here_can_judge_leaves_no_figure_open_and_is_told(tmp_path:
     peaks, scaling = (
         next(one for one in figures("axonn-sc24") if one.where == where) for where in ("section VI-C", "Fig. 9")
     )
+    unbuilt = [one.model_copy(update={"status": "not built"}) for one in peaks.claims if one.kind == "ratio"]
+    peaks = peaks.model_copy(update={"claims": (*(one for one in peaks.claims if one.kind != "ratio"), *unbuilt)})
     names = {"MI250X", "share of an MI250X", "flops of the formula", "GPT-640B on 512"}
     mine = tuple(one for figure in (peaks, scaling) for one in figure.claims if one.name in names)
     (judged,) = judge_figures(frames, [peaks.model_copy(update={"claims": mine})])

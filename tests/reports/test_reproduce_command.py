@@ -9,7 +9,7 @@ from reading import built, in_order, table, words
 from sample_ablation import ablation
 from sample_results import gemm, save, train, validation
 
-from engine.published.claims import Figure, figures
+from engine.published.claims import Claim, Figure, figures
 from reports.figures.reproduction import commands_of, example_of, waiting_of
 from reports.frames.frame import of_loaded
 from reports.frames.reproduction import judge_everything, judge_figures
@@ -54,14 +54,26 @@ def test_a_difference_is_a_result_and_no_error(tmp_path: Path, capsys: pytest.Ca
     }
 
 
-def test_the_document_says_what_a_verdict_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_document_says_what_a_verdict_leaves_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     save([gemm(job=job) for job in range(2)], tmp_path)
+    planted = [one.model_copy(update={"claims": unbuilt(one)}) for one in figures("axonn-sc24")]
+    monkeypatch.setattr("reports.reproduce.figures", lambda paper="": planted)
     found = document(capsys, "--figure", "section VI-C", "--results", str(tmp_path))
     (of,) = (one for one in found["figures"] if one["paper"] == "axonn-sc24")
     assert (of["verdict"], of["judged"], of["targets"], of["left_out"]) == ("can't tell", 2, 7, 1)
     assert of["obstacles"] == ["not built"]
     told = {one["name"]: [each["obstacle"] for each in one["findings"]] for one in of["claims"]}
     assert (told["flops of the formula"], told["A100"]) == (["not built"], [""])
+
+
+def unbuilt(figure: Figure) -> tuple[Claim, ...]:
+    """Return a figure's claims, of which that on the formula's flops isn't built."""
+    return tuple(
+        one.model_copy(update={"status": "not built"} if one.name == "flops of the formula" else {})
+        for one in figure.claims
+    )
 
 
 def test_a_loss_without_bound_differs_in_words_that_json_can_hold(
@@ -206,7 +218,7 @@ def test_a_claims_remark_is_told_once_wherever_its_figure_is(
     judge_everything.cache_clear()
     page = (site / "reproduction.html").read_text()
     assert note not in page
-    assert words(page).count(note) == 3, "in the table of all, and beside what was measured"
+    assert words(page).count(note) == 4, "in the table of all, and beside each plot"
     rows = {row["where"]: row["note"] for row in table(site, "reproduction-axonn-sc24-figures")}
     assert [note in rows[where] for where in (measured, waiting, "Fig. 10")] == [True, True, False]
 
