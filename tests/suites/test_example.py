@@ -18,7 +18,7 @@ from measured_example.scrub import NODE, USER, Names, scrub
 from reports.read import compressed
 from reports.read.load import load
 
-MOST_MINUTES = 35
+MOST_MINUTES = 60
 NAMES = Names(hosts=("gpu17.site.org", "gpu17"), users=("ada",))
 STORED = Path(__file__).parents[1] / "reports" / "stored"
 
