@@ -531,6 +531,9 @@ def test_a_performance_model_is_judged_by_the_measured_grids(tmp_path: Path) -> 
     frames = evidence(tmp_path / "two", repeats, predictions=[validated(jobs=(job,))])
     assert [one[0] for one in verdicts(place, frames)] == ["vcluster"]
     assert [one.jobs for found in told(place, frames) if (one := found.sample)] == [2]
+    counts = judge_claim(Evidence(frames), claim("axonn-sc24", "Fig. 2", "GPT-20B on 32"))
+    assert counts.overall.verdict == "not run here"
+    assert "vcluster" in counts.why
     alone = evidence(tmp_path / "one", predictions=[validated(jobs=(job,))])
     assert [found.judgement.verdict for found in told(place, alone)] in ([], ["can't tell"])
 

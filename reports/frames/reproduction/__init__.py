@@ -120,7 +120,9 @@ def judge_claim(evidence: Evidence, claim: Claim) -> Judged:
     if told:
         return Judged(claim, tuple(told), others)
     nothing = tuple(Finding(target, judge(claim, target, None)) for target in claim.targets)
-    return Judged(claim, nothing, others or _why(claim))
+    measured = dict.fromkeys(one.machine for one in elsewhere if one.sample)
+    meaningless = f"measured on {' and '.join(measured)}, where its number means nothing" if measured else ""
+    return Judged(claim, nothing, others or claim.status or meaningless or _why(claim))
 
 
 def _on(evidence: Evidence, claim: Claim, machine: str) -> list[Finding]:
