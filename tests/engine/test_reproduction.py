@@ -8,7 +8,9 @@ from engine.published.claims import Claim, Target, figures
 from engine.published.claims.tolerance import TOLERANCES
 from engine.result.gate import NOTHING_KNOWN, Interval
 from engine.result.judges.reproduction import (
+    GONE,
     NO_WORSE,
+    ONE_END,
     Judgement,
     Measured,
     Verdict,
@@ -188,6 +190,22 @@ def test_what_is_at_fault_reproduces_nothing(low: float, high: float, expected: 
     assert (found.why == "off by more than rounding") == (low == 0.99)
 
 
+@pytest.mark.parametrize(("of", "machine"), [(FASTEST, FASTEST.machine), (FASTEST, "vcluster"), (SAVED, "vcluster")])
+def test_what_is_at_fault_says_of_nobody_that_he_is_ahead(of: Claim, machine: str) -> None:
+    measured = Measured(Interval(0.24, 0.26), 3, machine)
+    assert judge(of, of.targets[0], measured).verdict == "reproduces"
+    found = judge(of, of.targets[0], measured._replace(fault="slipped"))
+    assert (found.verdict, found.off, found.why) == ("can't tell", 0.0, "slipped")
+
+
+@pytest.mark.parametrize(("low", "told"), [(40 * PETA, False), (30 * PETA, False), (60 * PETA, True)])
+def test_more_jobs_tell_nothing_of_an_interval_without_an_end(low: float, told: bool) -> None:
+    found = verdict(RATES, SMALLEST, low, inf)
+    assert (found.verdict == "better") == told
+    assert (ONE_END in found.why) != told
+    assert found.why != NO_WORSE
+
+
 @pytest.mark.parametrize(("low", "high"), [(40 * PETA, 41 * PETA), (1 * PETA, 2 * PETA)])
 def test_what_lacks_measurements_tells_nothing(low: float, high: float) -> None:
     measured = Measured(Interval(low, high), 3, RATES.machine, lack="1 of 5 points")
@@ -219,7 +237,7 @@ def test_a_figure_reproduces_if_every_target_does(verdicts: list[Verdict], expec
 
 
 BEYOND = Judgement("not run here", why="beyond the queue", obstacle="beyond the queue")
-GONE = Judgement("machine retired", obstacle="machine retired")
+RETIRED = Judgement("machine retired", obstacle=GONE)
 OPEN = Judgement("not run here")
 
 
@@ -227,12 +245,12 @@ OPEN = Judgement("not run here")
     ("judgements", "expected"),
     [
         ([Judgement("reproduces"), BEYOND, BEYOND], ("reproduces", 1, 3, 2, ("beyond the queue",))),
-        ([Judgement("better"), GONE], ("better", 1, 2, 1, ("machine retired",))),
-        ([Judgement("differs"), BEYOND, GONE], ("differs", 1, 3, 2, ("beyond the queue", "machine retired"))),
+        ([Judgement("better"), RETIRED], ("better", 1, 2, 1, (GONE,))),
+        ([Judgement("differs"), BEYOND, RETIRED], ("differs", 1, 3, 2, ("beyond the queue", GONE))),
         ([Judgement("reproduces"), BEYOND, OPEN], ("can't tell", 1, 3, 1, ("beyond the queue",))),
         ([Judgement("reproduces"), BEYOND, Judgement("can't tell")], ("can't tell", 1, 3, 1, ("beyond the queue",))),
-        ([BEYOND, GONE], ("not run here", 0, 2, 0, ())),
-        ([GONE, GONE], ("machine retired", 0, 2, 0, ())),
+        ([BEYOND, RETIRED], ("not run here", 0, 2, 0, ())),
+        ([RETIRED, RETIRED], ("machine retired", 0, 2, 0, ())),
         ([BEYOND, Judgement("can't tell")], ("can't tell", 0, 2, 0, ())),
     ],
 )
@@ -245,7 +263,7 @@ def test_whoever_is_ahead_on_a_machine_that_is_gone_could_be_judged_elsewhere() 
     order = claim("axonn-ipdps22", "Fig. 5", "order")
     found = judge(order, order.targets[0], None)
     assert (found.verdict, found.obstacle) == ("machine retired", "")
-    assert judge(SUMMIT, SUMMIT.targets[0], None).obstacle == "machine retired"
+    assert judge(SUMMIT, SUMMIT.targets[0], None).obstacle == GONE
     unbuilt = RATES.model_copy(update={"status": "not built"})
     assert judge(unbuilt, SMALLEST, None).obstacle == "not built"
     assert judge(RATES, SMALLEST, None).obstacle == ""

@@ -9,7 +9,9 @@ from sample_contests import contests, save_contests
 
 from engine.models.catalogue import published
 from engine.published.claims import Claim, figures
+from engine.result.judges.reproduction import GONE
 from engine.result.schema.peers import Peaks, PeersResult, Work
+from reports.figures.reproduction import waits
 from reports.frames.frame import of_loaded
 from reports.frames.reproduction import Evidence, Judged, judge_claim, judge_figures
 from reports.frames.reproduction.contests import points_of
@@ -274,8 +276,10 @@ def test_numbers_of_a_machine_that_is_gone_leave_no_figure_open(tmp_path: Path) 
     (figure,) = (one for one in figures("axonn-ipdps22") if one.where == "Fig. 9")
     (whole,) = judge_figures(of_loaded(load([tmp_path])), [figure])
     assert whole.overall.verdict == "reproduces"
-    assert set(whole.overall.obstacles) == {"machine retired"}
+    assert whole.overall.obstacles == (GONE,)
     assert whole.overall.judged + whole.overall.left_out == whole.overall.targets
+    assert waits(whole) == GONE
+    assert waits(whole, whole.overall.obstacles) == "", "said already"
     stages = next(one for one in figures("axonn-ipdps22") if one.where == "Fig. 5").claims[:1]
     (half,) = judge_figures(of_loaded(load([tmp_path])), [figure.model_copy(update={"claims": figure.claims + stages})])
     assert half.overall.verdict == "can't tell"

@@ -21,10 +21,11 @@ Verdict = Literal["reproduces", "better", "differs", "can't tell", "not run here
 BEST_FIRST: tuple[Verdict, ...] = ("reproduces", "better", "can't tell", "differs")
 """Verdicts on a measurement by several readings: a paper that contradicts itself is held to the nearest of them."""
 GOOD: tuple[Verdict, ...] = ("reproduces", "better")
-GONE = "machine retired"
-"""Obstacle of numbers of a machine that exists no more."""
+GONE = "numbers of a machine that is gone"
+"""Obstacle of a target that no other machine can answer."""
 TELLING: tuple[Verdict, ...] = (*GOOD, "differs")
 NO_WORSE = "it reproduces or is better: more jobs tell which"
+ONE_END = "only one end of the interval is known"
 NOBODY_AHEAD = {"share": 0.0, "ratio": 1.0}
 """Value of a gain, or of a ratio, at which neither side is ahead."""
 
@@ -99,20 +100,10 @@ def judge(claim: Claim, target: Target, measured: Measured | None) -> Judgement:
         return _stamped(claim, Judgement("can't tell", why=measured.lack))
     if measured.jobs < FEWEST_JOBS:
         return _stamped(claim, Judgement("can't tell", why=f"of {measured.jobs} job, {FEWEST_JOBS} or more tell"))
-    if target.comparison is not None:
-        return _stamped(claim, _by_lead(measured.interval)._replace(by_sign=elsewhere))
-    if elsewhere:
-        ahead = _lead(claim, target.readings[0])
-        lead = Interval(*sorted(ahead * (end - NOBODY_AHEAD[claim.kind]) for end in measured.interval))
-        return _stamped(claim, _by_lead(lead)._replace(by_sign=True))
-    found = [
-        _by_band(claim, number, measured.interval)._replace(reading=place)
-        for place, number in enumerate(target.readings)
-    ]
-    nearest = min(found, key=lambda judgement: (BEST_FIRST.index(judgement.verdict), judgement.reading))
-    if measured.fault and nearest.verdict in GOOD:
-        nearest = Judgement("can't tell", why=measured.fault, reading=nearest.reading)
-    return _stamped(claim, nearest)
+    found = _by_interval(claim, target, measured.interval, elsewhere=elsewhere)
+    if measured.fault and found.verdict in GOOD:
+        found = found._replace(verdict="can't tell", off=0.0, why=measured.fault)
+    return _stamped(claim, found)
 
 
 def by_reading(claim: Claim, target: Target, measured: Measured) -> tuple[Judgement, ...]:
@@ -184,6 +175,18 @@ def _lead(claim: Claim, number: Number) -> int:
     return 1 if low > even else -1 if high < even else 0
 
 
+def _by_interval(claim: Claim, target: Target, interval: Interval, *, elsewhere: bool) -> Judgement:
+    """Judge by the interval over enough jobs. elsewhere: on another machine, by who is ahead alone."""
+    if target.comparison is not None:
+        return _by_lead(interval)._replace(by_sign=elsewhere)
+    if elsewhere:
+        ahead = _lead(claim, target.readings[0])
+        lead = Interval(*sorted(ahead * (end - NOBODY_AHEAD[claim.kind]) for end in interval))
+        return _by_lead(lead)._replace(by_sign=True)
+    found = [_by_band(claim, number, interval)._replace(reading=place) for place, number in enumerate(target.readings)]
+    return min(found, key=lambda judgement: (BEST_FIRST.index(judgement.verdict), judgement.reading))
+
+
 def _by_lead(lead: Interval) -> Judgement:
     """Judge by the interval of a lead: all of it above 0 is as the paper says."""
     if lead.low > 0:
@@ -200,12 +203,21 @@ def _by_band(claim: Claim, number: Number, measured: Interval) -> Judgement:
         return Judgement("reproduces")
     above, below = measured.low > high, measured.high < low
     if not (above or below):
-        no_worse = measured.low >= low if claim.better == "higher" else measured.high <= high
-        why = NO_WORSE if no_worse and claim.better != "neither" else "the interval lies on an end of the tolerance"
-        return Judgement("can't tell", why=why)
+        return Judgement("can't tell", why=_why_open(claim, measured, low, high))
     bottom, top = value_of(claim.kind, number, claim.out_of)
     off = measured.low - top if above else measured.high - bottom
     if TOLERANCES[claim.kind].of_the_value:
         off /= abs(top if above else bottom)
     side = "higher" if above else "lower"
     return Judgement("better" if claim.better == side else "differs", off=off)
+
+
+def _why_open(claim: Claim, measured: Interval, low: float, high: float) -> str:
+    """Say why an interval leaves open whether it lies in the tolerance from low to high."""
+    known = [end for end in measured if math.isfinite(end)]
+    if not known or measured == gate.NOTHING_KNOWN:
+        return "nothing is known of the interval"
+    no_worse = measured.low >= low if claim.better == "higher" else measured.high <= high
+    if no_worse and claim.better != "neither":
+        return NO_WORSE if len(known) == 2 else f"it reproduces or is better: {ONE_END}"
+    return "the interval lies on an end of the tolerance" if len(known) == 2 else ONE_END

@@ -13,7 +13,16 @@ from functools import lru_cache
 from engine.published.claims import Claim, Figure, Target
 from engine.published.claims import figures as figures_of_papers
 from engine.result.judges.machines import Answer, over_machines
-from engine.result.judges.reproduction import Judgement, Measured, Overall, Verdict, judge, overall
+from engine.result.judges.reproduction import (
+    GONE,
+    Judgement,
+    Measured,
+    Overall,
+    Verdict,
+    judge,
+    overall,
+    says_who_is_ahead,
+)
 from reports.frames.frame import Frames
 from reports.frames.reproduction.options import left_out
 from reports.frames.reproduction.samples import Asked, Evidence, Sample
@@ -152,10 +161,11 @@ def _questions(claim: Claim) -> list[Target]:
 
 
 def _why(claim: Claim) -> str:
-    """Say why nothing of a claim was judged: its own reason, that nothing reads it yet, or that nothing ran."""
-    if claim.status or not claim.targets:
-        return claim.status
+    """Say why nothing of a claim was judged: nothing reads it yet, or its machine is gone; "" if it only wasn't run."""
     unread = dict.fromkeys(figure_of(claim, target) for target in claim.targets if not sources_of(claim, target))
     if unread:
         return f"no measurement of {' and '.join(unread)} is read yet"
-    return "the machine is gone, and no other has measured it" if claim.retired else ""
+    if not claim.retired:
+        return ""
+    by_sign = any(says_who_is_ahead(claim, target) for target in claim.targets)
+    return "not measured on another machine" if by_sign else GONE
