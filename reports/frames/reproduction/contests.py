@@ -1,7 +1,7 @@
 """Contests with other trainers that claims are judged by, of each trainer on the layout on which it stood best."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from math import inf
 from statistics import median
@@ -12,7 +12,7 @@ from engine.result import metrics
 from engine.result.gate import Interval
 from engine.result.judges import peers
 from engine.result.schema.peers import PeerContest
-from reports.frames.contests import SERIES
+from reports.frames.contests import CONTEST, SERIES
 from reports.frames.published_rows import ran_as
 from reports.frames.reproduction.samples import (
     OURS,
@@ -29,6 +29,7 @@ from reports.frames.reproduction.samples import (
     of_counts,
     of_ends,
     over_jobs,
+    over_points,
     place_of,
     plain,
     same_sort,
@@ -55,13 +56,8 @@ COMPILED = {"torchtitan": "torchtitan"}
 """Peers that redo a trainer's rows with torch.compile."""
 COMPILER = "triton"
 """Module without which a peer compiles nothing."""
-OF_A_CONTEST = (
-    *("system", "peer", "layout", "model", "ranks", "grid", "sequences", "sequence", "checkpointing", "dtype"),
-    *("micro_batch", "peer_micro_batch", "sums"),
-)
-"""Columns that tell the contest of a point."""
-Join = Callable[[Sequence[Sample], str], Sample | None]
-"""Sample of several points, and their setting in words; None of none."""
+Join = Callable[[Sequence[Sample]], Sample]
+"""Sample of one point or more."""
 TIMES_SAVED = frozenset({"days_saved", "months_saved"})
 """Metrics of the time that a whole training takes less than a peer's."""
 OF_STEPS = "time of a batch"
@@ -156,21 +152,18 @@ def points_of(claim: Claim, number: Number) -> tuple[Place, ...]:
 
 def _over_points(asked: Asked, figure: Callable[[Sample], Sample], join: Join) -> Sample | None:
     """Join a figure of the paired ratios with the number's peer at all of its points; on another machine of the one
-    contest that answers. Where a point hasn't enough jobs the sample says so.
+    contest that answers.
     """
-    rows, number = _against(asked, asked.number.over), asked.number
-    places = points_of(asked.claim, number) if asked.home else (Place(),)
-    chosen = [max(mine, key=_standing) for one in places if (mine := [row for row in rows if one.has(*_size(row))])]
-    found = [figure(ratio) for row in chosen if (ratio := _versus(row)) is not None]
-    joined = join(found, found[0].of if len(found) == 1 else f"{len(found)} points")
-    told = sum(map(_tells, chosen))
-    if joined is None or told == len(places) or len(places) == 1:
-        return joined
-    return joined._replace(lack=f"{told} of {plural(len(places), 'point')} with {peers.FEWEST_JOBS} jobs or more")
+    rows = _against(asked, asked.number.over)
+    places = points_of(asked.claim, asked.number) if asked.home else (Place(),)
+    chosen = [_foremost(row for row in rows if place.has(row["model"], row["ranks"])) for place in places]
+    ratios = [_versus(row) if row is not None else None for row in chosen]
+    return over_points([figure(ratio) if ratio is not None else None for ratio in ratios], join)
 
 
-def _size(row: Row) -> tuple[str, float]:
-    return row["model"], row["ranks"]
+def _foremost(rows: Iterable[Row]) -> Row | None:
+    """Return the contest of a point that counts; None of none."""
+    return max(rows, key=_standing, default=None)
 
 
 def _setting(row: Row) -> str:
@@ -185,16 +178,15 @@ def training_time_saved(asked: Asked) -> Sample | None:
     """Return the time that the paper's whole training takes less than the peer's at the rates of both sides; of a range
     of devices that of all of the paper's points in it.
     """
-    number, (few, many) = asked.number, span_of(asked.number) or (0, 0)
+    few, many = span_of(asked.number) or (0, 0)
     budgets = [one.si for one in select(paper=asked.claim.paper, metric="tokens_billion")]
-    tokens = number.tokens or next(iter(budgets), None)
-    rows = _against(asked, number.over) if asked.home and tokens else []
-    missing = {size for size in _sizes(asked) if few <= size <= many} - {int(row["ranks"]) for row in rows}
-    if tokens is None or missing:
+    tokens = asked.number.tokens or next(iter(budgets), None)
+    if tokens is None or not asked.home:
         return None
-    found = [_less_time(asked, row, tokens) for row in rows]
-    known = [one for one in found if one is not None]
-    return hull(known, known[0].of if len(known) == 1 else f"{len(known)} points") if len(known) == len(found) else None
+    rows = _against(asked, asked.number.over)
+    sizes = [size for size in _sizes(asked) if few <= size <= many] or list(dict.fromkeys(row["ranks"] for row in rows))
+    chosen = [_foremost(row for row in rows if row["ranks"] == size) for size in sizes]
+    return over_points([_less_time(asked, row, tokens) if row is not None else None for row in chosen])
 
 
 def _less_time(asked: Asked, row: Row, tokens: float) -> Sample | None:
@@ -214,8 +206,8 @@ def speed_up(asked: Asked) -> Sample | None:
     return _over_points(asked, inverse_of, _greatest)
 
 
-def _greatest(samples: Sequence[Sample], _of: str) -> Sample | None:
-    return max(samples, key=lambda one: one.value, default=None)
+def _greatest(samples: Sequence[Sample]) -> Sample:
+    return max(samples, key=lambda one: one.value)
 
 
 def efficiency(asked: Asked) -> Sample | None:
@@ -246,9 +238,9 @@ def faster(asked: Asked) -> Sample | None:
 
 
 def _jobs(asked: Asked, row: Row) -> list[PeerContest]:
-    """Return the jobs of a contest on the peer's layout; of a compiled number those whose peer could compile."""
+    """Return the jobs of a contest; of a compiled number those whose peer could compile."""
     table = asked.evidence.frames.contests
-    for key in OF_A_CONTEST:
+    for key in CONTEST:
         table = table[table[key] == row[key]]
     every = [job for jobs in table["contests"] for job in jobs]
     compiled = asked.target.comparison is None and asked.number.compiled
@@ -326,5 +318,5 @@ def _of_framework(asked: Asked) -> Row | None:
 
 def _steps(asked: Asked, row: Row) -> list[float]:
     """Return the median step of a contest's peer in each job."""
-    steps = [median(peers.steps(job.peer)) for job in _jobs(asked, row)]
-    return [step_s for step_s in steps if step_s > 0]
+    timed = [peers.steps(job.peer) for job in _jobs(asked, row)]
+    return [median(steps) for steps in timed if steps and min(steps) > 0]

@@ -24,12 +24,12 @@ from reports.frames.reproduction.samples import (
     Sample,
     divided,
     grouped,
-    hull,
     in_order,
     lead_of,
     of_counts,
     of_pairs,
     over_jobs,
+    over_points,
     records,
     saved_of,
     setting,
@@ -102,9 +102,7 @@ def optimised(asked: Asked) -> Sample | None:
     points = points_between(asked, asked.number)
     places = [Place(model, (devices, devices)) for devices, model in points]
     by_point = [[rows for rows in settings if place.has(rows[0]["model"], rows[0]["ranks"])] for place in places]
-    found = [_step_saves(asked, step, mine) for mine in by_point]
-    known = [one for one in found if one is not None]
-    return hull(known, plural(len(known), "point")) if len(known) == len(found) else None
+    return over_points([_step_saves(asked, step, mine) for mine in by_point])
 
 
 def _step_saves(asked: Asked, step: str | None, settings: Sequence[list[Row]]) -> Sample | None:

@@ -130,12 +130,24 @@ def divided(one: Sample, other: Sample, of: str) -> Sample:
     return Sample(one.value / other.value, ends, min(one.jobs, other.jobs), of)
 
 
-def hull(samples: Sequence[Sample], of: str) -> Sample | None:
-    """Return a range of samples: of what all of them are said to lie in."""
-    if not samples:
-        return None
+def hull(samples: Sequence[Sample]) -> Sample:
+    """Return the range of one sample or more, in which a paper says that all of them lie."""
     ends = Interval(min(one.interval.low for one in samples), max(one.interval.high for one in samples))
+    of = samples[0].of if len(samples) == 1 else f"{len(samples)} points"
     return Sample(median(one.value for one in samples), ends, min(one.jobs for one in samples), of)
+
+
+def over_points(points: Sequence[Sample | None], join: Callable[[Sequence[Sample]], Sample] = hull) -> Sample | None:
+    """Join the samples of all points that a number is of, None for a point that wasn't measured. Where one of several
+    hasn't as many jobs as a verdict takes, the sample says so.
+    """
+    known = [one for one in points if one is not None]
+    if not known:
+        return None
+    told = sum(one.jobs >= FEWEST_JOBS for one in known)
+    if told == len(points) or len(points) == 1:
+        return join(known)
+    return join(known)._replace(lack=f"{told} of {plural(len(points), 'point')} with {FEWEST_JOBS} jobs or more")
 
 
 def lead_of(ratio: Sample) -> Sample:

@@ -17,9 +17,9 @@ from reports.frames.reproduction.samples import (
     Source,
     divided,
     grouped,
-    hull,
     lead_of,
     over_jobs,
+    over_points,
     plain,
     setting,
     sizes_of,
@@ -57,9 +57,7 @@ def point(study: str, figure: str) -> Source:
         number = asked.number
         if not isinstance(number.devices, str):
             return _at(asked, study, figure, number.devices, number.model)
-        found = [_at(asked, study, figure, devices, model) for devices, model in points_between(asked, number)]
-        known = [one for one in found if one is not None]
-        return hull(known, f"{len(known)} points") if len(known) == len(found) else None
+        return over_points([_at(asked, study, figure, *one) for one in points_between(asked, number)])
 
     return read
 
