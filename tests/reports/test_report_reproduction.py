@@ -111,7 +111,12 @@ def test_only_the_papers_own_point_counts(other: dict[str, Any], tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("other", "told"),
-    [({"tuning": {}}, "not tuned"), ({"overlap": "none"}, "overlap none"), ({"dtype": "fp16"}, "fp16")],
+    [
+        ({"tuning": {}}, "not tuned"),
+        ({"overlap": "none"}, "overlap none"),
+        ({"dtype": "fp16"}, "fp16"),
+        ({"sequences": 4096}, "4,096 sequences"),
+    ],
 )
 def test_jobs_of_other_options_are_left_out_and_told(other: dict[str, Any], told: str, tmp_path: Path) -> None:
     """Beside the paper's own jobs, which alone are judged, and where there are no others."""

@@ -37,7 +37,7 @@ class Options(NamedTuple):
         tokens = finite(row["batch_size"] or None) * float(row["sequence"])
         found = []
         if self.batch_tokens not in (None, tokens):
-            found.append(f"{row['batch_size']} sequences")
+            found.append(_batch(row))
         if self.dtype not in (None, row["dtype"]):
             found.append(str(row["dtype"]))
         if row["kind"] == "train":
@@ -46,6 +46,11 @@ class Options(NamedTuple):
             if self.tuned not in (None, is_tuned(row)):
                 found.append(TUNED if is_tuned(row) else NOT_TUNED)
         return tuple(found)
+
+
+def _batch(row: Row) -> str:
+    sequences = finite(row["batch_size"] or None)
+    return plural(int(sequences), "sequence") if sequences == sequences else "an unknown batch"
 
 
 def is_tuned(row: Row) -> bool:
@@ -91,7 +96,7 @@ def left_out(evidence: Evidence, claim: Claim) -> str:
     counted, others = set[object](), dict[object, tuple[str, ...]]()
     for target in claim.targets:
         asked = Asked(evidence, claim, target, claim.machine)
-        for study in {redo.suite for redo in claim.redo} & set(KINDS):
+        for study in dict.fromkeys(redo.suite for redo in claim.redo if redo.suite in KINDS):
             for row in asked.rows(KINDS[study], study):
                 if asked.place.has(row["model"], row["ranks"]):
                     differing = _differing(asked, row)
