@@ -524,6 +524,26 @@ def test_a_mode_is_judged_by_the_products_that_another_computes(nn: float, expec
     assert [one.judgement.verdict for one in found] == [expected, expected]
 
 
+def test_a_mode_that_was_not_timed_for_a_product_is_no_faster_there(tmp_path: Path) -> None:
+    """Planted: half of the products without the slower mode, whose sum was that of fewer products."""
+    rates = {"NN": 58e12, "NT": 60e12, "TN": 60e12}
+    slow = [tuning(model="gpt-local-1", grid="1x1x1x1", system="local", rates=rates, job=job) for job in range(3)]
+    jobs = [_without_nn(result) for result in slow]
+    found = told(claim("axonn-sc24", "section V-C", "modes"), evidence(tmp_path, jobs))
+    assert {one.judgement.verdict for one in found} == {"differs"}
+
+
+def _without_nn(result: Result) -> Result:
+    """Leave out of every second shape the ways in NN that aren't PyTorch's own."""
+    assert result.tuning
+    kept = [
+        tuple(way for way in shape.times if place % 2 or way.own or way.mode != "NN")
+        for place, shape in enumerate(result.tuning.shapes)
+    ]
+    shapes = [shape.model_copy(update={"times": ways}) for shape, ways in zip(result.tuning.shapes, kept, strict=True)]
+    return result.model_copy(update={"tuning": result.tuning.model_copy(update={"shapes": tuple(shapes), "again": ()})})
+
+
 def test_a_performance_model_is_judged_by_the_measured_grids(tmp_path: Path) -> None:
     """On another machine only which of two models has the fastest grid first; one set of times tells nothing."""
     place = claim("par4d", "Fig. 7", "place of the fastest grid")

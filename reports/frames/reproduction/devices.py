@@ -99,7 +99,8 @@ def compute_gain(asked: Asked) -> Sample | None:
 
 
 def mode_order(asked: Asked) -> Sample | None:
-    """Return by how much one mode is ahead of another, over the products that PyTorch computes in the other.
+    """Return by how much one mode is ahead of another, over the products that PyTorch computes in the other, and that
+    were timed in both.
 
     Each mode has the storage of the weight that suits it best, and the copies that it takes.
     """
@@ -109,12 +110,15 @@ def mode_order(asked: Asked) -> Sample | None:
 
     def slower(row: Row, shapes: pd.DataFrame, ways: pd.DataFrame) -> float:
         own = _own(ways)
-        products = own.loc[own["mode"] == comparison.behind, ["shape", "role"]]
-        times = ways.groupby(["shape", "role", "mode"], as_index=False)["median_s"].min()
-        times = times.merge(products).join(shapes[["layers", "forwards"]], on="shape")
-        times["median_s"] *= times["layers"] * times["forwards"].where(times["role"] == "forward", 1)
-        step = times.groupby("mode")["median_s"].sum()
-        return metrics.speed_up(*(step.get(mode, math.nan) for mode in (comparison.behind, comparison.ahead)))
+        products = own[own["mode"] == comparison.behind].set_index(["shape", "role"]).index.unique()
+        fastest = ways.groupby(["shape", "role", "mode"])["median_s"].min().unstack()
+        both = fastest.reindex(index=products, columns=[comparison.behind, comparison.ahead]).dropna().reset_index()
+        if both.empty:
+            return math.nan
+        of_shape = shapes.loc[both["shape"], ["layers", "forwards"]].reset_index(drop=True)
+        times = of_shape["layers"] * of_shape["forwards"].where(both["role"] == "forward", 1)
+        behind_s, ahead_s = ((times * both[mode]).sum() for mode in (comparison.behind, comparison.ahead))
+        return metrics.speed_up(behind_s, ahead_s)
 
     ratio = _products(asked, slower)
     return lead_of(ratio) if ratio else None
