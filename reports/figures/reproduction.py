@@ -83,8 +83,11 @@ def measured_text(claim: Claim, finding: Finding) -> str:
         return ""
     write, unit = writer(claim, finding.target)
     low, high = finding.sample.interval
-    known = math.isfinite(low) and math.isfinite(high)
-    interval = f"{write(low)} to {write(high)}" if known else "interval not known"
+    interval = "interval not known"
+    if math.isfinite(low) and math.isfinite(high):
+        interval = f"{write(low)} to {write(high)}"
+    elif claim.kind == "number" and math.isfinite(low) and low > 0:
+        interval = f"{write(low)} or more"
     return f"{write(finding.sample.value)} ({interval}) {unit}".rstrip()
 
 
@@ -177,9 +180,12 @@ def standing(judged: JudgedFigure) -> tuple[str, str]:
 
 
 def heading(judged: JudgedFigure) -> str:
-    """Write a figure's verdict, with how much it is of where it leaves out what nothing here can judge."""
+    """Write a figure's verdict, with how much it is of where it leaves out what nothing here can judge.
+
+    An open one is of the whole figure.
+    """
     words, how_far = standing(judged)
-    return f"{words}, {how_far}" if judged.overall.left_out else words
+    return f"{words}, {how_far}" if judged.overall.left_out and judged.overall.verdict in GOOD + BAD else words
 
 
 def counts(judged: Iterable[JudgedFigure]) -> dict[str, int]:
@@ -253,7 +259,7 @@ def measured_table(name: str, judged: Sequence[JudgedFigure]) -> Table | None:
     if not rows:
         return None
     data = pd.DataFrame(rows, columns=COLUMNS)
-    columns = columns_of("where part", _verdict_column(), "machine said measured off jobs why of")
+    columns = columns_of("where part", _verdict_column(), "machine said measured off jobs why of", missing={"why": ""})
     return Table("Measured beside published", columns, data, f"{name}-measured")
 
 

@@ -9,15 +9,17 @@ from sample_contests import contests, save_contests
 from sample_predictions import validation
 from test_report_planning import words
 
-from engine.published import Number, select
+from engine.published import UNITS, Number, select
 from engine.published.claims import Claim, figures
 from engine.result.schema.peers import PeerContest, PeersResult, Work
 from engine.validation.trainer_rows import TrainerRow
+from reports.figures.reproduction import measured_text
 from reports.figures.trainers import rates
 from reports.frames.contests import points
 from reports.frames.frame import of_loaded
 from reports.frames.reproduction import Evidence, Finding, judge_claim
 from reports.read.load import load
+from reports.text import significant
 
 STEP_S = 0.4
 TOKENS = 16 * 2048
@@ -176,6 +178,9 @@ def of_titan(
 def test_what_computes_all_again_is_the_lower_end_of_a_selective_row(by: float, expected: str, tmp_path: Path) -> None:
     (found,) = of_titan(BY_FSDP2, by, "fsdp2-reshard", tmp_path / "plain")
     assert (found.judgement.verdict, found.machine) == (expected, "h100-96gb")
+    assert found.sample is not None
+    low = found.sample.interval.low / UNITS[BY_FSDP2.numbers[0].unit]
+    assert f"({significant(low)} or more)" in measured_text(BY_FSDP2, found)
     (compiled,) = of_titan(COMPILED, by, "torchtitan", tmp_path / "compiled")
     assert compiled.judgement.verdict == expected
 

@@ -181,6 +181,7 @@ def test_what_nothing_here_can_judge_leaves_no_figure_open_and_is_told(tmp_path:
     assert (row.verdict, row.remark) == ("reproduces, 2 of 4", told)
     (whole,) = judge_figures(frames, [peaks])
     assert whole.overall == ("can't tell", 2, 7, 1, ("not built",))
+    assert heading(whole) == "can't tell", "not of the two that have a verdict"
     assert "1 of 7: not built" in decided_by(whole)
 
 
