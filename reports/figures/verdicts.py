@@ -48,12 +48,13 @@ def picture(judged: JudgedFigure, name: str) -> Figure | None:
     ]
     where = judged.figure.where
     more = len(tracks) - MOST_TRACKS
-    caption = NOTES["verdict_plot"] + (f" {more} more targets are in the CSV." if more > 0 else "")
+    caption = NOTES["verdict_plot" if measured else "published_plot"]
+    caption += f" {more} more targets are in the CSV." if more > 0 else ""
     rows = [row for one in tracks for row in _rows(*one)]
     told = "; ".join(f"{row['claim']} {row['of']} on {row['machine']}: {row['verdict']}" for row in rows[:MOST_TRACKS])
-    description = f"Published and measured values of {judged.figure.paper} {where}. {told}."
-    title = f"{where}, published and measured" if measured else f"{where}, published"
-    return Figure(title, caption, verdicts(drawn), pd.DataFrame(rows), name, description)
+    kinds = "published and measured" if measured else "published"
+    description = f"{kinds.capitalize()} values of {judged.figure.paper} {where}. {told}."
+    return Figure(f"{where}, {kinds}", caption, verdicts(drawn), pd.DataFrame(rows), name, description)
 
 
 def sign(verdict: Verdict) -> str:

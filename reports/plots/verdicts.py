@@ -80,7 +80,11 @@ def verdicts(panels: Sequence[Panel]) -> Figure:
         _scale(axes, panel)
         _draw(figure, axes, panel, top)
         top += tall + BELOW
-    legend(figure, [("◆ published", "ink"), ("■ tolerance", "sky"), ("● measured", "muted"), ("○ by sign", "muted")])
+    measured = [spot for panel in panels for track in panel.tracks for spot in track.spots if math.isfinite(spot.value)]
+    entries = [("◆ published", "ink"), ("■ tolerance", "sky")]
+    entries += [("● measured", "muted")] if measured else []
+    entries += [("○ by sign", "muted")] if any(spot.hollow for spot in measured) else []
+    legend(figure, entries)
     return figure
 
 

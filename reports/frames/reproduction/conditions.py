@@ -23,7 +23,7 @@ Standing = Literal["same", "differs", "not printed", "not recorded", "said"]
 """Outcome of a comparison of one fact; "said" is of words that no program compares."""
 VERSIONS = frozenset({"torch", "cuda", "rocm", "nccl", "rccl", "driver"})
 OPTIONS = frozenset({"precision", "overlap", "products"})
-"""Facts that runs have as the paper does, or otherwise: of all of them, if they differ among themselves."""
+"""Options of a run: the same where all runs have the paper's."""
 RECORDED = ["devices", "versions", "transport", "clocks", "network_settings", "commit"]
 _NCCL = re.compile(r"NCCL (\d[\w.]*)")
 
