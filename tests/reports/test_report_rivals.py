@@ -265,8 +265,19 @@ def test_rivals_of_a_machine_that_is_gone_are_judged_elsewhere_by_sign(tmp_path:
     speed = claim("Fig. 9", "speed of GPT-100B", "axonn-ipdps22")
     found = judged(speed, [DEEPSPEED._replace(model="gpt-node", ranks=4, system="vcluster", dtype="fp32")], tmp_path)
     assert [(one.machine, one.judgement.verdict, one.judgement.by_sign) for one in found.findings] == [
-        ("vcluster", "reproduces", True)
+        ("vcluster", "reproduces", True),
+        ("", "machine retired", True),
     ]
+
+
+def test_a_rival_that_no_other_machine_ran_leaves_who_is_fastest_open(tmp_path: Path) -> None:
+    """Planted: a contest with one of two rivals, by which the whole claim reproduced."""
+    fastest = claim("Fig. 11", "fastest", "axonn-ipdps22")
+    both = [one._replace(model="gpt-node", ranks=4, system="vcluster", dtype="fp32") for one in (DEEPSPEED, MEGATRON)]
+    assert judged(fastest, both, tmp_path / "both").overall[:3] == ("reproduces", 2, 2)
+    assert judged(fastest, both[:1], tmp_path / "one").overall[:3] == ("can't tell", 1, 2)
+    lost = judged(fastest, [both[0]._replace(ratio=1.2)], tmp_path / "lost")
+    assert lost.overall[:3] == ("differs", 1, 2)
 
 
 def test_numbers_of_a_machine_that_is_gone_leave_no_figure_open(tmp_path: Path) -> None:

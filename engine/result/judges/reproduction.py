@@ -57,7 +57,7 @@ class Judgement(NamedTuple):
     """
     why: str = ""
     by_sign: bool = False
-    """Whether only who is ahead was judged, as it ran on another machine."""
+    """Whether only who is ahead was judged, or waits to be, as the rest ran on another machine."""
     reading: int = 0
     """Which of the paper's readings it is by, the first as printed at the place."""
     digest: str = ""

@@ -2,7 +2,8 @@
 
 A claim is judged on the paper's machine if it ran there, and else on each other machine where it ran, where only who
 is ahead counts; engine/result/judges/machines.py has the rule of several machines. What several places of a paper ask
-of another machine is asked of it once, and what the paper answers in two ways, depending on the size, not at all.
+of another machine is asked of it once, and what the paper answers in two ways, depending on the size, not at all. What
+no machine answered leaves the claim open.
 """
 
 from collections import defaultdict
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from engine.published.claims import Claim, Figure, Target
+from engine.published.claims import ANY, Claim, Figure, Target
 from engine.published.claims import figures as figures_of_papers
 from engine.result.judges.machines import Answer, over_machines
 from engine.result.judges.reproduction import (
@@ -127,7 +128,7 @@ def judge_claim(evidence: Evidence, claim: Claim) -> Judged:
     elsewhere = [one for name in evidence.machines if name != claim.machine for one in _on(evidence, claim, name)]
     told = [one for one in elsewhere if one.judgement.verdict in TOLD]
     if told:
-        return Judged(claim, tuple(told), others)
+        return Judged(claim, (*told, *_unanswered(claim, told)), others)
     nothing = tuple(Finding(target, judge(claim, target, None)) for target in claim.targets)
     measured = dict.fromkeys(one.machine for one in elsewhere if one.sample)
     meaningless = f"measured on {' and '.join(measured)}, where its number means nothing" if measured else ""
@@ -158,6 +159,17 @@ def _questions(claim: Claim) -> list[Target]:
         elif (target.comparison.behind, target.comparison.ahead) not in orders:
             asked.setdefault(target.comparison[:2], target)
     return list(asked.values())
+
+
+def _unanswered(claim: Claim, told: Iterable[Finding]) -> list[Finding]:
+    """List what another machine could answer and none did: a rival that wasn't run leaves a claim open."""
+    answered = {one.target for one in told}
+    on_any = claim.anywhere or claim.system == ANY
+    return [
+        Finding(target, judge(claim, target, None)._replace(by_sign=not on_any))
+        for target in _questions(claim)
+        if target not in answered and (on_any or says_who_is_ahead(claim, target))
+    ]
 
 
 def _why(claim: Claim) -> str:
