@@ -71,8 +71,8 @@ OF_BENCH_PEERS = """
     schedule pipeline-limit weight-limit chunks stages
     optimizer
     peer grid layout against overlap checkpoint-activations checkpoint-every batch-size micro-batch peer-micro-batch
-    loss-scale autocast precision device device-memory node-memory devices-per-node tune-matmul
-    label out jobs rounds warmup steps-per-round threads timeout meeting-timeout apart at-once peak-flops
+    loss-scale autocast precision reduce-dtype device device-memory node-memory devices-per-node despite-estimate
+    tune-matmul label out jobs rounds warmup steps-per-round threads timeout meeting-timeout apart at-once peak-flops
     empirical-peak-flops measure-peak breakdown model architecture layers hidden heads kv-heads ffn vocab seq
     base image patch classes norm no-bias tied dropout
 """
