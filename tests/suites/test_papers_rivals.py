@@ -22,14 +22,6 @@ PEERS |= {"DeepSpeed": "deepspeed-3d"}
 """Peers by the papers' names of them."""
 
 
-class Here(Record):
-    """Fields that are the series' own choice."""
-
-    precision: str | None = None
-    sequences: int | None = None
-    reason: str
-
-
 class Rival(Record):
     """Point of a paper that a rival runs; what is None isn't printed."""
 
@@ -51,7 +43,6 @@ class Rival(Record):
     within_a_node: bool = False
     adjusted: str = ""
     adjusted_for: tuple[str, ...] = ()
-    here: Here | None = None
 
     def __str__(self) -> str:
         return f"{self.series} on {self.system}, {self.devices} x {self.model}, {self.rival}"
@@ -78,11 +69,11 @@ def table() -> list[Rival]:
 
 def compared(rival: Rival, match: Match) -> Iterator[tuple[str, Any, Any]]:
     """Give each field that is printed, with the table's value and the contest's."""
-    point, here = match.point, rival.here or Here(reason="")
+    point = match.point
     yield "model", rival.network, point.model
-    yield "precision", here.precision or rival.precision, point.series.precision
+    yield "precision", rival.precision, point.series.precision
     yield "sequence", rival.sequence, lookup(point.model).sequence
-    yield "sequences", here.sequences or rival.sequences or point.sequences, point.sequences
+    yield "sequences", rival.sequences or point.sequences, point.sequences
     yield "tokens", rival.tokens or 0, (rival.tokens and point.sequences * rival.sequence) or 0
     yield "micro_batch", rival.micro_batch or match.micro_batch, match.micro_batch
     layout = match.layout
