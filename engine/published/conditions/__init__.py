@@ -27,13 +27,8 @@ FACTS = MappingProxyType(
     }
 )
 """Names of the facts, in the order in which pages show them."""
-EVERY_RUN = frozenset(
-    {"device", "torch", "network", "driver", "clocks", "settings", "code", "counted"}
-    | {"precision", "overlap", "products", "micro_batch"}
-)
+EVERY_RUN = frozenset(FACTS) - {"cuda", "rocm", "nccl", "rccl", "mpi", "plugin"}
 """Facts that every run has, so that pages say of a paper that it doesn't print them."""
-
-
 TUNED = "tuned"
 """Matrix products that take the fastest of their modes."""
 
@@ -67,7 +62,7 @@ class Conditions(Record):
     precision: str = ""
     """Number format of the computation, as the engine writes it."""
     overlap: str = ""
-    """Overlap that trainings hide, as the engine writes it."""
+    """Communication that trainings hide, as the engine writes it."""
     products: Literal["", "tuned"] = ""
     """Whether each layer's matrix products take the fastest of their modes."""
     micro_batch: str = ""
