@@ -75,7 +75,8 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
         return super().plan_options(data) + command("", seq=self.point.series.sequence)
 
     def plan_grid(self, **own: object) -> PlannedGrid | None:
-        return super().plan_grid(seq=self.point.series.sequence, **own)
+        given = self.takes_the_published_batch or self.micro_batch_by_hand
+        return super().plan_grid(seq=self.point.series.sequence, micro_batch=self.micro_batch if given else None, **own)
 
     @run_after("init")
     def take_no_allocation_for_what_does_not_fit(self) -> None:

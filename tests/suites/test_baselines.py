@@ -134,6 +134,10 @@ def test_on_a_calibrated_machine_our_grid_is_the_planners(tmp_path: Path) -> Non
     assert Grid.parse(option(script, "--grid")).size == 8
     assert option(script, "--layout") == "1x1x1x8"
     assert "'grid_is=found by par4d plan'" in script
+    script = succeed(tmp_path / "given", *words, "-S", "model=gpt-test", "-S", "micro_batch=4").script
+    assert "'grid_is=found by par4d plan'" in script
+    assert option(script, "--micro-batch") == "4"
+    check_grid(lookup("gpt-test"), Grid.parse(option(script, "--grid")), Batch(8, 4))
 
 
 def test_on_one_machine_our_grid_is_the_one_that_moves_least_between_its_ranks(tmp_path: Path) -> None:
