@@ -4,7 +4,7 @@ parameters or of the tensors that a library stores them in.
 Each value is the one that every grid starts from (engine/parallel/initial.py), however the network is cut.
 
 Building takes at most a tenth of host memory more than the shard, measured on shards of a gigabyte: Megatron-core in
-fp32, DeepSpeed's ZeRO-3 and stages in fp32 and bf16. Megatron's bf16 optimizers take tensors of GPUs only: unmeasured.
+fp32, DeepSpeed's ZeRO-3 and stages in fp32 and bf16. Megatron-core in bf16, and all in fp16, are unmeasured.
 """
 
 from collections import defaultdict
