@@ -33,6 +33,8 @@ LEAST_LOSS_SCALE, MOST_LOSS_SCALE = 1.0, 2.0**127
 """Of fp16: where gradients overflow even at the least, no scale mends it (Megatron-LM's --min-loss-scale), and beyond
 the most a scale is no number in fp32.
 """
+FIRST_LOSS_SCALE = 2.0**16
+"""Loss scale at the start: torch.amp.GradScaler's init_scale."""
 ReduceDtype = PrecisionName | Literal["compute"]
 CheckpointEvery = int | Literal["auto"]
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}

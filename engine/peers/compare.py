@@ -42,7 +42,7 @@ from engine.result.metrics import ratio_of_medians
 from engine.result.schema import Memory
 from engine.result.schema.peers import PARTS, SIDES, Asked, ContestResult, Equality, PeersResult
 from engine.training.equality import TOLERANCES, Tolerance
-from engine.training_record import LEAST_LOSS_SCALE, MOST_LOSS_SCALE
+from engine.training_record import FIRST_LOSS_SCALE, LEAST_LOSS_SCALE, MOST_LOSS_SCALE
 
 DeviceKind = Literal["cpu", "cuda"]
 ONE_JOB = "One job decides nothing, as processes differ: take three to six, by --jobs or by starting this again."
@@ -118,6 +118,10 @@ def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int)
     if not LEAST_LOSS_SCALE <= case.loss_scale <= MOST_LOSS_SCALE:
         raise UsageError(
             f"--loss-scale is from {LEAST_LOSS_SCALE:g} to {MOST_LOSS_SCALE:g}, but {case.loss_scale:g} was given."
+        )
+    if case.loss_scale != FIRST_LOSS_SCALE and case.precision != "fp16":
+        raise UsageError(
+            f"--loss-scale {case.loss_scale:g} is for --precision fp16, but it is {case.precision}: leave one out."
         )
     for comparison in comparisons:
         comparison.check(case.model)

@@ -23,7 +23,7 @@ from engine.overlap.flags import ALL, Overlap
 from engine.peers.layout import SPLITS, Layout, PeerLayout, Split, usual
 from engine.reduce_dtype import reduce_dtype
 from engine.timeouts import Timeouts
-from engine.training_record import BYTES, PrecisionName, ReduceDtype, Training, TrainingOptions
+from engine.training_record import BYTES, FIRST_LOSS_SCALE, PrecisionName, ReduceDtype, Training, TrainingOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,7 @@ class SideOptions:
 
     tune_matmul: bool = False
     """of ours, as in train; what a job before has timed is kept"""
-    loss_scale: Annotated[float, Parameter(metavar="SCALE")] = 2.0**16
+    loss_scale: Annotated[float, Parameter(metavar="SCALE")] = FIRST_LOSS_SCALE
     """of fp16, on both sides in every step; a side that skips a step ends the contest"""
     peer_micro_batch: Annotated[int | None, Parameter(metavar="SEQS")] = None
     """the peer's, where it isn't ours (of a pipeline by default 4 parts a stage)"""

@@ -29,7 +29,7 @@ from engine.parallel.parallelize import parallelize
 from engine.parallel.runner import MicroBatch, Runner
 from engine.precision import Precision
 from engine.training.optim import OPTIMIZERS, MakeOptimizer, Optimizer
-from engine.training_record import Training
+from engine.training_record import FIRST_LOSS_SCALE, Training
 
 if TYPE_CHECKING:
     from engine.checkpoint.manifest import Saved
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-FIRST_SCALE = 2.0**16
-"""Loss scale at the start: torch.amp.GradScaler's init_scale."""
 SCALE_INTERVAL = 2000
 """Good steps in a row after which the scale doubles: GradScaler's growth_interval."""
 
@@ -54,7 +52,7 @@ class LossScale:
     steps it doubles. The numbers are those of torch.amp.GradScaler.
     """
 
-    value: float = FIRST_SCALE
+    value: float = FIRST_LOSS_SCALE
     good_steps: int = 0
     """in a row, at this scale"""
     skipped: int = 0

@@ -129,9 +129,13 @@ def test_what_scales_no_loss_is_refused_by_name() -> None:
     ] * 2
 
 
-@pytest.mark.parametrize("scale", ["0.5", "nan", "1e39"])
-def test_a_loss_scale_that_is_none_is_refused(scale: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "peers", *TINY, "--peer", "ddp", "--precision", "fp16", "--loss-scale", scale]
+@pytest.mark.parametrize(
+    ("scale", "precision"), [("0.5", "fp16"), ("nan", "fp16"), ("1e39", "fp16"), ("1024", "bf16"), ("1024", "fp32")]
+)
+def test_a_loss_scale_that_is_none_or_of_another_format_is_refused(
+    scale: str, precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", "peers", *TINY, "--peer", "ddp", "--precision", precision, "--loss-scale", scale]
     assert main([*words, "--out", str(tmp_path / "peers.json")]) == 2
     assert "--loss-scale" in capsys.readouterr().err
     assert not (tmp_path / "peers.json").exists()
