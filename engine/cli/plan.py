@@ -174,7 +174,7 @@ def _planned(config: PlanConfig, shown: int) -> tuple["GridPlan", "Bandwidths"]:
 
 
 def _usual_precision(device: "Device") -> PrecisionName:
-    """Return what a training on such a device computes in unless told: on a GPU the first half that it has."""
+    """Return the format of a training on such a device unless one is given: of GPUs bf16, or fp16 without it."""
     if device.kind == "cpu":
         return "fp32"
     known = {*device.peak_flops, *device.empirical_peak_flops}

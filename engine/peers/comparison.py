@@ -58,6 +58,8 @@ class Habits:
     """Elements of gathered weights that it lets be there at once, if not one parameter and the next are more; 0 where
     these are of two blocks.
     """
+    fetches_at_most: float = 0.0
+    """Elements of these that are gathered ahead into one tensor, from which each parameter is then copied."""
     stream: bool = False
     """Whether tensor ranks split the residual stream by positions."""
     gathers: bool = False
@@ -72,12 +74,12 @@ class Habits:
     """Whether bf16 is autocast's where the case asks for that, with weights, residual stream and gradients in fp32 and
     a cast of each weight kept; else weights are bf16 beside fp32 masters.
     """
-    fetches_at_most: float = 0.0
-    """Elements of these that are gathered ahead into one tensor, from which each parameter is then copied."""
-    masters: Literal["in bf16", "always"] = "in bf16"
-    """When the optimizer has a copy of its share of the weights in fp32: not even in fp32 are weights their own."""
+    masters: Literal["beside halves", "always"] = "beside halves"
+    """When the optimizer has a copy of its share of the weights in fp32: beside weights in bf16 or fp16, or also beside
+    those in fp32.
+    """
     gradients: Literal["masters", "weights"] = "masters"
-    """Whose format gradients are summed in, where weights are bf16 without autocast."""
+    """Whose format gradients are summed in, where weights are bf16 or fp16 without autocast."""
     flattens_at_most: float = 0.0
     """Elements of a rank's gradients that the optimizer copies at once, and then has in fp32 as well; 0 where it takes
     them as they are.
@@ -91,7 +93,7 @@ class Habits:
     reduces: Literal["in the backward", "after it"] = "in the backward"
     """When these are there."""
     copies: bool = True
-    """Whether a rank copies its own share of the weights in bf16, too, or only what it gathers."""
+    """Whether a rank copies its own share of the weights in bf16 or fp16, too, or only what it gathers."""
     flights: Literal["all", "stage"] = "stage"
     """Micro-batches in flight of a pipeline, all of them or one a stage."""
     again: Literal["block", "stage"] = "block"
@@ -178,7 +180,7 @@ class Comparison:
         """Say in a sentence why the peer has nothing like that training; None where it has. recompute: blocks
         together. own: words of options that only the engine has. widens: whether sums are wider than the computation.
         """
-        if precision == "fp16" and not (self.scales_loss or self.checkout):
+        if precision == "fp16" and not self.scales_loss:
             return f"{self.name} is compared in no fp16, as nothing scales its loss here: take another --precision."
         if own and not self.checkout:
             return f"{self.name} has nothing like {' '.join(own)}: compare without, or --against another commit."
@@ -288,7 +290,9 @@ class PeerTraining(TrainingOptions):
 
 
 def both_sides(options: TrainingOptions) -> TrainingOptions:
-    """Return these options without those that a contest doesn't take, as peers have nothing like them."""
+    """Return these options without offloading, which no peer has, and with the usual sums, whose format contests give
+    by themselves.
+    """
     return replace(options, offload=False, reduce_dtype=None)
 
 
@@ -313,7 +317,7 @@ class SideOptions:
     devices_per_node: int | None = None
     """for --node-memory (default: all of a contest)"""
     despite_estimate: bool = False
-    """hold contests that don't fit by the estimate of memory, too: micro-batches that ran elsewhere, say"""
+    """run contests that don't fit by the estimate of memory, too, such as of micro-batches that ran elsewhere"""
 
 
 @dataclass(frozen=True)

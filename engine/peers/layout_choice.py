@@ -41,7 +41,7 @@ def layout_choices(
     comparison: Comparison, case: Case, ranks: int, per_node: int, room: Room, given: int | None = None
 ) -> list[LayoutChoice]:
     """List every layout of the comparison's peer of few ranks; of more the first that fits, or that which needs least.
-    None where nothing divides the network and the batch. given: micro-batches of all of them.
+    None where nothing divides the network and the batch. given: sequences of a micro-batch of each.
     """
     layouts: Sequence[PeerLayout]
     usual: Sequence[PeerLayout]  # the likeliest first
