@@ -168,11 +168,6 @@ class Claim(Record):
         return self.system in RETIRED
 
     @property
-    def obstacles(self) -> tuple[str, ...]:
-        """Reasons why it can't be judged on the paper's machine."""
-        return tuple(filter(None, (self.status, "retired machine" if self.retired else "")))
-
-    @property
     def targets(self) -> tuple[Target, ...]:
         """Targets of its measurements, one each; a number of several models is judged for each of them."""
         if self.kind == "order":
