@@ -38,7 +38,7 @@ from suites.base.training import SYSTEM, PlannedGrid, PointTraining
 @rfm.simple_test
 class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
     """One contest. rounds, steps_per_round: as many as the series says, by default; breakdown: or where it says so.
-    grid_is: of our side.
+    grid_is: of our side. loss_scale: of both sides in fp16, where the engine's own overflows.
     """
 
     descr = "step time against a peer, each laid out its own way"
@@ -48,6 +48,7 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
     match = parameter(list(matches(SYSTEM)), fmt=lambda match: str(match), loggable=True)
     rounds = variable(int, value=0)
     steps_per_round = 0
+    loss_scale = variable(float, type(None), value=None)
     fixed_by_series = "fixed by the series after measuring several"
     planned: PlannedGrid | None = None
     breakdown = False
@@ -114,6 +115,7 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
         rounds = command(
             "",
             tune_matmul=self.tune_matmul,
+            loss_scale=self.loss_scale,
             peer_micro_batch=self.match.micro_batch if self.model == self.point.model else None,
             rounds=self.rounds or series.rounds,
             steps_per_round=self.steps_per_round or series.steps_per_round,

@@ -206,24 +206,25 @@ def test_a_job_is_told_both_sides_layouts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("system", "name", "wanted"),
+    ("system", "name", "settings", "wanted"),
     [
         (
-            "summit", "axonn-ipdps22-weak-96-.*megatron",
+            "summit", "axonn-ipdps22-weak-96-.*megatron", ("-S", "loss_scale=1024"),
             {"--layout": "tensor=3,pipeline=16,data=2", "--peer-micro-batch": "1", "--model": "gpt-24b-adjusted",
-             "--batch-size": "16384", "--precision": "fp16", "--warmup": "1", "--timeout": "1125"},
+             "--batch-size": "16384", "--precision": "fp16", "--loss-scale": "1024", "--warmup": "1",
+             "--timeout": "1125"},
         ),
         (
-            "frontier", "par4d-strong-64-.*3d",
+            "frontier", "par4d-strong-64-.*3d", (),
             {"--layout": "tensor=8,pipeline=2,data=4", "--model": "gpt-80b", "--batch-size": "2048",
              "--precision": "bf16", "--warmup": "1", "--timeout": "1650", "--meeting-timeout": "3300"},
         ),
     ],
 )  # fmt: skip
 def test_a_rivals_job_has_its_papers_layout_and_waits_for_steps_of_minutes(
-    system: str, name: str, wanted: dict[str, str], tmp_path: Path
+    system: str, name: str, settings: tuple[str, ...], wanted: dict[str, str], tmp_path: Path
 ) -> None:
-    words = ["-c", "suites/baselines.py", "--system", system, "-n", name, "--dry-run"]
+    words = ["-c", "suites/baselines.py", "--system", system, "-n", name, *settings, "--dry-run"]
     script = succeed(tmp_path, *words, PAR4D_ACCOUNT="abc123").script
     wanted = wanted | {"--rounds": "2", "--steps-per-round": "1"}
     assert {key: option(script, key) for key in wanted} == wanted
