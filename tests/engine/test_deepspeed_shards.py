@@ -118,16 +118,20 @@ def test_building_takes_no_more_than_the_shard_and_a_tenth(
 
 # Bytes of each of a rank's parameters. ZeRO-3 would hold 10 for 8, ZeRO-1 a clone of the half that it updates.
 @pytest.mark.parametrize(
-    ("peer", "layout", "spared"),
+    ("peer", "layout", "precision", "spared"),
     [
-        ("deepspeed-zero3", "data=2", 2),
-        pytest.param("deepspeed-pipeline", "pipeline=2,data=2", 1, marks=pytest.mark.weekly),
+        ("deepspeed-zero3", "data=2", "bf16", 2),
+        pytest.param("deepspeed-zero3", "data=2", "fp16", 2, marks=pytest.mark.weekly),
+        pytest.param("deepspeed-pipeline", "pipeline=2,data=2", "bf16", 1, marks=pytest.mark.weekly),
+        pytest.param("deepspeed-pipeline", "pipeline=2,data=2", "fp16", 1, marks=pytest.mark.weekly),
     ],
 )
-def test_copies_that_a_bf16_start_is_spared_change_no_step(peer: str, layout: str, spared: float) -> None:
+def test_copies_that_a_start_in_half_the_width_is_spared_change_no_step(
+    peer: str, layout: str, precision: str, spared: float
+) -> None:
     model = LARGE | {"layers": 8}
     with_copies, without = built(
-        *(ask(peer, layout, precision="bf16", model=model, trains=2, copies=copies) for copies in (True, False))
+        *(ask(peer, layout, precision=precision, model=model, trains=2, copies=copies) for copies in (True, False))
     )
     assert [rank["steps"] for rank in without] == [rank["steps"] for rank in with_copies]
     parameters = GPTConfig("middle", **model).parameters / 2
