@@ -68,15 +68,15 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
         return []
 
     @property
-    def takes_the_published_batch(self) -> bool:
+    def is_known_to_fit(self) -> bool:
         """Whether both sides take the micro-batches of a published row, unless -S names another network."""
-        return self.point.series.published_micro_batch and self.model == self.point.model
+        return self.point.series.known_to_fit and self.model == self.point.model
 
     def plan_options(self, data: str) -> list[str]:
         return super().plan_options(data) + command("", seq=self.point.series.sequence)
 
     def plan_grid(self, **own: object) -> PlannedGrid | None:
-        given = self.takes_the_published_batch or self.micro_batch_by_hand
+        given = self.is_known_to_fit or self.micro_batch_by_hand
         return super().plan_grid(seq=self.point.series.sequence, micro_batch=self.micro_batch if given else None, **own)
 
     @run_after("init")
@@ -99,7 +99,7 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
         if self.model == self.point.model:
             case = case_of(self.point, self.system)
             self.micro_batch = our_micro_batch(case, Grid.parse(self.grid), room(self.system))
-        if self.planned is not None and self.planned.schedule and not self.takes_the_published_batch:
+        if self.planned is not None and self.planned.schedule and not self.is_known_to_fit:
             self.micro_batch = self.planned.micro_batch
 
     @run_before("setup")
@@ -127,7 +127,7 @@ class Baseline(PeerComparison, OnPlannersGrid, PointTraining):
             seq=series.sequence,
             reduce_dtype=self.asked.reduce_dtype,
             micro_batch=self.micro_batch,
-            despite_estimate=self.takes_the_published_batch,
+            despite_estimate=self.is_known_to_fit,
         )
         words = ["bench", "peers", *sides, *self.contest_options, *trained]
         words += ScheduleChoice.parse(schedule).words if schedule else []

@@ -123,6 +123,8 @@ def check_comparisons(case: Case, comparisons: Sequence[Comparison], ranks: int)
         raise UsageError(
             f"--loss-scale {case.loss_scale:g} is for --precision fp16, but it is {case.precision}: leave one out."
         )
+    if case.autocast and case.precision != "bf16":
+        raise UsageError(f"--autocast is for --precision bf16, but it is {case.precision}: leave one out.")
     for comparison in comparisons:
         comparison.check(case.model)
         if isinstance(comparison.layout, Grid):

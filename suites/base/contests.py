@@ -88,7 +88,7 @@ def matches(system: System) -> Iterator[Match]:
                 if contest.lacking(case.model, recompute=together, widens=case.widens, precision=case.precision):
                     continue
                 for micro_batch in _micro_batches(point, COMPARISONS[name], found) or [found.micro_batch]:
-                    fits = found.lacking is None or point.series.published_micro_batch
+                    fits = found.lacking is None or point.series.known_to_fit
                     yield Match(point, name, found.layout, micro_batch, fits)
 
 
@@ -98,7 +98,7 @@ def _layouts(point: Point, comparison: Comparison, case: Case, per_node: int, ma
     """
     ranks = point.series.layouts.get(comparison.name, {}).get(point.devices)
     if ranks is None:
-        given = point.micro_batch if point.series.published_micro_batch else None
+        given = point.micro_batch if point.series.known_to_fit else None
         return layout_choices(comparison, case, point.devices, per_node, machine, given)
     layout = Layout(ranks.tensor, ranks.pipeline, ranks.data)
     layout.for_batch(Batch(point.sequences, ranks.micro_batch)).check(case.model, point.sequences)
@@ -127,7 +127,7 @@ def case_of(point: Point, system: System) -> Case:
     batch, network = Batch(point.sequences, point.micro_batch), lookup(point.model)
     if series.sequence is not None:
         network = replace(network, sequence=series.sequence)  # type: ignore[type-var]
-    given = {"device": system.device.kind, "rounds": series.rounds, "despite_estimate": series.published_micro_batch}
+    given = {"device": system.device.kind, "rounds": series.rounds, "despite_estimate": series.known_to_fit}
     return Case.of(training, network, batch, overlap=ALL, **given)
 
 

@@ -57,7 +57,7 @@ class Series(Record):
     """of a global batch, at every size or as devices, or model -> sequences"""
     micro_batch: Count | dict[int | str, Count] | None = None
     """sequences that a rank takes at once; given as sequences is"""
-    published_micro_batch: bool = False
+    known_to_fit: bool = False
     """whether each side of a contest takes that number, which has run on such devices: no estimate of memory changes it
     or refuses the contest
     """
@@ -153,8 +153,8 @@ class Series(Record):
         """Raise ValueError for a point without its batch, micro-batch or limit, or a model that the series hasn't."""
         sizes = [size for of in self.systems.values() for size in of.items()]
         runs = [(devices, model) for devices, named in sizes for model in _models(named)]
-        if self.published_micro_batch and self.micro_batch is None:
-            raise ValueError("published_micro_batch is about a micro_batch, which is missing")
+        if self.known_to_fit and self.micro_batch is None:
+            raise ValueError("known_to_fit is about a micro_batch, which is missing")
         by_size = {"sequences": self.sequences, "micro-batches": self.micro_batch, "time limits": self.time_limit}
         for name, given in by_size.items():
             if not isinstance(given, dict):

@@ -129,6 +129,13 @@ def test_what_scales_no_loss_is_refused_by_name() -> None:
     ] * 2
 
 
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_autocast_of_another_format_than_bf16_is_refused(precision: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "peers", *TINY, "--peer", "ddp", "--precision", precision, "--autocast"]
+    assert main(words) == 2
+    assert "--autocast" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("scale", "precision"), [("0.5", "fp16"), ("nan", "fp16"), ("1e39", "fp16"), ("1024", "bf16"), ("1024", "fp32")]
 )

@@ -331,7 +331,7 @@ def test_the_command_holds_every_baseline_that_fits_and_says_why_it_holds_no_oth
             devices_per_node=system.node.devices.value if system.node.devices else None,
         )
         contest = COMPARISONS[match.peer].with_layout(match.layout, grid)
-        assert case.despite_estimate == point.series.published_micro_batch
+        assert case.despite_estimate == point.series.known_to_fit
         if match.fits:
             assert choose_apart(contest, case, room(system)).apart in (True, False)
         else:

@@ -199,7 +199,7 @@ def test_the_work_of_u_nets_doubles_with_their_ranks_as_nearly_as_channels_allow
         ("sequences: 8, micro_batch: {4: 8}", r"0.*micro-batches are given for \[4\] devices, but not for 2"),
         ("sequences: 8, micro_batch: {2: 0, 4: 8}", r"weak_scaling\.0\.micro_batch"),
         ("sequences: 8, micro_batch: {gpt-tset: 8, 2: 8, 4: 8}", "micro-batches are given for gpt-tset"),
-        ("sequences: 8, published_micro_batch: true", r"weak_scaling\.0.*micro_batch.* missing"),
+        ("sequences: 8, known_to_fit: true", r"weak_scaling\.0.*micro_batch.* missing"),
         ("sequences: 8, grids: {gpt-tset: [2x1x1x1]}", "grids are given for gpt-tset, which the series doesn't run"),
         ("sequences: 8, grids: {gpt-test: []}", r"weak_scaling\.0\.grids"),
         ("sequences: 8, grids: {8: [2x1x1x1]}", "grids are given for 8, which the series doesn't run"),

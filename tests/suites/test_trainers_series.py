@@ -109,7 +109,7 @@ def test_published_numbers_are_of_the_typed_rows(trainer: str) -> None:
 
 
 def of_published_rows(name: str) -> list[Match]:
-    return [match for match in matches(systems.load(name)) if match.point.series.published_micro_batch]
+    return [match for match in matches(systems.load(name)) if match.point.series.known_to_fit]
 
 
 @pytest.mark.parametrize("name", ["h100", "a100", "h100-96gb"])
