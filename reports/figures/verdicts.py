@@ -131,7 +131,8 @@ def _rows(part: Judged, target: Target, findings: list[Finding]) -> list[dict[st
     """List the values of a target's line in the unit of its scale, a row a machine."""
     track, caption = _track(part, target, findings), _caption(part.claim, target)
     (low, high), *_ = track.published or [(math.nan, math.nan)]
-    ends = (track.low, track.high) if target.comparison is None else (0.0, math.inf)
+    tolerated = (track.low, track.high) if target.comparison is None else (0.0, math.inf)
+    ends = (end if math.isfinite(end) else math.nan for end in tolerated)
     known = dict(zip(CSV, (part.claim.name, point_text(target), track.said, low, high, *ends), strict=True))
     return [
         known

@@ -15,7 +15,7 @@ from engine.errors import UsageError
 from engine.peers.registry import COMPARISONS
 from engine.published.claims import ANY, Claim, Redo, costs, figures
 from suites import costs as written
-from suites.base.listings import repeated
+from suites.base.listings import by_figure
 from suites.base.series import points, read
 
 CLAIMS = [claim for figure in figures() for claim in figure.claims if claim.redo]
@@ -31,15 +31,16 @@ def test_costs_are_those_of_cases_that_can_run_and_of_fixtures_once() -> None:
     assert written.node_hours([{"display_name": "a", "cases": cases[1:], "fixture_jobs": []}]) == {}
 
 
-def test_repeats_of_a_papers_figure_are_counted_once_each_and_without_what_takes_no_nodes() -> None:
-    def check(match: str, nodes: int, repeats: int = 3, why: str | None = None) -> Any:
+def test_figures_of_papers_have_a_sum_of_the_jobs_of_a_verdict_each_test_once() -> None:
+    def check(name: str, nodes: int, series: str = "par4d-weak", why: str | None = None) -> Any:
+        point = next(one for one in points("baselines", "perlmutter") if one.series.name == series)
         hours = {"nodes": nodes, "node_hours": 0.5 * nodes, "cannot_run": lambda: why}
-        return SimpleNamespace(match=match, figure="par4d Fig. 9", repeats=repeats, **hours)
+        return SimpleNamespace(display_name=name, point=point, **hours)
 
-    given = [check("a", 16), check("a", 16), check("b", 8), check("c", 0), check("d", 4, 1), check("e", 4, why="no")]
-    (told,) = repeated(given)
-    assert re.findall(r"[\d.]+", told) == ["4", ".", "9", "2", "36.0", "3"]
-    assert repeated(given[4:]) == []
+    given = [check("a %$repeat_no=0", 16), check("a %$repeat_no=1", 16), check("b", 8), check("c", 0)]
+    (told,) = by_figure([*given, check("d", 4, "node"), check("e", 4, why="no")])
+    assert re.findall(r"(\d+) tests, .* ([\d.]+) node-hours with --repeat (\d)", told) == [("2", "36.0", "3")]
+    assert by_figure(given[3:]) == []
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.paper}-{claim.place}")
