@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import TextIO
 
 from engine.errors import RunError
 
@@ -71,25 +72,42 @@ def columns(rows: Iterable[Sequence[str]], *, left: int = 0) -> str:
 
 def complain(sentence: str) -> None:
     """Write a line to standard error, or nowhere if that can't be written either."""
-    with suppress(OSError):
+    try:
         sys.stderr.write(f"{sentence}\n")
         sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr)
 
 
 def no_output(error: OSError) -> str:
     """Say why standard output can't be written, and discard what Python would write once more at its end."""
+    _discard(sys.stdout)
+    return f"Standard output can't be written: {error.strerror}."
+
+
+def _discard(stream: TextIO) -> None:
+    """Lead a stream that can't be written to nowhere: what it still holds would end Python with an exit code of 120."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError, ValueError):
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-    return f"Standard output can't be written: {error.strerror}."
 
 
 RENEWED = {"renewed": True}
 """Pass as `extra` with a record that the next one of its kind replaces on a terminal."""
 
 
-class _Terminal(logging.StreamHandler):
+class _Log(logging.StreamHandler):
+    """Handler of lines that a full disk or a closed end doesn't stop."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if isinstance(sys.exc_info()[1], OSError):
+            _discard(self.stream)
+        else:
+            super().handleError(record)
+
+
+class _Terminal(_Log):
     """Handler that writes renewed records over each other; any other record starts on a line of its own."""
 
     _open = False
@@ -109,6 +127,6 @@ class _Terminal(logging.StreamHandler):
 
 def log_to_stderr(rank: int) -> None:
     """Log information from rank 0, problems from every rank."""
-    handler = _Terminal(sys.stderr) if sys.stderr.isatty() else logging.StreamHandler(sys.stderr)
+    handler = _Terminal(sys.stderr) if sys.stderr.isatty() else _Log(sys.stderr)
     level = logging.INFO if rank == 0 else logging.ERROR
     logging.basicConfig(level=level, format="%(message)s", handlers=[handler])

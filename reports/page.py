@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Literal
 
 import pandas as pd
@@ -129,7 +130,7 @@ class Table:
         return self.data[list(dict.fromkeys([*keys, *([BINDING] if marked else [])]))]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Figure:
     """Drawing with its data, and a description for those who can't see it."""
 
@@ -140,7 +141,7 @@ class Figure:
     name: str
     description: str
 
-    @property
+    @cached_property
     def svg(self) -> Markup:
         return inline(self.drawing, name=self.name, title=self.title, description=self.description)
 

@@ -31,7 +31,22 @@ MOST_TRACKS = 24
 CSV = ("claim", "of", "published", "published_low", "published_high", "tolerated_low", "tolerated_high")
 
 
+_UNMEASURED: dict[tuple[object, ...], Figure | None] = {}
+"""Pictures of figures that nobody has measured, which are the same in each report."""
+
+
 def picture(judged: JudgedFigure, name: str) -> Figure | None:
+    """Draw a figure of a paper, once for all reports where nothing of it was measured; None of one without numbers."""
+    if any(one.sample for part in judged.parts for one in part.findings):
+        return _draw(judged, name)
+    claims = tuple((part.claim.digest, part.claim.status, tuple(part.findings)) for part in judged.parts)
+    key = (judged.figure.paper, judged.figure.where, name, claims)
+    if key not in _UNMEASURED:
+        _UNMEASURED[key] = _draw(judged, name)
+    return _UNMEASURED[key]
+
+
+def _draw(judged: JudgedFigure, name: str) -> Figure | None:
     """Draw a figure of a paper with what was measured of it, or where nothing was, its published numbers alone; None of
     a figure that has neither.
     """
@@ -132,7 +147,7 @@ def _rows(part: Judged, target: Target, findings: list[Finding]) -> list[dict[st
     track, caption = _track(part, target, findings), _caption(part.claim, target)
     (low, high), *_ = track.published or [(math.nan, math.nan)]
     tolerated = (track.low, track.high) if target.comparison is None else (0.0, math.inf)
-    ends = (end if math.isfinite(end) else math.nan for end in tolerated)
+    ends = (math.nan if end == -math.inf else end for end in tolerated)
     known = dict(zip(CSV, (part.claim.name, point_text(target), track.said, low, high, *ends), strict=True))
     return [
         known

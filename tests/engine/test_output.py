@@ -45,6 +45,17 @@ def test_a_run_that_is_ok_ends_so_whatever_becomes_of_what_it_says(ends: str, tm
     assert b"Traceback" not in done.stderr
 
 
+LOGS = "import logging; from engine.output import log_to_stderr; log_to_stderr(0); logging.info('as a long run does')"
+
+
+def test_progress_that_nobody_can_read_changes_no_exit_code(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>/dev/full', "sh", sys.executable, "-c", LOGS],
+        cwd=tmp_path, timeout=LONG_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+
+
 def test_what_only_standard_output_would_have_had_is_told_to_be_lost(tmp_path: Path) -> None:
     for words in (("--help",), ("train", "--help"), ("check", *SMALL, "--ranks", "1")):
         done = engine(*words, at=tmp_path, ends=">/dev/full")
