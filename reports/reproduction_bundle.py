@@ -183,7 +183,7 @@ def _results(loaded: Loaded, judged: Sequence[JudgedFigure]) -> dict[str, tuple[
 
     Products of a machine come along, as shares of its peak rest on them.
     """
-    measured = [part for figure in judged for part in figure.parts if any(one.sample for one in part.findings)]
+    measured = [part for figure in judged for part in figure.parts if part.measured]
     studies = {redo.suite for part in measured for redo in part.claim.redo}
     machines = _machines(judged)
 

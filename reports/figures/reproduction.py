@@ -197,7 +197,7 @@ def counts(judged: Iterable[JudgedFigure]) -> dict[str, int]:
 
 def waits(judged: JudgedFigure, but: Container[str] = ()) -> str:
     """Write why what a figure claims isn't judged yet, each reason once, without those that are said already."""
-    found = dict.fromkeys(part.why or NOT_RUN for part in judged.parts if not any(x.sample for x in part.findings))
+    found = dict.fromkeys(part.why or NOT_RUN for part in judged.parts if not part.measured)
     return "; ".join(why for why in found if why not in but)
 
 
@@ -222,7 +222,7 @@ def decided_by(judged: JudgedFigure) -> str:
     of = judged.overall
     rest = "the rest" if of.judged + of.left_out == of.targets else f"{of.left_out} of {of.targets}"
     said += f"; {rest}: {' and '.join(of.obstacles)}" if of.left_out else ""
-    others = dict.fromkeys(part.why for part in judged.parts if part.why and any(one.sample for one in part.findings))
+    others = dict.fromkeys(part.why for part in judged.parts if part.why and part.measured)
     return "; ".join([said, *others])
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from functools import cache
 
 import pandas as pd
 
@@ -31,26 +32,21 @@ MOST_TRACKS = 24
 CSV = ("claim", "of", "published", "published_low", "published_high", "tolerated_low", "tolerated_high")
 
 
-_UNMEASURED: dict[tuple[object, ...], Figure | None] = {}
-"""Pictures of figures that nobody has measured, which are the same in each report."""
-
-
 def picture(judged: JudgedFigure, name: str) -> Figure | None:
     """Draw a figure of a paper, once for all reports where nothing of it was measured; None of one without numbers."""
-    if any(one.sample for part in judged.parts for one in part.findings):
-        return _draw(judged, name)
-    claims = tuple((part.claim.digest, part.claim.status, tuple(part.findings)) for part in judged.parts)
-    key = (judged.figure.paper, judged.figure.where, name, claims)
-    if key not in _UNMEASURED:
-        _UNMEASURED[key] = _draw(judged, name)
-    return _UNMEASURED[key]
+    return _draw(judged, name) if judged.measured else _unmeasured(judged, name)
+
+
+@cache
+def _unmeasured(judged: JudgedFigure, name: str) -> Figure | None:
+    return _draw(judged, name)
 
 
 def _draw(judged: JudgedFigure, name: str) -> Figure | None:
     """Draw a figure of a paper with what was measured of it, or where nothing was, its published numbers alone; None of
     a figure that has neither.
     """
-    measured = [part for part in judged.parts if any(one.sample for one in part.findings)]
+    measured = [part for part in judged.parts if part.measured]
     every = [(part, *one) for part in measured or judged.parts for one in _by_target(part).items()]
     tracks = [one for one in every if measured or one[1].readings]
     if not tracks:

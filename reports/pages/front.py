@@ -56,14 +56,9 @@ def anchor_of(judged: JudgedFigure) -> str:
     return f"{judged.figure.paper}-{text.slug(judged.figure.where)}"
 
 
-def is_measured(judged: JudgedFigure) -> bool:
-    """Return whether anything of a figure was measured."""
-    return any(one.sample for part in judged.parts for one in part.findings)
-
-
 def has_numbers(judged: JudgedFigure) -> bool:
     """Return whether a figure has a plot: of what was measured, or of published numbers alone."""
-    return is_measured(judged) or any(target.readings for part in judged.parts for target in part.answers)
+    return judged.measured or any(target.readings for part in judged.parts for target in part.answers)
 
 
 def _paper(paper: dict[str, str], judged: Sequence[JudgedFigure]) -> PaperRows:
@@ -71,8 +66,8 @@ def _paper(paper: dict[str, str], judged: Sequence[JudgedFigure]) -> PaperRows:
     if other := paper.get("same_as"):
         return PaperRows(name, title, "", note=f"Same text, figures and numbers as {other}.")
     said = ", ".join(f"{number} {words}" for words, number in counts(judged).items())
-    measured = tuple(_measured(one) for one in judged if is_measured(one))
-    return PaperRows(name, title, said, measured, tuple(_waiting(one) for one in judged if not is_measured(one)))
+    measured = tuple(_measured(one) for one in judged if one.measured)
+    return PaperRows(name, title, said, measured, tuple(_waiting(one) for one in judged if not one.measured))
 
 
 def _measured(judged: JudgedFigure) -> VerdictRow:

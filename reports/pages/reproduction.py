@@ -21,7 +21,7 @@ from reports.frames.frame import Frames
 from reports.frames.reproduction import VERDICTS, JudgedFigure, judge_everything
 from reports.frames.reproduction.conditions import compared
 from reports.page import Block, Facts, Figures, KeyFact, Page, PageSection, Paragraph, nothing_measured
-from reports.pages.front import anchor_of, by_paper, has_numbers, is_measured
+from reports.pages.front import anchor_of, by_paper, has_numbers
 from reports.pages.study import WHY, Study, badly_bound
 from reports.words import NOTES, STUDIES
 from systems import acceptance
@@ -53,7 +53,7 @@ def build(mine: Frames, everything: Frames) -> Page:
         )
     sections.append(PageSection("What to run", [command_table(judged)]))
     told = sum(one.overall.judged > 0 for one in judged)
-    if not any(map(is_measured, judged)):
+    if not any(one.measured for one in judged):
         sections.insert(0, nothing_measured(*STUDIES["reproduction"].run))
     remark = f"{told} of {text.plural(len(judged), 'figure')} told something"
     return Page(sections, headline(judged), empty=not told, remark=remark if told else "")
@@ -77,9 +77,9 @@ def _facts(judged: Sequence[JudgedFigure]) -> Facts:
 def _of_figure(judged: JudgedFigure, everything: Frames) -> PageSection:
     """Show a figure: the claim, its plot, measured values in words, and what differs from the paper's run."""
     figure, name = judged.figure, anchor_of(judged)
-    rest = waits(judged, judged.overall.obstacles if is_measured(judged) else ())
+    rest = waits(judged, judged.overall.obstacles if judged.measured else ())
     said = f"{rest[:1].upper()}{rest[1:]}."
-    if is_measured(judged):
+    if judged.measured:
         said = f"{decided_by(judged)}." + (f" Not judged: {rest}." if rest else "")
     drawn, table = picture(judged, f"{name}-plot"), measured_table(name, [judged])
     machines = dict.fromkeys(one.machine for part in judged.parts for one in part.findings if one.sample)

@@ -158,7 +158,7 @@ def said_bytes(peer: str, layout: Layout, shape: GPTConfig, precision: str) -> f
     ],
 )
 def test_more_layers_take_about_what_the_memory_rule_says(peer: str, layout: str, precision: str) -> None:
-    """Of two networks the difference, which is free of what Python and the libraries take."""
+    """Return the difference of two networks, which is free of what Python and the libraries take."""
     parsed = Layout.parse(layout)
     models = [LARGE | {"layers": layers} for layers in (4, 16)]
     found = built(*(ask(peer, layout, precision=precision, model=model, trains=3) for model in models))

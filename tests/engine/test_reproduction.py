@@ -255,7 +255,7 @@ OPEN = Judgement("not run here")
     ],
 )
 def test_what_nothing_here_can_judge_leaves_no_figure_open(judgements: list[Judgement], expected: object) -> None:
-    """What could be measured and wasn't does, and a figure of which nothing is told stays as it is."""
+    """Targets that could be measured and weren't do, and a figure of which nothing is told stays as it is."""
     assert overall(judgements) == expected
 
 

@@ -72,7 +72,7 @@ class CountedStep(Record):
     """Flops of a rank in a training step."""
 
     recomputed: Recomputed
-    """What ran forward twice, as activations were checkpointed."""
+    """Parts of the network that ran forward twice, as activations were checkpointed."""
     counted: int = Field(gt=0)
     """Those of the products that torch dispatched."""
     formula: int = Field(gt=0)

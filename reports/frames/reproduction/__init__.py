@@ -56,6 +56,11 @@ class Judged:
     """Reason for which nothing of it was judged, or not all that was measured."""
 
     @property
+    def measured(self) -> bool:
+        """Whether anything of it was measured."""
+        return any(one.sample for one in self.findings)
+
+    @property
     def answers(self) -> dict[Target, Answer]:
         """Verdict on each target by all machines that measured it."""
         by_target = defaultdict[Target, list[Finding]](list)
@@ -80,6 +85,11 @@ class JudgedFigure:
 
     figure: Figure
     parts: tuple[Judged, ...]
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything of it was measured."""
+        return any(part.measured for part in self.parts)
 
     @property
     def overall(self) -> Overall:
