@@ -93,6 +93,7 @@ def test_the_planned_order_finds_the_fastest_grid_of_every_job_and_has_proved_be
     assert judge_orders(job.orders for job in jobs)[0].name == "planned"
 
 
+@pytest.mark.weekly
 def test_over_all_jobs_the_planned_order_has_proved_best(on_vcluster: Run, later: Sequence[JobRows]) -> None:
     lost = {(job.name, order.name): order.lost for job in later for order in job.orders}
     assert lost["images", "planned"] == pytest.approx(0)
