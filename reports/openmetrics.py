@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from engine.result.gate import Outcome
 from reports import text
 from reports.frames.reproduction import VERDICTS
+from reports.nights.episodes import STATES, Episode
 from reports.nights.judge import Verdict, Word
 from reports.nights.report import NightReport
 
@@ -118,13 +119,18 @@ def _threshold(found: _Families, one: Mapping[str, Any]) -> None:
 
 
 def of_nights(nights: Iterable[NightReport]) -> str:
-    """Write the verdicts of nights as metrics, each with the night's name."""
+    """Write the verdicts of nights as metrics, each with the night's name, and their episodes as known then."""
     found = _Families()
     for night in nights:
         of_night = {"system": night.system, "night": night.night.name}
         began = night.night.began.timestamp()
         found.gauge("par4d_night_start_seconds", "Start of a night.", of_night, began, "seconds")
-        found.gauge("par4d_night_alarms", "Alarms of a night.", of_night, len(night.alarms))
+        found.gauge("par4d_night_opened", "Episodes that a night opened: its alarms.", of_night, len(night.opened))
+        open_now = len(night.opened) + len(night.still_open)
+        found.gauge("par4d_night_open", "Episodes that are open after a night.", of_night, open_now)
+        for episode in (*night.opened, *night.still_open, *night.over):
+            since = night.judged.nights[episode.since].name
+            _episode(found, of_night | {"episode": f"{episode.number}", "since": since}, episode)
         tests = defaultdict[tuple[str, str], int](int)
         for verdict in night.verdicts:
             key = (night.named(verdict.key), verdict.figure)
@@ -135,9 +141,17 @@ def of_nights(nights: Iterable[NightReport]) -> str:
     return found.text()
 
 
+def _episode(found: _Families, labels: Labels, one: Episode) -> None:
+    found.state("par4d_episode_state", "State of an episode.", labels, STATES, one.state)
+    found.gauge("par4d_episode_figures", "Figures of an episode.", labels, len(one.members))
+    said = "Factor by which an episode's worst figure is worse, less one."
+    found.gauge("par4d_episode_size_ratio", said, labels, one.size, "ratio")
+
+
 def _night(found: _Families, labels: Labels, verdict: Verdict) -> None:
     found.state("par4d_night_verdict", "Verdict on a figure of a night.", labels, WORDS, verdict.word)
-    found.gauge("par4d_night_alarm", "Whether a figure has an alarm.", labels, float(verdict.alarm is not None))
+    is_in = float(verdict.slowdown is not None)
+    found.gauge("par4d_night_in_episode", "Whether a figure is in an open episode.", labels, is_in)
     for end, value in (("", verdict.change), ("_low", verdict.low), ("_high", verdict.high)):
         said = "Change of a figure by what the nights before let expect."
         found.gauge(f"par4d_night_change{end}_ratio", said, labels, value, "ratio")

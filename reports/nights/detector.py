@@ -1,57 +1,56 @@
-"""Detection of a change of level from night to night: the step of the last nights, in generalised least squares.
+"""Detection of slowdowns from night to night, in all figures of a system together.
 
-A night is the median of its jobs, as the logarithm of how bad the figure is, less what the canary explains: a frozen
-program that runs in the same jobs and knows nothing of the engine, so that both share the machine's state. Night t is
+A night of a figure is the median of its jobs, as the logarithm of how bad it is, less what the canary explains
+(canary.py). The mean of the last w nights is compared with that of up to BASELINE nights before, winsorised, for each w
+of WINDOWS; the worst of the last nights count as the next one, as many as outliers alone may well be there, and two at
+least: one or two nights prove nothing, however bad. The difference over its standard error, which the noise of all
+figures gives (noise.py), has to exceed two limits:
 
-    level + drift t + step (t >= since) + noise_t,    noise_t = rho noise_(t - 1) + innovation_t
+* what chance gives in at most the limit's share of nights, by Student's t over all windows;
+* MARGIN times the largest difference of as many nights or fewer that came and went, of the figure itself, or of
+  RETURNED figures of the system. So what the machine does now and then raises nothing when it does it again.
 
-The level may be anything; the drift is normal, with a standard deviation of DRIFT a night. Innovations are normal, with
-a scale estimated from the nights before, so that a step over its standard error has Student's t distribution. rho is
-the upper end of its interval. A night farther off than WINSOR_LIMIT scales, from the level and from the nights around
-it, is winsorised: it counts as if it were so far.
-
-The last w nights are a change for the worse or for the better if chance gives a z that large that way in at most the
-limit's share of nights, over all w that are tried, even if the two nights on either side that speak most for it spoke
-like the third: one or two prove nothing, however bad. The size of the change, the median of its nights, has to be LEAST
-or more. From then on nights before it are moved by it, so that all nights tell of the present level.
+A slowdown found, the nights before it are moved by it, so that all nights tell of the present level, until it returns:
+then they are moved back, and it is one of the differences that came and went.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtr
+from scipy.special import stdtrit
 
+from reports.nights import noise
+from reports.nights.canary import canary_share
+from reports.nights.noise import Floats
+from reports.nights.shape import Shape, find_shape
 from systems.references import LEAST
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-
 FALSE_ALARMS_A_YEAR = 0.2
-"""False alarms that all figures of a system together may raise."""
+"""False alarms that all figures of a system together may raise by chance alone."""
 NIGHTS_A_YEAR = 365
 FEWEST, BASELINE = 20, 90
 """Fewest and most nights before a change that tell what is usual."""
-WINDOWS = (3, 5, 8, 13, 21, 34)
+KEPT = 365
+"""Last nights that are remembered."""
+WINDOWS = (3, 5, 8, 13, 21, 34, 55)
 """Numbers of last nights in which a change is looked for, behind FEWEST or more; its first night is found then."""
-AROUND = 5
-"""Nights that tell what is usual around one of them, of which two may be off."""
-WINSOR_LIMIT = 4.0
-"""Scales beyond which a night is winsorised."""
-DRIFT = 0.0004
-"""Standard deviation of a level's drift a night: about 1 % a month."""
-SCALE_OF_MAD = 1.4826
-"""Standard deviation of a normal distribution by its median absolute deviation."""
-LEAST_SCALE = 1e-3
-"""Scale of a figure that never varies."""
-RHO_MARGIN = 1.96
-"""Standard errors above its estimate at which rho is taken."""
-MOST_RHO = 0.95
+MARGIN = 1.3
+"""Factor by which a difference has to exceed those that came and went."""
+RETURNED = 3
+"""Figures whose largest difference that came and went counts for every other figure."""
+AFTER = 3
+"""Fewest nights after a difference that tell whether it went."""
+LEARNING = 40
+"""Nights that tell of autocorrelation; of more nights than that the last ones, which are judged, don't."""
+DEGREES_A_NIGHT = 0.6
+"""Degrees of freedom of a scale, a night."""
 WORTH_A_JOB = 1.645
 """Scales above the others from which a night is worth another job: one in twenty is."""
+SIGNS = (1.0, -1.0)
 
 
 def false_alarm_limit(figures: float) -> float:
@@ -60,237 +59,309 @@ def false_alarm_limit(figures: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
-    """Estimate of how a figure's nights vary."""
+class Expected:
+    """Expectation of a figure's last night, by the nights before it."""
 
     level: float
-    """Level at the last night."""
-    drift: float
-    """Change of the level a night."""
     scale: float
-    """Standard deviation of a night."""
-    rho: float
-    """Autocorrelation of each night with the next, at the upper end of its interval."""
-    innovation_scale: float
-    """Standard deviation of what is new in a night."""
-    degrees_of_freedom: float
-
-
-@dataclass(frozen=True, slots=True)
-class LevelChange:
-    """Change of a figure's level."""
-
-    size: float
-    """Logarithm of the factor; positive is worse."""
-    nights: int
-    """Nights since then, the last one included."""
-
-
-def estimate_noise(before: Floats) -> Noise:
-    """Estimate how nights vary from winsorised ones before those that are judged, oldest first."""
-    count = len(before)
-    place = np.arange(count) - (count - 1.0)
-    spread, moves = place + (count - 1) / 2, before[1:] - before[:-1]
-    rough = max(float(moves @ moves) / 2 / count, LEAST_SCALE**2)
-    drift = float(spread @ before) / (float(spread @ spread) + rough / DRIFT**2)
-    flat = before - drift * place
-    residuals = flat - flat.mean()
-    square = float(residuals @ residuals)
-    raw = float(residuals[1:] @ residuals[:-1]) / square if square > 0 else 0.0
-    unbiased = min(max(raw + (1 + 3 * raw) / count, 0.0), MOST_RHO)
-    rho = min(unbiased + RHO_MARGIN * math.sqrt((1 - unbiased**2) / count), MOST_RHO)
-    innovations = residuals[1:] - rho * residuals[:-1]
-    degrees_of_freedom = count - 3
-    innovation_scale = max(math.sqrt(float(innovations @ innovations) / degrees_of_freedom), LEAST_SCALE)
-    scale = innovation_scale / math.sqrt(1 - rho**2)
-    return Noise(_median(flat), drift, scale, rho, innovation_scale, degrees_of_freedom)
-
-
-def find_step(values: Floats, limit: float) -> LevelChange | None:
-    """Find the step with the largest z in the last nights, oldest first, if chance gives it in at most that share."""
-    windows = [window for window in WINDOWS if window <= len(values) - FEWEST]
-    if not windows:
-        return None
-    most = windows[-1]
-    judged = winsorise(values[-(BASELINE + most) :])
-    noise = estimate_noise(judged[:-most])
-
-    def p_value(z: float) -> float:
-        """Return the chance of a z that large in one of the windows (Bonferroni)."""
-        return len(windows) * float(stdtr(noise.degrees_of_freedom, -z))
-
-    z = _z_scores(judged, noise, most)
-    largest = max((z[window - 1] for window in windows), key=abs)
-    way = math.copysign(1.0, largest)
-    if p_value(way * largest) > limit:
-        return None
-    nights = WINDOWS[0] + int(np.argmax(way * z[WINDOWS[0] - 1 :]))
-    trimmed = way * judged
-    trimmed[-nights:] = np.minimum(trimmed[-nights:], np.sort(trimmed[-nights:])[-WINDOWS[0]])
-    around = slice(-nights - AROUND, -nights)
-    trimmed[around] = np.maximum(trimmed[around], np.sort(trimmed[around])[WINDOWS[0] - 1])
-    size = _median(judged[-nights:] - noise.level - noise.drift * np.arange(most - nights + 1, most + 1))
-    proven = p_value(_z_scores(trimmed, noise, nights)[-1]) <= limit
-    return LevelChange(size, nights) if proven and way * size > 0 and abs(math.expm1(size)) >= LEAST else None
-
-
-def _z_scores(nights: Floats, noise: Noise, most: int) -> Floats:
-    """Return the step of the last w nights over its standard error, at w - 1, for each w up to `most`.
-
-    Generalised least squares: less rho times the one before, nights are independent, and the level and the drift are
-    what least squares then give.
-    """
-    place = np.arange(len(nights), dtype=np.float64)
-    terms = np.stack([nights, np.ones_like(place), place - (len(nights) - 1) / 2])
-    whitened = terms.copy()
-    whitened[:, 1:] -= noise.rho * terms[:, :-1]
-    whitened[:, 0] *= math.sqrt(1 - noise.rho**2)
-    newest_first = whitened[:, : -most - 1 : -1]
-    along = noise.rho * newest_first + (1 - noise.rho) * np.cumsum(newest_first, axis=1)
-    gram = whitened[1:] @ whitened.T
-    gram[1, 2] += (noise.innovation_scale / DRIFT) ** 2
-    fitted = np.linalg.solve(gram[:, 1:], along[1:])
-    square = 1 + (1 - noise.rho) ** 2 * np.arange(most) - (along[1:] * fitted).sum(axis=0)
-    z: Floats = (along[0] - gram[:, 0] @ fitted) / np.sqrt(square) / noise.innovation_scale
-    return z
-
-
-def _median(values: Floats) -> float:
-    """Return the median of few numbers, which NumPy's own takes several times as long for."""
-    ordered = np.sort(values)
-    return float(ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
-
-
-def _winsor_limit(moves: Floats) -> float:
-    return max(WINSOR_LIMIT * SCALE_OF_MAD * _median(np.abs(moves)), LEAST_SCALE)
-
-
-def winsorise(values: Floats) -> Floats:
-    """Move nights that are too far off to the limit, from the level and from the AROUND nights with it in their middle
-    (at either end the first or last ones).
-    """
-    level = _median(values)
-    limit = _winsor_limit(values[1:] - values[:-1]) / math.sqrt(2)
-    middle = np.minimum(np.maximum(np.arange(len(values)), AROUND // 2), len(values) - 1 - AROUND // 2)
-    around = np.sort(values[middle[:, None] + np.arange(AROUND) - AROUND // 2], axis=1)[:, AROUND // 2]
-    return np.minimum(np.maximum(values, np.minimum(around, level) - limit), np.maximum(around, level) + limit)
-
-
-def canary_share(values: Floats, canary: Floats) -> Floats:
-    """Return how much of each night the canary explains. Both are logarithms; where the canary is NaN it is
-    interpolated between the nights around.
-
-    The share is the slope of least squares between winsorised differences from night to night, in which no change of
-    level counts more than once, shrunk by what chance alone would give (James and Stein). Of a canary farther off than
-    the winsor limit no share is known: it excuses what is off the same way, up to its share, and explains no more.
-    """
-    known = np.isfinite(canary)
-    both = known[1:] & known[:-1]
-    if np.count_nonzero(both) < FEWEST:
-        return np.zeros(len(values))
-    moves = [np.diff(one)[both] for one in (values, canary)]
-    y, c = (np.clip(one, -_winsor_limit(one), _winsor_limit(one)) for one in moves)
-    square = float(c @ c)
-    share = float(c @ y) / square if square else 0.0
-    if share <= 0:
-        return np.zeros(len(values))
-    residuals = y - share * c
-    error = float(residuals @ residuals) / (len(y) - 1) / square
-    share = min(share, 1.0) * max(0.0, 1 - error / share**2)
-    place = np.arange(len(values))
-    state = np.interp(place, place[known], canary[known])
-    state -= _median(state)
-    own = values - _median(values)
-    excused = np.clip(own, np.minimum(share * state, 0.0), np.maximum(share * state, 0.0))
-    explained: Floats = np.where(np.abs(state) > _winsor_limit(moves[1]), excused, share * state)
-    return explained
-
-
-def _last(clean: Floats) -> tuple[Noise, float] | None:
-    before = clean[:-1][-BASELINE:]
-    return (estimate_noise(winsorise(before)), float(clean[-1])) if len(before) >= FEWEST else None
-
-
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """Change of a figure's level for the worse that later ones have not undone."""
-
-    since: int
-    """Number of the first night."""
-    size: float
-    """Logarithm of the factor."""
-    remaining: float
-    """Part of the size that later changes for the better have left."""
-
-    @property
-    def effect(self) -> float:
-        """Factor by which the nights since then are worse than before, less one."""
-        return math.expm1(self.remaining)
+    """Standard deviation of a night around it."""
+    degrees_of_freedom: int
+    now: float
+    """How bad the night was, less what the canary explains."""
 
 
 @dataclass(slots=True)
-class Follower:
-    """Level of one figure, followed from night to night."""
+class Slowdown:
+    """Time in which a figure is worse than before."""
 
-    limit: float
-    """Share of nights in which chance alone may show a change."""
-    passed: int = 0
-    """Nights so far, with or without the figure."""
+    figure: int
+    since: int
+    """First night."""
+    found: int
+    """Night that showed it."""
+    nights: int
+    """Last nights that showed it."""
+    changes: list[tuple[int, float]]
+    """First nights and sizes, as logarithms of a factor, of the changes of the figure's level that it consists of."""
+    ended: int | None = None
+    """Night that showed its end."""
+    returned: bool = False
+    """Whether it ended as the figure came back, and not as nobody measured it any more."""
+
+    @property
+    def size(self) -> float:
+        """Logarithm of the factor by which the figure is worse than before."""
+        return sum(size for _, size in self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Change for the better of a figure without an open slowdown."""
+
+    figure: int
+    since: int
+    found: int
+    size: float
+    """Logarithm of the factor, which is negative."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Worse state that a figure has come back from more than once."""
+
+    size: float
+    """Logarithm of the factor."""
+    nights: tuple[int, ...]
+    """Nights in it, of those that are remembered."""
+    runs: int
+    """Number of times that it came."""
+    of: int
+    """Number of nights that are remembered."""
+
+
+@dataclass(slots=True)
+class Row:
+    """One figure's nights."""
+
     nights: list[int] = field(default_factory=list)
-    """Numbers of the nights that have the figure, from 0."""
-    changes: dict[int, float] = field(default_factory=dict)
-    """Sum of the steps that begin with a night."""
-    worse: list[Alarm] = field(default_factory=list)
-    """Alarms that changes for the better haven't undone, the newest last."""
-    _values: list[float] = field(default_factory=list)
-    _canary: list[float] = field(default_factory=list)
-    _clean: Floats = field(default_factory=lambda: np.empty(0))
+    values: list[float] = field(default_factory=list)
+    """Logarithms of how bad each night is, those before a change moved by it."""
+    canary: list[float] = field(default_factory=list)
+    clean: Floats = field(default_factory=lambda: np.empty(0))
+    """The last KEPT values less what the canary explains."""
+    open: list[Slowdown] = field(default_factory=list)
 
-    def add(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> LevelChange | None:
-        """Add a night, by how bad each of its jobs is as a logarithm; returns the change that it shows."""
-        self._values, self._canary, self._clean = self._with(jobs, canary)
-        self.nights.append(self.passed)
-        self.passed += 1
-        if step := find_step(self._clean, self.limit):
-            since = len(self._values) - step.nights
-            self._values[:since] = [value + step.size for value in self._values[:since]]
-            self._count(self.nights[since], step.size)
-        return step
+    def append(self, night: int, jobs: Sequence[float], canary: Sequence[float]) -> None:
+        self.nights.append(night)
+        self.values.append(median(jobs))
+        self.canary.append(median(canary) if canary else math.nan)
+        self.tidy()
 
-    def miss(self) -> int:
-        """Count a night without the figure; returns how many there are since the last that had it."""
-        self.passed += 1
-        return self.passed - 1 - self.nights[-1] if self.nights else 0
+    def move(self, since: int, size: float) -> None:
+        """Move the nights before that one."""
+        self.values = [value + size * (night < since) for night, value in zip(self.nights, self.values, strict=True)]
+        self.tidy()
 
-    def last(self) -> tuple[Noise, float] | None:
-        """Return what was expected of the last night, and how bad it was less what the canary explains; None after too
-        few nights.
+    def tidy(self) -> None:
+        values, canary = np.array(self.values[-KEPT:]), np.array(self.canary[-KEPT:])
+        self.clean = values - canary_share(values, canary)
+
+    def expected(self) -> Expected | None:
+        if len(self.clean) <= FEWEST:
+            return None
+        before = noise.winsorise(self.clean[None, -BASELINE - 1 : -1], noise.AROUND[0])[0]
+        scale = max(float(before.std(ddof=1)), noise.LEAST_SCALE) * math.sqrt(1 + 1 / len(before))
+        return Expected(float(before.mean()), scale, len(before) - 1, float(self.clean[-1]))
+
+
+class Detector:
+    """Levels of all figures of a system, followed from night to night.
+
+    limits: by figure, the share of nights in which chance alone may show a change.
+    """
+
+    def __init__(self, limits: Sequence[float]) -> None:
+        count = len(limits)
+        self.slowdowns: list[Slowdown] = []
+        """All that were ever found, in their order."""
+        self.gains: list[Gain] = []
+        self.rows = [Row() for _ in range(count)]
+        self._limits = np.array(limits)
+        self._scale = np.ones(count)
+        self._outliers = np.full(count, np.nan)
+        self._semivariograms = np.full((count, len(noise.LAGS)), np.nan)
+        self._returned = np.zeros((count, len(SIGNS), len(WINDOWS)))
+        """Largest differences that came and went, by sign and window."""
+
+    def add(self, night: int, jobs: Mapping[int, tuple[Sequence[float], Sequence[float]]]) -> None:
+        """Add a night: by figure, the logarithms of how bad each of its jobs is, and of the canary's seconds in those
+        that ran it.
         """
-        return _last(self._clean)
+        for figure, (values, canary) in jobs.items():
+            self.rows[figure].append(night, values, canary)
+        blocks = self._blocks(jobs)
+        for figures, nights in blocks:
+            self._learn(figures, nights)
+        for figures, nights in blocks:
+            for figure, row, (size, window) in zip(figures, nights, self._differences(figures, nights), strict=True):
+                self._follow(int(figure), row, size, window)
 
-    def looks_worse(self, jobs: Sequence[float], canary: Sequence[float] = ()) -> bool:
+    def expected(self, figure: int) -> Expected | None:
+        """Return what was expected of the figure's last night; None after too few nights."""
+        return self.rows[figure].expected()
+
+    def looks_worse(self, figure: int, jobs: Sequence[float], canary: Sequence[float]) -> bool:
         """Return whether a night of these jobs is worth another job."""
-        if (last := _last(self._with(jobs, canary)[-1])) is None:
+        row = self.rows[figure]
+        tonight = Row([*row.nights], [*row.values], [*row.canary])
+        tonight.append(row.nights[-1] + 1 if row.nights else 0, jobs, canary)
+        if (known := tonight.expected()) is None:
             return False
-        noise, now = last
-        above = now - noise.level - noise.drift
-        return math.expm1(above) >= LEAST and above > WORTH_A_JOB * noise.scale
+        above = known.now - known.level
+        return math.expm1(above) >= LEAST and above > WORTH_A_JOB * known.scale
 
-    def _with(self, jobs: Sequence[float], canary: Sequence[float]) -> tuple[list[float], list[float], Floats]:
-        """Return all nights and one more, their canaries, and the last nights less what these explain."""
-        values = [*self._values, median(jobs)]
-        canaries = [*self._canary, median(canary) if canary else math.nan]
-        last, last_canaries = (np.array(each[-BASELINE - WINDOWS[-1] :]) for each in (values, canaries))
-        return values, canaries, last - canary_share(last, last_canaries)
+    def give_up(self, figure: int, night: int) -> None:
+        """End the figure's slowdowns, as nobody measures it any more."""
+        for slowdown in self.rows[figure].open:
+            slowdown.ended = night
+        self.rows[figure].open.clear()
 
-    def _count(self, since: int, size: float) -> None:
-        """Remember a change, and forget alarms of which gains undo half or more."""
-        self.changes[since] = self.changes.get(since, 0.0) + size
-        if size > 0:
-            self.worse.append(Alarm(since, size, size))
-        gained = -size
-        while self.worse and gained > 0:
-            last = self.worse.pop()
-            remaining, gained = last.remaining - gained, gained - last.remaining
-            if remaining > last.size / 2:
-                self.worse.append(replace(last, remaining=remaining))
+    def state(self, figure: int) -> State | None:
+        """Return the worse state that the figure comes back from, if noise doesn't explain that."""
+        nights = self.rows[figure].clean
+        if not np.isfinite(self._outliers[figure]):
+            return None
+        before = [max(FEWEST, min(BASELINE, len(nights) - window)) for window in WINDOWS]
+        roots = [self._roots(window, count)[figure] for window, count in zip(WINDOWS, before, strict=True)]
+        errors = self._scale[figure] * np.array(roots)
+        sizes = self._returned[figure, 0]
+        size = float(np.max(sizes * (sizes > self._by_chance(np.array([figure]), len(nights)) * errors)))
+        if math.expm1(size) < LEAST:
+            return None
+        inside = nights - np.median(nights) > size / 2
+        runs = int(np.count_nonzero(np.diff(inside.astype(int), prepend=0) > 0))
+        numbers = np.array(self.rows[figure].nights[-KEPT:])[inside]
+        return State(size, tuple(numbers.tolist()), runs, len(nights)) if runs > 1 else None
+
+    def shape(self, slowdown: Slowdown) -> Shape:
+        """Return the shape of the figure's last nights since a slowdown, which is open, began."""
+        row = self.rows[slowdown.figure]
+        nights, numbers = row.clean.copy(), np.array(row.nights[-KEPT:])
+        for since, size in slowdown.changes:
+            nights[numbers < since] -= size
+        most = 2 * int(np.count_nonzero(numbers >= slowdown.since))
+        return find_shape(nights[-BASELINE - most :], most)
+
+    def _blocks(self, figures: Mapping[int, object]) -> list[tuple[npt.NDArray[np.int64], Floats]]:
+        """Return figures of as many nights each, and their winsorised nights, where there are nights enough."""
+        by_count: dict[int, list[int]] = {}
+        for figure in figures:
+            by_count.setdefault(len(self.rows[figure].clean), []).append(figure)
+        blocks = []
+        for count, same in by_count.items():
+            if count >= FEWEST + WINDOWS[0]:
+                nights = np.stack([self.rows[figure].clean for figure in same])
+                self._outliers[same] = noise.outlier_share(nights)
+                blocks.append((np.array(same), nights))
+        around = noise.nights_around(self._outlier_share, self._chance) if blocks else 0
+        return [(same, noise.winsorise(nights, around)) for same, nights in blocks]
+
+    def _learn(self, figures: npt.NDArray[np.int64], nights: Floats) -> None:
+        """Learn the figures' noise, and the largest differences that came and went."""
+        count = nights.shape[1]
+        scale = noise.scale(nights[:, -BASELINE - WINDOWS[-1] :])
+        self._scale[figures] = scale
+        known = nights[:, : count - min(WINDOWS[-1], max(0, count - LEARNING))]
+        self._semivariograms[figures] = noise.semivariograms(known, scale)
+        total = np.concatenate([np.zeros((len(nights), 1)), np.cumsum(nights, axis=1)], axis=1)
+        for place, window in enumerate(WINDOWS):
+            ends = np.arange(window, count - AFTER + 1)
+            if count - window < FEWEST or not len(ends):
+                continue
+            inside = total[:, ends] - total[:, ends - window]
+            others = (total[:, -1:] - inside) / (count - window)
+            until = np.minimum(ends + max(AFTER, window // 2), count)
+            after = (total[:, until] - total[:, ends]) / (until - ends)
+            for number, sign in enumerate(SIGNS):
+                difference = sign * (inside / window - others)
+                went = sign * (after - others) < difference / 2
+                self._returned[figures, number, place] = np.max(np.where(went, difference, 0.0), axis=1)
+
+    @property
+    def _outlier_share(self) -> float:
+        return float(np.nanmean(self._outliers))
+
+    @property
+    def _chance(self) -> float:
+        return float(self._limits.min())
+
+    def _roots(self, window: int, before: int) -> Floats:
+        """Return each figure's standard error of the mean of the last nights less that of those before, in its scales:
+        by the semivariogram of all figures, or by its own where that gives more.
+        """
+        of_all = noise.contrast_variance(noise.mean_of(self._semivariograms), window, before)
+        own = noise.contrast_variance(self._semivariograms, window, before)
+        roots: Floats = np.sqrt(np.fmax(of_all, own))
+        return roots
+
+    def _by_chance(self, figures: npt.NDArray[np.int64], count: int) -> Floats:
+        """Return how many standard errors chance gives at most, over all windows (Bonferroni)."""
+        windows = sum(count - window >= FEWEST for window in WINDOWS)
+        degrees_of_freedom = DEGREES_A_NIGHT * (min(count, BASELINE + WINDOWS[-1]) - 1)
+        limit: Floats = -stdtrit(degrees_of_freedom, self._limits[figures] / windows)
+        return limit
+
+    def _differences(self, figures: npt.NDArray[np.int64], nights: Floats) -> list[tuple[float, int]]:
+        """Return the difference of each figure's last nights that exceeds its limits most, and how many nights these
+        are; 0 nights where none does.
+        """
+        count = nights.shape[1]
+        chance, outliers = self._by_chance(figures, count), self._outlier_share
+        best = np.ones(len(figures))
+        found = [(0.0, 0)] * len(figures)
+        went = np.zeros((len(SIGNS), len(self.rows)))
+        for place, window in enumerate(WINDOWS):
+            dropped = noise.most_outliers(window, outliers, self._chance)
+            if count - window < FEWEST or dropped >= window:
+                continue
+            before = nights[:, max(0, count - window - BASELINE) : count - window]
+            roots = self._roots(window, before.shape[1])
+            error = roots[figures] * np.maximum(
+                self._scale[figures], noise.scale_lately(nights[:, -max(noise.LATELY, window) - 1 :])
+            )
+            for number, sign in enumerate(SIGNS):
+                went[number] = np.maximum(went[number], self._returned[:, number, place] / self._scale / roots)
+                of_system = np.sort(went[number])[-min(RETURNED, len(went[number]))]
+                limit = np.maximum(chance, MARGIN * np.maximum(went[number, figures], of_system))
+                last = np.sort(sign * nights[:, -window:], axis=1)
+                last[:, -dropped:] = last[:, -dropped - 1, None]
+                size = last.mean(axis=1) - sign * before.mean(axis=1)
+                exceeds = np.where(np.expm1(size) >= LEAST, size / error / limit, 0.0)
+                for each in np.flatnonzero(exceeds > best):
+                    best[each], found[each] = exceeds[each], (sign * float(size[each]), window)
+        return found
+
+    def _follow(self, figure: int, nights: Floats, size: float, window: int) -> None:
+        """Note a return of a figure's last slowdown, or a change of that size in that many last nights, winsorised."""
+        row = self.rows[figure]
+        last = row.open[-1] if row.open else None
+        if last and self._has_returned(row, last, nights, size):
+            last.ended, last.returned = row.nights[-1], True
+            row.open.pop()
+            for since, moved in last.changes:
+                row.move(since, -moved)
+            return
+        if not window:
+            return
+        count, size = self._beginning(nights, size, window)
+        since = row.nights[-count]
+        row.move(since, size)
+        if last and (size < 0 or since <= last.found or self.shape(last).kind == "creep"):
+            last.changes.append((since, size))
+        elif size < 0:
+            self.gains.append(Gain(figure, since, row.nights[-1], size))
+        else:
+            row.open.append(Slowdown(figure, since, row.nights[-1], count, [(since, size)]))
+            self.slowdowns.append(row.open[-1])
+
+    @staticmethod
+    def _has_returned(row: Row, slowdown: Slowdown, nights: Floats, change: float) -> bool:
+        """Return whether half of a slowdown is gone, by a change or by as many nights as have shown it."""
+        if slowdown.size + change < slowdown.size / 2:
+            return True
+        begin = len(row.nights) - sum(night >= slowdown.since for night in row.nights)
+        before = nights[: len(nights) - (len(row.nights) - begin)][-BASELINE:]
+        if not len(before) or row.nights[-1] - slowdown.found < AFTER:
+            return False
+        left = float(np.median(nights[-slowdown.nights :]) - np.median(before)) + slowdown.size
+        return left < slowdown.size / 2
+
+    @staticmethod
+    def _beginning(nights: Floats, size: float, window: int) -> tuple[int, float]:
+        """Return the number of last nights that a change speaks most for, and the median of its size."""
+        before = nights[: len(nights) - window][-BASELINE:].mean()
+        most = min(2 * window, len(nights) - FEWEST)
+        counts = np.arange(1, most + 1)
+        speaks = math.copysign(1.0, size) * np.cumsum((nights - before)[::-1][:most]) / np.sqrt(counts)
+        count = WINDOWS[0] + int(np.argmax(speaks[WINDOWS[0] - 1 :]))
+        return count, float(np.median(nights[-count:]) - np.mean(nights[:-count][-BASELINE:]))

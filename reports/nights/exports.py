@@ -2,18 +2,20 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from reports.nights.episodes import Episode
 from reports.nights.judge import Verdict
 from reports.nights.report import NightReport
 
-SCHEMA, VERSION = "par4d.nights", 1
+SCHEMA, VERSION = "par4d.nights", 2
 
 
 def as_data(nights: Sequence[NightReport]) -> dict[str, Any]:
-    """Return nights as JSON has them, oldest first."""
-    return {"schema": SCHEMA, "version": VERSION, "nights": [_night(one) for one in nights]}
+    """Return nights as JSON has them, oldest first, and all episodes as known after the last one."""
+    episodes = [_episode(nights[-1], episode) for episode in nights[-1].episodes] if nights else []
+    return {"schema": SCHEMA, "version": VERSION, "nights": [_night(one) for one in nights], "episodes": episodes}
 
 
 def as_json(night: NightReport) -> str:
@@ -37,8 +39,29 @@ def _night(one: NightReport) -> dict[str, Any]:
     return {
         **{"system": one.system, "night": one.night.name, "began": one.night.began.isoformat(), "code": one.code},
         "headline": one.headline,
+        **{"opened": _numbers(one.opened), "open": _numbers(one.still_open), "over": _numbers(one.over)},
         "verdicts": [_verdict(one, verdict) for verdict in one.verdicts],
-        "remarks": list(one.remarks),
+        **{"states": list(one.states), "remarks": list(one.remarks)},
+    }
+
+
+def _numbers(episodes: Iterable[Episode]) -> list[int]:
+    return [episode.number for episode in episodes]
+
+
+def _episode(last: NightReport, one: Episode) -> dict[str, Any]:
+    nights, (a_month, low, high) = last.judged.nights, one.a_month
+    return {
+        "episode": one.number,
+        **{name: nights[at].name for name, at in (("since", one.since), ("found", one.found))},
+        "ended": None if one.ended is None else nights[one.ended].name,
+        **{"state": one.state, "size": one.size},
+        "shape": {"kind": one.shape.kind, "a_month": a_month, "low": low, "high": high},
+        "figures": [
+            {"test": last.named(member.figure.key), "figure": member.figure.figure, "size": member.size}
+            for member in one.members
+        ],
+        **{"part": one.part, "nodes": one.of_nodes, "changed": list(one.changed), "said": last.tell(one)},
     }
 
 
@@ -48,5 +71,5 @@ def _verdict(night: NightReport, verdict: Verdict) -> dict[str, Any]:
         **{"test": night.named(verdict.key), "figure": verdict.figure, "unit": verdict.unit, "verdict": verdict.word},
         **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
         **{"jobs": verdict.jobs, "far": verdict.far, "reason": verdict.reason},
-        "alarm": night.alarms.get((verdict.key, verdict.figure)) if verdict.alarm else None,
+        "episode": episode.number if (episode := night.episode_of(verdict)) else None,
     }

@@ -1,21 +1,21 @@
-"""Judgement of each figure of a night by the nights before it, since the first of its reference (detector.py).
+"""Judgement of each figure of a night by the nights before it (detector.py).
 
 Not all figures are judged: one that follows from another of the same job by arithmetic would only count a slowdown
 twice, and parts of a step are for the culprit (culprit.py). The mean of all steps, which other work on the machine
-moves for minutes, takes more to raise an alarm where the faster half of the steps is there to do so.
+moves for minutes, takes more to be called slower where the faster half of the steps is there to tell.
 """
 
 import math
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from itertools import dropwhile
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from statistics import median
 from typing import Literal
 
 from scipy.special import stdtrit
 
-from reports.nights.detector import FEWEST, WINDOWS, Alarm, Follower, false_alarm_limit
+from reports.nights.detector import BASELINE, FEWEST, Detector, Gain, Slowdown, false_alarm_limit
+from reports.nights.shape import Shape
 from reports.read.history import History, Night, NightJob
 from systems.references import CANARY, FEWEST_JOBS, LEAST, Key, Reference, References, ReferenceSet, worse_by
 
@@ -30,9 +30,15 @@ FOLLOW = {"hardware_flops_per_s": "time_per_iteration"}
 STEADIER = {"time_per_iteration": "faster_half"}
 """A figure that other work on the machine moves, and a steadier one of the same work."""
 UNSTEADY_SHARE = 0.1
-"""Share of a steady figure's false alarms that a figure with a steadier one beside it may raise."""
+"""Share of a steady figure's false slowdowns that a figure with a steadier one beside it may show."""
 GIVEN_UP = 12
-"""Nights without its figure after which an alarm is given up."""
+"""Nights without its figure after which a slowdown is given up."""
+OFF_BY = 2
+"""Nights by which the beginning of a change may be off."""
+SHAPED = 10
+"""Nights after which the shape of an open slowdown is looked at again."""
+LATELY = 30
+"""Nights in which a gain is told beside its figure."""
 CONFIDENCE = 0.95
 
 Word = Literal["worse", "better", "same", "unknown", "failed"]
@@ -42,8 +48,7 @@ Word = Literal["worse", "better", "same", "unknown", "failed"]
 class Verdict:
     """Judgement of a figure in one night.
 
-    The word is worse while the figure has an alarm, its own or that of a steadier figure of the same work (reason), and
-    better if its level has lately changed for the better.
+    The word is worse while a slowdown is open, and better if the level has lately changed for the better.
     """
 
     key: Key
@@ -55,19 +60,20 @@ class Verdict:
     value: float = math.nan
     """Median of the night's jobs."""
     usual: float = math.nan
-    """Expected value in the machine's state by the canary, without any change that an alarm is about."""
+    """Expected value in the machine's state by the canary, without open slowdowns."""
     change: float = math.nan
     """Value by usual, less one."""
     low: float = math.nan
     """Lower end of the interval around the change that contains 95 of 100 nights without any change."""
     high: float = math.nan
     drift: float = 0.0
-    """Factor by which the level is worse than the reference, less one, where no alarm says so."""
+    """Factor by which the level is worse than the reference, less one, where no slowdown says so."""
     far: bool = False
-    """Whether the night is worse by twice its interval, where no alarm says so."""
+    """Whether the night is worse by twice its interval, where no slowdown says so."""
     reason: str = ""
-    """Why it failed, is unknown, or has no alarm of its own."""
-    alarm: Alarm | None = None
+    """Why it failed, is unknown, or is better."""
+    slowdown: Slowdown | None = None
+    """The newest one that is open."""
 
 
 def is_judged(figure: str, unit: str, beside: Set[str]) -> bool:
@@ -93,8 +99,6 @@ class FigureHistory:
     jobs: dict[int, list[NightJob]] = field(default_factory=dict)
     """Jobs that measured it, by night."""
     verdicts: dict[int, Verdict] = field(default_factory=dict)
-    changes: dict[int, float] = field(default_factory=dict)
-    """Sum of the sizes of the steps of its level that begin with a night."""
 
     @property
     def values(self) -> list[list[float]]:
@@ -106,16 +110,13 @@ class FigureHistory:
 
     @property
     def share(self) -> float:
-        """Share of a steady figure's false alarms that it may raise, by the figures with a reference beside it."""
+        """Share of a steady figure's false slowdowns that it may show, by the figures with a reference beside it."""
         beside = self.references.figures if self.references else ()
         return UNSTEADY_SHARE if STEADIER.get(self.figure) in beside else 1.0
 
-    def since(self, nights: Sequence[Night]) -> dict[int, list[NightJob]]:
-        """Leave out nights stored before the first of the reference: by order, as a clock may run backwards."""
-        if self.references is None:
-            return {}
-        first = datetime.fromisoformat(self.references.first)
-        return dict(dropwhile(lambda of: nights[of[0]].began < first, self.jobs.items()))
+    @property
+    def reference(self) -> Reference | None:
+        return self.references.figures.get(self.figure) if self.references else None
 
     def logarithms(self, jobs: Sequence[NightJob]) -> tuple[list[float], list[float]]:
         """Return natural logarithms of how bad each of these jobs is, and of the canary's seconds in those that ran it;
@@ -125,76 +126,124 @@ class FigureHistory:
         bad = [worse_by(self.unit) * math.log(value) for value in self.measured(jobs)]
         return bad, [math.log(seconds) for seconds in canary]
 
-    def unknown(self, values: Sequence[float], reason: str, alarm: Alarm | None = None) -> Verdict:
+    def level(self, nights: Iterable[int]) -> float:
+        """Return the median of how bad these nights were, as a logarithm."""
+        jobs = (self.jobs[at] for at in nights if at in self.jobs)
+        return median(worse_by(self.unit) * math.log(median(self.measured(each))) for each in jobs)
+
+    def unknown(self, values: Sequence[float], reason: str, slowdown: Slowdown | None = None) -> Verdict:
         """Return the verdict of a night whose values can't be judged."""
         value = median(values) if values else math.nan
-        return Verdict(self.key, self.figure, self.unit, "unknown", len(values), value, reason=reason, alarm=alarm)
+        return Verdict(
+            self.key, self.figure, self.unit, "unknown", len(values), value, reason=reason, slowdown=slowdown
+        )
 
-    def judge(self, nights: Sequence[Night], limit: float) -> None:
-        """Add the verdicts and the changes of its level. limit: the false-alarm limit of a steady figure.
+    def without_reference(self) -> dict[int, Verdict]:
+        """Return the verdicts of nights without a reference."""
+        jobs, found = 0, dict[int, Verdict]()
+        for at, values in zip(self.jobs, self.values, strict=True):
+            jobs += len(values)
+            why = f", {jobs} of the {FEWEST_JOBS} jobs that one takes" if jobs < FEWEST_JOBS else " yet"
+            found[at] = self.unknown(values, f"no reference{why}")
+        return found
 
-        A night without the figure is unknown if its test has run, for GIVEN_UP nights; if it hasn't, an alarm stays as
-        long, and the next night says that it is given up.
-        """
-        reference = self.references.figures.get(self.figure) if self.references else None
-        if reference is None:
-            jobs = 0
-            for at, values in zip(self.jobs, self.values, strict=True):
-                jobs += len(values)
-                why = f", {jobs} of the {FEWEST_JOBS} jobs that one takes" if jobs < FEWEST_JOBS else " yet"
-                self.verdicts[at] = self.unknown(values, f"no reference{why}")
-            return
-        measured, watch, alarm = self.since(nights), Follower(limit * self.share), None
-        for at, night in enumerate(nights):
-            if jobs_of_night := measured.get(at):
-                level = -sum(each.remaining for each in watch.worse)
-                watch.add(*self.logarithms(jobs_of_night))
-                self.verdicts[at] = self._verdict(self.measured(jobs_of_night), watch, level, reference)
-                alarm = self.verdicts[at].alarm
-            elif (missed := watch.miss()) > GIVEN_UP and alarm:
-                why = f"its alarm is given up, as it was not measured in {GIVEN_UP} nights"
-                self.verdicts[at] = self.unknown((), why)
-                watch.worse.clear()
-                alarm = None
-            elif 0 < missed <= GIVEN_UP and self._has_run(night):
-                self.verdicts[at] = self.unknown((), "it was not measured", alarm)
-            elif alarm:
-                self.verdicts[at] = self.unknown((), "its test was not run", alarm)
-        self.changes.update(watch.changes)
-
-    def _has_run(self, night: Night) -> bool:
+    def has_run(self, night: Night) -> bool:
         """Return whether a night has run the figure's test. The canary is expected in nights of ci/nightly alone."""
         expected = self.figure != CANARY or bool(night.chosen)
         return expected and any(job.key.name == self.key.name for job in night.jobs)
 
-    def _verdict(self, values: Sequence[float], watch: Follower, level: float, reference: Reference) -> Verdict:
-        """Compare a night with what is expected of it. level: by how much open alarms have moved that."""
-        if (last := watch.last()) is None:
-            return self.unknown(values, f"{len(watch.nights) - 1} of the {FEWEST} nights before that it takes")
-        noise, now = last
-        alarm = watch.worse[-1] if watch.worse else None
-        lately = any(watch.changes.get(each, 0.0) < 0 for each in watch.nights[-WINDOWS[-1] :])
-        value, sign = median(values), worse_by(self.unit)
-        by_canary = sign * math.log(value) - now
-        expected = noise.level + noise.drift + level
-        effect = now - expected
-        half = float(stdtrit(noise.degrees_of_freedom, (1 + CONFIDENCE) / 2)) * noise.scale
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Figures of a system through its nights, and the detector that has followed those with a reference."""
+
+    nights: Sequence[Night]
+    figures: Sequence[FigureHistory]
+    watched: Sequence[FigureHistory]
+    """Figures by their number in the detector."""
+    firsts: Sequence[int]
+    """First night of each one's reference."""
+    detector: Detector
+    shapes: dict[int, tuple[Shape, int]] = field(default_factory=dict)
+    """Shapes and beginnings of its slowdowns, by their order."""
+
+    def slowdown(self, number: int) -> Slowdown | None:
+        """Return the newest open slowdown of a figure."""
+        return next(reversed(self.detector.rows[number].open), None)
+
+    def gains(self, number: int) -> list[Gain]:
+        """Return a figure's gains that no reference has: where its nights themselves are better than those before, and
+        not back from worse ones.
+        """
+        figure = self.watched[number]
+        found = [gain for gain in self.detector.gains if gain.figure == number]
+        return [
+            gain
+            for gain in found
+            if gain.since - OFF_BY > self.firsts[number]
+            and figure.level(range(gain.since, gain.found + 1))
+            <= figure.level(range(max(0, gain.since - BASELINE), gain.since)) - math.log1p(LEAST)
+        ]
+
+    def judge(self, *, verdicts: bool = True) -> None:
+        """Judge all nights. A night without a figure is unknown if its test has run, for GIVEN_UP nights. A slowdown is
+        given up after them, and once references are made of nights that it is in.
+        """
+        last = dict[int, int]()
+        for at, night in enumerate(self.nights):
+            jobs = {number: figure.jobs[at] for number, figure in enumerate(self.watched) if at in figure.jobs}
+            self.detector.add(at, {number: self.watched[number].logarithms(jobs[number]) for number in jobs})
+            last.update(dict.fromkeys(jobs, at))
+            for number, measured in last.items():
+                figure, slowdown = self.watched[number], self.slowdown(number)
+                renewed = slowdown and slowdown.since - OFF_BY <= self.firsts[number] <= at
+                if renewed or at - measured > GIVEN_UP:
+                    self.detector.give_up(number, at)
+                if not verdicts:
+                    continue
+                if measured == at:
+                    figure.verdicts[at] = self._verdict(number, at)
+                elif at - measured <= GIVEN_UP and figure.has_run(night):
+                    figure.verdicts[at] = figure.unknown((), "it was not measured", slowdown)
+            self._keep_shapes(at)
+
+    def _keep_shapes(self, at: int) -> None:
+        """Keep the shape of open slowdowns: when they are found, now and then, and after the last night."""
+        for place, slowdown in enumerate(self.detector.slowdowns):
+            due = (at - slowdown.found) % SHAPED == 0 or at == len(self.nights) - 1
+            if due and slowdown.ended is None:
+                shape = self.detector.shape(slowdown)
+                self.shapes[place] = shape, self.detector.rows[slowdown.figure].nights[-shape.nights]
+
+    def _verdict(self, number: int, at: int) -> Verdict:
+        """Compare a night with what was expected of it, without what is open."""
+        figure, expected = self.watched[number], self.detector.expected(number)
+        values, sign, reference = figure.measured(figure.jobs[at]), worse_by(figure.unit), figure.reference
+        if expected is None or reference is None:
+            before = sum(earlier < at for earlier in figure.jobs)
+            return figure.unknown(values, f"{before} of the {FEWEST} nights before that it takes")
+        first, slowdown = self.firsts[number], self.slowdown(number)
+        gains = [] if slowdown else [gain.since for gain in self.gains(number) if gain.since > at - LATELY]
+        value, level = median(values), expected.level - sum(one.size for one in self.detector.rows[number].open)
+        effect = expected.now - level
+        half = float(stdtrit(expected.degrees_of_freedom, (1 + CONFIDENCE) / 2)) * expected.scale
         low, high = sorted(math.expm1(sign * end) for end in (effect - half, effect + half))
-        drift = math.expm1(expected - sign * math.log(reference.median))
+        drift = math.expm1(level - sign * math.log(reference.median)) if at >= first else 0.0
         return Verdict(
-            self.key,
-            self.figure,
-            self.unit,
-            "worse" if alarm else "better" if lately else "same",
+            figure.key,
+            figure.figure,
+            figure.unit,
+            "worse" if slowdown else "better" if gains else "same",
             len(values),
             value=value,
-            usual=math.exp(sign * (expected + by_canary)),
+            usual=math.exp(math.log(value) - sign * effect),
             change=math.expm1(sign * effect),
             low=low,
             high=high,
-            alarm=alarm,
-            far=not alarm and math.expm1(effect) >= LEAST and effect > 2 * half,
-            drift=drift if not alarm and drift >= LEAST and drift > math.expm1(noise.scale) else 0.0,
+            slowdown=slowdown,
+            far=not slowdown and math.expm1(effect) >= LEAST and effect > 2 * half,
+            drift=drift if not slowdown and drift >= LEAST and drift > math.expm1(expected.scale) else 0.0,
+            reason=f"better since the night {self.nights[gains[-1]].name}" if gains else "",
         )
 
 
@@ -211,39 +260,32 @@ def collect_figures(nights: Sequence[Night], known: References | None = None) ->
     return list(histories.values())
 
 
-def judge_nights(history: History, known: References | None) -> list[FigureHistory]:
-    """Judge each figure in all nights that have it, or miss it."""
+def judge_nights(history: History, known: References | None, *, verdicts: bool = True) -> Judgement:
+    """Judge each figure in all nights that have it, or miss it; without verdicts it is only followed."""
     figures = collect_figures(history.nights, known)
-    limit, by_name = _limit(figures), {(figure.key, figure.figure): figure for figure in figures}
+    watched = [figure for figure in figures if figure.reference]
+    limit = false_alarm_limit(sum(figure.share for figure in watched))
+    detector = Detector([limit * figure.share for figure in watched])
+    firsts = [_first(history.nights, figure.references) for figure in watched]
+    judged = Judgement(history.nights, figures, watched, firsts, detector)
     for figure in figures:
-        figure.judge(history.nights, limit)
-    for figure in figures:
-        steadier = by_name.get((figure.key, STEADIER.get(figure.figure, "")))
-        for at, verdict in figure.verdicts.items() if steadier else ():
-            other = steadier.verdicts.get(at) if steadier else None
-            if verdict.alarm and other and other.alarm:  # of the same work one alarm is left
-                reason = verdict.reason or f"its alarm is that of {STEADIER[figure.figure]}"
-                figure.verdicts[at] = replace(verdict, alarm=None, reason=reason)
-    return figures
+        if not figure.reference:
+            figure.verdicts.update(figure.without_reference())
+    judged.judge(verdicts=verdicts)
+    return judged
 
 
-def _limit(figures: Iterable[FigureHistory]) -> float:
-    """Return the false-alarm limit of a steady figure, by how many figures have a reference."""
-    return false_alarm_limit(
-        sum(figure.share for figure in figures if figure.references and figure.figure in figure.references.figures)
-    )
+def _first(nights: Sequence[Night], made: ReferenceSet | None) -> int:
+    """Return the first night that references are made of: by order, as a clock may run backwards."""
+    began = datetime.fromisoformat(made.first) if made else datetime.min.replace(tzinfo=UTC)
+    return next((at for at, night in enumerate(nights) if night.began >= began), len(nights))
 
 
 def suspects(history: History, known: References | None, tonight: Sequence[NightJob]) -> list[Key]:
     """Find the tests with a figure that looks worse in tonight's jobs than before, and is worth another job."""
-    figures, suspected = collect_figures(history.nights, known), dict[Key, None]()
-    limit = _limit(figures)
-    for figure in figures:
+    judged, suspected = judge_nights(history, known, verdicts=False), dict[Key, None]()
+    for number, figure in enumerate(judged.watched):
         jobs = [job for job in tonight if job.key == figure.key and figure.figure in job.figures]
-        if jobs and figure.share >= 1 and figure.key not in suspected:
-            watch = Follower(limit)
-            for earlier in figure.since(history.nights).values():
-                watch.add(*figure.logarithms(earlier))
-            if watch.looks_worse(*figure.logarithms(jobs)):
-                suspected[figure.key] = None
+        if jobs and figure.share >= 1 and judged.detector.looks_worse(number, *figure.logarithms(jobs)):
+            suspected[figure.key] = None
     return list(suspected)

@@ -1,7 +1,7 @@
 """Page of a system's nights: whether anything got worse last night, every judged figure, and how nights are judged."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
@@ -11,10 +11,11 @@ from matplotlib.figure import Figure as Drawing
 from engine.errors import EngineError
 from reports import text
 from reports.columns import columns_of
-from reports.nights import culprit, detector
+from reports.nights import culprit, detector, noise, proof
 from reports.nights.culprit import what_changed
-from reports.nights.judge import GIVEN_UP, STEADIER, UNSTEADY_SHARE, FigureHistory
-from reports.nights.report import CHANGE, FINE, WORSE, Amount, NightReport, night_reports, row, table
+from reports.nights.episodes import TOGETHER
+from reports.nights.judge import GIVEN_UP, STEADIER, UNSTEADY_SHARE, Judgement
+from reports.nights.report import CHANGE, FINE, WORSE, Amount, NightReport, night_reports, row, slope, table
 from reports.page import Column, Download, Figure, Figures, Notice, Notices, Page, PageSection, Paragraph, Table
 from reports.plots.canvas import Scale
 from reports.plots.lines import Line, scatter
@@ -31,15 +32,19 @@ LARGEST = 9e4
 """Largest value on a scale, in the unit that suits most nights: larger ones have names too long for it."""
 LEAD = "Whether anything got worse last night, through what, and every figure that is judged, night by night."
 READING = (
-    "A dot is a night, the median of its jobs, and red in nights with an alarm. The line is what the nights before "
-    "let expect, and at least 95 of 100 nights lie in the band while nothing changes. The level changed last at the "
-    "dotted line. A ring is a night in which versions or settings of the machine differed from the night before. "
-    "What stands at the edge may be farther off. The CSV has every figure in every night, also those not drawn."
+    "A dot is a night, the median of its jobs, and red in nights of an episode. The line is what the nights before "
+    "let expect, and at least 95 of 100 nights lie in the band while nothing changes. An episode or a gain "
+    "began last at the dotted line. A ring is a night in which versions or settings of the machine differed from the "
+    "night before. What stands at the edge may be farther off. The CSV has every figure in every night, also those not "
+    "drawn."
 )
-CHANGES = (
-    "Nights with which another level began, newest first. One for the worse is an alarm until another for the better "
-    "undoes it; the night may be off by one or two."
+EPISODES = (
+    "Figures that got worse together, newest first. The night that found an episode raised its alarm. Closed: it came "
+    "back by itself; learnt: so did a state of its figures before; explained: by nodes, by references that were made "
+    "since, or as it isn't measured any more. The beginning may be off by a night or two, that of a creep by more."
 )
+STATES = "Nights in which figures were slower, and came back from it more than once. They raise no alarm."
+GAINS = "Figures whose level got better, and was not worse before. The night may be off by one or two."
 QUIET = ("commit ", f"{NODES}: ")
 """Beginnings of changes that nights have anyway, without any update."""
 METHODS = text.paragraphs(
@@ -49,13 +54,15 @@ METHODS = text.paragraphs(
     false_alarms=detector.FALSE_ALARMS_A_YEAR,
     least=text.percent(references.LEAST),
     baseline=detector.BASELINE,
-    winsor=detector.WINSOR_LIMIT,
+    winsor=noise.WINSOR_LIMIT,
+    margin=detector.MARGIN,
+    returned=detector.RETURNED,
+    together=TOGETHER,
     shortest=detector.WINDOWS[0],
     longest=detector.WINDOWS[-1],
     given_up=GIVEN_UP,
     steadier=" ".join(
-        f"Where {other} is measured, {noisy} may raise {text.percent(UNSTEADY_SHARE)} as many false ones, and none "
-        "when it does."
+        f"Where {other} is measured, {noisy} may begin {text.percent(UNSTEADY_SHARE)} as many false ones."
         for noisy, other in STEADIER.items()
     ),
     counts=text.percent(culprit.COUNTS),
@@ -86,41 +93,47 @@ def _page(name: str, history: History) -> NightsPage:
         except (EngineError, OSError) as error:
             why = (str(error),)
     (report,) = night_reports(history, known)
-    notice, data = _notice(report), _rows(history.nights, report.figures, report.names)
+    notice, data = _notice(report), _rows(report.judged, report.names)
     verdicts = table(report) if report.verdicts else Paragraph("Its tests have measured nothing that is judged.")
     nights, jobs = text.plural(len(history.nights), "night"), text.plural(len([*history.jobs]), "job")
     count = f"There are {nights} of {history.system} since {history.nights[0].began:%Y-%m-%d}, of {jobs}."
     remarks = [Paragraph(text.clean(words, 1000)) for words in (*why, *report.remarks, count)]
     sections = [PageSection("Last night", (Notices((notice,)), verdicts, *remarks), "night")]
-    sections += [_figures(data, history.nights), _changes(data)] if len(data) else []
-    sections.append(PageSection("How nights are judged", tuple(map(Paragraph, METHODS)), "methods"))
+    sections += [_episodes(report), *_come_and_go(report)]
+    sections += [_figures(data, history.nights), *_gains(data)] if len(data) else []
+    shown = [proof.table(known_proof)] if (known_proof := proof.proof()) else []
+    sections.append(PageSection("How nights are judged", (*map(Paragraph, METHODS), *shown), "methods"))
     title = f"Nights of {text.clean(history.system, 24)}"
     return NightsPage(
         name, Page(sections, title=title, lead=LEAD), replace(notice, details=(), links=((f"{name}.html", title),))
     )
 
 
-def _rows(nights: Sequence[Night], figures: Iterable[FigureHistory], names: Mapping[Key, str]) -> pd.DataFrame:
+def _rows(judged: Judgement, names: Mapping[Key, str]) -> pd.DataFrame:
     """Make a row of each judged figure in each night that has it: its verdict, the least and the most of its jobs, the
-    first night of its alarm, the change of its level with that night, and what was updated then.
+    beginning of the slowdown that it is in, the change of its level with that night, and what was updated then.
     """
-    rows = []
-    for figure in figures:
-        before = list[Mapping[str, str]]()
+    rows, numbers = [], {(figure.key, figure.figure): number for number, figure in enumerate(judged.watched)}
+    for figure in judged.figures:
+        number, before = numbers.get((figure.key, figure.figure)), list[Mapping[str, str]]()
+        slow = [one for one in judged.detector.slowdowns if one.figure == number]
+        gains = [] if number is None else judged.gains(number)
+        sizes = {one.since: one.size for one in gains} | {one.since: one.size for one in slow}
         for at, jobs in figure.jobs.items():
-            values, states, size = figure.measured(jobs), [job.state for job in jobs], figure.changes.get(at)
+            values, states, size = figure.measured(jobs), [job.state for job in jobs], sizes.get(at)
             updates = [words for words in what_changed(before, states) if not words.startswith(QUIET)]
-            verdict = figure.verdicts.get(at) or figure.unknown(values, "before the references")
+            verdict = figure.verdicts[at]
+            since = [one.since for one in slow if one.since <= at and (one.ended is None or at < one.ended)]
             before = states
             rows.append(
                 {
                     "at": at,
-                    "night": text.clean(nights[at].name, 40),
-                    "began": nights[at].began.isoformat(),
+                    "night": text.clean(judged.nights[at].name, 40),
+                    "began": judged.nights[at].began.isoformat(),
                     **row(names[figure.key], verdict),
                     "least": min(values),
                     "most": max(values),
-                    "alarm_since": text.clean(nights[verdict.alarm.since].name, 40) if verdict.alarm else "",
+                    "episode_since": text.clean(judged.nights[since[-1]].name, 40) if since else "",
                     "level": math.nan if size is None else math.expm1(worse_by(figure.unit) * size),
                     "way": "" if size is None else "worse" if size > 0 else "better",
                     "updated": text.clean("; ".join(updates), 400),
@@ -130,22 +143,68 @@ def _rows(nights: Sequence[Night], figures: Iterable[FigureHistory], names: Mapp
 
 
 def _notice(report: NightReport) -> Notice:
-    """Summarise the night in one line, and its alarms in a sentence each."""
-    headline = text.clean(report.headline)
-    alarms = tuple(text.clean(sentence, 1000) for sentence in report.alarms.values())
+    """Summarise the night in one line, and its episodes in a sentence each."""
+    headline, lines = text.clean(report.headline), tuple(text.clean(sentence, 1000) for sentence in report.lines)
     if report.code == WORSE:
-        return Notice("worse", "Worse" if alarms else "Failed", headline, alarms)
-    return Notice("fine", "Fine", headline) if report.code == FINE else Notice("unknown", "Not all judged", headline)
+        return Notice("worse", "Worse" if report.opened else "Failed", headline, lines)
+    if report.still_open:
+        return Notice("unknown", "Still worse", headline, lines)
+    kind, word = ("fine", "Fine") if report.code == FINE else ("unknown", "Not all judged")
+    return Notice("fine" if kind == "fine" else "unknown", word, headline, lines)
+
+
+def _episodes(report: NightReport) -> PageSection:
+    """List the episodes, the newest first."""
+    rows, nights = [], report.judged.nights
+    for one in reversed(report.episodes):
+        figures = [
+            f"{report.named(each.figure.key)} {each.figure.figure} ({text.percent(each.size)})" for each in one.members
+        ]
+        rows.append(
+            {
+                "since": text.clean(nights[one.since].name, 40),
+                "found": text.clean(nights[one.found].name, 40),
+                "ended": "" if one.ended is None else text.clean(nights[one.ended].name, 40),
+                "state": one.state,
+                "size": one.size,
+                "shape": "step" if one.shape.kind == "step" else f"creep, {slope(one)}",
+                "figures": text.clean(", ".join(figures), 1000),
+                "part": text.clean(one.part, 400),
+                "of_nodes": text.clean(one.of_nodes, 400),
+                "updated": text.clean("; ".join(one.changed), 400),
+            }
+        )
+    columns = columns_of(
+        Column("Since the night", "since", numeric=False),
+        Column("Found", "found", numeric=False),
+        Column("Over", "ended", numeric=False, missing="not yet"),
+        Column("State", "state", numeric=False, bad=frozenset({"open"})),
+        Column("Worse by", "size", text.percent),
+        Column("Shape", "shape", numeric=False),
+        Column("Figures", "figures", numeric=False),
+        Column("Culprit", "part", numeric=False, missing="none shown"),
+        Column("Nodes", "of_nodes", numeric=False, missing="not known"),
+        "updated",
+    )
+    none = Paragraph("No figure has got worse.")
+    listed = Table("Episodes", columns, pd.DataFrame(rows), "episodes", EPISODES)
+    return PageSection("Episodes", (listed if rows else none,), "episodes")
+
+
+def _come_and_go(report: NightReport) -> list[PageSection]:
+    """Say which states of the machine come and go, where any do."""
+    lines = [Paragraph(text.clean(line, 1000)) for line in report.states]
+    return [PageSection("States that come and go", (*lines, Paragraph(STATES)), "states")] if lines else []
 
 
 def _figures(data: pd.DataFrame, nights: Sequence[Night]) -> PageSection:
-    """Draw figures with an alarm first, then those that changed, and last those that are not measured any more."""
+    """Draw figures in an open episode first, then those that changed, and last those that are not measured any more."""
     ranked = []
     for (test, figure), rows in data.groupby(["test", "figure"]):
         last = rows.iloc[-1]
         ended, changed = last["at"] < len(nights) - GIVEN_UP, rows["level"].notna().any()
         if last["at"] >= len(nights) - MOST_NIGHTS:
-            ranked.append(((ended, not last["alarm_since"], not changed), f"{test}, {figure}", rows))
+            ranked.append(((ended, not last["episode_since"], not changed), f"{test}, {figure}", rows))
     ranked = sorted(ranked, key=itemgetter(0, 1))[:MOST_CHARTS]
     figures = []
     for slug, title, (_, _, rows) in text.titled(ranked, itemgetter(1)):
@@ -162,17 +221,19 @@ def _caption(last: pd.Series, nights: int) -> str:
     if last["verdict"] == "unknown":
         return f"{value} {when}: {last['why']}."
     change = CHANGE.cell(tuple(last[key] for key in CHANGE.keys), failed=False).text
-    alarm = f", alarm since the night {last['alarm_since']}" if last["alarm_since"] else ""
-    return f"{value} {when}, {change} against {usual}: {last['verdict']}{alarm}."
+    episode = f", episode since the night {last['episode_since']}" if last["episode_since"] else ""
+    return f"{value} {when}, {change} against {usual}: {last['verdict']}{episode}."
 
 
-def _changes(data: pd.DataFrame) -> PageSection:
-    changed = data[data["level"].notna()].sort_values("at", ascending=False, kind="stable")
-    bad = Column("For the", "way", numeric=False, bad=frozenset({"worse"}))
-    columns = columns_of("night test figure", Column("Change", "level", text.signed), bad, "updated")
-    points = Table("Change points", columns, changed, "changes", CHANGES)
-    none = Paragraph("No figure has changed its level.")
-    return PageSection("Changes of level", (points if len(changed) else none,), "changes")
+def _gains(data: pd.DataFrame) -> list[PageSection]:
+    """List the changes for the better, where there are any."""
+    better = data[data["way"] == "better"].sort_values("at", ascending=False, kind="stable")
+    columns = columns_of("night test figure", Column("Change", "level", text.signed), "updated")
+    return (
+        [PageSection("Better since", (Table("Gains", columns, better, "gains", GAINS),), "gains")]
+        if len(better)
+        else []
+    )
 
 
 def chart(rows: pd.DataFrame, nights: Sequence[Night]) -> Drawing:
@@ -189,11 +250,11 @@ def chart(rows: pd.DataFrame, nights: Sequence[Night]) -> Drawing:
     seen = pd.concat([near, value[-LATELY:], usual, pd.Series([lower.median(), upper.median()])])
     drawn = pd.DataFrame({"value": value, "usual": usual, "lower": lower, "upper": upper})
     drawn = drawn.clip(seen.min(), seen.max()).assign(at=at)
-    alarmed, updated = drawn[rows["alarm_since"] != ""], drawn[rows["updated"] != ""]
+    slow, updated = drawn[rows["episode_since"] != ""], drawn[rows["updated"] != ""]
     groups = (
         Line.of(drawn, "at", "usual", "muted", "expected", kind="band").between(drawn, "lower", "upper"),
         Line.of(drawn, "at", "value", "blue", "night", kind="dots"),
-        Line.of(alarmed, "at", "value", "red", "alarm", kind="dots"),
+        Line.of(slow, "at", "value", "red", "episode", kind="dots"),
         Line.of(updated, "at", "value", "gold", "updated", kind="rings"),
     )
     form = "%m-%d" if shown[0].began.date() != shown[-1].began.date() else "%H:%M"

@@ -1,4 +1,4 @@
-"""Report of a night: its verdicts, its alarms with their culprits, and how much chance is in them."""
+"""Report of a night: its verdicts, episodes that opened, stay open or are over, and how much chance is in them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,19 +12,25 @@ from tabulate import tabulate
 
 from reports import text
 from reports.columns import columns_of
-from reports.nights.culprit import culprit, what_changed
 from reports.nights.detector import FALSE_ALARMS_A_YEAR
-from reports.nights.judge import FigureHistory, Verdict, Word, judge_nights
+from reports.nights.episodes import Episode, EpisodeState, MachineState, find_episodes, find_states
+from reports.nights.judge import FigureHistory, Judgement, Verdict, Word, judge_nights
 from reports.page import Column, Table
 from reports.read.history import SKIPPED, History, Night, NightJob
-from systems.references import CANARY, FEWEST_JOBS, Key, References, worse_by
+from systems.references import FEWEST_JOBS, Key, References, worse_by
 
-BEFORE = 20
-"""Nights before a change that show how it was."""
+MOST_TESTS = 2
+"""Tests that are named of an episode that has more."""
 RANKS: Sequence[Word] = ("failed", "worse", "better", "same", "unknown")
-"""Order of verdicts in a list, after those with an alarm."""
+"""Order of verdicts in a list, after those with an open slowdown."""
 NOTHING_KEPT = "ReFrame has kept nothing of it, as where the night's time limit is reached"
 """Reason of a test that a night had to run, without any job."""
+OVER: Mapping[EpisodeState, str] = {
+    "closed": "its figures are as before",
+    "learnt": "its figures are as before, as they were after such nights earlier",
+    "explained": "its references were made anew, its figures are not measured any more, or nodes explain it",
+}
+"""Ends of episodes in words."""
 FINE, WORSE, UNKNOWN = 0, 1, 2
 """Exit codes of par4d verdict."""
 
@@ -37,14 +43,18 @@ class NightReport:
     night: Night
     verdicts: tuple[Verdict, ...]
     """The worst first."""
-    alarms: Mapping[tuple[Key, str], str]
-    """A sentence about each alarm, by its test and figure."""
+    episodes: tuple[Episode, ...]
+    """Episodes as known after the night, in the order in which they were found."""
+    states: tuple[str, ...]
+    """Sentences about states of the machine that come and go, in the report of the last night alone."""
     remarks: tuple[str, ...]
     """Other facts, in sentences."""
     names: Mapping[Key, str]
     """A unique name of each test that has ever measured something."""
-    figures: Sequence[FigureHistory]
-    """All figures that are judged, through all nights."""
+    judged: Judgement
+    """All nights."""
+    at: int
+    """Position of the night among them."""
 
     def named(self, key: Key) -> str:
         return self.names.get(key) or text.clean(plain_name(key), 120)
@@ -54,37 +64,70 @@ class NightReport:
         return Counter(verdict.word for verdict in self.verdicts)
 
     @property
+    def opened(self) -> list[Episode]:
+        """Return the episodes whose alarm the night raises."""
+        return [one for one in self.episodes if one.found == self.at and one.ended is None]
+
+    @property
+    def still_open(self) -> list[Episode]:
+        return [one for one in self.episodes if one.found < self.at and one.ended is None]
+
+    @property
+    def over(self) -> list[Episode]:
+        """Return the episodes whose end the night shows."""
+        return [one for one in self.episodes if one.ended == self.at]
+
+    @property
+    def lines(self) -> list[str]:
+        """Return a sentence about each episode that opened, stays open, or is over."""
+        return [self.tell(one) for one in (*self.opened, *self.still_open, *self.over)]
+
+    def episode_of(self, verdict: Verdict) -> Episode | None:
+        """Return the episode that a figure's open slowdown is in."""
+        with_it = (one for one in self.episodes for member in one.members if member.slowdown is verdict.slowdown)
+        return next(with_it, None)
+
+    def tell(self, episode: Episode) -> str:
+        return tell(episode, self.judged.nights, self.named)
+
+    @property
     def code(self) -> int:
-        if self.alarms or self.counts["failed"]:
+        if self.opened or self.counts["failed"]:
             return WORSE
         return UNKNOWN if self.counts["unknown"] or not self.verdicts else FINE
 
     @property
     def headline(self) -> str:
-        tests = list(dict.fromkeys(self.named(key) for key, _ in self.alarms))
-        worse = f"{' and '.join(tests[:2])}{f' and {len(tests) - 2} more' if len(tests) > 2 else ''}"
-        far, counts = sum(verdict.far for verdict in self.verdicts), self.counts
-        parts = [(len(self.alarms), f"got worse, of {worse}"), (far, "far off, which is no alarm yet")]
+        counts, nights, still = self.counts, self.judged.nights, self.still_open
+        figures = [member.figure for one in self.opened for member in one.members]
+        far = sum(verdict.far for verdict in self.verdicts)
+        since = f"since {nights[min(one.since for one in still)].name}" if still else ""
+        parts = [(len(figures), f"got worse, of {_tests(figures, self.named)}")]
+        parts += [(len(still), f"{'episode' if len(still) == 1 else 'episodes'} open {since}")]
+        parts += [(len(self.over), "over"), (far, "far off, which is no alarm yet")]
         parts += [(counts[word], word) for word in RANKS if word != "worse"]
-        judged = counts["same"] + counts["better"]
-        none = "" if self.alarms else "nothing got worse, " if judged else "nothing could be judged, "
-        return f"{self.system}, night {self.night.name}: {none}{', '.join(f'{n} {words}' for n, words in parts if n)}."
+        judged = counts["same"] + counts["better"] + counts["worse"]
+        quiet = f"nothing {'new ' if still else ''}got worse, " if judged else "nothing could be judged, "
+        said = "" if figures else quiet
+        return f"{self.system}, night {self.night.name}: {said}{', '.join(f'{n} {words}' for n, words in parts if n)}."
 
 
 def night_reports(
     history: History, known: References | None, *, last: int = 1, night: str | None = None
 ) -> list[NightReport]:
     """Report the last nights, oldest first, or the one of that name."""
-    figures, names, reports = judge_nights(history, known), name_tests(history), list[NightReport]()
+    judged, names, reports = judge_nights(history, known), name_tests(history), list[NightReport]()
     positions = [at for at, each in enumerate(history.nights) if night in (None, each.name)]
-    for position in positions[-last:]:
-        nights = history.nights[: position + 1]
-        verdicts, partial = _without_result(nights[-1])
-        verdicts += (figure.verdicts[position] for figure in figures if position in figure.verdicts)
-        verdicts.sort(key=lambda v: (not v.alarm, RANKS.index(v.word), plain_name(v.key), v.figure))
-        alarms = {(v.key, v.figure): _sentence(v, names[v.key], nights) for v in verdicts if v.alarm}
+    for at in positions[-last:]:
+        verdicts, partial = _without_result(history.nights[at])
+        verdicts += (figure.verdicts[at] for figure in judged.figures if at in figure.verdicts)
+        verdicts.sort(key=lambda v: (not v.slowdown, RANKS.index(v.word), plain_name(v.key), v.figure))
+        episodes = tuple(find_episodes(judged, at))
+        states = tuple(tell_state(state, names) for state in find_states(judged)) if at == positions[-1] else ()
         remarks = (*history.remarks, *_remarks(history, partial, known, verdicts, names))
-        reports.append(NightReport(history.system, nights[-1], tuple(verdicts), alarms, remarks, names, figures))
+        facts = (tuple(verdicts), episodes, states, remarks, names, judged, at)
+        new = NightReport(history.system, history.nights[at], *facts)
+        reports.append(new)
     return reports
 
 
@@ -138,7 +181,7 @@ def _remarks(
     names: Mapping[Key, str],
 ) -> Iterable[str]:
     if judged := sum(verdict.word in ("worse", "same", "better") for verdict in verdicts):
-        chance = f"alarms are meant to be false {FALSE_ALARMS_A_YEAR:g} times a year"
+        chance = f"episodes are meant to be false {FALSE_ALARMS_A_YEAR:g} times a year"
         yield f"Chance: with {text.plural(judged, 'figure')} judged every night, {chance}."
     yield from partial
     if known is None:
@@ -147,34 +190,54 @@ def _remarks(
     if drifted := sorted((verdict for verdict in verdicts if verdict.drift), key=lambda verdict: -verdict.drift):
         words = ", ".join(f"{names[v.key]} {v.figure} (by {text.percent(v.drift)})" for v in drifted)
         stays = "If it is meant to stay, make the references anew."
-        yield f"Worse than the reference, without an alarm: {words}. {stays}"
+        yield f"Worse than the reference, without an episode: {words}. {stays}"
 
 
-def _sentence(verdict: Verdict, test: str, nights: Sequence[Night]) -> str:
-    """Write what got worse, by how much, since when, the culprit, and what of the machine changed then.
-
-    The alarm may begin a night early or late, so its first night and the one before it are left out.
-    """
-    alarm, worse = verdict.alarm, worse_by(verdict.unit)
-    assert alarm is not None
-    early, late = nights[: max(0, alarm.since - 1)][-BEFORE:], nights[alarm.since + 1 :]
-    before, since = ([job for night in part for job in night.measured(verdict.key)] for part in (early, late))
-    changed = what_changed([job.state for job in before], [job.state for job in since])
-    way = "longer" if verdict.unit == "s" else "more" if worse > 0 else "less"
-    size = text.percent(abs(alarm.effect if worse > 0 else -alarm.effect / (1 + alarm.effect)))
-    part = culprit(CANARY if verdict.figure == CANARY else verdict.key.test, since, before)
+def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str]) -> str:
+    """Write what got worse, by how much, since when, the culprit, and what of the machine changed then; or its end."""
+    worst, others = episode.figures[0], len(episode.members) - 1
+    bad, since = worse_by(worst.unit) > 0, nights[episode.since].name
+    way = "longer" if worst.unit == "s" else "more" if bad else "less"
+    size = text.percent(episode.size if bad else episode.size / (1 + episode.size))
+    also = f", and {text.plural(others, 'more figure')} of {_tests(episode.figures, named)} got worse" if others else ""
+    what = f"{named(worst.key)}: {worst.figure}"
+    if episode.ended is not None:
+        over = f"It is over since the night {nights[episode.ended].name}: {OVER[episode.state]}."
+        return f"{what} was {size} {way} from the night {since} on{also}. {over}"
     sentences = [
-        f"{test}: {verdict.figure} is {size} {way} since the night {nights[alarm.since].name}.",
-        f"Culprit: {part}." if part else "Its parts tell no culprit.",
-        f"Changed then: {'; '.join(changed)}." if changed else "Nothing that is recorded changed.",
+        f"{what} is {size} {way} since the night {since}{also}.",
+        f"It creeps: {slope(episode)}." if episode.shape.kind == "creep" else "",
+        f"Culprit: {episode.part}." if episode.part else "Its parts tell no culprit.",
+        f"Changed then: {'; '.join(episode.changed)}." if episode.changed else "Nothing that is recorded changed.",
+        f"Nodes: {episode.of_nodes}." if episode.of_nodes else "",
     ]
-    return " ".join(sentences)
+    return " ".join(filter(None, sentences))
+
+
+def slope(episode: Episode) -> str:
+    """Write how fast a creep makes its worst figure worse."""
+    slope, low, high = map(text.percent, episode.a_month)
+    return f"{slope} worse a month ({low} to {high})"
+
+
+def tell_state(state: MachineState, names: Mapping[Key, str]) -> str:
+    """Write in how many nights a state of the machine was seen, and of which figures."""
+    figures = f"{text.plural(len(state.figures), 'figure')} of {_tests(state.figures, names.__getitem__)}"
+    runs, nodes = text.plural(state.runs, "run"), f": {state.of_nodes}" if state.of_nodes else ""
+    return f"{state.nights} of {state.of} nights: {figures} {text.percent(state.size)} worse, in {runs}{nodes}."
+
+
+def _tests(figures: Iterable[FigureHistory], named: Callable[[Key], str]) -> str:
+    """Name the tests of figures, as far as there are few."""
+    tests = list(dict.fromkeys(named(figure.key) for figure in figures))
+    more = f" and {len(tests) - MOST_TESTS} more" if len(tests) > MOST_TESTS else ""
+    return f"{' and '.join(tests[:MOST_TESTS])}{more}"
 
 
 UNITS: Mapping[str, Callable[[float], str]] = {"s": text.seconds, "B": text.memory, "x": text.times}
 NOTE = (
     "The change is of the night's median by what the nights before let expect; at least 95 of 100 nights without "
-    "any change lie within its interval. An alarm takes several nights that agree; better is what lately has changed "
+    "any change lie within its interval. An episode takes several nights that agree; better is what lately has changed "
     "so. A test that failed has no figures; a figure without a reference, or of few nights, is unknown, not the same."
 )
 CHANGE = Column("Change (95 %)", "change", text.signed, missing="none", spread=("low", "high"))
@@ -197,7 +260,7 @@ class Amount(float):
 
 def row(test: str, verdict: Verdict) -> dict[str, object]:
     """Write a verdict as a row, in text that is safe to show."""
-    also = ", alarm" if verdict.alarm and verdict.word != "worse" else ""
+    also = ", episode" if verdict.slowdown and verdict.word != "worse" else ""
     return {
         "verdict": f"{verdict.word}{also}",
         "test": test,
@@ -214,7 +277,7 @@ def row(test: str, verdict: Verdict) -> dict[str, object]:
 def table(report: NightReport) -> Table:
     """List the verdicts, the worst first."""
     columns = columns_of(
-        Column("Verdict", "verdict", numeric=False, bad=frozenset({"worse", "unknown, alarm", "failed"})),
+        Column("Verdict", "verdict", numeric=False, bad=frozenset({"worse", "unknown, episode", "failed"})),
         "test figure",
         Column("Tonight", "value", Amount.read, missing="none"),
         Column("Expected", "usual", Amount.read, missing="none"),
@@ -227,14 +290,14 @@ def table(report: NightReport) -> Table:
 
 
 def as_text(report: NightReport) -> str:
-    alarms = [f"  {sentence}" for sentence in report.alarms.values()]
-    return "\n".join([report.headline, *alarms, "", _tabulated(report, "plain"), *report.remarks, ""])
+    lines = [f"  {sentence}" for sentence in report.lines]
+    return "\n".join([report.headline, *lines, "", _tabulated(report, "plain"), *report.states, *report.remarks, ""])
 
 
 def as_markdown(report: NightReport) -> str:
-    alarms = "".join(f"* {_marked(sentence)}\n" for sentence in report.alarms.values())
-    parts = [f"**{_marked(report.headline)}**\n", alarms, _tabulated(report, "github", _marked)]
-    return "\n".join([*filter(None, parts), *map(_marked, report.remarks), ""])
+    lines = "".join(f"* {_marked(sentence)}\n" for sentence in report.lines)
+    parts = [f"**{_marked(report.headline)}**\n", lines, _tabulated(report, "github", _marked)]
+    return "\n".join([*filter(None, parts), *map(_marked, (*report.states, *report.remarks)), ""])
 
 
 def _tabulated(report: NightReport, form: str, write: Callable[[str], str] = str) -> str:
@@ -251,14 +314,17 @@ def _marked(words: str) -> str:
 
 
 def as_junit(report: NightReport) -> str:
-    """Write each figure as a test case: an alarm and a failed test are failures, an unknown figure is skipped."""
+    """Write each figure as a test case: a failure in the night that opens its episode or where its test failed, and
+    skipped while the episode is open or where the figure is unknown.
+    """
     cases = []
     for verdict in report.verdicts:
         case = TestCase(text.clean(verdict.figure) or "run", classname=report.named(verdict.key))
-        why = text.clean(report.alarms.get((verdict.key, verdict.figure)) or verdict.reason, 2000)
-        if verdict.alarm or verdict.word == "failed":
+        episode = report.episode_of(verdict)
+        why = text.clean(report.tell(episode) if episode else verdict.reason, 2000)
+        if episode in report.opened or verdict.word == "failed":
             case.result = [Failure(why)]
-        elif verdict.word == "unknown":
+        elif episode or verdict.word == "unknown":
             case.result = [Skipped(why)]
         cases.append(case)
     return junit_file(report.system, cases, report.night.began)

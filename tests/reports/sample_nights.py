@@ -25,7 +25,8 @@ SCHEMA = (
     "CREATE TABLE metadata(schema_version TEXT)",
 )
 FIRST = datetime(2026, 9, 1, 2, 0, tzinfo=UTC)
-NIGHTS, SLOWER_FROM, SLOWER_BY = 45, 40, 1.08
+NIGHTS, SLOWER_FROM, SLOWER_BY = 63, 60, 1.08
+"""The last night opens an episode."""
 STEADY, SLOWED = "Steady %n=512", "Slowed %n=512"
 OLD, NEW = {"versions": {"torch": "2.9.0"}}, {"versions": {"torch": "2.10.0"}}
 

@@ -1,150 +1,240 @@
-"""Detector of changes from night to night: it finds what it must, and takes no noise for a change."""
+"""Detector of slowdowns from night to night: it finds what it must, and takes no noise for a change."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import simulate_nights as simulated
+from noises import NOISES, Floats, autocorrelated, draw, residuals
 
 from engine.result.gate import at_most
-from reports.nights import detector
-from reports.nights.detector import Follower, LevelChange, false_alarm_limit
+from reports.nights import detector, noise
+from reports.nights.canary import canary_share
+from reports.nights.detector import FEWEST, Detector, false_alarm_limit
+from reports.nights.shape import find_shape
 from systems.references import LEAST
 
-LIMIT = false_alarm_limit(200)
 QUIET = 110
 """Nights before anything happens."""
+ALONE = false_alarm_limit(1)
 
 
-def followed(
-    *levels: float, scale: float = 0.01, seed: int = 0, canary: float = 0.0, quiet: int = QUIET, limit: float = LIMIT
-) -> tuple[Follower, list[LevelChange | None]]:
-    """Nights of noise, then nights at these levels; what each of the latter shows. canary: its share of the levels."""
+def follow(values: Floats, canary: Floats | None = None, limit: float = ALONE) -> Detector:
+    """Follow figures (rows) through nights; NaN: not measured."""
+    found = Detector([limit] * len(values))
+    for night, jobs in enumerate(values.T):
+        seconds = [] if canary is None or math.isnan(canary[night]) else [float(canary[night])]
+        found.add(night, {at: ([float(value)], seconds) for at, value in enumerate(jobs) if not math.isnan(value)})
+    return found
+
+
+def nights_of(*levels: float, scale: float = 0.01, seed: int = 0, quiet: int = QUIET) -> Floats:
+    """Make nights of one figure: noise, and then nights at these levels."""
     random = np.random.default_rng(seed)
-    watched, found = Follower(limit), []
-    for night in range(quiet + len(levels)):
-        level = levels[night - quiet] if night >= quiet else 0.0
-        mood = float(random.normal(0, scale))
-        jobs = [level + mood + float(random.normal(0, scale / 10))]
-        shown = watched.add(jobs, [mood + canary * level] if canary else [])
-        found.append(shown)
-    assert not any(found[:quiet])
-    return watched, found[quiet:]
+    return np.array([[*[0.0] * quiet, *levels]]) + random.normal(0, scale, (1, quiet + len(levels)))
 
 
-@pytest.mark.parametrize("bad", [0.05, 0.2, 5.0, -0.2])
+@pytest.mark.parametrize("bad", [0.05, 0.2, 5.0])
 @pytest.mark.parametrize("nights", [(1,), (1, 1), (1, 0, 1)])
-@pytest.mark.parametrize("limit", [LIMIT, false_alarm_limit(1)])
+@pytest.mark.parametrize("limit", [ALONE, false_alarm_limit(200)])
 def test_two_bad_nights_prove_nothing_however_bad_they_are(nights: tuple[int, ...], bad: float, limit: float) -> None:
-    assert not any(followed(*(bad * night for night in nights), *[0.0] * 12, limit=limit)[1])
-    assert limit == LIMIT or any(followed(*[bad] * 10, limit=limit)[1])
+    followed = follow(nights_of(*(bad * night for night in nights), *[0.0] * 12), limit=limit)
+    assert not followed.slowdowns
+    assert not followed.gains
 
 
-def test_two_bad_nights_before_a_usual_level_are_no_gain_where_nights_are_autocorrelated() -> None:
+@pytest.mark.parametrize("size", [0.04, 0.1, 0.5])
+def test_a_step_begins_with_its_first_night(size: float) -> None:
+    (slowdown,) = follow(nights_of(*[size] * 12)).slowdowns
+    assert slowdown.since == QUIET
+    assert slowdown.found - QUIET < 8
+    assert slowdown.size == pytest.approx(size, rel=0.15)
+    assert slowdown.ended is None
+
+
+@pytest.mark.parametrize(("quiet", "slower"), [(40, 0.08), (60, 0.06)])
+def test_a_lasting_slowdown_of_the_first_nights_is_found(quiet: int, slower: float) -> None:
     found = 0
-    for seed in range(200):
-        values = simulated.autocorrelated(95, 0.8, 0.01, np.random.default_rng(seed))
-        values[-7:-5] += 0.3
-        found += detector.find_step(values, false_alarm_limit(1)) is not None
-    assert found <= 6
-
-
-@pytest.mark.parametrize(("quiet", "slower"), [(25, 0.1), (40, 0.08), (60, 0.06)])
-def test_a_lasting_slowdown_of_the_first_nights_is_found_before_it_is_taken_for_noise(
-    quiet: int, slower: float
-) -> None:
-    found = [followed(*[slower] * 30, scale=0.015, seed=seed, quiet=quiet)[0].worse for seed in range(10)]
-    assert sum(map(bool, found)) >= 8
-
-
-def test_nights_enough_are_kept_for_the_longest_window() -> None:
-    tried = []
-    with pytest.MonkeyPatch.context() as patch:
-        z_scores = detector._z_scores
-        patch.setattr(detector, "_z_scores", lambda *args: tried.append((len(args[0]), args[2])) or z_scores(*args))
-        followed(*[0.0] * 60)
-    assert tried[-1] == (detector.BASELINE + detector.WINDOWS[-1], detector.WINDOWS[-1])
-
-
-def test_several_bad_nights_are_a_change_that_began_with_the_first_of_them() -> None:
-    watched, found = followed(*[0.1] * 8)
-    assert [one for one in found if one]
-    (opened,) = watched.worse
-    assert opened.since == QUIET
-    assert opened.size == pytest.approx(0.1, rel=0.15)
+    for seed in range(5):
+        values = np.random.default_rng(seed).normal(0, 0.015, (10, quiet + 30))
+        values[3, quiet:] += slower
+        found += [slowdown.figure for slowdown in follow(values, limit=false_alarm_limit(10)).slowdowns] == [3]
+    assert found >= 4
 
 
 def test_a_change_below_two_per_cent_is_none_however_sure() -> None:
-    assert not any(followed(*[0.9 * LEAST] * 30, scale=0.001)[1])
-    assert any(followed(*[1.5 * LEAST] * 30, scale=0.001)[1])
+    assert not follow(nights_of(*[0.9 * LEAST] * 30, scale=0.001)).slowdowns
+    assert follow(nights_of(*[1.5 * LEAST] * 30, scale=0.001)).slowdowns
 
 
-def test_neither_a_minority_of_bad_nights_nor_a_drift_is_a_change() -> None:
-    assert not any(followed(*[1.0, 0.0, 0.0, 1.0, 0.0] * 6)[1])
-    assert not any(followed(*(0.0003 * night for night in range(90)), scale=0.005)[1])
+def test_what_comes_back_ends_by_itself_and_is_no_gain() -> None:
+    followed = follow(nights_of(*[0.1] * 12, *[0.0] * 20))
+    (slowdown,) = followed.slowdowns
+    assert slowdown.returned
+    assert slowdown.ended is not None
+    assert QUIET + 12 < slowdown.ended < QUIET + 20
+    assert not followed.gains
+    row = followed.rows[0]
+    assert row.values[0] == pytest.approx(nights_of(0.0)[0, 0]), "nights before are moved back"
+
+
+def test_a_state_that_returns_raises_nothing_and_is_known() -> None:
+    state = [0.1] * 8 + [0.0] * 20
+    followed = follow(nights_of(*state * 3, 0.0))
+    assert len(followed.slowdowns) == 1
+    known = followed.state(0)
+    assert known is not None
+    assert known.size == pytest.approx(0.1, rel=0.2)
+    assert known.runs == 3
+    assert set(known.nights) == {QUIET + 28 * run + night for run in range(3) for night in range(8)}
+    worse = follow(nights_of(*state * 2, *[0.2] * 20))
+    assert [one.since for one in worse.slowdowns] == [QUIET, QUIET + 56], "what is worse than the state is found"
+    assert follow(nights_of(*[0.1] * 12)).state(0) is None
+
+
+def test_a_state_of_three_figures_is_known_of_the_others() -> None:
+    random = np.random.default_rng(3)
+    values = random.normal(0, 0.01, (8, 200))
+    for figure in range(5):
+        values[figure, 120 + 10 * figure : 126 + 10 * figure] += 0.1
+    found = [slowdown.figure for slowdown in follow(values).slowdowns]
+    assert found == [0, 1, 2]
+
+
+def test_a_true_gain_is_one_and_a_later_loss_of_it_is_found() -> None:
+    followed = follow(nights_of(*[-0.1] * 30, *[0.0] * 12))
+    (gain,) = followed.gains
+    assert (gain.since, gain.size) == (QUIET, pytest.approx(-0.1, rel=0.15))
+    (slowdown,) = followed.slowdowns
+    assert slowdown.since == QUIET + 30
+
+
+def test_a_step_on_a_step_is_another_slowdown_and_a_loss_that_creeps_is_one() -> None:
+    steps = follow(nights_of(*[0.1] * 15, *[0.25] * 15))
+    assert [one.since - QUIET for one in steps.slowdowns] == [0, 15]
+    assert [one.size for one in steps.slowdowns] == pytest.approx([0.1, 0.15], rel=0.15)
+    creep = nights_of(*(0.1 * night / 90 for night in range(100)))
+    (slowdown,) = follow(creep).slowdowns
+    assert slowdown.found - QUIET < 60
+    assert slowdown.size > 0.05
+    shape = follow(creep).shape(slowdown)
+    assert shape.kind == "creep"
+    assert shape.low < 0.1 / 90 < shape.high
+    assert shape.nights == pytest.approx(100, abs=30)
+
+
+def test_a_part_that_comes_back_leaves_the_rest_open() -> None:
+    (slowdown,) = follow(nights_of(*[0.12] * 15, *[0.08] * 25)).slowdowns
+    assert slowdown.ended is None
+    assert slowdown.size == pytest.approx(0.08, abs=0.015)
+
+
+def test_what_is_not_measured_is_given_up() -> None:
+    followed = follow(nights_of(*[0.1] * 10))
+    followed.give_up(0, 200)
+    (slowdown,) = followed.slowdowns
+    assert (slowdown.ended, slowdown.returned) == (200, False)
+    assert not followed.rows[0].open
+
+
+def test_all_figures_at_once_are_found_as_one_alone_is() -> None:
+    values = np.concatenate([nights_of(*[0.05] * 12, seed=seed) for seed in range(20)])
+    found = follow(values).slowdowns
+    assert {one.figure for one in found} == set(range(20))
+    assert {one.since for one in found} <= {QUIET - 1, QUIET, QUIET + 1}
+
+
+def test_figures_that_miss_nights_are_judged_by_those_they_have() -> None:
+    values = np.concatenate([nights_of(*[0.1] * 20, seed=seed) for seed in range(3)])
+    values[1, ::3] = np.nan
+    values[2, :60] = np.nan
+    assert sorted(one.figure for one in follow(values).slowdowns) == [0, 1, 2]
+    assert follow(values).expected(1) is not None
+    assert follow(values[:, :FEWEST]).expected(0) is None
+
+
+def test_a_shape_is_a_step_or_a_slope() -> None:
+    random = np.random.default_rng(5)
+    flat = random.normal(0, 0.01, 120)
+    step, creep = flat.copy(), flat.copy()
+    step[-30:] += 0.05
+    creep[-60:] += np.arange(60) * 0.001
+    assert find_shape(step, 60).kind == "step"
+    assert find_shape(step, 60).nights == 30
+    shape = find_shape(creep, 80)
+    assert shape.kind == "creep"
+    assert shape.low < 0.001 < shape.high
+    (slow,) = autocorrelated(1, 120, random, rho=0.9, scale=0.01)
+    wide = find_shape(slow + np.maximum(np.arange(120) - 60, 0) * 0.001, 80)
+    assert wide.high - wide.low > 1.5 * (shape.high - shape.low), "autocorrelation widens the interval"
 
 
 @pytest.mark.parametrize(
-    ("levels", "since", "remaining"),
-    [
-        ([0.1] * 10 + [0.08] * 10, [0], [0.1]),
-        ([0.1] * 10 + [0.01] * 10, [], []),
-        ([0.12] * 12 + [0.08] * 12, [0], [0.08]),
-        ([0.12] * 12 + [0.08] * 12 + [0.04] * 12, [], []),
-        ([0.1] * 12 + [0.2] * 12, [0, 12], [0.1, 0.1]),
-        ([0.1] * 12 + [0.2] * 12 + [0.06] * 12, [0], [0.06]),
-        ([-0.1] * 12 + [0.0] * 12, [12], [0.1]),
-    ],
+    ("semivariogram", "variance"),
+    [(np.ones(40), 1 / 5 + 1 / 20), (np.arange(40) / 2, 25 / 3 + 0.04), (1 - 0.8 ** np.arange(40), None)],
+    ids=["independent", "random walk", "autocorrelated"],
 )
-def test_gains_undo_the_newest_alarm_first_by_half_or_more(
-    levels: list[float], since: list[int], remaining: list[float]
+def test_the_variance_of_a_difference_of_means_follows_from_the_semivariogram(
+    semivariogram: Floats, variance: float | None
 ) -> None:
-    watched, _ = followed(*levels)
-    assert [alarm.since - QUIET for alarm in watched.worse] == since
-    assert [alarm.remaining for alarm in watched.worse] == pytest.approx(remaining, abs=0.012)
+    weights = np.array([*[-1 / 20] * 20, *[1 / 5] * 5])
+    apart = np.abs(np.subtract.outer(np.arange(25), np.arange(25)))
+    direct = -float(weights @ np.where(apart, semivariogram[apart], 0.0) @ weights)
+    at_lags = np.where(noise.LAGS < 40, semivariogram[np.minimum(noise.LAGS, 39)], np.nan)
+    found = float(noise.contrast_variance(at_lags, 5, 20))
+    assert found == pytest.approx(direct, rel=0.01)
+    assert variance is None or found == pytest.approx(variance, rel=0.01)
 
 
-def test_autocorrelated_nights_tell_less() -> None:
+def test_the_semivariogram_of_all_figures_is_that_of_their_noise() -> None:
     random = np.random.default_rng(1)
-    alone, correlated = (detector.estimate_noise(simulated.autocorrelated(90, by, 0.01, random)) for by in (0.0, 0.7))
-    assert correlated.rho > 0.5 > alone.rho
-    assert correlated.innovation_scale < 0.9 * alone.innovation_scale
-    before = simulated.autocorrelated(90, 0.7, 0.01, random)
-    assert detector.find_step(np.append(before, before[-1] + np.full(8, 0.025)), LIMIT) is None
-    shuffled = random.permutation(before)
-    assert detector.find_step(np.append(shuffled, np.median(shuffled) + np.full(8, 0.025)), LIMIT)
+    nights = autocorrelated(300, 120, random, rho=0.7)
+    scale = noise.scale(nights)
+    mean = noise.mean_of(noise.semivariograms(nights, scale))[noise.LAGS < 60]
+    expected = (1 - 0.7 ** noise.LAGS[noise.LAGS < 60]) / (1 - 0.7)
+    assert mean == pytest.approx(expected, rel=0.1)
+    assert np.mean(scale) == pytest.approx(0.015 * math.sqrt(0.3), rel=0.05)
+
+
+def test_as_many_outliers_as_chance_gives_prove_nothing() -> None:
+    assert [noise.most_outliers(window, 0.0, 1e-6) for window in (3, 8, 55)] == [2, 2, 2]
+    assert noise.most_outliers(5, 0.05, 1e-6) == 4
+    assert noise.most_outliers(3, 0.05, 1e-6) == 3
+    assert noise.nights_around(0.0, 1e-6) == 5
+    assert noise.nights_around(0.05, 1e-6) == 15
+    values, _ = draw("out5", 40, 200, np.random.default_rng(2))
+    assert np.mean(noise.outlier_share(values)) == pytest.approx(0.05, abs=0.01)
 
 
 def test_the_canary_explains_a_mood_and_what_it_does_not_share_is_left() -> None:
     random = np.random.default_rng(2)
-    mood, own = simulated.autocorrelated(80, 0.7, 0.02, random), random.normal(0, 0.004, 80)
-    left = mood + own - detector.canary_share(mood + own, mood + random.normal(0, 0.002, 80))
+    (mood,) = autocorrelated(1, 80, random, rho=0.7, scale=0.02)
+    own = random.normal(0, 0.004, 80)
+    left = mood + own - canary_share(mood + own, mood + random.normal(0, 0.002, 80))
     assert np.std(left) < 0.3 * np.std(mood)
-    assert np.max(np.abs(detector.canary_share(own, mood))) < 0.3 * np.std(own)
-    assert not detector.canary_share(own, np.full(80, math.nan)).any()
-    by_chance = [detector.canary_share(*random.normal(0, 0.01, (2, 80))) for _ in range(50)]
+    assert np.max(np.abs(canary_share(own, mood))) < 0.3 * np.std(own)
+    assert not canary_share(own, np.full(80, math.nan)).any()
+    by_chance = [canary_share(*random.normal(0, 0.01, (2, 80))) for _ in range(50)]
     assert sum(share.any() for share in by_chance) < 15
 
 
 def test_a_night_without_the_canary_has_the_mood_of_the_nights_around_it() -> None:
     random = np.random.default_rng(4)
-    mood = simulated.autocorrelated(80, 0.7, 0.02, random)
+    (mood,) = autocorrelated(1, 80, random, rho=0.7, scale=0.02)
     canary = mood + random.normal(0, 0.002, 80)
     mood[-6:] += 0.3  # a machine that got slower
     canary[-6:] += 0.3
     canary[-4:] = math.nan
     canary[40] = math.nan
-    left = mood - detector.canary_share(mood, canary)
-    assert np.ptp(left) < 0.08
-    watched = Follower(false_alarm_limit(1))
-    for level, told in zip(mood, canary, strict=True):
-        watched.add([level], [] if math.isnan(told) else [told])
-    assert not watched.worse
+    assert np.ptp(mood - canary_share(mood, canary)) < 0.08
+    assert not follow(mood[None], canary).slowdowns
 
 
 def test_a_machine_that_got_slower_is_the_canarys_change_and_not_that_of_figures_that_share_it() -> None:
-    assert any(followed(*[0.1] * 10)[1])
-    assert not any(followed(*[0.1] * 10, canary=1.0)[1])
+    nights = nights_of(*[0.1] * 10)
+    assert follow(nights).slowdowns
+    assert not follow(nights, nights[0] + np.random.default_rng(9).normal(0, 0.001, nights.shape[1])).slowdowns
 
 
 @pytest.mark.parametrize("size", [0.7, -0.7])
@@ -156,42 +246,68 @@ def test_a_machine_far_off_excuses_what_changed_by_less_and_makes_nothing_else_o
     canary[60:70] += size
     step[60:70] += size / 2
     for nights in (step, steady):
-        left = nights - detector.canary_share(nights, canary)
+        left = nights - canary_share(nights, canary)
         assert np.abs(left[60:70] - np.median(left)).max() < 0.05
-    watched = Follower(false_alarm_limit(1))
-    assert not any(watched.add([level], [told]) for level, told in zip(step, canary, strict=True))
+    followed = follow(step[None], canary)
+    assert not followed.slowdowns
+    assert not followed.gains
 
 
 def test_a_night_that_looks_worse_is_worth_another_job_and_a_usual_one_is_not() -> None:
-    watched, _ = followed(0.0)
-    assert watched.looks_worse([0.05])
-    assert not watched.looks_worse([0.005])
-    steady, _ = followed(0.0, scale=0.001)
-    assert steady.looks_worse([1.1 * LEAST])
-    assert not steady.looks_worse([0.9 * LEAST])
-    shared, _ = followed(0.0, canary=1.0)
-    assert shared.looks_worse([0.05], [0.0])
-    assert not shared.looks_worse([0.05], [0.05])
-    assert not Follower(LIMIT).looks_worse([1.0])  # nothing is known yet
+    watched = follow(nights_of(0.0))
+    assert watched.looks_worse(0, [0.05], [])
+    assert not watched.looks_worse(0, [0.005], [])
+    steady = follow(nights_of(0.0, scale=0.001))
+    assert steady.looks_worse(0, [1.1 * LEAST], [])
+    assert not steady.looks_worse(0, [0.9 * LEAST], [])
+    nights = nights_of(0.0)
+    shared = follow(nights, nights[0])
+    assert shared.looks_worse(0, [0.05], [0.0])
+    assert not shared.looks_worse(0, [0.05], [0.05])
+    assert not Detector([ALONE]).looks_worse(0, [1.0], [])  # nothing is known yet
 
 
-@pytest.mark.parametrize("kind", ["rho-0.7", "common", "measured"])
-def test_noise_alone_raises_few_alarms_and_many_with_a_limit_that_is_too_wide(kind: str) -> None:
-    """Here are 20 figures for a year, or five; simulate_nights.py takes an hour."""
-    found = {
-        limit: sum(simulated.alarms(kind, 1, 20, 200, 1, limit, number) for number in range(figures))
-        for limit, figures in ((LIMIT, 20), (0.5, 5))
-    }
-    assert found[LIMIT] == 0
-    assert at_most(simulated.of_years(found[0.5], 5 * 200 / 365 / 20), simulated.MOST_A_YEAR) == "fail"
+@pytest.mark.parametrize("name", ["ar0.95", "walk", "out5", "garch", "measured", "mixed"])
+def test_noise_alone_opens_few_episodes(name: str) -> None:
+    """Here are 20 figures for half a year; simulate_nights.py has 200 for twenty years."""
+    values, _ = draw(name, 20, 200, np.random.default_rng([11, len(name)]))
+    assert len(follow(values, limit=false_alarm_limit(20)).slowdowns) <= 1
 
 
-def test_slowdowns_are_found() -> None:
-    found = sum(simulated.is_found("common", 0.05, 10, simulated.SETTLED, 3, LIMIT, number) for number in range(20))
-    assert found >= 15
+def test_with_a_limit_that_is_too_wide_noise_alone_opens_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detector, "MARGIN", 0.5)
+    values, _ = draw("ar0.7", 20, 200, np.random.default_rng(12))
+    count = len(follow(values, limit=0.2).slowdowns)
+    assert at_most(simulated.of_years(count, 200 / 365), simulated.MOST_A_YEAR["quiet"]) == "fail"
+
+
+def test_the_simulation_finds_what_is_planted_and_judges_it() -> None:
+    planted = simulated.ROWS["10 %, gauss"]
+    assert isinstance(planted, simulated.Planted)
+    assert all(planted.nights(20, 0))
+    assert simulated.of_share(10, 10).low == pytest.approx(0.741, abs=0.001)
+    assert simulated.of_share(0, 10).high == pytest.approx(0.259, abs=0.001)
+    assert simulated.of_years(0, 20) == (0.0, pytest.approx(0.15, abs=0.001))
+    asked = {row.noise for row in simulated.ROWS.values()}
+    assert asked == NOISES.keys()
 
 
 def test_the_measured_noise_is_of_this_projects_jobs_on_local_and_vcluster() -> None:
-    noises = simulated.residuals()
+    noises = residuals()
     assert {name.split()[0] for name in noises} == {"local", "vcluster"}
-    assert all(len(noise) >= 20 and 0.001 < np.std(noise) < 1 for noise in noises.values())
+    assert all(len(one) >= 20 and 0.001 < np.std(one) < 1 for one in noises.values())
+
+
+def test_the_noises_have_their_scales() -> None:
+    def spread(name: str) -> Sequence[float]:
+        values, _ = draw(name, 200, 365, np.random.default_rng(8))
+        return float(np.std(values)), float(np.ptp(np.percentile(values, [25, 75])))
+
+    assert spread("gauss")[0] == pytest.approx(math.hypot(0.015, 0.005), rel=0.02)
+    assert spread("t2")[1] == pytest.approx(0.02, rel=0.1)
+    assert spread("ar0.95")[0] == pytest.approx(math.hypot(0.015, 0.005), rel=0.1)
+    assert spread("garch")[0] == pytest.approx(math.hypot(0.015, 0.005), rel=0.15)
+    walk, _ = draw("walk", 200, 365, np.random.default_rng(8))
+    assert np.abs(walk).max() < 0.05 + 5 * 0.005
+    sticky, _ = draw("sticky10", 200, 365, np.random.default_rng(8))
+    assert np.mean(sticky) == pytest.approx(0.3 * math.log1p(0.05), rel=0.1)

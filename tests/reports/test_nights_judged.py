@@ -7,13 +7,12 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-import simulate_nights as simulated
 from reading import in_order
 from sample_nights import FIRST, night_name
 
 from reports.nights.culprit import culprit, what_changed
-from reports.nights.detector import Follower, false_alarm_limit
-from reports.nights.judge import GIVEN_UP, FigureHistory, is_judged, judge_nights, suspects
+from reports.nights.episodes import find_episodes
+from reports.nights.judge import GIVEN_UP, FigureHistory, Judgement, is_judged, judge_nights, suspects
 from reports.nights.reference import make_series, reference_of
 from reports.read.history import History, Night, NightJob
 from systems.references import CANARY, Key, References, digest, worse_by
@@ -60,7 +59,11 @@ def of_nights(*nights: dict[str, float], by_hand: Sequence[int] = ()) -> History
 
 def judged_all(history: History) -> dict[str, FigureHistory]:
     """By the name of the figure, with references of the first 30 nights."""
-    return {one.figure: one for one in judge_nights(history, references_of(history)) if one.key == KEY}
+    return {one.figure: one for one in judgement(history).figures if one.key == KEY}
+
+
+def judgement(history: History) -> Judgement:
+    return judge_nights(history, references_of(history))
 
 
 def references_of(history: History) -> References:
@@ -75,15 +78,22 @@ def quiet(count: int, level: float = 1.0) -> list[dict[str, float]]:
     return [{"t": level * math.exp(RANDOM.normal(0, 0.005))} for _ in range(count)]
 
 
-@pytest.mark.parametrize("kind", ["independent", "rho-0.5", "common"])
+def nights_of(kind: str, count: int) -> list[dict[str, float]]:
+    """Draw nights of 1.5 %: independent ones, with an autocorrelation of 0.5, or with a mood that the canary knows."""
+    own, mood = RANDOM.normal(0, 0.015, (2, count))
+    if kind == "autocorrelated":
+        for at in range(1, count):
+            own[at] = 0.5 * own[at - 1] + math.sqrt(0.75) * own[at]
+    if kind == "common":
+        return [{"t": math.exp(a / 3 + b), CANARY: math.exp(b)} for a, b in zip(own, mood, strict=True)]
+    return [{"t": math.exp(each)} for each in own]
+
+
+@pytest.mark.parametrize("kind", ["independent", "autocorrelated", "common"])
 def test_95_of_100_nights_without_a_change_lie_in_their_interval(kind):
     inside = nights = 0
-    for number in range(6):
-        job = simulated.jobs_of(kind, number, 2000, 300)
-        drawn = [job(night) for night in range(300)]
-        (one, *_) = judged_all(
-            of_nights(*({"t": math.exp(t), **({} if c is None else {CANARY: math.exp(c)})} for t, c in drawn))
-        ).values()
+    for _ in range(6):
+        one = judged_all(of_nights(*nights_of(kind, 200)))["t"]
         said = [verdict for verdict in one.verdicts.values() if math.isfinite(verdict.low)]
         inside += sum(verdict.low <= 0 <= verdict.high for verdict in said)
         nights += len(said)
@@ -91,23 +101,61 @@ def test_95_of_100_nights_without_a_change_lie_in_their_interval(kind):
     assert 0.92 < inside / nights < 0.985
 
 
-def test_an_alarm_that_was_given_up_does_not_come_back_by_itself():
+def test_a_slowdown_that_was_given_up_explains_its_episode_and_does_not_come_back_by_itself():
     gone = [{}] * (GIVEN_UP + 2)
-    one = judged_all(of_nights(*quiet(60), *quiet(8, 1.1), *gone, *quiet(5, 1.1)))["t"]
-    assert one.verdicts[67].alarm
-    assert [one.verdicts[68 + at].alarm is not None for at in range(GIVEN_UP + 1)] == [*GIVEN_UP * [True], False]
+    given_up = judgement(of_nights(*quiet(60), *quiet(8, 1.1), *gone, *quiet(5, 1.1)))
+    (one, *_) = given_up.figures
+    assert one.verdicts[67].slowdown
     assert [one.verdicts[at].word for at in range(82, 87)] == ["same"] * 5
-    kept = judged_all(of_nights(*quiet(60), *quiet(8, 1.1), *gone[2:], *quiet(5, 1.1)))["t"]
-    assert kept.verdicts[80].alarm
+    episodes = [find_episodes(given_up, at) for at in (67, 67 + GIVEN_UP, 68 + GIVEN_UP)]
+    assert [(episode.state, episode.ended) for (episode,) in episodes] == [
+        ("open", None),
+        ("open", None),
+        ("explained", 68 + GIVEN_UP),
+    ]
+    (kept, *_) = judgement(of_nights(*quiet(60), *quiet(8, 1.1), *gone[2:], *quiet(5, 1.1))).figures
+    assert kept.verdicts[80].slowdown
 
 
-def test_of_the_same_work_one_alarm_is_left():
+def test_slowdowns_of_the_same_work_are_one_episode():
     nights = [{"time_per_iteration": 1.02 * one["t"], "faster_half": one["t"]} for one in [*quiet(60), *quiet(20, 1.2)]]
-    every = judged_all(of_nights(*nights))
-    moved, steadier = (every[name].verdicts[79] for name in ("time_per_iteration", "faster_half"))
-    assert steadier.alarm
-    assert (moved.word, moved.alarm) == ("worse", None)
-    assert "faster_half" in moved.reason
+    (episode,) = find_episodes(judgement(of_nights(*nights)), 79)
+    assert sorted(member.figure.figure for member in episode.members) == ["faster_half", "time_per_iteration"]
+    assert (episode.since, episode.state, episode.size) == (60, "open", pytest.approx(0.2, abs=0.02))
+
+
+def test_slowdowns_that_begin_weeks_apart_are_two_episodes_and_each_is_found_once():
+    nights = [{"t": one["t"], "u": other["t"]} for one, other in zip(quiet(100), quiet(100), strict=True)]
+    for at, night in enumerate(nights):
+        night["t"] *= 1.1 if at >= 50 else 1.0
+        night["u"] *= 1.2 if at >= 80 else 1.0
+    judged = judgement(of_nights(*nights))
+    assert [len(find_episodes(judged, at)) for at in (45, 70, 99)] == [0, 1, 2]
+    assert [(one.number, one.since) for one in find_episodes(judged, 99)] == [(1, 50), (2, 80)]
+
+
+def test_an_episode_closes_itself_and_what_came_back_is_the_same_as_before():
+    judged = judgement(of_nights(*quiet(60), *quiet(12, 1.2), *quiet(30)))
+    (episode,) = find_episodes(judged, 101)
+    assert episode.state == "closed"
+    assert 72 <= episode.ended <= 82
+    assert not judged.detector.gains
+    assert {judged.figures[0].verdicts[at].word for at in range(85, 102)} == {"same"}
+
+
+def test_a_true_gain_is_better_with_its_night():
+    (one,) = judged_all(of_nights(*quiet(60), *quiet(20, 0.9))).values()
+    assert one.verdicts[79].word == "better"
+    assert night_name(60) in one.verdicts[79].reason
+
+
+def test_references_made_anew_since_it_began_explain_an_episode():
+    history = of_nights(*quiet(60), *quiet(40, 1.2))
+    series = tuple(make_series(replace(history, nights=history.nights[61:]), {}).values())
+    judged = judge_nights(history, References(system="s", made="today", digest=digest(series), series=series))
+    (episode,) = find_episodes(judged, 99)
+    assert (episode.since, episode.state, episode.ended) == (60, "explained", episode.found)
+    assert judged.figures[0].verdicts[99].word == "same"
 
 
 def test_nights_that_people_started_ran_no_canary_and_miss_none():
@@ -118,21 +166,11 @@ def test_nights_that_people_started_ran_no_canary_and_miss_none():
     assert missed[61].word == "unknown"
 
 
-def test_gains_in_stages_move_what_is_expected_back_in_stages():
+def test_gains_in_stages_leave_what_is_expected_where_it_was():
     one = judged_all(of_nights(*quiet(60), *quiet(12, 1.12), *quiet(12, 1.08)))["t"]
-    assert one.verdicts[83].alarm
+    assert one.verdicts[83].slowdown
     assert one.verdicts[83].usual == pytest.approx(1.0, abs=0.01)
     assert one.verdicts[83].change == pytest.approx(0.08, abs=0.02)
-    assert one.verdicts[83].alarm.effect == pytest.approx(0.08, abs=0.01)
-
-
-def test_of_two_changes_that_begin_with_one_night_both_count():
-    levels = simulated.autocorrelated(300, 0.9, 0.05, np.random.default_rng(270))
-    watched = Follower(false_alarm_limit(1))
-    found = [(at + 1 - step.nights, step.size) for at, level in enumerate(levels) if (step := watched.add([level]))]
-    changes = judged_all(of_nights(*({"t": math.exp(level)} for level in levels)))["t"].changes
-    assert len(changes) == len({at for at, _ in found}) < len(found)
-    assert sum(changes.values()) == pytest.approx(sum(size for _, size in found))
 
 
 def test_a_night_is_suspected_by_what_the_canary_leaves_of_it_and_by_the_present_level():

@@ -1,7 +1,6 @@
 """OpenMetrics of verdicts and nights, read back by the parser of prometheus_client."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -109,18 +108,22 @@ def test_hostile_names_are_labels_and_nothing_else() -> None:
 @pytest.mark.usefixtures("own_references")
 def test_nights_leave_as_json_and_openmetrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database, text = store(tmp_path / "results.db", slowed(jobs=3)), tmp_path / "night.txt"
-    words = ["verdict", "--system", "frontier", "--database", str(database), "--last", "2"]
-    code = main([*words, "--json", "--openmetrics", str(text)])
+    words = ["--system", "frontier", "--database", str(database)]
+    main(["reference", "make", *words])
+    capsys.readouterr()
+    code = main(["verdict", *words, "--last", "2", "--json", "--openmetrics", str(text)])
     document = json.loads(capsys.readouterr().out)
-    assert (document["schema"], len(document["nights"]), document["nights"][-1]["code"]) == ("par4d.nights", 2, code)
+    assert (document["schema"], document["version"], len(document["nights"])) == ("par4d.nights", 2, 2)
+    assert document["nights"][-1]["code"] == code == 1
     families = read(text.read_text())
     last = document["nights"][-1]
     for one in last["verdicts"]:
         labels = {"night": last["night"], "test": one["test"], "figure": one["figure"]}
         assert states(families["par4d_night_verdict"], **labels) == {one["verdict"]}
-    assert value(families["par4d_night_alarms"], night=last["night"]) == [sum(_alarms(last["verdicts"]))]
+        assert value(families["par4d_night_in_episode"], **labels) == [float(one["episode"] is not None)]
+    assert value(families["par4d_night_opened"], night=last["night"]) == [len(last["opened"])] == [1]
+    (episode,) = document["episodes"]
+    of_episode = {"night": last["night"], "episode": f"{episode['episode']}"}
+    assert states(families["par4d_episode_state"], **of_episode) == {episode["state"]} == {"open"}
+    assert value(families["par4d_episode_size_ratio"], **of_episode) == [pytest.approx(episode["size"])]
     assert families["par4d_night_start_seconds"].unit == "seconds"
-
-
-def _alarms(verdicts: Iterable[dict[str, object]]) -> Iterable[bool]:
-    return (one["alarm"] is not None for one in verdicts)

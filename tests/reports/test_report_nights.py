@@ -21,8 +21,11 @@ from test_report_browser import CHROMIUM, LOOK, OPTIONS, ask_each
 from test_report_pages import read, visible
 from waiting import LONG_S
 
+from engine.errors import UsageError
 from reports.nights import page as nights_page
+from reports.nights import proof
 from reports.nights.page import chart
+from reports.nights.report import night_reports
 from reports.page import Download, Figures, Page
 from reports.plots.svg import inline
 from reports.read.history import Night, history
@@ -54,17 +57,26 @@ def test_the_first_page_says_in_one_line_that_something_is_worse_and_leads_to_th
     page = (nightly_site / "index.html").read_text()
     (line,) = re.findall(r'<li class="worse">.*?</li>', page, re.DOTALL)
     words = " ".join(re.sub(r"<[^>]*>", " ", line).split())
-    assert in_order(words, "▲ Worse frontier", night_name(44), "1 got worse", SLOW, "1 same", "Nights of frontier")
+    assert in_order(words, "▲ Worse frontier", night_name(62), "1 got worse", SLOW, "1 same", "Nights of frontier")
     assert 'href="nights-frontier.html"' in line
     assert page.index('class="notices"') < page.index('class="studies"')
 
 
-def test_the_page_has_the_alarm_with_its_culprit_and_what_changed(nightly_site: Path) -> None:
+def test_the_page_has_the_episode_with_its_culprit_and_what_changed(nightly_site: Path) -> None:
     words = visible(nightly_site / "nights-frontier.html")
     alarm = words[words.index(f"{SLOW}: time_per_iteration") :]
     assert re.search(r"^[^%]* [78]\.\d % longer", alarm)
     assert in_order(alarm, night_name(SLOWER_FROM), "Culprit: compute", "torch 2.9.0 -> 2.10.0", within=150)
     assert in_order(words, "2 figures", "0.2 times")
+
+
+def test_the_page_lists_the_episode(nightly_site: Path) -> None:
+    (episode,) = rows(nightly_site, "nights-frontier-episodes")
+    assert (episode["since"], episode["found"], episode["ended"]) == (night_name(SLOWER_FROM), night_name(62), "")
+    assert (episode["state"], episode["shape"]) == ("open", "step")
+    assert float(episode["size"]) == pytest.approx(0.08, abs=0.01)
+    assert f"{SLOW} time_per_iteration" in episode["figures"]
+    assert episode["updated"] == "torch 2.9.0 -> 2.10.0"
 
 
 def test_the_table_of_verdicts_has_numbers_to_compute_with_and_to_read(nightly_site: Path) -> None:
@@ -78,38 +90,51 @@ def test_the_table_of_verdicts_has_numbers_to_compute_with_and_to_read(nightly_s
     assert re.search(r'<td class="n" data-s="19\.\d+">19\.\d\d s</td>', page)
 
 
-def test_the_history_names_the_change_point_with_its_night_its_size_and_what_was_updated(nightly_site: Path) -> None:
-    (change,) = rows(nightly_site, "nights-frontier-changes")
-    assert (change["test"], change["figure"]) == (SLOW, "time_per_iteration")
-    assert (change["night"], change["way"]) == (night_name(SLOWER_FROM), "worse")
-    assert float(change["level"]) == pytest.approx(0.08, abs=0.01)
-    assert change["updated"] == "torch 2.9.0 -> 2.10.0"
-
-
-def test_the_figure_that_got_worse_comes_first_with_its_alarmed_nights_updates_and_change_point(
+def test_the_figure_that_got_worse_comes_first_with_the_nights_of_its_episode_updates_and_beginning(
     nightly_site: Path,
 ) -> None:
     page = (nightly_site / "nights-frontier.html").read_text()
-    assert re.findall(r'<section id="([^"]+)"', page) == ["night", "figures", "changes", "methods"]
+    assert re.findall(r'<section id="([^"]+)"', page) == ["night", "episodes", "figures", "methods"]
     slow, still = (part.split("</figure>")[0] for part in page.split("<figure>\n<h3>")[1:3])
     assert slow.startswith(f"{SLOW}, time_per_iteration")
     assert [part.count('style="fill: var(--red)"') for part in (slow, still)] == [3, 0]
     assert [">updated<" in part for part in (slow, still)] == [True, True]
     assert ["stroke-dasharray: 1.5" in part for part in (slow, still)] == [True, False]
-    assert in_order(slow, "worse, alarm", night_name(SLOWER_FROM))
+    assert in_order(slow, "worse, episode", night_name(SLOWER_FROM))
 
 
 def test_a_figures_csv_has_every_night_with_its_jobs_its_band_and_its_verdict(nightly_site: Path) -> None:
     nights = rows(nightly_site, "nights-frontier-figure-slowed-n-512-time-per-iteration")
-    assert [night["night"] for night in nights] == [night_name(number) for number in range(45)]
+    assert [night["night"] for night in nights] == [night_name(number) for number in range(63)]
     assert {night["jobs"] for night in nights} == {"3"}
     assert all(float(night["least"]) <= float(night["value"]) <= float(night["most"]) for night in nights)
-    assert [night["usual"] != "" for night in nights] == [False] * 20 + [True] * 25
+    assert [night["usual"] != "" for night in nights] == [False] * 20 + [True] * 43
     assert all(float(night["low"]) < float(night["change"]) < float(night["high"]) for night in nights[20:])
-    assert [night["alarm_since"] != "" for night in nights] == [False] * (SLOWER_FROM + 2) + [True] * 3
+    assert [night["episode_since"] != "" for night in nights] == [False] * SLOWER_FROM + [True] * 3
     assert [place for place, night in enumerate(nights) if night["level"]] == [SLOWER_FROM]
     assert [place for place, night in enumerate(nights) if night["updated"]] == [SLOWER_FROM]
-    assert len(rows(nightly_site, "nights-frontier-all")) == 90
+    assert len(rows(nightly_site, "nights-frontier-all")) == 126
+
+
+def come_and_go(spans: Sequence[tuple[int, int]], count: int) -> list[dict[str, Any]]:
+    """Make nights of which some are slower."""
+    names = (*(f"Steady{number} %n=512" for number in range(8)), SLOWED)
+    quiet, slow = slowed(count, since=count, names=names), slowed(count, since=0, by=1.2, names=names)
+    return [(slow if any(since <= at < end for since, end in spans) else quiet)[at] for at in range(count)]
+
+
+def test_states_that_come_and_go_are_lines_and_their_episodes_are_no_better_afterwards(tmp_path: Path) -> None:
+    sessions = come_and_go([(70, 78), (100, 108)], 140)
+    with referred(store(tmp_path / "results.db", sessions)) as database:
+        build([tmp_path], tmp_path / "site")
+        (line,) = night_reports(history(database, "frontier"), references.references("frontier"))[0].states
+    assert re.match(r"1\d of 140 nights: 1 figure of Slowed n=512 (1[7-9]|20)[.]", line)
+    assert "2 runs" in line
+    words = visible(tmp_path / "site" / "nights-frontier.html")
+    assert in_order(words, "States that come and go", line)
+    states = {one["state"] for one in rows(tmp_path / "site", "nights-frontier-episodes")}
+    assert states <= {"learnt", "closed"}
+    assert {one["way"] for one in rows(tmp_path / "site", "nights-frontier-all")} <= {"", "worse"}
 
 
 def test_nights_of_nothing_worse_are_fine(tmp_path: Path) -> None:
@@ -117,7 +142,7 @@ def test_nights_of_nothing_worse_are_fine(tmp_path: Path) -> None:
         build([tmp_path], tmp_path / "site")
     words = visible(tmp_path / "site" / "index.html")
     assert in_order(words, "✓ Fine frontier", night_name(29), "2 same")
-    assert "No figure has changed" in visible(tmp_path / "site" / "nights-frontier.html")
+    assert "No figure has got worse" in visible(tmp_path / "site" / "nights-frontier.html")
 
 
 def test_without_references_nothing_is_judged_and_no_band_is_drawn(tmp_path: Path) -> None:
@@ -218,20 +243,22 @@ def test_of_many_figures_the_telling_ones_are_drawn_and_the_csv_has_all(
         found = system_page(database)
     assert drawn(found) == [f"{SLOW}, time_per_iteration"]
     (every,) = [block.csv for section in found.sections for block in section.blocks if isinstance(block, Download)]
-    assert every["test"].value_counts().to_dict() == {SLOW: 45, STILL: 45}
+    assert every["test"].value_counts().to_dict() == {SLOW: 63, STILL: 63}
 
 
 def test_a_test_that_no_longer_runs_is_no_news(tmp_path: Path) -> None:
     nights = slowed()
     for night in nights:
         night["runs"][0]["testcases"].append(night["runs"][0]["testcases"][0] | {"display_name": "Other"})
-    more = slowed(70)[45:]
+    more = slowed(90)[63:]
     for night in more:
         del night["runs"][0]["testcases"][1]
     with referred(store(tmp_path / "results.db", [*nights, *more])) as database:
         found = system_page(database)
     assert drawn(found)[0] == f"{STILL}, time_per_iteration"
-    assert in_order(str(found.sections[1]), night_name(44), "the last one that")
+    assert in_order(
+        str(next(one for one in found.sections if one.name == "figures")), night_name(62), "the last one that"
+    )
 
 
 def test_tests_of_one_name_are_told_apart(tmp_path: Path) -> None:
@@ -248,7 +275,7 @@ def charted(values: Sequence[float], unit: str, **more: object) -> str:
     """Draw the chart of a figure with these values, of which none was expected."""
     usual = dict.fromkeys(("usual", "change", "low", "high", "level"), math.nan)
     data = {"at": range(len(values)), "value": values, "least": values, "most": values, "unit": unit} | usual
-    table = pd.DataFrame(data | {"night": "n", "alarm_since": "", "way": "", "updated": ""} | more)
+    table = pd.DataFrame(data | {"night": "n", "episode_since": "", "way": "", "updated": ""} | more)
     nights = [Night(f"n{at}", FIRST + timedelta(days=at), [], {}) for at in range(len(values))]
     return str(inline(chart(table, nights), name="c", title="t", description="d"))
 
@@ -258,7 +285,7 @@ def charted(values: Sequence[float], unit: str, **more: object) -> str:
     "values", [(1.0,), (2.0, 2.0), (1e308, 1e-308, 1.0), (1e-320, 5e-324), (1.0,) * 400, (1.0,) * 20 + (50.0,)]
 )
 def test_a_chart_can_be_drawn_of_any_positive_numbers(values: tuple[float, ...], unit: str) -> None:
-    assert "<path" in charted(values, unit, level=9.0, way="worse", updated="torch", alarm_since="n")
+    assert "<path" in charted(values, unit, level=9.0, way="worse", updated="torch", episode_since="n")
 
 
 def test_a_night_far_off_does_not_flatten_the_others_but_the_last_ones_are_seen() -> None:
@@ -297,10 +324,34 @@ def test_csv_cells_of_hostile_nights_are_never_formulas(hostile_nightly_site: Pa
     assert [cell for cell in cells if cell.startswith(("=", "+", "@", "-")) and not re.match(r"-\d", cell)] == []
 
 
-def test_the_methods_say_what_verdicts_and_alarms_are_with_the_numbers_that_are_used(nightly_site: Path) -> None:
+def test_the_methods_say_what_verdicts_and_episodes_are_with_the_numbers_that_are_used(nightly_site: Path) -> None:
     for page in ("methods", "nights-frontier"):
         words = visible(nightly_site / f"{page}.html")
         assert all(said in words for said in ("0.2 times a year", "2.0 % or more", "3 nights at least"))
+
+
+PROOF = """rows:
+- {noise: gauss, jobs: 1, years: 20, episodes_a_year: 0.15, outcome: pass, found: {5 % by night 60: 0.98}}
+- {noise: sticky3, jobs: 3, canary: true, years: 20, episodes_a_year: 1.5, outcome: undecided, found: {3 %: 0.5}}
+"""
+
+
+def test_figures_of_the_proof_are_a_table_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "proof.yaml"
+    monkeypatch.setattr(proof, "FILE", file)
+    assert proof.proof(file) is None
+    file.write_text(PROOF)
+    found = proof.proof(file)
+    assert found is not None
+    cells = [[cell.text for cell in row] for row in proof.table(found).rows()]
+    assert cells == [
+        ["gauss", "1", "no", "20", "0.15", "pass", "98.0 %", "not tried"],
+        ["sticky3", "3", "yes", "20", "1.50", "undecided", "not tried", "50.0 %"],
+    ]
+    for old, new in (("0.98", "1.98"), ("jobs: 3", "jobs: 0"), ("noise: gauss", "nose: gauss"), ("rows:", "rows: [")):
+        file.write_text(PROOF.replace(old, new))
+        with pytest.raises(UsageError, match="proof.yaml"):
+            proof.proof(file)
 
 
 def console(page: Path, profile: Path) -> list[str]:
