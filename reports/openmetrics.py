@@ -143,9 +143,9 @@ def of_nights(nights: Iterable[NightReport]) -> str:
 
 def _episode(found: _Families, labels: Labels, one: Episode) -> None:
     found.state("par4d_episode_state", "State of an episode.", labels, STATES, one.state)
-    found.gauge("par4d_episode_figures", "Figures of an episode.", labels, len(one.members))
+    found.gauge("par4d_episode_figures", "Figures of an episode.", labels, len(one.figures))
     said = "Factor by which an episode's worst figure is worse, less one."
-    found.gauge("par4d_episode_size_ratio", said, labels, one.size, "ratio")
+    found.gauge("par4d_episode_size_ratio", said, labels, one.sizes[0], "ratio")
 
 
 def _night(found: _Families, labels: Labels, verdict: Verdict) -> None:

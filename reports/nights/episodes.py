@@ -35,23 +35,6 @@ STATES: Sequence[EpisodeState] = ("open", "closed", "explained", "learnt")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """Slowdown of one figure in an episode."""
-
-    figure: FigureHistory
-    slowdown: Slowdown
-    place: int
-    """Place among all slowdowns."""
-    ended: int | None
-    """Night in which its end was known, of the nights that count."""
-
-    @property
-    def size(self) -> float:
-        """Factor by which the figure is worse, less one."""
-        return expm1(self.slowdown.size)
-
-
-@dataclass(frozen=True, slots=True)
 class Episode:
     """Slowdowns that began together, as known after a night."""
 
@@ -61,10 +44,12 @@ class Episode:
     found: int
     """Night that raised the alarm."""
     ended: int | None
-    members: tuple[Member, ...]
+    figures: tuple[FigureHistory, ...]
     """The worst first."""
+    slowdowns: tuple[Slowdown, ...]
+    """Slowdown of each figure."""
     shape: Shape
-    """Shape of the worst member's slowdown."""
+    """Shape of the worst figure's slowdown."""
     parts: tuple[tuple[str, str], ...]
     """Each test that got slower, with the part of it that did; "" where nothing shows it."""
     of_nodes: str
@@ -74,18 +59,14 @@ class Episode:
     state: EpisodeState
 
     @property
-    def size(self) -> float:
-        """Factor by which its worst figure is worse, less one."""
-        return self.members[0].size
+    def sizes(self) -> list[float]:
+        """Return the factor by which each figure is worse, less one."""
+        return [expm1(slowdown.size) for slowdown in self.slowdowns]
 
     @property
     def part(self) -> str:
         """Return the parts that got slower, in words."""
         return "; ".join(dict.fromkeys(part for _, part in self.parts if part))
-
-    @property
-    def figures(self) -> tuple[FigureHistory, ...]:
-        return tuple(member.figure for member in self.members)
 
     @property
     def a_month(self) -> tuple[float, float, float]:
@@ -111,48 +92,46 @@ class MachineState:
     """Whether nodes explain it, in words."""
 
 
+def group(slowdowns: Iterable[Slowdown]) -> list[list[Slowdown]]:
+    """Group slowdowns, in the order in which they were found: those that begin together, while one of them is open."""
+    groups = list[list[Slowdown]]()
+    for new in slowdowns:
+        for known in reversed(groups):
+            apart = max(TOGETHER, new.nights // VAGUE, known[0].nights // VAGUE)
+            is_open = any(each.ended is None or each.ended >= new.found for each in known)
+            if is_open and abs(new.since - known[0].since) <= apart:
+                known.append(new)
+                break
+        else:
+            groups.append([new])
+    return groups
+
+
 def find_episodes(judged: Judgement, at: int) -> list[Episode]:
-    """Group the slowdowns that were found up to a night, by its position."""
-    groups = list[list[Member]]()
-    for place, slowdown in enumerate(judged.detector.slowdowns):
-        if slowdown.found <= at:
-            ended = slowdown.ended if slowdown.ended is not None and slowdown.ended <= at else None
-            new = Member(judged.watched[slowdown.figure], slowdown, place, ended)
-            of = next((group for group in reversed(groups) if _belongs(slowdown, group)), None)
-            if of is None:
-                groups.append([new])
-            else:
-                of.append(new)
-    return [_episode(judged, number, group, at) for number, group in enumerate(groups, 1)]
+    """Return the episodes that were found up to a night, by its position, as known then."""
+    groups = group(slowdown for slowdown in judged.detector.slowdowns if slowdown.found <= at)
+    return [_episode(judged, number, slowdowns, at) for number, slowdowns in enumerate(groups, 1)]
 
 
-def _belongs(slowdown: Slowdown, group: Sequence[Member]) -> bool:
-    """Return whether a slowdown began with those of a group, before all of them had ended."""
-    first = group[0].slowdown
-    apart = max(TOGETHER, slowdown.nights // VAGUE, first.nights // VAGUE)
-    young = any(member.ended is None or member.ended >= slowdown.found for member in group)
-    return young and abs(slowdown.since - first.since) <= apart
-
-
-def _episode(judged: Judgement, number: int, group: Sequence[Member], at: int) -> Episode:
-    members = tuple(sorted(group, key=lambda member: -member.slowdown.size))
-    ends = [member.ended for member in members if member.ended is not None]
-    ended = max(ends) if len(ends) == len(members) else None
-    found, since = group[0].slowdown.found, group[0].slowdown.since
-    shape, begun = judged.shapes.get(members[0].place, (STEP, since))
+def _episode(judged: Judgement, number: int, group: Sequence[Slowdown], at: int) -> Episode:
+    slowdowns = tuple(sorted(group, key=lambda slowdown: -slowdown.size))
+    figures = tuple(judged.watched[slowdown.figure] for slowdown in slowdowns)
+    ends = [slowdown.ended for slowdown in slowdowns if slowdown.ended is not None and slowdown.ended <= at]
+    ended = max(ends) if len(ends) == len(slowdowns) else None
+    found, since = group[0].found, group[0].since
+    shape, begun = judged.shapes.get((slowdowns[0].figure, slowdowns[0].found), (STEP, since))
     if shape.kind == "creep" and shape.nights >= FEWEST_OF_CREEP:
         since = begun
     else:
         shape = STEP
     until = at if ended is None else max(found, ended - TOGETHER)
-    tests = dict.fromkeys((member.figure.figure == CANARY, member.figure.key) for member in members)
+    tests = dict.fromkeys((figure.figure == CANARY, figure.key) for figure in figures)
     early, late = judged.nights[: max(0, since - 1)][-BEFORE:], judged.nights[since + 1 : until + 1]
     before, now = (
         {key: [job for night in part for job in night.measured(key)] for _, key in tests} for part in (early, late)
     )
     parts = ((key.test, culprit(CANARY if canary else key.test, now[key], before[key])) for canary, key in tests)
     states = ([job.state for jobs in side.values() for job in jobs] for side in (before, now))
-    figures = tuple(member.figure for member in members)
     worse, usual = range(since, until + 1), range(max(0, since - nodes.BEFORE), since)
     of_nodes, by_nodes = explain_by_nodes(judged.nights[: until + 1], figures, worse, usual)
     return Episode(
@@ -160,22 +139,22 @@ def _episode(judged: Judgement, number: int, group: Sequence[Member], at: int) -
         since,
         found,
         ended,
-        members,
+        figures,
+        slowdowns,
         shape,
         parts=tuple(parts),
         of_nodes=of_nodes,
         changed=tuple(what_changed(*states)),
-        state=_state(judged, members, by_nodes=by_nodes),
+        state=_state(judged, slowdowns, is_open=ended is None, by_nodes=by_nodes),
     )
 
 
-def _state(judged: Judgement, members: Sequence[Member], *, by_nodes: bool) -> EpisodeState:
+def _state(judged: Judgement, slowdowns: Sequence[Slowdown], *, is_open: bool, by_nodes: bool) -> EpisodeState:
     """Return explained where nodes explain it, or where it is over without having come back by itself."""
-    is_open = any(member.ended is None for member in members)
-    if by_nodes or not (is_open or all(member.slowdown.returned for member in members)):
+    if by_nodes or not (is_open or all(slowdown.returned for slowdown in slowdowns)):
         return "explained"
-    known = sum(judged.detector.state(member.slowdown.figure) is not None for member in members)
-    return "open" if is_open else "learnt" if 2 * known >= len(members) else "closed"
+    known = sum(judged.detector.state(slowdown.figure) is not None for slowdown in slowdowns)
+    return "open" if is_open else "learnt" if 2 * known >= len(slowdowns) else "closed"
 
 
 def explain_by_nodes(

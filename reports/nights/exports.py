@@ -55,11 +55,11 @@ def _episode(last: NightReport, one: Episode) -> dict[str, Any]:
         "episode": one.number,
         **{name: nights[at].name for name, at in (("since", one.since), ("found", one.found))},
         "ended": None if one.ended is None else nights[one.ended].name,
-        **{"state": one.state, "size": one.size},
+        **{"state": one.state, "size": one.sizes[0]},
         "shape": {"kind": one.shape.kind, "a_month": a_month, "low": low, "high": high},
         "figures": [
-            {"test": last.named(member.figure.key), "figure": member.figure.figure, "size": member.size}
-            for member in one.members
+            {"test": last.named(figure.key), "figure": figure.figure, "size": size}
+            for figure, size in zip(one.figures, one.sizes, strict=True)
         ],
         **{"part": one.part, "nodes": one.of_nodes, "changed": list(one.changed), "said": last.tell(one)},
     }

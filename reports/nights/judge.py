@@ -164,8 +164,8 @@ class Judgement:
     firsts: Sequence[int]
     """First night of each one's reference."""
     detector: Detector
-    shapes: dict[int, tuple[Shape, int]] = field(default_factory=dict)
-    """Shapes and beginnings of its slowdowns, by their order."""
+    shapes: dict[tuple[int, int], tuple[Shape, int]] = field(default_factory=dict)
+    """Shapes and beginnings of its slowdowns, by their figure and the night that found them."""
 
     def slowdown(self, number: int) -> Slowdown | None:
         """Return the newest open slowdown of a figure."""
@@ -209,11 +209,12 @@ class Judgement:
 
     def _keep_shapes(self, at: int) -> None:
         """Keep the shape of open slowdowns: when they are found, now and then, and after the last night."""
-        for place, slowdown in enumerate(self.detector.slowdowns):
+        for slowdown in self.detector.slowdowns:
             due = (at - slowdown.found) % SHAPED == 0 or at == len(self.nights) - 1
             if due and slowdown.ended is None:
                 shape = self.detector.shape(slowdown)
-                self.shapes[place] = shape, self.detector.rows[slowdown.figure].nights[-shape.nights]
+                began = self.detector.rows[slowdown.figure].nights[-shape.nights]
+                self.shapes[slowdown.figure, slowdown.found] = shape, began
 
     def _verdict(self, number: int, at: int) -> Verdict:
         """Compare a night with what was expected of it, without what is open."""

@@ -157,16 +157,15 @@ def _episodes(report: NightReport) -> PageSection:
     """List the episodes, the newest first."""
     rows, nights = [], report.judged.nights
     for one in reversed(report.episodes):
-        figures = [
-            f"{report.named(each.figure.key)} {each.figure.figure} ({text.percent(each.size)})" for each in one.members
-        ]
+        sizes = zip(one.figures, one.sizes, strict=True)
+        figures = [f"{report.named(each.key)} {each.figure} ({text.percent(size)})" for each, size in sizes]
         rows.append(
             {
                 "since": text.clean(nights[one.since].name, 40),
                 "found": text.clean(nights[one.found].name, 40),
                 "ended": "" if one.ended is None else text.clean(nights[one.ended].name, 40),
                 "state": one.state,
-                "size": one.size,
+                "size": one.sizes[0],
                 "shape": "step" if one.shape.kind == "step" else f"creep, {slope(one)}",
                 "figures": text.clean(", ".join(figures), 1000),
                 "part": text.clean(one.part, 400),

@@ -84,8 +84,7 @@ class NightReport:
 
     def episode_of(self, verdict: Verdict) -> Episode | None:
         """Return the episode that a figure's open slowdown is in."""
-        with_it = (one for one in self.episodes for member in one.members if member.slowdown is verdict.slowdown)
-        return next(with_it, None)
+        return next((one for one in self.episodes if verdict.slowdown in one.slowdowns), None)
 
     def tell(self, episode: Episode) -> str:
         return tell(episode, self.judged.nights, self.named)
@@ -99,7 +98,7 @@ class NightReport:
     @property
     def headline(self) -> str:
         counts, nights, still = self.counts, self.judged.nights, self.still_open
-        figures = [member.figure for one in self.opened for member in one.members]
+        figures = [figure for one in self.opened for figure in one.figures]
         far = sum(verdict.far for verdict in self.verdicts)
         since = f"since {nights[min(one.since for one in still)].name}" if still else ""
         parts = [(len(figures), f"got worse, of {_tests(figures, self.named)}")]
@@ -195,17 +194,17 @@ def _remarks(
 
 def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str]) -> str:
     """Write what got worse, by how much, since when, the culprit, and what of the machine changed then; or its end."""
-    worst, others = episode.figures[0], len(episode.members) - 1
+    worst, size, others = episode.figures[0], episode.sizes[0], len(episode.figures) - 1
     bad, since = worse_by(worst.unit) > 0, nights[episode.since].name
     way = "longer" if worst.unit == "s" else "more" if bad else "less"
-    size = text.percent(episode.size if bad else episode.size / (1 + episode.size))
+    by = text.percent(size if bad else size / (1 + size))
     also = f", and {text.plural(others, 'more figure')} of {_tests(episode.figures, named)} got worse" if others else ""
     what = f"{named(worst.key)}: {worst.figure}"
     if episode.ended is not None:
         over = f"It is over since the night {nights[episode.ended].name}: {OVER[episode.state]}."
-        return f"{what} was {size} {way} from the night {since} on{also}. {over}"
+        return f"{what} was {by} {way} from the night {since} on{also}. {over}"
     sentences = [
-        f"{what} is {size} {way} since the night {since}{also}.",
+        f"{what} is {by} {way} since the night {since}{also}.",
         f"It creeps: {slope(episode)}." if episode.shape.kind == "creep" else "",
         f"Culprit: {episode.part}." if episode.part else "Its parts tell no culprit.",
         f"Changed then: {'; '.join(episode.changed)}." if episode.changed else "Nothing that is recorded changed.",

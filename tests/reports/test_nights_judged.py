@@ -120,8 +120,8 @@ def test_a_slowdown_that_was_given_up_explains_its_episode_and_does_not_come_bac
 def test_slowdowns_of_the_same_work_are_one_episode():
     nights = [{"time_per_iteration": 1.02 * one["t"], "faster_half": one["t"]} for one in [*quiet(60), *quiet(20, 1.2)]]
     (episode,) = find_episodes(judgement(of_nights(*nights)), 79)
-    assert sorted(member.figure.figure for member in episode.members) == ["faster_half", "time_per_iteration"]
-    assert (episode.since, episode.state, episode.size) == (60, "open", pytest.approx(0.2, abs=0.02))
+    assert sorted(figure.figure for figure in episode.figures) == ["faster_half", "time_per_iteration"]
+    assert (episode.since, episode.state, episode.sizes[0]) == (60, "open", pytest.approx(0.2, abs=0.02))
 
 
 def test_slowdowns_that_begin_weeks_apart_are_two_episodes_and_each_is_found_once():
