@@ -11,7 +11,7 @@ systems/references/NAME.yaml and the nights before (par4d verdict), and a summar
 to results/nights/NAME/, and the report to site/. Words after -- are ReFrame's. --against runs no such night: both
 engines take turns in the same jobs (suites/against.py), so that the machine cancels.
 
-exit code: 0 fine, 1 something got worse or failed, 2 couldn't judge all of it.
+exit code: 0 nothing new got worse, 1 an episode opened or a test failed, 2 couldn't judge all of it.
 """
 
 import fcntl

@@ -31,7 +31,7 @@ def make(*, system: System = None, since: Since = None, database: Database = DAT
     They are kept in systems/references/NAME.yaml, with dates, versions and commits; a test that has too few jobs keeps
     the reference that it had. From then on ReFrame itself fails what is far off them, and `par4d verdict` judges by
     them. After an update that is meant to stay make them anew with --since that night, as soon as there are jobs
-    enough: its alarms end with it.
+    enough: that explains its episodes.
 
       par4d reference make --system perlmutter --since 2026-11-01
     """
@@ -74,7 +74,8 @@ def verdict(
 ) -> int:
     """Did it get slower? Judges the figures of the last night against references and the nights before; runs nothing.
 
-    exit code: 0 fine, 1 something got worse or failed, 2 couldn't judge all of it (of several nights: of the last).
+    exit code: 0 nothing new got worse, 1 an episode opened or a test failed, 2 couldn't judge all of it (of several
+    nights: of the last).
 
       par4d verdict --system perlmutter
       par4d verdict --system vcluster --last 30

@@ -18,9 +18,7 @@ from reports.read.history import Night
 from systems.references import CANARY
 
 TOGETHER = 3
-"""Nights between the beginnings of slowdowns of one episode, at most."""
-VAGUE = 3
-"""The beginning of a slowdown that took w nights to be found may be off by w / VAGUE of them, if that is more."""
+"""Nights by which slowdowns of one episode begin apart at most, or as many as the first took to be found."""
 BEFORE = 20
 """Nights before a change that show how it was."""
 STEP = Shape("step", 0)
@@ -97,9 +95,8 @@ def group(slowdowns: Iterable[Slowdown]) -> list[list[Slowdown]]:
     groups = list[list[Slowdown]]()
     for new in slowdowns:
         for known in reversed(groups):
-            apart = max(TOGETHER, new.nights // VAGUE, known[0].nights // VAGUE)
-            is_open = any(each.ended is None or each.ended >= new.found for each in known)
-            if is_open and abs(new.since - known[0].since) <= apart:
+            first, is_open = known[0], any(each.ended is None or each.ended >= new.found for each in known)
+            if is_open and abs(new.since - first.since) <= max(TOGETHER, first.found - first.since):
                 known.append(new)
                 break
         else:

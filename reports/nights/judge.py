@@ -171,16 +171,15 @@ class Judgement:
         """Return the newest open slowdown of a figure."""
         return next(reversed(self.detector.rows[number].open), None)
 
-    def gains(self, number: int) -> list[Gain]:
+    def gains(self, figure: FigureHistory) -> list[Gain]:
         """Return a figure's gains that no reference has: where its nights themselves are better than those before, and
         not back from worse ones.
         """
-        figure = self.watched[number]
-        found = [gain for gain in self.detector.gains if gain.figure == number]
         return [
             gain
-            for gain in found
-            if gain.since - OFF_BY > self.firsts[number]
+            for gain in self.detector.gains
+            if self.watched[gain.figure] is figure
+            and gain.since - OFF_BY > self.firsts[gain.figure]
             and figure.level(range(gain.since, gain.found + 1))
             <= figure.level(range(max(0, gain.since - BASELINE), gain.since)) - math.log1p(LEAST)
         ]
@@ -224,7 +223,7 @@ class Judgement:
             before = sum(earlier < at for earlier in figure.jobs)
             return figure.unknown(values, f"{before} of the {FEWEST} nights before that it takes")
         first, slowdown = self.firsts[number], self.slowdown(number)
-        gains = [] if slowdown else [gain.since for gain in self.gains(number) if gain.since > at - LATELY]
+        gains = [] if slowdown else [gain.since for gain in self.gains(figure) if gain.since > at - LATELY]
         value, level = median(values), expected.level - sum(one.size for one in self.detector.rows[number].open)
         effect = expected.now - level
         half = float(stdtrit(expected.degrees_of_freedom, (1 + CONFIDENCE) / 2)) * expected.scale

@@ -1,6 +1,7 @@
 """Page of a system's nights: whether anything got worse last night, every judged figure, and how nights are judged."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -13,8 +14,9 @@ from reports import text
 from reports.columns import columns_of
 from reports.nights import culprit, detector, noise, proof
 from reports.nights.culprit import what_changed
+from reports.nights.detector import Slowdown
 from reports.nights.episodes import TOGETHER
-from reports.nights.judge import GIVEN_UP, STEADIER, UNSTEADY_SHARE, Judgement
+from reports.nights.judge import GIVEN_UP, STEADIER, UNSTEADY_SHARE
 from reports.nights.report import CHANGE, FINE, WORSE, Amount, NightReport, night_reports, row, slope, table
 from reports.page import Column, Download, Figure, Figures, Notice, Notices, Page, PageSection, Paragraph, Table
 from reports.plots.canvas import Scale
@@ -93,7 +95,7 @@ def _page(name: str, history: History) -> NightsPage:
         except (EngineError, OSError) as error:
             why = (str(error),)
     (report,) = night_reports(history, known)
-    notice, data = _notice(report), _rows(report.judged, report.names)
+    notice, data = _notice(report), _rows(report)
     verdicts = table(report) if report.verdicts else Paragraph("Its tests have measured nothing that is judged.")
     nights, jobs = text.plural(len(history.nights), "night"), text.plural(len([*history.jobs]), "job")
     count = f"There are {nights} of {history.system} since {history.nights[0].began:%Y-%m-%d}, of {jobs}."
@@ -109,28 +111,30 @@ def _page(name: str, history: History) -> NightsPage:
     )
 
 
-def _rows(judged: Judgement, names: Mapping[Key, str]) -> pd.DataFrame:
+def _rows(report: NightReport) -> pd.DataFrame:
     """Make a row of each judged figure in each night that has it: its verdict, the least and the most of its jobs, the
-    beginning of the slowdown that it is in, the change of its level with that night, and what was updated then.
+    beginning of the episode that it is in, the change of its level with that night, and what was updated then.
     """
-    rows, numbers = [], {(figure.key, figure.figure): number for number, figure in enumerate(judged.watched)}
+    judged, rows, slow = report.judged, [], defaultdict[tuple[Key, str], list[tuple[int, Slowdown]]](list)
+    for episode in report.episodes:
+        for figure, slowdown in zip(episode.figures, episode.slowdowns, strict=True):
+            slow[figure.key, figure.figure].append((episode.since, slowdown))
     for figure in judged.figures:
-        number, before = numbers.get((figure.key, figure.figure)), list[Mapping[str, str]]()
-        slow = [one for one in judged.detector.slowdowns if one.figure == number]
-        gains = [] if number is None else judged.gains(number)
-        sizes = {one.since: one.size for one in gains} | {one.since: one.size for one in slow}
+        before, episodes = list[Mapping[str, str]](), slow[figure.key, figure.figure]
+        sizes = {gain.since: gain.size for gain in judged.gains(figure)}
+        sizes |= {since: slowdown.size for since, slowdown in episodes}
         for at, jobs in figure.jobs.items():
             values, states, size = figure.measured(jobs), [job.state for job in jobs], sizes.get(at)
             updates = [words for words in what_changed(before, states) if not words.startswith(QUIET)]
             verdict = figure.verdicts[at]
-            since = [one.since for one in slow if one.since <= at and (one.ended is None or at < one.ended)]
+            since = [since for since, one in episodes if since <= at and (one.ended is None or at < one.ended)]
             before = states
             rows.append(
                 {
                     "at": at,
                     "night": text.clean(judged.nights[at].name, 40),
                     "began": judged.nights[at].began.isoformat(),
-                    **row(names[figure.key], verdict),
+                    **row(report.names[figure.key], verdict),
                     "least": min(values),
                     "most": max(values),
                     "episode_since": text.clean(judged.nights[since[-1]].name, 40) if since else "",
@@ -144,13 +148,12 @@ def _rows(judged: Judgement, names: Mapping[Key, str]) -> pd.DataFrame:
 
 def _notice(report: NightReport) -> Notice:
     """Summarise the night in one line, and its episodes in a sentence each."""
-    headline, lines = text.clean(report.headline), tuple(text.clean(sentence, 1000) for sentence in report.lines)
+    headline, lines = text.clean(report.headline), tuple(text.clean(line, 1000) for line in report.lines)
     if report.code == WORSE:
         return Notice("worse", "Worse" if report.opened else "Failed", headline, lines)
-    if report.still_open:
-        return Notice("unknown", "Still worse", headline, lines)
-    kind, word = ("fine", "Fine") if report.code == FINE else ("unknown", "Not all judged")
-    return Notice("fine" if kind == "fine" else "unknown", word, headline, lines)
+    if report.code == FINE and not report.still_open:
+        return Notice("fine", "Fine", headline, lines)
+    return Notice("unknown", "Still worse" if report.still_open else "Not all judged", headline, lines)
 
 
 def _episodes(report: NightReport) -> PageSection:

@@ -350,7 +350,7 @@ def test_figures_of_the_proof_are_a_table_where_they_are(tmp_path: Path, monkeyp
     ]
     for old, new in (("0.98", "1.98"), ("jobs: 3", "jobs: 0"), ("noise: gauss", "nose: gauss"), ("rows:", "rows: [")):
         file.write_text(PROOF.replace(old, new))
-        with pytest.raises(UsageError, match="proof.yaml"):
+        with pytest.raises(UsageError, match=r"proof\.yaml"):
             proof.proof(file)
 
 
