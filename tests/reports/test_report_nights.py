@@ -24,6 +24,8 @@ from waiting import LONG_S
 from engine.errors import UsageError
 from reports.nights import page as nights_page
 from reports.nights import proof
+from reports.nights.detector import Detector, State
+from reports.nights.judge import judge_nights
 from reports.nights.page import chart
 from reports.nights.report import night_reports
 from reports.page import Download, Figures, Page
@@ -116,25 +118,23 @@ def test_a_figures_csv_has_every_night_with_its_jobs_its_band_and_its_verdict(ni
     assert len(rows(nightly_site, "nights-frontier-all")) == 126
 
 
-def come_and_go(spans: Sequence[tuple[int, int]], count: int) -> list[dict[str, Any]]:
-    """Make nights of which some are slower."""
-    names = (*(f"Steady{number} %n=512" for number in range(8)), SLOWED)
-    quiet, slow = slowed(count, since=count, names=names), slowed(count, since=0, by=1.2, names=names)
-    return [(slow if any(since <= at < end for since, end in spans) else quiet)[at] for at in range(count)]
-
-
-def test_states_that_come_and_go_are_lines_and_their_episodes_are_no_better_afterwards(tmp_path: Path) -> None:
-    sessions = come_and_go([(70, 78), (100, 108)], 140)
+def test_states_that_come_and_go_are_lines_and_learnt_and_no_better_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = (*range(70, 78), *range(100, 108))
+    quiet, slow = slowed(130, since=130), slowed(130, since=0, by=1.2)
+    sessions = [(slow if at in runs else quiet)[at] for at in range(130)]
     with referred(store(tmp_path / "results.db", sessions)) as database:
+        read = history(database, "frontier")
+        number = [one.key.test for one in judge_nights(read, references.references("frontier")).watched].index("Slowed")
+        state = State(math.log(1.2), runs, runs=2, of=130)
+        monkeypatch.setattr(Detector, "state", lambda _, figure: state if figure == number else None)
         build([tmp_path], tmp_path / "site")
-        (line,) = night_reports(history(database, "frontier"), references.references("frontier"))[0].states
-    assert re.match(r"1\d of 140 nights: 1 figure of Slowed n=512 (1[7-9]|20)[.]", line)
-    assert "2 runs" in line
-    words = visible(tmp_path / "site" / "nights-frontier.html")
-    assert in_order(words, "States that come and go", line)
-    states = {one["state"] for one in rows(tmp_path / "site", "nights-frontier-episodes")}
-    assert states <= {"learnt", "closed"}
-    assert {one["way"] for one in rows(tmp_path / "site", "nights-frontier-all")} <= {"", "worse"}
+        (line,) = night_reports(read, references.references("frontier"))[0].states
+    assert in_order(line, "16 of 130 nights", SLOW, "20.0 %", "2 runs")
+    assert in_order(visible(tmp_path / "site" / "nights-frontier.html"), "States that come and go", line)
+    assert {one["state"] for one in rows(tmp_path / "site", "nights-frontier-episodes")} == {"learnt"}
+    assert {one["way"] for one in rows(tmp_path / "site", "nights-frontier-all")} == {"", "worse"}
 
 
 def test_nights_of_nothing_worse_are_fine(tmp_path: Path) -> None:
