@@ -13,6 +13,7 @@ from reports.nights import nodes
 from reports.nights.culprit import culprit, what_changed
 from reports.nights.detector import Slowdown, State
 from reports.nights.judge import FigureHistory, Judgement
+from reports.nights.nodes import Explanation
 from reports.nights.shape import Shape
 from reports.read.history import Night
 from systems.references import CANARY
@@ -50,8 +51,8 @@ class Episode:
     """Shape of the worst figure's slowdown."""
     parts: tuple[tuple[str, str], ...]
     """Each test that got slower, with the part of it that did; "" where nothing shows it."""
-    of_nodes: str
-    """Whether nodes explain it, in words."""
+    nodes: Explanation
+    """Whether nodes explain it."""
     changed: tuple[str, ...]
     """What changed with its beginning, in words."""
     state: EpisodeState
@@ -86,8 +87,8 @@ class MachineState:
     """Nights that are remembered."""
     runs: int
     """Times that it came."""
-    of_nodes: str
-    """Whether nodes explain it, in words."""
+    nodes: Explanation
+    """Whether nodes explain it."""
 
 
 def group(slowdowns: Iterable[Slowdown]) -> list[list[Slowdown]]:
@@ -130,7 +131,7 @@ def _episode(judged: Judgement, number: int, group: Sequence[Slowdown], at: int)
     parts = ((key.test, culprit(CANARY if canary else key.test, now[key], before[key])) for canary, key in tests)
     states = ([job.state for jobs in side.values() for job in jobs] for side in (before, now))
     worse, usual = range(since, until + 1), range(max(0, since - nodes.BEFORE), since)
-    of_nodes, by_nodes = explain_by_nodes(judged.nights[: until + 1], figures, worse, usual)
+    by_nodes = explain_by_nodes(judged.nights[: until + 1], figures, worse, usual)
     return Episode(
         number,
         since,
@@ -140,9 +141,9 @@ def _episode(judged: Judgement, number: int, group: Sequence[Slowdown], at: int)
         slowdowns,
         shape,
         parts=tuple(parts),
-        of_nodes=of_nodes,
+        nodes=by_nodes,
         changed=tuple(what_changed(*states)),
-        state=_state(judged, slowdowns, is_open=ended is None, by_nodes=by_nodes),
+        state=_state(judged, slowdowns, is_open=ended is None, by_nodes=by_nodes.outcome == "explained"),
     )
 
 
@@ -156,13 +157,10 @@ def _state(judged: Judgement, slowdowns: Sequence[Slowdown], *, is_open: bool, b
 
 def explain_by_nodes(
     nights: Sequence[Night], figures: Iterable[FigureHistory], worse: Collection[int], before: Iterable[int]
-) -> tuple[str, bool]:
-    """Return in words whether nodes explain that figures are worse in these nights, and whether they do. before: nights
-    that tell what is usual.
-    """
+) -> Explanation:
+    """Tell whether nodes explain that figures are worse in these nights. before: nights that tell what is usual."""
     usual = nodes.how_bad(((one.key, one.figure) for one in figures), (job for at in before for job in nights[at].jobs))
-    found = nodes.explain(nights, worse, usual)
-    return nodes.describe(found), found.outcome == "explained"
+    return nodes.explain(nights, worse, usual)
 
 
 def find_states(judged: Judgement) -> list[MachineState]:
@@ -187,5 +185,5 @@ def _alike(nights: Iterable[int], others: Iterable[int]) -> bool:
 def _machine_state(judged: Judgement, group: Sequence[tuple[State, FigureHistory]]) -> MachineState:
     state, slowest = group[0]
     figures, inside = tuple(figure for _, figure in group), set(state.nights)
-    of_nodes, _ = explain_by_nodes(judged.nights, figures, inside, slowest.jobs.keys() - inside)
-    return MachineState(figures, expm1(state.size), len(inside), state.of, state.runs, of_nodes)
+    by_nodes = explain_by_nodes(judged.nights, figures, inside, slowest.jobs.keys() - inside)
+    return MachineState(figures, expm1(state.size), len(inside), state.of, state.runs, by_nodes)

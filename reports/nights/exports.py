@@ -7,6 +7,7 @@ from typing import Any
 
 from reports.nights.episodes import Episode
 from reports.nights.judge import Verdict
+from reports.nights.nodes import describe
 from reports.nights.report import NightReport
 
 SCHEMA, VERSION = "par4d.nights", 2
@@ -61,7 +62,7 @@ def _episode(last: NightReport, one: Episode) -> dict[str, Any]:
             {"test": last.named(figure.key), "figure": figure.figure, "size": size}
             for figure, size in zip(one.figures, one.sizes, strict=True)
         ],
-        **{"part": one.part, "nodes": one.of_nodes, "changed": list(one.changed), "said": last.tell(one)},
+        **{"part": one.part, "nodes": describe(one.nodes), "changed": list(one.changed), "said": last.tell(one)},
     }
 
 

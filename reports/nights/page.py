@@ -17,6 +17,7 @@ from reports.nights.culprit import what_changed
 from reports.nights.detector import Slowdown
 from reports.nights.episodes import TOGETHER
 from reports.nights.judge import GIVEN_UP, STEADIER, UNSTEADY_SHARE
+from reports.nights.nodes import describe
 from reports.nights.report import CHANGE, FINE, WORSE, Amount, NightReport, night_reports, row, slope, table
 from reports.page import Column, Download, Figure, Figures, Notice, Notices, Page, PageSection, Paragraph, Table
 from reports.plots.canvas import Scale
@@ -172,7 +173,7 @@ def _episodes(report: NightReport) -> PageSection:
                 "shape": "step" if one.shape.kind == "step" else f"creep, {slope(one)}",
                 "figures": text.clean(", ".join(figures), 1000),
                 "part": text.clean(one.part, 400),
-                "of_nodes": text.clean(one.of_nodes, 400),
+                "of_nodes": text.clean(describe(one.nodes), 400),
                 "updated": text.clean("; ".join(one.changed), 400),
             }
         )

@@ -15,6 +15,7 @@ from reports.columns import columns_of
 from reports.nights.detector import FALSE_ALARMS_A_YEAR
 from reports.nights.episodes import Episode, EpisodeState, MachineState, find_episodes, find_states
 from reports.nights.judge import FigureHistory, Judgement, Verdict, Word, judge_nights
+from reports.nights.nodes import describe
 from reports.page import Column, Table
 from reports.read.history import SKIPPED, History, Night, NightJob
 from systems.references import FEWEST_JOBS, Key, References, worse_by
@@ -103,7 +104,10 @@ class NightReport:
         since = f"since {nights[min(one.since for one in still)].name}" if still else ""
         parts = [(len(figures), f"got worse, of {_tests(figures, self.named)}")]
         parts += [(len(still), f"{'episode' if len(still) == 1 else 'episodes'} open {since}")]
-        parts += [(len(self.over), "over"), (far, "far off, which is no alarm yet")]
+        parts += [
+            (len(self.over), "episode over" if len(self.over) == 1 else "episodes over"),
+            (far, "far off, which is no alarm yet"),
+        ]
         parts += [(counts[word], word) for word in RANKS if word != "worse"]
         judged = counts["same"] + counts["better"] + counts["worse"]
         quiet = f"nothing {'new ' if still else ''}got worse, " if judged else "nothing could be judged, "
@@ -208,7 +212,7 @@ def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str])
         f"It creeps: {slope(episode)}." if episode.shape.kind == "creep" else "",
         f"Culprit: {episode.part}." if episode.part else "Its parts tell no culprit.",
         f"Changed then: {'; '.join(episode.changed)}." if episode.changed else "Nothing that is recorded changed.",
-        f"Nodes: {episode.of_nodes}." if episode.of_nodes else "",
+        f"Nodes: {describe(episode.nodes)}.",
     ]
     return " ".join(filter(None, sentences))
 
@@ -222,8 +226,8 @@ def slope(episode: Episode) -> str:
 def tell_state(state: MachineState, names: Mapping[Key, str]) -> str:
     """Write in how many nights a state of the machine was seen, and of which figures."""
     figures = f"{text.plural(len(state.figures), 'figure')} of {_tests(state.figures, names.__getitem__)}"
-    runs, nodes = text.plural(state.runs, "run"), f": {state.of_nodes}" if state.of_nodes else ""
-    return f"{state.nights} of {state.of} nights: {figures} {text.percent(state.size)} worse, in {runs}{nodes}."
+    worse = f"{text.percent(state.size)} worse, in {text.plural(state.runs, 'run')}"
+    return f"{state.nights} of {state.of} nights: {figures} {worse}: {describe(state.nodes)}."
 
 
 def _tests(figures: Iterable[FigureHistory], named: Callable[[Key], str]) -> str:

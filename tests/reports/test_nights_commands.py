@@ -149,7 +149,7 @@ def test_an_episode_stays_open_while_its_test_is_not_run_and_is_then_given_up(tm
         outs.append(capsys.readouterr().out)
     assert set(codes) == {0}
     assert [f"open since {night_name(60)}" in out for out in outs] == [*GIVEN_UP * [True], False, False]
-    assert ["1 over" in out for out in outs] == [*GIVEN_UP * [False], True, False]
+    assert ["1 episode over" in out for out in outs] == [*GIVEN_UP * [False], True, False]
 
 
 def test_a_chosen_test_that_left_nothing_is_unknown_to_all_who_ask(tmp_path, judge):
