@@ -119,7 +119,7 @@ def _episode(judged: Judgement, number: int, group: Sequence[Slowdown], at: int)
     found, since = group[0].found, group[0].since
     shape, begun = judged.shapes.get((slowdowns[0].figure, slowdowns[0].found), (STEP, since))
     if shape.kind == "creep" and shape.nights >= FEWEST_OF_CREEP:
-        since = begun
+        since = min(begun, found)
     else:
         shape = STEP
     until = at if ended is None else max(found, ended - TOGETHER)

@@ -143,6 +143,30 @@ def test_an_episode_closes_itself_and_what_came_back_is_the_same_as_before():
     assert {judged.figures[0].verdicts[at].word for at in range(85, 102)} == {"same"}
 
 
+def test_a_loss_that_creeps_is_told_as_a_slope_with_its_interval_and_its_beginning():
+    creep = [{"t": one["t"] * math.exp(0.001 * at)} for at, one in enumerate(quiet(90))]
+    judged = judgement(of_nights(*quiet(80), *creep))
+    first, *_ = known = [find_episodes(judged, at) for at in range(80, 170)]
+    assert not first
+    assert {len(episodes) for episodes in known} == {0, 1}
+    ((episode,),) = known[-1:]
+    slope, low, high = episode.a_month
+    assert episode.shape.kind == "creep"
+    assert low < slope < high
+    assert slope == pytest.approx(math.expm1(0.03), rel=0.15)
+    assert episode.since == pytest.approx(80, abs=12)
+
+
+def test_nodes_that_explain_an_episode_are_named_in_it():
+    drawn = ["abc"[at % 3] if at < 60 or at % 5 == 0 else "x" for at in range(100)]
+    times = [one["t"] * (1.2 if node == "x" else 1.0) for one, node in zip(quiet(100), drawn, strict=True)]
+    nights = of_nights(*({"t": each} for each in times)).nights
+    for night, node in zip(nights, drawn, strict=True):
+        night.jobs[0] = replace(night.jobs[0], state={"nodes": node})
+    episodes = find_episodes(judgement(History("s", nights)), 99)
+    assert [(one.state, [slow.node for slow in one.nodes.slow]) for one in episodes] == [("explained", ["x"])]
+
+
 def test_a_true_gain_is_better_with_its_night():
     (one,) = judged_all(of_nights(*quiet(60), *quiet(20, 0.9))).values()
     assert one.verdicts[79].word == "better"
