@@ -36,7 +36,7 @@ LARGEST = 9e4
 LEAD = "Whether anything got worse last night, through what, and every figure that is judged, night by night."
 READING = (
     "A dot is a night, the median of its jobs, and red in nights of an episode. The line is what the nights before "
-    "let expect, and at least 95 of 100 nights lie in the band while nothing changes. An episode or a gain "
+    "let expect, and 95 of 100 nights lie in the band while nothing changes. An episode or a gain "
     "began last at the dotted line. A ring is a night in which versions or settings of the machine differed from the "
     "night before. What stands at the edge may be farther off. The CSV has every figure in every night, also those not "
     "drawn."

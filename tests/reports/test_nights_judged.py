@@ -98,7 +98,7 @@ def test_95_of_100_nights_without_a_change_lie_in_their_interval(kind):
         inside += sum(verdict.low <= 0 <= verdict.high for verdict in said)
         nights += len(said)
         assert all(verdict.value / verdict.usual - 1 == pytest.approx(verdict.change) for verdict in said)
-    assert 0.92 < inside / nights < 0.985
+    assert 0.91 < inside / nights < 0.985
 
 
 def test_a_slowdown_that_was_given_up_explains_its_episode_and_does_not_come_back_by_itself():
@@ -213,7 +213,7 @@ def test_a_night_is_suspected_by_what_the_canary_leaves_of_it_and_by_the_present
 
     assert suspected(1.16, 1.0)
     assert not suspected(1.1, 1.0)
-    assert not suspected(1.16, 1.05)
+    assert not suspected(1.15, 1.04)
 
 
 @pytest.mark.parametrize(
