@@ -239,7 +239,7 @@ def _tests(figures: Iterable[FigureHistory], named: Callable[[Key], str]) -> str
 
 UNITS: Mapping[str, Callable[[float], str]] = {"s": text.seconds, "B": text.memory, "x": text.times}
 NOTE = (
-    "The change is of the night's median by what the nights before let expect; at least 95 of 100 nights without "
+    "The change is of the night's median by what the nights before let expect; 95 of 100 nights without "
     "any change lie within its interval. An episode takes several nights that agree; better is what lately has changed "
     "so. A test that failed has no figures; a figure without a reference, or of few nights, is unknown, not the same."
 )
