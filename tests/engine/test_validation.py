@@ -32,6 +32,12 @@ from engine.validation.validate import job_rows, planned_order, traced_job
 
 GRIDS = ("2x1x1x1", "1x2x1x1", "1x1x2x1", "1x1x1x2")
 PIPELINE = {"grid": "1x1x1x1p2", "micro_batch": 2, "exposed_s": 1e-4}
+EFFECTS = """
+reasons: {}
+effects:
+  - {name: a batch, source: made up, published: {paper: axonn-sc24, metric: compute_s, what: "compute, tuned"},
+     system: alps, jobs: {gpt-local-1: 4}, sequences: 16, predicts: time, overlap: "oar,ors,oag"}
+"""
 PIPELINES = (
     {**PIPELINE, "schedule": "1f1b", "time_s": 1.5e-3},
     {**PIPELINE, "schedule": "message-driven-zb, limit 3, cap 2", "time_s": 2.5e-3},
@@ -58,8 +64,12 @@ def job(**other: object) -> MeasuredJob:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
-    """Validation of one published row and a job of two ranks, by the command, with every machine fitted anew."""
-    out = tmp_path_factory.mktemp("validation") / "validation.json"
+    """Validation of one published row, a job of two ranks and an effect, by the command, with every machine fitted
+    anew.
+    """
+    folder = tmp_path_factory.mktemp("validation")
+    out = folder / "validation.json"
+    (folder / "effects.yaml").write_text(EFFECTS)
     series = PublishedSeries(
         source="made up",
         system="alps",
@@ -70,6 +80,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Validation:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "published_series", lambda: [series])
         patch.setattr(run.trainers, "rows", tuple)
+        patch.setattr("engine.validation.effects.FOLDER", folder)
         rows = [MeasuredRows(jobs=(job(pipelines=PIPELINES),))]
         patch.setattr("engine.validation.measured.campaigns", lambda *_: rows)
         assert main(["plan", "--validate", "--refit", "--out", str(out)]) == 0
@@ -85,6 +96,11 @@ def test_a_published_time_is_beside_the_predicted_and_the_share_of_the_peak(foun
         assert row.predicted_s == pytest.approx(row.compute_s + sum(row.exposed_s.values()))
     share = 2 / (1 / (small.measured_s * small.devices) + 1 / (large.measured_s * large.devices))
     assert [row.baseline_s * row.devices for row in found.published] == pytest.approx([share] * 3)
+
+
+def test_an_effect_is_predicted_on_the_machine_that_was_fitted(found: Validation) -> None:
+    (effect,) = found.effects
+    assert effect.predicted == pytest.approx(found.published[1].predicted_s)
 
 
 def test_every_measured_grid_has_its_place_in_each_order(found: Validation) -> None:

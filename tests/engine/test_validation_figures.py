@@ -42,6 +42,7 @@ def on_vcluster() -> Run:
     """Validation of all measured jobs, with the machine fitted anew."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "published_series", list)
+        patch.setattr(run, "effects", list)
         patch.setattr(run.trainers, "rows", tuple)
         return run.run([FIRST], refit=True)
 
@@ -52,6 +53,7 @@ def later() -> Sequence[JobRows]:
     (rows,) = (rows for rows in campaigns()[1:] if rows.jobs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "published_series", list)
+        patch.setattr(run, "effects", list)
         patch.setattr(run.trainers, "rows", tuple)
         return run.run([rows]).found.jobs
 
