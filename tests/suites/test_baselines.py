@@ -168,7 +168,7 @@ def test_a_step_is_parted_where_the_series_or_the_user_says_so(
     key = "    peer_micro_batches: [1, 2, 4] "
     series.write_text(series.read_text().replace(key, f"    breakdown: {of_series}\n{key}"))
     words = ["-c", "suites/baselines.py", "--system", "vcluster", "-n", "deep.*ddp", "--dry-run"]
-    words += [word for value in given for word in ("-S", f"breakdown={value}")]
+    words += ["-S", "grid=2x1x1x4", *(word for value in given for word in ("-S", f"breakdown={value}"))]
     assert (" --breakdown" in succeed(tmp_path, *words, root=root).script) is expected
 
 
