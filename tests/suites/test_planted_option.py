@@ -5,8 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from running import ROOT, options, succeed
@@ -45,7 +45,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the product with the option."""
     root = tmp_path_factory.mktemp("checkout")
     for room in ("engine", "suites", "systems", "reports", "ci"):
-        shutil.copytree(ROOT / room, root / room, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / room, root / room)  # what is compiled with it: it is valid until changed
     shutil.copy(ROOT / "pyproject.toml", root)
     for name, edits in EDITS.items():
         text = (root / name).read_text()
@@ -66,22 +66,33 @@ def python(root: Path, *words: str) -> str:
     return done.stdout
 
 
-def engine(root: Path, *words: str) -> str:
-    return python(root, "-m", "engine", *words)
+COMMANDS = """
+import contextlib, io, json, sys
+from engine.cli.main import main
+told = []
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(words) == 0, words
+    told.append(out.getvalue())
+print(json.dumps(told))
+"""
 
 
-def checked(root: Path, *words: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(engine(root, "check", *SMALL, "--ranks", "1", "--json", *words))
-    return found
+def engine(root: Path, *commands: Sequence[str]) -> list[str]:
+    """Run commands of the engine one after another, in one process; return what each has printed."""
+    told: list[str] = json.loads(python(root, "-c", COMMANDS, json.dumps(commands)))
+    return told
 
 
-@pytest.mark.parametrize("command", ["train", "check", "plan", "bench overlap", "bench dry", "bench peers"])
-def test_the_help_of_each_command_that_trains_has_it(checkout: Path, command: str) -> None:
-    assert "--planted" in engine(checkout, *command.split(), "--help")
+def test_the_help_of_each_command_that_trains_has_it(checkout: Path) -> None:
+    commands = ("train", "check", "plan", "bench overlap", "bench dry", "bench peers")
+    told = engine(checkout, *((*command.split(), "--help") for command in commands))
+    assert [command for command, text in zip(commands, told, strict=True) if "--planted" in text] == [*commands]
 
 
 def test_check_counts_what_it_keeps_and_says_so(checkout: Path) -> None:
-    without, with_it = checked(checkout), checked(checkout, *PLANTED)
+    check = ("check", *SMALL, "--ranks", "1", "--json")
+    without, with_it = (json.loads(text) for text in engine(checkout, check, (*check, *PLANTED)))
     assert (without["training"]["planted"], with_it["training"]["planted"]) == (0, 2)
     kept = [one["memory_bytes_per_rank"]["activations"] for one in (without, with_it)]
     model = lookup("gpt-test")
@@ -107,15 +118,15 @@ print(own, ["--planted 2" in (one or "") for one in lacking], lacking[1])
 
 def test_a_plan_holds_it_and_counts_its_flops(checkout: Path) -> None:
     asked = ("plan", "--system", "frontier", "--model", "gpt-5b", "--gpus", "8", "--batch-size", "64", "--equations")
-    assert json.loads(engine(checkout, *asked, *PLANTED, "--json"))["training"]["planted"] == 2
+    (told,) = engine(checkout, (*asked, *PLANTED, "--json"))
+    assert json.loads(told)["training"]["planted"] == 2
 
 
 def test_a_result_holds_it_with_other_losses_and_flops(checkout: Path, tmp_path: Path) -> None:
-    results = []
-    for number, words in enumerate(((), PLANTED)):
-        out = tmp_path / f"{number}.json"
-        engine(checkout, "train", *SMALL, "--iterations", "2", "--warmup", "1", "--out", str(out), *words)
-        results.append(json.loads(out.read_text()))
+    train = ("train", *SMALL, "--iterations", "2", "--warmup", "1")
+    outs = [tmp_path / "without.json", tmp_path / "planted.json"]
+    engine(checkout, *((*train, "--out", str(out), *words) for out, words in zip(outs, ((), PLANTED), strict=True)))
+    results = [json.loads(out.read_text()) for out in outs]
     assert [one["config"]["planted"] for one in results] == [0, 2]
     flops = [one["summary"]["hardware_flops_per_s"] / one["summary"]["model_flops_per_s"] for one in results]
     assert flops == pytest.approx([1, 3])
