@@ -32,6 +32,10 @@ def _folder(folder: Path, config: Mapping[str, Any], **files: object) -> Path:
         *((LLAMA, {"hidden_size": value}) for value in (0, -64, 2**80, 64.5, None, "64")),
         *((LLAMA, {"num_hidden_layers": value}) for value in (0, 10**9)),
         (LLAMA, {"rope_scaling": SCALED | {"original_max_position_embeddings": 8192}}),
+        *(
+            (LLAMA, {"layer_types": kinds})
+            for kinds in (["full_attention"], 31 * ["full_attention"] + ["sliding_attention"])
+        ),
         (LLAMA, {"num_key_value_heads": 0}),
         (LLAMA, {"num_attention_heads": 0}),
         (LLAMA, {"vocab_size": -1}),

@@ -21,6 +21,7 @@ LITGPT_LLAMA3 = {"original_max_seq_len" if "original" in name else name: value f
 LITGPT_ACTIVATIONS = {"none": "gelu", "tanh": "gelu_tanh"}
 OTHER_NORMS = ("Gemma", "OLMo")
 """Words in the name of a configuration of litgpt that make norms others."""
+FULL_ATTENTION, UNTOLD = "full_attention", ""
 THETA, SHARE, DEFAULT_THETA = "rope_theta", "partial_rotary_factor", 1e4
 
 SCHEDULERS_LIKE_DDPM = (
@@ -42,8 +43,9 @@ DEFAULT_CHANNELS = (224, 448, 672, 896)
 
 
 def read_llama(options: Options, fields: Fields) -> Fields:
-    full = ["full_attention"] * fields["layers"]
-    options.require("layer_types", full, default=full)
+    kinds = options.several("layer_types", (UNTOLD,))  # the layers of a broken configuration are too many to list
+    if kinds != (UNTOLD,) and (len(kinds) != fields["layers"] or set(kinds) != {FULL_ATTENTION}):
+        raise options.refusal(f"layer_types={list(kinds)!r}", f"{FULL_ATTENTION} in every layer")
     theta, scaling, share = _rope(options)
     if share != 1:
         raise options.refusal(f"partial_rotary_factor={share}", "1")
