@@ -10,6 +10,11 @@ from typing import Any
 ALWAYS = frozenset({"threads", "warmup", "precision", "reduce_dtype", "overlap", "checkpoint_every", "offload"})
 """Fields from which follows what is trained and measured: both sides take them alike, whatever their defaults are."""
 
+ALWAYS_IN = {"loss_scale": ("precision", "fp16")}
+"""Such fields of what is trained in one number format, with the field and the format: other commits, which may not know
+them, needn't in others.
+"""
+
 
 class _ByName(pickle.Pickler):
     def reducer_override(self, one: Any) -> Any:
@@ -20,7 +25,9 @@ class _ByName(pickle.Pickler):
 
 def _given(one: Any, field: "Field[Any]") -> bool:
     default = field.default_factory() if field.default_factory is not MISSING else field.default
-    return field.init and (field.name in ALWAYS or default is MISSING or getattr(one, field.name) != default)
+    other, value = ALWAYS_IN.get(field.name, ("", None))
+    always = field.name in ALWAYS or (value is not None and getattr(one, other) == value)
+    return field.init and (always or default is MISSING or getattr(one, field.name) != default)
 
 
 def _made(kind: type, given: dict[str, Any]) -> Any:

@@ -285,6 +285,8 @@ def test_a_peer_is_asked_by_the_names_of_what_is_not_as_by_default(monkeypatch: 
     assert b"rounds" in dumps(asked)
     assert b"autocast" not in dumps(asked), "another commit need not know it"
     assert b"autocast" in dumps(replace(CASE, autocast=True))
+    assert b"loss_scale" not in dumps(CASE), "it scales no loss"
+    assert b"loss_scale" in dumps(replace(CASE, precision="fp16")), "its default may be another there"
 
 
 def test_another_commit_that_does_not_know_what_is_asked_says_so() -> None:
