@@ -96,20 +96,52 @@ def _peer_of(asked: Asked, trainer: str) -> str | None:
 
 
 def _is_meant(asked: Asked, row: Row) -> bool:
-    """Return whether a contest is of the paper's point; one that tells a number ran as its row did, too. Of a range of
-    models each is meant on its own number of devices.
-    """
-    if not (asked.place.has(row["model"], row["ranks"]) and same_sort(asked.network, row["model"])):
+    """Return whether a contest is of the paper's point; one that tells a number ran as its row did, too."""
+    if not _is_of_point(asked, row):
         return False
     if asked.target.comparison is not None:
         return True
-    number, formats = asked.number, _formats(asked.claim.paper)
-    own = _sizes(asked).get(int(row["ranks"]), row["model"]) if "to" in number.model.split() else row["model"]
-    if same_sort(own, row["model"]) and plain(own) != plain(row["model"]):
+    formats = _formats(asked.claim.paper)
+    as_printed = ran_as(row, asked.number.model_copy(update={"batch_tokens": _batch(asked)}))
+    return as_printed and (not formats or row["dtype"] in formats)
+
+
+def _is_of_point(asked: Asked, row: Row) -> bool:
+    """Return whether a contest has the paper's model and devices, of a range of models each on its own number of
+    devices.
+    """
+    if not (asked.place.has(row["model"], row["ranks"]) and same_sort(asked.network, row["model"])):
         return False
-    if number.metric in TIMES_SAVED:
-        number = number.model_copy(update={"batch_tokens": _batch_of_weak_scaling(asked)})
-    return ran_as(row, number) and (not formats or row["dtype"] in formats)
+    if asked.target.comparison is not None or "to" not in asked.number.model.split():
+        return True
+    own = _sizes(asked).get(int(row["ranks"]), row["model"])
+    return not same_sort(own, row["model"]) or plain(own) == plain(row["model"])
+
+
+def options_beside(asked: Asked) -> list[tuple[Row, tuple[str, ...]]]:
+    """List the paper's own contests at a target's point, each with its batch and its number format, in words, where
+    they are others than the number's; none of a contest that counts.
+    """
+    of_paper = [row for row in asked.evidence.contests if row["series"].startswith(f"{asked.claim.paper}-")]
+    mine = [row for row in of_paper if row["system"] == asked.machine and _is_of_point(asked, row)]
+    if asked.target.comparison is not None:
+        return [(row, ()) for row in mine]
+    trainers = {_peer_of(asked, name) for name in (asked.number.over, asked.number.framework)}
+    found = [(row, _differing(asked, row)) for row in mine if row["peer"] in trainers]
+    return [(row, differing) for row, differing in found if differing or _is_meant(asked, row)]
+
+
+def _differing(asked: Asked, row: Row) -> tuple[str, ...]:
+    formats = {asked.number.dtype} if asked.number.dtype else _formats(asked.claim.paper)
+    other_batch = _batch(asked) not in (None, _tokens(row))
+    found = [plural(int(finite(row["sequences"])), "sequence")] if other_batch else []
+    return (*found, *([str(row["dtype"])] if formats and row["dtype"] not in formats else []))
+
+
+def _batch(asked: Asked) -> int | None:
+    """Return the tokens of a step of a number; None where the paper prints none."""
+    number = asked.number
+    return _batch_of_weak_scaling(asked) if number.metric in TIMES_SAVED else number.batch_tokens
 
 
 def _tokens(row: Row) -> float:

@@ -11,8 +11,10 @@ from typing import NamedTuple
 from engine.published import select
 from engine.published.claims import Claim, Target
 from engine.published.conditions import TUNED, conditions_of
+from reports.frames.contests import CONTEST
 from reports.frames.optimisations import KIND
 from reports.frames.overlaps import flags
+from reports.frames.reproduction.contests import options_beside
 from reports.frames.reproduction.samples import OURS, Asked, Evidence, Row
 from reports.text import clean, plural
 from reports.text import number as finite
@@ -21,6 +23,8 @@ TRAININGS = ("weak_scaling", "strong_scaling")
 KINDS = {**dict.fromkeys(TRAININGS, "train"), "overlap_ablation": "ablation", "optimisations": KIND}
 """Kind of the results of the studies whose jobs have to have the paper's options. Sides of a contest have overlaps and
 tuning of their own, so that its job's batch and number format count alone."""
+CONTESTS = "baselines"
+"""Study of the contests with other trainers."""
 NOT_TUNED = "not tuned"
 
 
@@ -93,16 +97,36 @@ def _differing(asked: Asked, row: Row) -> tuple[str, ...]:
 
 def left_out(evidence: Evidence, claim: Claim) -> str:
     """Say how many jobs of a claim's points on the paper's machine have other options, and which; "" of none."""
-    counted, others = set[object](), dict[object, tuple[str, ...]]()
+    found = _Others()
     for target in claim.targets:
         asked = Asked(evidence, claim, target, claim.machine)
-        for study in dict.fromkeys(redo.suite for redo in claim.redo if redo.suite in KINDS):
-            for row in asked.rows(KINDS[study], study):
+        for study in dict.fromkeys(redo.suite for redo in claim.redo):
+            for row in asked.rows(KINDS[study], study) if study in KINDS else ():
                 if asked.place.has(row["model"], row["ranks"]):
-                    differing = _differing(asked, row)
-                    others.setdefault(row["run"], differing) if differing else counted.add(row["run"])
-    left = [differing for run, differing in others.items() if run not in counted]
-    if not left:
-        return ""
-    reasons = dict.fromkeys(clean(word, 60) for differing in left for word in differing)
-    return f"{plural(len(left), 'job')} with other options left out: {', '.join(reasons)}"
+                    found.add(row["run"], 1, _differing(asked, row))
+            for row, differing in options_beside(asked) if study == CONTESTS else ():
+                found.add(tuple(str(row[key]) for key in CONTEST), int(row["jobs"]), differing)
+    return found.in_words()
+
+
+class _Others:
+    """Jobs with other options that count for no target."""
+
+    def __init__(self) -> None:
+        self._counted = set[object]()
+        self._others: dict[object, tuple[int, tuple[str, ...]]] = {}
+
+    def add(self, key: object, jobs: int, differing: tuple[str, ...]) -> None:
+        """Add some jobs, with the options in which they differ from what a target asks for."""
+        if differing:
+            self._others.setdefault(key, (jobs, differing))
+        else:
+            self._counted.add(key)
+
+    def in_words(self) -> str:
+        left = [one for key, one in self._others.items() if key not in self._counted]
+        if not left:
+            return ""
+        reasons = dict.fromkeys(clean(word, 60) for _, differing in left for word in differing)
+        jobs = plural(sum(number for number, _ in left), "job")
+        return f"{jobs} with other options left out: {', '.join(reasons)}"
