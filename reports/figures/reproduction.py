@@ -162,14 +162,18 @@ def _is_open(judgement: Judgement) -> bool:
 def figure_table(name: str, judged: Sequence[JudgedFigure]) -> Table:
     """Make the table of a paper's figures, each with its verdict and what the rest of it waits for."""
     rows = [
-        (one.figure.where, one.figure.says, *standing(one), waits(one), remarks(one), one.figure.node_hours)
-        for one in judged
+        (one.figure.where, one.figure.says, *standing(one), waits(one), remarks(one), hours_left(one)) for one in judged
     ]
     keys = ["where", "says", "verdict", "how_far", "waits", "note", "node_hours"]
     data = pd.DataFrame(rows, columns=keys)
     data["node_hours"] = pd.to_numeric(data["node_hours"])
     columns = columns_of("where", _verdict_column(), "how_far says waits note node_hours")
     return Table("Figures", columns, data, f"{name}-figures")
+
+
+def hours_left(judged: JudgedFigure) -> float | None:
+    """Return the node-hours that redo a figure on the paper's machine; None where it is gone, or none are known."""
+    return None if all(part.claim.retired for part in judged.parts) else judged.figure.node_hours
 
 
 def standing(judged: JudgedFigure) -> tuple[str, str]:
@@ -196,9 +200,14 @@ def counts(judged: Iterable[JudgedFigure]) -> dict[str, int]:
 
 
 def waits(judged: JudgedFigure, but: Container[str] = ()) -> str:
-    """Write why what a figure claims isn't judged yet, each reason once, without those that are said already."""
-    found = dict.fromkeys(part.why or NOT_RUN for part in judged.parts if not part.measured)
-    return "; ".join(why for why in found if why not in but)
+    """Write why what a figure claims isn't judged yet, each reason once, without those that are said already. Claims
+    that weren't run are named where others of the figure were.
+    """
+    waiting = [part for part in judged.parts if not part.measured]
+    found = dict.fromkeys(part.why or NOT_RUN for part in waiting)
+    names = [part.claim.name for part in waiting if judged.measured and part.claim.name and not part.why]
+    words = {NOT_RUN: f"{', '.join(names)} ({NOT_RUN})" if names else NOT_RUN}
+    return "; ".join(words.get(why, why) for why in found if why not in but)
 
 
 def remarks(judged: JudgedFigure) -> str:

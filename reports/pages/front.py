@@ -8,7 +8,7 @@ from pathlib import Path
 from engine import yaml_text
 from engine.published.claims import ANY
 from reports import text
-from reports.figures.reproduction import counts, decided_by, example_of, heading
+from reports.figures.reproduction import counts, decided_by, example_of, heading, hours_left
 from reports.figures.verdicts import SIGNS
 from reports.frames.reproduction import VERDICTS, JudgedFigure
 from reports.page import PaperRows, VerdictRow, Verdicts
@@ -91,8 +91,10 @@ def _waiting(judged: JudgedFigure) -> VerdictRow:
         words, why = NOT_BUILT, ", ".join(filter(None, (OBSTACLES[reason] for reason in reasons)))
     elif set(reasons) - {""} and "" not in reasons:
         why = ", ".join(reasons)
-    elif judged.figure.node_hours is not None:
-        why = f"{_hours(judged.figure.node_hours)} node-hours on {' and '.join(machines) or 'any machine'}"
+    elif all(part.claim.retired for part in judged.parts):
+        why = f"on any machine, as {' and '.join(machines)} is retired"
+    elif (hours := hours_left(judged)) is not None:
+        why = f"{_hours(hours)} node-hours on {' and '.join(machines) or 'any machine'}"
     return VerdictRow(judged.figure.where, sign, colour, words, why, address=address)
 
 

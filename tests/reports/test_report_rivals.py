@@ -249,6 +249,21 @@ def test_days_saved_follow_from_both_sides_rates(name: str, devices: list[int], 
     assert one_missing == (["can't tell"] if devices[1:] else [])
 
 
+@pytest.mark.parametrize(("other", "told"), [({"dtype": "fp32"}, "fp32"), ({"sequences": 4096}, "4,096 sequences")])
+def test_contests_of_another_batch_or_format_are_left_out_and_told(
+    other: dict[str, object], told: str, tmp_path: Path
+) -> None:
+    of = claim("Fig. 9", "days saved for GPT-100B", "axonn-ipdps22")
+    wrong = weak_on_summit([384], **other)
+    alone = judged(of, wrong, tmp_path / "alone")
+    both = judged(of, [*weak_on_summit([384]), *wrong], tmp_path / "both")
+    for one in (alone, both):
+        assert one.why.startswith("3 jobs")
+        assert one.why.endswith(f": {told}")
+    assert [one.measured for one in (alone, both)] == [False, True]
+    assert judged(of, weak_on_summit([384]), tmp_path / "own").why == ""
+
+
 def test_days_of_all_points_are_not_those_of_strong_scaling(tmp_path: Path) -> None:
     """Planted: GPT-12B on more devices than weak scaling has it on, which saves nothing."""
     of = claim("Fig. 9", "days saved for all", "axonn-ipdps22")
@@ -278,6 +293,19 @@ def test_a_rival_that_no_other_machine_ran_leaves_who_is_fastest_open(tmp_path: 
     assert judged(fastest, both[:1], tmp_path / "one").overall[:3] == ("can't tell", 1, 2)
     lost = judged(fastest, [both[0]._replace(ratio=1.2)], tmp_path / "lost")
     assert lost.overall[:3] == ("differs", 1, 2)
+
+
+def test_claims_that_were_not_run_are_named_where_others_of_their_figure_were(tmp_path: Path) -> None:
+    (figure,) = (one for one in figures("par4d") if one.where == "Fig. 9")
+    save_contests([MEGATRON.result(0)], tmp_path)
+    (whole,) = judge_figures(of_loaded(load([tmp_path])), [figure])
+    open_ones = [part.claim.name for part in whole.parts if not part.measured and not part.why]
+    assert open_ones
+    assert len(open_ones) < len(whole.parts)
+    assert all(name in waits(whole) for name in open_ones)
+    assert "over Megatron-LM on Perlmutter" not in waits(whole)
+    (nothing,) = judge_figures(of_loaded(load([])), [figure])
+    assert not any(name in waits(nothing) for name in open_ones)
 
 
 def test_numbers_of_a_machine_that_is_gone_leave_no_figure_open(tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ def test_what_was_not_run_is_a_line_with_its_reason(site: Path) -> None:
     assert any(NOT_BUILT in one for one in waiting)
     retired = words(rows(page, "axonn-ipdps22"))
     assert in_order(retired, "Fig. 9", "machine retired", "Summit")
+    assert in_order(retired, "Fig. 10", "any machine", "Summit is retired", within=60)
+    assert "node-hours" not in retired
     assert max(map(len, waiting)) < 120
 
 
