@@ -12,8 +12,9 @@ from itertools import pairwise
 import torch
 
 from engine.measure.clock import Clock, EventClock, HostClock, Stamp
+from engine.measure.intervals import common, covered, length, union, within
 from engine.measure.machine import link_bytes, processor_s
-from engine.measure.pending import Pending, TimedCollective, common, covered, length, seconds, union, within
+from engine.measure.pending import Pending, TimedCollective, seconds
 
 COMPUTE = "compute"
 """Lane of what the rank itself does."""

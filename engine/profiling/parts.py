@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from engine.measure.pending import Interval, common, length, union
+from engine.measure.intervals import Interval, common, length, union
 from engine.profiling.ran import DEVICE_COPIES, KERNEL
 from engine.profiling.trace import Event, TraceError, read_events
 from engine.result.schema.profile import StepParts

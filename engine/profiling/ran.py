@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engine.measure.pending import Interval, common, covered, length, union
+from engine.measure.intervals import Interval, common, covered, length, union
 from engine.profiling.trace import (
     Event,
     Piece,

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from engine.grid import Axis
-from engine.measure.pending import Interval, common, union
+from engine.measure.intervals import Interval, common, union
 from engine.result.schema.contest import PlayedTask
 from engine.result.schema.step import Span, Timeline
 from reports.plots.canvas import LETTER, WIDE, canvas, format_ticks, legend, rule

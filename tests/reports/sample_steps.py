@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.measure.pending import Interval, common, union
+from engine.measure.intervals import Interval, common, union
 from engine.result import metrics
 from engine.result.schema.step import AxisTime, Bound, Breakdown, LaneTime, MachineUsage, Phase, Span, Timeline
 

@@ -30,6 +30,11 @@ def test_build_reads_results_in_the_working_directory_and_prints_the_index(tmp_p
     assert "gpt-local-2" in (tmp_path / "site" / "weak_scaling.html").read_text()
 
 
+def test_a_report_is_made_without_torch() -> None:
+    code = "import sys, reports.site; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=LONG_S, check=False).returncode == 0
+
+
 def test_a_results_folder_that_is_missing_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     done = reports("build", "--results", "nowhere", "--out", "site", folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
