@@ -8,7 +8,8 @@ figures gives (noise.py), has to exceed two limits:
 
 * what chance gives in at most the limit's share of nights, by Student's t over all windows;
 * MARGIN times the largest difference of as many nights or fewer that came and went, of the figure itself, or of
-  RETURNED figures of the system. So what the machine does now and then raises nothing when it does it again.
+  RETURNED figures of the system, if it is near what chance gives or more. So what the machine does now and then raises
+  nothing when it does it again.
 
 A slowdown found, the nights before it are moved by it, so that all nights tell of the present level, until it returns:
 then they are moved back, and it is one of the differences that came and went.
@@ -36,16 +37,22 @@ FEWEST, BASELINE = 20, 90
 """Fewest and most nights before a change that tell what is usual."""
 KEPT = 365
 """Last nights that are remembered."""
-WINDOWS = (3, 5, 8, 13, 21, 34, 55)
+WINDOWS = (3, 5, 8, 13, 21, 34, 55, 89)
 """Numbers of last nights in which a change is looked for, behind FEWEST or more; its first night is found then."""
 MARGIN = 1.3
 """Factor by which a difference has to exceed those that came and went."""
+KNOWN = 0.85
+"""Part of what chance gives from which a difference that came and went counts."""
 RETURNED = 3
 """Figures whose largest difference that came and went counts for every other figure."""
+OWN = 0.25
+"""Weight of a figure's own semivariogram beside that of all figures."""
 AFTER = 3
 """Fewest nights after a difference that tell whether it went."""
-LEARNING = 40
-"""Nights that tell of autocorrelation; of more nights than that the last ones, which are judged, don't."""
+LEARNING, JUDGED = 25, 55
+"""Nights that tell of autocorrelation; of more nights than LEARNING the last ones, at most JUDGED, don't."""
+EARLY, LEAST_EARLY = 95, 0.05
+"""Nights that tell little of autocorrelation, and the size from which a change counts until there are more."""
 DEGREES_A_NIGHT = 0.6
 """Degrees of freedom of a scale, a night."""
 WORTH_A_JOB = 1.645
@@ -170,6 +177,7 @@ class Detector:
         self._scale = np.ones(count)
         self._outliers = np.full(count, np.nan)
         self._semivariograms = np.full((count, len(noise.LAGS)), np.nan)
+        self._without_slope = self._semivariograms.copy()
         self._returned = np.zeros((count, len(SIGNS), len(WINDOWS)))
         """Largest differences that came and went, by sign and window."""
 
@@ -211,9 +219,10 @@ class Detector:
         nights = self.rows[figure].clean
         if not np.isfinite(self._outliers[figure]):
             return None
+        of_all = noise.mean_of(self._semivariograms)
         before = [max(FEWEST, min(BASELINE, len(nights) - window)) for window in WINDOWS]
-        roots = [self._roots(window, count)[figure] for window, count in zip(WINDOWS, before, strict=True)]
-        errors = self._scale[figure] * np.array(roots)
+        variances = [noise.contrast_variance(of_all, *of) for of in zip(WINDOWS, before, strict=True)]
+        errors = self._scale[figure] * np.sqrt(variances)
         sizes = self._returned[figure, 0]
         size = float(np.max(sizes * (sizes > self._by_chance(np.array([figure]), len(nights)) * errors)))
         if math.expm1(size) < LEAST:
@@ -251,8 +260,9 @@ class Detector:
         count = nights.shape[1]
         scale = noise.scale(nights[:, -BASELINE - WINDOWS[-1] :])
         self._scale[figures] = scale
-        known = nights[:, : count - min(WINDOWS[-1], max(0, count - LEARNING))]
+        known = nights[:, : count - min(JUDGED, max(0, count - LEARNING))]
         self._semivariograms[figures] = noise.semivariograms(known, scale)
+        self._without_slope[figures] = self._semivariograms[figures] - noise.of_slopes(known, scale)
         total = np.concatenate([np.zeros((len(nights), 1)), np.cumsum(nights, axis=1)], axis=1)
         for place, window in enumerate(WINDOWS):
             ends = np.arange(window, count - AFTER + 1)
@@ -275,14 +285,17 @@ class Detector:
     def _chance(self) -> float:
         return float(self._limits.min())
 
-    def _roots(self, window: int, before: int) -> Floats:
-        """Return each figure's standard error of the mean of the last nights less that of those before, in its scales:
-        by the semivariogram of all figures, or by its own where that gives more.
+    def _error(self, window: int, before: int) -> tuple[float, Floats]:
+        """Return the standard error of the mean of the last nights less that of those before, in a figure's scales, by
+        the semivariogram of all figures; and the factor by which each figure's is larger.
+
+        Its own semivariogram is of few nights: it counts by OWN, without what a steady loss makes of it, and only for
+        more than that of all.
         """
-        of_all = noise.contrast_variance(noise.mean_of(self._semivariograms), window, before)
-        own = noise.contrast_variance(self._semivariograms, window, before)
-        roots: Floats = np.sqrt(np.fmax(of_all, own))
-        return roots
+        of_all = float(noise.contrast_variance(noise.mean_of(self._semivariograms), window, before))
+        own = noise.contrast_variance(self._without_slope, window, before)
+        wider: Floats = np.sqrt(np.fmax(1.0, OWN * own / of_all))
+        return math.sqrt(of_all), wider
 
     def _by_chance(self, figures: npt.NDArray[np.int64], count: int) -> Floats:
         """Return how many standard errors chance gives at most, over all windows (Bonferroni)."""
@@ -305,18 +318,21 @@ class Detector:
             if count - window < FEWEST or dropped >= window:
                 continue
             before = nights[:, max(0, count - window - BASELINE) : count - window]
-            roots = self._roots(window, before.shape[1])
-            error = roots[figures] * np.maximum(
-                self._scale[figures], noise.scale_lately(nights[:, -max(noise.LATELY, window) - 1 :])
-            )
+            error, wider = self._error(window, before.shape[1])
+            lately = noise.scale_lately(nights[:, -max(noise.LATELY, window) - 1 :])
+            errors = error * np.maximum(self._scale[figures], lately)
             for number, sign in enumerate(SIGNS):
-                went[number] = np.maximum(went[number], self._returned[:, number, place] / self._scale / roots)
+                went[number] = np.maximum(went[number], self._returned[:, number, place] / self._scale / error)
                 of_system = np.sort(went[number])[-min(RETURNED, len(went[number]))]
-                limit = np.maximum(chance, MARGIN * np.maximum(went[number, figures], of_system))
+                known = np.maximum(went[number, figures], of_system)
+                known = np.where(known > KNOWN * chance, MARGIN * known, 0.0)
+                limit = np.maximum(chance * wider[figures], known)
                 last = np.sort(sign * nights[:, -window:], axis=1)
                 last[:, -dropped:] = last[:, -dropped - 1, None]
                 size = last.mean(axis=1) - sign * before.mean(axis=1)
-                exceeds = np.where(np.expm1(size) >= LEAST, size / error / limit, 0.0)
+                exceeds = np.where(
+                    np.expm1(size) >= (LEAST if count > EARLY else LEAST_EARLY), size / errors / limit, 0.0
+                )
                 for each in np.flatnonzero(exceeds > best):
                     best[each], found[each] = exceeds[each], (sign * float(size[each]), window)
         return found
@@ -335,8 +351,9 @@ class Detector:
             return
         count, size = self._beginning(nights, size, window)
         since = row.nights[-count]
+        one_of_last = last and (size < 0 or since <= last.found or self.shape(last).kind == "creep")
         row.move(since, size)
-        if last and (size < 0 or since <= last.found or self.shape(last).kind == "creep"):
+        if last and one_of_last:
             last.changes.append((since, size))
         elif size < 0:
             self.gains.append(Gain(figure, since, row.nights[-1], size))

@@ -24,8 +24,10 @@ AROUND = (5, 7, 9, 11, 13, 15, 17, 19, 21)
 """Numbers of nights that may tell what is usual around one of them."""
 LATELY = 13
 """Fewest last nights whose scale counts where it is larger than that of all, as volatility comes in clusters."""
-LAGS = np.array([*range(1, 22), *range(23, 60, 3), *range(62, 146, 6)])
+LAGS = np.array([*range(1, 22), *range(23, 60, 3), *range(62, 180, 6)])
 """Nights apart of which the semivariogram is known; between them it is interpolated."""
+LEFT_OUT = 0.1
+"""Share of figures that are left out of the mean semivariogram."""
 FEWEST_PAIRS = 10
 """Pairs of nights from which a semivariogram is known."""
 
@@ -94,11 +96,23 @@ def semivariograms(nights: Floats, of_scale: Floats) -> Floats:
     return found
 
 
+def of_slopes(nights: Floats, of_scale: Floats) -> Floats:
+    """Return the part of each figure's semivariogram that is of the slope of its nights, by least squares."""
+    place = np.arange(nights.shape[1]) - (nights.shape[1] - 1) / 2
+    slopes = nights @ place / (place @ place) / of_scale
+    part: Floats = (slopes[:, None] * LAGS) ** 2 / 2
+    return part
+
+
 def mean_of(semivariograms: Floats) -> Floats:
-    """Return the mean of semivariograms at each of LAGS, of those that are known there."""
-    known = np.isfinite(semivariograms)
-    mean: Floats = np.where(known, semivariograms, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-    return np.where(known.any(axis=0), mean, np.nan)
+    """Return the mean of semivariograms at each of LAGS, of those that are known there, without the largest ones, which
+    are of figures that change.
+    """
+    ordered = np.sort(semivariograms, axis=0)  # NaN comes last
+    known = np.isfinite(ordered).sum(axis=0)
+    kept = known - np.floor(LEFT_OUT * known)
+    mean: Floats = np.where(np.arange(len(ordered))[:, None] < kept, ordered, 0.0).sum(axis=0) / np.maximum(kept, 1)
+    return np.where(known > 0, mean, np.nan)
 
 
 def contrast_variance(semivariogram: Floats, last: int, before: int) -> Floats:

@@ -10,7 +10,7 @@ machine no more than three. What is planted begins after SETTLED nights, in one 
 
 Outcomes are of intervals, 95 % one-sided: Poisson's of episodes a year, and the binomial one of the share that is
 found. The exit code is 1 if a row fails, 2 if one is undecided. --out keeps finished rows, and a second run goes on
-from there.
+from there; of all rows --page makes the table that the page of nights shows.
 """
 
 import argparse
@@ -21,19 +21,25 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 from noises import MEASURED, NOISES, draw
 from scipy.special import betaincinv, chdtri
 
 from engine.files import write_text
 from engine.result.gate import Interval, Outcome, at_least, at_most
 from reports.nights.detector import FEWEST, NIGHTS_A_YEAR, Detector, false_alarm_limit
+from reports.nights.episodes import group
+from reports.nights.judge import STEADIER, collect_figures
+from reports.nights.proof import FILE
+from reports.nights.report import name_tests
 from reports.read.history import histories
 from reports.read.run_reports import sessions
 
@@ -43,8 +49,15 @@ MOST_A_YEAR = {"quiet": 1.0, "states": 3.0}
 SETTLED = 110
 """Nights before what is planted."""
 TWENTY = 20
-NEAR = 3
-"""Nights within which slowdowns that begin are one episode."""
+
+
+class Found(NamedTuple):
+    """What a row has shown."""
+
+    words: str
+    value: float
+    """Episodes a year, or the share that was found."""
+    interval: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +69,18 @@ class Quiet:
     drift: float = 0.0
     """Loss of every figure in 30 nights."""
 
-    def run(self, years: int, figures: int, pool: ProcessPoolExecutor) -> tuple[str, Interval, float]:
+    def run(self, years: int, figures: int, pool: ProcessPoolExecutor) -> Found:
         counts = list(pool.map(partial(self.episodes, figures), range(years)))
-        return f"{sum(counts)} in {years} years", of_years(sum(counts), years), MOST_A_YEAR[NOISES[self.noise].group]
+        return Found(f"{sum(counts)} in {years} years", sum(counts) / years, of_years(sum(counts), years))
+
+    @property
+    def limit(self) -> float:
+        return MOST_A_YEAR[NOISES[self.noise].group]
 
     def episodes(self, figures: int, year: int) -> int:
         """Count the episodes that open in a year."""
         found = follow(self.noise, figures, FEWEST + NIGHTS_A_YEAR, year, canary=self.canary, drift=self.drift)
-        begun: list[int] = []
-        for slowdown in found.slowdowns:
-            if not any(abs(slowdown.since - since) <= NEAR for since in begun):
-                begun.append(slowdown.since)
-        return len(begun)
+        return len(group(found.slowdowns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +93,20 @@ class Planted:
     """Nights over which the loss creeps; 1: a step."""
     within: int
     """Nights since it began."""
-    least: float
-    """Share that has to be found."""
+    limit: float
+    """Share that has to be found at least."""
 
-    def run(self, trials: int, figures: int, pool: ProcessPoolExecutor) -> tuple[str, Interval, float]:
+    def run(self, trials: int, figures: int, pool: ProcessPoolExecutor) -> Found:
         a_system = max(1, figures // TWENTY)
         found = [one for some in pool.map(partial(self.nights, figures), range(-(-trials // a_system))) for one in some]
         hits = sorted(nights for nights in found if nights)
         middle = f", after {hits[len(hits) // 2]} nights" if hits else ""
-        return f"{len(hits)} of {len(found)}{middle}", of_share(len(hits), len(found)), self.least
+        return Found(f"{len(hits)} of {len(found)}{middle}", len(hits) / len(found), of_share(len(hits), len(found)))
+
+    @property
+    def title(self) -> str:
+        over = f"over {self.ramp} nights" if self.ramp > 1 else "at once"
+        return f"{self.size:.0%} {over}, by night {self.within}"
 
     def nights(self, figures: int, trial: int) -> list[int]:
         """Return the nights after which each is found, or 0."""
@@ -154,14 +172,15 @@ def of_share(count: int, of: int) -> Interval:
     return Interval(low, float(betaincinv(count + 1, of - count, 0.95)) if count < of else 1.0)
 
 
-def judged(row: Row, words: argparse.Namespace, pool: ProcessPoolExecutor) -> dict[str, object]:
+def judged(row: Row, words: argparse.Namespace, pool: ProcessPoolExecutor) -> dict[str, Any]:
     """Simulate a row; returns what is kept of it."""
     began = time.monotonic()
     count = words.years if isinstance(row, Quiet) else words.trials
-    shown, interval, limit = row.run(count, words.figures, pool)
-    said = (at_most if isinstance(row, Quiet) else at_least)(interval, limit)
+    found = row.run(count, words.figures, pool)
+    said = (at_most if isinstance(row, Quiet) else at_least)(found.interval, row.limit)
     return {
-        **{"outcome": said, "found": shown, "low": interval.low, "high": interval.high, "limit": limit},
+        **{"outcome": said, "words": found.words, "value": found.value, "limit": row.limit},
+        **{"low": found.interval.low, "high": found.interval.high},
         **{"count": count, "figures": words.figures, "seconds": round(time.monotonic() - began)},
     }
 
@@ -176,11 +195,29 @@ def simulate(names: list[str], words: argparse.Namespace) -> Iterator[Outcome]:
             if words.out:
                 write_text(words.out, json.dumps(kept, indent=1) + "\n")
             sys.stdout.write(
-                f"{told['outcome']}: {name}: {told['found']}, {told['low']:.2f} to {told['high']:.2f}, "
+                f"{told['outcome']}: {name}: {told['words']}, {told['low']:.2f} to {told['high']:.2f}, "
                 f"asked {told['limit']:g}; {told['figures']} figures, {told['seconds']} s\n"
             )
             sys.stdout.flush()
             yield told["outcome"]
+
+
+def keep_for_page(kept: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the table of the page of nights: a row of each noise, with what was planted in it."""
+    rows = []
+    for name, row in ROWS.items():
+        if isinstance(row, Quiet):
+            found = {
+                other.title: round(kept[key]["value"], 3)
+                for key, other in ROWS.items()
+                if isinstance(other, Planted) and other.noise == name
+            }
+            of = {"noise": name.removesuffix(", canary"), "jobs": 1, "canary": row.canary, "years": kept[name]["count"]}
+            of |= {"episodes_a_year": round(kept[name]["high"], 3), "outcome": kept[name]["outcome"]}
+            rows.append(of | ({"found": found} if found else {}))
+    write_text(
+        FILE, "# By tests/reports/simulate_nights.py --all --out FILE --page.\n" + yaml.safe_dump({"rows": rows})
+    )
 
 
 def write(databases: list[Path], path: Path, first: int) -> None:
@@ -210,6 +247,7 @@ def main() -> int:
     options.add_argument("--years", type=int, default=20, help="of nights without any change")
     options.add_argument("--trials", type=int, default=100, help="of each loss that is planted")
     options.add_argument("--out", type=Path, help="keep finished rows there, and go on from what it has")
+    options.add_argument("--page", action="store_true", help="make the page's table of what --out has, and no more")
     options.add_argument(
         "--write",
         type=Path,
@@ -221,6 +259,11 @@ def main() -> int:
     words = options.parse_args()
     if words.write:
         write(words.write, MEASURED, words.first)
+        return 0
+    if words.page:
+        if not words.out:
+            options.error("--page takes --out with the rows")
+        keep_for_page(json.loads(words.out.read_text()))
         return 0
     names = [name for name, row in ROWS.items() if words.all or row.noise in words.noise]
     if not names:
