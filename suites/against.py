@@ -16,7 +16,7 @@ from reframe.core.exceptions import SanityError
 from engine.peers.comparison import both_sides
 from suites.base.contests import PeerComparison
 from suites.base.engine_test import command
-from suites.base.running import NIGHTLY, Worth
+from suites.base.running import NIGHTLY, NO_TURNS, Worth
 from suites.base.series import AUTO, Point
 from suites.base.training import PointTraining, points_of
 
@@ -71,4 +71,4 @@ class Against(PeerComparison, PointTraining):
         """Fail where a device couldn't hold both, as then nothing cancels. Raises SanityError."""
         super().judge()
         if any(contest["apart"] for contest in self.record["comparisons"]):
-            raise SanityError("a device can't hold both engines, so they took no turns: take a smaller model or batch")
+            raise SanityError(f"a device can't hold both engines, so they {NO_TURNS}: take a smaller model or batch")

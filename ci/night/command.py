@@ -29,7 +29,7 @@ from typing import IO
 import systems
 from command_line import Parser
 from engine.errors import EngineError, UsageError
-from night.against import JOBS, against
+from night.against import JOBS, NODE_HOURS, against
 from night.procedure import report, run, say
 from night.session import ROOT, NightRun, night_name
 from reports.nights.report import UNKNOWN
@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
         system = systems.named(options.system)
         check_here(system, "measured")
         limit_s = seconds(options.time_limit)
-        node_hours, jobs = (2.0, 3) if options.against is None else (4.0, JOBS)
+        node_hours, jobs = (2.0, 3) if options.against is None else (NODE_HOURS, JOBS)
         node_hours = node_hours if options.node_hours is None else options.node_hours
         jobs = jobs if options.jobs is None else options.jobs
         if not node_hours > 0 or jobs < 1:
@@ -77,14 +77,14 @@ def parser() -> Parser:
         metavar="N",
         type=float,
         default=None,
-        help="to spend at most, by estimate (default: 2; against a commit 4)",
+        help=f"to spend at most, by estimate (default: 2; against a commit {NODE_HOURS:g})",
     )
     found.add_argument(
         "--jobs",
         metavar="N",
         type=int,
         default=None,
-        help=f"of each test, if the budget does (default: 3; against a commit {JOBS})",
+        help=f"of each test, if the budget does (default: 3; against a commit at most {JOBS})",
     )
     found.add_argument(
         "--time-limit",

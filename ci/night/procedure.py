@@ -30,6 +30,7 @@ MARGIN = 1.25
 ENOUGH = 3
 """Slow jobs of a test after which a night runs no more: a whole night can be off."""
 REPORT_TIMEOUT_S = 1800
+BY_LIMIT = "by its time limit"
 NO_RESULTS = "The night has left no results: ReFrame's own words say why."
 OUT_OF_TIME = "The night's time limit was reached: what was still to be run was left out."
 
@@ -62,20 +63,23 @@ def nightly_tests(described: Iterable[Mapping[str, Any]], history: History) -> l
         if job.figures:
             earlier[job.key.name, job.key.partition].append(job.node_seconds / HOUR_S)
     for test in described:
-        name, runs, hours = str(test["display_name"]), 0, 0.0
+        name, runs, hours, minutes = str(test["display_name"]), 0, 0.0, 0.0
         if all(case["skipped"] for case in test["cases"]):
             say(f"Skipped: {name}: {test['cases'][0]['skipped']}")
             continue
         for case in test["cases"]:
             before = earlier.get((name_of(name), case["partition"]), [])
             runs += len(before)
-            hours += MARGIN * median(before) if before and not case["skipped"] else float(case["node_hours"])
+            of_case = MARGIN * median(before) if before and not case["skipped"] else float(case["node_hours"])
+            hours += of_case
+            minutes += 60 * of_case / (case["nodes"] or 1)
         first = sum(one["node_hours"] for one in test["fixture_jobs"])
-        by = "by its time limit"
+        minutes += sum(60 * one["node_hours"] / (one["nodes"] or 1) for one in test["fixture_jobs"])
+        by = BY_LIMIT
         if runs:
             by = f"by {text.plural(runs, 'earlier job')}"
             by += ", and by the time limits of what it needs first" if first else ""
-        found.append(NightlyTest(name, str(test["hashcode"]), hours + first, by, int(test["worth"])))
+        found.append(NightlyTest(name, str(test["hashcode"]), hours + first, by, int(test["worth"]), minutes))
     return found
 
 

@@ -33,6 +33,8 @@ class NightlyTest:
     """origin of the node-hours"""
     worth: int
     """a Worth of suites/base/running.py"""
+    minutes: float = 0.0
+    """that these jobs have their nodes, by the same origin"""
 
 
 @dataclass(slots=True)

@@ -11,6 +11,10 @@ Values = tuple[float, float]
 """Loss and gradient norm of a step."""
 
 
+UNEQUAL = "don't do the same"
+"""Words of the error of sides that train differently."""
+
+
 class Tolerance(NamedTuple):
     """Largest relative difference allowed between both sides' losses, and between their first gradient norms."""
 
@@ -56,6 +60,6 @@ def check_steps(one: str, other: str, steps: Mapping[int, tuple[Values, Values]]
         for what, x, y, most in zip(("loss", "gradient norm"), a, b, tolerance, strict=True):
             if (step == 0 or what == "loss") and not relative_difference(x, y) <= most:
                 raise RunError(
-                    f"{one[0].upper()}{one[1:]} and {other} don't do the same: in step {step} the {what} was {x:.7g} "
+                    f"{one[0].upper()}{one[1:]} and {other} {UNEQUAL}: in step {step} the {what} was {x:.7g} "
                     f"in {one} and {y:.7g} in {other}, more than {most:g} apart, so their times can't be compared."
                 )

@@ -20,6 +20,8 @@ PATIENCE_S = 300.0
 
 NIGHTLY = "nightly"
 """Tag of a night's tests."""
+NO_TURNS = "took no turns"
+"""Words of a failed contest whose sides were measured one after the other."""
 
 
 class Worth:

@@ -277,6 +277,8 @@ def test_the_engine_of_a_checkout_is_a_peer_whose_losses_are_ours() -> None:
         assert found.peer.losses == pytest.approx(found.ours.losses, rel=1e-15)
         assert found.peer.gradient_norms == pytest.approx(found.ours.gradient_norms, rel=1e-15)
         assert len(found.peer.versions["engine"]) in (4, 40), "a commit, or None without git"
+        assert found.peer.versions["torch"] == torch.__version__
+        assert {"python", "nodes", "data"} <= found.peer.versions.keys()
 
 
 def test_a_peer_is_asked_by_the_names_of_what_is_not_as_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

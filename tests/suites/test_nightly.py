@@ -80,14 +80,15 @@ def test_without_earlier_runs_a_test_costs_its_nodes_for_its_time_limit():
             "hashcode": "1",
             "worth": 3,
             "cases": [
-                {"partition": "long", "node_hours": 0.3, "skipped": ""},
-                {"partition": "short", "node_hours": 0.1, "skipped": ""},
+                {"partition": "long", "nodes": 2, "node_hours": 0.3, "skipped": ""},
+                {"partition": "short", "nodes": 1, "node_hours": 0.1, "skipped": ""},
             ],
-            "fixture_jobs": [{"unique_name": "text", "node_hours": 0.1}],
+            "fixture_jobs": [{"unique_name": "text", "nodes": 1, "node_hours": 0.1}],
         }
     ]
     (one,) = nightly_tests(described, History("local", ()))
     assert (one.node_hours, one.by) == (pytest.approx(0.5), "by its time limit")
+    assert one.minutes == pytest.approx(60 * (0.15 + 0.1 + 0.1)), "as long as they have their nodes"
     none = [{**case, "node_hours": 0.0, "skipped": "one node"} for case in described[0]["cases"]]
     assert nightly_tests([described[0] | {"cases": none}], History("local", ())) == [], "it takes no budget"
 

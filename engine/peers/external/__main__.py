@@ -5,9 +5,11 @@ It is sent its comparison, meets the others, warms up and answers with losses an
 asked to. When nobody holds the other end of its pipe it ends, whatever it is doing.
 """
 
+import hashlib
 import logging
 import math
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +30,7 @@ with loading():
 
     from engine.comm.launch import take_device
     from engine.comm.meeting import init_process_group
+    from engine.data.sampler import batch
     from engine.measure.memory import keep_freed_memory, return_freed_memory
     from engine.peers.host_memory import peak_resident_bytes
     from engine.peers.layout import Layout
@@ -35,6 +38,7 @@ with loading():
     from engine.peers.registry import missing_modules
     from engine.peers.shards import Sharded, count_bytes
     from engine.peers.timed_side import LocalSide, on_batches
+    from engine.result import provenance
     from engine.result.provenance import CHECKOUT, git_state
 
 
@@ -113,8 +117,23 @@ def _answer_orders(comparison: Comparison, case: Case, launch: Launch, orders: "
     versions = {name: version(name) for name in ("torch", library)} if library else {}
     lacks = missing_modules(library, device.type) if library else {}
     if comparison.checkout:
-        versions["engine"] = str(git_state(CHECKOUT)[0])
+        versions = describe_commit(case)
     yield turns.measured().model_copy(update={"versions": versions, "without": lacks} | memory).model_dump()
+
+
+def describe_commit(case: Case) -> dict[str, str]:
+    """Return this commit's name, and by name what both commits of a contest are to have in common: versions of
+    software, nodes of all ranks and a digest of the first batch. Collective.
+    """
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, socket.gethostname())
+    task, digest = case.model.task, hashlib.sha256()
+    sequences = case.batch.sequences
+    read = batch(task.data.synthetic(), task.batch, seed=case.seed, step=0, batch_size=sequences, rows=range(sequences))
+    for name, array in sorted(read.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    shared = {"nodes": ", ".join(dict.fromkeys(everyone)), "data": digest.hexdigest()[:16]}
+    return provenance.versions() | shared | {"engine": str(git_state(CHECKOUT)[0])}
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,9 @@ class PeerSide(ContestSide):
     of external peers that tell it.
     """
     versions: dict[str, str] = {}
-    """Versions of its packages, where those aren't the engine's."""
+    """Versions of its packages, where those aren't the engine's; of a side that is a commit of the engine its name
+    ("engine"), with nodes and a digest of its first batch ("data").
+    """
     without: dict[str, str] = {}
     """Modules that it lacked on this device, each with the settings that need it and were as on processors."""
     parts: StepParts | None = None
