@@ -6,6 +6,7 @@ other nights.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import mean
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
@@ -41,10 +43,11 @@ LIMIT = 1.01
 """Ratio of step times beyond all of whose interval a test is slower."""
 JOBS = 8
 """Most jobs of each test, which tell by how much one set of processes differs from another."""
-FIRST_LOOK = 4
-"""Jobs of a test before it is judged, as Student's t of fewer is so wide that a look costs more than it tells. Of three
-tests whose jobs differ by 0.7 % (standard deviation) 3 % are found in 99.1 % of nights with 8 jobs and looks from the
-fourth on, in 99.0 % with looks from the third on, and with 6 jobs in 92.3 and 89.6 % (4,000 drawn nights each).
+FIRST_LOOK = 5
+"""Jobs of a test before it is judged. Where sets of processes are of two kinds, five are all of the slower one in one
+night of 32, and four in one of 16. Student's t of few jobs is so wide, too, that looks at them cost more than they
+tell: of three tests whose jobs differ by 0.7 % (standard deviation) 3 % are found in 99.6 % of nights with 8 jobs and
+looks from the fifth on, in 99.0 % with looks from the third on, and with 6 jobs in 89.6 % (4,000 drawn nights each).
 """
 NODE_HOURS = 5.0
 """Room for these jobs of one test of four nodes, by its time limit."""
@@ -53,6 +56,10 @@ VERDICTS = (UNEQUAL, NO_TURNS)
 FOLDER = Path("results") / ".against"
 """Hidden, so that no report takes it for a night; it has the checkouts of commits, too."""
 FIGURE = "paired_ratio"
+BOUNDS = ("paired_ratio_low", "paired_ratio_high")
+"""Ends of the interval of a job's rounds, where it has enough of them."""
+OF_AN_INTERVAL = 1.96
+"""Standard errors from the middle of an interval of confidence 0.95 to its ends."""
 GIT_TIMEOUT_S = 120
 SAID: dict[Outcome, str] = {"fail": "slower", "pass": "no slower", "undecided": "undecided"}
 
@@ -90,10 +97,14 @@ class Point:
     """Looks.count"""
     is_judged: bool = True
     """whether there are enough jobs for the first look"""
+    error: float = 0.0
+    """standard error of a job's ratio by its own rounds, as a logarithm: jobs can't agree better but by chance"""
 
     @property
     def interval(self) -> Interval:
-        return over_jobs(self.ratios, looks=self.looks) if self.ratios and self.is_judged else NOTHING_KNOWN
+        if not self.ratios or not self.is_judged:
+            return NOTHING_KNOWN
+        return over_jobs(self.ratios, looks=self.looks, least=self.error)
 
     @property
     def outcome(self) -> Outcome:
@@ -249,7 +260,17 @@ def _point(name: str, jobs: Sequence[NightJob], looks: Looks) -> Point:
     elif lost:
         reason = f"{failures} of {many} lost: {lost[0].reason}"
     rounds = max(Counter(job.key for job in jobs if FIGURE in job.figures).values(), default=0)
-    return Point(name.removeprefix("point="), ratios, bool(bad), reason, looks.count, rounds >= looks.first)
+    is_judged = rounds >= looks.first
+    return Point(name.removeprefix("point="), ratios, bool(bad), reason, looks.count, is_judged, error_of(jobs))
+
+
+def error_of(jobs: Sequence[NightJob]) -> float:
+    """Return the standard error of these jobs' ratios by the intervals of their rounds, as the root of the mean square;
+    0 where too few rounds have none.
+    """
+    known = [[job.figures[name][0] for name in BOUNDS] for job in jobs if all(name in job.figures for name in BOUNDS)]
+    squares = [(math.log(high / low) / (2 * OF_AN_INTERVAL)) ** 2 for low, high in known]
+    return math.sqrt(mean(squares)) if squares else 0.0
 
 
 def as_text(commit: str, found: Sequence[Point], said: Sequence[str] = ()) -> str:

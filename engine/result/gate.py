@@ -25,23 +25,25 @@ NOTHING_KNOWN = Interval(0.0, math.inf)
 """Interval of a ratio that was measured too few times."""
 
 
-def over_jobs(ratios: Sequence[float], looks: int = 1, usual: float | None = None) -> Interval:
+def over_jobs(ratios: Sequence[float], looks: int = 1, usual: float | None = None, least: float = 0.0) -> Interval:
     """Return the interval of ratios, one a job, by Student's t of their logarithms; of one job nothing is known.
 
     looks: number of times that an interval may be asked for, each time of more jobs, until it decides; they share the
     chance to be wrong (Bonferroni). usual: known standard deviation of those logarithms, used until three jobs show
-    their own, or two that differ by more than it explains. Raises ValueError for a ratio that isn't positive.
+    their own, or two that differ by more than it explains. least: the one that they have at least, such as the error of
+    each, however well a few jobs happen to agree. Raises ValueError for a ratio that isn't positive.
     """
     logs = [math.log(ratio) for ratio in ratios]
     confidence = _confidence(looks)
-    by_usual = NormalDist().inv_cdf((1 + confidence) / 2) * (usual or 0.0)
+    normal = NormalDist().inv_cdf((1 + confidence) / 2)
+    by_usual = normal * (usual or 0.0)
     if usual is not None and 0 < len(logs) < 3 and max(logs) - min(logs) <= math.sqrt(2) * by_usual:
         reach = by_usual
     elif len(logs) < 2:
         return NOTHING_KNOWN
     else:
         reach = student(len(logs) - 1, confidence) * stdev(logs)
-    reach /= math.sqrt(len(logs))
+    reach = max(reach, normal * least) / math.sqrt(len(logs))
     return Interval(math.exp(mean(logs) - reach), math.exp(mean(logs) + reach))
 
 

@@ -129,6 +129,10 @@ def test_an_interval_over_rounds_leaves_out_as_many_as_chance_allows(number: int
 
 def test_one_job_or_two_speak_by_what_jobs_usually_differ_and_more_by_their_own() -> None:
     reach = 0.01 * stats.norm.ppf(0.975)
+    assert over_jobs([1.0, 1.0, 1.0], least=0.01) == pytest.approx(
+        (math.exp(-reach / 3**0.5), math.exp(reach / 3**0.5))
+    )
+    assert over_jobs([0.9, 1.1], least=0.01) == over_jobs([0.9, 1.1])
     assert over_jobs([1.0], usual=0.01) == pytest.approx((math.exp(-reach), math.exp(reach)), rel=1e-9)
     two = 0.99, 1.0
     assert math.log(over_jobs(two, usual=0.01).high / over_jobs(two, usual=0.01).low) == pytest.approx(

@@ -10,8 +10,7 @@ copy a further commit has each step of the engine followed by work of so many pe
 against the commit before; a quiet copy is run against its own. Each try waits until the machine is idle, five minutes
 at most, and is kept in --keep as it ends, so that the same command goes on where it was stopped.
 
-A night of a test takes from 4 to 8 jobs of about 45 s on a core of an AMD EPYC that is idle: a try of one test three to
-six minutes, of all three about ten to eighteen.
+A night of a test takes five to eight jobs.
 
 A planted try is found if a test is slower and none is no slower, a quiet one is right if no test is slower. The exit
 code is 0 if all planted tries are found and all quiet ones right; under --load, where it may be undecided, if no
@@ -124,6 +123,7 @@ def main() -> int:
     given = options.parse_args()
     if given.tries < 1 or given.load < 0 or not given.planted > 0:
         options.error("--tries is 1 or more, --load 0 or more, and --planted above 0.")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNKNOWN))  # so that what was started ends, as by an interrupt
     settings = Settings(_git(ROOT, "rev-parse", "HEAD"), given.planted, given.load, tuple(given.words))
     done = kept(given.keep, settings)
     with TemporaryDirectory() as folder:

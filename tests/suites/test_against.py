@@ -6,7 +6,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,8 @@ from engine.errors import UsageError
 from engine.training.equality import UNEQUAL
 from night import against
 from night.against import (
+    BOUNDS,
+    FIGURE,
     FIRST_LOOK,
     JOBS,
     LIMIT,
@@ -26,6 +28,7 @@ from night.against import (
     as_junit,
     as_text,
     checked_out,
+    error_of,
     full_name,
     how_long,
     points,
@@ -57,6 +60,16 @@ def test_a_point_is_slower_if_all_of_its_interval_is_beyond_the_limit_and_of_one
     assert Point("one", just).outcome == "fail"
     assert Point("one of four", just, looks=4).outcome == "undecided", "together they are wrong as seldom as one"
     assert Point("too early", just, is_judged=False).outcome == "undecided"
+    assert Point("loud", just, error=0.05).outcome == "undecided", "they agree by chance"
+
+
+def test_the_error_of_a_job_is_that_of_its_rounds():
+    loud = replace(job("a", ratio=1.03), figures={FIGURE: (1.03, "x"), BOUNDS[0]: (1.0, "x"), BOUNDS[1]: (1.04, "x")})
+    assert error_of([loud]) == pytest.approx(math.log(1.04) / (2 * 1.96))
+    assert error_of([loud, job("a", ratio=1.0)]) == error_of([loud])
+    assert error_of([job("a", ratio=1.0)]) == 0.0
+    (one,) = points(Looks((("Against", "point=a"),), 2), [loud, loud]).values()
+    assert one.error == error_of([loud])
 
 
 def test_the_table_and_the_junit_file_tell_each_point():
