@@ -299,7 +299,7 @@ def as_junit(system: str, found: Sequence[Point]) -> str:
     cases = []
     for point in found:
         case = TestCase("time of a step", classname=text.clean(point.name))
-        words = text.clean(f"{_verdict(point)}: {point.reason or point.interval}", 2000)
+        words = text.clean(f"{_verdict(point)}: {point.reason or _words(point.interval)}", 2000)
         if point.outcome != "pass":
             case.result = [Failure(words) if point.outcome == "fail" else Skipped(words)]
         cases.append(case)
