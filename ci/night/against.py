@@ -152,8 +152,9 @@ def how_long(chosen: Sequence[NightlyTest], looks: Looks) -> str:
     minutes, hours = (sum(getattr(test, what) for test in chosen) for what in ("minutes", "node_hours"))
     limits = sum(test.by == BY_LIMIT for test in chosen)
     by = "by earlier jobs" if not limits else "by time limits" if limits == len(chosen) else "by earlier jobs or limits"
-    most = f"{looks.jobs * minutes:.0f} minutes and {looks.jobs * hours:.2g} node-hours {by}"
-    return f"It takes at most {most}, and {looks.first * minutes:.0f} minutes if all is decided at the first look."
+    most, least = (text.plural(math.ceil(count * minutes), "minute") for count in (looks.jobs, looks.first))
+    hours *= looks.jobs
+    return f"It takes at most {most} and {hours:.2g} node-hours {by}, and {least} if the first look decides all."
 
 
 def run_rounds(night: NightRun, chosen: Sequence[NightlyTest], looks: Looks, node_hours: float) -> bool:
@@ -178,9 +179,9 @@ def run_rounds(night: NightRun, chosen: Sequence[NightlyTest], looks: Looks, nod
         going = [test for test in going if name_of(test.name) in undecided]
         if not going or number == looks.jobs:
             break
-        minutes, more = (time.monotonic() - began) / 60, looks.jobs - number
-        left = ", ".join(test.name for test in going)
-        say(f"Round {number} took {minutes:.1f} minutes, and at most {more} are left, of {left}.")
+        minutes, left = (time.monotonic() - began) / 60, ", ".join(test.name for test in going)
+        more = text.plural(math.ceil((looks.jobs - number) * minutes), "minute")
+        say(f"Round {number} of {looks.jobs} took {minutes:.1f} minutes, and at most {more} are left, for {left}.")
     return True
 
 
