@@ -9,7 +9,8 @@ limits, fit the budget, and names what was left out. What is left of the budget 
 small changes visible, and into those that look worse: a job alone proves nothing. Then every figure is judged against
 systems/references/NAME.yaml and the nights before (par4d verdict), and a summary is written as text, Markdown and JUnit
 to results/nights/NAME/, and the report to site/. Words after -- are ReFrame's. --against runs no such night: both
-engines take turns in the same jobs (suites/against.py), so that the machine cancels.
+engines take turns in the same jobs (suites/against.py), so that the machine cancels, round by round until each test is
+decided.
 
 exit code: 0 nothing new got worse, 1 an episode opened or a test failed, 2 couldn't judge all of it.
 """
