@@ -101,7 +101,7 @@ class Sample:
 
     def without(self, columns: Flags) -> "Sample":
         """Leave out the jobs on any of these nodes."""
-        return self.among(~self.on[:, columns].any(axis=1))
+        return self.among(~np.any(self.on[:, columns], axis=1))
 
 
 def how_bad(figures: Iterable[tuple[Key, str]], jobs: Iterable[NightJob]) -> Value:
@@ -146,27 +146,37 @@ def explain(nights: Sequence[Night], worse: Collection[int], value: Value) -> Ex
     keys = [job.key for job, _ in jobs]
     every = _sample(jobs, keys)
     size = _growth(every, is_worse)
-    if math.isnan(size):
-        return Explanation(
-            "unknown", reason="no test has jobs of nights that are worse, and of others, with their nodes"
-        )
+    if not size > 0:
+        return Explanation("unknown", reason="the jobs that tell their nodes are no worse, or too few")
     if any(later - earlier > 1 for earlier, later in pairwise(sorted(worse))):
         samples = [every]
     else:
         parted = _sample(jobs, list(zip(keys, is_worse.tolist(), strict=True)))
         samples = [replace(parted, on=parted.on & is_worse[:, None]), parted]
     tried = [_effects(sample, looks=len(samples)) for sample in samples]
-    effects = next((each for each in tried if any(one.is_slow for one in each)), tried[0])
-    if slow := [each for each in effects if each.is_slow]:
+    return _judge(every, is_worse, size, next((each for each in tried if any(one.is_slow for one in each)), tried[0]))
+
+
+def _judge(every: Sample, is_worse: Flags, size: float, effects: tuple[NodeEffect, ...]) -> Explanation:
+    """Judge by the effects of nodes. They don't explain it if half or more of it is left without the slow ones, or
+    without any one; on the nodes of other nights alone, as new nodes can't be told from new nights; and if no other
+    node may be as slow as what is left.
+    """
+    slow = [each for each in effects if each.is_slow]
+    if slow:
         left = _growth_without(every, is_worse, slow)
     else:
         left = float(np.min([_growth(every.among(~one), is_worse[~one]) for one in every.on.T if one[is_worse].any()]))
     if slow and left < size / 2:
         return Explanation("explained", effects, size, left)
-    known = every.on[is_worse][:, np.isin(every.nodes, [each.node for each in effects])].any(axis=1).mean()
+    new = ~np.any(every.on[~is_worse], axis=0)
+    known = ~np.any(every.on[:, new], axis=1)
+    if np.count_nonzero(known & is_worse) < FEWEST:
+        return Explanation("unknown", effects, size, left, "its jobs ran on other nodes than those of other nights")
+    told = np.any(every.on[is_worse][:, np.isin(every.nodes, [each.node for each in effects])], axis=1)
     if (
-        known >= 1 / 2
-        and left >= size / 2
+        np.minimum(left, _growth(every.among(known), is_worse[known])) >= size / 2
+        and 2 * np.count_nonzero(told) >= len(told)
         and all(each.high < (left if slow else size) for each in effects if not each.is_slow)
     ):
         return Explanation("not explained", effects, size, left)
@@ -180,10 +190,9 @@ def describe(explanation: Explanation) -> str:
     left = math.expm1(explanation.without)
     rest = f"{text.percent(left)} is left" if left >= LEAST else "nothing is worse"
     them = "it" if len(explanation.slow) == 1 else "them"
-    said = (
-        "explained by nodes" if explanation.outcome == "explained" else "nodes don't explain it, although some are slow"
-    )
-    return f"{said}: {describe_nodes(explanation.slow)}; without {them} {rest}"
+    said = {"explained": "explained by nodes", "not explained": "nodes don't explain it, although some are slow"}
+    words = said.get(explanation.outcome, "some nodes are slow, and others may be")
+    return f"{words}: {describe_nodes(explanation.slow)}, without {them} {rest}"
 
 
 def describe_nodes(slow: Sequence[NodeEffect]) -> str:
@@ -238,7 +247,7 @@ def _growth_without(sample: Sample, is_worse: Flags, slow: Sequence[NodeEffect])
     """
     effects = {each.node: each.effect for each in slow}
     lost = np.array([effects.get(node, 0.0) for node in sample.nodes])
-    rest = ~sample.on[:, lost > 0].any(axis=1)
+    rest: Flags = ~np.any(sample.on[:, lost > 0], axis=1)
     if np.count_nonzero(rest & is_worse) < FEWEST:
         return _growth(replace(sample, values=sample.values - (sample.on * lost).max(axis=1)), is_worse)
     if np.count_nonzero(rest & ~is_worse) < FEWEST:
