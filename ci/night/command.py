@@ -31,6 +31,7 @@ import systems
 from command_line import Parser
 from engine.errors import EngineError, UsageError
 from night.against import JOBS, NODE_HOURS, against
+from night.exclude import OPTION, check_scheduler
 from night.procedure import report, run, say
 from night.session import ROOT, NightRun, night_name
 from reports.nights.report import UNKNOWN
@@ -57,9 +58,14 @@ def main(words: Sequence[str]) -> int:
         jobs = jobs if options.jobs is None else options.jobs
         if not node_hours > 0 or jobs < 1:
             raise UsageError("--node-hours is more than 0, and --jobs is 1 or more.")
+        if options.exclude_slow and options.against is not None:
+            raise UsageError(f"Against a commit both engines meet on the same nodes, slow or not: omit {OPTION}.")
+        if options.exclude_slow:
+            check_scheduler(system, given)
         folder = options.dir.resolve()
         with _locked(folder, system.name):
             night = NightRun(night_name(), system.name, folder, time.monotonic() + limit_s, given)
+            night.exclude_slow = options.exclude_slow
             if options.against is not None:
                 return against(options.against, night, node_hours, jobs)
             reported = run(night, node_hours, jobs)
@@ -99,6 +105,9 @@ def parser() -> Parser:
         type=Path,
         default=ROOT,
         help="where to run, with results/ and site/ (default: the project's folder)",
+    )
+    found.add_argument(
+        OPTION, action="store_true", help="leave out nodes that earlier nights show to be slow (Slurm), and say which"
     )
     found.add_argument("--against", metavar="COMMIT", help="take turns with the engine of that commit")
     return found

@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.errors import RunError, UsageError
 from engine.files import write_text
+from night.exclude import leave_out
 from night.session import NightlyTest, NightRun
 from reports import text
 from reports.nights.exports import as_json, night_as_openmetrics
@@ -43,13 +44,17 @@ def run(night: NightRun, node_hours: float, jobs: int) -> NightReport:
     for old in night.summaries.glob("latest.*"):
         old.unlink()  # nobody may take it for tonight's
     references(night.system)  # a bad file is reported before anything is spent
-    every = nightly_tests(night.describe(), history(night.database, night.system))
+    described, past = night.describe(), history(night.database, night.system)
+    every, remarks = nightly_tests(described, past), list[str]()
     chosen = choose(night, every, node_hours)
+    if night.exclude_slow:
+        remarks.append(leave_out(night, described, chosen, past))
+        say(remarks[-1])
     run_jobs(night, chosen, node_hours, jobs)
     reported = judged(night)
     if left_out := ", ".join(test.name for test in every if test not in chosen):
-        words = f"Left out, as the budget had no room: {left_out}."
-        reported = replace(reported, remarks=(*reported.remarks, words))
+        remarks.append(f"Left out, as the budget had no room: {left_out}.")
+    reported = replace(reported, remarks=(*reported.remarks, *remarks))
     sys.stdout.write(as_text(reported))
     sys.stdout.flush()
     keep(night, reported)

@@ -53,6 +53,8 @@ class NightRun:
     """options that select tests"""
     settings: tuple[str, ...] = OF_A_NIGHT
     """options that set variables of tests"""
+    exclude_slow: bool = False
+    """whether nodes that are known to be slow are left out"""
 
     @property
     def database(self) -> Path:

@@ -39,6 +39,8 @@ FEWEST_RUNS = 2
 """Fewest times that a node comes and goes: what one run of jobs has may be the time's, not the node's."""
 BEFORE = 60
 """Nights before the first worse one that are looked at."""
+MOST_SLOW = 0.8
+"""Most of the jobs that may be on slow nodes: those of an episode on all nodes are no slow nodes'."""
 CONFIDENCE = 0.95
 LEAST_SCALE = 1e-3
 """Scale of jobs that never vary."""
@@ -160,7 +162,7 @@ def explain(nights: Sequence[Night], worse: Collection[int], value: Value) -> Ex
 def _judge(every: Sample, is_worse: Flags, size: float, effects: tuple[NodeEffect, ...]) -> Explanation:
     """Judge by the effects of nodes. They don't explain it if half or more of it is left without the slow ones, or
     without any one; on the nodes of other nights alone, as new nodes can't be told from new nights; and if no other
-    node may be as slow as what is left.
+    node may be slow enough: that is by the share of jobs that would meet slow nodes if each drew its nodes by chance.
     """
     slow = [each for each in effects if each.is_slow]
     if slow:
@@ -173,11 +175,13 @@ def _judge(every: Sample, is_worse: Flags, size: float, effects: tuple[NodeEffec
     known = ~np.any(every.on[:, new], axis=1)
     if np.count_nonzero(known & is_worse) < FEWEST:
         return Explanation("unknown", effects, size, left, "its jobs ran on other nodes than those of other nights")
+    of_job = float(np.median(np.count_nonzero(every.on[is_worse], axis=1)))
+    enough = (left if slow else size) * min(1.0, (1 - MOST_SLOW) ** (1 - 1 / of_job) / MOST_SLOW)
     told = np.any(every.on[is_worse][:, np.isin(every.nodes, [each.node for each in effects])], axis=1)
     if (
         np.minimum(left, _growth(every.among(known), is_worse[known])) >= size / 2
         and 2 * np.count_nonzero(told) >= len(told)
-        and all(each.high < (left if slow else size) for each in effects if not each.is_slow)
+        and all(each.high < enough for each in effects if not each.is_slow)
     ):
         return Explanation("not explained", effects, size, left)
     return Explanation("unknown", effects, size, left, "too few jobs tell of nodes, one of which may be slow")
@@ -282,9 +286,8 @@ def _fit(sample: Sample) -> Fit:
     )
     strata = sample.strata.max() + 1
     cells = np.bincount(run * strata + np.tile(sample.strata, nodes), minlength=len(jobs) * strata).reshape(-1, strata)
-    taken = (cells**2 / np.bincount(sample.strata)).sum(
-        axis=1
-    ) / jobs  # degrees of freedom that the strata's means take
+    of_stratum = np.maximum(np.bincount(sample.strata), 1)
+    taken = (cells**2 / of_stratum).sum(axis=1) / jobs  # degrees of freedom that the means of strata take
     degrees_of_freedom = np.bincount(node, weights=1 - taken) - 1
     variance = np.bincount(node, weights=sums**2 / jobs) / np.maximum(degrees_of_freedom, 1)
 
