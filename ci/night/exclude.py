@@ -1,9 +1,10 @@
 """Slow nodes that a night leaves out, by Slurm's --exclude, as far as the largest of its jobs has room on others.
 
-A node is slow if its jobs of the last nights were, over all figures (reports/nights/nodes.py). What is left out is
-tried again once these nights are past.
+A node is slow if its jobs were, over all figures (reports/nights/nodes.py), by as few of the last nights as tell of it.
+What is left out is tried again once all of these are past.
 """
 
+import math
 import re
 import shlex
 from argparse import ArgumentParser
@@ -13,15 +14,15 @@ from typing import Any
 
 from engine.errors import UsageError
 from night.session import NightlyTest, NightRun
-from reports import text
 from reports.nights.judge import collect_figures
 from reports.nights.nodes import NodeEffect, describe_nodes, how_bad, node_effects, nodes_of
 from reports.read.history import History, Night
 from systems import System, load
+from systems.references import LEAST
 
 OPTION = "--exclude-slow"
-NIGHTS = 60
-"""Last nights by which a node is slow."""
+WINDOWS = (10, 20, 60)
+"""Numbers of last nights: the first that tells whether a node is slow counts."""
 MEMORY = "B"
 """Unit of figures that no node changes."""
 NODE = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -45,7 +46,7 @@ def leave_out(
     night: NightRun, described: Iterable[Mapping[str, Any]], chosen: Sequence[NightlyTest], past: History
 ) -> str:
     """Make the night's jobs leave out slow nodes; returns a sentence that says which and why."""
-    lately = past.nights[-NIGHTS:]
+    lately = past.nights[-WINDOWS[-1] :]
     slow = slow_nodes(lately)
     hashcodes = {test.hashcode for test in chosen}
     largest = largest_jobs(test for test in described if test["hashcode"] in hashcodes)
@@ -54,18 +55,24 @@ def leave_out(
         names = dict.fromkeys([*excluded_always(load(night.system)), *(_short(each.node) for each in out)])
         night.reframe = (*night.reframe, "-J", f"exclude={','.join(names)}")
     words = [
-        f"left out, as slow over the last {text.plural(len(lately), 'night')}: {describe_nodes(out)}" if out else "",
-        f"slow, but kept, as the largest job has no room without: {describe_nodes(kept)}" if kept else "",
+        f"left out, as slow: {describe_nodes(out)}" if out else "",
+        f"slow, but kept, as the largest job has no room without, or Slurm no such name: {describe_nodes(kept)}"
+        if kept
+        else "",
     ]
-    said = "; ".join(filter(None, words)) or "none is known to be slow, so none is left out"
-    return f"Nodes {said}."
+    return f"Nodes {'; '.join(filter(None, words)) or 'left out: none, as none is known to be slow'}."
 
 
 def slow_nodes(nights: Sequence[Night]) -> list[NodeEffect]:
-    """Find the nodes that were slow in these nights, the slowest first."""
-    jobs = [job for night in nights for job in night.jobs]
+    """Find the nodes that are slow by the last of these nights, the slowest first."""
     figures = [(one.key, one.figure) for one in collect_figures(nights) if one.unit != MEMORY]
-    return [each for each in node_effects(jobs, how_bad(figures, jobs)) if each.is_slow]
+    value, known = how_bad(figures, (job for night in nights for job in night.jobs)), dict[str, NodeEffect]()
+    for window in WINDOWS:
+        jobs = [job for night in nights[-window:] for job in night.jobs]
+        for each in node_effects(jobs, value, looks=len(WINDOWS)):
+            if each.is_slow or each.high < math.log1p(LEAST):
+                known.setdefault(each.node, each)
+    return sorted((each for each in known.values() if each.is_slow), key=lambda each: -each.effect)
 
 
 def nodes_had(nights: Iterable[Night]) -> dict[str, set[str]]:

@@ -127,10 +127,13 @@ def _logarithm(job: NightJob, figure: str) -> float:
     return worse_by(unit) * math.log(number)
 
 
-def node_effects(jobs: Iterable[NightJob], value: Value) -> tuple[NodeEffect, ...]:
-    """Estimate the effects of nodes by jobs in their order, the slowest first: of those that jobs enough tell of."""
+def node_effects(jobs: Iterable[NightJob], value: Value, looks: int = 1) -> tuple[NodeEffect, ...]:
+    """Estimate the effects of nodes by jobs in their order, the slowest first: of those that jobs enough tell of.
+
+    looks: number of such samples that share the chance to be wrong.
+    """
     counted = _counted(jobs, value)
-    return _effects(_sample(counted, [job.key for job, _ in counted])) if counted else ()
+    return _effects(_sample(counted, [job.key for job, _ in counted]), looks) if counted else ()
 
 
 def explain(nights: Sequence[Night], worse: Collection[int], value: Value) -> Explanation:
@@ -138,7 +141,7 @@ def explain(nights: Sequence[Night], worse: Collection[int], value: Value) -> Ex
 
     worse: positions of those nights.
     """
-    first = max(0, min(worse) - BEFORE)
+    first = max(0, min(worse, default=0) - BEFORE)
     counted = [(at, *one) for at in range(first, len(nights)) for one in _counted(nights[at].jobs, value)]
     if not counted:
         return Explanation("unknown", reason="its jobs don't tell their nodes")
@@ -299,7 +302,7 @@ def _fit(sample: Sample) -> Fit:
 
 
 def _effects(sample: Sample, looks: int = 1) -> tuple[NodeEffect, ...]:
-    """Estimate the effect of each node that jobs enough tell of, the slowest first. looks: samples that are tried."""
+    """Estimate the effect of each node that jobs enough tell of, the slowest first."""
     fit = _fit(sample)
     if not fit.tells.any():
         return ()
