@@ -58,10 +58,12 @@ class NodeEffect:
     effect: float
     low: float
     high: float
+    in_most: bool = True
+    """Whether most of its jobs, by themselves, are worse by half of the effect or more."""
 
     @property
     def is_slow(self) -> bool:
-        return self.low > 0 and math.expm1(self.effect) >= LEAST
+        return self.low > 0 and math.expm1(self.effect) >= LEAST and self.in_most
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +271,8 @@ class Fit(NamedTuple):
     error: Floats
     """Standard error."""
     degrees_of_freedom: Floats
+    in_most: Flags
+    """NodeEffect.in_most."""
 
     @property
     def tells(self) -> Flags:
@@ -284,21 +288,23 @@ def _fit(sample: Sample) -> Fit:
 
     starts = np.vstack([np.ones((1, nodes), dtype=bool), sample.drawn[1:] != sample.drawn[:-1]])
     run, node = np.cumsum(starts.T) - 1, np.repeat(np.arange(nodes), starts.sum(axis=0))  # column by column
-    jobs, sums, on_it = (
-        np.bincount(run, weights=each.T.ravel()) for each in (1.0 + 0 * apart, values - apart * effect, on)
-    )
+    residuals = values - apart * effect
+    jobs, sums, on_it = (np.bincount(run, weights=each.T.ravel()) for each in (np.ones(on.shape), residuals, on))
     strata = sample.strata.max() + 1
     cells = np.bincount(run * strata + np.tile(sample.strata, nodes), minlength=len(jobs) * strata).reshape(-1, strata)
     of_stratum = np.maximum(np.bincount(sample.strata), 1)
     taken = (cells**2 / of_stratum).sum(axis=1) / jobs  # degrees of freedom that the means of strata take
-    degrees_of_freedom = np.bincount(node, weights=1 - taken) - 1
+    degrees_of_freedom = np.bincount(node, weights=1 - taken).astype(np.float64) - 1
     variance = np.bincount(node, weights=sums**2 / jobs) / np.maximum(degrees_of_freedom, 1)
 
     tells = np.abs(apart) > SAME  # else all jobs of its stratum are on the node, or none is
-    fewest = np.minimum((tells & on).sum(axis=0), (tells & ~on).sum(axis=0))
+    jobs_on, jobs_off = (tells & on).sum(axis=0), (tells & ~on).sum(axis=0)
+    in_most = 2 * (tells & on & (np.sign(effect) * residuals > -np.abs(effect) / 2)).sum(axis=0) > jobs_on
+    fewest = np.minimum(jobs_on, jobs_off)
     enough = (fewest >= FEWEST) & (np.bincount(node, weights=on_it > 0) >= FEWEST_RUNS) & (degrees_of_freedom >= 1)
     error = np.maximum(np.sqrt(variance), LEAST_SCALE) / np.sqrt(square)
-    return Fit(*(np.where(enough, each, np.nan) for each in (effect, error, degrees_of_freedom)))
+    unknown = np.where(enough, 0.0, np.nan)
+    return Fit(effect + unknown, error, degrees_of_freedom, in_most)
 
 
 def _effects(sample: Sample, looks: int = 1) -> tuple[NodeEffect, ...]:
@@ -326,12 +332,8 @@ def _effects(sample: Sample, looks: int = 1) -> tuple[NodeEffect, ...]:
 def _as_effects(sample: Sample, fit: Fit, tests: int, columns: Flags) -> dict[int, NodeEffect]:
     """Return the effects of these columns. tests: intervals that share the chance to be wrong."""
     half = fit.error * stdtrit(fit.degrees_of_freedom, 1 - (1 - CONFIDENCE) / 2 / tests)
-    jobs = sample.on.sum(axis=0)
-    return {
-        int(at): NodeEffect(
-            sample.nodes[at],
-            int(jobs[at]),
-            *(float(each[at]) for each in (fit.effect, fit.effect - half, fit.effect + half)),
-        )
-        for at in np.flatnonzero(columns)
-    }
+    low, high, jobs, found = fit.effect - half, fit.effect + half, sample.on.sum(axis=0), dict[int, NodeEffect]()
+    for at in map(int, np.flatnonzero(columns)):
+        effect, most = float(fit.effect[at]), bool(fit.in_most[at])
+        found[at] = NodeEffect(sample.nodes[at], int(jobs[at]), effect, float(low[at]), float(high[at]), most)
+    return found

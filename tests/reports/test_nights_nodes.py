@@ -131,6 +131,17 @@ def test_without_a_slow_node_none_is_named(nodes: int) -> None:
         assert not slow_names(effects)
 
 
+def test_a_node_is_not_slow_for_a_few_bad_jobs_however_bad() -> None:
+    jobs = [job([node], 0.001 * place) for place, node in enumerate(10 * NAMES[:4])]
+    bad = [job(["x1200"], 0.5) for _ in range(7)]
+    for place, each in enumerate(bad):
+        jobs.insert(5 * place + 2, each)
+    effects = node_effects(jobs, how_bad([(key("A"), "figure")], jobs))
+    (named,) = [each for each in effects if each.node == "x1200"]
+    assert named.low > 0
+    assert not slow_names(effects)
+
+
 def test_moods_that_last_for_nights_are_no_nodes_where_nodes_stay_for_nights_too() -> None:
     named_by_jobs = 0
     for seed in range(50):
