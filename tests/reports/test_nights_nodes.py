@@ -76,6 +76,7 @@ def sticky(share: float, run: float) -> Callable[[int], list[bool]]:
     return draw
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 @pytest.mark.parametrize("names", [("x1203",), ("x1203", "x1206")])
 def test_slow_nodes_are_named_with_their_effect_and_explain_the_episode(nodes: int, names: Sequence[str]) -> None:
@@ -99,6 +100,7 @@ def test_where_few_jobs_tell_it_is_unknown_and_hardly_ever_wrong() -> None:
     assert outcomes.count("not explained") <= 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("slow", [{}, {"x1203": SLOW}])
 @pytest.mark.parametrize("always", [False, True])
 def test_what_got_slower_on_all_nodes_is_not_explained_by_a_slow_one(slow: Mapping[str, float], always: bool) -> None:
