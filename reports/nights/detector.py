@@ -27,7 +27,7 @@ from scipy.special import stdtrit
 from reports.nights import noise
 from reports.nights.canary import canary_share
 from reports.nights.noise import Floats
-from reports.nights.shape import Shape, find_shape
+from reports.nights.shape import Shape, creeps, find_shape
 from systems.references import LEAST
 
 FALSE_ALARMS_A_YEAR = 0.2
@@ -234,12 +234,16 @@ class Detector:
 
     def shape(self, slowdown: Slowdown) -> Shape:
         """Return the shape of the figure's last nights since a slowdown, which is open, began."""
+        nights, since = self._unmoved(slowdown)
+        return find_shape(nights[-BASELINE - 2 * since :], 2 * since)
+
+    def _unmoved(self, slowdown: Slowdown) -> tuple[Floats, int]:
+        """Return the figure's nights as they were before a slowdown moved them, and how many there are since then."""
         row = self.rows[slowdown.figure]
         nights, numbers = row.clean.copy(), np.array(row.nights[-KEPT:])
         for since, size in slowdown.changes:
             nights[numbers < since] -= size
-        most = 2 * int(np.count_nonzero(numbers >= slowdown.since))
-        return find_shape(nights[-BASELINE - most :], most)
+        return nights, int(np.count_nonzero(numbers >= slowdown.since))
 
     def _blocks(self, figures: Mapping[int, object]) -> list[tuple[npt.NDArray[np.int64], Floats]]:
         """Return figures of as many nights each, and their winsorised nights, where there are nights enough."""
@@ -351,9 +355,9 @@ class Detector:
             return
         count, size = self._beginning(nights, size, window)
         since = row.nights[-count]
-        one_of_last = last and (size < 0 or since <= last.found or self.shape(last).kind == "creep")
+        continues = last is not None and (size < 0 or since <= last.found or creeps(*self._unmoved(last), count))
         row.move(since, size)
-        if last and one_of_last:
+        if last and continues:
             last.changes.append((since, size))
         elif size < 0:
             self.gains.append(Gain(figure, since, row.nights[-1], size))

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from scipy.stats import theilslopes
@@ -10,6 +10,8 @@ from scipy.stats import theilslopes
 from engine.result.gate import CONFIDENCE
 from reports.nights.noise import Floats
 
+Kind: TypeAlias = Literal["step", "creep"]
+KINDS: tuple[Kind, ...] = ("step", "creep")
 FEWEST = 5
 """Fewest nights of a slope, and before it."""
 
@@ -18,7 +20,7 @@ FEWEST = 5
 class Shape:
     """Shape of the last nights."""
 
-    kind: Literal["step", "creep"]
+    kind: Kind
     nights: int
     """Last nights, since it began."""
     slope: float = 0.0
@@ -35,12 +37,10 @@ def find_shape(nights: Floats, most: int) -> Shape:
     The slope is the median of those between any two nights (Theil and Sen); its interval, which is of independent
     nights, is widened by the autocorrelation of what is left.
     """
-    counts = range(FEWEST, min(most, len(nights) - FEWEST) + 1)
-    _, kind, count = min(
-        (_square(nights, np.minimum(np.arange(len(nights)) - len(nights) + each + 1, bound)), kind, each)
-        for each in counts
-        for kind, bound in (("step", 1), ("creep", each))
-    )
+    counts = _counts(nights, most)
+    if not counts:
+        return Shape("step", most)
+    _, kind, count = min((_square(nights, _form(nights, each, kind)), kind, each) for each in counts for kind in KINDS)
     if kind == "step":
         return Shape("step", count)
     last = nights[-count:]
@@ -52,8 +52,27 @@ def find_shape(nights: Floats, most: int) -> Shape:
     return Shape("creep", count, slope, slope - wider * (slope - low), slope + wider * (high - slope))
 
 
+def creeps(nights: Floats, first: int, second: int) -> bool:
+    """Return whether a slope explains nights better than two steps do, so many nights before the end, by Schwarz's
+    criterion: these have two numbers more, of a level and of a beginning.
+    """
+    steps = sum(float(((part - part.mean()) ** 2).sum()) for part in np.split(nights, [-first, -second]))
+    most = steps * len(nights) ** (2 / len(nights))
+    return any(_square(nights, _form(nights, each, "creep")) <= most for each in _counts(nights, 2 * first))
+
+
+def _counts(nights: Floats, most: int) -> range:
+    return range(FEWEST, min(most, len(nights) - FEWEST) + 1)
+
+
+def _form(nights: Floats, count: int, kind: Kind) -> Floats:
+    """Return what begins with the last nights: 1 in each, or one more in each."""
+    form: Floats = np.clip(np.arange(len(nights)) - len(nights) + count + 1.0, 0, 1 if kind == "step" else count)
+    return form
+
+
 def _square(nights: Floats, form: Floats) -> float:
-    """Return the sum of squares that least squares leave of a level and a form, which is 0 before it begins."""
-    centred = np.maximum(form, 0) - np.maximum(form, 0).mean()
+    """Return the sum of squares that least squares leave of a level and a form."""
+    centred = form - form.mean()
     own = nights - nights.mean()
     return float(own @ own - (own @ centred) ** 2 / (centred @ centred))
