@@ -203,7 +203,7 @@ def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str])
     way = "longer" if worst.unit == "s" else "more" if bad else "less"
     by = text.percent(size if bad else size / (1 + size))
     also = f", and {text.plural(others, 'more figure')} of {_tests(episode.figures, named)} got worse" if others else ""
-    what = f"{named(worst.key)}: {worst.figure}"
+    what, of_nodes = f"{named(worst.key)}: {worst.figure}", describe(episode.nodes)
     if episode.ended is not None:
         over = f"It is over since the night {nights[episode.ended].name}: {OVER[episode.state]}."
         return f"{what} was {by} {way} from the night {since} on{also}. {over}"
@@ -212,7 +212,7 @@ def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str])
         f"It creeps: {slope(episode)}." if episode.shape.kind == "creep" else "",
         f"Culprit: {episode.part}." if episode.part else "Its parts tell no culprit.",
         f"Changed then: {'; '.join(episode.changed)}." if episode.changed else "Nothing that is recorded changed.",
-        f"Nodes: {describe(episode.nodes)}.",
+        f"{of_nodes[0].upper()}{of_nodes[1:]}.",
     ]
     return " ".join(filter(None, sentences))
 
