@@ -26,6 +26,8 @@ STEP = Shape("step", 0)
 FEWEST_OF_CREEP = 14
 """Nights since its beginning from which a creep is told from a step."""
 MONTH = 30
+"""Days."""
+DAY_S = 86_400.0
 ALIKE = 0.5
 """Share of nights that states of two figures have in common, of those that either has, to be one state."""
 
@@ -56,6 +58,8 @@ class Episode:
     changed: tuple[str, ...]
     """What changed with its beginning, in words."""
     state: EpisodeState
+    nights_a_month: float = MONTH
+    """Nights of the worst figure in MONTH, as not every night of a system may have it."""
 
     @property
     def sizes(self) -> list[float]:
@@ -70,8 +74,10 @@ class Episode:
     @property
     def a_month(self) -> tuple[float, float, float]:
         """Growth of a creep in a month, as a fraction, and both ends of its interval."""
-        shape = self.shape
-        return expm1(MONTH * shape.slope), expm1(MONTH * shape.low), expm1(MONTH * shape.high)
+        slope, low, high = (
+            self.nights_a_month * a_night for a_night in (self.shape.slope, self.shape.low, self.shape.high)
+        )
+        return expm1(slope), expm1(low), expm1(high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +150,14 @@ def _episode(judged: Judgement, number: int, group: Sequence[Slowdown], at: int)
         nodes=by_nodes,
         changed=tuple(what_changed(*states)),
         state=_state(judged, slowdowns, is_open=ended is None, by_nodes=by_nodes.outcome == "explained"),
+        nights_a_month=_nights_a_month([judged.nights[each] for each in figures[0].jobs if since <= each <= until]),
     )
+
+
+def _nights_a_month(nights: Sequence[Night]) -> float:
+    """Return how many such nights there are in MONTH, by their dates; MONTH where these don't tell."""
+    days = (nights[-1].began - nights[0].began).total_seconds() / DAY_S if nights else 0.0
+    return MONTH * (len(nights) - 1) / days if days > 0 else MONTH
 
 
 def _state(judged: Judgement, slowdowns: Sequence[Slowdown], *, is_open: bool, by_nodes: bool) -> EpisodeState:

@@ -157,6 +157,16 @@ def test_a_loss_that_creeps_is_told_as_a_slope_with_its_interval_and_its_beginni
     assert episode.since == pytest.approx(80, abs=12)
 
 
+def test_a_slope_is_of_a_month_however_many_nights_have_its_figure():
+    creep = [{"t": one["t"] * math.exp(0.003 * at)} for at, one in enumerate(quiet(40))]
+    history = of_nights(*(each for one in [*quiet(60), *creep] for each in (one, {}, {})))
+    series = make_series(replace(history, nights=history.nights[:90]), {}).values()
+    judged = judge_nights(history, References(system="s", made="today", digest=digest(series), series=tuple(series)))
+    (episode,) = find_episodes(judged, len(history.nights) - 1)
+    assert episode.shape.kind == "creep"
+    assert episode.a_month[0] == pytest.approx(math.expm1(0.03), rel=0.15)
+
+
 def test_nodes_that_explain_an_episode_are_named_in_it():
     drawn = ["abc"[at % 3] if at < 60 or at % 5 == 0 else "x" for at in range(100)]
     times = [one["t"] * (1.2 if node == "x" else 1.0) for one, node in zip(quiet(100), drawn, strict=True)]
