@@ -119,7 +119,7 @@ def _threshold(found: _Families, one: Mapping[str, Any]) -> None:
 
 
 def of_nights(nights: Iterable[NightReport]) -> str:
-    """Write the verdicts of nights as metrics, each with the night's name, and their episodes as known then."""
+    """Write the verdicts of nights as metrics, each with the night's name, and the episodes of each."""
     found = _Families()
     for night in nights:
         of_night = {"system": night.system, "night": night.night.name}

@@ -1,7 +1,8 @@
 """Episodes: slowdowns of a system's figures that begin together, as one thing from its alarm to its end.
 
-Nothing of them is stored: they are derived from the results database, as they were known after any of its nights. A
-state of the machine that its figures have come back from before is told apart from them.
+Nothing of them is stored: they are derived from the results database. Which were found, and which of them are open or
+over, is told as it was known after any of its nights; their sizes, shapes, and whether they are learnt, as known after
+the last one. A state of the machine that its figures have come back from before is told apart from them.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -37,7 +38,7 @@ STATES: Sequence[EpisodeState] = ("open", "closed", "explained", "learnt")
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Slowdowns that began together, as known after a night."""
+    """Slowdowns that began together, open or over as known after a night."""
 
     number: int
     """Order in which it was found, from 1."""
@@ -112,7 +113,7 @@ def group(slowdowns: Iterable[Slowdown]) -> list[list[Slowdown]]:
 
 
 def find_episodes(judged: Judgement, at: int) -> list[Episode]:
-    """Return the episodes that were found up to a night, by its position, as known then."""
+    """Return the episodes that were found up to a night, by its position, open or over as known then."""
     groups = group(slowdown for slowdown in judged.detector.slowdowns if slowdown.found <= at)
     return [_episode(judged, number, slowdowns, at) for number, slowdowns in enumerate(groups, 1)]
 

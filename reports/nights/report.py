@@ -29,9 +29,9 @@ NOTHING_KEPT = "ReFrame has kept nothing of it, as where the night's time limit 
 OVER: Mapping[EpisodeState, str] = {
     "closed": "its figures are as before",
     "learnt": "its figures are as before, as they were after such nights earlier",
-    "explained": "its references were made anew, its figures are not measured any more, or nodes explain it",
+    "explained": "its references were made anew, or its figures are not measured any more",
 }
-"""Ends of episodes in words."""
+"""Ends of episodes in words, which nodes don't explain."""
 FINE, WORSE, UNKNOWN = 0, 1, 2
 """Exit codes of par4d verdict."""
 
@@ -45,7 +45,7 @@ class NightReport:
     verdicts: tuple[Verdict, ...]
     """The worst first."""
     episodes: tuple[Episode, ...]
-    """Episodes as known after the night, in the order in which they were found."""
+    """Episodes found up to the night, in that order: open or over as after it, else as known after the last night."""
     states: tuple[str, ...]
     """Sentences about states of the machine that come and go, in the report of the last night alone."""
     remarks: tuple[str, ...]
@@ -205,7 +205,8 @@ def tell(episode: Episode, nights: Sequence[Night], named: Callable[[Key], str])
     also = f", and {text.plural(others, 'more figure')} of {_tests(episode.figures, named)} got worse" if others else ""
     what, of_nodes = f"{named(worst.key)}: {worst.figure}", describe(episode.nodes)
     if episode.ended is not None:
-        over = f"It is over since the night {nights[episode.ended].name}: {OVER[episode.state]}."
+        why = of_nodes if episode.nodes.outcome == "explained" else OVER[episode.state]
+        over = f"It is over since the night {nights[episode.ended].name}: {why}."
         return f"{what} was {by} {way} from the night {since} on{also}. {over}"
     sentences = [
         f"{what} is {by} {way} since the night {since}{also}.",

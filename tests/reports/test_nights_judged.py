@@ -13,7 +13,9 @@ from sample_nights import FIRST, night_name
 from reports.nights.culprit import culprit, what_changed
 from reports.nights.episodes import find_episodes
 from reports.nights.judge import GIVEN_UP, FigureHistory, Judgement, is_judged, judge_nights, suspects
+from reports.nights.nodes import describe_nodes
 from reports.nights.reference import make_series, reference_of
+from reports.nights.report import OVER, tell
 from reports.read.history import History, Night, NightJob
 from systems.references import CANARY, Key, References, digest, worse_by
 
@@ -175,6 +177,20 @@ def test_nodes_that_explain_an_episode_are_named_in_it():
         night.jobs[0] = replace(night.jobs[0], state={"nodes": node})
     episodes = find_episodes(judgement(History("s", nights)), 99)
     assert [(one.state, [slow.node for slow in one.nodes.slow]) for one in episodes] == [("explained", ["x"])]
+
+
+def test_the_end_of_an_episode_that_nodes_explain_names_them():
+    drawn = ["x" if 60 <= at < 80 and at % 5 else "abc"[at % 3] for at in range(100)]
+    times = [one["t"] * (1.2 if node == "x" else 1.0) for one, node in zip(quiet(100), drawn, strict=True)]
+    nights = of_nights(*({"t": each} for each in times)).nights
+    for night, node in zip(nights, drawn, strict=True):
+        night.jobs[0] = replace(night.jobs[0], state={"nodes": node})
+    (episode,) = find_episodes(judgement(History("s", nights)), 99)
+    assert episode.ended is not None
+    assert episode.state == "explained"
+    said = tell(episode, nights, lambda key: key.test)
+    assert describe_nodes(episode.nodes.slow) in said
+    assert OVER["explained"] not in said
 
 
 def test_a_true_gain_is_better_with_its_night():
