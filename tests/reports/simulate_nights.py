@@ -10,7 +10,8 @@ machine no more than three. What is planted begins after SETTLED nights, in one 
 
 Outcomes are of intervals, 95 % one-sided: Poisson's of episodes a year, and the binomial one of the share that is
 found. The exit code is 1 if a row fails, 2 if one is undecided. --out keeps finished rows, and a second run goes on
-from there; of all rows --page makes the table that the page of nights shows.
+from there, but for rows of other numbers of figures, years or trials; of all rows --page makes the table that the page
+of nights shows.
 """
 
 import argparse
@@ -174,8 +175,7 @@ def of_share(count: int, of: int) -> Interval:
 
 def judged(row: Row, words: argparse.Namespace, pool: ProcessPoolExecutor) -> dict[str, Any]:
     """Simulate a row; returns what is kept of it."""
-    began = time.monotonic()
-    count = words.years if isinstance(row, Quiet) else words.trials
+    began, count = time.monotonic(), count_of(row, words)
     found = row.run(count, words.figures, pool)
     said = (at_most if isinstance(row, Quiet) else at_least)(found.interval, row.limit)
     return {
@@ -185,12 +185,18 @@ def judged(row: Row, words: argparse.Namespace, pool: ProcessPoolExecutor) -> di
     }
 
 
+def count_of(row: Row, words: argparse.Namespace) -> int:
+    return int(words.years if isinstance(row, Quiet) else words.trials)
+
+
 def simulate(names: list[str], words: argparse.Namespace) -> Iterator[Outcome]:
     """Simulate these rows one after the other, write each to standard output, and keep it."""
     kept = json.loads(words.out.read_text()) if words.out and words.out.exists() else {}
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for name in names:
-            told = kept.get(name) or judged(ROWS[name], words, pool)
+            told, wanted = kept.get(name), (count_of(ROWS[name], words), words.figures)
+            if told is None or (told["count"], told["figures"]) != wanted:
+                told = judged(ROWS[name], words, pool)
             kept[name] = told
             if words.out:
                 write_text(words.out, json.dumps(kept, indent=1) + "\n")
@@ -263,7 +269,12 @@ def main() -> int:
     if words.page:
         if not words.out:
             options.error("--page takes --out with the rows")
-        keep_for_page(json.loads(words.out.read_text()))
+        kept = json.loads(words.out.read_text()) if words.out.exists() else {}
+        if missing := [name for name in ROWS if name not in kept]:
+            options.error(
+                f"--page takes all rows, but {words.out} has no {', '.join(missing[:3])}: simulate --all first"
+            )
+        keep_for_page(kept)
         return 0
     names = [name for name, row in ROWS.items() if words.all or row.noise in words.noise]
     if not names:

@@ -1,7 +1,10 @@
 """Detector of slowdowns from night to night: it finds what it must, and takes no noise for a change."""
 
+import argparse
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -290,6 +293,20 @@ def test_the_simulation_finds_what_is_planted_and_judges_it() -> None:
     assert simulated.of_years(0, 20) == (0.0, pytest.approx(0.15, abs=0.001))
     asked = {row.noise for row in simulated.ROWS.values()}
     assert asked == NOISES.keys()
+
+
+def test_a_row_of_other_numbers_is_simulated_anew(tmp_path: Path) -> None:
+    def run(trials: int) -> list[int]:
+        words = argparse.Namespace(trials=trials, figures=2, out=tmp_path / "rows.json")
+        list(simulated.simulate(["10 %, gauss"], words))
+        kept = json.loads(words.out.read_text())["10 %, gauss"]
+        return [kept["count"], kept["figures"]]
+
+    assert [run(1), run(2)] == [[1, 2], [2, 2]]
+    known = tmp_path / "rows.json"
+    known.write_text(known.read_text().replace('"count": 2', '"count": 2, "kept": true'))
+    run(2)
+    assert json.loads(known.read_text())["10 %, gauss"]["kept"]
 
 
 def test_the_measured_noise_is_of_this_projects_jobs_on_local_and_vcluster() -> None:
