@@ -295,6 +295,16 @@ def test_the_simulation_finds_what_is_planted_and_judges_it() -> None:
     assert asked == NOISES.keys()
 
 
+@pytest.mark.parametrize(("first", "last"), [(120, 200), (0, 150), (60, 130)])
+def test_a_canary_that_comes_or_goes_changes_no_level(first: int, last: int) -> None:
+    random = np.random.default_rng(4)
+    mood, at = 0.02 * random.normal(size=200), np.arange(200)
+    seconds = np.where((at >= first) & (at < last), mood + 0.003 * random.normal(size=200), np.nan)
+    followed = follow(mood + 0.005 * random.normal(size=(10, 200)), seconds, false_alarm_limit(10))
+    assert not followed.slowdowns
+    assert not followed.gains
+
+
 def test_a_row_of_other_numbers_is_simulated_anew(tmp_path: Path) -> None:
     def run(trials: int) -> list[int]:
         words = argparse.Namespace(trials=trials, figures=2, out=tmp_path / "rows.json")
