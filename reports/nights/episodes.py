@@ -20,7 +20,7 @@ from reports.read.history import Night
 from systems.references import CANARY
 
 TOGETHER = 3
-"""Nights by which slowdowns of one episode begin apart at most, or as many as the first took to be found."""
+"""Nights by which slowdowns of one episode begin apart at most, or as many as the faster of them took to be found."""
 BEFORE = 20
 """Nights before a change that show how it was."""
 STEP = Shape("step", 0)
@@ -104,7 +104,8 @@ def group(slowdowns: Iterable[Slowdown]) -> list[list[Slowdown]]:
     for new in slowdowns:
         for known in reversed(groups):
             first, is_open = known[0], any(each.ended is None or each.ended >= new.found for each in known)
-            if is_open and abs(new.since - first.since) <= max(TOGETHER, first.found - first.since):
+            vague = min(first.found - first.since, new.found - new.since)
+            if is_open and abs(new.since - first.since) <= max(TOGETHER, vague):
                 known.append(new)
                 break
         else:

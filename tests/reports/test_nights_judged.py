@@ -11,7 +11,8 @@ from reading import in_order
 from sample_nights import FIRST, night_name
 
 from reports.nights.culprit import culprit, what_changed
-from reports.nights.episodes import find_episodes
+from reports.nights.detector import Slowdown
+from reports.nights.episodes import find_episodes, group
 from reports.nights.judge import GIVEN_UP, FigureHistory, Judgement, is_judged, judge_nights, suspects
 from reports.nights.nodes import describe_nodes
 from reports.nights.reference import make_series, reference_of
@@ -157,6 +158,13 @@ def test_a_loss_that_creeps_is_told_as_a_slope_with_its_interval_and_its_beginni
     assert low < slope < high
     assert slope == pytest.approx(math.expm1(0.03), rel=0.15)
     assert episode.since == pytest.approx(80, abs=12)
+
+
+def test_a_step_that_is_sure_is_no_part_of_a_creep_that_began_long_before():
+    creep = Slowdown(0, since=100, found=140, nights=21, changes=[(100, 0.05)])
+    late = Slowdown(1, since=112, found=141, nights=21, changes=[(112, 0.05)])
+    step = Slowdown(2, since=139, found=142, nights=3, changes=[(139, 0.3)])
+    assert group([creep, late, step]) == [[creep, late], [step]]
 
 
 def test_a_slope_is_of_a_month_however_many_nights_have_its_figure():
