@@ -114,7 +114,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Worse state that a figure has come back from more than once."""
+    """Worse state, of several nights each time, that a figure has come back from more than once."""
 
     size: float
     """Logarithm of the factor."""
@@ -227,7 +227,8 @@ class Detector:
         size = float(np.max(sizes * (sizes > self._by_chance(np.array([figure]), len(nights)) * errors)))
         if math.expm1(size) < LEAST:
             return None
-        inside = nights - np.median(nights) > size / 2
+        (near,) = noise.running_median(nights[None], noise.AROUND[0])
+        inside = near - np.median(nights) > size / 2
         runs = int(np.count_nonzero(np.diff(inside.astype(int), prepend=0) > 0))
         numbers = np.array(self.rows[figure].nights[-KEPT:])[inside]
         return State(size, tuple(numbers.tolist()), runs, len(nights)) if runs > 1 else None

@@ -38,15 +38,21 @@ def winsor_limit(moves: Floats) -> Floats:
     return limit
 
 
+def running_median(nights: Floats, around: int) -> Floats:
+    """Return the median of the `around` nights with each in their middle; at either end of the first or last ones."""
+    near = np.lib.stride_tricks.sliding_window_view(nights, around, axis=1)
+    middle = np.partition(near, around // 2, axis=2)[:, :, around // 2]
+    padded: Floats = np.pad(middle, ((0, 0), (around // 2, around // 2)), mode="edge")
+    return padded
+
+
 def winsorise(nights: Floats, around: int) -> Floats:
     """Move nights that are too far off to the limit, from the level and from the `around` nights with each in their
     middle (at either end the first or last ones).
     """
     limit = winsor_limit(np.diff(nights))[:, None] / np.sqrt(2)
     level = np.median(nights, axis=1)[:, None]
-    near = np.lib.stride_tricks.sliding_window_view(nights, around, axis=1)
-    middle = np.partition(near, around // 2, axis=2)[:, :, around // 2]
-    middle = np.pad(middle, ((0, 0), (around // 2, around // 2)), mode="edge")
+    middle = running_median(nights, around)
     moved: Floats = np.clip(nights, np.minimum(middle, level) - limit, np.maximum(middle, level) + limit)
     return moved
 

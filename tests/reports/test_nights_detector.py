@@ -94,6 +94,8 @@ def test_a_state_that_returns_raises_nothing_and_is_known() -> None:
     worse = follow(nights_of(*state * 2, *[0.2] * 20))
     assert [one.since for one in worse.slowdowns] == [QUIET, QUIET + 56], "what is worse than the state is found"
     assert follow(nights_of(*[0.1] * 12)).state(0) is None
+    once = follow(nights_of(*[0.05] * 12, *[0.0] * 30, scale=0.015))
+    assert once.state(0) is None, "single nights of noise are no runs"
 
 
 def test_a_state_of_three_figures_is_known_of_the_others() -> None:
