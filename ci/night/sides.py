@@ -1,4 +1,4 @@
-"""What both commits of a night had in common, by the results of its jobs: data, nodes, versions of software."""
+"""Data, nodes and versions of software that both commits of a night had in common, by the results of its jobs."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from reports.read.run_reports import sessions, stored_results
 OWN = "engine"
 """Name of the commit among a side's versions, in which both sides may differ."""
 NEEDED = ("data", "nodes", "torch", "python")
-"""What a side has to tell before it is said to be the same."""
+"""Conditions that a side has to tell before it is called the same."""
 LONGEST = 60
 """Characters of a value that are shown."""
 

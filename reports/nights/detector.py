@@ -178,6 +178,8 @@ class Detector:
         self._outliers = np.full(count, np.nan)
         self._semivariograms = np.full((count, len(noise.LAGS)), np.nan)
         self._without_slope = self._semivariograms.copy()
+        self._of_all = np.full(len(noise.LAGS), np.nan)
+        """Mean of the figures' semivariograms."""
         self._returned = np.zeros((count, len(SIGNS), len(WINDOWS)))
         """Largest differences that came and went, by sign and window."""
 
@@ -190,6 +192,7 @@ class Detector:
         blocks = self._blocks(jobs)
         for figures, nights in blocks:
             self._learn(figures, nights)
+        self._of_all = noise.mean_of(self._semivariograms)
         for figures, nights in blocks:
             for figure, row, (size, window) in zip(figures, nights, self._differences(figures, nights), strict=True):
                 self._follow(int(figure), row, size, window)
@@ -219,9 +222,8 @@ class Detector:
         nights = self.rows[figure].clean
         if not np.isfinite(self._outliers[figure]):
             return None
-        of_all = noise.mean_of(self._semivariograms)
         before = [max(FEWEST, min(BASELINE, len(nights) - window)) for window in WINDOWS]
-        variances = [noise.contrast_variance(of_all, *of) for of in zip(WINDOWS, before, strict=True)]
+        variances = [noise.contrast_variance(self._of_all, *of) for of in zip(WINDOWS, before, strict=True)]
         errors = self._scale[figure] * np.sqrt(variances)
         sizes = self._returned[figure, 0]
         size = float(np.max(sizes * (sizes > self._by_chance(np.array([figure]), len(nights)) * errors)))
@@ -297,7 +299,7 @@ class Detector:
         Its own semivariogram is of few nights: it counts by OWN, without what a steady loss makes of it, and only for
         more than that of all.
         """
-        of_all = float(noise.contrast_variance(noise.mean_of(self._semivariograms), window, before))
+        of_all = float(noise.contrast_variance(self._of_all, window, before))
         own = noise.contrast_variance(self._without_slope, window, before)
         wider: Floats = np.sqrt(np.fmax(1.0, OWN * own / of_all))
         return math.sqrt(of_all), wider
@@ -371,8 +373,8 @@ class Detector:
         """Return whether half of a slowdown is gone, by a change or by as many nights as have shown it."""
         if slowdown.size + change < slowdown.size / 2:
             return True
-        begin = len(row.nights) - sum(night >= slowdown.since for night in row.nights)
-        before = nights[: len(nights) - (len(row.nights) - begin)][-BASELINE:]
+        since = sum(night >= slowdown.since for night in row.nights)
+        before = nights[: len(nights) - since][-BASELINE:]
         if not len(before) or row.nights[-1] - slowdown.found < AFTER:
             return False
         left = float(np.median(nights[-slowdown.nights :]) - np.median(before)) + slowdown.size

@@ -57,7 +57,7 @@ class Episode:
     nodes: Explanation
     """Whether nodes explain it."""
     changed: tuple[str, ...]
-    """What changed with its beginning, in words."""
+    """Changes of the machine with its beginning, in words."""
     state: EpisodeState
     nights_a_month: float = MONTH
     """Nights of the worst figure in MONTH, as not every night of a system may have it."""

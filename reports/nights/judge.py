@@ -14,6 +14,7 @@ from typing import Literal
 
 from scipy.special import stdtrit
 
+from engine.result.gate import CONFIDENCE
 from reports.nights.detector import BASELINE, FEWEST, Detector, Gain, Slowdown, false_alarm_limit
 from reports.nights.shape import Shape
 from reports.read.history import History, Night, NightJob
@@ -39,7 +40,6 @@ SHAPED = 10
 """Nights after which the shape of an open slowdown is looked at again."""
 LATELY = 30
 """Nights in which a gain is told beside its figure."""
-CONFIDENCE = 0.95
 
 Word = Literal["worse", "better", "same", "unknown", "failed"]
 

@@ -23,11 +23,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
+from engine.result.gate import CONFIDENCE
 from reports import text
+from reports.nights.noise import LEAST_SCALE, Floats
 from reports.read.history import NODES, Night, NightJob
 from systems.references import LEAST, Key, worse_by
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Value: TypeAlias = Callable[[NightJob], float | None]
@@ -41,9 +42,6 @@ BEFORE = 60
 """Nights before the first worse one that are looked at."""
 MOST_SLOW = 0.8
 """Most of the jobs that may be on slow nodes: those of an episode on all nodes are no slow nodes'."""
-CONFIDENCE = 0.95
-LEAST_SCALE = 1e-3
-"""Scale of jobs that never vary."""
 SAME = 1e-9
 """Least share by which a job differs from its stratum."""
 
@@ -226,10 +224,8 @@ def _counted(jobs: Iterable[NightJob], value: Value) -> list[tuple[NightJob, flo
 
 def _sample(jobs: Sequence[tuple[NightJob, float]], strata: Sequence[object]) -> Sample:
     hosts = [nodes_of(job) for job, _ in jobs]
-    nodes, numbers = (
-        tuple(sorted(frozenset().union(*hosts))),
-        {each: at for at, each in enumerate(dict.fromkeys(strata))},
-    )
+    nodes = tuple(sorted(frozenset().union(*hosts)))
+    numbers = {each: at for at, each in enumerate(dict.fromkeys(strata))}
     on = np.array([[node in own for node in nodes] for own in hosts])
     return Sample(np.array([bad for _, bad in jobs]), np.array([numbers[each] for each in strata]), nodes, on, on)
 

@@ -53,7 +53,7 @@ TWENTY = 20
 
 
 class Found(NamedTuple):
-    """What a row has shown."""
+    """Result of a row."""
 
     words: str
     value: float
@@ -133,7 +133,7 @@ ROWS: dict[str, Row] = {
     **{f"3 %, {name}": Planted(name, 0.03, 1, 60, 0.3) for name in ("gauss", "weekly3")},
     **{f"10 %, {name}": Planted(name, 0.1, 1, 3, 0.9) for name in ("gauss", "weekly3", "ar0.7")},
 }
-"""What is simulated, and what is asked of it."""
+"""Rows to simulate, and the limit of each."""
 
 
 def follow(

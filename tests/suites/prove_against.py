@@ -73,7 +73,7 @@ Trainer.step = _slower
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What has to be the same for tries to be told together."""
+    """Conditions of tries that are told together."""
 
     commit: str
     percent: float
