@@ -11,12 +11,14 @@ figures gives (noise.py), has to exceed two limits:
   RETURNED figures of the system, if it is near what chance gives or more. So what the machine does now and then raises
   nothing when it does it again.
 
-A slowdown found, the nights before it are moved by it, so that all nights tell of the present level, until it returns:
-then they are moved back, and it is one of the differences that came and went.
+A slowdown found, the nights before it are moved by it, so that all nights tell of the present level. Once it is over
+they are moved back, and its own nights, too, as if it had not been, since what was mended is no habit of the machine.
+Those alike of a figure are from the second on, and of several figures from the third within HABIT nights on: they are
+put back into the nights, and are differences that came and went. A gain that is lost within FEWEST nights was none.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -44,9 +46,15 @@ MARGIN = 1.3
 KNOWN = 0.85
 """Part of what chance gives from which a difference that came and went counts."""
 RETURNED = 3
-"""Figures whose largest difference that came and went counts for every other figure."""
+"""Figures whose largest difference that came and went counts for every other figure, and slowdowns of different times
+and figures that are a habit.
+"""
 OWN = 0.25
 """Weight of a figure's own semivariogram beside that of all figures."""
+ALIKE, HABIT = 2, 60
+"""Factor by which the sizes of slowdowns of one habit differ at most, and nights within which those of several figures
+make one.
+"""
 AFTER = 3
 """Fewest nights after a difference that tell whether it went."""
 LEARNING, JUDGED = 25, 55
@@ -92,6 +100,8 @@ class Slowdown:
     """First nights and sizes, as logarithms of a factor, of the changes of the figure's level that it consists of."""
     ended: int | None = None
     """Night that showed its end."""
+    without: int = 0
+    """First night without it, once it has returned."""
     returned: bool = False
     """Whether it ended as the figure came back, and not as nobody measured it any more."""
 
@@ -137,21 +147,45 @@ class Row:
     clean: Floats = field(default_factory=lambda: np.empty(0))
     """The last KEPT values less what the canary explains."""
     open: list[Slowdown] = field(default_factory=list)
+    mended: list[Slowdown] = field(default_factory=list)
+    """Those that were over once, whose nights are moved as if they had not been."""
 
     def append(self, night: int, jobs: Sequence[float], canary: Sequence[float]) -> None:
         self.nights.append(night)
         self.values.append(median(jobs))
         self.canary.append(median(canary) if canary else math.nan)
-        self.tidy()
 
     def move(self, since: int, size: float) -> None:
         """Move the nights before that one."""
         self.values = [value + size * (night < since) for night, value in zip(self.nights, self.values, strict=True)]
-        self.tidy()
+        tidy([self])
 
-    def tidy(self) -> None:
-        values, canary = np.array(self.values[-KEPT:]), np.array(self.canary[-KEPT:])
-        self.clean = values - canary_share(values, canary)
+    def end(self, slowdown: Slowdown, without: int) -> None:
+        """Take an open slowdown out of the nights, by the size that all its nights tell. without: first without it."""
+        self.open.remove(slowdown)
+        slowdown.ended, slowdown.returned, slowdown.without = self.nights[-1], True, without
+        numbers = np.array(self.nights[-KEPT:])
+        inside = self.clean[(numbers >= slowdown.since) & (numbers < without)]
+        before = self.clean[numbers < slowdown.since][-BASELINE:]
+        if len(inside) and len(before):
+            (since, size), *others = slowdown.changes
+            left = float(np.median(inside) - np.median(before))
+            self.move(since, left)
+            slowdown.changes = [(since, size + left), *others]
+        for _, size in slowdown.changes:
+            self.move(without, -size)
+        self.mended.append(slowdown)
+
+    def put_back(self, slowdown: Slowdown) -> None:
+        self.mended.remove(slowdown)
+        for since, size in slowdown.changes:
+            self.move(slowdown.without, size)
+            self.move(since, -size)
+
+    def is_measured(self, size: float, window: int) -> bool:
+        """Return whether half of a change of the last nights is there without the canary, which may be slow alone."""
+        last, before = self.values[-window:], self.values[:-window][-BASELINE:]
+        return (median(last) - median(before)) * math.copysign(1.0, size) >= abs(size) / 2
 
     def expected(self) -> Expected | None:
         if len(self.clean) <= FEWEST:
@@ -159,6 +193,24 @@ class Row:
         before = noise.winsorise(self.clean[None, -BASELINE - 1 : -1], noise.AROUND[0])[0]
         scale = max(float(before.std(ddof=1)), noise.LEAST_SCALE) * math.sqrt(1 + 1 / len(before))
         return Expected(float(before.mean()), scale, len(before) - 1, float(self.clean[-1]))
+
+
+def times(slowdowns: Iterable[Slowdown]) -> int:
+    """Return how many of these slowdowns, which are over, were at different times."""
+    count, until = 0, -1
+    for one in sorted(slowdowns, key=lambda one: one.without):
+        if one.since >= until:
+            count, until = count + 1, one.without
+    return count
+
+
+def tidy(rows: Sequence[Row]) -> Floats:
+    """Take the canary's share out of rows of as many nights each."""
+    values, canary = np.array([row.values[-KEPT:] for row in rows]), np.array([row.canary[-KEPT:] for row in rows])
+    clean = values - canary_share(values, canary)
+    for row, nights in zip(rows, clean, strict=True):
+        row.clean = nights
+    return clean
 
 
 class Detector:
@@ -206,6 +258,7 @@ class Detector:
         row = self.rows[figure]
         tonight = Row([*row.nights], [*row.values], [*row.canary])
         tonight.append(row.nights[-1] + 1 if row.nights else 0, jobs, canary)
+        tidy([tonight])
         if (known := tonight.expected()) is None:
             return False
         above = known.now - known.level
@@ -252,11 +305,11 @@ class Detector:
         """Return figures of as many nights each, and their winsorised nights, where there are nights enough."""
         by_count: dict[int, list[int]] = {}
         for figure in figures:
-            by_count.setdefault(len(self.rows[figure].clean), []).append(figure)
+            by_count.setdefault(min(KEPT, len(self.rows[figure].nights)), []).append(figure)
         blocks = []
         for count, same in by_count.items():
+            nights = tidy([self.rows[figure] for figure in same])
             if count >= FEWEST + WINDOWS[0]:
-                nights = np.stack([self.rows[figure].clean for figure in same])
                 self._outliers[same] = noise.outlier_share(nights)
                 blocks.append((np.array(same), nights))
         around = noise.nights_around(self._outlier_share, self._chance) if blocks else 0
@@ -347,12 +400,13 @@ class Detector:
     def _follow(self, figure: int, nights: Floats, size: float, window: int) -> None:
         """Note a return of a figure's last slowdown, or a change of that size in that many last nights, winsorised."""
         row = self.rows[figure]
+        if window and not row.is_measured(size, window):
+            size, window = 0.0, 0
         last = row.open[-1] if row.open else None
         if last and self._has_returned(row, last, nights, size):
-            last.ended, last.returned = row.nights[-1], True
-            row.open.pop()
-            for since, moved in last.changes:
-                row.move(since, -moved)
+            count, _ = self._beginning(row.clean, -last.size, window or last.nights, least=1)
+            row.end(last, row.nights[-count])
+            self._learn_habit(last)
             return
         if not window:
             return
@@ -364,9 +418,29 @@ class Detector:
             last.changes.append((since, size))
         elif size < 0:
             self.gains.append(Gain(figure, since, row.nights[-1], size))
+        elif gain := self._undone(figure, since, size):
+            self.gains.remove(gain)
         else:
             row.open.append(Slowdown(figure, since, row.nights[-1], count, [(since, size)]))
             self.slowdowns.append(row.open[-1])
+
+    def _undone(self, figure: int, since: int, size: float) -> Gain | None:
+        """Return the figure's last gain, if a change takes it back before as many nights as make a level usual."""
+        gain = next((one for one in reversed(self.gains) if one.figure == figure), None)
+        return gain if gain and since < gain.since + FEWEST and size < -ALIKE * gain.size else None
+
+    def _learn_habit(self, slowdown: Slowdown) -> None:
+        """Put it back into the nights with those alike, if it is the figure's second one, or the RETURNED lately."""
+        alike = [
+            one
+            for row in self.rows
+            for one in row.mended
+            if max(one.size, slowdown.size) < ALIKE * min(one.size, slowdown.size)
+        ]
+        own = [one for one in alike if one.figure == slowdown.figure]
+        lately = [one for one in alike if one.without > slowdown.without - HABIT]
+        for one in own if len(own) > 1 else lately if times(lately) >= RETURNED else ():
+            self.rows[one.figure].put_back(one)
 
     @staticmethod
     def _has_returned(row: Row, slowdown: Slowdown, nights: Floats, change: float) -> bool:
@@ -374,18 +448,20 @@ class Detector:
         if slowdown.size + change < slowdown.size / 2:
             return True
         since = sum(night >= slowdown.since for night in row.nights)
-        before = nights[: len(nights) - since][-BASELINE:]
+        before = nights[: max(0, len(nights) - since)][-BASELINE:]
         if not len(before) or row.nights[-1] - slowdown.found < AFTER:
             return False
         left = float(np.median(nights[-slowdown.nights :]) - np.median(before)) + slowdown.size
         return left < slowdown.size / 2
 
     @staticmethod
-    def _beginning(nights: Floats, size: float, window: int) -> tuple[int, float]:
-        """Return the number of last nights that a change speaks most for, and the median of its size."""
+    def _beginning(nights: Floats, size: float, window: int, least: int = WINDOWS[0]) -> tuple[int, float]:
+        """Return the number of last nights, at least so many, that a change speaks most for, and the median of its
+        size.
+        """
         before = nights[: len(nights) - window][-BASELINE:].mean()
         most = min(2 * window, len(nights) - FEWEST)
         counts = np.arange(1, most + 1)
         speaks = math.copysign(1.0, size) * np.cumsum((nights - before)[::-1][:most]) / np.sqrt(counts)
-        count = WINDOWS[0] + int(np.argmax(speaks[WINDOWS[0] - 1 :]))
+        count = least + int(np.argmax(speaks[least - 1 :]))
         return count, float(np.median(nights[-count:]) - np.mean(nights[:-count][-BASELINE:]))

@@ -33,8 +33,9 @@ FEWEST_PAIRS = 10
 
 
 def winsor_limit(moves: Floats) -> Floats:
-    """Return how far off a night may be, by each figure's differences from night to night."""
-    limit: Floats = np.maximum(WINSOR_LIMIT * SCALE_OF_MAD * np.median(np.abs(moves), axis=-1), LEAST_SCALE)
+    """Return how far off a night may be, by each figure's differences from night to night, of which NaN are unknown."""
+    middle = np.nanmedian if np.isnan(moves).any() else np.median
+    limit: Floats = np.maximum(WINSOR_LIMIT * SCALE_OF_MAD * middle(np.abs(moves), axis=-1), LEAST_SCALE)
     return limit
 
 

@@ -50,6 +50,7 @@ MOST_A_YEAR = {"quiet": 1.0, "states": 3.0}
 SETTLED = 110
 """Nights before what is planted."""
 TWENTY = 20
+MENDED = 30
 
 
 class Found(NamedTuple):
@@ -96,6 +97,8 @@ class Planted:
     """Nights since it began."""
     limit: float
     """Share that has to be found at least."""
+    mended: float = 0.0
+    """An earlier loss of all figures for MENDED nights, over as many nights before."""
 
     def run(self, trials: int, figures: int, pool: ProcessPoolExecutor) -> Found:
         a_system = max(1, figures // TWENTY)
@@ -107,11 +110,13 @@ class Planted:
     @property
     def title(self) -> str:
         over = f"over {self.ramp} nights" if self.ramp > 1 else "at once"
-        return f"{self.size:.0%} {over}, by night {self.within}"
+        again = f" after {self.mended:.0%} was mended" if self.mended else ""
+        return f"{self.size:.0%} {over}{again}, by night {self.within}"
 
     def nights(self, figures: int, trial: int) -> list[int]:
         """Return the nights after which each is found, or 0."""
-        found = follow(self.noise, figures, SETTLED + self.within, 1000 + trial, size=self.size, ramp=self.ramp)
+        nights = SETTLED + self.within
+        found = follow(self.noise, figures, nights, 1000 + trial, size=self.size, ramp=self.ramp, mended=self.mended)
         first = dict[int, int]()
         for slowdown in found.slowdowns:
             if slowdown.found >= SETTLED:
@@ -121,6 +126,8 @@ class Planted:
 
 Row = Quiet | Planted
 CREEPING = ("gauss", "t3", "weekly3", "month", "out5", "ar0.7")
+STEPS = {"gauss": (0.38, 0.98), "weekly3": (0.0, 0.9), "bimodal30": (0.08, 0.6), "ar0.7": (0.0, 0.6)}
+"""Shares of 3 % and of 5 % lost at once that have to be found."""
 ROWS: dict[str, Row] = {
     **{name: Quiet(name) for name in NOISES},
     **{f"{name}, canary": Quiet(name, canary=True) for name in NOISES if name not in ("measured", "mixed")},
@@ -128,10 +135,10 @@ ROWS: dict[str, Row] = {
     **{f"10 % over 90 nights, {name}": Planted(name, 0.1, 90, 100, 0.8) for name in CREEPING},
     **{f"5 % over 30 nights, {name}": Planted(name, 0.05, 30, 60, 0.7) for name in CREEPING},
     "1 % a month, gauss": Planted("gauss", 0.12, 365, 365, 0.8),
-    **{f"5 %, {name}": Planted(name, 0.05, 1, 60, 0.6) for name in ("bimodal30", "ar0.7")},
-    **{f"5 %, {name}": Planted(name, 0.05, 1, 60, 0.9) for name in ("gauss", "weekly3")},
-    **{f"3 %, {name}": Planted(name, 0.03, 1, 60, 0.3) for name in ("gauss", "weekly3")},
-    **{f"10 %, {name}": Planted(name, 0.1, 1, 3, 0.9) for name in ("gauss", "weekly3", "ar0.7")},
+    **{f"3 %, {name}": Planted(name, 0.03, 1, 60, share) for name, (share, _) in STEPS.items()},
+    **{f"5 %, {name}": Planted(name, 0.05, 1, 60, share) for name, (_, share) in STEPS.items()},
+    **{f"10 %, {name}": Planted(name, 0.1, 1, 3, 0.95) for name in STEPS},
+    "5 % after 20 % was mended, gauss": Planted("gauss", 0.05, 1, 60, 0.9, mended=0.2),
 }
 """Rows to simulate, and the limit of each."""
 
@@ -146,11 +153,13 @@ def follow(
     drift: float = 0.0,
     size: float = 0.0,
     ramp: int = 1,
+    mended: float = 0.0,
 ) -> Detector:
     """Follow a system's figures through these nights. size: of what is planted in one figure of TWENTY."""
     random = np.random.default_rng([SEED, year, zlib.crc32(noise.encode())])
     values, machine = draw(noise, figures, nights, random, canary=canary)
     values += math.log1p(drift) / 30 * np.arange(nights)
+    values[:, SETTLED - 2 * MENDED : SETTLED - MENDED] += math.log1p(mended)
     if size:
         planted = np.clip((np.arange(nights) - SETTLED + 1) / ramp, 0, 1)
         values[: max(1, figures // TWENTY)] += math.log1p(size) * planted
@@ -251,7 +260,7 @@ def main() -> int:
     options.add_argument("--noise", nargs="+", choices=NOISES, default=[], help="the rows of these noises alone")
     options.add_argument("--figures", type=int, default=200)
     options.add_argument("--years", type=int, default=20, help="of nights without any change")
-    options.add_argument("--trials", type=int, default=100, help="of each loss that is planted")
+    options.add_argument("--trials", type=int, default=200, help="of each loss that is planted")
     options.add_argument("--out", type=Path, help="keep finished rows there, and go on from what it has")
     options.add_argument("--page", action="store_true", help="make the page's table of what --out has, and no more")
     options.add_argument(
